@@ -1,1 +1,30 @@
-//! stub
+//! Raw operating system and atomics for µDECK. Internal: no promise of stability.
+//!
+//! Everything that two *processes* share is built here, once, and checked here: the [`ring`] that carries
+//! messages, the [`bell`] that wakes a sleeper, sealed memory [`segment`]s, and the one racy copy
+//! ([`copy_in`]). The crates above never touch an atomic in shared memory except through these types.
+//!
+//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's.
+
+pub mod atomic;
+pub mod bell;
+mod copy;
+mod cpu;
+mod deadline;
+pub mod fault;
+#[cfg(not(loom))]
+mod futex;
+#[cfg(not(loom))]
+pub mod reactor;
+pub mod ring;
+#[cfg(not(loom))]
+pub mod segment;
+#[cfg(not(loom))]
+pub mod socket;
+pub mod tokens;
+mod wait;
+
+pub use copy::copy_in;
+pub use cpu::{Topology, boot_id, pin_to_cpu, usable_cpus};
+pub use deadline::Deadline;
+pub use wait::{Pause, Spinner};

@@ -1,0 +1,23 @@
+//! The atomics and fences that shared-memory code uses, or loom's in their place.
+//!
+//! Loom cannot model memory shared between processes, so the structures are generic over where their cells
+//! lie and loom checks them within one process; the orderings are the same text in both builds.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Types that may lie in memory which another process writes.
+///
+/// # Safety
+/// Implementors consist of atomics only (any bit pattern is valid, and a concurrent write by the peer is an
+/// atomic access like any other), have no padding that matters, and no drop glue.
+pub unsafe trait Shared: Sync {}
+
+// SAFETY: atomics only.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: atomics only.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: an array of what is `Shared`.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}

@@ -1,0 +1,89 @@
+//! Which processors this process may use, and which machine this is.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The processors this thread may run on (affinity mask), lowest first.
+pub fn usable_cpus() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// Pins the calling thread to one processor.
+///
+/// # Errors
+/// The kernel's, when `cpu` does not exist or lies outside the process's cpuset.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("cpu {cpu}: no such processor")));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// How much parallelism there really is for the ranks on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Processors that may run us: affinity mask *and* cgroup quota, at least 1.
+    pub cpus: usize,
+}
+
+impl Topology {
+    /// Looks at the machine. `available_parallelism` reads both the affinity mask and the cgroup quota; a rank
+    /// that is itself pinned to one core must not conclude that the machine has one, so the online count
+    /// stands in there.
+    pub fn detect() -> Self {
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = if usable == 1 { online_cpus() } else { usable };
+        Topology { cpus: cpus.max(1) }
+    }
+}
+
+fn online_cpus() -> usize {
+    // SAFETY: sysconf reads a system constant and touches no memory of ours.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(online).unwrap_or(1)
+}
+
+/// The kernel's boot id: equal on both sides only if both run on the same running kernel.
+///
+/// # Errors
+/// When `/proc` is not mounted.
+pub fn boot_id() -> io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: Vec<u8> = text.bytes().filter_map(|b| (b as char).to_digit(16).map(|d| d as u8)).collect();
+    let mut id = [0u8; 16];
+    if digits.len() != 32 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "boot_id is not 32 hex digits"));
+    }
+    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinning_restricts_the_thread_and_bad_cpus_are_refused() {
+        let cpus = usable_cpus();
+        assert!(!cpus.is_empty());
+        std::thread::spawn(move || {
+            pin_to_cpu(cpus[0]).unwrap();
+            assert_eq!(usable_cpus(), [cpus[0]]);
+        })
+        .join()
+        .unwrap();
+        assert!(pin_to_cpu(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn boot_id_is_stable() {
+        assert_eq!(boot_id().unwrap(), boot_id().unwrap());
+        assert_ne!(boot_id().unwrap(), [0; 16]);
+    }
+}

@@ -1,0 +1,220 @@
+//! The one helper thread of a process: asleep in epoll until a descriptor has news.
+//!
+//! Connection set-up, the bootstrap connection and deaths of peers are handled here, so that none of them
+//! waits for the application to call the library. Handlers run on the reactor's thread, one at a time; they
+//! must not block.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+/// Called when its descriptor is readable or hung up. Returns whether it wants to be called again.
+pub type Handler = Box<dyn FnMut() -> Interest + Send>;
+
+/// What a handler wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Call again at the next event.
+    Keep,
+    /// Forget the descriptor and the handler.
+    Done,
+}
+
+struct Entry {
+    /// A duplicate owned by the reactor, so that a closed and reused number can never reach a wrong handler.
+    fd: OwnedFd,
+    /// Taken out while it runs, so that a handler may call the reactor.
+    handler: Option<Handler>,
+}
+
+struct Inner {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    entries: Mutex<HashMap<u64, Entry>>,
+    next: AtomicU64,
+    stopping: AtomicBool,
+}
+
+/// Names a registration, for [`Reactor::remove`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(u64);
+
+/// Owner of the thread. Dropping it stops the thread and drops all handlers.
+pub struct Reactor {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reactor").field("descriptors", &self.inner.entries.lock().len()).finish()
+    }
+}
+
+const WAKE: u64 = 0;
+
+impl Reactor {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors or threads left.
+    pub fn start(name: &str) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let inner = Arc::new(Inner {
+            epoll,
+            wake,
+            entries: Mutex::new(HashMap::new()),
+            next: AtomicU64::new(WAKE + 1),
+            stopping: AtomicBool::new(false),
+        });
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
+            let inner = inner.clone();
+            move || inner.run()
+        })?;
+        Ok(Reactor { inner, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Calls `handler` whenever `fd` is readable or hung up. The descriptor is duplicated.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors left, or a descriptor that cannot be polled.
+    pub fn add(&self, fd: impl AsFd, handler: Handler) -> io::Result<Token> {
+        let fd = fd.as_fd().try_clone_to_owned()?;
+        let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        // The entry is in place before the first event can come.
+        let mut entries = self.inner.entries.lock();
+        epoll::add(&self.inner.epoll, &fd, epoll::EventData::new_u64(id), epoll::EventFlags::IN)?;
+        entries.insert(id, Entry { fd, handler: Some(handler) });
+        Ok(Token(id))
+    }
+
+    /// Forgets a registration. Its handler may be running at this moment; it does not run again.
+    pub fn remove(&self, token: Token) {
+        self.inner.forget(token.0);
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.inner.wake, &1u64.to_ne_bytes());
+        let Some(thread) = self.thread.lock().take() else { return };
+        // The last owner may be a handler, on the reactor's own thread: it ends by itself then.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Inner {
+    fn run(&self) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stopping.load(Ordering::Acquire) {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => unreachable!("epoll_wait on our own descriptor: {error}"),
+            }
+            for event in &events {
+                let id = event.data.u64();
+                if id != WAKE {
+                    self.dispatch(id);
+                }
+            }
+        }
+        // Handlers own what they serve; drop them outside the lock.
+        let entries = std::mem::take(&mut *self.entries.lock());
+        drop(entries);
+    }
+
+    fn dispatch(&self, id: u64) {
+        let handler = self.entries.lock().get_mut(&id).and_then(|entry| entry.handler.take());
+        let Some(mut handler) = handler else { return };
+        match handler() {
+            Interest::Keep => {
+                let mut entries = self.entries.lock();
+                match entries.get_mut(&id) {
+                    Some(entry) => entry.handler = Some(handler),
+                    None => {
+                        drop(entries); // removed meanwhile; the handler goes outside the lock
+                        drop(handler);
+                    }
+                }
+            }
+            Interest::Done => self.forget(id),
+        }
+    }
+
+    fn forget(&self, id: u64) {
+        let entry = self.entries.lock().remove(&id);
+        if let Some(entry) = &entry {
+            let _ = epoll::delete(&self.epoll, &entry.fd);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn handlers_run_and_end() {
+        let reactor = Reactor::start("test").unwrap();
+        let (a, b) = socket::pair().unwrap();
+        let (tell, told) = mpsc::channel();
+        let reader = b.try_clone().unwrap();
+        reactor
+            .add(
+                &b,
+                Box::new(move || match socket::receive(reader.as_fd(), &mut [0; 8]).unwrap() {
+                    socket::Received::Datagram { len, .. } => {
+                        tell.send(len).unwrap();
+                        Interest::Keep
+                    }
+                    socket::Received::Nothing => Interest::Keep,
+                    socket::Received::Closed => {
+                        tell.send(0).unwrap();
+                        Interest::Done
+                    }
+                }),
+            )
+            .unwrap();
+        socket::send(a.as_fd(), b"abc", &[]).unwrap();
+        assert_eq!(told.recv_timeout(SOON), Ok(3));
+        drop(a);
+        assert_eq!(told.recv_timeout(SOON), Ok(0));
+        assert!(told.recv_timeout(SOON).is_err(), "the handler was dropped");
+    }
+
+    #[test]
+    fn dropping_the_reactor_drops_handlers() {
+        let reactor = Reactor::start("test").unwrap();
+        let (_a, b) = socket::pair().unwrap();
+        let (tell, told) = mpsc::channel::<()>();
+        let token = reactor
+            .add(
+                &b,
+                Box::new(move || {
+                    let _ = &tell;
+                    Interest::Keep
+                }),
+            )
+            .unwrap();
+        assert_eq!(told.recv_timeout(Duration::from_millis(1)), Err(mpsc::RecvTimeoutError::Timeout));
+        reactor.remove(token);
+        assert_eq!(told.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}

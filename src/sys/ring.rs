@@ -1,0 +1,264 @@
+//! The single-producer single-consumer ring that carries messages between two processes.
+//!
+//! A cell is one cache line: a word that says "this lap's cell is here" together with what it is, a word for
+//! the layer above, and 48 bytes of payload. The producer writes the payload, then the first word (Release);
+//! the consumer that sees the right lap there (Acquire) sees the payload: one shared line per message. What
+//! the consumer tells the producer (how far it has read, whether it is watching) lies in a line of its own.
+//!
+//! ```text
+//! cell  0        4        8                16                                              64
+//!       | lap    | meta   | aux            | payload, 6 words                              |
+//! line  0        4        8
+//!       | credit | attention |  written by the consumer only
+//! ```
+//!
+//! # Memory ordering
+//! * `SYNC POINT cell`: [`Producer::push`] stores word 0 with Release; [`Consumer::pop`] and [`ready_at`]
+//!   load it with Acquire. Orders the payload.
+//! * `SYNC POINT credit`: [`Consumer::publish_credit`] stores with Release after its last read of the cells it
+//!   gives back; [`Producer::has_room`] loads with Acquire before it overwrites them.
+//! * `SYNC POINT attention`: the producer publishes the cell, fences SeqCst, loads `attention`; the consumer
+//!   stores `attention`, fences SeqCst, looks at the cell. Whichever fence comes second in the single total
+//!   order sees the other's store: either the producer sees that it must ring, or the consumer sees the cell.
+//!
+//! On x86 the first two are plain moves; on aarch64 they are `stlr`/`ldar`. Nothing relies on x86's order.
+//!
+//! # Hostility
+//! Everything here may be overwritten by the peer at any time. All accesses are atomic, indices are masked,
+//! the consumer copies a cell into private words before anybody decodes it, and a credit that claims more
+//! than was sent is reported as [`Corrupt`].
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
+use crate::fault;
+
+/// Words of payload in a cell (loom's state space wants small cells).
+#[cfg(not(loom))]
+pub const PAYLOAD_WORDS: usize = 6;
+/// Words of payload in a cell (loom's state space wants small cells).
+#[cfg(loom)]
+pub const PAYLOAD_WORDS: usize = 1;
+/// Bytes of payload in a cell.
+pub const PAYLOAD_BYTES: usize = PAYLOAD_WORDS * 8;
+
+/// One message slot, one cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Cell {
+    /// Low half: lap (position + 1 of the message that lies here). High half: meta.
+    head: AtomicU64,
+    aux: AtomicU64,
+    payload: [AtomicU64; PAYLOAD_WORDS],
+}
+
+/// What the consumer tells the producer. Two lines, so that the adjacent-line prefetcher of x86 does not
+/// pull a neighbour's writes in.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct ConsumerLine {
+    /// How many messages were read, modulo 2^32.
+    credit: AtomicU32,
+    /// [`HOT`] or [`COLD`].
+    attention: AtomicU32,
+}
+
+// SAFETY: atomics only.
+unsafe impl Shared for Cell {}
+// SAFETY: atomics only.
+unsafe impl Shared for ConsumerLine {}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Cell>() == 64);
+    assert!(size_of::<ConsumerLine>() == 128);
+};
+
+/// The consumer is not polling this ring: whoever posts rings its bell. (The state of fresh, zeroed memory.)
+pub const COLD: u32 = 0;
+/// The consumer polls this ring: posting is enough.
+pub const HOT: u32 = 1;
+
+/// Where a ring's cells lie. Both sides of a ring use the same storage and number of cells.
+pub trait Storage {
+    /// How many cells: a power of two.
+    fn cells(&self) -> u32;
+    /// The cell at `index < cells()`.
+    fn cell(&self, index: u32) -> &Cell;
+    /// The consumer's line.
+    fn line(&self) -> &ConsumerLine;
+}
+
+/// The peer wrote what no correct peer writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the peer claims to have read more messages than were sent to it")]
+pub struct Corrupt;
+
+/// One message as it lay in its cell, copied into private memory and not yet believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Taken {
+    /// The high half of the first word.
+    pub meta: u32,
+    /// The second word.
+    pub aux: u64,
+    /// All payload words (those that the message did not use hold leftovers).
+    pub payload: [u64; PAYLOAD_WORDS],
+}
+
+/// The writing end. Exactly one per ring.
+#[derive(Debug)]
+pub struct Producer<S> {
+    storage: S,
+    mask: u32,
+    /// Position of the next message, modulo 2^32.
+    next: u32,
+    /// What the consumer last said it had read.
+    credit: u32,
+}
+
+impl<S: Storage> Producer<S> {
+    /// The writing end of a fresh (zeroed) ring.
+    pub fn new(storage: S) -> Self {
+        let cells = storage.cells();
+        assert!(cells.is_power_of_two() && cells <= 1 << 16, "ring of {cells} cells");
+        Producer { storage, mask: cells - 1, next: 0, credit: 0 }
+    }
+
+    /// Whether a push would succeed. Looks at the consumer's credit only when the known credit is used up.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the consumer's credit is impossible.
+    #[inline]
+    pub fn has_room(&mut self) -> Result<bool, Corrupt> {
+        if self.next.wrapping_sub(self.credit) <= self.mask {
+            return Ok(true);
+        }
+        self.reload_credit()
+    }
+
+    #[cold]
+    fn reload_credit(&mut self) -> Result<bool, Corrupt> {
+        // SYNC POINT credit: the cells counted here are no longer read by the consumer.
+        let credit = self.storage.line().credit.load(Ordering::Acquire);
+        let unread = self.next.wrapping_sub(credit);
+        if unread > self.mask + 1 {
+            return Err(Corrupt);
+        }
+        self.credit = credit;
+        Ok(unread <= self.mask)
+    }
+
+    /// Writes one message. The caller has seen [`Producer::has_room`]. `true`: the consumer is not watching,
+    /// ring its bell.
+    #[inline]
+    #[must_use]
+    pub fn push(&mut self, meta: u32, aux: u64, payload: &[u64]) -> bool {
+        debug_assert!(self.next.wrapping_sub(self.credit) <= self.mask);
+        let cell = self.storage.cell(self.next & self.mask);
+        fault::point("post.claimed");
+        for (word, value) in cell.payload.iter().zip(payload) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        cell.aux.store(aux, Ordering::Relaxed);
+        fault::point("post.written");
+        self.next = self.next.wrapping_add(1);
+        // SYNC POINT cell: publishes payload and aux.
+        cell.head.store(u64::from(meta) << 32 | u64::from(self.next), Ordering::Release);
+        fault::point("post.published");
+        // SYNC POINT attention, producer's half.
+        fence(Ordering::SeqCst);
+        self.storage.line().attention.load(Ordering::Relaxed) != HOT
+    }
+
+    /// How many messages the consumer has not given back yet, as far as it has said.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the consumer's credit is impossible.
+    pub fn unread(&mut self) -> Result<u32, Corrupt> {
+        self.reload_credit()?;
+        Ok(self.next.wrapping_sub(self.credit))
+    }
+}
+
+/// The reading end. Exactly one per ring.
+#[derive(Debug)]
+pub struct Consumer<S> {
+    storage: S,
+    mask: u32,
+    /// Position of the next message, modulo 2^32.
+    next: u32,
+    /// What the producer was last told.
+    told: u32,
+}
+
+impl<S: Storage> Consumer<S> {
+    /// The reading end of a fresh (zeroed) ring.
+    pub fn new(storage: S) -> Self {
+        let cells = storage.cells();
+        assert!(cells.is_power_of_two() && cells <= 1 << 16, "ring of {cells} cells");
+        Consumer { storage, mask: cells - 1, next: 0, told: 0 }
+    }
+
+    #[inline]
+    fn head(&self) -> Option<u32> {
+        // SYNC POINT cell: the right lap means payload and aux are visible.
+        let head = self.storage.cell(self.next & self.mask).head.load(Ordering::Acquire);
+        (head as u32 == self.next.wrapping_add(1)).then_some((head >> 32) as u32)
+    }
+
+    /// Takes the next message, if one lies here. After a quarter ring the caller publishes the credit
+    /// ([`Consumer::owes_credit`]).
+    #[inline]
+    pub fn pop(&mut self) -> Option<Taken> {
+        let meta = self.head()?;
+        fault::point("retrieve.seen");
+        let cell = self.storage.cell(self.next & self.mask);
+        let aux = cell.aux.load(Ordering::Relaxed);
+        let payload = std::array::from_fn(|i| cell.payload[i].load(Ordering::Relaxed));
+        self.next = self.next.wrapping_add(1);
+        fault::point("retrieve.taken");
+        Some(Taken { meta, aux, payload })
+    }
+
+    /// Whether a quarter ring has been read since the producer was told: often enough that it never waits for
+    /// room that exists, seldom enough that the line it reads stays in its cache.
+    #[inline]
+    pub fn owes_credit(&self) -> bool {
+        self.next.wrapping_sub(self.told) > self.mask / 4
+    }
+
+    /// Tells the producer how far this end has read.
+    #[inline]
+    pub fn publish_credit(&mut self) {
+        if self.told != self.next {
+            self.told = self.next;
+            // SYNC POINT credit: after the last read of the cells given back.
+            self.storage.line().credit.store(self.next, Ordering::Release);
+            fault::point("retrieve.credited");
+        }
+    }
+
+    /// Position of the next message, for [`ready_at`].
+    #[inline]
+    pub fn position(&self) -> u32 {
+        self.next
+    }
+}
+
+/// Whether the consumer that has come to `position` would find a message. For the consumer's process only: a
+/// completion queue looks at many rings whose consumers belong to other objects.
+#[inline]
+pub fn ready_at(storage: &impl Storage, position: u32) -> bool {
+    let cell = storage.cell(position & (storage.cells() - 1));
+    // SYNC POINT cell (the message itself is taken by `pop`, which loads the word again).
+    cell.head.load(Ordering::Acquire) as u32 == position.wrapping_add(1)
+}
+
+/// Says, for the consumer, whether it polls the ring. After going [`COLD`] the caller must look once more
+/// ([`ready_at`]): a message that came before the producer could see the change rings no bell.
+pub fn attend(storage: &impl Storage, attention: u32) {
+    storage.line().attention.store(attention, Ordering::Relaxed);
+    // SYNC POINT attention, consumer's half.
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests;

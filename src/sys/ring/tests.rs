@@ -1,0 +1,215 @@
+//! The ring against a queue that cannot be wrong (proptest), under lies (proptest), and under every
+//! interleaving (loom: `RUSTFLAGS="--cfg loom" cargo test --release loom_`).
+
+use super::*;
+
+#[cfg(loom)]
+use loom::sync::Arc;
+#[cfg(not(loom))]
+use std::sync::Arc;
+
+struct Heap {
+    cells: Vec<Cell>,
+    line: ConsumerLine,
+}
+
+impl Heap {
+    fn new(cells: usize) -> Arc<Self> {
+        let cells = (0..cells).map(|_| Cell::default()).collect();
+        Arc::new(Heap { cells, line: ConsumerLine::default() })
+    }
+}
+
+impl Storage for Arc<Heap> {
+    fn cells(&self) -> u32 {
+        self.cells.len() as u32
+    }
+    fn cell(&self, index: u32) -> &Cell {
+        &self.cells[index as usize]
+    }
+    fn line(&self) -> &ConsumerLine {
+        &self.line
+    }
+}
+
+fn ends(cells: usize) -> (Producer<Arc<Heap>>, Consumer<Arc<Heap>>, Arc<Heap>) {
+    let heap = Heap::new(cells);
+    (Producer::new(heap.clone()), Consumer::new(heap.clone()), heap)
+}
+
+#[cfg(not(loom))]
+mod models {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push(u32, u64, Vec<u64>),
+        Pop,
+        Credit,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (any::<u32>(), any::<u64>(), prop::collection::vec(any::<u64>(), 0..=PAYLOAD_WORDS))
+                .prop_map(|(meta, aux, payload)| Step::Push(meta, aux, payload)),
+            3 => Just(Step::Pop),
+            1 => Just(Step::Credit),
+        ]
+    }
+
+    proptest! {
+        /// Any sequence of pushes and pops gives what a plain queue gives, also across the wrap of the
+        /// 32-bit positions, and never holds more than the ring has cells.
+        #[test]
+        fn prop_ring_is_a_queue(steps in prop::collection::vec(step(), 0..400), start in prop_oneof![Just(0u32), Just(u32::MAX - 5)]) {
+            let (mut producer, mut consumer, heap) = ends(8);
+            producer.next = start; producer.credit = start; consumer.next = start; consumer.told = start;
+            heap.line.credit.store(start, Ordering::Relaxed);
+            if start != 0 {
+                // What the lap before left behind; a fresh ring holds zeros and starts at zero.
+                for position in (1..=8).map(|back| start - back) {
+                    heap.cells[(position & 7) as usize].head.store(u64::from(position + 1), Ordering::Relaxed);
+                }
+            }
+            let mut model = VecDeque::new();
+            for step in steps {
+                match step {
+                    Step::Push(meta, aux, payload) => {
+                        if producer.has_room().unwrap() {
+                            let _ = producer.push(meta, aux, &payload);
+                            model.push_back((meta, aux, payload));
+                        } else {
+                            // Full means full: at most a quarter ring of credit is outstanding.
+                            prop_assert!(model.len() + 2 > 8 - 8 / 4);
+                        }
+                        prop_assert!(model.len() <= 8);
+                    }
+                    Step::Pop => {
+                        prop_assert_eq!(ready_at(&heap, consumer.position()), !model.is_empty());
+                        let taken = consumer.pop();
+                        if consumer.owes_credit() { consumer.publish_credit(); }
+                        match model.pop_front() {
+                            None => prop_assert!(taken.is_none()),
+                            Some((meta, aux, payload)) => {
+                                let taken = taken.unwrap();
+                                prop_assert_eq!((taken.meta, taken.aux), (meta, aux));
+                                prop_assert_eq!(&taken.payload[..payload.len()], &payload[..]);
+                            }
+                        }
+                    }
+                    Step::Credit => consumer.publish_credit(),
+                }
+            }
+        }
+
+        /// Whatever a hostile peer writes into the shared words, both ends stay in bounds and finite, and an
+        /// impossible credit is reported.
+        #[test]
+        fn prop_garbage_is_contained(garbage in prop::collection::vec((0usize..8, any::<u64>(), any::<u32>()), 1..100)) {
+            let (mut producer, mut consumer, heap) = ends(8);
+            let mut popped = 0;
+            for (index, word, credit) in garbage {
+                heap.cells[index].head.store(word, Ordering::Relaxed);
+                heap.line.credit.store(credit, Ordering::Relaxed);
+                heap.line.attention.store(credit, Ordering::Relaxed);
+                let before = producer.next;
+                match producer.unread() {
+                    Ok(unread) => prop_assert!(unread <= 8 && before.wrapping_sub(credit) == unread),
+                    Err(Corrupt) => prop_assert!(before.wrapping_sub(credit) > 8),
+                }
+                if producer.has_room() == Ok(true) { let _ = producer.push(1, 2, &[3]); }
+                for _ in 0..16 { popped += usize::from(consumer.pop().is_some()); }
+            }
+            prop_assert!(popped <= 100 * 16);
+        }
+    }
+
+    #[test]
+    fn attention_tells_the_producer_to_ring() {
+        let (mut producer, consumer, _) = ends(4);
+        assert!(producer.push(0, 0, &[]), "fresh rings are cold");
+        attend(&consumer.storage, HOT);
+        assert!(!producer.push(0, 0, &[]));
+        attend(&consumer.storage, COLD);
+        assert!(producer.push(0, 0, &[]));
+    }
+
+    #[test]
+    fn one_message_touches_one_line_and_an_eighth() {
+        // The facade counts by construction: a push writes one cell and reads the consumer's line, which the
+        // consumer writes once per quarter ring.
+        let (mut producer, mut consumer, heap) = ends(64);
+        let mut credit_writes = 0;
+        for i in 0..640u64 {
+            assert!(producer.has_room().unwrap());
+            let _ = producer.push(0, i, &[i]);
+            let before = heap.line.credit.load(Ordering::Relaxed);
+            assert_eq!(consumer.pop().unwrap().aux, i);
+            if consumer.owes_credit() {
+                consumer.publish_credit();
+            }
+            credit_writes += u32::from(heap.line.credit.load(Ordering::Relaxed) != before);
+        }
+        assert_eq!(credit_writes, 640 / 16, "extra lines per message: 1/16 <= 1/8");
+    }
+}
+
+#[cfg(loom)]
+mod loom_models {
+    use super::*;
+    use crate::atomic::AtomicBool;
+    use loom::thread;
+
+    /// Payload, order and reuse of cells: a 2-cell ring carries 4 messages. Fails if SYNC POINT `cell` or
+    /// `credit` is weakened to Relaxed.
+    #[test]
+    fn loom_ring_carries_messages_in_order() {
+        loom::model(|| {
+            let (mut producer, mut consumer, _) = ends(2);
+            let sender = thread::spawn(move || {
+                for i in 1..=3u64 {
+                    while !producer.has_room().unwrap() {
+                        thread::yield_now();
+                    }
+                    let _ = producer.push(i as u32, i * 10, &[i * 100]);
+                }
+            });
+            for i in 1..=3u64 {
+                let taken = loop {
+                    match consumer.pop() {
+                        Some(taken) => break taken,
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!((taken.meta, taken.aux, taken.payload[0]), (i as u32, i * 10, i * 100));
+                consumer.publish_credit();
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    /// No message is lost between "I stop watching" and the last look: either the producer is told to ring,
+    /// or the consumer sees the cell. Fails if either fence of SYNC POINT `attention` is removed.
+    #[test]
+    fn loom_attention_loses_no_message() {
+        loom::model(|| {
+            let (mut producer, consumer, _) = ends(2);
+            attend(&consumer.storage, HOT);
+            let rung = Arc::new(AtomicBool::new(false));
+            let sender = {
+                let rung = rung.clone();
+                thread::spawn(move || {
+                    if producer.push(1, 1, &[1]) {
+                        rung.store(true, Ordering::Release);
+                    }
+                })
+            };
+            attend(&consumer.storage, COLD);
+            let seen = ready_at(&consumer.storage, consumer.position());
+            sender.join().unwrap();
+            assert!(seen || rung.load(Ordering::Acquire), "message neither seen nor announced");
+        });
+    }
+}

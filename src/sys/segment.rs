@@ -1,0 +1,249 @@
+//! Memory shared with other processes: anonymous (memfd), sealed, gone with its last user.
+//!
+//! No segment has a name in a file system, so `kill -9` leaves nothing behind. Sizes are sealed, so that a
+//! mapping can never be cut off under its user (no SIGBUS). Pages are committed before use ([`Mapping::commit`]
+//! allocates them with `fallocate`, which fails with ENOSPC/ENOMEM instead of killing us later), so a segment
+//! may reserve far more address space than memory.
+
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals};
+use rustix::fs::{fstat, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::atomic::Shared;
+
+/// The unit in which [`Mapping::commit`] allocates: a huge page, so that the kernel can use one.
+pub const CHUNK: usize = 2 << 20;
+
+/// What peers may do with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerAccess {
+    /// Peers can map it read-only, enforced by the kernel (`F_SEAL_FUTURE_WRITE`): an *outbox*.
+    Read,
+    /// Peers can write it: *control* and *landing* memory.
+    Write,
+}
+
+impl PeerAccess {
+    fn seals(self) -> SealFlags {
+        let size = SealFlags::SHRINK | SealFlags::GROW;
+        match self {
+            PeerAccess::Read => size | SealFlags::FUTURE_WRITE,
+            PeerAccess::Write => size,
+        }
+    }
+}
+
+/// A piece of shared memory, mapped into this process.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: a mapping is plain address space; every way to its bytes states its own rules.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Creates a segment of `len` bytes of zeros (no memory is taken yet) and maps it for writing. The descriptor
+/// is what peers are given.
+///
+/// # Errors
+/// The kernel's: no descriptors left, no address space.
+pub fn create(name: &str, len: usize, peers: PeerAccess) -> io::Result<(OwnedFd, Mapping)> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len as u64)?;
+    // FUTURE_WRITE leaves the mappings that exist writable: map first, then seal.
+    let mapping = Mapping::new(fd.as_fd(), len, true)?;
+    fcntl_add_seals(&fd, peers.seals() | SealFlags::SEAL)?;
+    Ok((fd, mapping))
+}
+
+/// Maps a segment that a peer handed over, after checking that it is what it should be: sealed against
+/// resizing, of a size within `len`.
+///
+/// # Errors
+/// `InvalidData` when the seals or the size are wrong; the kernel's otherwise.
+pub fn adopt(
+    fd: BorrowedFd<'_>,
+    len: core::ops::RangeInclusive<usize>,
+    peers: PeerAccess,
+) -> io::Result<Mapping> {
+    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let seals = fcntl_get_seals(fd)?;
+    if !seals.contains(peers.seals()) {
+        return Err(invalid(format!(
+            "the peer's segment lacks seals: has {seals:?}, needs {:?}",
+            peers.seals()
+        )));
+    }
+    let size = usize::try_from(fstat(fd)?.st_size).unwrap_or(usize::MAX);
+    if !len.contains(&size) {
+        return Err(invalid(format!("the peer's segment has {size} bytes, expected {len:?}")));
+    }
+    Mapping::new(fd, size, peers == PeerAccess::Write)
+}
+
+impl Mapping {
+    /// Maps all of `fd` at an address aligned to [`CHUNK`], so that the kernel can use huge pages.
+    fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        if len == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty segment"));
+        }
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        if len < CHUNK {
+            // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+            let base = unsafe { mmap(core::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
+            return Ok(Mapping { base: non_null(base), len, writable });
+        }
+        // SAFETY: reserves fresh address space, one chunk more than needed.
+        let reserved = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                len + CHUNK,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let skip = reserved.align_offset(CHUNK);
+        let base = reserved.wrapping_byte_add(skip);
+        // SAFETY: replaces a part of our own reservation, which nobody uses.
+        let mapped = unsafe { mmap(base, len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, 0) };
+        // SAFETY: gives back those parts of the reservation that the mapping did not replace.
+        unsafe {
+            if skip > 0 {
+                munmap(reserved, skip)?;
+            }
+            let end = base.wrapping_byte_add(if mapped.is_ok() { len } else { 0 });
+            let rest = reserved as usize + len + CHUNK - end as usize;
+            if rest > 0 {
+                munmap(end, rest)?;
+            }
+        }
+        Ok(Mapping { base: non_null(mapped?), len, writable })
+    }
+
+    /// Bytes of address space.
+    #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether this process may write here.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The address of `offset`, if `len` bytes from there lie inside. What may be done with it is the caller's
+    /// to know.
+    #[inline]
+    pub fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(len)?;
+        // SAFETY: `offset <= end <= self.len`, within the mapping.
+        (end <= self.len).then(|| unsafe { self.base.add(offset) })
+    }
+
+    /// The shared structure at `offset`.
+    ///
+    /// # Panics
+    /// When it would lie outside, be misaligned, or the mapping is read-only: offsets are the program's own
+    /// constants, never a peer's.
+    pub fn structure<T: Shared>(&self, offset: usize) -> &T {
+        let at = self.at(offset as u64, size_of::<T>()).expect("structure inside the mapping").cast::<T>();
+        assert!(at.is_aligned() && self.writable, "misaligned or read-only shared structure");
+        // SAFETY: in bounds, aligned, zero-initialised by the kernel or written by a peer; `Shared` types are
+        // atomics only, so any bytes are valid and concurrent writes are atomic accesses.
+        unsafe { at.as_ref() }
+    }
+
+    /// Takes memory for `[offset, offset + len)` of this segment and maps it, rounded to whole chunks where the
+    /// segment has them. Memory is taken once and kept. May take a millisecond per chunk.
+    ///
+    /// # Errors
+    /// ENOSPC or ENOMEM when the machine has none left; nothing is half done then that matters.
+    pub fn commit(&self, fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
+        let start = offset / CHUNK * CHUNK;
+        let end = offset.saturating_add(len).next_multiple_of(CHUNK).min(self.len);
+        fallocate(fd, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
+        self.populate(start, end - start);
+        Ok(())
+    }
+
+    /// Maps what is already committed into this process's page tables, by huge pages where the kernel can.
+    /// An optimisation: failures only mean that first touches fault.
+    pub fn populate(&self, start: usize, len: usize) {
+        let Some(at) = self.at(start as u64, len) else { return };
+        let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // SAFETY: populating and collapsing pages of our own mapping changes no contents.
+        unsafe {
+            let _ = madvise(at.as_ptr().cast(), len, advice);
+            if start.is_multiple_of(CHUNK) && len.is_multiple_of(CHUNK) {
+                const MADV_COLLAPSE: i32 = 25;
+                libc::madvise(at.as_ptr().cast(), len, MADV_COLLAPSE);
+            }
+        }
+    }
+}
+
+fn non_null(address: *mut core::ffi::c_void) -> NonNull<u8> {
+    NonNull::new(address.cast()).expect("the kernel does not map page zero")
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; users of its addresses hold this object alive.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn both_sides_see_the_same_words() {
+        let (fd, ours) = create("test", 8192, PeerAccess::Write).unwrap();
+        let theirs = adopt(fd.as_fd(), 8192..=8192, PeerAccess::Write).unwrap();
+        ours.structure::<AtomicU64>(64).store(42, Ordering::Release);
+        assert_eq!(theirs.structure::<AtomicU64>(64).load(Ordering::Acquire), 42);
+        theirs.structure::<AtomicU64>(4096).store(43, Ordering::Release);
+        assert_eq!(ours.structure::<AtomicU64>(4096).load(Ordering::Acquire), 43);
+    }
+
+    #[test]
+    fn an_outbox_can_only_be_read_by_others() {
+        let (fd, ours) = create("outbox", 4 * CHUNK, PeerAccess::Read).unwrap();
+        ours.commit(fd.as_fd(), CHUNK, 100).unwrap();
+        assert!(adopt(fd.as_fd(), 1..=usize::MAX, PeerAccess::Read).is_ok());
+        assert!(Mapping::new(fd.as_fd(), 4 * CHUNK, true).is_err(), "the seal forbids it");
+        assert!(ours.at(0, 0).unwrap().as_ptr().addr().is_multiple_of(CHUNK));
+    }
+
+    #[test]
+    fn unsealed_or_odd_segments_are_refused() {
+        let fd = memfd_create("raw", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 4096).unwrap();
+        let error = adopt(fd.as_fd(), 1..=8192, PeerAccess::Write).unwrap_err();
+        assert!(error.to_string().contains("seals"), "{error}");
+        let (fd, _) = create("small", 4096, PeerAccess::Write).unwrap();
+        let error = adopt(fd.as_fd(), 8192..=8192, PeerAccess::Write).unwrap_err();
+        assert!(error.to_string().contains("4096 bytes"), "{error}");
+        assert!(adopt(fd.as_fd(), 4096..=4096, PeerAccess::Read).is_err(), "not sealed against writers");
+    }
+
+    #[test]
+    fn bounds_hold_for_any_offset() {
+        let (_fd, ours) = create("bounds", 4096, PeerAccess::Write).unwrap();
+        assert!(ours.at(0, 4096).is_some() && ours.at(4096, 0).is_some());
+        for (offset, len) in [(0, 4097), (4096, 1), (u64::MAX, 1), (1, usize::MAX), (u64::MAX, usize::MAX)] {
+            assert!(ours.at(offset, len).is_none(), "{offset} {len}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Unix sockets between processes of one host: datagrams in order, descriptors in passing, the peer's identity.
+//!
+//! Addresses are abstract (no file), so nothing is left behind by a killed process.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recvmsg, sendmsg, socket_with, socketpair,
+};
+
+/// Descriptors that one datagram may carry.
+pub const MAX_FDS: usize = 4;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A listening socket under the abstract name `name`.
+///
+/// # Errors
+/// `AddrInUse` when the name is taken; the kernel's otherwise.
+pub fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    listen(&socket, 4096)?;
+    Ok(socket)
+}
+
+/// Connects to the abstract name `name`, without waiting.
+///
+/// # Errors
+/// `ConnectionRefused` when nobody listens there (any more).
+pub fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    Ok(socket)
+}
+
+/// The next waiting connection, if there is one.
+///
+/// # Errors
+/// The kernel's, out of descriptors among them.
+pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    match accept_with(listener, FLAGS) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A connected pair, for tests.
+///
+/// # Errors
+/// The kernel's.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?)
+}
+
+/// Who is at the other end: user id and, where it lies in our pid namespace, process id.
+///
+/// # Errors
+/// The kernel's.
+pub fn peer_identity(socket: BorrowedFd<'_>) -> io::Result<(u32, Option<i32>)> {
+    let credentials = socket_peercred(socket)?;
+    // The kernel reports pid 0 for a process outside our pid namespace.
+    let pid = rustix::process::Pid::as_raw(Some(credentials.pid));
+    Ok((credentials.uid.as_raw(), (pid > 0).then_some(pid)))
+}
+
+/// This process's user id.
+pub fn own_uid() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// A descriptor that becomes readable when the process `pid` dies.
+///
+/// # Errors
+/// `ESRCH` when it is dead already; `ENOSYS` on kernels before 5.3.
+pub fn death_of(pid: i32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
+}
+
+/// Sends one datagram with descriptors, without waiting. `false`: the peer's buffer is full, try later.
+///
+/// # Errors
+/// `BrokenPipe`/`ConnectionReset` when the peer is gone.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "more descriptors than a datagram carries"));
+    }
+    match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What [`receive`] found.
+#[derive(Debug)]
+pub enum Received {
+    /// A datagram of so many bytes (cut to the buffer's length; see `truncated`).
+    Datagram {
+        /// Its length in the buffer.
+        len: usize,
+        /// It was longer than the buffer, or carried more descriptors than [`MAX_FDS`].
+        truncated: bool,
+        /// What it carried.
+        fds: Vec<OwnedFd>,
+    },
+    /// Nothing there now.
+    Nothing,
+    /// The peer closed its end, or died.
+    Closed,
+}
+
+/// Receives one datagram into `buffer`, without waiting.
+///
+/// # Errors
+/// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error.
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = match recvmsg(socket, &mut parts, &mut control, flags) {
+        Ok(message) => message,
+        Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::Closed),
+        Err(error) => return Err(error.into()),
+    };
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = part {
+            fds.extend(passed);
+        }
+    }
+    if message.bytes == 0 && fds.is_empty() {
+        return Ok(Received::Closed); // our datagrams are never empty
+    }
+    use rustix::net::ReturnFlags;
+    let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Received::Datagram { len: message.bytes, truncated, fds })
+}
+
+/// Whether something can be read from `fd` within `limit` (a closed peer counts).
+///
+/// # Errors
+/// The kernel's.
+pub fn wait_readable(fd: BorrowedFd<'_>, limit: std::time::Duration) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    match poll(&mut fds, Some(&limit)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn datagrams_carry_descriptors() {
+        let (a, b) = pair().unwrap();
+        let (mut read, mut write) = std::io::pipe().unwrap();
+        assert!(send(a.as_fd(), b"take this", &[write.as_fd()]).unwrap());
+        let mut buffer = [0; 64];
+        let Received::Datagram { len, truncated: false, mut fds } = receive(b.as_fd(), &mut buffer).unwrap()
+        else {
+            panic!("no datagram")
+        };
+        assert_eq!(&buffer[..len], b"take this");
+        write.write_all(b"1").unwrap();
+        drop(write);
+        std::fs::File::from(fds.remove(0)).write_all(b"2").unwrap();
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "12");
+        assert!(matches!(receive(b.as_fd(), &mut buffer).unwrap(), Received::Nothing));
+        drop(a);
+        assert!(matches!(receive(b.as_fd(), &mut buffer).unwrap(), Received::Closed));
+    }
+
+    #[test]
+    fn abstract_names_are_exclusive_and_vanish() {
+        let name = format!("udeck-test-{}", std::process::id());
+        let listener = listen_at(name.as_bytes()).unwrap();
+        assert_eq!(listen_at(name.as_bytes()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let ours = connect_to(name.as_bytes()).unwrap();
+        let theirs = accept_from(listener.as_fd()).unwrap().unwrap();
+        assert_eq!(peer_identity(theirs.as_fd()).unwrap(), (own_uid(), Some(std::process::id() as i32)));
+        drop((listener, ours));
+        assert_eq!(connect_to(name.as_bytes()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
