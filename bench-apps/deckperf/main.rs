@@ -1,2 +1,228 @@
-//! stub
-fn main() {}
+//! `deckperf`: what a message costs between two ranks on this host, beside what the machine itself can do.
+//!
+//! Without a job around it, it starts itself twice. Rank 0 conducts: it schedules the batches, holds the
+//! clock and prints; rank 1 follows its orders.
+
+mod cli;
+mod experiment;
+mod export;
+mod failure;
+mod link;
+mod machine;
+mod order;
+mod raw;
+mod report;
+mod rounds;
+mod sizes;
+mod stats;
+mod summary;
+mod table;
+mod verify;
+mod words;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use udeck::World;
+
+use crate::{
+    cli::{Checks, Cli, Plan, Task},
+    experiment::{Conductor, follow},
+    failure::{Failure, Result},
+    link::Link,
+    machine::Machine,
+    order::Order,
+    raw::RawLimits,
+    report::Report,
+};
+
+fn main() -> ExitCode {
+    // Before anything starts: a mistyped option is reported once, not by two ranks.
+    let task = Cli::parse().task();
+    match deckrun::launch_self(deckrun::Job::new(2)) {
+        Ok(Some(outcome)) => outcome.exit_code(),
+        Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
+        Err(error) => exit_code(Err(error)),
+    }
+}
+
+fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("deckperf: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A whole life in a job: both ranks say good-bye before rank 0 reports what was wrong.
+fn be_a_rank(world: World, task: &Task) -> Result {
+    let (rank, size) = (world.rank(), world.size());
+    if size != 2 {
+        world.finish()?;
+        return if rank == 0 { Err(Failure::WrongJobSize(size)) } else { Ok(()) };
+    }
+    let printed = play(&world, task)?;
+    world.finish()?;
+    let text = printed?;
+    io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
+}
+
+/// The outer result is about the work, the inner one about what rank 0 found (rank 1 finds nothing).
+fn play(world: &World, task: &Task) -> Result<Result<String>> {
+    let (protocols, pin) = match task {
+        Task::Measure(plan) => (&plan.protocols, plan.pin),
+        Task::Verify(checks) => (&checks.protocols, checks.pin),
+    };
+    let link = Link::open(world, protocols)?;
+    let places = Places::take(&link, pin)?;
+    if !link.leads() {
+        follow(&link)?;
+        return Ok(Ok(String::new()));
+    }
+    let printed = match task {
+        Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
+        Task::Verify(checks) => verify(&link, checks)?,
+    };
+    link.tell(&Order::Stop.encode()?)?;
+    Ok(printed)
+}
+
+fn measure(link: &Link<'_>, plan: &Plan, places: &Places) -> Result<String> {
+    let largest = plan.sizes.last().copied().unwrap_or(0);
+    let mut conductor = Conductor { link, raw: places.raw_limits(largest) };
+    let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
+    let results =
+        rounds::measure(plan, &mut conductor, |passed| bar.set_position(passed.as_millis() as u64))?;
+    bar.finish_and_clear();
+    let transport = "chosen by the library for one host".to_owned();
+    let machine = Machine::describe(places.describe(), transport);
+    Ok(Report::new(machine, plan.clone(), results).render())
+}
+
+fn verify(link: &Link<'_>, checks: &Checks) -> Result<Result<String>> {
+    let bar = progress_bar((checks.sizes.len() * checks.protocols.len()) as u64, "verifying");
+    let tally = verify::run(link, checks, || bar.inc(1))?;
+    bar.finish_and_clear();
+    Ok(verify::verdict(&tally, checks).map(|sentence| sentence + "\n"))
+}
+
+/// On standard error, and only if that is a terminal.
+fn progress_bar(length: u64, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} %").expect("a valid template");
+    ProgressBar::new(length).with_style(style).with_message(what)
+}
+
+/// Where the two ranks run.
+struct Places {
+    /// Cores that this rank might use before it was pinned.
+    usable: Vec<usize>,
+    /// Mine and the peer's, if both are pinned.
+    pinned: Option<[usize; 2]>,
+}
+
+/// On the wire: this rank is not pinned.
+const NOT_PINNED: u64 = u64::MAX;
+
+impl Places {
+    /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher pinned
+    /// stays there.
+    fn take(link: &Link<'_>, pin: bool) -> Result<Self> {
+        let usable = udeck::sys::usable_cpus();
+        let mine = usable.get(link.world().rank()).or(usable.first()).copied().filter(|_| pin);
+        if let Some(cpu) = mine {
+            udeck::sys::pin_to_cpu(cpu).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
+        }
+        link.tell(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
+        let report = link.hear()?;
+        let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+        let theirs = usize::try_from(theirs).ok().filter(|_| theirs != NOT_PINNED);
+        Ok(Self { usable, pinned: mine.zip(theirs).map(|(mine, theirs)| [mine, theirs]) })
+    }
+
+    /// `None` without two cores.
+    fn raw_limits(&self, largest: usize) -> Option<RawLimits> {
+        let two_cores = self.pinned.map_or(self.usable.len() > 1, |[mine, theirs]| mine != theirs);
+        two_cores.then(|| RawLimits::new(self.pinned, largest))
+    }
+
+    fn describe(&self) -> String {
+        match self.pinned {
+            None => "not pinned".to_owned(),
+            Some([mine, theirs]) if mine == theirs => format!("both on core {mine}, the only usable one"),
+            Some([mine, theirs]) => format!("pinned to cores {mine} and {theirs}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What rank 0 would print, or why it failed, for two ranks that are threads of this test.
+    fn run(line: &'static str) -> String {
+        let (found, printed) = std::sync::mpsc::channel();
+        udeck::run_local(2, move |world| {
+            let task = Cli::try_parse_from(line.split(' ')).expect(line).task();
+            let leads = world.rank() == 0;
+            let text = play(&world, &task).and_then(|printed| printed).expect(line);
+            world.finish()?;
+            if leads {
+                found.send(text).expect("the test waits for it");
+            }
+            Ok(())
+        })
+        .expect(line);
+        printed.recv().expect("rank 0 printed")
+    }
+
+    #[test]
+    fn two_ranks_verify() {
+        let text = run("deckperf verify --no-pin --sizes 0,8,4K --protocol copy,eager,hand-off,auto");
+        // Offsets of three around 0, 8 and 4096 make 18 sizes; 64 messages each way.
+        let bytes = 128 * 4 * ((0..4).sum::<u64>() + (5..12).sum::<u64>() + (4093..4100).sum::<u64>());
+        let start = format!("verified {} messages, {bytes} bytes", 18 * 4 * 128);
+        assert!(text.starts_with(&start), "{text}, not {start}");
+    }
+
+    #[test]
+    fn two_ranks_measure_exactly_what_was_asked_for() {
+        let text =
+            run("deckperf latency --no-pin --sizes 8,4K --protocol rdma-write --iterations 2 --time 0.01 \
+             --format csv");
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(
+            text.lines().nth(2).is_some_and(|row| row.starts_with("4096,rdma-write,latency,us,")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn two_ranks_stream() {
+        let text = run(
+            "deckperf bandwidth --no-pin --sizes 8,5000 --protocol copy,auto --iterations 2 --time 0.01 \
+             --window 5",
+        );
+        assert!(
+            text.contains("# Bandwidth (MB/s), written+read\n# Size              copy          auto\n8 "),
+            "{text}"
+        );
+        assert!(!text.contains("Latency"), "{text}");
+    }
+
+    #[test]
+    fn ranks_that_were_pinned_elsewhere_leave_no_second_core_to_one_place() {
+        let shared = Places { usable: vec![3], pinned: Some([3, 3]) };
+        assert!(shared.raw_limits(0).is_none());
+        assert_eq!(shared.describe(), "both on core 3, the only usable one");
+        let apart = Places { usable: vec![3], pinned: Some([3, 5]) };
+        assert!(apart.raw_limits(0).is_some());
+        assert_eq!(apart.describe(), "pinned to cores 3 and 5");
+        assert!(Places { usable: vec![0], pinned: None }.raw_limits(0).is_none());
+    }
+}

@@ -1,2 +1,171 @@
-//! stub
-fn main() {}
+//! The NAS FT benchmark over µDECK's mailboxes.
+//!
+//! NPB 3.3's algorithm and output with the communication replaced: the global transposes of a 3-D FFT are
+//! what an all-to-all exchange of large messages looks like in an application, and NPB's checksums say
+//! whether every byte arrived. The numerical core (`solver`, `slab`, `fft`, `random`) does not know the
+//! library; `mailboxes` connects the two.
+
+mod checksums;
+mod classes;
+mod fft;
+mod mailboxes;
+mod options;
+mod profile;
+mod random;
+mod report;
+mod slab;
+mod solver;
+
+use clap::Parser;
+use mailboxes::{ExchangeError, Peers};
+use options::Options;
+use profile::Profile;
+use report::{Payload, Summary};
+use slab::{BadRanks, Slab};
+use solver::Solver;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+use udeck::World;
+
+/// The checksums were wrong.
+const UNSUCCESSFUL: u8 = 1;
+/// There was no result.
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(UNSUCCESSFUL),
+        Err(failure) => {
+            eprintln!("nas-ft: {failure}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Why a run gave no result.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Ranks(#[from] BadRanks),
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    #[error(transparent)]
+    Messaging(#[from] udeck::Error),
+    #[error("printing the results: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// The whole program. Whether the run was successful, as far as this rank knows: rank 0 compares.
+fn run(options: &Options) -> Result<bool, Failure> {
+    let world = udeck::init()?;
+    let successful = benchmark(&world, options, &mut io::stdout().lock())?;
+    world.finish()?;
+    Ok(successful)
+}
+
+/// NPB's main program; rank 0 prints to `out`.
+fn benchmark(world: &World, options: &Options, out: &mut impl Write) -> Result<bool, Failure> {
+    let class = options.class;
+    let slab = Slab::new(class.grid(), world.rank(), world.size())?;
+    // One in each of the two starts, and one in each step.
+    let transposes = 2 + class.iterations();
+    let computed = slab.transpose_bytes() * transposes as u64;
+    if world.rank() == 0 {
+        report::header(out, class, world.size())?;
+    }
+
+    let mut peers = Peers::connect(world, options.order, options.protocol)?;
+    let mut solver = Solver::new(slab);
+    // As NPB does: once untimed, so that all memory has been touched (the messages' too).
+    solver.start(options.alpha, &mut peers)?;
+    solver.profile = Profile::default();
+    world.barrier()?;
+
+    let start = Instant::now();
+    solver.start(options.alpha, &mut peers)?;
+    let mut sums = Vec::new();
+    for iteration in 1..=class.iterations() {
+        let part = solver.step(&mut peers)?;
+        if let Some(sum) = peers.sum(part)? {
+            report::checksum(out, iteration, sum)?;
+            sums.push(sum);
+        }
+    }
+    let verified = class.verify(&sums);
+    let time = start.elapsed();
+
+    let Some(posted) = peers.total_swapped_bytes()? else { return Ok(true) };
+    report::verification(out, class, verified)?;
+    report::summary(out, &Summary { class, ranks: world.size(), time, verified })?;
+    report::payload(out, &Payload { posted, computed }, transposes)?;
+    if options.profile {
+        report::profile(out, &solver.profile)?;
+    }
+    out.flush()?;
+    Ok(verified)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+    use options::Order;
+
+    /// Runs class S on ranks that are threads; asserts what every rank returns and what rank 0 prints.
+    fn class_s(ranks: usize, arguments: &[&str], verified: bool, lines: &'static [&'static str]) {
+        let options = Options::parse_from([&["nas-ft"], arguments].concat());
+        let body = move |world: World| {
+            let mut out = Vec::new();
+            let successful = benchmark(&world, &options, &mut out).expect("the run comes to an end");
+            let out = String::from_utf8(out).expect("the report is text");
+            if world.rank() == 0 {
+                assert_eq!(successful, verified, "{out}");
+                for line in lines {
+                    assert!(out.lines().any(|found| found.trim() == *line), "no {line:?} in\n{out}");
+                }
+            } else {
+                assert!(successful, "only rank 0 judges");
+                assert_eq!(out, "", "only rank 0 prints");
+            }
+            world.finish()
+        };
+        udeck::run_local(ranks, body).expect("all ranks finish");
+    }
+
+    #[test]
+    fn every_order_gives_npbs_checksums() {
+        for order in Order::value_variants() {
+            let order = order.to_possible_value().expect("no order is hidden");
+            for ranks in [1, 2, 4] {
+                class_s(ranks, &["--order", order.get_name()], true, &["Result verification successful"]);
+            }
+        }
+    }
+
+    /// 64 x 64 x 64 points of 16 bytes, 8 transposes; of each, 1/2 goes to the other of 2 ranks, 3/4 to the
+    /// others of 4.
+    #[test]
+    fn mailboxes_carry_the_bytes_that_the_decomposition_has() {
+        class_s(1, &[], true, &["Transposed      = 0 bytes through mailboxes"]);
+        class_s(2, &[], true, &["Transposed      = 16777216 bytes through mailboxes"]);
+        class_s(4, &["--order", "triangle"], true, &["Transposed      = 25165824 bytes through mailboxes"]);
+    }
+
+    #[test]
+    fn another_alpha_is_unsuccessful() {
+        let verdict = &["Result verification failed", "Verification    =             UNSUCCESSFUL"];
+        class_s(2, &["--alpha", "1.1e-6"], false, verdict);
+    }
+
+    #[test]
+    fn three_ranks_are_refused_before_anything_is_exchanged() {
+        let body = |world: World| {
+            let refused = benchmark(&world, &Options::parse_from(["nas-ft"]), &mut io::sink());
+            assert!(matches!(refused, Err(Failure::Ranks(_))));
+            world.finish()
+        };
+        udeck::run_local(3, body).expect("all ranks finish");
+    }
+}

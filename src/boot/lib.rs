@@ -1,1 +1,41 @@
-//! stub
+//! How the ranks of a job find one another before they can send one another anything.
+//!
+//! The launcher keeps one connected socket to each rank (a socketpair, inherited) and serves on them: who am I,
+//! who owns the name `x`, a small key-value store, a fence, and the news of ranks that ended. Nothing of this is on
+//! the path of a message.
+//!
+//! ```text
+//!   rank: Client ──(wire: frames)── Service ─► Server        launcher, or local::Job in one process
+//!         threads, deadlines          sockets     state only
+//! ```
+//!
+//! [`server::Server`] holds the rules and no I/O: `(now, rank, request) -> actions`. [`serve::Service`] is the one
+//! thread that moves bytes for it; [`client::Client`] is what a rank holds. [`wire`] is all that both agree on.
+//!
+//! A connection *is* a rank: the launcher made the pair, so no peer can claim to be another rank, and the job's secret
+//! travels over it instead of through the environment or a command line.
+
+pub mod client;
+mod error;
+pub mod local;
+mod ranks;
+pub mod serve;
+pub mod server;
+pub mod wire;
+
+pub use client::Client;
+pub use error::BootError;
+pub use ranks::Ranks;
+pub use wire::{Event, Record, Welcome};
+
+/// The environment variable with the number of the inherited descriptor on which the launcher serves.
+pub const ENV_BOOT_FD: &str = "DECK_BOOT_FD";
+/// The environment variable with this rank's number, 0 to size − 1. For people and scripts: [`Welcome`] is what counts.
+pub const ENV_RANK: &str = "DECK_RANK";
+/// The environment variable with the number of ranks in the job.
+pub const ENV_SIZE: &str = "DECK_SIZE";
+/// The environment variable with the number of the CPU a rank is bound to; absent when it is not bound.
+pub const ENV_BIND: &str = "DECK_BIND";
+
+/// The most ranks that a job may have.
+pub const MAX_RANKS: u32 = 4096;

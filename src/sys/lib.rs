@@ -23,6 +23,7 @@ pub mod segment;
 pub mod socket;
 pub mod tokens;
 mod wait;
+pub mod window;
 
 pub use copy::copy_in;
 pub use cpu::{Topology, boot_id, pin_to_cpu, usable_cpus};

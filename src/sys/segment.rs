@@ -8,6 +8,7 @@
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals};
 use rustix::fs::{fstat, ftruncate, memfd_create};
@@ -15,8 +16,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::atomic::Shared;
 
-/// The unit in which [`Mapping::commit`] allocates: a huge page, so that the kernel can use one.
+/// The unit in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
 pub const CHUNK: usize = 2 << 20;
+/// The unit in segments smaller than a chunk.
+const PAGE: usize = 4096;
 
 /// What peers may do with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,14 +165,15 @@ impl Mapping {
         unsafe { at.as_ref() }
     }
 
-    /// Takes memory for `[offset, offset + len)` of this segment and maps it, rounded to whole chunks where the
-    /// segment has them. Memory is taken once and kept. May take a millisecond per chunk.
+    /// Takes memory for `[offset, offset + len)` of this segment and maps it, rounded to whole chunks (pages, in
+    /// a segment smaller than a chunk). Memory is taken once and kept. May take a millisecond per chunk.
     ///
     /// # Errors
     /// ENOSPC or ENOMEM when the machine has none left; nothing is half done then that matters.
     pub fn commit(&self, fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
-        let start = offset / CHUNK * CHUNK;
-        let end = offset.saturating_add(len).next_multiple_of(CHUNK).min(self.len);
+        let unit = if self.len < CHUNK { PAGE } else { CHUNK };
+        let start = offset / unit * unit;
+        let end = offset.saturating_add(len).next_multiple_of(unit).min(self.len);
         fallocate(fd, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
         self.populate(start, end - start);
         Ok(())
@@ -188,6 +192,44 @@ impl Mapping {
                 libc::madvise(at.as_ptr().cast(), len, MADV_COLLAPSE);
             }
         }
+    }
+}
+
+/// A shared structure, checked once and kept mapped.
+#[derive(Debug)]
+pub struct SharedRef<T: Shared> {
+    at: NonNull<T>,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: a reference to atomics in memory that the `Arc` keeps mapped.
+unsafe impl<T: Shared> Send for SharedRef<T> {}
+// SAFETY: as above; `Shared` types are `Sync`.
+unsafe impl<T: Shared> Sync for SharedRef<T> {}
+
+impl<T: Shared> SharedRef<T> {
+    /// The structure at `offset` of `mapping`.
+    ///
+    /// # Panics
+    /// As [`Mapping::structure`].
+    pub fn new(mapping: Arc<Mapping>, offset: usize) -> Self {
+        let at = NonNull::from(mapping.structure::<T>(offset));
+        SharedRef { at, mapping }
+    }
+}
+
+impl<T: Shared> Clone for SharedRef<T> {
+    fn clone(&self) -> Self {
+        SharedRef { at: self.at, mapping: self.mapping.clone() }
+    }
+}
+
+impl<T: Shared> core::ops::Deref for SharedRef<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: checked in `new`, and `mapping` keeps it mapped.
+        unsafe { self.at.as_ref() }
     }
 }
 

@@ -1,1 +1,43 @@
-//! stub
+//! The Virtual Interface layer: VIA's objects under VIA's names, uDAPL's in brackets.
+//!
+//! | object | what it is |
+//! |---|---|
+//! | [`Nic`] \[IA\] | an opened transport device |
+//! | [`Ptag`] \[PZ\] | protection tag: memory and VI must carry the same one |
+//! | [`Region`] \[LMR\], [`Window`] \[RMR\] | registered memory: ours alone, or written by a peer's RDMA |
+//! | [`Descriptor`] | a gather/scatter list with 32-bit immediate data, and an address for RDMA |
+//! | [`Vi`] \[EP\] | a send queue and a receive queue, FIFO, with VIA's states |
+//! | [`Cq`] \[EVD\] | tells which of many work queues has news; poll, or wait with a deadline |
+//! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
+//!
+//! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
+//! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
+//! sender's own memory), and dropping them gives them back. Message libraries use the second: it saves the copy
+//! that a posted buffer would cost.
+//!
+//! Transports implement [`transport`]'s traits. Everything they have in common lives here: memory arenas,
+//! descriptors, states, checks.
+//!
+//! Source of names and guarantees: *Virtual Interface Architecture Specification 1.0* (Compaq, Intel,
+//! Microsoft, 1997) and the *Intel VI Architecture Developer's Guide*.
+
+mod attributes;
+mod connect;
+mod cq;
+mod descriptor;
+mod error;
+pub mod mem;
+mod nic;
+pub mod transport;
+mod vi;
+
+pub use attributes::{Caps, NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
+pub use connect::{Listener, Request};
+pub use cq::{Cq, CqEntry, CqHandle};
+pub use descriptor::{Completion, Descriptor, Segment, Status};
+pub use error::{Error, Result};
+pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Settled, Window};
+pub use nic::Nic;
+pub use transport::{Arrival, Queue};
+pub use udeck_sys::Deadline;
+pub use vi::{State, Vi};

@@ -1,1 +1,84 @@
-//! stub
+//! What tests of whole jobs share: finding the programs, running them under a time limit, and looking for what they
+//! left behind.
+//!
+//! The tests drive the programs that users get, from outside: `cargo xtask test --only jobs` builds them in the
+//! release profile and names their folder in `DECK_BIN_DIR`. Without it the tests fail, for a test that skips
+//! itself when it was set up wrongly would prove nothing.
+
+mod job;
+mod leftovers;
+
+pub use job::{Ended, Job};
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+/// A program of the project's, as built for users.
+#[derive(Clone, Debug)]
+pub struct Bin(PathBuf);
+
+impl Bin {
+    /// The launcher.
+    ///
+    /// # Panics
+    /// This and the other three panic if the program was not built, and say which command does that.
+    #[must_use]
+    pub fn deckrun() -> Self {
+        Self::find("deckrun")
+    }
+
+    /// The latency and bandwidth benchmark.
+    #[must_use]
+    pub fn deckperf() -> Self {
+        Self::find("deckperf")
+    }
+
+    /// The NAS FT benchmark.
+    #[must_use]
+    pub fn nas_ft() -> Self {
+        Self::find("nas-ft")
+    }
+
+    /// The example of this name.
+    #[must_use]
+    pub fn example(name: &str) -> Self {
+        Self::find(&format!("examples/{name}"))
+    }
+
+    /// Any other program, such as a test's own.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Runs alone: a world of one, or a program that starts its ranks itself.
+    #[must_use]
+    pub fn alone(&self) -> Job {
+        Job::new(&self.0)
+    }
+
+    /// Runs as `ranks` ranks under `deckrun`.
+    #[must_use]
+    pub fn ranks(&self, ranks: usize) -> Job {
+        Job::new(&Self::deckrun().0).arg("-n").arg(ranks.to_string()).arg("--").arg(&self.0)
+    }
+
+    fn find(name: &str) -> Self {
+        const ADVICE: &str =
+            "run these tests by `cargo xtask test --only jobs` (or `kill`), which builds the programs";
+        let folder =
+            env::var_os("DECK_BIN_DIR").unwrap_or_else(|| panic!("DECK_BIN_DIR is not set: {ADVICE}"));
+        let path = Path::new(&folder).join(name);
+        assert!(path.is_absolute(), "DECK_BIN_DIR={} is not absolute: {ADVICE}", folder.display());
+        assert!(path.is_file(), "no program at {}: {ADVICE}", path.display());
+        Self(path)
+    }
+}

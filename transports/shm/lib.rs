@@ -1,1 +1,66 @@
-//! stub
+//! Shared memory between processes of one host.
+//!
+//! Per connection one sealed *control* segment with a ring each way; per process one *outbox* (we write, peers
+//! read: hand-off comes from here), one *landing* (peers RDMA-write) and one *board* (bells and windows). A *link*
+//! is the Unix socket between two processes over which segments and connection requests travel; its end, or the
+//! death of the process behind it, ends every connection made over it.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `device` | the NIC: opens links, listens, connects |
+//! | `link`, `handshake`, `link_wire` | two processes meet, prove the job's secret, exchange segments |
+//! | `connection`, `layout` | the shared memory of one connection, and who holds which lent buffer |
+//! | `port`, `cell` | the two work queues of a VI on it |
+//! | `waiter` | completion queues: polls the busy rings, finds the others by their bell, sleeps |
+//! | `board`, `arenas` | windows and bells; outbox and landing memory |
+//!
+//! Threads: the reactor handles links; ports and waiters run on the program's threads. No shared lock has a holder
+//! that can die: what processes share are rings, bells and windows (`udeck-sys`), all lock-free.
+
+mod arenas;
+mod board;
+mod cell;
+mod connection;
+mod device;
+mod handshake;
+mod layout;
+mod link;
+mod link_wire;
+mod port;
+mod waiter;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use udeck_sys::reactor::Reactor;
+use udeck_via::{Nic, Result};
+
+/// How to open the device.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The job's secret: only processes that prove it are let in.
+    pub secret: [u8; 32],
+    /// Most memory that messages of this process may take, and most that peers may write, in bytes each. Reserved
+    /// as address space, taken from the kernel as needed.
+    pub arena_limit: usize,
+    /// Whether admitted peers are trusted not to write memory that they gave away (SAFETY.md). If not, there is no
+    /// hand-off and no RDMA, and everything is copied before it is shown.
+    pub trusting: bool,
+}
+
+impl Options {
+    /// Trusting, with arenas of half of the machine's memory, at most 4 GiB each.
+    pub fn new(secret: [u8; 32]) -> Self {
+        Options { secret, arena_limit: arenas::default_limit(), trusting: true }
+    }
+}
+
+/// Opens the shared-memory NIC of this process. `reactor` runs its links.
+///
+/// # Errors
+/// The operating system's: no descriptors, no address space, no memfd.
+pub fn open(options: Options, reactor: Arc<Reactor>) -> Result<Nic> {
+    Ok(Nic::new(device::ShmDevice::open(options, reactor)?))
+}

@@ -1,2 +1,70 @@
-//! stub
-fn main() {}
+//! The project's own commands, so that a check is written once and runs the same on every machine.
+//!
+//! Needs the Rust toolchain and nothing else. Everything here runs other programs and waits for them, each
+//! under a time limit; nothing here is linked into what users get.
+
+mod arrows;
+mod child;
+mod places;
+mod report;
+mod rust_text;
+mod steps;
+mod tally;
+mod test;
+mod workspace;
+
+use clap::{Args, Parser, Subcommand};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Test(options) => test::run(&options),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("xtask: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// µDECK's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check that must pass before a commit
+    ///
+    /// The steps run one after another (`--list` shows them). A step that fails does not stop the later ones, so
+    /// that one run shows everything; the exit status is non-zero if any failed. Each step shows its command,
+    /// which can be pasted into a shell, and streams its output. The last line is `N passed, N failed, N skipped`:
+    /// tests, plus one for each check that is not a test (format, lints, arrows, documentation) and for each
+    /// command that broke before its tests could run.
+    Test(TestOptions),
+}
+
+#[derive(Args)]
+pub(crate) struct TestOptions {
+    /// Run this step only; may be given several times
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+
+    /// Stop at the first step that fails
+    #[arg(long)]
+    fail_fast: bool,
+
+    /// Show the steps and what each is for, and run nothing
+    #[arg(long)]
+    list: bool,
+
+    /// Kill a command that runs longer than this
+    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
+    limit: u64,
+}

@@ -1,0 +1,339 @@
+//! The command line, and the plan that it asks for.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use udeck::Protocol;
+
+use crate::sizes;
+
+/// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
+pub const PROTOCOLS: [Protocol; 5] =
+    [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff, Protocol::Auto];
+
+const EXAMPLES: &str = "\
+Examples:
+  deckperf                                       both tests, four protocols side by side, about half a minute
+  deckperf latency --protocol hand-off           one protocol, every size
+  deckperf latency --protocol copy,hand-off --sizes 64K,1M --payload written+read
+  deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
+  deckperf --format json > run.json              everything measured, with percentiles
+  deckperf verify                                no timing: every byte of every message is checked";
+
+/// Latency and bandwidth of µDECK mailboxes between two ranks on this host, which it starts itself.
+#[derive(Parser, Debug)]
+#[command(name = "deckperf", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Subcommand, Clone, Copy, Debug)]
+enum Command {
+    /// One-way time of a message: half the round trip of a ping-pong
+    Latency,
+    /// Payload per second with a window of messages under way
+    Bandwidth,
+    /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols
+    Verify,
+}
+
+#[derive(Args, Debug)]
+struct Options {
+    /// How messages travel: copy, eager, rdma-write, hand-off, auto [default: all but auto; verify: all]
+    #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = parse_protocol)]
+    protocol: Vec<Protocol>,
+    /// Message sizes in bytes, such as 8,4K,1M [default: eleven sizes from 0 to 4M]
+    #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse)]
+    sizes: Vec<usize>,
+    /// Add each size moved by -N and +N bytes, as NetPIPE does [verify: by every offset up to N, default 3]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
+    perturb: Option<u8>,
+    /// What happens to the data of a message
+    #[arg(long, global = true, value_enum, default_value_t = PayloadChoice::Both)]
+    payload: PayloadChoice,
+    /// Round trips (latency) or windows (bandwidth) in a batch [default: as many as fill 1.5 ms]
+    #[arg(long, global = true, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    iterations: Option<u64>,
+    /// Seconds to measure for, in all
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "24", value_parser = parse_seconds)]
+    time: Duration,
+    /// Messages under way in the bandwidth test (fewer where they would exceed 64 MiB)
+    #[arg(long, global = true, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u64).range(1..=4096))]
+    window: u64,
+    /// How the result is written
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Bind each rank to a core of its own (the default)
+    #[arg(long, global = true, overrides_with = "no_pin")]
+    pin: bool,
+    /// Let the system place the ranks
+    #[arg(long, global = true)]
+    no_pin: bool,
+}
+
+/// What a run does.
+#[derive(Debug, PartialEq)]
+pub enum Task {
+    /// Measure, and print the figures.
+    Measure(Plan),
+    /// Check data.
+    Verify(Checks),
+}
+
+/// What is measured, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// In the order of the tables.
+    pub tests: Vec<Test>,
+    /// In the order of the columns.
+    pub protocols: Vec<Protocol>,
+    /// Ascending, in bytes.
+    pub sizes: Vec<usize>,
+    /// In the order of the tables.
+    pub payloads: Vec<Payload>,
+    /// Per batch; `None`: calibrated.
+    pub iterations: Option<u64>,
+    /// For the whole run.
+    pub time: Duration,
+    /// Messages under way in the bandwidth test.
+    pub window: u64,
+    /// How the result is written.
+    pub format: Format,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+    /// The run without a subcommand: what its closing ratios need is measured too.
+    pub overview: bool,
+}
+
+/// What is verified.
+#[derive(Debug, PartialEq)]
+pub struct Checks {
+    /// Each of them carries every size.
+    pub protocols: Vec<Protocol>,
+    /// Ascending, in bytes, perturbations included.
+    pub sizes: Vec<usize>,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+}
+
+/// What a batch of messages is timed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// One-way time.
+    Latency,
+    /// Payload per second.
+    Bandwidth,
+}
+
+/// What happens to the data of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Neither side looks at the data: what a program gains that forwards, filters or samples.
+    Untouched,
+    /// The sender writes every word, the receiver sums them all: what any other program gains.
+    WrittenRead,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum PayloadChoice {
+    /// Neither side looks at the data
+    Untouched,
+    /// The sender writes every word, the receiver sums and checks them
+    #[value(name = "written+read")]
+    WrittenRead,
+    /// Both, side by side
+    Both,
+}
+
+/// How the result is written.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Aligned text in the manner of the OSU benchmarks
+    Table,
+    /// A header line, then a row per size, protocol and test
+    Csv,
+    /// One object with the machine, the method and every figure
+    Json,
+}
+
+impl Cli {
+    /// The task, with every default filled in.
+    pub fn task(self) -> Task {
+        match self.command {
+            Some(Command::Verify) => Task::Verify(self.options.checks()),
+            Some(Command::Latency) => Task::Measure(self.options.plan(vec![Test::Latency], false)),
+            Some(Command::Bandwidth) => Task::Measure(self.options.plan(vec![Test::Bandwidth], false)),
+            None => Task::Measure(self.options.plan(vec![Test::Latency, Test::Bandwidth], true)),
+        }
+    }
+}
+
+impl Options {
+    fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
+        let offset = isize::from(self.perturb.unwrap_or(0));
+        Plan {
+            tests,
+            protocols: self.protocols_or(&PROTOCOLS[..4]),
+            sizes: sizes::perturbed(self.sizes_or_default(), [-offset, 0, offset].into_iter()),
+            payloads: match self.payload {
+                PayloadChoice::Untouched => vec![Payload::Untouched],
+                PayloadChoice::WrittenRead => vec![Payload::WrittenRead],
+                PayloadChoice::Both => vec![Payload::Untouched, Payload::WrittenRead],
+            },
+            iterations: self.iterations,
+            time: self.time,
+            window: self.window,
+            format: self.format,
+            pin: !self.no_pin,
+            overview,
+        }
+    }
+
+    fn checks(self) -> Checks {
+        let offset = isize::from(self.perturb.unwrap_or(3));
+        Checks {
+            protocols: self.protocols_or(&PROTOCOLS),
+            sizes: sizes::perturbed(self.sizes_or_default(), -offset..=offset),
+            pin: !self.no_pin,
+        }
+    }
+
+    /// The protocols asked for, each once, in the order asked for.
+    fn protocols_or(&self, default: &[Protocol]) -> Vec<Protocol> {
+        let asked = if self.protocol.is_empty() { default } else { &self.protocol };
+        let mut once = Vec::with_capacity(asked.len());
+        for &protocol in asked {
+            if !once.contains(&protocol) {
+                once.push(protocol);
+            }
+        }
+        once
+    }
+
+    fn sizes_or_default(&self) -> &[usize] {
+        if self.sizes.is_empty() { &sizes::DEFAULT_SIZES } else { &self.sizes }
+    }
+}
+
+impl Test {
+    /// As in the CSV and JSON output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::Latency => "latency",
+            Test::Bandwidth => "bandwidth",
+        }
+    }
+
+    /// Of the test's figures; MB are 10⁶ bytes.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Test::Latency => "us",
+            Test::Bandwidth => "MB/s",
+        }
+    }
+}
+
+impl Payload {
+    /// As in the tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Payload::Untouched => "untouched",
+            Payload::WrittenRead => "written+read",
+        }
+    }
+}
+
+fn parse_protocol(text: &str) -> Result<Protocol, String> {
+    PROTOCOLS.into_iter().find(|protocol| protocol.to_string() == text).ok_or_else(|| {
+        let names = PROTOCOLS.map(|protocol| protocol.to_string());
+        format!("unknown protocol; there are {}", names.join(", "))
+    })
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if !time.is_zero() && seconds <= 3600.0 => Ok(time),
+        _ => Err("between 0 (excluded) and 3600 seconds".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn task(line: &str) -> Task {
+        Cli::try_parse_from(line.split(' ')).expect(line).task()
+    }
+
+    fn error(line: &str) -> String {
+        Cli::try_parse_from(line.split(' ')).expect_err(line).to_string()
+    }
+
+    fn plan(line: &str) -> Plan {
+        match task(line) {
+            Task::Measure(plan) => plan,
+            Task::Verify(_) => panic!("{line} measures"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_arguments_mean_the_overview() {
+        let plan = plan("deckperf");
+        assert_eq!(plan.tests, [Test::Latency, Test::Bandwidth]);
+        assert_eq!(plan.protocols, [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff]);
+        assert_eq!(plan.sizes, sizes::DEFAULT_SIZES);
+        assert_eq!(plan.payloads, [Payload::Untouched, Payload::WrittenRead]);
+        assert!(plan.pin && plan.overview && plan.window == 64 && plan.format == Format::Table);
+    }
+
+    #[test]
+    fn options_may_follow_or_precede_the_subcommand() {
+        let after =
+            plan("deckperf latency --protocol hand-off,copy,hand-off --sizes 1M,8 --format csv --no-pin");
+        let before = plan("deckperf --protocol hand-off,copy --sizes 8,1M --format csv --no-pin latency");
+        assert_eq!(after, before);
+        assert_eq!(after.protocols, [Protocol::HandOff, Protocol::Copy]);
+        assert_eq!(after.sizes, [8, 1 << 20]);
+        assert!(!after.pin && !after.overview);
+    }
+
+    #[test]
+    fn perturbing_adds_two_sizes_when_measuring_and_every_offset_when_verifying() {
+        assert_eq!(plan("deckperf bandwidth --sizes 8 --perturb 3").sizes, [5, 8, 11]);
+        let Task::Verify(checks) = task("deckperf verify --sizes 8,0") else { panic!("verifies") };
+        assert_eq!(checks.sizes, [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(checks.protocols, PROTOCOLS);
+    }
+
+    #[test]
+    fn a_payload_can_be_chosen() {
+        assert_eq!(plan("deckperf latency --payload written+read").payloads, [Payload::WrittenRead]);
+        assert_eq!(plan("deckperf latency --payload untouched").payloads, [Payload::Untouched]);
+    }
+
+    #[test]
+    fn bad_values_list_what_is_possible() {
+        let unknown = error("deckperf latency --protocol eager,telepathy");
+        assert!(unknown.contains("'telepathy'"), "{unknown}");
+        assert!(unknown.contains("copy, eager, rdma-write, hand-off, auto"), "{unknown}");
+        assert!(error("deckperf --sizes 8,4X").contains("0, 8, 4K, 1M"));
+        assert!(error("deckperf --format xml").contains("table, csv, json"));
+        assert!(error("deckperf --payload half").contains("untouched, written+read, both"));
+        assert!(error("deckperf --window 0").contains("1..=4096"));
+        assert!(error("deckperf --time 0").contains("between 0 (excluded) and 3600 seconds"));
+        assert!(error("deckperf throughput").contains("unrecognized subcommand"));
+    }
+}

@@ -1,0 +1,138 @@
+//! The timed loops, which both ranks run in step, and the two roles around them.
+
+use std::time::{Duration, Instant};
+
+use udeck::Postbox;
+
+use crate::{
+    cli::Payload,
+    failure::{Failure, Result},
+    link::Link,
+    order::{Batch, Order},
+    raw::{RawLimits, RawSample},
+    rounds::{Runner, Sample},
+    verify, words,
+};
+
+/// Rank 0: gives the orders and holds the clock.
+pub struct Conductor<'l, 'w> {
+    /// To rank 1.
+    pub link: &'l Link<'w>,
+    /// `None` where there is no second core to measure them on.
+    pub raw: Option<RawLimits>,
+}
+
+impl Runner for Conductor<'_, '_> {
+    fn post(&mut self, order: Order) -> Result<Sample> {
+        let (sample, _) = conduct(self.link, order)?;
+        Ok(sample)
+    }
+
+    fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
+    }
+}
+
+/// Rank 0's side of one order: what it took, what both libraries copied, and what rank 1 found.
+pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)> {
+    link.tell(&order.encode()?)?;
+    let copied_before = link.world().stats().bytes_copied;
+    let (elapsed, mut tally) = perform(link, order)?;
+    let copied_here = link.world().stats().bytes_copied - copied_before;
+
+    let report = link.hear()?;
+    let &[copied_there, messages, bytes, mismatches] = &report[..] else {
+        return Err(Failure::BadReport(report.len()));
+    };
+    tally.add(&verify::Tally { messages, bytes, mismatches });
+    Ok((Sample { elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
+}
+
+/// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its
+/// core to the raw measurements.
+pub fn follow(link: &Link<'_>) -> Result {
+    loop {
+        let order = Order::decode(&link.hear()?)?;
+        if order == Order::Stop {
+            return Ok(());
+        }
+        let copied_before = link.world().stats().bytes_copied;
+        let (_, tally) = perform(link, order)?;
+        let copied = link.world().stats().bytes_copied - copied_before;
+        link.tell(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
+    }
+}
+
+fn perform(link: &Link<'_>, order: Order) -> Result<(Duration, verify::Tally)> {
+    match order {
+        Order::PingPong(batch) => Ok((ping_pong(link, &batch)?, verify::Tally::default())),
+        Order::Stream { batch, window } => Ok((stream(link, &batch, window)?, verify::Tally::default())),
+        Order::Verify(batch) => Ok((Duration::ZERO, verify::exchange(link, &batch)?)),
+        Order::Stop => Ok((Duration::ZERO, verify::Tally::default())),
+    }
+}
+
+/// A message there, a message back.
+fn ping_pong(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
+    let outlet = link.outlet(batch.protocol)?;
+    let leads = link.leads();
+    let mut started = Instant::now();
+    for turn in 0..batch.warm_up + batch.iterations {
+        if turn == batch.warm_up {
+            started = Instant::now();
+        }
+        if leads {
+            send(link, outlet, batch, turn)?;
+            receive(link, batch, turn)?;
+        } else {
+            receive(link, batch, turn)?;
+            send(link, outlet, batch, turn)?;
+        }
+    }
+    Ok(started.elapsed())
+}
+
+/// Windows of messages from rank 0, each acknowledged when its last message has been taken.
+fn stream(link: &Link<'_>, batch: &Batch, window: u64) -> Result<Duration> {
+    let outlet = link.outlet(batch.protocol)?;
+    let leads = link.leads();
+    let mut started = Instant::now();
+    for turn in 0..batch.warm_up + batch.iterations {
+        if turn == batch.warm_up {
+            started = Instant::now();
+        }
+        if leads {
+            for slot in 0..window {
+                send(link, outlet, batch, turn * window + slot)?;
+            }
+            link.await_acknowledgement()?;
+        } else {
+            for slot in 0..window {
+                receive(link, batch, turn * window + slot)?;
+            }
+            link.acknowledge()?;
+        }
+    }
+    Ok(started.elapsed())
+}
+
+#[inline]
+fn send(link: &Link<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
+    let mut message = link.world().buf_reused::<u8>(batch.size)?;
+    if batch.payload == Payload::WrittenRead {
+        words::write(&mut message, seed);
+    }
+    Ok(outlet.post(message)?)
+}
+
+#[inline]
+fn receive(link: &Link<'_>, batch: &Batch, seed: u64) -> Result {
+    let message = link.retrieve(batch.protocol, batch.size)?;
+    if batch.payload == Payload::WrittenRead {
+        let (got, wanted) = (words::sum(&message), words::expected_sum(batch.size, seed));
+        if got != wanted {
+            return Err(Failure::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The report for other programs: CSV and JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use udeck::Protocol;
+
+use crate::{
+    cli::{Payload, Test},
+    report::{Figure, Report},
+    rounds::RawSeries,
+    stats::median,
+};
+
+const COLUMNS: &str = "size,protocol,test,unit,untouched_p50,untouched_p99,written_read_p50,written_read_p99,\
+copied_bytes_per_message,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+
+/// A header line, then a row per test, size and protocol; what was not measured is empty.
+pub fn csv(report: &Report) -> String {
+    let mut text = format!("{COLUMNS}\n");
+    for (test, size, protocol) in cells(report) {
+        let _ = write!(text, "{size},{protocol},{},{}", test.name(), test.unit());
+        for payload in [Payload::Untouched, Payload::WrittenRead] {
+            let figure = figure(report, test, protocol, payload, size);
+            text += &field(figure.map(|figure| figure.p50));
+            text += &field(figure.map(|figure| figure.p99));
+        }
+        text += &field(report.results.copied_per_message(test, protocol, size));
+        let raw = report.results.raw(size);
+        let limit = |of: fn(&RawSeries) -> &Vec<f64>| field(raw.and_then(|raw| median(of(raw))));
+        text += &limit(|raw| &raw.line);
+        text += &limit(|raw| &raw.copy);
+        text += &limit(|raw| &raw.two_copies);
+        text.push('\n');
+    }
+    text
+}
+
+/// One object: `machine`, `method`, `results`, `raw`, `ratios`; what was not measured is null.
+pub fn json(report: &Report) -> String {
+    let machine = &report.machine;
+    let results: Vec<Value> = cells(report)
+        .map(|(test, size, protocol)| {
+            let of = |payload| figure(report, test, protocol, payload, size).map(figure_json);
+            json!({
+                "test": test.name(),
+                "size": size,
+                "protocol": protocol.to_string(),
+                "unit": test.unit(),
+                "untouched": of(Payload::Untouched),
+                "written_read": of(Payload::WrittenRead),
+                "copied_bytes_per_message": report.results.copied_per_message(test, protocol, size),
+            })
+        })
+        .collect();
+    let raw: Vec<Value> = report
+        .results
+        .raws
+        .iter()
+        .map(|raw| {
+            json!({
+                "size": raw.size,
+                "line_us": median(&raw.line),
+                "memcpy_us": median(&raw.copy),
+                "two_memcpys_us": median(&raw.two_copies),
+            })
+        })
+        .collect();
+    let ratios: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            let ratio = &finding.ratio;
+            json!({
+                "of": finding.what,
+                "median": ratio.median,
+                "low_95": ratio.low,
+                "high_95": ratio.high,
+                "rounds": ratio.rounds,
+            })
+        })
+        .collect();
+    let object = json!({
+        "udeck": machine.version,
+        "date": machine.date,
+        "machine": {
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "kernel": machine.kernel,
+            "build": machine.build,
+            "pinning": machine.pinning,
+            "transport": machine.transport,
+        },
+        "method": report.method(),
+        "window": report.plan.window,
+        "rounds": report.results.rounds,
+        "results": results,
+        "raw": raw,
+        "ratios": ratios,
+    });
+    format!("{object:#}\n")
+}
+
+fn cells(report: &Report) -> impl Iterator<Item = (Test, usize, Protocol)> {
+    let plan = &report.plan;
+    plan.tests.iter().flat_map(move |&test| {
+        plan.sizes
+            .iter()
+            .flat_map(move |&size| plan.protocols.iter().map(move |&protocol| (test, size, protocol)))
+    })
+}
+
+fn figure(report: &Report, test: Test, protocol: Protocol, payload: Payload, size: usize) -> Option<Figure> {
+    report.results.post(test, protocol, payload, size)?.figure()
+}
+
+fn figure_json(figure: Figure) -> Value {
+    json!({
+        "p50": figure.p50,
+        "p99": figure.p99,
+        "batches": figure.batches,
+        "iterations_per_batch": figure.iterations,
+    })
+}
+
+fn field(value: Option<f64>) -> String {
+    value.map_or(",".to_owned(), |value| format!(",{value:.4}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::Format, report::sample};
+
+    #[test]
+    fn csv_is_a_header_and_a_row_per_test_size_and_protocol() {
+        let text = csv(&sample(Format::Csv));
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            rows,
+            [
+                COLUMNS,
+                "0,copy,latency,us,0.6000,0.7000,0.6000,0.7000,0.0000,0.1250,,",
+                "0,hand-off,latency,us,0.2500,0.2500,0.2500,0.2500,0.0000,0.1250,,",
+                "4096,copy,latency,us,2.0000,3.0000,4.0000,4.0000,8192.0000,0.1250,0.5000,1.0000",
+                "4096,hand-off,latency,us,0.5000,0.7500,1.0000,2.0000,0.2500,0.1250,0.5000,1.0000",
+                "0,copy,bandwidth,MB/s,,,,,,0.1250,,",
+                "0,hand-off,bandwidth,MB/s,,,,,,0.1250,,",
+                "4096,copy,bandwidth,MB/s,4000.0000,3000.0000,,,8192.0000,0.1250,0.5000,1.0000",
+                "4096,hand-off,bandwidth,MB/s,40000.0000,40000.0000,,,0.0000,0.1250,0.5000,1.0000",
+            ]
+        );
+        let columns = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| columns(row) == columns(COLUMNS)));
+    }
+
+    #[test]
+    fn one_protocol_and_one_test_give_exactly_a_row_per_size() {
+        let mut report = sample(Format::Csv);
+        report.plan.tests.truncate(1);
+        report.plan.protocols.truncate(1);
+        assert_eq!(csv(&report).lines().count(), 1 + report.plan.sizes.len());
+    }
+
+    #[test]
+    fn json_holds_the_machine_and_every_figure() {
+        let text = json(&sample(Format::Json));
+        let value: Value = serde_json::from_str(&text).expect("valid JSON");
+        assert_eq!(value["machine"]["cpu"], "Some CPU");
+        assert_eq!(value["rounds"], 3);
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(8));
+        let cell = &value["results"][3];
+        assert_eq!((&cell["protocol"], &cell["size"]), (&json!("hand-off"), &json!(4096)));
+        assert_eq!(
+            cell["untouched"],
+            json!({"p50": 0.5, "p99": 0.75, "batches": 3, "iterations_per_batch": 500})
+        );
+        assert_eq!(value["results"][4]["untouched"], Value::Null);
+        assert_eq!(value["raw"][1]["memcpy_us"], 0.5);
+        assert_eq!(value["ratios"][0]["of"], "hand-off / copy, 4K, untouched");
+        assert_eq!(value["ratios"][0]["median"], 0.25);
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong in a run.
+
+use std::io;
+
+use udeck::Protocol;
+
+/// Why a rank gives up.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The library refused or lost something.
+    #[error(transparent)]
+    Library(#[from] udeck::Error),
+    /// Pinning or a raw measurement failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Started with more or fewer ranks than a measurement between two takes.
+    #[error(
+        "measures between exactly 2 ranks, this job has {0}: run `deckperf` alone (it starts both) \
+         or `deckrun -n 2 deckperf`"
+    )]
+    WrongJobSize(usize),
+    /// Rank 1 got an order that it does not understand: the ranks run different builds.
+    #[error("rank 0 sent an order that this build does not know ({0}): do both ranks run the same deckperf?")]
+    BadOrder(String),
+    /// A message is shorter or longer than what was posted.
+    #[error("{protocol}: a message of {wanted} bytes arrived with {got} bytes")]
+    WrongLength {
+        /// How it travelled.
+        protocol: Protocol,
+        /// As posted, in bytes.
+        wanted: usize,
+        /// As retrieved, in bytes.
+        got: usize,
+    },
+    /// A written+read message arrived with other data than were written.
+    #[error("{protocol}: the words of a message of {size} bytes sum to {got:#x}, {wanted:#x} were written")]
+    WrongSum {
+        /// How it travelled.
+        protocol: Protocol,
+        /// In bytes.
+        size: usize,
+        /// Of what was written.
+        wanted: u64,
+        /// Of what was read.
+        got: u64,
+    },
+    /// `verify` found messages that are not what was posted.
+    #[error("verify: {0} messages did not arrive as they were posted")]
+    Mismatch(u64),
+    /// A rank's report is not what was asked for.
+    #[error("rank 1 reported {0} words: do both ranks run the same deckperf?")]
+    BadReport(usize),
+}
+
+/// Of a rank's work.
+pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
+impl<M> From<udeck::PostError<M>> for Failure {
+    fn from(error: udeck::PostError<M>) -> Self {
+        Failure::Library(error.into())
+    }
+}
+
+impl Failure {
+    /// Names what was tried when the system said no.
+    pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Failure::System { what, source }
+    }
+}

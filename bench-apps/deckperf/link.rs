@@ -1,0 +1,87 @@
+//! The mailboxes between the two ranks: one for the messages under test, one for what the ranks tell each
+//! other.
+
+use udeck::{Mailbox, Postbox, Protocol, Received, World};
+
+use crate::failure::{Failure, Result};
+
+/// One rank's ends. Whatever it retrieves blocks until the message is there or the peer is lost, and then
+/// fails.
+pub struct Link<'w> {
+    world: &'w World,
+    inbox: Mailbox<u8>,
+    /// A postbox per protocol, each a connection of its own: none inherits another's credits or buffers.
+    outlets: Vec<(Protocol, Postbox<u8>)>,
+    words_in: Mailbox<u64>,
+    words_out: Postbox<u64>,
+}
+
+impl<'w> Link<'w> {
+    /// Both ranks call this with the same protocols; each waits until the other's mailboxes exist.
+    pub fn open(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
+        let (me, peer) = match (world.size(), world.rank()) {
+            (2, me) => (me, 1 - me),
+            (size, _) => return Err(Failure::WrongJobSize(size)),
+        };
+        let inbox = world.mailbox(&format!("perf.{me}"))?;
+        let words_in = world.mailbox(&format!("perf.words.{me}"))?;
+        let mut outlets = Vec::with_capacity(protocols.len() + 1);
+        let acknowledging = Some(&Protocol::Auto).filter(|auto| !protocols.contains(auto));
+        for &protocol in protocols.iter().chain(acknowledging) {
+            let mut outlet = world.postbox(&format!("perf.{peer}"))?;
+            outlet.set_protocol(protocol)?;
+            outlets.push((protocol, outlet));
+        }
+        let words_out = world.postbox(&format!("perf.words.{peer}"))?;
+        Ok(Self { world, inbox, outlets, words_in, words_out })
+    }
+
+    /// Rank 0 says what happens, rank 1 follows.
+    pub fn leads(&self) -> bool {
+        self.world.rank() == 0
+    }
+
+    /// The world that the link lies in.
+    pub fn world(&self) -> &'w World {
+        self.world
+    }
+
+    /// The postbox whose messages travel by `protocol`.
+    pub fn outlet(&self, protocol: Protocol) -> Result<&Postbox<u8>> {
+        let found = self.outlets.iter().find(|(known, _)| *known == protocol);
+        found
+            .map(|(_, outlet)| outlet)
+            .ok_or_else(|| Failure::BadOrder(format!("{protocol} is not among the protocols of this run")))
+    }
+
+    /// The next message under test, which must be `size` bytes long.
+    pub fn retrieve(&self, protocol: Protocol, size: usize) -> Result<Received<u8>> {
+        let message = self.inbox.retrieve()?;
+        match message.len() {
+            got if got == size => Ok(message),
+            got => Err(Failure::WrongLength { protocol, wanted: size, got }),
+        }
+    }
+
+    /// An empty message: "everything so far has arrived".
+    pub fn acknowledge(&self) -> Result {
+        Ok(self.outlet(Protocol::Auto)?.post(self.world.buf_reused(0)?)?)
+    }
+
+    /// Waits for the peer's [`acknowledge`](Self::acknowledge).
+    pub fn await_acknowledgement(&self) -> Result {
+        self.retrieve(Protocol::Auto, 0).map(drop)
+    }
+
+    /// An order, or a report.
+    pub fn tell(&self, words: &[u64]) -> Result {
+        let mut message = self.world.buf(words.len())?;
+        message.copy_from_slice(words);
+        Ok(self.words_out.post(message)?)
+    }
+
+    /// What the peer told.
+    pub fn hear(&self) -> Result<Received<u64>> {
+        Ok(self.words_in.retrieve()?)
+    }
+}

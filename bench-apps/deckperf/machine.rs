@@ -1,0 +1,93 @@
+//! Where and with what a run was made: a figure says nothing without it.
+
+use std::{
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// The head of every report.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Of µDECK.
+    pub version: &'static str,
+    /// In UTC.
+    pub date: String,
+    /// As the processor calls itself.
+    pub cpu: String,
+    /// Of this host.
+    pub cores: usize,
+    /// The running system.
+    pub kernel: String,
+    /// Compiler and optimisation.
+    pub build: String,
+    /// On which cores the ranks ran.
+    pub pinning: String,
+    /// What the messages travelled over.
+    pub transport: String,
+}
+
+impl Machine {
+    /// Asks the system; what it does not say is "unknown".
+    pub fn describe(pinning: String, transport: String) -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let optimised = if cfg!(debug_assertions) { "NOT optimised: use --release" } else { "optimised" };
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            date: utc(since_epoch.as_secs()),
+            cpu: cpu_model(&cpuinfo).unwrap_or("unknown processor").to_owned(),
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            kernel: format!("Linux {}", if release.is_empty() { "unknown" } else { release.trim() }),
+            build: format!("{}, {optimised}", option_env!("DECKPERF_RUSTC").unwrap_or("unknown compiler")),
+            pinning,
+            transport,
+        }
+    }
+}
+
+/// x86 says "model name"; others say less, under other names.
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    ["model name", "Model", "CPU part"].iter().find_map(|key| {
+        let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(name, _)| name.trim() == *key).map(|(_, value)| value.trim())
+    })
+}
+
+/// `2026-11-21 01:50 UTC`, of seconds since 1970 (Hinnant: chrono-compatible low-level date algorithms,
+/// `civil_from_days`).
+fn utc(seconds: u64) -> String {
+    let (days, in_day) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + 400 * era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", in_day / 3_600, in_day / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_civil() {
+        assert_eq!(utc(0), "1970-01-01 00:00 UTC");
+        assert_eq!(utc(951_782_399), "2000-02-28 23:59 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(utc(1_709_251_199), "2024-02-29 23:59 UTC");
+        assert_eq!(utc(1_735_689_600), "2025-01-01 00:00 UTC");
+    }
+
+    #[test]
+    fn the_model_is_read_from_what_processors_say() {
+        let x86 =
+            "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 167\nmodel name\t: Some CPU @ 2 GHz\n";
+        assert_eq!(cpu_model(x86), Some("Some CPU @ 2 GHz"));
+        assert_eq!(cpu_model("processor\t: 0\nCPU part\t: 0xd0c\n"), Some("0xd0c"));
+        assert_eq!(cpu_model(""), None);
+    }
+}

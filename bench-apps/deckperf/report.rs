@@ -1,0 +1,205 @@
+//! A run, ready to be written in any format.
+
+use std::borrow::Cow;
+
+use crate::{
+    cli::{Format, Payload, Plan, Test},
+    export,
+    machine::Machine,
+    rounds::{BATCH, Results, Series},
+    stats::{median, percentile},
+    summary::{Finding, findings},
+    table,
+};
+
+/// Everything that is printed.
+pub struct Report {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// What was asked for.
+    pub plan: Plan,
+    /// What was measured.
+    pub results: Results,
+    /// What it shows.
+    pub findings: Vec<Finding>,
+}
+
+/// One cell: of all batches of a series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figure {
+    /// The median.
+    pub p50: f64,
+    /// 99 % of the batches are at least this good: the 99th percentile of a latency, the first of a
+    /// bandwidth.
+    pub p99: f64,
+    /// One per round.
+    pub batches: usize,
+    /// In each batch: round trips, or windows.
+    pub iterations: u64,
+}
+
+impl Report {
+    /// Works out the findings.
+    pub fn new(machine: Machine, plan: Plan, results: Results) -> Self {
+        let findings = findings(&plan, &results);
+        Self { machine, plan, results, findings }
+    }
+
+    /// In the format that was asked for, with a line break at the end.
+    pub fn render(&self) -> String {
+        match self.plan.format {
+            Format::Table => table::render(self),
+            Format::Csv => export::csv(self),
+            Format::Json => export::json(self),
+        }
+    }
+
+    /// How the figures came about, a sentence each.
+    pub fn method(&self) -> Vec<Cow<'static, str>> {
+        let length = match self.plan.iterations {
+            Some(fixed) => format!("{fixed} iterations"),
+            None => format!("about {:.1} ms", BATCH.as_secs_f64() * 1e3),
+        };
+        let mut sentences = vec![
+            Cow::from(format!(
+                "interleaved: in each of {} rounds ({:.1} s in all) every contender of a size runs one \
+                 batch of {length}, in rotating order",
+                self.results.rounds,
+                self.results.elapsed.as_secs_f64(),
+            )),
+            Cow::from(
+                "a figure is the median over the batches; 99 % of the batches are at least as good as p99",
+            ),
+        ];
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push("latency is half the round trip of a ping-pong".into());
+        }
+        if self.plan.tests.contains(&Test::Bandwidth) {
+            sentences.push(
+                format!(
+                    "bandwidth is a window of {} messages (fewer where they exceed 64 MiB), then one empty \
+                     message back; a MB is 10^6 bytes",
+                    self.plan.window
+                )
+                .into(),
+            );
+        }
+        sentences.extend(self.plan.payloads.iter().map(|payload| match payload {
+            Payload::Untouched => Cow::from("untouched: neither side looks at the data"),
+            Payload::WrittenRead => {
+                Cow::from("written+read: the sender writes every word, the receiver sums and checks them all")
+            }
+        }));
+        sentences.push(self.raw_sentence());
+        sentences
+    }
+
+    fn raw_sentence(&self) -> Cow<'static, str> {
+        if self.results.raws.iter().all(|raw| raw.line.is_empty()) {
+            return "raw limits: not measured, they need two cores".into();
+        }
+        "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: memcpy = one \
+         copy out of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the other \
+         core read last"
+            .into()
+    }
+}
+
+impl Series {
+    /// `None` before the first round.
+    pub fn figure(&self) -> Option<Figure> {
+        let tail = match self.contender.test {
+            Test::Latency => 99.0,
+            Test::Bandwidth => 1.0,
+        };
+        Some(Figure {
+            p50: median(&self.figures)?,
+            p99: percentile(&self.figures, tail)?,
+            batches: self.figures.len(),
+            iterations: self.iterations,
+        })
+    }
+}
+
+impl Results {
+    /// Bytes that both libraries copied for one message, whatever happened to its data; `None` if none
+    /// was sent.
+    pub fn copied_per_message(&self, test: Test, protocol: udeck::Protocol, size: usize) -> Option<f64> {
+        let series = [Payload::Untouched, Payload::WrittenRead]
+            .into_iter()
+            .filter_map(|payload| self.post(test, protocol, payload, size));
+        let (copied, messages) = series
+            .fold((0, 0), |(copied, messages), series| (copied + series.copied, messages + series.messages));
+        (messages > 0).then(|| copied as f64 / messages as f64)
+    }
+}
+
+/// A small run for the tests of the formats.
+#[cfg(test)]
+pub fn sample(format: Format) -> Report {
+    use std::time::Duration;
+
+    use udeck::Protocol;
+
+    use crate::rounds::{Contender, RawSeries};
+
+    let series = |test, protocol, payload, size, figures: [f64; 3], copied| Series {
+        contender: Contender { test, protocol, payload },
+        size,
+        iterations: 500,
+        figures: figures.to_vec(),
+        copied,
+        messages: 10,
+    };
+    let (latency, bandwidth) = (Test::Latency, Test::Bandwidth);
+    let (untouched, written) = (Payload::Untouched, Payload::WrittenRead);
+    let (copy, hand_off) = (Protocol::Copy, Protocol::HandOff);
+    let results = Results {
+        posts: vec![
+            series(latency, copy, untouched, 0, [0.5, 0.7, 0.6], 0),
+            series(latency, copy, written, 0, [0.5, 0.7, 0.6], 0),
+            series(latency, hand_off, untouched, 0, [0.25, 0.25, 0.25], 0),
+            series(latency, hand_off, written, 0, [0.25, 0.25, 0.25], 0),
+            series(latency, copy, untouched, 4096, [2.0, 1.0, 3.0], 81_920),
+            series(latency, copy, written, 4096, [4.0, 4.0, 4.0], 81_920),
+            series(latency, hand_off, untouched, 4096, [0.5, 0.25, 0.75], 0),
+            series(latency, hand_off, written, 4096, [1.0, 2.0, 1.0], 5),
+            series(bandwidth, copy, untouched, 4096, [4000.0, 5000.0, 3000.0], 81_920),
+            series(bandwidth, hand_off, untouched, 4096, [40_000.0, 40_000.0, 40_000.0], 0),
+        ],
+        raws: vec![
+            RawSeries { size: 0, line: vec![0.125; 3], ..RawSeries::default() },
+            RawSeries {
+                size: 4096,
+                line: vec![0.125; 3],
+                copy: vec![0.5, 0.5, 1.0],
+                two_copies: vec![1.0, 0.5, 1.5],
+            },
+        ],
+        rounds: 3,
+        elapsed: Duration::from_millis(2500),
+    };
+    let plan = Plan {
+        tests: vec![latency, bandwidth],
+        protocols: vec![copy, hand_off],
+        sizes: vec![0, 4096],
+        payloads: vec![untouched, written],
+        iterations: None,
+        time: Duration::from_secs(2),
+        window: 64,
+        format,
+        pin: true,
+        overview: true,
+    };
+    let machine = Machine {
+        version: "1.2.3",
+        date: "2026-01-02 03:04 UTC".to_owned(),
+        cpu: "Some CPU".to_owned(),
+        cores: 2,
+        kernel: "Linux 6.1".to_owned(),
+        build: "rustc 1.95.0, optimised".to_owned(),
+        pinning: "pinned to cores 0 and 1".to_owned(),
+        transport: "shared memory".to_owned(),
+    };
+    Report::new(machine, plan, results)
+}

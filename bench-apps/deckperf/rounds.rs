@@ -1,0 +1,364 @@
+//! The schedule. Machines are shared and noisy, so contenders are never measured one after the other:
+//! each runs one short batch per round, and only figures of the same round are compared.
+
+use std::time::{Duration, Instant};
+
+use udeck::Protocol;
+
+use crate::{
+    cli::{Payload, Plan, Test},
+    failure::Result,
+    order::{Batch, Order},
+    raw::RawSample,
+};
+
+/// What one batch took.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// By its timed iterations.
+    pub elapsed: Duration,
+    /// By both libraries, warm-up included, in bytes of payload.
+    pub copied: u64,
+}
+
+/// Whatever runs a batch: rank 0, or a test.
+pub trait Runner {
+    /// Runs one batch of messages.
+    fn post(&mut self, order: Order) -> Result<Sample>;
+    /// Measures the machine's own limits for `size`; `None` where it cannot.
+    fn raw(&mut self, size: usize) -> Result<Option<RawSample>>;
+}
+
+/// Long enough to dwarf a clock read and the order that starts it, short enough to stay within one mood
+/// of a shared machine.
+pub const BATCH: Duration = Duration::from_micros(1500);
+
+/// Fewer say nothing about the spread, whatever `--time` asks for.
+const MIN_ROUNDS: usize = 5;
+
+/// Bounds the bandwidth test's memory; at 1 MiB it still allows a window of 64.
+const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
+
+const MAX_ITERATIONS: u64 = 1_000_000;
+
+/// The 8-byte message that the overview compares with the raw cache line.
+pub const SMALL: usize = 8;
+
+/// One column of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// What is timed.
+    pub test: Test,
+    /// How messages travel.
+    pub protocol: Protocol,
+    /// What happens to their data.
+    pub payload: Payload,
+}
+
+/// A contender's figures at one size.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Whose.
+    pub contender: Contender,
+    /// Bytes per message.
+    pub size: usize,
+    /// Per batch.
+    pub iterations: u64,
+    /// One per round, in the test's unit.
+    pub figures: Vec<f64>,
+    /// By both libraries, in bytes, over all batches.
+    pub copied: u64,
+    /// In all batches.
+    pub messages: u64,
+}
+
+/// The machine's own limits at one size; one figure per round, in µs.
+#[derive(Clone, Debug, Default)]
+pub struct RawSeries {
+    /// Bytes per copy.
+    pub size: usize,
+    /// One-way hand-over of a cache line.
+    pub line: Vec<f64>,
+    /// Copy out of memory that is dirty in the other core's cache. Empty where too small to time.
+    pub copy: Vec<f64>,
+    /// The same, and the copy into memory that the other core last read. Empty where too small to time.
+    pub two_copies: Vec<f64>,
+}
+
+/// Everything that was measured.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// One per contender and size.
+    pub posts: Vec<Series>,
+    /// One per size.
+    pub raws: Vec<RawSeries>,
+    /// That each of them ran in.
+    pub rounds: usize,
+    /// Calibration included.
+    pub elapsed: Duration,
+}
+
+impl Results {
+    /// The figures of one cell.
+    pub fn post(&self, test: Test, protocol: Protocol, payload: Payload, size: usize) -> Option<&Series> {
+        let contender = Contender { test, protocol, payload };
+        self.posts.iter().find(|series| series.contender == contender && series.size == size)
+    }
+
+    /// The limits beside it.
+    pub fn raw(&self, size: usize) -> Option<&RawSeries> {
+        self.raws.iter().find(|series| series.size == size)
+    }
+}
+
+/// Runs rounds until `plan.time` is used up; at least five. `progress` hears how much of the time has
+/// passed.
+pub fn measure<R: Runner>(
+    plan: &Plan,
+    runner: &mut R,
+    mut progress: impl FnMut(Duration),
+) -> Result<Results> {
+    let started = Instant::now();
+    let mut results = contenders(plan);
+    for series in &mut results.posts {
+        calibrate(plan, runner, series)?;
+        progress(started.elapsed());
+    }
+    loop {
+        let round_started = Instant::now();
+        for &size in &plan.sizes {
+            run_size(plan, runner, &mut results, size)?;
+            progress(started.elapsed());
+        }
+        results.rounds += 1;
+        let next_would_end = started.elapsed() + round_started.elapsed();
+        if next_would_end > plan.time && results.rounds >= MIN_ROUNDS {
+            results.elapsed = started.elapsed();
+            return Ok(results);
+        }
+    }
+}
+
+/// Empty series for all that the plan asks for.
+fn contenders(plan: &Plan) -> Results {
+    let mut results = Results::default();
+    for &size in &plan.sizes {
+        results.raws.push(RawSeries { size, ..RawSeries::default() });
+        for &test in &plan.tests {
+            // A bandwidth of empty messages is 0 by definition.
+            if test == Test::Bandwidth && size == 0 {
+                continue;
+            }
+            for &protocol in &plan.protocols {
+                let of = |&payload| empty_series(Contender { test, protocol, payload }, size);
+                results.posts.extend(plan.payloads.iter().map(of));
+            }
+        }
+    }
+    let auto = Contender { test: Test::Latency, protocol: Protocol::Auto, payload: Payload::Untouched };
+    if plan.overview && plan.sizes.contains(&SMALL) && !plan.protocols.contains(&Protocol::Auto) {
+        results.posts.push(empty_series(auto, SMALL));
+    }
+    results
+}
+
+fn empty_series(contender: Contender, size: usize) -> Series {
+    Series { contender, size, iterations: 1, figures: Vec::new(), copied: 0, messages: 0 }
+}
+
+/// Finds how many iterations fill a batch. The first batch is thrown away: it pays for fresh memory.
+fn calibrate<R: Runner>(plan: &Plan, runner: &mut R, series: &mut Series) -> Result {
+    run(runner, series, shape(plan, series, 1))?;
+    if let Some(fixed) = plan.iterations {
+        series.iterations = fixed;
+        return Ok(());
+    }
+    let mut tried = 1;
+    loop {
+        let elapsed = run(runner, series, shape(plan, series, tried))?.elapsed;
+        // A float cast saturates, so a clock that did not move asks for the maximum.
+        let fitting = (tried as f64 * BATCH.as_secs_f64() / elapsed.as_secs_f64()) as u64;
+        if fitting <= 2 * tried || tried == MAX_ITERATIONS {
+            series.iterations = fitting.clamp(1, MAX_ITERATIONS);
+            return Ok(());
+        }
+        tried = fitting.min(100 * tried).min(MAX_ITERATIONS);
+    }
+}
+
+/// All contenders of one size, within milliseconds of each other.
+fn run_size<R: Runner>(plan: &Plan, runner: &mut R, results: &mut Results, size: usize) -> Result {
+    if let (Some(sample), Some(raw)) =
+        (runner.raw(size)?, results.raws.iter_mut().find(|raw| raw.size == size))
+    {
+        raw.line.push(sample.line);
+        raw.copy.extend(sample.copies.map(|copies| copies.out));
+        raw.two_copies.extend(sample.copies.map(|copies| copies.into_bounce + copies.out));
+    }
+    let members: Vec<usize> =
+        (0..results.posts.len()).filter(|&index| results.posts[index].size == size).collect();
+    for place in rotation(results.rounds, members.len()) {
+        let series = &mut results.posts[members[place]];
+        let shape = shape(plan, series, series.iterations);
+        let sample = run(runner, series, shape)?;
+        record(series, shape, sample);
+    }
+    Ok(())
+}
+
+/// Every place once, starting one later in each round and backwards in every other one: nobody always
+/// runs behind the same neighbour.
+fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
+    (0..len).map(move |step| {
+        let step = if round.is_multiple_of(2) { step } else { len - 1 - step };
+        (step + round) % len
+    })
+}
+
+/// How a batch is cut.
+#[derive(Clone, Copy)]
+struct Shape {
+    warm_up: u64,
+    iterations: u64,
+    /// In each iteration.
+    messages: u64,
+}
+
+fn shape(plan: &Plan, series: &Series, iterations: u64) -> Shape {
+    match series.contender.test {
+        Test::Latency => Shape { warm_up: (iterations / 10).max(1), iterations, messages: 2 },
+        // A window of large messages warms itself up, and costs tens of milliseconds.
+        Test::Bandwidth => {
+            let messages = plan.window.min(MAX_BYTES_UNDER_WAY / series.size.max(1) as u64).max(1);
+            Shape { warm_up: iterations / 10, iterations, messages }
+        }
+    }
+}
+
+fn run<R: Runner>(runner: &mut R, series: &Series, shape: Shape) -> Result<Sample> {
+    let Contender { test, protocol, payload } = series.contender;
+    let Shape { warm_up, iterations, messages: window } = shape;
+    let batch = Batch { protocol, payload, size: series.size, warm_up, iterations };
+    runner.post(match test {
+        Test::Latency => Order::PingPong(batch),
+        Test::Bandwidth => Order::Stream { batch, window },
+    })
+}
+
+fn record(series: &mut Series, shape: Shape, sample: Sample) {
+    let seconds = sample.elapsed.as_secs_f64();
+    let timed = (shape.messages * shape.iterations) as f64;
+    series.figures.push(match series.contender.test {
+        Test::Latency => seconds * 1e6 / timed,
+        Test::Bandwidth => timed * series.size as f64 / seconds / 1e6,
+    });
+    series.copied += sample.copied;
+    series.messages += shape.messages * (shape.warm_up + shape.iterations);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::Format, raw::CopySample};
+
+    /// A machine on which a message takes 1 µs.
+    #[derive(Default)]
+    struct Steady {
+        orders: Vec<Order>,
+    }
+
+    impl Runner for Steady {
+        fn post(&mut self, order: Order) -> Result<Sample> {
+            self.orders.push(order);
+            let (messages, warm_up) = match order {
+                Order::PingPong(batch) => (2 * batch.iterations, 2 * batch.warm_up),
+                Order::Stream { batch, window } => (window * batch.iterations, window * batch.warm_up),
+                other => panic!("{other:?} is not timed"),
+            };
+            Ok(Sample { elapsed: Duration::from_micros(messages), copied: 16 * (messages + warm_up) })
+        }
+
+        fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+            let copies = (size > 0).then_some(CopySample { into_bounce: 2.0, out: 3.0 });
+            Ok(Some(RawSample { line: 0.5, copies }))
+        }
+    }
+
+    fn plan() -> Plan {
+        Plan {
+            tests: vec![Test::Latency, Test::Bandwidth],
+            protocols: vec![Protocol::Copy, Protocol::HandOff],
+            sizes: vec![0, 8, 4 << 20],
+            payloads: vec![Payload::Untouched, Payload::WrittenRead],
+            iterations: None,
+            time: Duration::from_nanos(1),
+            window: 64,
+            format: Format::Table,
+            pin: true,
+            overview: true,
+        }
+    }
+
+    #[test]
+    fn every_contender_runs_once_in_every_round() {
+        let results = measure(&plan(), &mut Steady::default(), |_| ()).expect("measures");
+        assert_eq!(results.rounds, MIN_ROUNDS);
+        // Two protocols, two payloads: three latencies, two bandwidths (not of size 0), and auto at 8
+        // bytes.
+        assert_eq!(results.posts.len(), 4 * 3 + 4 * 2 + 1);
+        assert!(results.posts.iter().all(|series| series.figures.len() == MIN_ROUNDS));
+        assert!(results.raws.iter().all(|raw| raw.line == [0.5; MIN_ROUNDS]));
+        assert_eq!(results.raw(8).expect("measured").two_copies, [5.0; MIN_ROUNDS]);
+        assert!(results.raw(0).expect("measured").copy.is_empty());
+    }
+
+    #[test]
+    fn figures_are_per_message_and_in_the_units_of_the_test() {
+        let results = measure(&plan(), &mut Steady::default(), |_| ()).expect("measures");
+        let latency = results.post(Test::Latency, Protocol::Copy, Payload::Untouched, 8).expect("measured");
+        assert!((latency.figures[0] - 1.0).abs() < 1e-9);
+        assert_eq!(latency.copied, 16 * latency.messages);
+        let bandwidth =
+            results.post(Test::Bandwidth, Protocol::Copy, Payload::Untouched, 8).expect("measured");
+        assert!((bandwidth.figures[0] - 8.0).abs() < 1e-9, "8 bytes per µs are 8 MB/s");
+        assert_eq!(bandwidth.copied, 16 * bandwidth.messages);
+    }
+
+    #[test]
+    fn batches_are_calibrated_to_their_length_and_windows_to_the_memory() {
+        let mut machine = Steady::default();
+        let results = measure(&plan(), &mut machine, |_| ()).expect("measures");
+        let latency =
+            results.post(Test::Latency, Protocol::HandOff, Payload::Untouched, 8).expect("measured");
+        assert_eq!(latency.iterations, 750, "round trips of 2 µs in 1.5 ms");
+        let windows = |wanted: usize| {
+            machine.orders.iter().find_map(|order| match order {
+                Order::Stream { batch, window } if batch.size == wanted => Some(*window),
+                _ => None,
+            })
+        };
+        assert_eq!((windows(8), windows(4 << 20)), (Some(64), Some(16)));
+    }
+
+    #[test]
+    fn fixed_iterations_are_not_calibrated() {
+        let plan = Plan { iterations: Some(7), overview: false, ..plan() };
+        let results = measure(&plan, &mut Steady::default(), |_| ()).expect("measures");
+        assert!(results.posts.iter().all(|series| series.iterations == 7));
+        assert_eq!(results.posts.len(), 4 * 3 + 4 * 2, "auto was not asked for");
+    }
+
+    #[test]
+    fn a_rotation_visits_every_place_and_changes_neighbours() {
+        for len in [1, 2, 5] {
+            for round in 0..12 {
+                let mut places: Vec<usize> = rotation(round, len).collect();
+                places.sort_unstable();
+                assert_eq!(places, (0..len).collect::<Vec<_>>());
+            }
+        }
+        assert_eq!(rotation(0, 4).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(rotation(1, 4).collect::<Vec<_>>(), [0, 3, 2, 1]);
+        assert_eq!(rotation(2, 4).collect::<Vec<_>>(), [2, 3, 0, 1]);
+    }
+}

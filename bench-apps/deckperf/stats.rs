@@ -1,0 +1,102 @@
+//! Order statistics over batches: robust against a machine that other people use too.
+
+/// The median; `None` of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let sorted = sorted(values);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        even if even.is_multiple_of(2) => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+        _ => Some(sorted[middle]),
+    }
+}
+
+/// The smallest value that at least `percent` of the values do not exceed (nearest rank); `None` of
+/// nothing.
+pub fn percentile(values: &[f64], percent: f64) -> Option<f64> {
+    let rank = (percent / 100.0 * values.len() as f64).ceil() as usize;
+    sorted(values).get(rank.saturating_sub(1)).copied()
+}
+
+/// A ratio of two things that were measured side by side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// Of the rounds' ratios.
+    pub median: f64,
+    /// Lower 95 % bound of the median.
+    pub low: f64,
+    /// Upper 95 % bound of the median.
+    pub high: f64,
+    /// That were measured.
+    pub rounds: usize,
+}
+
+/// The ratio within each round, then the median over rounds: what disturbs a whole round cancels out.
+///
+/// The bounds are the order statistics n/2 ∓ 0.98 √n (binomial, normal approximation), which assumes
+/// nothing about the distribution; under about six rounds they are the extremes.
+pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Option<Ratio> {
+    let ratios: Vec<f64> = numerators
+        .iter()
+        .zip(denominators)
+        .filter(|&(_, &denominator)| denominator > 0.0)
+        .map(|(numerator, denominator)| numerator / denominator)
+        .collect();
+    let rounds = ratios.len();
+    let below = (rounds as f64 / 2.0 - 0.98 * (rounds as f64).sqrt()).floor().max(0.0) as usize;
+    let ratios = sorted(&ratios);
+    Some(Ratio { median: median(&ratios)?, low: ratios[below], high: ratios[rounds - 1 - below], rounds })
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_even_and_nothing() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(percentile(&values, 50.0), Some(100.0));
+        assert_eq!(percentile(&values, 99.0), Some(198.0));
+        assert_eq!(percentile(&values, 100.0), Some(200.0));
+        assert_eq!(percentile(&[7.0], 99.0), Some(7.0));
+        assert_eq!(percentile(&[7.0], 0.0), Some(7.0));
+        assert_eq!(percentile(&[], 50.0), None);
+    }
+
+    #[test]
+    fn a_disturbance_of_whole_rounds_cancels_out() {
+        let weather = [1.0, 50.0, 3.0, 1.0, 9.0, 2.0, 2.0];
+        let slow: Vec<f64> = weather.iter().map(|w| 6.0 * w).collect();
+        let fast: Vec<f64> = weather.iter().map(|w| 4.0 * w).collect();
+        assert_eq!(paired_ratio(&slow, &fast), Some(Ratio { median: 1.5, low: 1.5, high: 1.5, rounds: 7 }));
+    }
+
+    #[test]
+    fn the_bounds_are_order_statistics() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        let ones = [1.0; 100];
+        let ratio = paired_ratio(&values, &ones).expect("rounds");
+        assert_eq!((ratio.low, ratio.median, ratio.high), (41.0, 50.5, 60.0));
+        let few = paired_ratio(&values[..4], &ones).expect("rounds");
+        assert_eq!((few.low, few.high), (1.0, 4.0));
+    }
+
+    #[test]
+    fn no_ratio_without_rounds() {
+        assert_eq!(paired_ratio(&[], &[1.0]), None);
+        assert_eq!(paired_ratio(&[1.0], &[0.0]), None);
+    }
+}

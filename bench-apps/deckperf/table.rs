@@ -1,0 +1,255 @@
+//! The report as aligned text, in the manner of the OSU benchmarks: comments start with `#`, a row per
+//! size.
+
+use std::fmt::Write;
+
+use crate::{
+    cli::{Payload, Test},
+    report::Report,
+    stats::median,
+};
+
+/// The head, the tables, and what they show.
+pub fn render(report: &Report) -> String {
+    let mut text = head(report);
+    for &test in &report.plan.tests {
+        for &payload in &report.plan.payloads {
+            text += &figures(report, test, payload);
+        }
+        text += &copied(report, test);
+    }
+    text + &shows(report)
+}
+
+fn head(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "# µDECK {} deckperf, {}\n# Machine: {}, {} cores, {}\n# Build:   {}\n\
+         # Ranks:   2, {}; transport: {}\n",
+        machine.version,
+        machine.date,
+        machine.cpu,
+        machine.cores,
+        machine.kernel,
+        machine.build,
+        machine.pinning,
+        machine.transport
+    );
+    for sentence in report.method() {
+        text += &wrapped("# Method:  ", "#          ", &sentence);
+    }
+    text
+}
+
+/// Lines of at most 100 characters, unless a word is longer than that.
+fn wrapped(first: &str, others: &str, sentence: &str) -> String {
+    let mut text = first.to_owned();
+    let mut line = first.len();
+    for (index, word) in sentence.split(' ').enumerate() {
+        if index > 0 && line + 1 + word.len() > 100 {
+            text += &format!("\n{others}");
+            line = others.len();
+        } else if index > 0 {
+            text.push(' ');
+            line += 1;
+        }
+        text += word;
+        line += word.len();
+    }
+    text.push('\n');
+    text
+}
+
+/// A column per protocol; beside the untouched latencies, which the raw limits are limits of, a column
+/// per limit.
+fn figures(report: &Report, test: Test, payload: Payload) -> String {
+    let title = match test {
+        Test::Latency => "Latency (us)",
+        Test::Bandwidth => "Bandwidth (MB/s)",
+    };
+    let mut names = protocol_names(report);
+    let raw = test == Test::Latency && payload == Payload::Untouched;
+    if raw {
+        names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
+    }
+    let mut text = format!("\n# {title}, {}\n{}", payload.name(), header(&names));
+    for &size in &report.plan.sizes {
+        let post = |&protocol| report.results.post(test, protocol, payload, size)?.figure();
+        let mut cells: Vec<String> = report
+            .plan
+            .protocols
+            .iter()
+            .map(|protocol| cell(post(protocol).map(|figure| figure.p50)))
+            .collect();
+        if raw {
+            let limits = report.results.raw(size);
+            cells.push(cell(limits.and_then(|limits| median(&limits.copy))));
+            cells.push(cell(limits.and_then(|limits| median(&limits.two_copies))));
+        }
+        text += &row(&size.to_string(), &cells);
+    }
+    text
+}
+
+fn copied(report: &Report, test: Test) -> String {
+    let mut text = format!(
+        "\n# {} test: bytes copied by the library per message\n{}",
+        match test {
+            Test::Latency => "Latency",
+            Test::Bandwidth => "Bandwidth",
+        },
+        header(&protocol_names(report))
+    );
+    for &size in &report.plan.sizes {
+        let copied = |&protocol| report.results.copied_per_message(test, protocol, size);
+        let cells: Vec<String> = report
+            .plan
+            .protocols
+            .iter()
+            .map(|protocol| match copied(protocol) {
+                Some(bytes) if bytes.fract() == 0.0 => format!("{bytes:.0}"),
+                bytes => cell(bytes),
+            })
+            .collect();
+        text += &row(&size.to_string(), &cells);
+    }
+    text
+}
+
+fn shows(report: &Report) -> String {
+    let Some(rounds) = report.findings.first().map(|finding| finding.ratio.rounds) else {
+        return String::new();
+    };
+    let mut text = format!(
+        "\n# What this shows: latency / latency within a round; median and its 95 % bounds over \
+         {rounds} rounds\n"
+    );
+    for finding in &report.findings {
+        let ratio = &finding.ratio;
+        let _ = writeln!(
+            text,
+            "# {:<46}{:>8}   ({} to {})",
+            finding.what,
+            three_digits(ratio.median),
+            three_digits(ratio.low),
+            three_digits(ratio.high)
+        );
+    }
+    let lines: Vec<f64> = report.results.raws.iter().flat_map(|raw| raw.line.iter().copied()).collect();
+    if let Some(line) = median(&lines) {
+        let _ = writeln!(text, "# raw cache-line hand-over in this run: {:.0} ns one way", line * 1e3);
+    }
+    text
+}
+
+fn protocol_names(report: &Report) -> Vec<String> {
+    report.plan.protocols.iter().map(|protocol| protocol.to_string()).collect()
+}
+
+fn header(names: &[String]) -> String {
+    row("# Size", names)
+}
+
+fn row(first: &str, cells: &[String]) -> String {
+    let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+    format!("{first:<10}{cells}\n")
+}
+
+fn cell(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.2}"))
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value if value >= 1.0 => format!("{value:.2}"),
+        value if value >= 0.1 => format!("{value:.3}"),
+        value if value >= 0.01 => format!("{value:.4}"),
+        value => format!("{value:.5}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cli::Format, report::sample};
+
+    #[test]
+    fn a_run_reads_like_this() {
+        let expected = "\
+# µDECK 1.2.3 deckperf, 2026-01-02 03:04 UTC
+# Machine: Some CPU, 2 cores, Linux 6.1
+# Build:   rustc 1.95.0, optimised
+# Ranks:   2, pinned to cores 0 and 1; transport: shared memory
+# Method:  interleaved: in each of 3 rounds (2.5 s in all) every contender of a size runs one batch
+#          of about 1.5 ms, in rotating order
+# Method:  a figure is the median over the batches; 99 % of the batches are at least as good as p99
+# Method:  latency is half the round trip of a ping-pong
+# Method:  bandwidth is a window of 64 messages (fewer where they exceed 64 MiB), then one empty
+#          message back; a MB is 10^6 bytes
+# Method:  untouched: neither side looks at the data
+# Method:  written+read: the sender writes every word, the receiver sums and checks them all
+# Method:  raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps:
+#          memcpy = one copy out of the other core's dirty cache lines; 2 memcpys = that and a copy
+#          into lines that the other core read last
+
+# Latency (us), untouched
+# Size              copy      hand-off        memcpy     2 memcpys
+0                   0.60          0.25             -             -
+4096                2.00          0.50          0.50          1.00
+
+# Latency (us), written+read
+# Size              copy      hand-off
+0                   0.60          0.25
+4096                4.00          1.00
+
+# Latency test: bytes copied by the library per message
+# Size              copy      hand-off
+0                      0             0
+4096                8192          0.25
+
+# Bandwidth (MB/s), untouched
+# Size              copy      hand-off
+0                      -             -
+4096             4000.00      40000.00
+
+# Bandwidth (MB/s), written+read
+# Size              copy      hand-off
+0                      -             -
+4096                   -             -
+
+# Bandwidth test: bytes copied by the library per message
+# Size              copy      hand-off
+0                      -             -
+4096                8192             0
+
+# What this shows: latency / latency within a round; median and its 95 % bounds over 3 rounds
+# hand-off / copy, 4K, untouched                   0.250   (0.250 to 0.250)
+# hand-off / copy, 4K, written+read                0.250   (0.250 to 0.500)
+# copy / two raw memcpys, 4K, untouched             2.00   (2.00 to 2.00)
+# raw cache-line hand-over in this run: 125 ns one way
+";
+        assert_eq!(render(&sample(Format::Table)), expected);
+    }
+
+    #[test]
+    fn without_a_second_core_the_limits_are_missing_and_said_to_be() {
+        let mut report = sample(Format::Table);
+        for raw in &mut report.results.raws {
+            raw.line.clear();
+            raw.copy.clear();
+            raw.two_copies.clear();
+        }
+        let text = render(&report);
+        assert!(text.contains("# Method:  raw limits: not measured, they need two cores\n"), "{text}");
+        assert!(!text.contains("in this run"), "{text}");
+    }
+
+    #[test]
+    fn three_digits_are_kept() {
+        let shown: Vec<String> =
+            [1234.5, 12.345, 1.2345, 0.12345, 0.012345, 0.0012345].map(three_digits).into();
+        assert_eq!(shown, ["1234", "12.3", "1.23", "0.123", "0.0123", "0.00123"]);
+    }
+}

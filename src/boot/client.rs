@@ -1,0 +1,370 @@
+//! What a rank holds of its launcher: the name service as blocking calls with deadlines.
+//!
+//! One thread per client sleeps in `poll` on the socket, hands answers to the calls that wait for them and events to the
+//! listeners. It ends when the client is dropped or the launcher goes. Calls may be made from any number of threads at
+//! once; each is one frame out, and a wait for the frame that carries its number.
+
+mod asked;
+mod socket;
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::net::{Shutdown, shutdown};
+
+use self::{
+    asked::Asked,
+    socket::{SendError, adopt, left, receive, send_all},
+};
+use crate::{
+    BootError, ENV_BOOT_FD,
+    wire::{Call, Event, Frames, FromServer, Record, Reply, Request, VERSION, Welcome, encode},
+};
+
+/// How long [`Client::new`] waits for its welcome: the launcher may be starting hundreds of ranks first.
+const JOIN_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a call waits beyond its deadline for the launcher's own "too late", which says what exists or who is missing.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// A connection to the launcher. `Send` and `Sync`; dropping it closes the connection and does not block.
+pub struct Client {
+    shared: Arc<Shared>,
+    welcome: Welcome,
+}
+
+type Listener = Box<dyn Fn(&Event) + Send + Sync>;
+
+struct Shared {
+    stream: UnixStream,
+    next_id: AtomicU64,
+    /// Held while a frame is written, so that frames stay whole.
+    writing: Mutex<()>,
+    calls: Mutex<Calls>,
+    answered: Condvar,
+    news: Mutex<News>,
+    /// This rank has said goodbye or hung up: the connection's end is no news then.
+    leaving: AtomicBool,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// Calls in progress; `Some` once answered.
+    open: HashMap<u64, Option<Reply>>,
+    /// Why there will be no more answers.
+    gone: Option<String>,
+}
+
+#[derive(Default)]
+struct News {
+    /// In the order of arrival; at most one per rank and one for the launcher.
+    log: Vec<Event>,
+    listeners: Vec<Listener>,
+}
+
+impl Client {
+    /// The launcher that started this process, or `None` when there was none. Blocks until it has answered, at most a
+    /// minute.
+    ///
+    /// The descriptor is marked close-on-exec, so that this rank's children do not hold the connection open.
+    ///
+    /// # Errors
+    /// [`BootError::BadDescriptor`] when [`ENV_BOOT_FD`] is set but is not the launcher's, or when another client of
+    /// this process has taken it already; else those of [`Client::new`].
+    pub fn from_env() -> Result<Option<Client>, BootError> {
+        let Some(value) = std::env::var_os(ENV_BOOT_FD) else { return Ok(None) };
+        let value = value.to_string_lossy().into_owned();
+        let stream = adopt(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
+        Client::new(stream).map(Some)
+    }
+
+    /// Says hello on `stream` and waits for the welcome, at most a minute.
+    ///
+    /// # Errors
+    /// [`BootError::Refused`] by a launcher of another version, [`BootError::Deadline`] when it does not answer, and
+    /// what the socket reports.
+    pub fn new(stream: UnixStream) -> Result<Client, BootError> {
+        let (frames, welcome) = join(&stream)?;
+        let shared = Arc::new(Shared {
+            stream,
+            next_id: AtomicU64::new(1),
+            writing: Mutex::new(()),
+            calls: Mutex::default(),
+            answered: Condvar::new(),
+            news: Mutex::default(),
+            leaving: AtomicBool::new(false),
+        });
+        let (reader, size) = (Arc::clone(&shared), welcome.size);
+        thread::Builder::new()
+            .name("deck-boot-read".into())
+            .spawn(move || reader.read(frames, size))
+            .map_err(|source| BootError::Io { what: "starting the bootstrap thread".into(), source })?;
+        Ok(Client { shared, welcome })
+    }
+
+    /// Who this rank is.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Makes `name` known with `value`, for this rank alone.
+    ///
+    /// # Errors
+    /// [`BootError::NameTaken`]; [`BootError::TooBig`] beyond 255 bytes of name or 64 KiB of value.
+    pub fn register(&self, name: &str, value: &[u8], deadline: Instant) -> Result<(), BootError> {
+        let call = Call::Register { name: name.into(), value: value.into() };
+        self.call(Asked::Register(name), call, deadline).map(drop)
+    }
+
+    /// Takes back a name that this rank registered.
+    ///
+    /// # Errors
+    /// [`BootError::NoSuchName`], or [`BootError::Refused`] when it belongs to another rank.
+    pub fn unregister(&self, name: &str, deadline: Instant) -> Result<(), BootError> {
+        self.call(Asked::Unregister(name), Call::Unregister { name: name.into() }, deadline).map(drop)
+    }
+
+    /// Finds who registered `name`. With `wait`, blocks until somebody does, at most until `deadline`.
+    ///
+    /// # Errors
+    /// [`BootError::NoSuchName`], which lists what does exist; [`BootError::NobodyLeft`] as soon as all the other
+    /// ranks have ended (in a world of one: at once).
+    pub fn lookup(&self, name: &str, wait: bool, deadline: Instant) -> Result<Record, BootError> {
+        let wait = wait.then(|| left(deadline));
+        self.call(Asked::Lookup(name), Call::Lookup { name: name.into(), wait }, deadline)
+    }
+
+    /// Stores `value` under `key` for every rank to read, for the life of the job. The last one stored wins.
+    ///
+    /// # Errors
+    /// [`BootError::TooBig`] beyond 255 bytes of key or 64 KiB of value.
+    pub fn put(&self, key: &str, value: &[u8], deadline: Instant) -> Result<(), BootError> {
+        let call = Call::Put { key: key.into(), value: value.into() };
+        self.call(Asked::Put(key), call, deadline).map(drop)
+    }
+
+    /// Reads what was stored under `key`. With `wait`, blocks until something is, at most until `deadline`.
+    ///
+    /// # Errors
+    /// [`BootError::NoSuchKey`], which lists the keys that do exist; [`BootError::NobodyLeft`] as for
+    /// [`lookup`](Client::lookup).
+    pub fn get(&self, key: &str, wait: bool, deadline: Instant) -> Result<Vec<u8>, BootError> {
+        let wait = wait.then(|| left(deadline));
+        Ok(self.call(Asked::Get(key), Call::Get { key: key.into(), wait }, deadline)?.value)
+    }
+
+    /// Blocks until every rank of the job has called this, at most until `deadline`.
+    ///
+    /// # Errors
+    /// [`BootError::Deadline`] with the ranks that did not come; [`BootError::PeerLost`] as soon as one cannot come any
+    /// more.
+    pub fn fence(&self, deadline: Instant) -> Result<(), BootError> {
+        self.call(Asked::Fence, Call::Fence { wait: left(deadline) }, deadline).map(drop)
+    }
+
+    /// Says goodbye: this rank's end is orderly. Every other call fails from now on.
+    ///
+    /// # Errors
+    /// [`BootError::Deadline`], [`BootError::LauncherGone`].
+    pub fn done(&self, deadline: Instant) -> Result<(), BootError> {
+        self.call(Asked::Done, Call::Done, deadline)?;
+        self.shared.leaving.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Calls `listener` for every event: first, on this thread, for those that came already, then on the client's own.
+    ///
+    /// A listener must not block, and must not call this client: the thread that it holds up is the one that would
+    /// bring the answer. One that owns the client keeps the connection open until the launcher ends it.
+    pub fn on_event(&self, listener: Listener) {
+        let mut news = self.shared.news.lock();
+        news.log.iter().for_each(&listener);
+        news.listeners.push(listener);
+    }
+
+    /// Sends one request and waits for its answer. Answers that carry nothing become an empty record of this rank's.
+    fn call(&self, asked: Asked<'_>, call: Call, deadline: Instant) -> Result<Record, BootError> {
+        let start = Instant::now();
+        let waits = matches!(
+            call,
+            Call::Lookup { wait: Some(_), .. } | Call::Get { wait: Some(_), .. } | Call::Fence { .. }
+        );
+        let give_up = deadline + if waits { LAST_WORD } else { Duration::ZERO };
+        match self.shared.exchange(&asked, call, start, give_up)? {
+            Reply::Record(record) => Ok(record),
+            Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
+            Reply::Failed(failure) => {
+                let waited = if waits { start.elapsed() } else { Duration::ZERO };
+                Err(asked.failed(failure, waited))
+            }
+            Reply::Welcome(_) => Err(asked.refused("it answered with a second welcome")),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("welcome", &self.welcome).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.shared.leaving.store(true, Ordering::Relaxed);
+        // Wakes the reader, which then ends. It is not joined: a listener may be waiting for the very thread that drops.
+        let _ = shutdown(&self.shared.stream, Shutdown::Both);
+    }
+}
+
+impl Shared {
+    fn exchange(
+        &self,
+        asked: &Asked<'_>,
+        call: Call,
+        start: Instant,
+        give_up: Instant,
+    ) -> Result<Reply, BootError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut frame = Vec::new();
+        encode(&Request { id, call }, &mut frame)
+            .map_err(|source| BootError::Protocol { what: asked.to_string(), source })?;
+        let late =
+            || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };
+
+        self.calls.lock().open.insert(id, None);
+        let sent = match self.writing.try_lock_until(give_up) {
+            Some(_whole) => send_all(&self.stream, &frame, give_up),
+            None => Err(SendError::Late { torn: false }),
+        };
+        let mut calls = self.calls.lock();
+        match sent {
+            Ok(()) => {}
+            Err(SendError::Late { torn }) => {
+                calls.open.remove(&id);
+                if torn {
+                    // The launcher could make no sense of anything after half a frame.
+                    let _ = shutdown(&self.stream, Shutdown::Both);
+                }
+                return Err(late());
+            }
+            Err(SendError::Os(error)) => {
+                calls.gone.get_or_insert_with(|| error.to_string());
+            }
+        }
+        loop {
+            if let Some(reply) = calls.open.get_mut(&id).and_then(Option::take) {
+                calls.open.remove(&id);
+                return Ok(reply);
+            }
+            if let Some(why) = calls.gone.clone() {
+                calls.open.remove(&id);
+                return Err(BootError::LauncherGone { what: asked.to_string(), why });
+            }
+            if self.answered.wait_until(&mut calls, give_up).timed_out()
+                && matches!(calls.open.get(&id), Some(None))
+            {
+                calls.open.remove(&id);
+                return Err(late());
+            }
+        }
+    }
+
+    /// The client's thread.
+    fn read(&self, mut frames: Frames, size: u32) {
+        let why = loop {
+            match self.deliver(&mut frames, size) {
+                Ok(()) => {}
+                Err(why) => break why,
+            }
+            match receive(&self.stream, &mut frames, None) {
+                Ok(()) => {}
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.calls.lock().gone.get_or_insert(why);
+        self.answered.notify_all();
+        // A launcher that hears nonsense or is not heard any more must see the end too.
+        let _ = shutdown(&self.stream, Shutdown::Both);
+        if !self.leaving.load(Ordering::Relaxed) {
+            self.news.lock().add(Event::LauncherGone);
+        }
+        let listeners = std::mem::take(&mut self.news.lock().listeners);
+        drop(listeners);
+    }
+
+    fn deliver(&self, frames: &mut Frames, size: u32) -> Result<(), String> {
+        while let Some(message) = frames.decode::<FromServer>().map_err(|e| format!("it sent {e}"))? {
+            match message {
+                FromServer::Reply { id, reply } => {
+                    if let Some(open) = self.calls.lock().open.get_mut(&id) {
+                        *open = Some(reply);
+                        self.answered.notify_all();
+                    }
+                }
+                FromServer::Event(event) => {
+                    let mut news = self.news.lock();
+                    if news.log.len() >= size as usize {
+                        return Err("it sent more events than there are ranks".into());
+                    }
+                    news.add(event);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl News {
+    fn add(&mut self, event: Event) {
+        self.listeners.iter().for_each(|listener| listener(&event));
+        self.log.push(event);
+    }
+}
+
+/// Hello and welcome, before there is a thread that reads.
+fn join(stream: &UnixStream) -> Result<(Frames, Welcome), BootError> {
+    let what = || Asked::Hello.to_string();
+    let start = Instant::now();
+    let deadline = start + JOIN_LIMIT;
+    let gone = |why: String| BootError::LauncherGone { what: what(), why };
+    let late = || BootError::Deadline { what: what(), waited: start.elapsed(), missing: Vec::new() };
+    let mut frame = Vec::new();
+    let protocol = |source| BootError::Protocol { what: what(), source };
+    encode(&Request { id: 0, call: Call::Hello { version: VERSION } }, &mut frame).map_err(protocol)?;
+    send_all(stream, &frame, deadline).map_err(|error| match error {
+        SendError::Late { .. } => late(),
+        SendError::Os(error) => gone(error.to_string()),
+    })?;
+    let mut frames = Frames::default();
+    loop {
+        match frames.decode().map_err(protocol)? {
+            Some(FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) })
+                if welcome.rank < welcome.size =>
+            {
+                return Ok((frames, welcome));
+            }
+            Some(FromServer::Reply { id: 0, reply: Reply::Failed(failure) }) => {
+                return Err(Asked::Hello.failed(failure, Duration::ZERO));
+            }
+            Some(_) => return Err(Asked::Hello.refused("its first message was no welcome")),
+            None => {}
+        }
+        receive(stream, &mut frames, Some(deadline)).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => late(),
+            _ => gone(error.to_string()),
+        })?;
+    }
+}
+
+#[cfg(test)]
+mod tests;

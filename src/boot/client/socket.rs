@@ -1,0 +1,107 @@
+//! The client's socket: every wait on it has a deadline, and its bytes raise no signal.
+
+use std::{
+    io,
+    os::{
+        fd::{FromRawFd, OwnedFd, RawFd},
+        unix::net::UnixStream,
+    },
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, FdFlags, fcntl_setfd},
+    net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt},
+};
+
+use crate::wire::Frames;
+
+/// Takes over the descriptor that the launcher left open for this process.
+pub(super) fn adopt(value: &str) -> Result<UnixStream, String> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let fd: RawFd = value.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Err("this process has joined its job already".into());
+    }
+    // SAFETY: by the contract of ENV_BOOT_FD the launcher opened this descriptor for the process to own; nothing else
+    // here knows its number, and the swap above lets it be taken once. A number that is not open makes the calls below
+    // fail; it is then given up without being closed.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let is_socket = sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
+        && sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
+    if !is_socket {
+        std::mem::forget(fd);
+        TAKEN.store(false, Ordering::Relaxed);
+        return Err("it is no Unix socket of this process".into());
+    }
+    fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+    Ok(UnixStream::from(fd))
+}
+
+pub(super) enum SendError {
+    /// The deadline passed; torn: with part of the frame written.
+    Late {
+        torn: bool,
+    },
+    Os(Errno),
+}
+
+pub(super) fn send_all(stream: &UnixStream, mut bytes: &[u8], deadline: Instant) -> Result<(), SendError> {
+    let whole = bytes.len();
+    while !bytes.is_empty() {
+        // NOSIGNAL: a C program may have SIGPIPE at its default, and a launcher's death must not be the rank's.
+        match send(stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => match wait_for(stream, PollFlags::OUT, Some(deadline)) {
+                Ok(true) => {}
+                Ok(false) => return Err(SendError::Late { torn: bytes.len() < whole }),
+                Err(error) => return Err(SendError::Os(error)),
+            },
+            Err(error) => return Err(SendError::Os(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Reads once. `None`: as long as the connection lasts, which [`Client`]'s drop ends.
+pub(super) fn receive(stream: &UnixStream, frames: &mut Frames, deadline: Option<Instant>) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        if !wait_for(stream, PollFlags::IN, deadline)? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match recv(stream, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection"));
+            }
+            Ok((read, _)) => {
+                frames.push(&buffer[..read]);
+                return Ok(());
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// False when the deadline passed first.
+fn wait_for(stream: &UnixStream, what: PollFlags, deadline: Option<Instant>) -> Result<bool, Errno> {
+    loop {
+        let limit = deadline
+            .map(left)
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        match poll(&mut [PollFd::new(stream, what)], limit.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(super) fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}

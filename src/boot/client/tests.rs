@@ -1,0 +1,249 @@
+use std::sync::{Weak, mpsc};
+
+use super::*;
+use crate::{local::Job, wire::Failure};
+
+/// Far enough for a slow machine; no test waits for it unless it fails.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(30);
+
+fn soon() -> Instant {
+    Instant::now() + LONG
+}
+
+fn job(ranks: u32) -> (Job, Vec<Client>) {
+    let (job, streams) = Job::new(ranks).unwrap();
+    (job, streams.into_iter().map(|stream| Client::new(stream).unwrap()).collect())
+}
+
+/// A channel of the events that a client hears.
+fn events(client: &Client) -> mpsc::Receiver<Event> {
+    let (sender, receiver) = mpsc::channel();
+    client.on_event(Box::new(move |event| {
+        let _ = sender.send(event.clone());
+    }));
+    receiver
+}
+
+/// A client whose launcher is the test itself.
+fn by_hand() -> (Client, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut frame = Vec::new();
+    let welcome = Welcome { rank: 0, size: 2, secret: [0; 32], job: 1 };
+    encode(&FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }, &mut frame).unwrap();
+    assert!(send_all(&theirs, &frame, soon()).is_ok());
+    (Client::new(ours).unwrap(), theirs)
+}
+
+fn ended(client: Client) {
+    let shared: Weak<Shared> = Arc::downgrade(&client.shared);
+    drop(client);
+    let limit = soon();
+    while shared.upgrade().is_some() {
+        assert!(Instant::now() < limit, "the client's thread lives on");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn is_send_and_sync() {
+    fn check<T: Send + Sync>() {}
+    check::<Client>();
+}
+
+#[test]
+fn ranks_of_a_job_know_themselves_and_share_a_secret() {
+    let (_job, clients) = job(3);
+    let secret = clients[0].welcome().secret;
+    assert_ne!(secret, [0; 32]);
+    for (rank, client) in (0u32..).zip(&clients) {
+        let Welcome { rank: own, size, secret: own_secret, job } = *client.welcome();
+        assert_eq!((own, size, own_secret, job), (rank, 3, secret, clients[0].welcome().job));
+    }
+    let (_other, strangers) = job_of_one();
+    assert_ne!(strangers[0].welcome().secret, secret);
+}
+
+fn job_of_one() -> (Job, Vec<Client>) {
+    job(1)
+}
+
+#[test]
+fn names_and_values_travel() {
+    let (_job, clients) = job(2);
+    let (a, b) = (&clients[0], &clients[1]);
+    thread::scope(|scope| {
+        let found = scope.spawn(|| a.lookup("sums", true, soon()));
+        b.register("sums", b"where", soon()).unwrap();
+        assert_eq!(found.join().unwrap().unwrap(), Record { owner: 1, value: b"where".to_vec() });
+    });
+    assert!(matches!(a.register("sums", b"", soon()), Err(BootError::NameTaken { owner: 1, .. })));
+    let Err(BootError::NoSuchName { existing, total: 1, waited, .. }) = a.lookup("x", false, soon()) else {
+        panic!()
+    };
+    assert_eq!((existing, waited), (vec!["sums".to_string()], Duration::ZERO));
+    b.unregister("sums", soon()).unwrap();
+
+    a.put("k", &[1, 2], soon()).unwrap();
+    assert_eq!(b.get("k", true, soon()).unwrap(), [1, 2]);
+    assert!(
+        matches!(b.get("j", false, soon()), Err(BootError::NoSuchKey { existing, .. }) if existing == ["k"])
+    );
+}
+
+#[test]
+fn a_deadline_that_passes_says_what_exists_or_who_is_missing() {
+    let (_job, clients) = job(3);
+    clients[1].register("here", b"", soon()).unwrap();
+    let late = clients[0].lookup("there", true, Instant::now() + SHORT);
+    let Err(BootError::NoSuchName { existing, waited, .. }) = late else { panic!("{late:?}") };
+    assert_eq!(existing, ["here"]);
+    assert!(waited >= SHORT);
+    let late = clients[0].fence(Instant::now() + SHORT);
+    assert!(matches!(&late, Err(BootError::Deadline { missing, .. }) if missing == &[1, 2]), "{late:?}");
+}
+
+#[test]
+fn bounds_are_errors_that_say_the_bound() {
+    let (_job, clients) = job(1);
+    let long = "n".repeat(256);
+    let error = clients[0].register(&long, b"", soon()).unwrap_err();
+    assert!(matches!(error, BootError::TooBig { limit: 255, got: 256, .. }), "{error}");
+    let error = clients[0].put("k", &vec![0; 2 << 20], soon()).unwrap_err();
+    assert!(error.to_string().contains("at most"), "{error}");
+}
+
+#[test]
+fn a_rank_that_goes_without_goodbye_fails_the_others_waits() {
+    let (_job, mut clients) = job(2);
+    let gone = clients.pop().unwrap();
+    let news = events(&clients[0]);
+    thread::scope(|scope| {
+        let stuck = scope.spawn(|| clients[0].fence(soon()));
+        ended(gone);
+        assert!(matches!(stuck.join().unwrap(), Err(BootError::PeerLost { rank: 1, .. })));
+    });
+    assert!(matches!(news.recv_timeout(LONG), Ok(Event::RankLost { rank: 1, .. })));
+    assert!(matches!(clients[0].lookup("x", true, soon()), Err(BootError::NobodyLeft { .. })));
+}
+
+#[test]
+fn goodbye_is_an_event_and_is_replayed_to_a_late_listener() {
+    let (job, clients) = job(2);
+    let news = events(&clients[0]);
+    clients[1].done(soon()).unwrap();
+    assert_eq!(news.recv_timeout(LONG), Ok(Event::RankDone { rank: 1 }));
+    assert_eq!(
+        events(&clients[0]).try_recv(),
+        Ok(Event::RankDone { rank: 1 }),
+        "replayed before on_event returns"
+    );
+    assert!(matches!(clients[1].fence(soon()), Err(BootError::Refused { .. })));
+    drop(clients);
+    job.join().unwrap();
+}
+
+#[test]
+fn a_rank_alone_may_be_declared_lost() {
+    let (job, clients) = job(2);
+    let news = events(&clients[0]);
+    job.reporter().report_ended(1, "killed by SIGSEGV");
+    let lost = Event::RankLost { rank: 1, how: "killed by SIGSEGV".into() };
+    assert_eq!(news.recv_timeout(LONG), Ok(lost));
+}
+
+#[test]
+fn the_launchers_end_fails_calls_and_is_an_event() {
+    let (client, launcher) = by_hand();
+    let news = events(&client);
+    thread::scope(|scope| {
+        let stuck = scope.spawn(|| client.fence(soon()));
+        drop(launcher);
+        assert!(matches!(stuck.join().unwrap(), Err(BootError::LauncherGone { .. })));
+    });
+    assert_eq!(news.recv_timeout(LONG), Ok(Event::LauncherGone));
+    assert_eq!(events(&client).try_recv(), Ok(Event::LauncherGone));
+    assert!(matches!(client.put("k", b"", soon()), Err(BootError::LauncherGone { .. })));
+}
+
+#[test]
+fn a_launcher_that_never_answers_is_a_deadline() {
+    let (client, _launcher) = by_hand();
+    assert!(matches!(client.put("k", b"", Instant::now() + SHORT), Err(BootError::Deadline { .. })));
+    assert!(client.shared.calls.lock().open.is_empty(), "a call that was given up is forgotten");
+}
+
+#[test]
+fn a_launcher_that_does_not_read_is_a_deadline_too() {
+    let (client, _launcher) = by_hand();
+    let value = vec![0; 512 << 10];
+    let deadline = Instant::now() + SHORT;
+    for _ in 0..64 {
+        match client.put("k", &value, deadline).unwrap_err() {
+            BootError::Deadline { .. } => {}
+            BootError::LauncherGone { .. } => return,
+            other => panic!("{other}"),
+        }
+    }
+    panic!("half a frame was written and the connection is still in use");
+}
+
+#[test]
+fn nonsense_from_the_launcher_ends_the_connection() {
+    let (client, launcher) = by_hand();
+    assert!(send_all(&launcher, &[0xFF; 64], soon()).is_ok());
+    let error = client.fence(soon()).unwrap_err();
+    assert!(matches!(&error, BootError::LauncherGone { why, .. } if why.contains("at most")), "{error}");
+}
+
+#[test]
+fn a_refused_hello_says_why() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut frame = Vec::new();
+    let refused = Reply::Failed(Failure::Refused { why: "protocol version 9".into() });
+    encode(&FromServer::Reply { id: 0, reply: refused }, &mut frame).unwrap();
+    assert!(send_all(&theirs, &frame, soon()).is_ok());
+    assert!(matches!(Client::new(ours), Err(BootError::Refused { why, .. }) if why == "protocol version 9"));
+}
+
+#[test]
+fn dropping_the_client_ends_its_thread_quietly() {
+    let (job, mut clients) = job(1);
+    let news = events(&clients[0]);
+    ended(clients.pop().unwrap());
+    job.join().unwrap();
+    assert_eq!(news.recv_timeout(LONG), Err(mpsc::RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn many_threads_share_a_client() {
+    let (_job, clients) = job(2);
+    thread::scope(|scope| {
+        for t in 0..8 {
+            let clients = &clients;
+            scope.spawn(move || {
+                for i in 0..50 {
+                    let name = format!("{t}.{i}");
+                    clients[0].register(&name, name.as_bytes(), soon()).unwrap();
+                    assert_eq!(clients[1].lookup(&name, true, soon()).unwrap().value, name.as_bytes());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn descriptors_that_are_not_the_launchers_are_refused() {
+    for value in ["", "x", "-1", "0", "2", "99999999999"] {
+        assert!(adopt(value).is_err(), "{value:?}");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_something_else_is_left_alone() {
+    use std::{io::Read, os::fd::AsRawFd};
+    let mut file = std::fs::File::open("/dev/zero").unwrap();
+    let why = adopt(&file.as_raw_fd().to_string()).unwrap_err();
+    assert!(why.contains("no Unix socket"), "{why}");
+    file.read_exact(&mut [0; 8]).unwrap();
+}

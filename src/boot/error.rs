@@ -1,0 +1,190 @@
+//! What can go wrong between a rank and its launcher.
+
+use std::{io, time::Duration};
+
+use crate::{Ranks, wire::WireError};
+
+/// Why a bootstrap call failed. `what` is the call as a reader would say it: "lookup of `sums`".
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BootError {
+    /// Names are exclusive.
+    #[error(
+        "the name `{name}` is taken: rank {owner} registered it. Choose another, or unregister it there first"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The rank that has it.
+        owner: u32,
+    },
+
+    /// Nobody has registered this name.
+    #[error("no rank has registered the name `{name}`{}. {}", after(waited), Listing(existing, *total))]
+    NoSuchName {
+        /// The name.
+        name: String,
+        /// The first names that do exist, sorted; at most [`wire::MAX_LISTED`](crate::wire::MAX_LISTED).
+        existing: Vec<String>,
+        /// How many names exist.
+        total: u64,
+        /// How long the answer took; zero when no wait was asked for.
+        waited: Duration,
+    },
+
+    /// Nobody has stored a value under this key.
+    #[error("no rank has put a value under the key `{key}`{}. {}", after(waited), Listing(existing, *total))]
+    NoSuchKey {
+        /// The key.
+        key: String,
+        /// The first keys that do exist, sorted; at most [`wire::MAX_LISTED`](crate::wire::MAX_LISTED).
+        existing: Vec<String>,
+        /// How many keys exist.
+        total: u64,
+        /// How long the answer took; zero when no wait was asked for.
+        waited: Duration,
+    },
+
+    /// What was waited for can no longer come.
+    #[error("{what}: no other rank is left that could answer (all are done or lost)")]
+    NobodyLeft {
+        /// The call.
+        what: String,
+    },
+
+    /// The time was up.
+    #[error("{what}: not answered within {waited:.1?}{}", missing_text(missing))]
+    Deadline {
+        /// The call.
+        what: String,
+        /// How long it waited.
+        waited: Duration,
+        /// For a fence: the ranks that had not come to it, sorted. Otherwise empty.
+        missing: Vec<u32>,
+    },
+
+    /// A collective call cannot complete any more.
+    #[error("{what}: rank {rank} cannot take part any more: {how}")]
+    PeerLost {
+        /// The call.
+        what: String,
+        /// The rank that ended.
+        rank: u32,
+        /// How it ended.
+        how: String,
+    },
+
+    /// A bound was passed.
+    #[error("{what}: {bound} may be at most {limit}, this would make it {got}")]
+    TooBig {
+        /// The call.
+        what: String,
+        /// What is bounded, with its unit.
+        bound: String,
+        /// The bound.
+        limit: u64,
+        /// What it would have been.
+        got: u64,
+    },
+
+    /// The launcher would not do it.
+    #[error("{what}: refused by the launcher: {why}")]
+    Refused {
+        /// The call.
+        what: String,
+        /// The launcher's reason.
+        why: String,
+    },
+
+    /// The connection to the launcher has ended.
+    #[error("{what}: the launcher is gone ({why}); this job cannot go on")]
+    LauncherGone {
+        /// The call.
+        what: String,
+        /// What the connection's end looked like.
+        why: String,
+    },
+
+    /// The descriptor that the environment names cannot be used.
+    #[error(
+        "{}={value} does not lead to a launcher: {why}. A rank's own children are no ranks: \
+         start them with this variable unset, or start them by deckrun",
+        crate::ENV_BOOT_FD
+    )]
+    BadDescriptor {
+        /// The variable's value.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// The launcher's bytes are not this protocol.
+    #[error("{what}: the launcher sent {source}; are it and this program of the same version?")]
+    Protocol {
+        /// The call.
+        what: String,
+        /// What came.
+        source: WireError,
+    },
+
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// The call.
+        what: String,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+fn after(waited: &Duration) -> String {
+    if waited.is_zero() { String::new() } else { format!(" within {waited:.1?}") }
+}
+
+fn missing_text(missing: &[u32]) -> String {
+    if missing.is_empty() { String::new() } else { format!("; still missing: {}", Ranks(missing)) }
+}
+
+struct Listing<'a>(&'a [String], u64);
+
+impl std::fmt::Display for Listing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Listing(listed, total) = self;
+        if listed.is_empty() {
+            return f.write_str("None exists");
+        }
+        f.write_str("There are: ")?;
+        for (i, name) in listed.iter().enumerate() {
+            write!(f, "{}`{name}`", if i == 0 { "" } else { ", " })?;
+        }
+        match total.saturating_sub(listed.len() as u64) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_such(existing: &[&str], total: u64, waited: Duration) -> String {
+        let existing = existing.iter().map(ToString::to_string).collect();
+        BootError::NoSuchName { name: "x".into(), existing, total, waited }.to_string()
+    }
+
+    #[test]
+    fn messages_say_what_exists_and_who_is_missing() {
+        assert_eq!(no_such(&[], 0, Duration::ZERO), "no rank has registered the name `x`. None exists");
+        assert_eq!(
+            no_such(&["a", "b"], 5, Duration::from_secs(2)),
+            "no rank has registered the name `x` within 2.0s. There are: `a`, `b` and 3 more"
+        );
+        let late = BootError::Deadline {
+            what: "fence".into(),
+            waited: Duration::from_secs(1),
+            missing: vec![0, 1, 4],
+        };
+        assert_eq!(late.to_string(), "fence: not answered within 1.0s; still missing: ranks 0-1, 4");
+    }
+}

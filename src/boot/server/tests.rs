@@ -1,0 +1,320 @@
+use super::*;
+
+/// A server under virtual time; each call returns what it would send.
+struct Bench {
+    server: Server,
+    now: Instant,
+    next_id: u64,
+}
+
+impl Bench {
+    fn new(size: u32) -> Bench {
+        Bench::with(Config::new(size).unwrap())
+    }
+
+    fn with(config: Config) -> Bench {
+        let size = config.welcome.size;
+        let mut bench = Bench { server: Server::new(config), now: Instant::now(), next_id: 0 };
+        for rank in 0..size {
+            let reply = bench.ask(rank, Call::Hello { version: VERSION });
+            assert!(matches!(reply, Some(Reply::Welcome(w)) if w.rank == rank && w.size == size));
+        }
+        bench
+    }
+
+    /// All that the call leads to.
+    fn call(&mut self, rank: u32, call: Call) -> Vec<Action> {
+        self.next_id += 1;
+        self.server.handle(self.now, rank, Request { id: self.next_id, call })
+    }
+
+    /// The call's own answer, if it comes at once.
+    fn ask(&mut self, rank: u32, call: Call) -> Option<Reply> {
+        let actions = self.call(rank, call);
+        reply_to(&actions, rank, self.next_id)
+    }
+
+    fn register(&mut self, rank: u32, name: &str) -> Option<Reply> {
+        self.ask(rank, Call::Register { name: name.into(), value: vec![7] })
+    }
+
+    fn lookup(&mut self, rank: u32, name: &str, wait: Option<Duration>) -> Option<Reply> {
+        self.ask(rank, Call::Lookup { name: name.into(), wait })
+    }
+
+    fn fence(&mut self, rank: u32) -> Vec<Action> {
+        self.call(rank, Call::Fence { wait: SECOND })
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<Action> {
+        self.now += time;
+        self.server.tick(self.now)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn reply_to(actions: &[Action], rank: u32, wanted: u64) -> Option<Reply> {
+    actions.iter().find_map(|action| match action {
+        Action::Send { to, message: FromServer::Reply { id, reply } } if *to == rank && *id == wanted => {
+            Some(reply.clone())
+        }
+        _ => None,
+    })
+}
+
+fn events(actions: &[Action]) -> Vec<(u32, Event)> {
+    let event = |action: &Action| match action {
+        Action::Send { to, message: FromServer::Event(event) } => Some((*to, event.clone())),
+        _ => None,
+    };
+    actions.iter().filter_map(event).collect()
+}
+
+fn replies(actions: &[Action]) -> Vec<(u32, Reply)> {
+    let reply = |action: &Action| match action {
+        Action::Send { to, message: FromServer::Reply { reply, .. } } => Some((*to, reply.clone())),
+        _ => None,
+    };
+    actions.iter().filter_map(reply).collect()
+}
+
+#[test]
+fn a_second_registration_fails_and_names_the_owner() {
+    let mut bench = Bench::new(2);
+    assert_eq!(bench.register(1, "sums"), Some(Reply::Ok));
+    for rank in [0, 1] {
+        assert_eq!(bench.register(rank, "sums"), Some(Reply::Failed(Failure::NameTaken { owner: 1 })));
+    }
+    let found = Some(Reply::Record(Record { owner: 1, value: vec![7] }));
+    assert_eq!(bench.lookup(0, "sums", None), found);
+}
+
+#[test]
+fn only_the_owner_unregisters() {
+    let mut bench = Bench::new(2);
+    bench.register(1, "sums");
+    let unregister = || Call::Unregister { name: "sums".into() };
+    assert!(
+        matches!(bench.ask(0, unregister()), Some(Reply::Failed(Failure::Refused { why })) if why.contains("rank 1"))
+    );
+    assert_eq!(bench.ask(1, unregister()), Some(Reply::Ok));
+    assert!(matches!(bench.ask(1, unregister()), Some(Reply::Failed(Failure::NoSuch { .. }))));
+    assert_eq!(bench.register(0, "sums"), Some(Reply::Ok));
+}
+
+#[test]
+fn a_waiting_lookup_is_answered_by_the_registration() {
+    let mut bench = Bench::new(3);
+    assert_eq!(bench.lookup(0, "late", Some(SECOND)), None);
+    assert_eq!(bench.lookup(2, "other", Some(SECOND)), None);
+    let actions = bench.call(1, Call::Register { name: "late".into(), value: vec![9] });
+    let record = Reply::Record(Record { owner: 1, value: vec![9] });
+    assert_eq!(replies(&actions), [(1, Reply::Ok), (0, record)]);
+}
+
+#[test]
+fn an_expired_lookup_lists_what_exists_sorted_and_bounded() {
+    let mut bench = Bench::new(2);
+    for i in (0..MAX_LISTED + 5).rev() {
+        bench.register(1, &format!("name{i:03}"));
+    }
+    let listed = |reply: &Reply| match reply {
+        Reply::Failed(Failure::NoSuch { existing, total }) => {
+            assert_eq!(*total, MAX_LISTED as u64 + 5);
+            assert_eq!(existing.len(), MAX_LISTED);
+            assert!(existing.is_sorted() && existing[0] == "name000");
+        }
+        other => panic!("{other:?}"),
+    };
+    listed(&bench.lookup(0, "x", None).unwrap());
+
+    assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
+    assert_eq!(bench.server.next_deadline(), Some(bench.now + SECOND));
+    assert_eq!(bench.pass(SECOND - Duration::from_nanos(1)), []);
+    let actions = bench.pass(Duration::from_nanos(1));
+    listed(&replies(&actions)[0].1);
+    assert_eq!(bench.server.next_deadline(), None);
+}
+
+#[test]
+fn values_may_be_awaited_and_the_last_put_wins() {
+    let mut bench = Bench::new(2);
+    let get = |wait| Call::Get { key: "k".into(), wait };
+    assert_eq!(bench.ask(0, get(Some(SECOND))), None);
+    let actions = bench.call(1, Call::Put { key: "k".into(), value: vec![1] });
+    assert_eq!(replies(&actions)[1], (0, Reply::Record(Record { owner: 1, value: vec![1] })));
+    bench.ask(0, Call::Put { key: "k".into(), value: vec![2] });
+    assert_eq!(bench.ask(1, get(None)), Some(Reply::Record(Record { owner: 0, value: vec![2] })));
+    assert!(matches!(bench.lookup(1, "k", None), Some(Reply::Failed(Failure::NoSuch { total: 0, .. }))));
+}
+
+#[test]
+fn a_fence_opens_when_all_have_come_and_can_be_used_again() {
+    let mut bench = Bench::new(3);
+    for _round in 0..2 {
+        assert_eq!(bench.fence(2), []);
+        assert_eq!(bench.fence(0), []);
+        assert_eq!(replies(&bench.fence(1)), [(2, Reply::Ok), (0, Reply::Ok), (1, Reply::Ok)]);
+    }
+}
+
+#[test]
+fn a_late_fence_names_the_missing_and_may_be_tried_again() {
+    let mut bench = Bench::new(3);
+    bench.fence(1);
+    let missing = Reply::Failed(Failure::FenceLate { missing: vec![0, 2] });
+    assert_eq!(replies(&bench.pass(SECOND)), [(1, missing)]);
+    bench.fence(0);
+    bench.fence(2);
+    assert_eq!(replies(&bench.fence(1)).len(), 3);
+}
+
+#[test]
+fn a_fence_with_a_lost_rank_fails_and_names_it() {
+    let mut bench = Bench::new(3);
+    bench.fence(0);
+    let broken = Reply::Failed(Failure::FenceBroken { rank: 2, how: "killed by SIGSEGV".into() });
+    assert_eq!(replies(&bench.server.ended(2, "killed by SIGSEGV")), [(0, broken.clone())]);
+    assert_eq!(replies(&bench.fence(1)), [(1, broken)]);
+}
+
+#[test]
+fn two_fences_of_one_rank_at_a_time_are_refused() {
+    let mut bench = Bench::new(2);
+    bench.fence(0);
+    assert!(matches!(replies(&bench.fence(0))[..], [(0, Reply::Failed(Failure::Refused { .. }))]));
+}
+
+#[test]
+fn a_lost_rank_is_announced_once_and_its_names_go() {
+    let mut bench = Bench::new(3);
+    bench.register(1, "sums");
+    let actions = bench.server.disconnected(bench.now, 1);
+    let lost = Event::RankLost { rank: 1, how: "closed its connection without saying goodbye".into() };
+    assert_eq!(events(&actions), [(0, lost.clone()), (2, lost)]);
+    assert!(actions.contains(&Action::Close { rank: 1 }));
+    assert!(matches!(bench.lookup(0, "sums", None), Some(Reply::Failed(Failure::NoSuch { .. }))));
+    assert_eq!(bench.server.ended(1, "killed by SIGKILL"), []);
+    assert_eq!(bench.server.disconnected(bench.now, 1), []);
+    assert_eq!(bench.call(1, Call::Done), []);
+}
+
+#[test]
+fn a_done_rank_is_announced_once_and_its_names_go() {
+    let mut bench = Bench::new(2);
+    bench.register(1, "sums");
+    let actions = bench.call(1, Call::Done);
+    assert_eq!(events(&actions), [(0, Event::RankDone { rank: 1 })]);
+    assert_eq!(bench.server.ended(1, "exited with code 0"), [Action::Close { rank: 1 }]);
+    assert_eq!(bench.register(0, "sums"), Some(Reply::Ok));
+    assert!(
+        matches!(bench.register(1, "x"), Some(Reply::Failed(Failure::Refused { why })) if why.contains("goodbye"))
+    );
+}
+
+#[test]
+fn a_watched_rank_that_closes_is_announced_with_the_watchers_words() {
+    let config = Config { patience: SECOND, ..Config::new(3).unwrap() };
+    let mut bench = Bench::with(config);
+    assert_eq!(bench.server.disconnected(bench.now, 1), [Action::Close { rank: 1 }]);
+    let how = "killed by SIGBUS";
+    assert_eq!(events(&bench.server.ended(1, how))[0], (0, Event::RankLost { rank: 1, how: how.into() }));
+
+    bench.server.disconnected(bench.now, 2);
+    assert_eq!(bench.server.next_deadline(), Some(bench.now + SECOND));
+    assert!(matches!(&events(&bench.pass(SECOND))[..], [(0, Event::RankLost { rank: 2, .. })]));
+}
+
+#[test]
+fn a_lookup_that_nobody_can_answer_fails_at_once() {
+    let mut bench = Bench::new(3);
+    assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
+    assert_eq!(replies(&bench.call(1, Call::Done)), [(1, Reply::Ok)]);
+    assert_eq!(replies(&bench.server.ended(2, "lost")), [(0, Reply::Failed(Failure::NobodyLeft))]);
+    assert_eq!(bench.lookup(0, "x", Some(SECOND)), Some(Reply::Failed(Failure::NobodyLeft)));
+
+    let mut alone = Bench::new(1);
+    assert_eq!(alone.lookup(0, "x", Some(SECOND)), Some(Reply::Failed(Failure::NobodyLeft)));
+}
+
+#[test]
+fn a_rank_that_joins_late_hears_the_news_and_one_that_never_joins_is_sent_nothing() {
+    let mut server = Server::new(Config::new(3).unwrap());
+    assert_eq!(events(&server.ended(2, "killed by SIGKILL")), []);
+    let hello = Request { id: 1, call: Call::Hello { version: VERSION } };
+    let actions = server.handle(Instant::now(), 0, hello);
+    assert!(matches!(replies(&actions)[..], [(0, Reply::Welcome(_))]));
+    assert_eq!(events(&actions), [(0, Event::RankLost { rank: 2, how: "killed by SIGKILL".into() })]);
+}
+
+#[test]
+fn the_protocol_has_an_order() {
+    let mut server = Server::new(Config::new(1).unwrap());
+    let refusal = |actions: Vec<Action>| match &replies(&actions)[..] {
+        [(0, Reply::Failed(Failure::Refused { why }))] => why.clone(),
+        other => panic!("{other:?}"),
+    };
+    let now = Instant::now();
+    assert!(refusal(server.handle(now, 0, Request { id: 1, call: Call::Done })).contains("hello"));
+    let other = Request { id: 2, call: Call::Hello { version: VERSION + 1 } };
+    assert!(refusal(server.handle(now, 0, other)).contains("version"));
+    let hello = Request { id: 3, call: Call::Hello { version: VERSION } };
+    server.handle(now, 0, hello.clone());
+    assert!(refusal(server.handle(now, 0, hello.clone())).contains("already"));
+    assert_eq!(server.handle(now, 1, hello), [], "a rank that the job does not have");
+}
+
+#[test]
+fn every_bound_says_itself() {
+    let limits = Limits { entries: 2, name_len: 4, value_len: 3, waiting: 1 };
+    let mut bench = Bench::with(Config { limits, ..Config::new(2).unwrap() });
+    let mut bound = |call| match bench.ask(0, call) {
+        Some(Reply::Failed(Failure::TooBig { what, limit, got })) => (what, limit, got),
+        other => panic!("{other:?}"),
+    };
+    let put = |key: &str, len| Call::Put { key: key.into(), value: vec![0; len] };
+    assert_eq!(bound(put("12345", 0)), ("a name (bytes)".into(), 4, 5));
+    assert_eq!(bound(put("1", 4)), ("a value (bytes)".into(), 3, 4));
+
+    for key in ["a", "b", "a"] {
+        assert_eq!(bench.ask(0, put(key, 3)), Some(Reply::Ok));
+    }
+    let full = |reply| matches!(reply, Some(Reply::Failed(Failure::TooBig { limit: 2, got: 3, .. })));
+    assert!(full(bench.ask(0, put("c", 0))));
+    bench.register(0, "a");
+    bench.register(0, "b");
+    assert!(full(bench.register(1, "c")));
+
+    assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
+    assert!(matches!(
+        bench.lookup(0, "x", Some(SECOND)),
+        Some(Reply::Failed(Failure::TooBig { limit: 1, .. }))
+    ));
+    assert!(matches!(bench.register(1, ""), Some(Reply::Failed(Failure::Refused { .. }))));
+}
+
+#[test]
+fn an_endless_wait_does_not_overflow() {
+    let mut bench = Bench::new(2);
+    assert_eq!(bench.lookup(0, "x", Some(Duration::MAX)), None);
+    assert_eq!(bench.server.next_deadline(), Some(bench.now + LONGEST_WAIT));
+}
+
+#[test]
+fn many_ranks_find_each_other() {
+    const RANKS: u32 = 500;
+    let mut bench = Bench::new(RANKS);
+    for rank in 0..RANKS {
+        assert_eq!(bench.lookup(rank, &format!("box{}", (rank + 1) % RANKS), Some(SECOND)), None);
+    }
+    for rank in 0..RANKS {
+        let actions = bench.call(rank, Call::Register { name: format!("box{rank}"), value: vec![] });
+        let asker = (rank + RANKS - 1) % RANKS;
+        assert_eq!(replies(&actions)[1], (asker, Reply::Record(Record { owner: rank, value: vec![] })));
+    }
+    for rank in 0..RANKS - 1 {
+        assert_eq!(bench.fence(rank), []);
+    }
+    assert_eq!(bench.fence(RANKS - 1).len(), RANKS as usize);
+}

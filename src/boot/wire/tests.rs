@@ -1,0 +1,153 @@
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+fn framed<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(message, &mut bytes).unwrap();
+    bytes
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let name = || ".{0,40}";
+    let value = || vec(any::<u8>(), 0..200);
+    let wait =
+        || proptest::option::of((any::<u64>(), 0..1_000_000_000u32).prop_map(|(s, n)| Duration::new(s, n)));
+    prop_oneof![
+        any::<u16>().prop_map(|version| Call::Hello { version }),
+        (name(), value()).prop_map(|(name, value)| Call::Register { name, value }),
+        name().prop_map(|name| Call::Unregister { name }),
+        (name(), wait()).prop_map(|(name, wait)| Call::Lookup { name, wait }),
+        (name(), value()).prop_map(|(key, value)| Call::Put { key, value }),
+        (name(), wait()).prop_map(|(key, wait)| Call::Get { key, wait }),
+        any::<u64>().prop_map(|s| Call::Fence { wait: Duration::from_secs(s) }),
+        Just(Call::Done),
+    ]
+}
+
+fn from_server() -> impl Strategy<Value = FromServer> {
+    let reply = prop_oneof![
+        Just(Reply::Ok),
+        (any::<u32>(), any::<u32>(), any::<[u8; 32]>(), any::<u64>())
+            .prop_map(|(rank, size, secret, job)| Reply::Welcome(Welcome { rank, size, secret, job })),
+        (any::<u32>(), vec(any::<u8>(), 0..200))
+            .prop_map(|(owner, value)| Reply::Record(Record { owner, value })),
+        (vec(".{0,40}", 0..=MAX_LISTED), any::<u64>())
+            .prop_map(|(existing, total)| Reply::Failed(Failure::NoSuch { existing, total })),
+        vec(any::<u32>(), 0..100).prop_map(|missing| Reply::Failed(Failure::FenceLate { missing })),
+        (".{0,40}", any::<u64>(), any::<u64>())
+            .prop_map(|(what, limit, got)| Reply::Failed(Failure::TooBig { what, limit, got })),
+    ];
+    prop_oneof![
+        (any::<u64>(), reply).prop_map(|(id, reply)| FromServer::Reply { id, reply }),
+        (any::<u32>(), ".{0,40}").prop_map(|(rank, how)| FromServer::Event(Event::RankLost { rank, how })),
+        any::<u32>().prop_map(|rank| FromServer::Event(Event::RankDone { rank })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_come_back_however_the_stream_is_cut(
+        sent in vec((any::<u64>(), call()).prop_map(|(id, call)| Request { id, call }), 0..8),
+        piece in 1..64usize,
+    ) {
+        let stream: Vec<u8> = sent.iter().flat_map(framed).collect();
+        let mut frames = Frames::default();
+        let mut got = Vec::new();
+        for read in stream.chunks(piece) {
+            frames.push(read);
+            while let Some(request) = frames.decode::<Request>().unwrap() {
+                got.push(request);
+            }
+        }
+        prop_assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn answers_come_back(sent in from_server()) {
+        let mut frames = Frames::default();
+        frames.push(&framed(&sent));
+        prop_assert_eq!(frames.decode::<FromServer>().unwrap(), Some(sent));
+    }
+
+    #[test]
+    fn arbitrary_bytes_neither_panic_nor_grow_the_buffer(stream in vec(any::<u8>(), 0..4096), piece in 1..512usize) {
+        let mut frames = Frames::default();
+        for read in stream.chunks(piece) {
+            frames.push(read);
+            prop_assert!(frames.bytes.len() <= HEADER + MAX_FRAME + piece);
+            loop {
+                match frames.decode::<FromServer>() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(_) => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Random bytes seldom get past the length: here the frame is right and its payload is not.
+    #[test]
+    fn arbitrary_payloads_decode_to_something_bounded_or_fail(payload in vec(any::<u8>(), 0..4096)) {
+        let mut stream = (payload.len() as u32).to_le_bytes().to_vec();
+        stream.extend_from_slice(&payload);
+        let mut frames = Frames::default();
+        frames.push(&stream);
+        if let Ok(Some(FromServer::Reply { reply: Reply::Failed(Failure::NoSuch { existing, .. }), .. })) = frames.decode() {
+            prop_assert!(existing.len() <= MAX_LISTED);
+        }
+        let mut frames = Frames::default();
+        frames.push(&stream);
+        if let Ok(Some(Request { call: Call::Put { key, value }, .. })) = frames.decode() {
+            prop_assert!(key.len() + value.len() <= payload.len());
+        }
+    }
+}
+
+#[test]
+fn an_announced_length_is_refused_before_its_bytes_come() {
+    for length in [MAX_FRAME as u32 + 1, u32::MAX] {
+        let mut frames = Frames::default();
+        frames.push(&length.to_le_bytes());
+        assert_eq!(frames.decode::<Request>(), Err(WireError::FrameTooLong { length: u64::from(length) }));
+    }
+}
+
+#[test]
+fn a_message_that_is_too_long_is_not_sent() {
+    let mut out = vec![7];
+    let call = Call::Put { key: "k".into(), value: vec![0; MAX_FRAME] };
+    assert!(matches!(encode(&Request { id: 1, call }, &mut out), Err(WireError::FrameTooLong { .. })));
+    assert_eq!(out, [7]);
+}
+
+#[test]
+fn a_list_longer_than_its_bound_is_refused() {
+    let listing = |n| {
+        let existing = vec![String::new(); n];
+        framed(&FromServer::Reply { id: 1, reply: Reply::Failed(Failure::NoSuch { existing, total: 0 }) })
+    };
+    let decode = |bytes: &[u8]| {
+        let mut frames = Frames::default();
+        frames.push(bytes);
+        frames.decode::<FromServer>()
+    };
+    assert!(decode(&listing(MAX_LISTED)).is_ok());
+    assert!(matches!(decode(&listing(MAX_LISTED + 1)), Err(WireError::Undecodable { .. })));
+}
+
+#[test]
+fn bytes_left_over_in_a_frame_are_refused() {
+    let mut bytes = framed(&Request { id: 1, call: Call::Done });
+    bytes[0] += 1;
+    bytes.push(0);
+    let mut frames = Frames::default();
+    frames.push(&bytes);
+    assert!(matches!(frames.decode::<Request>(), Err(WireError::Undecodable { .. })));
+}
+
+#[test]
+fn the_secret_is_not_shown() {
+    let welcome = Welcome { rank: 1, size: 2, secret: [0xAB; 32], job: 3 };
+    assert_eq!(format!("{welcome:?}"), "Welcome { rank: 1, size: 2, job: 0x3, secret: .. }");
+}

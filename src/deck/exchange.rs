@@ -1,0 +1,285 @@
+//! Orders in which every node of a group can exchange with every other without deadlock.
+//!
+//! A post may have to wait for its receiver: that is what a synchronous protocol does, and any other does
+//! when it runs out of buffers. If everybody posts first and retrieves afterwards, everybody may wait for
+//! ever. Each function here gives one node its part of a schedule for which that cannot happen: in all of
+//! them, the messages can be put into one global order that every node follows. The calls neither block nor
+//! communicate; nodes that use the same function with the same `n` agree.
+//!
+//! | order | steps of a node | what it is for |
+//! |---|---|---|
+//! | [`tournament`] | n − 1 | the one to take: any n, nobody idles (but one per round if n is odd) |
+//! | [`hypercube`] | n − 1 | powers of two: partners by exclusive or, near ones first |
+//! | [`triangle`] | 2 (n − 1) | the DECK/VIA thesis's rule, kept to compare: one message per step |
+//!
+//! An order names the peer of each step while a mailbox gives messages from anybody: use one mailbox per
+//! peer.
+//!
+//! ```
+//! # use udeck_deck as udeck;
+//! use udeck::exchange::{Action, tournament};
+//!
+//! let (rank, size) = (0, 4);
+//! for step in tournament(rank, size) {
+//!     match step.action {
+//!         Action::PostThenRetrieve => println!("post to {0}, then retrieve from {0}", step.peer),
+//!         Action::RetrieveThenPost => println!("retrieve from {0}, then post to {0}", step.peer),
+//!         Action::Post => println!("post to {}", step.peer),
+//!         Action::Retrieve => println!("retrieve from {}", step.peer),
+//!     }
+//! }
+//! ```
+
+/// One step of a node: what to do with which peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The other node.
+    pub peer: usize,
+    /// What this node does with it; the peer's matching step does the opposite.
+    pub action: Action,
+}
+
+/// What a node does in a [`Step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Post to the peer; nothing comes back in this step.
+    Post,
+    /// Retrieve from the peer; nothing goes out in this step.
+    Retrieve,
+    /// Post to the peer, then retrieve from it.
+    PostThenRetrieve,
+    /// Retrieve from the peer, then post to it.
+    RetrieveThenPost,
+}
+
+/// Perfect rounds: in round r every node meets another one, the lower rank posting first.
+///
+/// The circle method for a 1-factorization of the complete graph: with m = n − 1 for even n and m = n for
+/// odd, nodes i and j below m meet in the round (i + j) mod m; who would meet itself meets node m, which odd
+/// n lacks, so that it pauses. n − 1 rounds for even n, n for odd; every node has n − 1 steps.
+///
+/// # Panics
+/// Where `node` is not below `n`.
+pub fn tournament(node: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
+    assert_member(node, n);
+    let circle = if n.is_multiple_of(2) { n - 1 } else { n };
+    (0..circle).filter_map(move |round| {
+        let peer = match (round + circle - node) % circle {
+            _ if node == circle => hub_partner(round, circle),
+            itself if itself == node => circle,
+            other => other,
+        };
+        (peer < n).then(|| Step { peer, action: lower_posts_first(node, peer) })
+    })
+}
+
+/// Partners by exclusive or with 1, 2, … n − 1, the lower rank posting first. `None` unless `n` is a power of
+/// two.
+///
+/// The first round pairs neighbours, rounds up to 2^d − 1 stay within a d-dimensional subcube.
+///
+/// # Panics
+/// Where `node` is not below `n`.
+pub fn hypercube(node: usize, n: usize) -> Option<impl Iterator<Item = Step> + Clone> {
+    assert_member(node, n);
+    n.is_power_of_two().then(|| {
+        (1..n).map(move |mask| {
+            let peer = node ^ mask;
+            Step { peer, action: lower_posts_first(node, peer) }
+        })
+    })
+}
+
+/// The DECK/VIA thesis's rule (figures 7.9 to 7.12): node k walks row k, then column k of the n × n matrix.
+///
+/// Element (row, column) stands for one message between those two nodes. Above the diagonal, where column >
+/// row, the walker posts; below it, it retrieves; the diagonal is skipped. So a step is one message in one
+/// direction: along the rows all messages go from lower ranks to higher ones, along the columns back. (The
+/// thesis's macro, `i > j` posts, and its example have opposite signs. This fixes one of them, for both ends
+/// must take the same.)
+///
+/// # Panics
+/// Where `node` is not below `n`.
+pub fn triangle(node: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
+    assert_member(node, n);
+    let row = (0..n).map(move |column| (node, column, column));
+    let column = (0..n).map(move |row| (row, node, row));
+    row.chain(column).filter(|(row, column, _)| row != column).map(|(row, column, peer)| {
+        let action = if column > row { Action::Post } else { Action::Retrieve };
+        Step { peer, action }
+    })
+}
+
+/// Whom node m meets: the one that would meet itself, since twice its rank is the round (modulo m, which is
+/// odd).
+fn hub_partner(round: usize, circle: usize) -> usize {
+    round * circle.div_ceil(2) % circle
+}
+
+fn lower_posts_first(node: usize, peer: usize) -> Action {
+    if node < peer { Action::PostThenRetrieve } else { Action::RetrieveThenPost }
+}
+
+fn assert_member(node: usize, n: usize) {
+    assert!(node < n, "node {node} is not one of {n}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const NODES: usize = 64;
+
+    /// One end of a message, as a node's program has it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Call {
+        PostTo(usize),
+        RetrieveFrom(usize),
+    }
+    use Call::{PostTo, RetrieveFrom};
+
+    /// Where a run stopped: who is stuck in which call.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Deadlock {
+        waiting: Vec<(usize, Call)>,
+    }
+
+    /// Runs all programs with synchronous posts: one completes only together with the matching retrieve, both
+    /// being their nodes' next calls. Returns the messages, as (from, to), in the order of completion.
+    ///
+    /// Completing a possible message never makes another impossible (each call has one partner only), so the
+    /// order tried here decides nothing: a deadlock found is one in every run, and so is success.
+    fn run_synchronously(programs: &[Vec<Call>]) -> Result<Vec<(usize, usize)>, Deadlock> {
+        let mut at = vec![0; programs.len()];
+        let next = |at: &[usize], node: usize| programs[node].get(at[node]).copied();
+        let mut messages = Vec::new();
+        let mut runnable: Vec<usize> = (0..programs.len()).collect();
+        while let Some(node) = runnable.pop() {
+            let (from, to) = match next(&at, node) {
+                Some(PostTo(peer)) => (node, peer),
+                Some(RetrieveFrom(peer)) => (peer, node),
+                None => continue,
+            };
+            if next(&at, from) == Some(PostTo(to)) && next(&at, to) == Some(RetrieveFrom(from)) {
+                at[from] += 1;
+                at[to] += 1;
+                messages.push((from, to));
+                runnable.extend([from, to]);
+            }
+        }
+        let waiting: Vec<_> = (0..programs.len()).filter_map(|node| Some((node, next(&at, node)?))).collect();
+        if waiting.is_empty() { Ok(messages) } else { Err(Deadlock { waiting }) }
+    }
+
+    fn program(steps: impl Iterator<Item = Step>) -> Vec<Call> {
+        let calls = |Step { peer, action }| match action {
+            Action::Post => vec![PostTo(peer)],
+            Action::Retrieve => vec![RetrieveFrom(peer)],
+            Action::PostThenRetrieve => vec![PostTo(peer), RetrieveFrom(peer)],
+            Action::RetrieveThenPost => vec![RetrieveFrom(peer), PostTo(peer)],
+        };
+        steps.flat_map(calls).collect()
+    }
+
+    /// No deadlock, and every ordered pair of different nodes exchanges exactly one message.
+    fn assert_exchanges_all(n: usize, programs: &[Vec<Call>]) {
+        let messages = run_synchronously(programs).unwrap_or_else(|deadlock| panic!("n = {n}: {deadlock:?}"));
+        let distinct: BTreeSet<_> = messages.iter().copied().collect();
+        assert_eq!(distinct.len(), messages.len(), "n = {n}: a message was sent twice");
+        let all = (0..n).flat_map(|from| (0..n).map(move |to| (from, to))).filter(|(from, to)| from != to);
+        assert_eq!(distinct, all.collect(), "n = {n}");
+    }
+
+    #[test]
+    fn triangle_exchanges_all_without_deadlock() {
+        for n in 1..=NODES {
+            assert_exchanges_all(n, &Vec::from_iter((0..n).map(|node| program(triangle(node, n)))));
+        }
+    }
+
+    #[test]
+    fn tournament_exchanges_all_without_deadlock() {
+        for n in 1..=NODES {
+            assert_exchanges_all(n, &Vec::from_iter((0..n).map(|node| program(tournament(node, n)))));
+        }
+    }
+
+    #[test]
+    fn hypercube_exchanges_all_without_deadlock_for_powers_of_two_only() {
+        for n in 1..=NODES {
+            let programs: Option<Vec<_>> = (0..n).map(|node| hypercube(node, n).map(program)).collect();
+            assert_eq!(programs.is_some(), [1, 2, 4, 8, 16, 32, 64].contains(&n), "n = {n}");
+            if let Some(programs) = programs {
+                assert_exchanges_all(n, &programs);
+            }
+        }
+    }
+
+    /// The rounds are perfect: met in lock-step, nobody waits for a node that is busy with another.
+    #[test]
+    fn tournament_rounds_are_perfect() {
+        for n in (2..=NODES).step_by(2) {
+            let schedules = Vec::from_iter((0..n).map(|node| Vec::from_iter(tournament(node, n))));
+            assert!(schedules.iter().all(|steps| steps.len() == n - 1));
+            for (node, steps) in schedules.iter().enumerate() {
+                for (round, step) in steps.iter().enumerate() {
+                    assert_eq!(schedules[step.peer][round].peer, node, "n = {n}, round {round}");
+                }
+            }
+        }
+        // An odd number is the next even one's tournament, whose last node nobody meets.
+        for n in (1..NODES).step_by(2) {
+            for node in 0..n {
+                let with_ghost = tournament(node, n + 1).filter(|step| step.peer != n);
+                assert!(tournament(node, n).eq(with_ghost), "n = {n}, node {node}");
+            }
+        }
+    }
+
+    #[test]
+    fn triangle_walks_the_row_then_the_column() {
+        let step = |peer, action| Step { peer, action };
+        use Action::{Post, Retrieve};
+        let row = [step(0, Retrieve), step(2, Post), step(3, Post)];
+        let column = [step(0, Post), step(2, Retrieve), step(3, Retrieve)];
+        assert!(triangle(1, 4).eq(row.into_iter().chain(column)));
+    }
+
+    /// The simulator can find a deadlock: everybody posts to the next on a ring before retrieving.
+    #[test]
+    fn posting_first_round_a_ring_is_found_to_deadlock() {
+        for n in 2..=NODES {
+            let ring = |node: usize| vec![PostTo((node + 1) % n), RetrieveFrom((node + n - 1) % n)];
+            let programs = Vec::from_iter((0..n).map(ring));
+            let waiting = (0..n).map(|node| (node, PostTo((node + 1) % n))).collect();
+            assert_eq!(run_synchronously(&programs), Err(Deadlock { waiting }), "n = {n}");
+        }
+    }
+
+    /// One node that breaks the ring is enough, and the simulator sees that too.
+    #[test]
+    fn retrieving_first_at_one_node_of_the_ring_is_found_to_finish() {
+        for n in 2..=NODES {
+            let ring = |node: usize| {
+                let (post, retrieve) = (PostTo((node + 1) % n), RetrieveFrom((node + n - 1) % n));
+                if node == 0 { vec![retrieve, post] } else { vec![post, retrieve] }
+            };
+            let programs = Vec::from_iter((0..n).map(ring));
+            assert_eq!(run_synchronously(&programs).map(|messages| messages.len()), Ok(n));
+        }
+    }
+
+    /// A message that nobody takes is a deadlock too, not an early end.
+    #[test]
+    fn an_unmatched_post_is_found_to_deadlock() {
+        let waiting = vec![(0, PostTo(1))];
+        assert_eq!(run_synchronously(&[vec![PostTo(1)], vec![]]), Err(Deadlock { waiting }));
+    }
+
+    #[test]
+    #[should_panic(expected = "node 4 is not one of 4")]
+    fn a_node_outside_the_group_is_refused() {
+        let _ = tournament(4, 4);
+    }
+}

@@ -1,0 +1,43 @@
+//! Room for the descriptors that a large job needs.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{Job, LaunchError};
+
+/// Besides those of the ranks: standard streams, the service's, a spawn in progress, and what a host program holds.
+const OTHERS: u64 = 64;
+
+/// The soft limit raised as far as the job needs. Put back when dropped.
+pub(crate) struct Descriptors {
+    before: Rlimit,
+}
+
+impl Descriptors {
+    pub(crate) fn for_job(job: &Job) -> Result<Descriptors, LaunchError> {
+        let each = if job.tag_output { 3 } else { 1 };
+        let needed = u64::from(job.ranks) * each + OTHERS;
+        let before = getrlimit(Resource::Nofile);
+        // No limit at all is `None`.
+        if before.current.is_some_and(|soft| soft < needed) {
+            if let Some(limit) = before.maximum.filter(|hard| *hard < needed) {
+                return Err(LaunchError::TooFewDescriptors { ranks: job.ranks, needed, limit });
+            }
+            let raised = Rlimit { current: Some(needed), ..before };
+            setrlimit(Resource::Nofile, raised)
+                .map_err(LaunchError::system("raising the limit on descriptors"))?;
+        }
+        Ok(Descriptors { before })
+    }
+
+    /// The limit that the ranks should have: theirs must not grow with the size of the job.
+    pub(crate) fn before(&self) -> Rlimit {
+        self.before
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // Lowering a soft limit to what it was needs no permission.
+        let _ = setrlimit(Resource::Nofile, self.before);
+    }
+}

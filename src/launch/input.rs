@@ -1,0 +1,96 @@
+//! What is typed at the terminal, brought to rank 0.
+//!
+//! A rank is in a process group of its own, so the terminal would stop it for reading (SIGTTIN). A thread reads in its
+//! place, while this process is in the terminal's foreground. A standard input that is no terminal is simply inherited.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    os::fd::OwnedFd,
+    process::ChildStdin,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
+    io::{Errno, read, write},
+    process::getpgrp,
+    termios::tcgetpgrp,
+};
+
+/// How often a process in the background looks whether it has come to the foreground, while there is input.
+const BACKGROUND: Duration = Duration::from_millis(200);
+
+/// The thread that reads the terminal. Ends when dropped, at the input's end, or when rank 0 has gone.
+pub(crate) struct Input {
+    thread: Option<JoinHandle<()>>,
+    end: Arc<OwnedFd>,
+}
+
+/// Whether standard input has to be relayed.
+pub(crate) fn is_needed() -> bool {
+    io::stdin().is_terminal()
+}
+
+impl Input {
+    pub(crate) fn start(to: ChildStdin) -> io::Result<Input> {
+        rustix::io::ioctl_fionbio(&to, true)?;
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let bell = Arc::clone(&end);
+        let thread = thread::Builder::new().name("deckrun-input".into()).spawn(move || {
+            // Whatever the reason: rank 0 sees the end of its input.
+            let _ = relay(to, &bell);
+        })?;
+        Ok(Input { thread: Some(thread), end })
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        let _ = write(&*self.end, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn relay(mut to: ChildStdin, end: &OwnedFd) -> io::Result<()> {
+    let terminal = io::stdin();
+    let mut buffer = [0; 4096];
+    while ready(&terminal, PollFlags::IN, end)? {
+        // A terminal that is not our controlling one has no foreground to be in.
+        if tcgetpgrp(&terminal).is_ok_and(|foreground| foreground != getpgrp()) {
+            thread::sleep(BACKGROUND);
+            continue;
+        }
+        let mut typed = match read(&terminal, &mut buffer)? {
+            0 => return Ok(()),
+            length => &buffer[..length],
+        };
+        while !typed.is_empty() {
+            match to.write(typed) {
+                Ok(written) => typed = &typed[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !ready(&to, PollFlags::OUT, end)? {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until `fd` is ready: true, or it is time to end: false.
+fn ready(fd: &impl std::os::fd::AsFd, what: PollFlags, end: &OwnedFd) -> Result<bool, Errno> {
+    let mut fds = [PollFd::new(end, PollFlags::IN), PollFd::new(fd, what)];
+    loop {
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Ok(fds[0].revents().is_empty()),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Processes that ranks leave behind.
+//!
+//! As a subreaper the launcher inherits every descendant whose parent dies, also one that left its rank's process group.
+//! It reaps them while the job runs, and ends those that are left when the ranks are gone.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    mem::MaybeUninit,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, child_subreaper, getpid, kill_process, set_child_subreaper, waitid,
+};
+
+/// How long orphans may take to die of SIGKILL before they are left to themselves.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Adopts orphans until dropped.
+pub(crate) struct Orphans {
+    was_subreaper: bool,
+    /// The children that this process had before: a host program's own.
+    spared: HashSet<i32>,
+}
+
+impl Orphans {
+    pub(crate) fn adopt() -> io::Result<Orphans> {
+        let was_subreaper = child_subreaper()?.is_some();
+        set_child_subreaper(Some(getpid()))?;
+        Ok(Orphans { was_subreaper, spared: children() })
+    }
+
+    /// Reaps the orphans that have ended. `ranks` are not touched.
+    pub(crate) fn reap(&self, is_rank: impl Fn(Pid) -> bool) {
+        while let Some(pid) = dead_child() {
+            if is_rank(pid) || self.spared.contains(&pid.as_raw_nonzero().get()) {
+                break;
+            }
+            reap(pid);
+        }
+    }
+
+    /// Ends all orphans, once there are no ranks any more. Those that an orphan leaves behind become ours in turn.
+    pub(crate) fn end(&self) {
+        let limit = Instant::now() + LIMIT;
+        loop {
+            let left: Vec<Pid> =
+                children().difference(&self.spared).filter_map(|pid| Pid::from_raw(*pid)).collect();
+            if left.is_empty() || Instant::now() >= limit {
+                return;
+            }
+            for pid in left {
+                // A child of ours that is not reaped keeps its number: no stranger can be hit.
+                let _ = kill_process(pid, Signal::KILL);
+                reap(pid);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Orphans {
+    fn drop(&mut self) {
+        if !self.was_subreaper {
+            let _ = set_child_subreaper(None);
+        }
+    }
+}
+
+/// The children of all threads of this process. Empty on a kernel without `CONFIG_PROC_CHILDREN`: orphans are then
+/// reaped, and not hunted.
+fn children() -> HashSet<i32> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+fn reap(pid: Pid) {
+    // Fails only if it is no child of ours any more.
+    let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+}
+
+/// Some child that has ended and is not reaped. (`rustix::process::waitid` does not say which one it found.)
+fn dead_child() -> Option<Pid> {
+    let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `found` is valid for writing a siginfo_t, of which all zeroes is a value; on success si_pid is the child's,
+    // or stays 0 when none has ended.
+    let pid = unsafe {
+        match libc::waitid(libc::P_ALL, 0, found.as_mut_ptr(), options) {
+            0 => found.assume_init().si_pid(),
+            _ => 0,
+        }
+    };
+    Pid::from_raw(pid)
+}

@@ -1,0 +1,153 @@
+//! How ranks and jobs end.
+
+use std::{fmt, process::ExitCode};
+
+use rustix::process::WaitIdStatus;
+
+/// How one rank ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// It exited by itself, with this code.
+    Exited(i32),
+    /// A signal, of this number, killed it.
+    Killed(i32),
+}
+
+/// A rank that ended badly, and not because the launcher told it to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Which.
+    pub rank: u32,
+    /// How.
+    pub end: End,
+}
+
+/// Why the launcher ended the job before the ranks did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// A rank failed, and the job aborts on failure.
+    Failure,
+    /// The launcher was sent this signal.
+    Signal(i32),
+    /// The job's time was up.
+    Timeout {
+        /// The ranks that were still running, sorted.
+        running: Vec<u32>,
+    },
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// The ranks that failed, in the order in which that was noticed.
+    pub failures: Vec<Failure>,
+    /// Why it was ended early, if it was.
+    pub stop: Option<Stop>,
+}
+
+impl Outcome {
+    /// What the job's program should exit with, as [`code`](Outcome::code) says.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    /// 0 if all went well; 124 after a timeout; 128 + its number after a signal to the launcher; otherwise the first
+    /// failed rank's code, which for a rank killed by a signal is 128 + its number.
+    pub fn code(&self) -> u8 {
+        match (&self.stop, self.failures.first()) {
+            (Some(Stop::Timeout { .. }), _) => 124,
+            (Some(Stop::Signal(number)), _) => End::Killed(*number).code(),
+            (_, Some(failure)) => failure.end.code(),
+            (_, None) => 0,
+        }
+    }
+}
+
+impl End {
+    pub(crate) fn new(status: &WaitIdStatus) -> End {
+        match (status.terminating_signal(), status.exit_status()) {
+            (Some(signal), _) => End::Killed(signal),
+            (None, code) => End::Exited(code.unwrap_or_default()),
+        }
+    }
+
+    /// Whether this is anything but an exit with code 0.
+    pub fn is_failure(self) -> bool {
+        self != End::Exited(0)
+    }
+
+    fn code(self) -> u8 {
+        // Both are below 256 by the system's definition.
+        match self {
+            End::Exited(code) => code as u8,
+            End::Killed(signal) => (128 + signal) as u8,
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exited(code) => write!(f, "exited with code {code}"),
+            End::Killed(signal) => write!(f, "killed by {}", SignalName(*signal)),
+        }
+    }
+}
+
+/// A signal's name, or its number if it has none that people know.
+pub(crate) struct SignalName(pub i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            libc::SIGHUP => "SIGHUP",
+            libc::SIGINT => "SIGINT",
+            libc::SIGQUIT => "SIGQUIT",
+            libc::SIGILL => "SIGILL",
+            libc::SIGTRAP => "SIGTRAP",
+            libc::SIGABRT => "SIGABRT",
+            libc::SIGBUS => "SIGBUS",
+            libc::SIGFPE => "SIGFPE",
+            libc::SIGKILL => "SIGKILL",
+            libc::SIGUSR1 => "SIGUSR1",
+            libc::SIGSEGV => "SIGSEGV",
+            libc::SIGUSR2 => "SIGUSR2",
+            libc::SIGPIPE => "SIGPIPE",
+            libc::SIGALRM => "SIGALRM",
+            libc::SIGTERM => "SIGTERM",
+            libc::SIGXCPU => "SIGXCPU",
+            libc::SIGXFSZ => "SIGXFSZ",
+            libc::SIGSYS => "SIGSYS",
+            number => return write!(f, "signal {number}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(failures: &[End], stop: Option<Stop>) -> Outcome {
+        let failures = failures.iter().map(|&end| Failure { rank: 0, end }).collect();
+        Outcome { failures, stop }
+    }
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        let segv = End::Killed(libc::SIGSEGV);
+        assert_eq!(outcome(&[], None).code(), 0);
+        assert_eq!(outcome(&[End::Exited(3), segv], Some(Stop::Failure)).code(), 3);
+        assert_eq!(outcome(&[segv, End::Exited(3)], None).code(), 139);
+        assert_eq!(outcome(&[segv], Some(Stop::Timeout { running: vec![1] })).code(), 124);
+        assert_eq!(outcome(&[segv], Some(Stop::Signal(libc::SIGINT))).code(), 130);
+    }
+
+    #[test]
+    fn ends_are_said_in_words() {
+        assert_eq!(End::Killed(libc::SIGSEGV).to_string(), "killed by SIGSEGV");
+        assert_eq!(End::Killed(40).to_string(), "killed by signal 40");
+        assert_eq!(End::Exited(3).to_string(), "exited with code 3");
+    }
+}

@@ -1,0 +1,204 @@
+//! The ranks as processes: started, signalled, reaped.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::{ChildStdin, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    process::{
+        Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group,
+        set_parent_process_death_signal, setrlimit, waitid,
+    },
+    thread::{CpuSet, sched_setaffinity},
+};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE};
+
+use crate::{
+    Bind, End, Job, LaunchError,
+    output::{Sink, Source},
+    signals::Mask,
+};
+
+/// How long killed ranks are waited for when a start has failed.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// The processes of the ranks. Each leads a process group of its own. Dropped, it kills and reaps what still runs.
+#[derive(Default)]
+pub(crate) struct Ranks {
+    /// By rank; `None` once it has been reaped.
+    pids: Vec<Option<Pid>>,
+}
+
+/// What the ranks are connected to.
+#[derive(Default)]
+pub(crate) struct Wires {
+    /// To the name service, by rank.
+    pub(crate) boot: Vec<UnixStream>,
+    /// What the ranks write, when it is to be tagged.
+    pub(crate) output: Vec<Source>,
+    /// Rank 0's standard input, when it is relayed.
+    pub(crate) input: Option<ChildStdin>,
+}
+
+/// How ranks are started beyond what the job says.
+pub(crate) struct Setting {
+    pub(crate) mask: Mask,
+    pub(crate) descriptors: Rlimit,
+    /// Whether this process reads the terminal on behalf of rank 0.
+    pub(crate) relay_input: bool,
+}
+
+impl Ranks {
+    /// Starts them all, or none: after an error those that had started are ended again.
+    pub(crate) fn start(job: &Job, setting: &Setting) -> Result<(Ranks, Wires), LaunchError> {
+        let cpus = cpus(job);
+        let (mut ranks, mut wires) = (Ranks::default(), Wires::default());
+        for rank in 0..job.ranks {
+            let cpu = cpus.get(rank as usize % cpus.len().max(1)).copied();
+            let pid =
+                start(job, setting, rank, cpu, &mut wires).map_err(|source| explain(job, rank, source))?;
+            ranks.pids.push(Some(pid));
+        }
+        Ok((ranks, wires))
+    }
+
+    /// The ranks that have not been reaped, sorted.
+    pub(crate) fn running(&self) -> Vec<u32> {
+        self.pids().map(|(rank, _)| rank).collect()
+    }
+
+    pub(crate) fn contains(&self, pid: Pid) -> bool {
+        self.pids().any(|(_, own)| own == pid)
+    }
+
+    /// Sends a signal to every running rank's group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        for (_, pid) in self.pids() {
+            // Not reaped, so the number is still its own. Fails for a group that changed its identity (setuid): the kernel
+            // forbids it, and rightly.
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    /// Reaps those that have ended and ends what is left of their groups.
+    pub(crate) fn reap(&mut self) -> Vec<(u32, End)> {
+        let mut ended = Vec::new();
+        for (rank, pid) in self.pids().collect::<Vec<_>>() {
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            // Looked at before it is reaped: as long as it is not, the group's number cannot go to somebody else.
+            let Ok(Some(status)) = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT) else { continue };
+            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = waitid(WaitId::Pid(pid), look);
+            self.pids[rank as usize] = None;
+            ended.push((rank, End::new(&status)));
+        }
+        ended
+    }
+
+    fn pids(&self) -> impl Iterator<Item = (u32, Pid)> + '_ {
+        (0u32..).zip(&self.pids).filter_map(|(rank, pid)| Some((rank, (*pid)?)))
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        let limit = Instant::now() + LAST_WAIT;
+        loop {
+            self.reap();
+            if self.running().is_empty() || Instant::now() >= limit {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The processors to bind to, in the ranks' order; none: no binding.
+fn cpus(job: &Job) -> Vec<usize> {
+    let usable = udeck_sys::usable_cpus();
+    match job.bind {
+        Bind::Core => usable,
+        Bind::Auto if usable.len() >= job.ranks as usize => usable,
+        Bind::Auto | Bind::None => Vec::new(),
+    }
+}
+
+fn start(job: &Job, setting: &Setting, rank: u32, cpu: Option<usize>, wires: &mut Wires) -> io::Result<Pid> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let relayed = rank == 0 && setting.relay_input;
+    let mut command = Command::new(&job.program);
+    command
+        .args(&job.args)
+        .envs(job.env.iter().map(|(name, value)| (name, value)))
+        .env(ENV_BOOT_FD, theirs.as_raw_fd().to_string())
+        .env(ENV_RANK, rank.to_string())
+        .env(ENV_SIZE, job.ranks.to_string())
+        .process_group(0)
+        .stdin(match rank {
+            0 if relayed => Stdio::piped(),
+            0 => Stdio::inherit(),
+            _ => Stdio::null(),
+        });
+    match cpu {
+        Some(cpu) => command.env(ENV_BIND, cpu.to_string()),
+        None => command.env_remove(ENV_BIND),
+    };
+    if job.tag_output {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    }
+    prepare_child(&mut command, setting, theirs, cpu);
+    let mut child = command.spawn()?;
+    wires.boot.push(ours);
+    wires.output.extend(child.stdout.take().map(|pipe| Source::new(rank, pipe.into(), Sink::Stdout)));
+    wires.output.extend(child.stderr.take().map(|pipe| Source::new(rank, pipe.into(), Sink::Stderr)));
+    wires.input = wires.input.take().or(child.stdin.take());
+    Ok(Pid::from_child(&child))
+}
+
+/// What only the child itself can do, between fork and exec. `boot` is its end of the connection; the command keeps it
+/// until it is dropped after the start.
+fn prepare_child(command: &mut Command, setting: &Setting, boot: UnixStream, cpu: Option<usize>) {
+    let parent = getpid();
+    let (mask, descriptors) = (setting.mask, setting.descriptors);
+    let cpus = cpu.map(|cpu| {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        set
+    });
+    let in_child = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(parent) {
+            // The launcher died before the line above: nobody would kill this rank.
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        mask.restore()?;
+        setrlimit(Resource::Nofile, descriptors)?;
+        fcntl_setfd(boot.as_fd(), FdFlags::empty())?;
+        match &cpus {
+            Some(cpus) => Ok(sched_setaffinity(None, cpus)?),
+            None => Ok(()),
+        }
+    };
+    // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock, as the child of a fork in a
+    // process that may have threads must not.
+    unsafe { command.pre_exec(in_child) };
+}
+
+fn explain(job: &Job, rank: u32, source: io::Error) -> LaunchError {
+    let program: OsString = job.program.clone();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => LaunchError::NotFound { program },
+        Some(libc::EACCES | libc::ENOEXEC) => LaunchError::NotExecutable { program, source },
+        _ => LaunchError::Spawn { rank, program, source },
+    }
+}

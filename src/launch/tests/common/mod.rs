@@ -1,0 +1,139 @@
+//! Running `deckrun` and looking at what it leaves.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far enough for a slow machine; nothing waits for it unless it fails.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// `deckrun` with these options, then `/bin/sh -c SCRIPT` as the program.
+pub fn sh(options: &[&str], script: &str) -> Command {
+    let mut command = deckrun(options);
+    command.args(["--", "/bin/sh", "-c", script]);
+    command
+}
+
+pub fn deckrun(options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deckrun"));
+    command.args(options).stdin(Stdio::null());
+    command
+}
+
+/// What it wrote and its exit code.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn of(mut command: Command) -> Ran {
+        Ran::from(command.output().unwrap())
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<_> = String::from_utf8_lossy(&self.stdout).lines().map(String::from).collect();
+        lines.sort();
+        lines
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ran { code: output.status.code(), stdout: output.stdout, stderr }
+    }
+}
+
+/// A job in progress, whose processes all carry a mark in their environment.
+pub struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    mark: String,
+}
+
+impl Running {
+    /// Started, and returned once `ranks` lines "ready" have come from it.
+    pub fn start(options: &[&str], script: &str, ranks: usize) -> Running {
+        static JOBS: AtomicU32 = AtomicU32::new(0);
+        let mark =
+            format!("DECKRUN_TEST_MARK={}.{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
+        let options = [options, &["--env", &mark]].concat();
+        let mut child = sh(&options, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        for _ in 0..ranks {
+            let mut line = String::new();
+            stdout.read_line(&mut line).unwrap();
+            assert!(line.ends_with("ready\n"), "{line:?}");
+        }
+        Running { child, stdout, mark }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until a line with this text comes on standard error.
+    pub fn says(&mut self, text: &str) {
+        let mut said = String::new();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        while !said.contains(text) {
+            let mut byte = [0];
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "never said {text:?}, but {said:?}");
+            said.push(byte[0].into());
+        }
+    }
+
+    /// Its outcome; what it had written before the last `ready` or `says` is not in it.
+    pub fn end(mut self) -> Ran {
+        let mut stdout = Vec::new();
+        self.stdout.read_to_end(&mut stdout).unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        Ran { stdout, ..Ran::from(output) }
+    }
+
+    /// Its exit code alone: what it left behind may hold its output open.
+    pub fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
+    /// The mark of this job's processes, for [`left`].
+    pub fn mark(&self) -> String {
+        self.mark.clone()
+    }
+}
+
+/// The living processes that carry this mark.
+pub fn left(mark: &str) -> Vec<String> {
+    let marked = |pid: &String| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    numbers.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(marked).collect()
+}
+
+/// Waits until no process carries this mark.
+pub fn wait_until_none_is_left(mark: &str) {
+    let limit = Instant::now() + LONG;
+    loop {
+        let left = left(mark);
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < limit, "processes {left:?} live on");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,123 @@
+//! Jobs of this very program: what `launch_self` starts, and what the ranks see of their launcher.
+//!
+//! Run bare, `main` launches itself once per scenario and checks the outcome; run as a rank, it plays its part.
+
+use std::{
+    env,
+    os::unix::process::ExitStatusExt,
+    process::Command,
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use deckrun::{Bind, End, Failure, Job, OnFailure, Outcome, launch_self};
+use rustix::process::{Signal, getpid, kill_process};
+use udeck_boot::{BootError, Client, ENV_BOOT_FD, Event, Record};
+
+const SCENARIO: &str = "DECKRUN_TEST_SCENARIO";
+const RANKS: u32 = 3;
+
+type Part = fn(&Client);
+
+/// What each rank does, and how the job must end. `Continue`, so that every rank's own checks count.
+const SCENARIOS: [(&str, Part, &[Failure]); 5] = [
+    ("ranks find each other", find_each_other, &[]),
+    (
+        "a crash is news with its signal's name",
+        crash,
+        &[Failure { rank: 2, end: End::Killed(libc::SIGKILL) }],
+    ),
+    ("an exit without goodbye is news and no failure", leave_in_silence, &[]),
+    ("a rank's children do not hold its connection", have_a_child, &[]),
+    ("a process joins once", join_twice, &[]),
+];
+
+fn main() {
+    if let Ok(name) = env::var(SCENARIO) {
+        let (_, play, _) = SCENARIOS.iter().find(|(known, ..)| *known == name).expect("a known scenario");
+        return play(&Client::from_env().unwrap().expect("a rank has a launcher"));
+    }
+    assert!(Client::from_env().unwrap().is_none(), "nobody has launched this process");
+    for (name, _, failures) in SCENARIOS {
+        let job = Job::new(RANKS).env(SCENARIO, name).bind(Bind::None).on_failure(OnFailure::Continue);
+        let outcome = launch_self(job.timeout(LONG)).unwrap().expect("this process is no rank");
+        assert_eq!(outcome, Outcome { failures: failures.to_vec(), stop: None }, "{name}");
+        println!("ok: {name}");
+    }
+}
+
+/// Far enough for a slow machine; nothing waits for it unless it fails.
+const LONG: Duration = Duration::from_secs(60);
+
+fn soon() -> Instant {
+    Instant::now() + LONG
+}
+
+/// The first event about another rank that this one hears.
+fn news(client: &Client) -> Event {
+    let (sender, receiver) = mpsc::channel();
+    client.on_event(Box::new(move |event| {
+        let _ = sender.send(event.clone());
+    }));
+    receiver.recv_timeout(LONG).expect("no event came")
+}
+
+fn find_each_other(client: &Client) {
+    assert!(launch_self(Job::new(2)).unwrap().is_none(), "a rank does not launch itself again");
+    let me = client.welcome().rank;
+    assert_eq!(env::var("DECK_RANK").unwrap(), me.to_string());
+    assert_eq!((client.welcome().size, env::var("DECK_SIZE").unwrap()), (RANKS, RANKS.to_string()));
+    client.register(&format!("box{me}"), &[me as u8], soon()).unwrap();
+    let next = (me + 1) % RANKS;
+    let found = client.lookup(&format!("box{next}"), true, soon()).unwrap();
+    assert_eq!(found, Record { owner: next, value: vec![next as u8] });
+    client.fence(soon()).unwrap();
+    client.done(soon()).unwrap();
+}
+
+fn crash(client: &Client) {
+    client.fence(soon()).unwrap();
+    if client.welcome().rank == 2 {
+        kill_process(getpid(), Signal::KILL).unwrap();
+        panic!("survived SIGKILL");
+    }
+    assert_eq!(news(client), Event::RankLost { rank: 2, how: "killed by SIGKILL".into() });
+    let broken = client.fence(soon());
+    assert!(matches!(&broken, Err(BootError::PeerLost { rank: 2, .. })), "{broken:?}");
+    stay_until_all_know(client);
+}
+
+fn leave_in_silence(client: &Client) {
+    client.fence(soon()).unwrap();
+    if client.welcome().rank == 2 {
+        return;
+    }
+    let how = "exited with code 0 without saying goodbye".into();
+    assert_eq!(news(client), Event::RankLost { rank: 2, how });
+    stay_until_all_know(client);
+}
+
+/// Ranks 0 and 1 must not end before the other one has heard of rank 2 first.
+fn stay_until_all_know(client: &Client) {
+    let me = client.welcome().rank;
+    client.put(&format!("knows{me}"), b"", soon()).unwrap();
+    client.get(&format!("knows{}", 1 - me), true, soon()).unwrap();
+    client.done(soon()).unwrap();
+}
+
+fn have_a_child(client: &Client) {
+    let descriptor = env::var(ENV_BOOT_FD).unwrap();
+    let script = format!("test ! -e /proc/self/fd/{descriptor}");
+    let status = Command::new("/bin/sh").args(["-c", &script]).status().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(0), None), "descriptor {descriptor} was inherited");
+    client.done(soon()).unwrap();
+}
+
+fn join_twice(client: &Client) {
+    let again = Client::from_env();
+    assert!(
+        matches!(&again, Err(BootError::BadDescriptor { why, .. }) if why.contains("already")),
+        "{again:?}"
+    );
+    client.done(soon()).unwrap();
+}

@@ -1,0 +1,186 @@
+//! What a NIC and a VI are like: abilities, limits, settings.
+
+use std::fmt;
+
+use crate::mem::Ptag;
+
+/// Abilities that not every transport has. Upper layers decide by these, never by a transport's name.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caps(u32);
+
+impl Caps {
+    /// RDMA write.
+    pub const RDMA_WRITE: Caps = Caps(1);
+    /// RDMA read.
+    pub const RDMA_READ: Caps = Caps(1 << 1);
+    /// The receiver can be given the sender's very buffer.
+    pub const HAND_OFF: Caps = Caps(1 << 2);
+    /// Unreliable delivery.
+    pub const UNRELIABLE: Caps = Caps(1 << 3);
+    /// Reliable delivery.
+    pub const RELIABLE_DELIVERY: Caps = Caps(1 << 4);
+    /// Reliable reception.
+    pub const RELIABLE_RECEPTION: Caps = Caps(1 << 5);
+
+    const NAMES: [(Caps, &'static str); 6] = [
+        (Caps::RDMA_WRITE, "rdma-write"),
+        (Caps::RDMA_READ, "rdma-read"),
+        (Caps::HAND_OFF, "hand-off"),
+        (Caps::UNRELIABLE, "unreliable-delivery"),
+        (Caps::RELIABLE_DELIVERY, "reliable-delivery"),
+        (Caps::RELIABLE_RECEPTION, "reliable-reception"),
+    ];
+
+    /// Whether all of `other` are here.
+    pub fn has(self, other: Caps) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// All of `self` but those of `other`.
+    #[must_use]
+    pub fn without(self, other: Caps) -> Caps {
+        Caps(self.0 & !other.0)
+    }
+}
+
+impl std::ops::BitOr for Caps {
+    type Output = Caps;
+    fn bitor(self, other: Caps) -> Caps {
+        Caps(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Caps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> =
+            Caps::NAMES.iter().filter(|(cap, _)| self.has(*cap)).map(|(_, name)| *name).collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(" | "))
+    }
+}
+
+impl fmt::Debug for Caps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Caps({self})")
+    }
+}
+
+/// VIA's three reliability levels (the guarantees are the specification's table).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reliability {
+    /// At most once, in any order, losses unnoticed.
+    Unreliable,
+    /// Exactly once, in order; a send is done when its data left the sender.
+    #[default]
+    Delivery,
+    /// Exactly once, in order; a send is done when its data arrived at the receiver.
+    Reception,
+}
+
+impl Reliability {
+    /// The ability a NIC needs for this level.
+    pub fn cap(self) -> Caps {
+        match self {
+            Reliability::Unreliable => Caps::UNRELIABLE,
+            Reliability::Delivery => Caps::RELIABLE_DELIVERY,
+            Reliability::Reception => Caps::RELIABLE_RECEPTION,
+        }
+    }
+}
+
+/// How a VI's receive queue gets its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Receive {
+    /// Into descriptors that the program posted, in order (VIA's way). A message that finds none is an error.
+    #[default]
+    Posted,
+    /// Lent by the transport where they lie, until dropped.
+    Lent,
+}
+
+/// What a NIC can do and where its limits are (VIA: `VIP_NIC_ATTRIBUTES`). Sizes in bytes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NicAttributes {
+    /// The device, e.g. `shm0`.
+    pub name: String,
+    /// Where peers reach it; opaque outside the transport.
+    pub address: Vec<u8>,
+    /// Abilities.
+    pub caps: Caps,
+    /// Longest discriminator a connection may be made by.
+    pub max_discriminator: usize,
+    /// Longest private data that travels with a connection request or its answer.
+    pub max_private_data: usize,
+    /// Descriptors that may be outstanding on one queue.
+    pub max_descriptors_per_queue: usize,
+    /// Segments in one descriptor.
+    pub max_segments: usize,
+    /// Largest message.
+    pub max_transfer: usize,
+    /// Largest message that travels inside the descriptor: copied when posted, done at once.
+    pub max_inline: usize,
+    /// Largest header that travels with a lent buffer.
+    pub max_head: usize,
+    /// Work queues that one completion queue can watch.
+    pub max_queues_per_cq: usize,
+    /// Windows that may be exposed at a time.
+    pub max_windows: usize,
+}
+
+impl NicAttributes {
+    /// Attributes of a device that can do nothing yet; transports fill in what they have.
+    pub fn new(name: impl Into<String>) -> Self {
+        NicAttributes {
+            name: name.into(),
+            address: Vec::new(),
+            caps: Caps::default(),
+            max_discriminator: 0,
+            max_private_data: 0,
+            max_descriptors_per_queue: 0,
+            max_segments: 0,
+            max_transfer: 0,
+            max_inline: 0,
+            max_head: 0,
+            max_queues_per_cq: 0,
+            max_windows: 0,
+        }
+    }
+}
+
+/// Settings of a VI (VIA: `VIP_VI_ATTRIBUTES`).
+#[derive(Clone, Copy, Debug)]
+pub struct ViAttributes {
+    /// Reliability level; both ends of a connection have the same.
+    pub reliability: Reliability,
+    /// How the receive queue gets its buffers.
+    pub receive: Receive,
+    /// Memory used with this VI carries the same tag.
+    pub ptag: Ptag,
+    /// Whether the peer may RDMA-write into windows of this VI's tag.
+    pub enable_rdma_write: bool,
+    /// Named by completion-queue entries; the program's own.
+    pub context: u64,
+}
+
+impl ViAttributes {
+    /// Reliable delivery, posted receives, no remote access.
+    pub fn new(ptag: Ptag) -> Self {
+        ViAttributes {
+            reliability: Reliability::Delivery,
+            receive: Receive::Posted,
+            ptag,
+            enable_rdma_write: false,
+            context: 0,
+        }
+    }
+}
+
+/// Where a connection is made: a host (a NIC's address) and a discriminator on it (VIA: `VIP_NET_ADDRESS`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NetAddress {
+    /// A NIC's [`NicAttributes::address`].
+    pub host: Vec<u8>,
+    /// Which listener there; compared by length and bytes.
+    pub discriminator: Vec<u8>,
+}

@@ -1,0 +1,166 @@
+//! Client/server connection (VIA: `VipConnectWait`, `VipConnectRequest`, `VipConnectAccept`, `VipConnectReject`).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::cq::CqHandle;
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+use crate::transport::{Hello, Incoming, Queues};
+use crate::vi::Vi;
+use udeck_sys::Deadline;
+
+/// A request that waits for an answer. Dropped unanswered, it is refused.
+pub struct Request {
+    incoming: Box<dyn Incoming>,
+}
+
+impl Request {
+    /// What the requester sent along.
+    pub fn private_data(&self) -> &[u8] {
+        &self.incoming.hello().private_data
+    }
+
+    /// Connects the requester to `vi`, which is idle. Arrivals are announced on `receive`, room to send on `send`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidReliability`] (the requester learns it too), [`Error::InvalidState`], or the transport's.
+    pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
+        vi.require_idle("accept")?;
+        if self.incoming.hello().reliability != vi.attributes().reliability {
+            self.incoming.reject("the VIs have different reliability levels");
+            return Err(Error::InvalidReliability);
+        }
+        let hello = vi.hello(private_data)?;
+        let queues = Queues { send: &send.0, receive: &receive.0, context: vi.attributes().context };
+        let port = self.incoming.accept(&hello, queues)?;
+        vi.connected(port);
+        Ok(())
+    }
+
+    /// Refuses.
+    pub fn reject(self, reason: &str) {
+        self.incoming.reject(reason);
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({} bytes of private data)", self.private_data().len())
+    }
+}
+
+/// Waits for connection requests at a discriminator. Dropping it ends that; later requests meet
+/// [`Error::NoMatch`].
+#[derive(Debug)]
+pub struct Listener {
+    nic: Nic,
+    discriminator: Vec<u8>,
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: Mutex<VecDeque<Request>>,
+    came: Condvar,
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} requests", self.requests.lock().len())
+    }
+}
+
+/// Requests that may wait for [`Listener::wait`]; further ones are refused.
+const MAX_WAITING: usize = 4096;
+
+impl Listener {
+    /// Listens; requests wait until [`Listener::wait`] takes them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] when the discriminator is taken or too long.
+    pub fn new(nic: &Nic, discriminator: &[u8]) -> Result<Self> {
+        let waiting = Arc::new(Waiting::default());
+        let queue = waiting.clone();
+        Self::listen(nic, discriminator, waiting, move |request| {
+            let mut requests = queue.requests.lock();
+            if requests.len() < MAX_WAITING {
+                requests.push_back(request);
+                queue.came.notify_one();
+            } else {
+                request.reject("too many connection requests are waiting");
+            }
+        })
+    }
+
+    /// Listens, and answers each request at once by `on_request`, on the transport's thread: it must not block.
+    /// [`Listener::wait`] then finds none.
+    ///
+    /// # Errors
+    /// As [`Listener::new`].
+    pub fn with_handler(
+        nic: &Nic,
+        discriminator: &[u8],
+        on_request: impl FnMut(Request) + Send + 'static,
+    ) -> Result<Self> {
+        Self::listen(nic, discriminator, Arc::default(), on_request)
+    }
+
+    fn listen(
+        nic: &Nic,
+        discriminator: &[u8],
+        waiting: Arc<Waiting>,
+        mut on_request: impl FnMut(Request) + Send + 'static,
+    ) -> Result<Self> {
+        let on_incoming = Box::new(move |incoming| on_request(Request { incoming }));
+        nic.device().listen(discriminator, on_incoming)?;
+        Ok(Listener { nic: nic.clone(), discriminator: discriminator.to_vec(), waiting })
+    }
+
+    /// The next request.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when none came in time.
+    pub fn wait(&self, deadline: Deadline) -> Result<Request> {
+        let start = Instant::now();
+        let mut requests = self.waiting.requests.lock();
+        loop {
+            if let Some(request) = requests.pop_front() {
+                return Ok(request);
+            }
+            if self.waiting.came.wait_until(&mut requests, deadline.instant()).timed_out()
+                && requests.is_empty()
+            {
+                let what =
+                    format!("a connection request at {:?}", String::from_utf8_lossy(&self.discriminator));
+                return Err(Error::Timeout { what, waited: start.elapsed() });
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.nic.device().unlisten(&self.discriminator);
+    }
+}
+
+impl Vi {
+    pub(crate) fn hello(&self, private_data: &[u8]) -> Result<Hello> {
+        let limit = self.nic().attributes().max_private_data;
+        if private_data.len() > limit {
+            let what = format!("{} bytes of private data, at most {limit} travel", private_data.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        let attributes = self.attributes();
+        Ok(Hello {
+            reliability: attributes.reliability,
+            writable_ptag: attributes.enable_rdma_write.then_some(attributes.ptag),
+            private_data: private_data.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! Descriptors: what a program posts to a work queue, and what it gets back.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
+
+/// A piece of registered memory to send from or receive into.
+#[derive(Debug)]
+pub struct Segment {
+    region: Region,
+    range: Range<usize>,
+}
+
+impl Segment {
+    /// `range` of `region`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] past the region's end.
+    pub fn new(region: Region, range: Range<usize>) -> Result<Self> {
+        if range.start > range.end || range.end > region.len() {
+            return Err(Error::InvalidParameter(format!(
+                "segment {range:?} of a region of {} bytes",
+                region.len()
+            )));
+        }
+        Ok(Segment { region, range })
+    }
+
+    /// The memory, back.
+    pub fn into_region(self) -> Region {
+        self.region
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.region[self.range.clone()]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.region[self.range.clone()]
+    }
+
+    /// Offset in the outbox arena, and length.
+    pub(crate) fn located(&self) -> (u64, usize) {
+        (self.region.block().offset() + self.range.start as u64, self.range.len())
+    }
+}
+
+impl From<Region> for Segment {
+    fn from(region: Region) -> Self {
+        let range = 0..region.len();
+        Segment { region, range }
+    }
+}
+
+/// A gather/scatter list with immediate data, and an address if it is RDMA (VIA: `VIP_DESCRIPTOR`).
+#[derive(Debug)]
+pub struct Descriptor {
+    segments: Vec<Segment>,
+    immediate: Option<u32>,
+    remote: Option<RemoteBuffer>,
+}
+
+impl Descriptor {
+    /// A send, or a receive: which one, the queue decides that it is posted to.
+    pub fn new(segments: impl IntoIterator<Item = impl Into<Segment>>) -> Self {
+        Descriptor { segments: segments.into_iter().map(Into::into).collect(), immediate: None, remote: None }
+    }
+
+    /// An RDMA write to `remote`.
+    pub fn rdma_write(segments: impl IntoIterator<Item = impl Into<Segment>>, remote: RemoteBuffer) -> Self {
+        Descriptor { remote: Some(remote), ..Descriptor::new(segments) }
+    }
+
+    /// With immediate data for the receiver's descriptor.
+    #[must_use]
+    pub fn immediate(mut self, data: u32) -> Self {
+        self.immediate = Some(data);
+        self
+    }
+
+    /// The segments, back.
+    pub fn into_segments(self) -> Vec<Segment> {
+        self.segments
+    }
+
+    /// The segments.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Bytes of all segments.
+    pub fn len(&self) -> usize {
+        self.segments.iter().map(|s| s.range.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn immediate_data(&self) -> Option<u32> {
+        self.immediate
+    }
+
+    pub(crate) fn remote(&self) -> Option<RemoteBuffer> {
+        self.remote
+    }
+
+    pub(crate) fn check_tags(&self, ptag: Ptag) -> Result {
+        if self.segments.iter().all(|s| s.region.ptag() == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
+    }
+
+    /// Copies `from`'s pieces into the segments, as far as they reach. Returns the bytes that did not fit.
+    fn scatter<'a>(&mut self, from: impl Iterator<Item = &'a [u8]>) -> usize {
+        let mut room = self.segments.iter_mut().map(Segment::bytes_mut);
+        let mut current: &mut [u8] = &mut [];
+        let mut left_over = 0;
+        for mut piece in from {
+            while !piece.is_empty() {
+                if current.is_empty() {
+                    match room.next() {
+                        Some(next) => current = next,
+                        None => {
+                            left_over += piece.len();
+                            break;
+                        }
+                    }
+                    continue;
+                }
+                let n = piece.len().min(current.len());
+                let (now, later) = current.split_at_mut(n);
+                now.copy_from_slice(&piece[..n]);
+                (current, piece) = (later, &piece[n..]);
+            }
+        }
+        left_over
+    }
+}
+
+/// How a descriptor ended (VIA: the status bits of the control segment).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// Done.
+    Done,
+    /// The message was longer than the descriptor's segments; what fitted is there.
+    LengthError,
+    /// The peer had no descriptor posted for it, or one too short.
+    RemoteDescriptorError,
+    /// The peer does not allow RDMA to that place.
+    RdmaProtectionError,
+    /// The connection was lost under it.
+    TransportError,
+    /// Flushed by a disconnect or an earlier error.
+    Flushed,
+}
+
+/// A descriptor's end.
+#[derive(Debug)]
+pub struct Completion {
+    /// How.
+    pub status: Status,
+    /// Bytes sent, received or written.
+    pub length: usize,
+    /// Immediate data that came with it (receives only).
+    pub immediate: Option<u32>,
+    /// The descriptor, back; `Err(id)` when it was posted raw.
+    pub descriptor: std::result::Result<Descriptor, u64>,
+}
+
+/// The id under which a raw descriptor is reported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawId(pub u64);
+
+/// Where an arrival goes.
+#[derive(Debug)]
+pub(crate) enum ReceiveInto {
+    Descriptor(Descriptor),
+    Raw { segments: Vec<RawSegment>, id: RawId },
+}
+
+impl ReceiveInto {
+    /// Puts the pieces in place. Returns the bytes that did not fit.
+    pub fn fill<'a>(&mut self, from: impl Iterator<Item = &'a [u8]>) -> usize {
+        match self {
+            ReceiveInto::Descriptor(descriptor) => descriptor.scatter(from),
+            ReceiveInto::Raw { segments, .. } => crate::mem::scatter_raw(segments, from),
+        }
+    }
+
+    pub fn complete(self, status: Status, length: usize, immediate: Option<u32>) -> Completion {
+        let descriptor = match self {
+            ReceiveInto::Descriptor(descriptor) => Ok(descriptor),
+            ReceiveInto::Raw { id, .. } => Err(id.0),
+        };
+        Completion { status, length, immediate, descriptor }
+    }
+}

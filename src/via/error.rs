@@ -1,0 +1,117 @@
+//! What can go wrong with VI operations. Descriptors that were accepted report by [`crate::Status`] instead.
+
+use std::io;
+use std::time::Duration;
+
+use crate::Caps;
+use crate::vi::State;
+
+/// Result of a VI operation.
+pub type Result<T = (), E = Error> = std::result::Result<T, E>;
+
+/// A VI operation that was not carried out. VIA's return code in brackets.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The NIC lacks an ability. \[none in VIA\]
+    #[error("{what} needs {needed}, and this NIC has {have}")]
+    Unsupported {
+        /// What was asked.
+        what: &'static str,
+        /// The missing ability.
+        needed: Caps,
+        /// What there is.
+        have: Caps,
+    },
+    /// The VI is not in a state that allows this. \[INVALID_STATE\]
+    #[error("{what}: the VI is {state:?}")]
+    InvalidState {
+        /// What was asked.
+        what: &'static str,
+        /// The state it is in.
+        state: State,
+    },
+    /// A descriptor, size or name that can never work. \[INVALID_PARAMETER, DESCRIPTOR_ERROR\]
+    #[error("{0}")]
+    InvalidParameter(String),
+    /// Memory and VI have different protection tags. \[INVALID_PTAG\]
+    #[error("the memory's protection tag is not the VI's")]
+    InvalidPtag,
+    /// The two VIs have different reliability levels. \[INVALID_RELIABILITY_LEVEL\]
+    #[error("the peer's VI has another reliability level")]
+    InvalidReliability,
+    /// A queue, table or arena is full; more may fit later. \[ERROR_RESOURCE\]
+    #[error("{what} is full ({bound})")]
+    Full {
+        /// What is full.
+        what: &'static str,
+        /// Its bound, in words.
+        bound: String,
+    },
+    /// No memory left. \[ERROR_RESOURCE\]
+    #[error("no room for {asked} bytes in the {arena} arena: {used} of {limit} bytes are in use; {remedy}")]
+    NoMemory {
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes in use.
+        used: usize,
+        /// The arena's bound.
+        limit: usize,
+        /// Which arena.
+        arena: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The deadline passed. \[TIMEOUT\]
+    #[error("{what}: nothing within {waited:?}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// Nobody listens at the discriminator. \[NO_MATCH\]
+    #[error("nobody listens at discriminator {0:?} there")]
+    NoMatch(String),
+    /// The peer refused the connection. \[REJECT\]
+    #[error("the peer refused the connection: {0}")]
+    Rejected(String),
+    /// The peer closed the connection in order.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The peer died or broke the protocol; the VI is in the Error state.
+    #[error("the connection is lost: {0}")]
+    Lost(String),
+    /// RDMA outside what the peer exposed. \[RDMA protection error\]
+    #[error(
+        "the remote memory is not exposed for this access (handle {handle:#010x}, {len} bytes at {offset})"
+    )]
+    RdmaProtection {
+        /// The handle used.
+        handle: u32,
+        /// Offset in the window.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// An operating system error with what was tried.
+    pub fn os(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Error::Os { what: what.into(), source: source.into() }
+    }
+
+    /// Whether the connection is over.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Error::Closed | Error::Lost(_))
+    }
+}

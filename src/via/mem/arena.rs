@@ -1,0 +1,500 @@
+//! Arenas: registered memory handed out in blocks.
+//!
+//! Blocks of up to 4 MiB come in size classes and are kept, most recently used first, when they are freed: the
+//! usual allocation is a pop from a short list, of memory that is in the cache. Larger ones go to and from the
+//! span allocator (`offset-allocator`) directly. Memory is committed by chunks on first use and never given back
+//! to the kernel on the fast path.
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+
+use offset_allocator::{Allocation, Allocator};
+use parking_lot::Mutex;
+use udeck_sys::segment::CHUNK;
+
+use crate::error::{Error, Result};
+
+/// Alignment and granularity of blocks: a cache line.
+pub(crate) const LINE: usize = 64;
+/// Blocks larger than this are not kept for reuse.
+const LARGEST_CLASS: usize = 4 << 20;
+/// Live and kept blocks together; the span allocator's table is allocated for this many.
+const MAX_BLOCKS: u32 = 1 << 15;
+
+/// The memory behind an arena.
+///
+/// # Safety
+/// `base` is valid for reads and writes of `len` bytes, 64-byte aligned, zero-initialised, for as long as the
+/// object lives; nobody else in this process writes there.
+#[allow(clippy::len_without_is_empty, reason = "an arena without memory is not made")]
+pub unsafe trait Backing: Send + Sync {
+    /// Start of the memory.
+    fn base(&self) -> NonNull<u8>;
+    /// Bytes of address space.
+    fn len(&self) -> usize;
+    /// Takes memory for a range, before its first use.
+    ///
+    /// # Errors
+    /// The kernel's, when there is none left.
+    fn commit(&self, offset: usize, len: usize) -> io::Result<()>;
+}
+
+/// What a new block contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Zeros.
+    Zero,
+    /// Whatever this process last left there.
+    Keep,
+}
+
+/// A snapshot of an arena's books, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaUse {
+    /// In blocks that somebody holds.
+    pub used: usize,
+    /// Blocks that somebody holds.
+    pub blocks: usize,
+    /// Taken from the kernel.
+    pub committed: usize,
+    /// The arena's bound.
+    pub limit: usize,
+}
+
+/// Registered memory, handed out in [`Block`]s. Blocks may outlive the arena: its memory goes with the last.
+pub struct Arena {
+    inner: NonNull<Inner>,
+}
+
+// SAFETY: `Inner`'s mutable state is behind a mutex; its backing is `Send + Sync`.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+struct Inner {
+    name: &'static str,
+    remedy: &'static str,
+    peers_write: bool,
+    backing: Box<dyn Backing>,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    spans: Allocator<u32>,
+    /// Per chunk: whether its memory was taken from the kernel.
+    committed: Vec<bool>,
+    /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
+    #[allow(clippy::vec_box, reason = "blocks point at their records")]
+    kept: Vec<Vec<Box<Record>>>,
+    used: usize,
+    blocks: usize,
+    /// The `Arena` itself is gone.
+    closed: bool,
+}
+
+/// Private notes on one block. At a stable address while the block lives.
+struct Record {
+    inner: NonNull<Inner>,
+    base: NonNull<u8>,
+    offset: u64,
+    capacity: usize,
+    class: Option<usize>,
+    span: Allocation<u32>,
+    len: usize,
+    notes: [u32; 2],
+}
+
+impl Arena {
+    /// An arena over `backing`. `name` and `remedy` are for error texts. `peers_write`: this is landing memory, no
+    /// slices of it exist.
+    pub fn new(
+        name: &'static str,
+        remedy: &'static str,
+        peers_write: bool,
+        backing: Box<dyn Backing>,
+    ) -> Self {
+        let lines = u32::try_from(backing.len() / LINE).unwrap_or(u32::MAX);
+        let books = Books {
+            spans: Allocator::with_max_allocs(lines, MAX_BLOCKS),
+            committed: vec![false; backing.len().div_ceil(CHUNK)],
+            kept: (0..=class_of(LARGEST_CLASS)).map(|_| Vec::new()).collect(),
+            used: 0,
+            blocks: 0,
+            closed: false,
+        };
+        let inner = Box::new(Inner { name, remedy, peers_write, backing, books: Mutex::new(books) });
+        Arena { inner: NonNull::from(Box::leak(inner)) }
+    }
+
+    fn inner(&self) -> &Inner {
+        // SAFETY: freed only after this handle is dropped (`closed`).
+        unsafe { self.inner.as_ref() }
+    }
+
+    /// A block of `len` bytes (its length is set to that).
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when the arena, or the machine, has none left.
+    ///
+    /// # Panics
+    /// On a landing arena, whose memory has no slices.
+    pub fn block(&self, len: usize, fill: Fill) -> Result<Block> {
+        assert!(!self.inner().peers_write, "landing memory has no private blocks");
+        let mut block = self.raw(len)?;
+        if fill == Fill::Zero {
+            block.bytes_mut().fill(0);
+        }
+        Ok(block)
+    }
+
+    /// A block that peers may come to write; for [`super::Window`], which never makes a slice of it.
+    pub(super) fn raw(&self, len: usize) -> Result<Block> {
+        let inner = self.inner();
+        let mut books = inner.books.lock();
+        let class = (len <= LARGEST_CLASS).then(|| class_of(len));
+        let kept = class.and_then(|class| books.kept[class].pop());
+        let mut record = match kept {
+            Some(record) => record,
+            None => inner.carve(self.inner, &mut books, len, class)?,
+        };
+        record.len = len;
+        record.notes = [0; 2];
+        books.used += record.capacity;
+        books.blocks += 1;
+        drop(books);
+        Ok(Block { record: NonNull::from(Box::leak(record)) })
+    }
+
+    /// Where `[address, address + len)` lies in this arena, if it does.
+    pub(super) fn offset_of(&self, address: NonNull<u8>, len: usize) -> Option<u64> {
+        let backing = &self.inner().backing;
+        let offset = address.addr().get().checked_sub(backing.base().addr().get())?;
+        (offset.checked_add(len)? <= backing.len()).then_some(offset as u64)
+    }
+
+    /// The books.
+    pub fn usage(&self) -> ArenaUse {
+        let inner = self.inner();
+        let books = inner.books.lock();
+        let committed = books.committed.iter().filter(|c| **c).count() * CHUNK;
+        ArenaUse { used: books.used, blocks: books.blocks, committed, limit: inner.backing.len() }
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({}, {:?})", self.inner().name, self.usage())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let mut books = self.inner().books.lock();
+        books.closed = true;
+        let last = books.blocks == 0;
+        drop(books);
+        if last {
+            // SAFETY: no block is left, and this was the only handle.
+            drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
+        }
+    }
+}
+
+impl Inner {
+    /// A block of fresh memory; gives kept blocks back to the span allocator when there is no room otherwise.
+    #[cold]
+    fn carve(
+        &self,
+        this: NonNull<Inner>,
+        books: &mut Books,
+        len: usize,
+        class: Option<usize>,
+    ) -> Result<Box<Record>> {
+        let capacity = class.map_or(len.div_ceil(LINE) * LINE, class_size);
+        let no_memory = |books: &Books| Error::NoMemory {
+            asked: len,
+            used: books.used,
+            limit: self.backing.len(),
+            arena: self.name,
+            remedy: self.remedy,
+        };
+        let Ok(lines) = u32::try_from(capacity / LINE) else { return Err(no_memory(books)) };
+        let span = match books.spans.allocate(lines) {
+            Some(span) => span,
+            None => {
+                books.forget_kept();
+                books.spans.allocate(lines).ok_or_else(|| no_memory(books))?
+            }
+        };
+        let offset = span.offset as usize * LINE;
+        if let Err(source) = self.commit(books, offset, capacity) {
+            books.spans.free(span);
+            return Err(Error::os(format!("taking memory for the {} arena", self.name), source));
+        }
+        // SAFETY: the span lies inside the backing.
+        let base = unsafe { self.backing.base().add(offset) };
+        Ok(Box::new(Record {
+            inner: this,
+            base,
+            offset: offset as u64,
+            capacity,
+            class,
+            span,
+            len,
+            notes: [0; 2],
+        }))
+    }
+
+    fn commit(&self, books: &mut Books, offset: usize, len: usize) -> io::Result<()> {
+        for chunk in offset / CHUNK..(offset + len).div_ceil(CHUNK) {
+            if !books.committed[chunk] {
+                self.backing.commit(chunk * CHUNK, CHUNK.min(self.backing.len() - chunk * CHUNK))?;
+                books.committed[chunk] = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a block back. Returns whether the arena is gone and this was its last block.
+    fn take_back(&self, record: Box<Record>) -> bool {
+        let mut books = self.books.lock();
+        books.used -= record.capacity;
+        books.blocks -= 1;
+        match record.class {
+            Some(class) => books.kept[class].push(record),
+            None => books.spans.free(record.span),
+        }
+        books.closed && books.blocks == 0
+    }
+}
+
+impl Books {
+    fn forget_kept(&mut self) {
+        for class in &mut self.kept {
+            for record in class.drain(..) {
+                self.spans.free(record.span);
+            }
+        }
+    }
+}
+
+/// Classes: 64, 96, 128, 192, 256, 384 … bytes: at most a third is wasted.
+fn class_of(len: usize) -> usize {
+    let lines = len.div_ceil(LINE).max(1);
+    let log = lines.ilog2() as usize;
+    let power = 1usize << log;
+    2 * log + usize::from(lines > power) + usize::from(lines > power + power / 2)
+}
+
+fn class_size(class: usize) -> usize {
+    let power = 1usize << (class / 2);
+    let lines = if class.is_multiple_of(2) { power } else { power + power.div_ceil(2) };
+    lines * LINE
+}
+
+/// A piece of an outbox arena, owned: 64-byte aligned, readable by peers once it is posted, written by us alone.
+///
+/// A handle of 8 bytes. Freed when dropped.
+pub struct Block {
+    record: NonNull<Record>,
+}
+
+// SAFETY: a block owns its bytes and its record; the arena it returns to is thread-safe.
+unsafe impl Send for Block {}
+// SAFETY: `&Block` only reads.
+unsafe impl Sync for Block {}
+
+impl Block {
+    #[inline]
+    fn record(&self) -> &Record {
+        // SAFETY: the record lives as long as the block, which owns it.
+        unsafe { self.record.as_ref() }
+    }
+
+    #[inline]
+    fn record_mut(&mut self) -> &mut Record {
+        // SAFETY: as above, and `&mut self` makes it exclusive.
+        unsafe { self.record.as_mut() }
+    }
+
+    /// Bytes that it holds.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.record().len
+    }
+
+    /// Whether it holds none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that it could hold.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.record().capacity
+    }
+
+    /// Sets the number of bytes that it holds. Bytes beyond the old length are what this process last left there.
+    ///
+    /// # Panics
+    /// Beyond the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "length {len} beyond the capacity {}", self.capacity());
+        self.record_mut().len = len;
+    }
+
+    /// Two words for the layer above; zero in a new block. They do not travel.
+    #[inline]
+    pub fn notes(&self) -> [u32; 2] {
+        self.record().notes
+    }
+
+    /// Sets [`Block::notes`].
+    #[inline]
+    pub fn set_notes(&mut self, notes: [u32; 2]) {
+        self.record_mut().notes = notes;
+    }
+
+    /// Where it lies in its arena.
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        self.record().offset
+    }
+
+    /// The bytes that it holds.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        let record = self.record();
+        // SAFETY: the block owns `[base, base + capacity)` of its arena, always initialised (zeroed by the
+        // kernel, written by us); peers can only read it.
+        unsafe { std::slice::from_raw_parts(record.base.as_ptr(), record.len) }
+    }
+
+    /// The bytes that it holds.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let record = self.record_mut();
+        // SAFETY: as in `bytes`, and exclusive.
+        unsafe { std::slice::from_raw_parts_mut(record.base.as_ptr(), record.len) }
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.record().base
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({} of {} bytes at {})", self.len(), self.capacity(), self.offset())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let inner = self.record().inner;
+        // SAFETY: the block owns its record, made by `Box::leak`.
+        let record = unsafe { Box::from_raw(self.record.as_ptr()) };
+        // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
+        let last = unsafe { inner.as_ref() }.take_back(record);
+        if last {
+            // SAFETY: the arena's handle is gone and no other block is left.
+            drop(unsafe { Box::from_raw(inner.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Heap(Vec<[u64; 8]>);
+    // SAFETY: heap memory of our own; 8-byte alignment suffices for these tests, which ask no more.
+    unsafe impl Backing for Heap {
+        fn base(&self) -> NonNull<u8> {
+            NonNull::from(&self.0[..]).cast()
+        }
+        fn len(&self) -> usize {
+            self.0.len() * LINE
+        }
+        fn commit(&self, _: usize, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn arena(lines: usize) -> Arena {
+        Arena::new("test", "free something", false, Box::new(Heap(vec![[0; 8]; lines])))
+    }
+
+    #[test]
+    fn classes_hold_what_they_promise() {
+        for len in (0..10_000).chain([1 << 20, (1 << 20) + 1, LARGEST_CLASS]) {
+            let class = class_of(len);
+            let size = class_size(class);
+            assert!(size >= len && size.is_multiple_of(LINE), "{len}: class {class} of {size}");
+            assert!(
+                size <= LINE.max(len.div_ceil(LINE) * LINE * 3 / 2),
+                "{len}: {size} wastes more than half"
+            );
+        }
+    }
+
+    #[test]
+    fn blocks_outlive_the_arena() {
+        let arena = arena(64);
+        let mut block = arena.block(100, Fill::Zero).unwrap();
+        drop(arena);
+        block.bytes_mut().fill(7);
+        assert!(block.bytes().iter().all(|&b| b == 7));
+    }
+
+    #[test]
+    fn recycled_memory_is_zeroed_when_asked() {
+        let arena = arena(64);
+        let mut block = arena.block(64, Fill::Zero).unwrap();
+        block.bytes_mut().fill(9);
+        let offset = block.offset();
+        drop(block);
+        let kept = arena.block(64, Fill::Keep).unwrap();
+        assert_eq!((kept.offset(), kept.bytes()[0]), (offset, 9), "the most recent block comes back first");
+        drop(kept);
+        assert!(arena.block(64, Fill::Zero).unwrap().bytes().iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn a_full_arena_says_so_and_recovers() {
+        let arena = arena(16);
+        let error = arena.block(17 * LINE, Fill::Zero).unwrap_err();
+        assert!(error.to_string().contains("no room for 1088 bytes in the test arena"), "{error}");
+        let small: Vec<_> = std::iter::from_fn(|| arena.block(1, Fill::Zero).ok()).collect();
+        assert_eq!(small.len(), 16);
+        drop(small);
+        assert_eq!(arena.usage().used, 0);
+        arena.block(16 * LINE, Fill::Zero).expect("kept blocks make room for a large one");
+    }
+
+    proptest! {
+        /// Blocks never overlap, whatever the order of allocation and release, and the books balance.
+        #[test]
+        fn prop_blocks_are_disjoint(steps in prop::collection::vec((0usize..5000, any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
+            let arena = arena(2048);
+            let mut live: Vec<Block> = Vec::new();
+            for (len, free, which) in steps {
+                if free && !live.is_empty() {
+                    live.swap_remove(which.index(live.len()));
+                } else if let Ok(block) = arena.block(len, Fill::Keep) {
+                    let range = |b: &Block| b.offset()..b.offset() + b.capacity() as u64;
+                    for other in &live {
+                        prop_assert!(range(&block).end <= range(other).start || range(other).end <= range(&block).start);
+                    }
+                    live.push(block);
+                }
+                let usage = arena.usage();
+                prop_assert_eq!(usage.blocks, live.len());
+                prop_assert_eq!(usage.used, live.iter().map(Block::capacity).sum::<usize>());
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A peer's memory that we may read for a while.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Most pieces that one lent message may consist of.
+const MAX_PARTS: usize = 3;
+
+/// Keeps lent memory mapped, and is told when its reader is done.
+pub trait Lender: Send + Sync {
+    /// The reader of `token` is done.
+    fn give_back(&self, token: u16);
+}
+
+/// A message in its sender's memory, ours to read until dropped. Dropping it sends the buffer home.
+pub struct Lent {
+    parts: [(NonNull<u8>, usize); MAX_PARTS],
+    count: usize,
+    lender: Arc<dyn Lender>,
+    token: u16,
+}
+
+// SAFETY: read-only memory, and a lender that is `Send + Sync`.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// Most pieces that one lent message may consist of.
+    pub const MAX_PARTS: usize = MAX_PARTS;
+
+    /// Memory of a peer.
+    ///
+    /// # Safety
+    /// Until `lender.give_back(token)` is called, and at least while `lender` lives, each part is mapped and
+    /// readable, and nobody writes it (SAFETY.md: an admitted peer is trusted not to write what it gave away).
+    pub unsafe fn new(parts: &[(NonNull<u8>, usize)], lender: Arc<dyn Lender>, token: u16) -> Self {
+        assert!(parts.len() <= MAX_PARTS);
+        let mut all = [(NonNull::dangling(), 0); MAX_PARTS];
+        all[..parts.len()].copy_from_slice(parts);
+        Lent { parts: all, count: parts.len(), lender, token }
+    }
+
+    /// The pieces, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        // SAFETY: mapped, readable and unwritten while `self` lives, as `new` was promised.
+        self.parts[..self.count]
+            .iter()
+            .map(|&(at, len)| unsafe { std::slice::from_raw_parts(at.as_ptr(), len) })
+    }
+
+    /// The message, when it is in one piece (hand-offs always are).
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.parts().next().unwrap_or_default()
+    }
+
+    /// Bytes of all pieces together.
+    pub fn len(&self) -> usize {
+        self.parts[..self.count].iter().map(|&(_, len)| len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.lender.give_back(self.token);
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({} bytes, token {})", self.len(), self.token)
+    }
+}
+
+/// A private copy of a peer's bytes, 64-byte aligned, that looks like a [`Lent`] message: for receivers that hold
+/// too much of a sender's memory, or that do not trust it.
+pub struct PrivateCopy {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
+
+impl PrivateCopy {
+    /// Copies `len` bytes at `from`.
+    ///
+    /// # Safety
+    /// `from` is mapped and readable for `len` bytes (a peer may be writing there).
+    pub unsafe fn take(from: NonNull<u8>, len: usize) -> Lent {
+        let mut copy = PrivateCopy { lines: vec![Line([0; 64]); len.div_ceil(64)] };
+        let at = NonNull::from(copy.lines.as_mut_slice()).cast::<u8>();
+        // SAFETY: the vector holds at least `len` bytes, ours alone.
+        let to = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
+        // SAFETY: as the caller promises; fresh memory does not overlap.
+        unsafe { udeck_sys::copy_in(to, from) };
+        // SAFETY: the lines live in the lender, at a stable address, and nobody writes them any more.
+        unsafe { Lent::new(&[(at, len)], Arc::new(copy), 0) }
+    }
+}
+
+impl Lender for PrivateCopy {
+    fn give_back(&self, _: u16) {}
+}
+
+impl fmt::Debug for PrivateCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateCopy({} lines)", self.lines.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_copies_are_aligned_and_equal() {
+        for len in [0usize, 1, 63, 64, 65, 1000] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            // SAFETY: `bytes` is readable for its length.
+            let copy = unsafe { PrivateCopy::take(NonNull::from(&bytes[..]).cast(), len) };
+            assert_eq!(copy.bytes(), bytes);
+            assert!(len == 0 || copy.bytes().as_ptr().addr().is_multiple_of(64));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Registered memory as VIA's programs see it.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::arena::{Block, Fill};
+use super::{MemHandle, Ptag, RemoteBuffer};
+use crate::error::{Error, Result};
+use crate::transport::Device;
+use udeck_sys::Deadline;
+
+/// Registered memory that only we touch: send from it, receive into it. Posting moves it; the completion gives
+/// it back.
+#[derive(Debug)]
+pub struct Region {
+    block: Block,
+    ptag: Ptag,
+}
+
+impl Region {
+    pub(crate) fn new(device: &dyn Device, len: usize, ptag: Ptag) -> Result<Self> {
+        Ok(Region { block: device.outbox().block(len, Fill::Zero)?, ptag })
+    }
+
+    /// The tag it carries.
+    pub fn ptag(&self) -> Ptag {
+        self.ptag
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.block.bytes()
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.block.bytes_mut()
+    }
+}
+
+/// Registered memory that peers may write by RDMA, at any moment: so there is no slice of it, only copies.
+pub struct Window {
+    /// `None` only while it is taken apart.
+    block: Option<Block>,
+    device: Arc<dyn Device>,
+    handle: MemHandle,
+}
+
+impl Window {
+    pub(crate) fn new(device: Arc<dyn Device>, len: usize, ptag: Ptag) -> Result<Self> {
+        let block = device.landing().raw(len)?;
+        let handle = device.expose(block.offset(), len, ptag)?;
+        Ok(Window { block: Some(block), device, handle })
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("present until taken apart")
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.block().len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What a peer needs to write here.
+    pub fn remote(&self) -> RemoteBuffer {
+        RemoteBuffer { handle: self.handle, offset: 0, len: self.len() }
+    }
+
+    /// Copies `to.len()` bytes out, as they are at this moment.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] past the end.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        if offset.checked_add(to.len()).is_none_or(|end| end > self.len()) {
+            let what = format!("reading {} bytes at {offset} of a window of {}", to.len(), self.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        // SAFETY: within the block, which we own; peers may be writing, which `copy_in` allows for.
+        unsafe { udeck_sys::copy_in(to, self.block().base().add(offset)) };
+        Ok(())
+    }
+
+    /// Stops new writes, waits until none is under way, and gives the memory as a plain slice.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when a peer is still writing at the deadline: the memory is then leaked on purpose.
+    pub fn revoke(mut self, deadline: Deadline) -> Result<Settled> {
+        let block = self.block.take().expect("present until taken apart");
+        match self.device.conceal(self.handle, deadline) {
+            Ok(()) => Ok(Settled { block }),
+            Err(error) => {
+                // A peer may still write there: memory that is never handed out again cannot be spoilt.
+                std::mem::forget(block);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // Without a deadline to spend: leaked if a peer is writing at this very moment.
+        if let Some(block) = self.block.take()
+            && self.device.conceal(self.handle, Deadline::now()).is_err()
+        {
+            std::mem::forget(block);
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({:?}, {:?})", self.block, self.handle)
+    }
+}
+
+/// Memory that peers wrote and no longer may: readable where it lies.
+#[derive(Debug)]
+pub struct Settled {
+    block: Block,
+}
+
+impl Deref for Settled {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.block.bytes()
+    }
+}

@@ -1,0 +1,296 @@
+//! The contract between the VI layer and a transport.
+//!
+//! A transport provides a [`Device`] (an opened NIC), from it [`Waiter`]s (what a completion queue is made of)
+//! and connected [`Port`]s (the two work queues of one VI). The VI layer adds what is the same everywhere:
+//! states, descriptors, protection tags, completions.
+//!
+//! Threads: a `Device` is used from any thread. A `Port` and a `Waiter` belong to one thread at a time
+//! (`&mut`), different ports to different threads. [`Notifier`]s may be attached from any thread.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::error::Result;
+use crate::mem::{Arena, Block, Lent, MemHandle, Ptag, RemoteBuffer};
+use udeck_sys::Deadline;
+
+/// An opened NIC.
+pub trait Device: Send + Sync + Debug {
+    /// What it can do.
+    fn attributes(&self) -> &NicAttributes;
+    /// Memory that messages are sent from: only we write it.
+    fn outbox(&self) -> &Arc<Arena>;
+    /// Memory that peers' RDMA writes go to.
+    fn landing(&self) -> &Arc<Arena>;
+    /// Lets peers write `[offset, offset + len)` of the landing arena over VIs of tag `ptag`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Full`] when the table of windows is full.
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle>;
+    /// Takes [`Device::expose`] back, and waits until no peer is in the middle of a write. New writes fail from
+    /// the moment of the call.
+    ///
+    /// # Errors
+    /// [`crate::Error::Timeout`] when a write is still under way at the deadline.
+    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result;
+    /// What a completion queue is made of.
+    ///
+    /// # Errors
+    /// [`crate::Error::Full`] when there are no more.
+    fn waiter(&self) -> Result<Box<dyn Waiter>>;
+    /// Calls `on_request` for each connection request at `discriminator`, on the transport's own thread; it
+    /// must not block.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidParameter`] when the discriminator is taken or too long.
+    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result;
+    /// Ends [`Device::listen`]; requests that come later are refused as `NoMatch`.
+    fn unlisten(&self, discriminator: &[u8]);
+    /// Asks for a connection and waits for the answer.
+    ///
+    /// # Errors
+    /// NoMatch, Rejected, Timeout, InvalidReliability, or the operating system's.
+    fn connect(
+        &self,
+        to: &NetAddress,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected>;
+    /// Collects what peers have given back, after the arena ran dry.
+    fn reclaim(&self);
+    /// Payload bytes that this device copied in software so far (inline messages not counted: the message layer
+    /// knows those).
+    fn bytes_copied(&self) -> u64;
+}
+
+/// What a listener does with a request.
+pub type OnRequest = Box<dyn FnMut(Box<dyn Incoming>) + Send>;
+
+/// A connected port, and what the other side said of itself.
+pub type Connected = (Box<dyn Port>, Hello);
+
+/// What each side tells the other when they connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Reliability level; must be equal.
+    pub reliability: Reliability,
+    /// The VI's protection tag, if the peer may write into windows of that tag.
+    pub writable_ptag: Option<Ptag>,
+    /// The programs' own.
+    pub private_data: Vec<u8>,
+}
+
+/// The completion queues that a port reports to.
+#[derive(Clone, Copy)]
+pub struct Queues<'a> {
+    /// Who learns that there is room to send again, or that lent buffers came back.
+    pub send: &'a Arc<dyn Notifier>,
+    /// Who learns that something arrived.
+    pub receive: &'a Arc<dyn Notifier>,
+    /// Named in what [`Waiter::poll`] returns.
+    pub context: u64,
+}
+
+/// A request that waits for an answer. Dropped unanswered, it is refused.
+pub trait Incoming: Send {
+    /// What the requester said of itself.
+    fn hello(&self) -> &Hello;
+    /// Connects.
+    ///
+    /// # Errors
+    /// When the requester is gone, or resources are short.
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>>;
+    /// Refuses, with words for the requester.
+    fn reject(self: Box<Self>, reason: &str);
+}
+
+/// One of the two work queues of a VI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Posted sends.
+    Send,
+    /// Arrivals.
+    Receive,
+}
+
+/// A work queue that may have news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// [`Queues::context`].
+    pub context: u64,
+    /// Which queue.
+    pub queue: Queue,
+}
+
+/// Watches many work queues for one thread.
+pub trait Waiter: Send + Debug {
+    /// A queue with news, if there is one. A receive queue is named again until it has been emptied; the end of
+    /// a connection is named once. May name a queue that turns out to have nothing.
+    fn poll(&mut self) -> Option<Ready>;
+    /// Sleeps until there may be news, at most `limit` (and never long: sleeps are bounded). May return early.
+    fn park(&mut self, limit: Duration);
+    /// For attaching ports.
+    fn notifier(&self) -> Arc<dyn Notifier>;
+}
+
+/// The side of a [`Waiter`] that ports attach to. Transports find their own type behind it by `into_any`.
+pub trait Notifier: Send + Sync + Debug {
+    /// For downcasting.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+    /// Wakes the waiter's thread, news or not.
+    fn wake(&self);
+}
+
+/// Something that arrived.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The immediate data that came with it.
+    pub immediate: Option<u32>,
+    /// What it is.
+    pub body: Body,
+}
+
+/// What arrived.
+#[derive(Debug)]
+pub enum Body {
+    /// A message that travelled inside its descriptor.
+    Inline(Inline),
+    /// A message in the sender's memory, and the header that came with it.
+    Lent(Inline, Lent),
+    /// The immediate data of an RDMA write of so many bytes: its data are in place.
+    Written(usize),
+}
+
+/// A few bytes, by value.
+#[derive(Clone, Copy)]
+pub struct Inline {
+    words: [u64; Inline::WORDS],
+    len: u8,
+}
+
+impl Inline {
+    const WORDS: usize = 6;
+    /// Most bytes that fit.
+    pub const CAPACITY: usize = Inline::WORDS * 8;
+
+    /// The first `len` bytes of `words`, at most [`Inline::CAPACITY`].
+    #[inline]
+    pub fn new(words: [u64; Inline::WORDS], len: usize) -> Self {
+        Inline { words, len: len.min(Inline::CAPACITY) as u8 }
+    }
+
+    /// `head` followed by `body`, which together fit.
+    #[inline]
+    pub fn gather(head: &[u8], body: &[u8]) -> Self {
+        let mut inline = Inline { words: [0; Inline::WORDS], len: (head.len() + body.len()) as u8 };
+        let bytes: &mut [u8] = bytemuck::bytes_of_mut(&mut inline.words);
+        bytes[..head.len()].copy_from_slice(head);
+        bytes[head.len()..head.len() + body.len()].copy_from_slice(body);
+        inline
+    }
+
+    /// The bytes, 8-byte aligned.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::bytes_of(&self.words)[..self.len as usize]
+    }
+
+    /// The words that hold them.
+    #[inline]
+    pub fn words(&self) -> &[u64] {
+        &self.words[..(self.len as usize).div_ceil(8)]
+    }
+}
+
+impl Debug for Inline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:02x?}", self.bytes())
+    }
+}
+
+/// Why a port did not take something. The thing is still the caller's.
+#[derive(Debug)]
+pub enum Refused {
+    /// No room at the moment: the peer has to read, or to give buffers back.
+    Busy,
+    /// The peer closed the connection.
+    Closed,
+    /// The connection is lost.
+    Lost(String),
+    /// The remote memory may not be written so.
+    Protection,
+    /// The NIC cannot do it (a caller that asks the `Caps` first never sees this).
+    Unsupported,
+}
+
+/// The connected ends of one VI's two work queues.
+pub trait Port: Send + Debug {
+    /// Sends `head` + `body` (at most `max_inline` bytes together), copied before the call returns.
+    ///
+    /// # Errors
+    /// Why not.
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused>;
+
+    /// Sends memory of the outbox arena where it lies. A receiver with posted descriptors copies it there, one that
+    /// receives lent reads it in place; either way it comes back when the receiver is done ([`Held`] says to whom). At most `max_segments` segments (offset and length in the outbox arena) and `max_head`
+    /// bytes of header.
+    ///
+    /// # Errors
+    /// Why not.
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)>;
+
+    /// Copies `segments` (offset and length in the outbox arena), one after another, into the peer's window, then
+    /// tells the peer if there is immediate data. Done when it returns.
+    ///
+    /// # Errors
+    /// Why not.
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+    ) -> Result<(), Refused>;
+
+    /// Takes the next arrival. The end of a connection is reported after everything that came before it.
+    ///
+    /// # Errors
+    /// [`Refused::Closed`] and [`Refused::Lost`].
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused>;
+
+    /// A number that came with [`Held::Caller`] and whose buffer the receiver is done with. Buffers that the port
+    /// holds itself are given back to their arena by the way.
+    fn returned(&mut self) -> Option<u64>;
+
+    /// Asks that the send queue's notifier be told when there is room again, or a buffer came back. Call it
+    /// before the last look.
+    fn want_room(&mut self);
+
+    /// How many messages the peer has not read yet, as far as this side can know; asks the peer to say so.
+    ///
+    /// # Errors
+    /// As for sending.
+    fn unread(&mut self) -> Result<u32, Refused>;
+
+    /// Ends the connection; the peer reads what was sent, then learns it. With `broken`, the peer learns that it
+    /// ended by that error.
+    fn close(&mut self, broken: Option<&str>);
+}
+
+/// Who keeps a lent buffer until it comes back.
+#[derive(Debug)]
+pub enum Held {
+    /// The port: it recycles the block.
+    Block(Block),
+    /// The caller, who is told this number.
+    Caller(u64),
+}

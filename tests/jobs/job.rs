@@ -1,0 +1,285 @@
+//! One job: a command with a time limit, and what came of it.
+
+use crate::leftovers::{Mark, new_files, shared_files};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    io::Read,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Long enough for any job here on a busy machine of two cores: it ends a hang, it judges no speed.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// How often an awaited process is looked at.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A job that has not started. Its environment is that of the tests without any `DECK_` variable, so that the user's
+/// settings do not change what is tested.
+#[derive(Debug)]
+pub struct Job {
+    words: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    limit: Duration,
+}
+
+impl Job {
+    /// A job of this program.
+    #[must_use]
+    pub fn new(program: &Path) -> Self {
+        Self { words: vec![program.into()], env: Vec::new(), limit: LIMIT }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.words.push(arg.as_ref().into());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.words.extend(args.into_iter().map(|arg| arg.as_ref().into()));
+        self
+    }
+
+    /// Sets a variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().into(), value.as_ref().into()));
+        self
+    }
+
+    /// Ends the job by force after this time (four minutes unless told).
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs it to its end, or kills it at its limit, and looks for leftovers. Blocks for no longer than the limit and
+    /// the leftovers' grace; other jobs of this process wait meanwhile.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    #[must_use = "nothing is checked unless you ask"]
+    pub fn run(self) -> Ended {
+        let _alone = one_at_a_time();
+        let mark = Mark::new();
+        let files_before = shared_files();
+        let mut child = self.start(&mark);
+        let stdout = read_all(child.stdout.take());
+        let stderr = read_all(child.stderr.take());
+        let status = wait_until(&mut child, Instant::now() + self.limit);
+        if status.is_none() {
+            kill_group(&child);
+        }
+        // Survivors of a job that was killed are no fault of its own, but go they must.
+        let mut left_behind = mark.survivors();
+        mark.kill();
+        if status.is_none() {
+            left_behind.clear();
+            // The group is dead or dying: this collects the process itself.
+            let _ = child.wait();
+        }
+        left_behind.extend(new_files(&files_before));
+        Ended {
+            command: self.to_string(),
+            status,
+            stdout: text(stdout),
+            stderr: text(stderr),
+            left_behind,
+            limit: self.limit,
+        }
+    }
+
+    fn start(&self, mark: &Mark) -> Child {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).process_group(0);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"DECK_") {
+                command.env_remove(name);
+            }
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.env(Mark::VARIABLE, mark.value());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap_or_else(|e| panic!("cannot start {self}: {e}"))
+    }
+}
+
+/// As it could be typed, without the environment of the tests.
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{}={} ", name.display(), value.display())?;
+        }
+        let words: Vec<_> = self.words.iter().map(|word| word.to_string_lossy()).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// A job that has ended, one way or another.
+#[derive(Debug)]
+pub struct Ended {
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+    /// How it ended; `None` if it was killed at its limit.
+    pub status: Option<ExitStatus>,
+    /// Processes and files that outlived it.
+    pub left_behind: Vec<String>,
+    command: String,
+    limit: Duration,
+}
+
+impl Ended {
+    /// The exit status as a shell shows it: 128 and the signal's number for one that a signal ended.
+    ///
+    /// # Panics
+    /// If it ran into its limit.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        let Some(status) = self.status else {
+            panic!("still running after {} s, killed: {self}", self.limit.as_secs())
+        };
+        status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
+    }
+
+    /// Checks that it ended well and left nothing behind.
+    ///
+    /// # Panics
+    /// Otherwise, with everything that it printed.
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code(), 0, "should have ended well: {self}");
+        self.clean()
+    }
+
+    /// Checks that it ended by itself with a non-zero status and left nothing behind.
+    ///
+    /// # Panics
+    /// Otherwise, with everything that it printed.
+    pub fn fails(self) -> Self {
+        assert_ne!(self.code(), 0, "should have failed: {self}");
+        self.clean()
+    }
+
+    /// Checks that it left nothing behind.
+    ///
+    /// # Panics
+    /// Otherwise, with what was left.
+    pub fn clean(self) -> Self {
+        assert!(self.left_behind.is_empty(), "left behind {:?}: {self}", self.left_behind);
+        self
+    }
+
+    /// Checks that some line of its output contains `what`, and returns the first.
+    ///
+    /// # Panics
+    /// Otherwise, with everything that it printed.
+    pub fn line_with(&self, what: &str) -> &str {
+        self.stdout
+            .lines()
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("no line with {what:?}: {self}"))
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { command, stdout, stderr, .. } = self;
+        write!(f, "{command}\n--- stdout\n{stdout}\n--- stderr\n{stderr}")
+    }
+}
+
+/// Jobs fill the machine, and the files of a running one could not be told from what another left behind.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed meanwhile says nothing about the next.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads to the end on a thread of its own: a full pipe would stop the job.
+fn read_all<R: Read + Send + 'static>(pipe: Option<R>) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What came before an error is worth showing.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+fn text(reader: JoinHandle<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
+}
+
+fn wait_until(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait().expect("a child that nobody else waits for") {
+            return Some(status);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// The child leads its group and was not waited for yet, so its number cannot mean another process.
+fn kill_group(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended in this very moment.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Job {
+        Job::new(Path::new("sh")).arg("-c").arg(script)
+    }
+
+    #[test]
+    fn output_and_status_come_back() {
+        let ended = shell("echo out; echo $WORD >&2; exit 3").env("WORD", "err").run().fails();
+        assert_eq!((ended.stdout.as_str(), ended.stderr.as_str(), ended.code()), ("out\n", "err\n", 3));
+    }
+
+    #[test]
+    fn a_signal_is_a_failure_with_its_number() {
+        assert_eq!(shell("kill -9 $$").run().fails().code(), 128 + 9);
+    }
+
+    #[test]
+    fn a_job_that_hangs_is_killed_with_its_children() {
+        let ended = shell("echo begun; sleep 1000 & wait").limit(Duration::from_millis(300)).run();
+        assert!(ended.status.is_none());
+        assert_eq!(ended.stdout, "begun\n", "what it said before is kept");
+    }
+
+    #[test]
+    fn a_process_that_outlives_its_job_is_found() {
+        let ended = shell("setsid sleep 1000 >/dev/null 2>&1 & exit 0").run();
+        let [left] = &ended.left_behind[..] else { panic!("one process: {:?}", ended.left_behind) };
+        assert!(left.contains("sleep"), "{left}");
+    }
+
+    #[test]
+    fn the_users_settings_do_not_reach_the_job() {
+        let ended = shell("env | grep ^DECK_ | cut -d= -f1").run().ok();
+        assert_eq!(ended.stdout.trim(), Mark::VARIABLE);
+    }
+}

@@ -1,0 +1,218 @@
+//! The programs that users get, run as users run them: alone, and as jobs of several processes under `deckrun`.
+//!
+//! `Ended::ok` and `Ended::fails` also check that no process and no file outlives the job.
+
+use udeck_jobs::{Bin, Ended};
+
+mod examples {
+    use super::*;
+
+    const RANKS: usize = 4;
+
+    /// Alone and as four ranks the example ends well and says something.
+    fn both_ways(name: &str) -> [Ended; 2] {
+        let example = Bin::example(name);
+        [example.alone(), example.ranks(RANKS)].map(|job| {
+            let ended = job.run().ok();
+            assert!(!ended.stdout.trim().is_empty(), "says nothing: {ended}");
+            ended
+        })
+    }
+
+    #[test]
+    fn hello() {
+        both_ways("hello");
+    }
+
+    #[test]
+    fn pack() {
+        both_ways("pack");
+    }
+
+    #[test]
+    fn ring() {
+        both_ways("ring");
+    }
+
+    #[test]
+    fn pi() {
+        for ended in both_ways("pi") {
+            ended.line_with("3.14159");
+        }
+    }
+}
+
+mod nas_ft {
+    use super::*;
+
+    const PROTOCOLS: [&str; 5] = ["auto", "eager", "copy", "rdma-write", "hand-off"];
+
+    /// Runs with these arguments, alone if on one rank.
+    fn run(ranks: usize, arguments: &[&str]) -> Ended {
+        let program = Bin::nas_ft();
+        let job = if ranks == 1 { program.alone() } else { program.ranks(ranks) };
+        job.args(arguments).run()
+    }
+
+    /// NPB's own checksums decide.
+    fn verifies(ranks: usize, arguments: &[&str]) -> Ended {
+        let ended = run(ranks, arguments).ok();
+        assert_eq!(value(ended.line_with("Verification ")), "SUCCESSFUL", "{ended}");
+        ended
+    }
+
+    /// What stands behind the `=` of a summary line.
+    fn value(line: &str) -> &str {
+        line.split_once('=').map_or("", |(_, value)| value.trim())
+    }
+
+    #[test]
+    fn class_s_verifies_alone() {
+        verifies(1, &["--class", "S"]);
+    }
+
+    #[test]
+    fn class_s_verifies_on_2_ranks() {
+        verifies(2, &["--class", "S"]);
+    }
+
+    #[test]
+    fn class_s_verifies_on_4_ranks() {
+        verifies(4, &["--class", "S"]);
+    }
+
+    #[test]
+    fn class_w_verifies_on_2_ranks() {
+        verifies(2, &["--class", "W"]);
+    }
+
+    #[test]
+    fn every_order_verifies() {
+        for order in ["triangle", "tournament", "hypercube"] {
+            verifies(4, &["--class", "S", "--order", order]);
+        }
+    }
+
+    #[test]
+    fn every_protocol_verifies() {
+        for protocol in PROTOCOLS {
+            verifies(2, &["--class", "S", "--protocol", protocol]);
+        }
+    }
+
+    /// A verification that nothing can fail would prove nothing.
+    #[test]
+    fn an_altered_alpha_is_unsuccessful() {
+        let ended = run(2, &["--class", "S", "--alpha", "1.1e-6"]).fails();
+        assert_eq!(value(ended.line_with("Verification ")), "UNSUCCESSFUL", "{ended}");
+    }
+
+    /// The library's own count of the payload against what the algorithm must move: per transpose each of P ranks
+    /// sends (P - 1) / P of its N / P points of 16 bytes; there are two transposes in the starts and one in each of
+    /// six iterations.
+    #[test]
+    fn mailboxes_carry_every_transposed_byte() {
+        const POINTS: u64 = 64 * 64 * 64;
+        const TRANSPOSES: u64 = 2 + 6;
+        for ranks in [1, 2, 4] {
+            let ended = verifies(ranks, &["--class", "S"]);
+            let ranks = ranks as u64;
+            let expected = TRANSPOSES * 16 * POINTS * (ranks - 1) / ranks;
+            let printed = value(ended.line_with("Transposed "));
+            let bytes = printed.split_whitespace().next().and_then(|number| number.parse().ok());
+            assert_eq!(bytes, Some(expected), "{ended}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_ranks_that_ft_cannot_use_is_refused_with_the_reason() {
+        let ended = run(3, &["--class", "S"]).fails();
+        assert!(ended.stderr.contains("power of two"), "{ended}");
+    }
+}
+
+mod deckperf {
+    use super::*;
+    use std::collections::HashMap;
+
+    const SIZES: [&str; 3] = ["0", "8", "65536"];
+    const PROTOCOLS: [&str; 5] = ["copy", "eager", "rdma-write", "hand-off", "auto"];
+
+    /// The rows of a short run, by column name. No figure is judged: tests say nothing about speed.
+    fn latency(protocols: &str) -> Vec<HashMap<String, String>> {
+        let sizes = SIZES.join(",");
+        let job =
+            Bin::deckperf().alone().args(["latency", "--format", "csv", "--time", "1", "--iterations", "20"]);
+        let ended = job.args(["--no-pin", "--sizes", &sizes, "--protocol", protocols]).run().ok();
+        let mut lines = ended.stdout.lines().map(|line| line.split(',').map(str::to_owned));
+        let header: Vec<_> = lines.next().unwrap_or_else(|| panic!("no header: {ended}")).collect();
+        let row = |cells: Vec<String>| {
+            assert_eq!(cells.len(), header.len(), "{ended}");
+            header.iter().cloned().zip(cells).collect()
+        };
+        lines.map(|cells| row(cells.collect())).collect()
+    }
+
+    #[test]
+    fn csv_has_a_row_for_each_size_and_protocol() {
+        let rows = latency(&PROTOCOLS.join(","));
+        assert_eq!(rows.len(), SIZES.len() * PROTOCOLS.len());
+        for size in SIZES {
+            for protocol in PROTOCOLS {
+                let matching: Vec<_> =
+                    rows.iter().filter(|row| row["size"] == size && row["protocol"] == protocol).collect();
+                let [row] = matching[..] else { panic!("{size} bytes by {protocol}: {matching:?}") };
+                let figure: f64 = row["untouched_p50"].parse().expect("a number");
+                assert!(figure > 0.0, "{row:?}");
+            }
+        }
+    }
+
+    /// The promise that sets the protocols apart, by the library's own count.
+    #[test]
+    fn hand_off_copies_nothing_and_copy_copies_twice() {
+        let rows = latency("hand-off,copy");
+        let copied = |protocol: &str| -> f64 {
+            let row = rows.iter().find(|row| row["size"] == "65536" && row["protocol"] == protocol);
+            row.expect("a row")["copied_bytes_per_message"].parse().expect("a number")
+        };
+        assert_eq!((copied("hand-off"), copied("copy")), (0.0, 2.0 * 65536.0));
+    }
+
+    #[test]
+    fn verify_checks_every_byte_over_every_protocol() {
+        let ended = Bin::deckperf().alone().args(["verify", "--no-pin"]).run().ok();
+        ended.line_with("every byte arrived as it was posted");
+    }
+}
+
+mod deckrun {
+    use super::*;
+    use udeck_jobs::Job;
+
+    fn shells(ranks: usize, script: &str) -> Job {
+        Bin::at("/bin/sh").ranks(ranks).args(["-c", script])
+    }
+
+    #[test]
+    fn every_rank_runs_and_its_output_arrives() {
+        let ended = shells(3, "echo here").run().ok();
+        assert_eq!(ended.stdout.lines().filter(|line| line.ends_with("here")).count(), 3, "{ended}");
+    }
+
+    #[test]
+    fn the_exit_status_of_a_failed_rank_is_the_jobs() {
+        assert_eq!(shells(3, "exit 7").run().fails().code(), 7);
+    }
+
+    /// The other ranks would sleep for longer than the test's limit.
+    #[test]
+    fn a_rank_that_dies_takes_the_job_down() {
+        let folder = std::env::temp_dir().join(format!("jobs-first-{}", std::process::id()));
+        let script = format!("if mkdir {} 2>/dev/null; then kill -9 $$; fi; sleep 1000", folder.display());
+        let ended = shells(3, &script).run();
+        // Whoever made the folder was the one to die.
+        std::fs::remove_dir(&folder).expect("some rank made the folder");
+        ended.fails();
+    }
+}

@@ -1,0 +1,80 @@
+//! Outbox and landing: the segments behind this process's arenas.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
+use udeck_via::mem::{Arena, Backing};
+use udeck_via::{Error, Result};
+
+const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
+
+/// One of our arenas, and the descriptor that peers are given.
+#[derive(Debug)]
+pub struct Segment {
+    pub arena: Arc<Arena>,
+    memory: Memory,
+}
+
+#[derive(Clone, Debug)]
+struct Memory {
+    fd: Arc<OwnedFd>,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: a shared mapping of our own segment, page-aligned, zeroed by the kernel; in this process only the arena
+// hands out its addresses. (Peers read the outbox, and write the landing, for which the arena makes no slices.)
+unsafe impl Backing for Memory {
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.at(0, 0).expect("offset 0 is inside")
+    }
+    fn len(&self) -> usize {
+        self.mapping.len()
+    }
+    fn commit(&self, offset: usize, len: usize) -> io::Result<()> {
+        self.mapping.commit(self.fd.as_fd(), offset, len)
+    }
+}
+
+impl Segment {
+    /// The memory that messages are sent from.
+    pub fn outbox(limit: usize) -> Result<Self> {
+        Self::new("outbox", limit, PeerAccess::Read)
+    }
+
+    /// The memory that peers write.
+    pub fn landing(limit: usize) -> Result<Self> {
+        Self::new("landing", limit, PeerAccess::Write)
+    }
+
+    fn new(name: &'static str, limit: usize, peers: PeerAccess) -> Result<Self> {
+        let len = limit.next_multiple_of(CHUNK);
+        let (fd, mapping) = segment::create(&format!("udeck-{name}"), len, peers).map_err(|e| {
+            Error::os(format!("reserving {len} bytes of address space for the {name} arena"), e)
+        })?;
+        let memory = Memory { fd: Arc::new(fd), mapping: Arc::new(mapping) };
+        let arena = Arena::new(name, REMEDY, peers == PeerAccess::Write, Box::new(memory.clone()));
+        Ok(Segment { arena: Arc::new(arena), memory })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.memory.fd.as_fd()
+    }
+
+    /// The address of a piece of the segment.
+    pub fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.memory.mapping.at(offset, len)
+    }
+}
+
+/// Half of the machine's memory, at most 4 GiB.
+pub fn default_limit() -> usize {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total_kib = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<usize>().ok())
+        .unwrap_or(1 << 20);
+    (total_kib * 512).clamp(64 << 20, 4 << 30)
+}

@@ -1,0 +1,176 @@
+//! The board: what a process shows to all its peers. Its bells, and the table of its windows.
+//!
+//! ```text
+//! 0          2048 bells of 640 bytes
+//! 1310720    512 window entries of 64 bytes
+//! 1343488    end
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use udeck_sys::bell::Bell;
+use udeck_sys::segment::{self, Mapping, PeerAccess};
+use udeck_sys::window::{Entry, Exposed};
+use udeck_via::{Error, MemHandle, Ptag, Result};
+
+/// Completion queues of a process.
+pub const BELLS: u32 = 2048;
+/// Windows of a process.
+pub const WINDOWS: u32 = 512;
+
+const WINDOWS_AT: usize = BELLS as usize * size_of::<Bell>();
+/// Bytes of a board.
+pub const BOARD_BYTES: usize = (WINDOWS_AT + WINDOWS as usize * size_of::<Entry>()).next_multiple_of(4096);
+
+/// A board as its peers see it.
+#[derive(Clone, Debug)]
+pub struct BoardView(Arc<Mapping>);
+
+impl BoardView {
+    /// A peer's board, checked.
+    ///
+    /// # Errors
+    /// When it is not sealed, or of another size.
+    pub fn adopt(fd: BorrowedFd<'_>) -> std::io::Result<Self> {
+        Ok(BoardView(Arc::new(segment::adopt(fd, BOARD_BYTES..=BOARD_BYTES, PeerAccess::Write)?)))
+    }
+
+    /// Bell `number`, modulo the number of bells (a peer may have named it).
+    pub fn bell(&self, number: u32) -> &Bell {
+        self.0.structure((number % BELLS) as usize * size_of::<Bell>())
+    }
+
+    /// The entry that `handle` would have.
+    pub fn window(&self, handle: MemHandle) -> &Entry {
+        self.0.structure(WINDOWS_AT + (handle.0 % WINDOWS) as usize * size_of::<Entry>())
+    }
+}
+
+/// Our own board.
+#[derive(Debug)]
+pub struct Board {
+    fd: OwnedFd,
+    view: BoardView,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    bells: Vec<u32>,
+    windows: Vec<u32>,
+    /// What was exposed, to draw fresh handles.
+    drawn: u32,
+}
+
+impl Board {
+    pub fn new() -> Result<Self> {
+        let (fd, mapping) = segment::create("udeck-board", BOARD_BYTES, PeerAccess::Write)
+            .map_err(|e| Error::os("creating the board segment", e))?;
+        let mut seed = [0; 4];
+        getrandom::fill(&mut seed)
+            .map_err(|e| Error::os("drawing random window handles", std::io::Error::other(e)))?;
+        let free = Free {
+            bells: (0..BELLS).rev().collect(),
+            windows: (0..WINDOWS).rev().collect(),
+            drawn: u32::from_ne_bytes(seed),
+        };
+        let board = Board { fd, view: BoardView(Arc::new(mapping)), free: Mutex::new(free) };
+        board.commit(WINDOWS_AT, BOARD_BYTES - WINDOWS_AT)?;
+        Ok(board)
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub fn view(&self) -> &BoardView {
+        &self.view
+    }
+
+    fn commit(&self, offset: usize, len: usize) -> Result {
+        self.view
+            .0
+            .commit(self.fd.as_fd(), offset, len)
+            .map_err(|e| Error::os("taking memory for the board", e))
+    }
+
+    /// A bell of our own. Fresh ones are silent; a recycled one may still be rung by old peers, which wakes its
+    /// owner for nothing.
+    pub fn take_bell(&self) -> Result<u32> {
+        let Some(number) = self.free.lock().bells.pop() else {
+            return Err(Error::Full {
+                what: "the table of completion queues",
+                bound: format!("{BELLS} per process"),
+            });
+        };
+        if let Err(error) = self.commit(number as usize * size_of::<Bell>(), size_of::<Bell>()) {
+            self.give_bell(number);
+            return Err(error);
+        }
+        Ok(number)
+    }
+
+    pub fn give_bell(&self, number: u32) {
+        self.free.lock().bells.push(number);
+    }
+
+    /// Publishes landing memory under a fresh handle: the low bits name the entry, the others differ each time an
+    /// entry is reused. (Peers can read the table: here a handle stops bugs, not attackers.)
+    pub fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        let mut free = self.free.lock();
+        let Some(index) = free.windows.pop() else {
+            return Err(Error::Full {
+                what: "the table of windows",
+                bound: format!("{WINDOWS} per process"),
+            });
+        };
+        free.drawn = free.drawn.wrapping_mul(0x9E37_79B1).wrapping_add(0x7F4A_7C15);
+        let handle = MemHandle((free.drawn & !(WINDOWS - 1) | index).max(WINDOWS + index));
+        drop(free);
+        self.view.window(handle).expose(handle.0, Exposed { tag: ptag.0, offset, len: len as u64 });
+        Ok(handle)
+    }
+
+    /// Withdraws a window; its entry is free again after [`Board::forget_window`].
+    pub fn withdraw(&self, handle: MemHandle) {
+        self.view.window(handle).withdraw();
+    }
+
+    /// The entry may be reused: no writer is inside.
+    pub fn forget_window(&self, handle: MemHandle) {
+        self.free.lock().windows.push(handle.0 % WINDOWS);
+    }
+}
+
+const _: () = assert!(WINDOWS.is_power_of_two());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_bounded_and_handles_fresh() {
+        let board = Board::new().unwrap();
+        let first = board.expose(0, 64, Ptag(1)).unwrap();
+        assert!(board.view().window(first).look_up(first.0).is_some());
+        board.withdraw(first);
+        board.forget_window(first);
+        let second = board.expose(64, 64, Ptag(1)).unwrap();
+        assert_ne!(first, second, "the entry is reused under another handle");
+        assert!(board.view().window(first).look_up(first.0).is_none());
+        let rest: Vec<_> = std::iter::from_fn(|| board.expose(0, 1, Ptag(1)).ok()).collect();
+        assert_eq!(rest.len(), WINDOWS as usize - 1);
+        assert!(board.expose(0, 1, Ptag(1)).unwrap_err().to_string().contains("512 per process"));
+    }
+
+    #[test]
+    fn bells_are_bounded() {
+        let board = Board::new().unwrap();
+        let bells: Vec<_> = std::iter::from_fn(|| board.take_bell().ok()).collect();
+        assert_eq!(bells.len(), BELLS as usize);
+        board.give_bell(bells[0]);
+        assert_eq!(board.take_bell().unwrap(), bells[0]);
+    }
+}

@@ -1,0 +1,168 @@
+//! What a ring cell says. Everything here comes from the peer and is checked.
+//!
+//! ```text
+//! meta   0      8       16      24      32
+//!        | kind | count | head  | flags |        count: bytes (inline) or segments (lent)
+//! aux    0                      32      48      64
+//!        | immediate            | token | 0    |
+//! words  inline:  the bytes
+//!        lent:    per segment offset, length; then the header's bytes
+//!        written: length
+//! ```
+
+use udeck_sys::ring::{PAYLOAD_BYTES, PAYLOAD_WORDS, Taken};
+use udeck_via::mem::Lent;
+use udeck_via::transport::Inline;
+
+/// Segments that a lent message may have.
+pub const MAX_SEGMENTS: usize = 3;
+/// Header bytes that travel with a lent message of one segment.
+pub const MAX_HEAD: usize = PAYLOAD_BYTES - 16;
+
+const INLINE: u8 = 1;
+const LENT: u8 = 2;
+const WRITTEN: u8 = 3;
+const FLUSH: u8 = 4;
+const HAS_IMMEDIATE: u8 = 1;
+
+/// A cell, decoded.
+#[derive(Debug, Clone, Copy)]
+pub enum Content {
+    /// The message itself.
+    Inline(Inline),
+    /// A message in the sender's outbox.
+    Lent { segments: [(u64, usize); MAX_SEGMENTS], count: usize, head: Inline, token: u16 },
+    /// The immediate data of an RDMA write.
+    Written(usize),
+    /// Publish your credit.
+    Flush,
+}
+
+/// A cell that no correct peer writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the peer wrote a malformed cell (meta {0:#010x})")]
+pub struct Malformed(pub u32);
+
+/// What goes into a cell: meta, aux, and how many words of the payload.
+pub type Encoded = (u32, u64, [u64; PAYLOAD_WORDS], usize);
+
+fn meta(kind: u8, count: usize, head: usize, immediate: Option<u32>) -> u32 {
+    let flags = if immediate.is_some() { HAS_IMMEDIATE } else { 0 };
+    u32::from_le_bytes([kind, count as u8, head as u8, flags])
+}
+
+fn aux(immediate: Option<u32>, token: u16) -> u64 {
+    u64::from(immediate.unwrap_or(0)) | u64::from(token) << 32
+}
+
+/// Meta and aux of an inline message of `len` bytes.
+#[inline]
+pub fn inline(len: usize, immediate: Option<u32>) -> (u32, u64) {
+    (meta(INLINE, len, 0, immediate), aux(immediate, 0))
+}
+
+/// A lent message. The caller has checked that segments and head fit.
+pub fn lent(segments: &[(u64, usize)], head: &[u8], token: u16, immediate: Option<u32>) -> Encoded {
+    let mut words = [0u64; PAYLOAD_WORDS];
+    for (pair, &(offset, len)) in words.chunks_exact_mut(2).zip(segments) {
+        pair.copy_from_slice(&[offset, len as u64]);
+    }
+    let at = 2 * segments.len();
+    let packed = Inline::gather(head, &[]);
+    words[at..at + packed.words().len()].copy_from_slice(packed.words());
+    let used = at + packed.words().len();
+    (meta(LENT, segments.len(), head.len(), immediate), aux(immediate, token), words, used)
+}
+
+/// The end of an RDMA write of `len` bytes.
+pub fn written(len: usize, immediate: Option<u32>) -> Encoded {
+    let mut words = [0u64; PAYLOAD_WORDS];
+    words[0] = len as u64;
+    (meta(WRITTEN, 0, 0, immediate), aux(immediate, 0), words, 1)
+}
+
+/// A request for credit.
+pub fn flush() -> Encoded {
+    (meta(FLUSH, 0, 0, None), 0, [0; PAYLOAD_WORDS], 0)
+}
+
+/// Reads a cell.
+///
+/// # Errors
+/// [`Malformed`]: an unknown kind, or counts that do not fit the cell.
+#[inline]
+pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), Malformed> {
+    let [kind, count, head, flags] = taken.meta.to_le_bytes();
+    let immediate = (flags & HAS_IMMEDIATE != 0).then_some(taken.aux as u32);
+    let count = usize::from(count);
+    let content = match kind {
+        INLINE if count <= PAYLOAD_BYTES => Content::Inline(Inline::new(taken.payload, count)),
+        LENT => decode_lent(taken, count, usize::from(head)).ok_or(Malformed(taken.meta))?,
+        WRITTEN => Content::Written(usize::try_from(taken.payload[0]).map_err(|_| Malformed(taken.meta))?),
+        FLUSH => Content::Flush,
+        _ => return Err(Malformed(taken.meta)),
+    };
+    Ok((immediate, content))
+}
+
+fn decode_lent(taken: &Taken, count: usize, head_len: usize) -> Option<Content> {
+    let at = 2 * count;
+    if count > MAX_SEGMENTS || at * 8 + head_len > PAYLOAD_BYTES {
+        return None;
+    }
+    let mut segments = [(0, 0); MAX_SEGMENTS];
+    for (segment, pair) in segments.iter_mut().zip(taken.payload.chunks_exact(2)).take(count) {
+        *segment = (pair[0], usize::try_from(pair[1]).ok()?);
+    }
+    let mut words = [0u64; PAYLOAD_WORDS];
+    words[..PAYLOAD_WORDS - at].copy_from_slice(&taken.payload[at..]);
+    let token = (taken.aux >> 32) as u16;
+    Some(Content::Lent { segments, count, head: Inline::new(words, head_len), token })
+}
+
+const _: () = assert!(MAX_SEGMENTS * 16 <= PAYLOAD_BYTES);
+const _: () = {
+    // A lent message keeps its pieces without allocation.
+    assert!(MAX_SEGMENTS <= Lent::MAX_PARTS);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn taken((meta, aux, payload, _): Encoded) -> Taken {
+        Taken { meta, aux, payload }
+    }
+
+    proptest! {
+        #[test]
+        fn prop_lent_cells_round_trip(
+            segments in prop::collection::vec((any::<u64>(), any::<u32>()), 1..=MAX_SEGMENTS),
+            head in prop::collection::vec(any::<u8>(), 0..=MAX_HEAD),
+            token: u16, immediate: Option<u32>,
+        ) {
+            let segments: Vec<_> = segments.into_iter().map(|(o, l)| (o, l as usize)).collect();
+            let head = &head[..head.len().min(PAYLOAD_BYTES - 16 * segments.len())];
+            let (got_immediate, content) = decode(&taken(lent(&segments, head, token, immediate))).unwrap();
+            let Content::Lent { segments: got, count, head: got_head, token: got_token, .. } = content else { panic!() };
+            prop_assert_eq!(&got[..count], &segments[..]);
+            prop_assert_eq!(got_head.bytes(), head);
+            prop_assert_eq!((got_token, got_immediate), (token, immediate));
+        }
+
+        /// Any bytes decode to something in bounds, or to an error.
+        #[test]
+        fn prop_garbage_cells_are_contained(meta: u32, aux: u64, payload: [u64; PAYLOAD_WORDS]) {
+            if let Ok((_, content)) = decode(&Taken { meta, aux, payload }) {
+                match content {
+                    Content::Inline(bytes) => prop_assert!(bytes.bytes().len() <= PAYLOAD_BYTES),
+                    Content::Lent { count, head, .. } => {
+                        prop_assert!(count <= MAX_SEGMENTS && count * 16 + head.bytes().len() <= PAYLOAD_BYTES);
+                    }
+                    Content::Written(_) | Content::Flush => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! One connection as this process sees it: shared memory, the peer's bells, and who holds which lent buffer.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use udeck_sys::atomic::fence;
+use udeck_sys::ring::ready_at;
+use udeck_sys::segment::Mapping;
+use udeck_sys::tokens::{Collector, Returner, SLOTS};
+use udeck_via::mem::Lender;
+use udeck_via::transport::Held;
+
+use crate::layout::{CLOSED, Direction, OPEN};
+use crate::link::Link;
+use crate::link_wire::Bells;
+use crate::waiter::Attached;
+
+/// A connection. Shared by its port, the waiters that watch it, messages lent over it, and its link.
+pub struct Connection {
+    /// What we write.
+    pub outgoing: Direction,
+    /// What we read.
+    pub incoming: Direction,
+    pub link: Arc<Link>,
+    /// Where the peer listens for news.
+    peer_bells: Bells,
+    /// The peer's protection tag, if we may write its windows.
+    pub peer_ptag: Option<u32>,
+    /// Our consumer's position, for waiters ([`Connection::has_arrival`]).
+    pub position: AtomicU32,
+    /// Buffers of the peer that we hold.
+    held: AtomicU32,
+    returner: Returner<Direction>,
+    lent: Mutex<LentBooks>,
+    lost: AtomicBool,
+    why_lost: OnceLock<String>,
+    /// Our own queues' places on our bells, to be told of the connection's end.
+    own: Mutex<Vec<Attached>>,
+}
+
+/// Buffers that the peer holds, by token.
+struct LentBooks {
+    collector: Collector<Direction>,
+    held: [Option<Held>; SLOTS as usize],
+    free: u64,
+    /// Numbers of [`Held::Caller`] that came back.
+    returned: VecDeque<u64>,
+}
+
+const _: () = assert!(SLOTS == u64::BITS);
+
+/// The peer returned a buffer that it does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the peer returned a buffer that it does not hold (token {0})")]
+pub struct ForeignToken(u16);
+
+impl Connection {
+    /// `side`: 0 for the requester, 1 for the acceptor.
+    pub fn new(
+        control: Arc<Mapping>,
+        side: usize,
+        link: Arc<Link>,
+        peer_bells: Bells,
+        peer_ptag: Option<u32>,
+    ) -> Arc<Self> {
+        let outgoing = Direction::new(&control, side);
+        let incoming = Direction::new(&control, 1 - side);
+        let lent = LentBooks {
+            collector: Collector::new(outgoing.clone()),
+            held: [const { None }; SLOTS as usize],
+            free: u64::MAX,
+            returned: VecDeque::new(),
+        };
+        Arc::new(Connection {
+            returner: Returner::new(incoming.clone()),
+            outgoing,
+            incoming,
+            link,
+            peer_bells,
+            peer_ptag,
+            position: AtomicU32::new(0),
+            held: AtomicU32::new(0),
+            lent: Mutex::new(lent),
+            lost: AtomicBool::new(false),
+            why_lost: OnceLock::new(),
+            own: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The places on our own bells; they are silent from [`Connection::detach`] on.
+    pub fn attach(&self, own: Vec<Attached>) {
+        *self.own.lock() = own;
+    }
+
+    /// Our queues no longer want to hear of this connection.
+    pub fn detach(&self) {
+        self.own.lock().clear();
+    }
+
+    /// Whether our ring has a message, for waiters.
+    #[inline]
+    pub fn has_arrival(&self) -> bool {
+        ready_at(&self.incoming, self.position.load(Ordering::Relaxed))
+    }
+
+    /// A writer of the incoming direction: tells the peer's receive queue.
+    pub fn ring_receiver(&self) {
+        let bell = self.peer_bells.receive;
+        self.link.peer_board().bell(bell.bell).ring(bell.bit);
+    }
+
+    /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
+    /// news was published; the fence pairs with the one in `Port::want_room`.
+    #[inline]
+    pub fn tell_sender(&self) {
+        fence(Ordering::SeqCst);
+        if self.incoming.sender().waiting.load(Ordering::Relaxed) != 0 {
+            let bell = self.peer_bells.send;
+            self.link.peer_board().bell(bell.bell).ring(bell.bit);
+        }
+    }
+
+    // ---- buffers that we lend ----
+
+    /// Keeps `held` under a token, or gives it back when all tokens are out.
+    pub fn lend(&self, held: Held) -> Result<u16, LendError> {
+        let mut books = self.lent.lock();
+        if let Err(foreign) = books.collect() {
+            return Err(LendError::Foreign(foreign, held));
+        }
+        if books.free == 0 {
+            return Err(LendError::Busy(held));
+        }
+        let token = books.free.trailing_zeros() as u16;
+        books.free &= books.free - 1;
+        books.held[usize::from(token)] = Some(held);
+        Ok(token)
+    }
+
+    /// A caller's number whose buffer came back.
+    ///
+    /// # Errors
+    /// [`ForeignToken`]: the peer lies.
+    pub fn returned(&self) -> Result<Option<u64>, ForeignToken> {
+        let mut books = self.lent.lock();
+        books.collect()?;
+        Ok(books.returned.pop_front())
+    }
+
+    /// Collects what came back. Returns whether the peer still holds something. A lying peer only keeps what it
+    /// holds.
+    pub fn reclaim(&self) -> bool {
+        let mut books = self.lent.lock();
+        let _ = books.collect();
+        books.free != u64::MAX
+    }
+
+    // ---- buffers that we borrow ----
+
+    /// Notes that we hold one more of the peer's buffers; returns how many that makes.
+    pub fn borrow(&self) -> u32 {
+        self.held.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The address of a piece of the peer's outbox.
+    pub fn peer_memory(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.link.outbox_at(offset, len)
+    }
+
+    // ---- the end ----
+
+    /// Why the connection is lost, if it is.
+    #[inline]
+    pub fn lost(&self) -> Option<&str> {
+        if !self.lost.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(self.why_lost.get().map_or("", String::as_str))
+    }
+
+    /// Ends the connection for this process: the peer died, or broke the protocol. What we lent it is ours again.
+    /// Wakes whoever waits on it.
+    pub fn lose(&self, why: &str, peer_is_dead: bool) {
+        let _ = self.why_lost.set(why.to_owned());
+        self.lost.store(true, Ordering::Release);
+        if peer_is_dead {
+            self.lent.lock().forget();
+        }
+        for attached in self.own.lock().iter() {
+            attached.announce();
+        }
+    }
+
+    /// The peer's process has left in order without closing this connection: closes it in its name.
+    pub fn part(&self) {
+        let theirs = &self.incoming.sender().state;
+        if theirs.load(Ordering::Relaxed) == OPEN {
+            theirs.store(CLOSED, Ordering::Release);
+        }
+        self.lent.lock().forget();
+        for attached in self.own.lock().iter() {
+            attached.announce();
+        }
+    }
+
+    /// Whether the peer has said that nothing more comes, and how.
+    #[inline]
+    pub fn peer_state(&self) -> u32 {
+        self.incoming.sender().state.load(Ordering::Acquire)
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub fn close(&self, state: u32) {
+        debug_assert!(state >= CLOSED);
+        let ours = &self.outgoing.sender().state;
+        if ours.load(Ordering::Relaxed) == OPEN {
+            ours.store(state, Ordering::Release);
+            self.ring_receiver();
+            // The peer may wait for room that will never come.
+            let bell = self.peer_bells.send;
+            self.link.peer_board().bell(bell.bell).ring(bell.bit);
+        }
+    }
+}
+
+/// Why [`Connection::lend`] failed.
+pub enum LendError {
+    Busy(Held),
+    Foreign(ForeignToken, Held),
+}
+
+impl LentBooks {
+    fn collect(&mut self) -> Result<(), ForeignToken> {
+        while let Some(token) = self.collector.collect() {
+            let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
+            match held {
+                None => return Err(ForeignToken(token)),
+                Some(Held::Block(block)) => drop(block),
+                Some(Held::Caller(number)) => self.returned.push_back(number),
+            }
+            self.free |= 1 << token;
+        }
+        Ok(())
+    }
+
+    /// The borrower is dead: everything comes home. Callers' buffers are flushed by their VI, not reported here.
+    fn forget(&mut self) {
+        self.held.fill_with(|| None);
+        self.free = u64::MAX;
+    }
+}
+
+impl Lender for Connection {
+    fn give_back(&self, token: u16) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        self.returner.give_back(token);
+        self.tell_sender();
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("lost", &self.lost()).field("held", &self.held).finish()
+    }
+}

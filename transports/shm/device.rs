@@ -1,0 +1,524 @@
+//! The NIC: what this process shows to its peers, and the links it has.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use udeck_sys::reactor::{Interest, Reactor, Token};
+use udeck_sys::segment::{self, Mapping, PeerAccess};
+use udeck_sys::{Deadline, boot_id, socket};
+use udeck_via::transport::{
+    Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Port, Queue, Queues, Ready, Waiter,
+};
+use udeck_via::{Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result};
+
+use crate::Options;
+use crate::arenas::Segment;
+use crate::board::{Board, WINDOWS};
+use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
+use crate::connection::Connection;
+use crate::handshake::Handshake;
+use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
+use crate::link::{Answer, Event, Link};
+use crate::link_wire::{Bells, Datagram, MAX_DATAGRAM, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
+use crate::port::ShmPort;
+use crate::waiter::{Attached, ShmNotifier, ShmWaiter};
+
+/// The shared-memory NIC of a process.
+pub struct ShmDevice {
+    attributes: NicAttributes,
+    options: Options,
+    boot_id: [u8; 16],
+    board: Arc<Board>,
+    outbox: Segment,
+    landing: Segment,
+    reactor: Arc<Reactor>,
+    listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
+    links: Mutex<Links>,
+    /// Connections whose port is gone while the peer still reads something of ours.
+    retired: Mutex<Vec<Arc<Connection>>>,
+    copied: AtomicU64,
+    this: Weak<ShmDevice>,
+}
+
+#[derive(Default)]
+struct Links {
+    /// Made by us, by the peer's address.
+    made: HashMap<Vec<u8>, Arc<Link>>,
+    /// All, with what runs on the reactor for them.
+    all: Vec<(Arc<Link>, Vec<Token>)>,
+    listening: Option<Token>,
+}
+
+impl ShmDevice {
+    pub fn open(options: Options, reactor: Arc<Reactor>) -> Result<Arc<Self>> {
+        let boot_id = boot_id().map_err(|e| Error::os("reading this kernel's boot id", e))?;
+        let address = own_address()?;
+        let listener = socket::listen_at(&address)
+            .map_err(|e| Error::os("opening the socket where peers find this process", e))?;
+        let mut attributes = NicAttributes::new("shm0");
+        let mut caps = Caps::RDMA_WRITE | Caps::HAND_OFF | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+        if !options.trusting {
+            caps = caps.without(Caps::RDMA_WRITE | Caps::HAND_OFF);
+        }
+        attributes.address = address;
+        attributes.caps = caps;
+        attributes.max_discriminator = MAX_DISCRIMINATOR;
+        attributes.max_private_data = MAX_PRIVATE;
+        attributes.max_descriptors_per_queue = CELLS as usize;
+        attributes.max_segments = MAX_SEGMENTS;
+        attributes.max_transfer = options.arena_limit;
+        attributes.max_inline = Inline::CAPACITY;
+        attributes.max_head = MAX_HEAD;
+        attributes.max_queues_per_cq = udeck_sys::bell::BITS as usize;
+        attributes.max_windows = WINDOWS as usize;
+        let board = Arc::new(Board::new()?);
+        let outbox = Segment::outbox(options.arena_limit)?;
+        let landing = Segment::landing(options.arena_limit)?;
+        let device = Arc::new_cyclic(|this| ShmDevice {
+            attributes,
+            options,
+            boot_id,
+            board,
+            outbox,
+            landing,
+            reactor,
+            listeners: Mutex::default(),
+            links: Mutex::default(),
+            retired: Mutex::default(),
+            copied: AtomicU64::new(0),
+            this: this.clone(),
+        });
+        device
+            .serve(listener)
+            .map_err(|e| Error::os("watching the socket where peers find this process", e))?;
+        Ok(device)
+    }
+
+    /// Accepts links.
+    fn serve(&self, listener: OwnedFd) -> io::Result<()> {
+        let weak = self.this.clone();
+        let watched = listener.as_fd().try_clone_to_owned()?;
+        let token = self.reactor.add(
+            &listener,
+            Box::new(move || {
+                let Some(device) = weak.upgrade() else { return Interest::Done };
+                while let Ok(Some(socket)) = socket::accept_from(watched.as_fd()) {
+                    // A stranger's socket is simply closed.
+                    let _ = device.admit(socket);
+                }
+                Interest::Keep
+            }),
+        )?;
+        self.links.lock().listening = Some(token);
+        Ok(())
+    }
+
+    /// A process connects to us.
+    fn admit(&self, socket: OwnedFd) -> io::Result<()> {
+        let (uid, pid) = socket::peer_identity(socket.as_fd())?;
+        if uid != socket::own_uid() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let handshake = Handshake::accept(self.options.secret, self.boot_id, nonce()?);
+        self.watch(Link::new(socket, pid, handshake))
+    }
+
+    /// The link that our requests to `address` take, made if need be.
+    fn link_to(&self, address: &[u8], deadline: Deadline) -> Result<Arc<Link>> {
+        let mut links = self.links.lock();
+        if let Some(link) = links.made.get(address).filter(|link| link.is_usable()) {
+            let link = link.clone();
+            drop(links);
+            link.wait_up(deadline)?;
+            return Ok(link);
+        }
+        let socket = connect_socket(address, deadline)?;
+        let (uid, pid) =
+            socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
+        if uid != socket::own_uid() {
+            return Err(Error::Rejected(format!("process {pid:?} there belongs to another user (id {uid})")));
+        }
+        let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
+        let (handshake, meet) = Handshake::connect(self.options.secret, self.boot_id, nonce);
+        let link = Link::new(socket, pid, handshake);
+        links.made.insert(address.to_vec(), link.clone());
+        drop(links);
+        self.watch(link.clone()).map_err(|e| Error::os("watching a new link", e))?;
+        link.send(&meet, &[]).map_err(Error::Lost)?;
+        link.wait_up(deadline)?;
+        Ok(link)
+    }
+
+    /// Lets the reactor run a link: its datagrams, and the death of the process behind it.
+    fn watch(&self, link: Arc<Link>) -> io::Result<()> {
+        let mut tokens = Vec::new();
+        if let Some(pid) = link.pid
+            && let Ok(death) = socket::death_of(pid)
+        {
+            let link = link.clone();
+            tokens.push(self.reactor.add(
+                &death,
+                Box::new(move || {
+                    link.down(&format!("process {pid} died"), true);
+                    Interest::Done
+                }),
+            )?);
+        }
+        let (weak, served) = (self.this.clone(), link.clone());
+        tokens.push(self.reactor.add(
+            link.socket(),
+            Box::new(move || match weak.upgrade() {
+                Some(device) => device.on_link(&served),
+                None => Interest::Done,
+            }),
+        )?);
+        self.links.lock().all.push((link, tokens));
+        Ok(())
+    }
+
+    /// A link has something to read.
+    fn on_link(&self, link: &Arc<Link>) -> Interest {
+        let mut buffer = [0; MAX_DATAGRAM];
+        let end: (String, bool) = loop {
+            match socket::receive(link.socket(), &mut buffer) {
+                Ok(socket::Received::Nothing) => return Interest::Keep,
+                Ok(socket::Received::Closed) => {
+                    break (format!("process {} closed its link or died", name(link.pid)), true);
+                }
+                Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
+                    if let Err(why) = self.on_datagram(link, &buffer[..len], fds) {
+                        break (format!("process {}: {why}", name(link.pid)), false);
+                    }
+                }
+                Ok(socket::Received::Datagram { .. }) => {
+                    break (format!("process {} sent an oversized datagram", name(link.pid)), false);
+                }
+                Err(error) => {
+                    break (format!("reading the link of process {}: {error}", name(link.pid)), false);
+                }
+            }
+        };
+        link.down(&end.0, end.1);
+        self.forget_link(link);
+        Interest::Done
+    }
+
+    fn forget_link(&self, link: &Arc<Link>) {
+        let mut links = self.links.lock();
+        links.made.retain(|_, made| !Arc::ptr_eq(made, link));
+        let at = links.all.iter().position(|(one, _)| Arc::ptr_eq(one, link));
+        let tokens = at.map(|at| links.all.swap_remove(at).1);
+        drop(links);
+        tokens.into_iter().flatten().for_each(|token| self.reactor.remove(token));
+    }
+
+    fn on_datagram(
+        &self,
+        link: &Arc<Link>,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> std::result::Result<(), String> {
+        let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
+        let ours = [self.board.fd(), self.outbox.fd(), self.landing.fd()];
+        match link.input(datagram, fds, ours)? {
+            Event::Nothing => {}
+            Event::Request { id, bells, hello, discriminator, control } => {
+                let device = self.this.upgrade().ok_or("the NIC is closing")?;
+                let request = IncomingRequest {
+                    device,
+                    link: link.clone(),
+                    id,
+                    bells,
+                    hello,
+                    control: Arc::new(control),
+                    answered: false,
+                };
+                let listener = self.listeners.lock().get(&discriminator).cloned();
+                match listener {
+                    Some(listener) => (listener.lock())(Box::new(request)),
+                    None => request.refuse(Why::NoMatch, ""),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_trusting(&self) -> bool {
+        self.options.trusting
+    }
+
+    pub fn count_copied(&self, bytes: usize) {
+        self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The address of a piece of our outbox.
+    pub fn outbox_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.outbox.at(offset, len)
+    }
+
+    /// A port is gone. Keeps its connection while the peer reads something of ours.
+    pub fn retire(&self, connection: &Arc<Connection>) {
+        let mut retired = self.retired.lock();
+        retired.retain(|connection| connection.lost().is_none() && connection.reclaim());
+        if connection.lost().is_none() && connection.reclaim() {
+            retired.push(connection.clone());
+        }
+    }
+
+    fn all_connections(&self) -> Vec<Arc<Connection>> {
+        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
+        links.iter().flat_map(|link| link.connections()).collect()
+    }
+}
+
+/// A control segment, and the places of its two queues on our bells.
+fn attach(queues: Queues<'_>) -> Result<(Attached, Attached, Bells)> {
+    let reserve = |notifier: &Arc<dyn Notifier>| {
+        let foreign = || Error::InvalidParameter("the completion queue belongs to another NIC".into());
+        let shm = notifier.clone().into_any().downcast::<ShmNotifier>().map_err(|_| foreign())?;
+        shm.reserve()
+    };
+    let (send, receive) = (reserve(queues.send)?, reserve(queues.receive)?);
+    let bells = Bells { send: send.bell_bit(), receive: receive.bell_bit() };
+    Ok((send, receive, bells))
+}
+
+/// The parts of a connection come together.
+fn establish(
+    device: &Arc<ShmDevice>,
+    connection: &Arc<Connection>,
+    (send, receive): (Attached, Attached),
+    context: u64,
+) -> Box<dyn Port> {
+    send.occupy(Ready { context, queue: Queue::Send }, connection.clone());
+    receive.occupy(Ready { context, queue: Queue::Receive }, connection.clone());
+    connection.attach(vec![send, receive]);
+    connection.link.carry(connection);
+    Box::new(ShmPort::new(connection.clone(), device.clone()))
+}
+
+impl Device for ShmDevice {
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn outbox(&self) -> &Arc<Arena> {
+        &self.outbox.arena
+    }
+
+    fn landing(&self) -> &Arc<Arena> {
+        &self.landing.arena
+    }
+
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.board.expose(offset, len, ptag)
+    }
+
+    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        self.board.withdraw(handle);
+        let start = Instant::now();
+        let writers = self.all_connections();
+        for writer in &writers {
+            let gate = &writer.incoming.sender().gate;
+            let seen = gate.position();
+            while !gate.is_clear_of(seen) && writer.lost().is_none() {
+                if deadline.passed() {
+                    let what = format!("process {} to finish an RDMA write", name(writer.link.pid));
+                    return Err(Error::Timeout { what, waited: start.elapsed() });
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.board.forget_window(handle);
+        Ok(())
+    }
+
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        Ok(Box::new(ShmWaiter::new(&self.board)?))
+    }
+
+    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        if discriminator.len() > MAX_DISCRIMINATOR {
+            let what =
+                format!("a discriminator of {} bytes, at most {MAX_DISCRIMINATOR}", discriminator.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        let mut listeners = self.listeners.lock();
+        if listeners.contains_key(discriminator) {
+            let name = String::from_utf8_lossy(discriminator);
+            return Err(Error::InvalidParameter(format!(
+                "somebody listens at discriminator {name:?} already"
+            )));
+        }
+        listeners.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
+        Ok(())
+    }
+
+    fn unlisten(&self, discriminator: &[u8]) {
+        let listener = self.listeners.lock().remove(discriminator);
+        drop(listener); // may drop what the program put into it: outside the lock
+    }
+
+    fn connect(
+        &self,
+        to: &NetAddress,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected> {
+        let device = self.this.upgrade().expect("called on a live device");
+        let link = self.link_to(&to.host, deadline)?;
+        let (fd, control) = segment::create("udeck-control", CONTROL_BYTES, PeerAccess::Write)
+            .and_then(|(fd, control)| {
+                control.commit(fd.as_fd(), 0, CONTROL_BYTES).map(|()| (fd, Arc::new(control)))
+            })
+            .map_err(|e| Error::os("creating a connection's control segment", e))?;
+        let (send, receive, bells) = attach(queues)?;
+        match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
+            Ok(Answer::Accepted { bells, hello }) => {
+                let ptag = hello.writable_ptag.map(|ptag| ptag.0);
+                let connection = Connection::new(control, 0, link, bells, ptag);
+                let port = establish(&device, &connection, (send, receive), queues.context);
+                Ok((port, hello))
+            }
+            Ok(Answer::Refused { why: Why::NoMatch, .. }) => {
+                Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()))
+            }
+            Ok(Answer::Refused { why: Why::Rejected, text }) => Err(Error::Rejected(text)),
+            Err(error) => {
+                // An answer that comes too late finds the connection closed.
+                mark_closed(&control);
+                Err(error)
+            }
+        }
+    }
+
+    fn reclaim(&self) {
+        for connection in self.all_connections() {
+            connection.reclaim();
+        }
+        self.retired.lock().retain(|connection| connection.lost().is_none() && connection.reclaim());
+    }
+
+    fn bytes_copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+}
+
+fn mark_closed(control: &Arc<Mapping>) {
+    crate::layout::Direction::new(control, 0).sender().state.store(CLOSED, Ordering::Release);
+}
+
+/// A request that waits for its answer.
+struct IncomingRequest {
+    device: Arc<ShmDevice>,
+    link: Arc<Link>,
+    id: u32,
+    bells: Bells,
+    hello: Hello,
+    control: Arc<Mapping>,
+    answered: bool,
+}
+
+impl IncomingRequest {
+    fn refuse(mut self, why: Why, text: &str) {
+        self.answer_refusal(why, text);
+    }
+
+    fn answer_refusal(&mut self, why: Why, text: &str) {
+        self.answered = true;
+        let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
+        if let Err(why) = self.link.send(&refusal, &[]) {
+            self.link.down(&why, false);
+        }
+    }
+}
+
+impl Incoming for IncomingRequest {
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        let (send, receive, bells) = attach(queues)?;
+        let ptag = self.hello.writable_ptag.map(|ptag| ptag.0);
+        let connection = Connection::new(self.control.clone(), 1, self.link.clone(), self.bells, ptag);
+        let port = establish(&self.device, &connection, (send, receive), queues.context);
+        self.answered = true;
+        let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };
+        self.link.send(&accept, &[]).map_err(|why| {
+            self.link.down(&why, false);
+            Error::Lost(why)
+        })?;
+        Ok(port)
+    }
+
+    fn reject(mut self: Box<Self>, reason: &str) {
+        self.answer_refusal(Why::Rejected, reason);
+    }
+}
+
+impl Drop for IncomingRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.answer_refusal(Why::Rejected, "the request was dropped unanswered");
+        }
+    }
+}
+
+impl Drop for ShmDevice {
+    fn drop(&mut self) {
+        let links = std::mem::take(&mut *self.links.lock());
+        links.listening.into_iter().for_each(|token| self.reactor.remove(token));
+        for (link, tokens) in links.all {
+            let _ = link.send(&Datagram::Goodbye, &[]);
+            tokens.into_iter().for_each(|token| self.reactor.remove(token));
+        }
+    }
+}
+
+impl std::fmt::Debug for ShmDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ShmDevice({})", String::from_utf8_lossy(&self.attributes.address))
+    }
+}
+
+/// A name that nobody else has: random, so that it cannot be squatted.
+fn own_address() -> Result<Vec<u8>> {
+    let mut random = [0u8; 16];
+    getrandom::fill(&mut random).map_err(|e| Error::os("drawing a random address", io::Error::other(e)))?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("udeck-{hex}").into_bytes())
+}
+
+fn nonce() -> io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    Ok(nonce)
+}
+
+/// Connects, waiting while the peer's backlog is full.
+fn connect_socket(address: &[u8], deadline: Deadline) -> Result<OwnedFd> {
+    loop {
+        match socket::connect_to(address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !deadline.passed() => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => {
+                let what = format!("connecting to the process at {:?}", String::from_utf8_lossy(address));
+                return Err(Error::os(what, error));
+            }
+        }
+    }
+}
+
+fn name(pid: Option<i32>) -> String {
+    pid.map_or("(in another pid namespace)".into(), |pid| pid.to_string())
+}

@@ -1,0 +1,336 @@
+//! A link: the Unix socket between two processes, and what the peer has shown us over it.
+//!
+//! A link is made by the first connection request in its direction, and is used for the requests of its maker only
+//! (so two processes may have two). It is up once both have proved the job's secret; it goes down when the socket
+//! closes or the process behind it dies, and takes its connections with it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
+use udeck_sys::{Deadline, socket};
+use udeck_via::transport::Hello;
+use udeck_via::{Error, Result};
+
+use crate::board::BoardView;
+use crate::connection::Connection;
+use crate::handshake::{Handshake, Step};
+use crate::link_wire::{Bells, Datagram, Why};
+
+/// Largest arena of a peer that we map.
+const MAX_ARENA: usize = 1 << 44;
+
+/// A link to a peer process.
+pub struct Link {
+    socket: OwnedFd,
+    /// The peer's process, where it lies in our pid namespace.
+    pub pid: Option<i32>,
+    segments: OnceLock<PeerSegments>,
+    state: Mutex<State>,
+    changed: Condvar,
+    next_request: AtomicU32,
+}
+
+struct State {
+    phase: Phase,
+    /// Our requests that wait for an answer.
+    requests: HashMap<u32, Option<Answer>>,
+    connections: Vec<Weak<Connection>>,
+    /// The peer said goodbye: its end is no loss.
+    parted: bool,
+}
+
+enum Phase {
+    Meeting(Handshake),
+    Up,
+    Down(String),
+}
+
+/// The answer to a connection request.
+pub enum Answer {
+    Accepted { bells: Bells, hello: Hello },
+    Refused { why: Why, text: String },
+}
+
+struct PeerSegments {
+    board: BoardView,
+    outbox: PeerMemory,
+    landing: PeerMemory,
+}
+
+/// An arena of the peer, mapped here. Chunks enter our page tables when they are first used.
+struct PeerMemory {
+    mapping: Mapping,
+    populated: Vec<AtomicBool>,
+}
+
+impl PeerMemory {
+    fn adopt(fd: BorrowedFd<'_>, access: PeerAccess) -> std::io::Result<Self> {
+        let mapping = segment::adopt(fd, 1..=MAX_ARENA, access)?;
+        let populated = (0..mapping.len().div_ceil(CHUNK)).map(|_| AtomicBool::new(false)).collect();
+        Ok(PeerMemory { mapping, populated })
+    }
+
+    fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        let at = self.mapping.at(offset, len)?;
+        let first = offset as usize / CHUNK;
+        for chunk in first..(offset as usize + len).div_ceil(CHUNK).max(first) {
+            if !self.populated[chunk].load(Ordering::Relaxed) {
+                self.populate(chunk);
+            }
+        }
+        Some(at)
+    }
+
+    #[cold]
+    fn populate(&self, chunk: usize) {
+        let start = chunk * CHUNK;
+        self.mapping.populate(start, CHUNK.min(self.mapping.len() - start));
+        self.populated[chunk].store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a handled datagram asks of the device.
+pub enum Event {
+    Nothing,
+    /// A peer asks for a connection.
+    Request {
+        id: u32,
+        bells: Bells,
+        hello: Hello,
+        discriminator: Vec<u8>,
+        control: Mapping,
+    },
+}
+
+impl Link {
+    /// A link over a fresh socket.
+    pub fn new(socket: OwnedFd, pid: Option<i32>, handshake: Handshake) -> Arc<Self> {
+        let state = State {
+            phase: Phase::Meeting(handshake),
+            requests: HashMap::new(),
+            connections: Vec::new(),
+            parted: false,
+        };
+        Arc::new(Link {
+            socket,
+            pid,
+            segments: OnceLock::new(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            next_request: AtomicU32::new(0),
+        })
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn segments(&self) -> &PeerSegments {
+        self.segments.get().expect("connections are made over links that are up")
+    }
+
+    pub fn peer_board(&self) -> &BoardView {
+        &self.segments().board
+    }
+
+    pub fn outbox_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.segments().outbox.at(offset, len)
+    }
+
+    pub fn landing_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        self.segments().landing.at(offset, len)
+    }
+
+    /// Sends a datagram. The peer's reactor always reads: a peer whose socket is full is stuck, and the link ends.
+    pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), String> {
+        match socket::send(self.socket(), &datagram.encode(), fds) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("it does not read its link (stopped, or stuck)".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Handles one datagram. Runs on the reactor.
+    ///
+    /// # Errors
+    /// Why the link must end.
+    pub fn input(
+        &self,
+        datagram: Datagram,
+        fds: Vec<OwnedFd>,
+        ours: [BorrowedFd<'_>; 3],
+    ) -> std::result::Result<Event, String> {
+        let mut state = self.state.lock();
+        if let Phase::Meeting(handshake) = &mut state.phase {
+            let step = handshake.input(&datagram).map_err(|refusal| refusal.to_string())?;
+            match step {
+                Step::Send(answer) => self.send(&answer, &[])?,
+                Step::SendSegments(answer) => self.send(&answer, &ours)?,
+                Step::Met(answer) => {
+                    self.adopt_segments(fds).map_err(|error| format!("its segments: {error}"))?;
+                    if let Some(answer) = answer {
+                        self.send(&answer, &ours)?;
+                    }
+                    state.phase = Phase::Up;
+                    self.changed.notify_all();
+                }
+            }
+            return Ok(Event::Nothing);
+        }
+        match datagram {
+            Datagram::Request { id, bells, hello, discriminator } => {
+                let [fd] =
+                    <[OwnedFd; 1]>::try_from(fds).map_err(|_| "a request without its control segment")?;
+                let bytes = crate::layout::CONTROL_BYTES;
+                let control = segment::adopt(fd.as_fd(), bytes..=bytes, PeerAccess::Write)
+                    .map_err(|error| format!("a control segment: {error}"))?;
+                return Ok(Event::Request { id, bells, hello, discriminator, control });
+            }
+            Datagram::Accept { id, bells, hello } => match state.requests.get_mut(&id) {
+                Some(answer) => *answer = Some(Answer::Accepted { bells, hello }),
+                // The requester gave up, and marked the control segment closed: let the acceptor look.
+                None => self.peer_board().bell(bells.receive.bell).ring(bells.receive.bit),
+            },
+            Datagram::Refuse { id, why, text } => {
+                if let Some(answer) = state.requests.get_mut(&id) {
+                    *answer = Some(Answer::Refused { why, text });
+                }
+            }
+            Datagram::Goodbye => state.parted = true,
+            Datagram::Meet { .. } | Datagram::Prove { .. } | Datagram::Join { .. } | Datagram::Welcome => {
+                return Err("a hand-shake on a link that is up".into());
+            }
+        }
+        self.changed.notify_all();
+        Ok(Event::Nothing)
+    }
+
+    fn adopt_segments(&self, fds: Vec<OwnedFd>) -> std::io::Result<()> {
+        let [board, outbox, landing] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|fds| std::io::Error::other(format!("{} descriptors instead of 3", fds.len())))?;
+        let segments = PeerSegments {
+            board: BoardView::adopt(board.as_fd())?,
+            outbox: PeerMemory::adopt(outbox.as_fd(), PeerAccess::Read)?,
+            landing: PeerMemory::adopt(landing.as_fd(), PeerAccess::Write)?,
+        };
+        let _ = self.segments.set(segments);
+        Ok(())
+    }
+
+    /// Waits until the link is up.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when it went down, [`Error::Timeout`].
+    pub fn wait_up(&self, deadline: Deadline) -> Result {
+        let start = Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            match &state.phase {
+                Phase::Up => return Ok(()),
+                Phase::Down(why) => return Err(Error::Lost(why.clone())),
+                Phase::Meeting(_) => {}
+            }
+            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() {
+                let what = format!("the hand-shake with process {:?}", self.pid);
+                return Err(Error::Timeout { what, waited: start.elapsed() });
+            }
+        }
+    }
+
+    /// Whether connections can be made over it (or soon can).
+    pub fn is_usable(&self) -> bool {
+        let state = self.state.lock();
+        !state.parted && !matches!(state.phase, Phase::Down(_))
+    }
+
+    /// Asks for a connection and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], [`Error::Timeout`].
+    pub fn request(
+        &self,
+        bells: Bells,
+        hello: Hello,
+        discriminator: &[u8],
+        control: BorrowedFd<'_>,
+        deadline: Deadline,
+    ) -> Result<Answer> {
+        let start = Instant::now();
+        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let datagram = Datagram::Request { id, bells, hello, discriminator: discriminator.to_vec() };
+        let mut state = self.state.lock();
+        state.requests.insert(id, None);
+        let sent = self.send(&datagram, &[control]);
+        loop {
+            if let Some(answer) = state.requests.get_mut(&id).and_then(Option::take) {
+                state.requests.remove(&id);
+                return Ok(answer);
+            }
+            let down = match &state.phase {
+                Phase::Down(why) => Some(why.clone()),
+                _ => sent.clone().err(),
+            };
+            if let Some(why) = down {
+                state.requests.remove(&id);
+                return Err(Error::Lost(why));
+            }
+            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() {
+                state.requests.remove(&id);
+                let name = String::from_utf8_lossy(discriminator).into_owned();
+                let what =
+                    format!("an answer from process {:?} to a connection request at {name:?}", self.pid);
+                return Err(Error::Timeout { what, waited: start.elapsed() });
+            }
+        }
+    }
+
+    /// The connection ends with this link.
+    pub fn carry(&self, connection: &Arc<Connection>) {
+        let mut state = self.state.lock();
+        state.connections.retain(|connection| connection.strong_count() > 0);
+        state.connections.push(Arc::downgrade(connection));
+        if let Phase::Down(why) = &state.phase {
+            let why = why.clone();
+            drop(state);
+            connection.lose(&why, true);
+        }
+    }
+
+    /// The connections made over it that still exist.
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.state.lock().connections.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Ends the link and its connections. The first reason counts.
+    pub fn down(&self, why: &str, peer_is_dead: bool) {
+        let mut state = self.state.lock();
+        if matches!(state.phase, Phase::Down(_)) {
+            return;
+        }
+        let parted = state.parted;
+        let why = if parted { "the process has left the job" } else { why };
+        state.phase = Phase::Down(why.to_owned());
+        let connections: Vec<_> = state.connections.drain(..).filter_map(|c| c.upgrade()).collect();
+        drop(state);
+        self.changed.notify_all();
+        for connection in connections {
+            if parted {
+                connection.part();
+            } else {
+                connection.lose(why, peer_is_dead);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link(process {:?})", self.pid)
+    }
+}

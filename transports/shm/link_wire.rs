@@ -1,0 +1,285 @@
+//! Datagrams on a link. Everything decoded here comes from another process and is checked.
+//!
+//! ```text
+//! byte 0  kind
+//! fields  little-endian, in the order of the enum
+//! texts   u16 length, then bytes; the last thing in a datagram
+//! ```
+
+use udeck_via::transport::Hello;
+use udeck_via::{Ptag, Reliability};
+
+/// Version of everything that processes share: links, cells, control segments, boards.
+pub const VERSION: u32 = 1;
+/// Longest discriminator.
+pub const MAX_DISCRIMINATOR: usize = 512;
+/// Longest private data.
+pub const MAX_PRIVATE: usize = 1024;
+/// Longest refusal text.
+const MAX_TEXT: usize = 512;
+/// Longest datagram.
+pub const MAX_DATAGRAM: usize = 4096;
+
+/// A bell and a bit on it, on the board of whoever sends this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BellBit {
+    pub bell: u32,
+    pub bit: u32,
+}
+
+/// The two bells of one side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bells {
+    pub send: BellBit,
+    pub receive: BellBit,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    NoMatch,
+    Rejected,
+}
+
+/// A datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Datagram {
+    /// Connector's first word.
+    Meet { version: u32, boot_id: [u8; 16], nonce: [u8; 32] },
+    /// Acceptor's answer, which proves the secret.
+    Prove { nonce: [u8; 32], mac: [u8; 32] },
+    /// Connector's proof. Carries its board, outbox and landing.
+    Join { mac: [u8; 32] },
+    /// Acceptor's welcome. Carries its board, outbox and landing.
+    Welcome,
+    /// A connection request. Carries the control segment.
+    Request { id: u32, bells: Bells, hello: Hello, discriminator: Vec<u8> },
+    /// Its acceptance.
+    Accept { id: u32, bells: Bells, hello: Hello },
+    /// Its refusal.
+    Refuse { id: u32, why: Why, text: String },
+    /// The process ends in order.
+    Goodbye,
+}
+
+/// Not a datagram of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed datagram on a link")]
+pub struct Malformed;
+
+impl Datagram {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        match self {
+            Datagram::Meet { version, boot_id, nonce } => {
+                out.push(1);
+                out.extend(version.to_le_bytes());
+                out.extend(boot_id);
+                out.extend(nonce);
+            }
+            Datagram::Prove { nonce, mac } => {
+                out.push(2);
+                out.extend(nonce);
+                out.extend(mac);
+            }
+            Datagram::Join { mac } => {
+                out.push(3);
+                out.extend(mac);
+            }
+            Datagram::Welcome => out.push(4),
+            Datagram::Request { id, bells, hello, discriminator } => {
+                out.push(5);
+                out.extend(id.to_le_bytes());
+                put_bells(&mut out, bells);
+                put_hello(&mut out, hello);
+                put_bytes(&mut out, discriminator);
+            }
+            Datagram::Accept { id, bells, hello } => {
+                out.push(6);
+                out.extend(id.to_le_bytes());
+                put_bells(&mut out, bells);
+                put_hello(&mut out, hello);
+            }
+            Datagram::Refuse { id, why, text } => {
+                out.push(7);
+                out.extend(id.to_le_bytes());
+                out.push(*why as u8);
+                let end =
+                    (0..=MAX_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+                put_bytes(&mut out, &text.as_bytes()[..end]);
+            }
+            Datagram::Goodbye => out.push(8),
+        }
+        debug_assert!(out.len() <= MAX_DATAGRAM);
+        out
+    }
+
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let datagram = match r.u8()? {
+            1 => Datagram::Meet { version: r.u32()?, boot_id: r.array()?, nonce: r.array()? },
+            2 => Datagram::Prove { nonce: r.array()?, mac: r.array()? },
+            3 => Datagram::Join { mac: r.array()? },
+            4 => Datagram::Welcome,
+            5 => Datagram::Request {
+                id: r.u32()?,
+                bells: r.bells()?,
+                hello: r.hello()?,
+                discriminator: r.bytes(MAX_DISCRIMINATOR)?,
+            },
+            6 => Datagram::Accept { id: r.u32()?, bells: r.bells()?, hello: r.hello()? },
+            7 => Datagram::Refuse {
+                id: r.u32()?,
+                why: match r.u8()? {
+                    0 => Why::NoMatch,
+                    1 => Why::Rejected,
+                    _ => return Err(Malformed),
+                },
+                text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| Malformed)?,
+            },
+            8 => Datagram::Goodbye,
+            _ => return Err(Malformed),
+        };
+        if r.0.is_empty() { Ok(datagram) } else { Err(Malformed) }
+    }
+}
+
+fn put_bells(out: &mut Vec<u8>, bells: &Bells) {
+    for number in [bells.send.bell, bells.send.bit, bells.receive.bell, bells.receive.bit] {
+        out.extend(number.to_le_bytes());
+    }
+}
+
+fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
+    out.push(hello.reliability as u8);
+    out.extend(hello.writable_ptag.map_or(0, |ptag| ptag.0).to_le_bytes());
+    put_bytes(out, &hello.private_data);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u16).to_le_bytes());
+    out.extend(bytes);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    fn bytes(&mut self, limit: usize) -> Result<Vec<u8>, Malformed> {
+        let len = usize::from(u16::from_le_bytes(self.array()?));
+        if len > limit || len > self.0.len() {
+            return Err(Malformed);
+        }
+        let (head, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Ok(head.to_vec())
+    }
+    fn bells(&mut self) -> Result<Bells, Malformed> {
+        let mut bit = || Ok(BellBit { bell: self.u32()?, bit: self.u32()? });
+        Ok(Bells { send: bit()?, receive: bit()? })
+    }
+    fn hello(&mut self) -> Result<Hello, Malformed> {
+        let reliability = match self.u8()? {
+            0 => Reliability::Unreliable,
+            1 => Reliability::Delivery,
+            2 => Reliability::Reception,
+            _ => return Err(Malformed),
+        };
+        let ptag = self.u32()?;
+        let writable_ptag = (ptag != 0).then_some(Ptag(ptag));
+        Ok(Hello { reliability, writable_ptag, private_data: self.bytes(MAX_PRIVATE)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> impl Strategy<Value = Hello> {
+        let reliability = prop_oneof![
+            Just(Reliability::Unreliable),
+            Just(Reliability::Delivery),
+            Just(Reliability::Reception)
+        ];
+        (reliability, any::<u32>(), prop::collection::vec(any::<u8>(), 0..MAX_PRIVATE)).prop_map(
+            |(reliability, ptag, private_data)| Hello {
+                reliability,
+                writable_ptag: (ptag != 0).then_some(Ptag(ptag)),
+                private_data,
+            },
+        )
+    }
+
+    fn bells() -> impl Strategy<Value = Bells> {
+        any::<[u32; 4]>().prop_map(|n| Bells {
+            send: BellBit { bell: n[0], bit: n[1] },
+            receive: BellBit { bell: n[2], bit: n[3] },
+        })
+    }
+
+    fn datagram() -> impl Strategy<Value = Datagram> {
+        prop_oneof![
+            any::<(u32, [u8; 16], [u8; 32])>().prop_map(|(version, boot_id, nonce)| Datagram::Meet {
+                version,
+                boot_id,
+                nonce
+            }),
+            any::<([u8; 32], [u8; 32])>().prop_map(|(nonce, mac)| Datagram::Prove { nonce, mac }),
+            any::<[u8; 32]>().prop_map(|mac| Datagram::Join { mac }),
+            Just(Datagram::Welcome),
+            (any::<u32>(), bells(), hello(), prop::collection::vec(any::<u8>(), 0..MAX_DISCRIMINATOR))
+                .prop_map(|(id, bells, hello, discriminator)| Datagram::Request {
+                    id,
+                    bells,
+                    hello,
+                    discriminator
+                }),
+            (any::<u32>(), bells(), hello()).prop_map(|(id, bells, hello)| Datagram::Accept {
+                id,
+                bells,
+                hello
+            }),
+            (any::<u32>(), "\\PC{0,100}").prop_map(|(id, text)| Datagram::Refuse {
+                id,
+                why: Why::Rejected,
+                text
+            }),
+            Just(Datagram::Goodbye),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn prop_datagrams_round_trip(datagram in datagram()) {
+            let bytes = datagram.encode();
+            prop_assert!(bytes.len() <= MAX_DATAGRAM);
+            prop_assert_eq!(Datagram::decode(&bytes), Ok(datagram));
+        }
+
+        #[test]
+        fn prop_any_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..MAX_DATAGRAM)) {
+            if let Ok(datagram) = Datagram::decode(&bytes) {
+                prop_assert_eq!(datagram.encode(), bytes, "one encoding for each datagram");
+            }
+        }
+
+        #[test]
+        fn prop_a_cut_datagram_is_malformed(datagram in datagram(), cut: prop::sample::Index) {
+            let bytes = datagram.encode();
+            prop_assert_eq!(Datagram::decode(&bytes[..cut.index(bytes.len())]), Err(Malformed));
+        }
+    }
+}

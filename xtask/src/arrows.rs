@@ -1,0 +1,197 @@
+//! The arrows between this workspace's packages: which may depend on which.
+//!
+//! Layers hold only while nobody reaches around them, and a dependency is one line in a manifest that a review
+//! easily passes over. The table is therefore an allow-list: what it does not name is refused, a new package
+//! included.
+
+use crate::workspace::{Package, Workspace};
+
+/// One row: the packages in `folder` may depend on those in `may`; their tests also on those in `tests_may`.
+struct Rule {
+    folder: &'static str,
+    may: &'static [&'static str],
+    tests_may: &'static [&'static str],
+}
+
+/// Folders below the root; `.` is the umbrella package, `x/*` every package right under `x`, `*` every package.
+const RULES: &[Rule] = &[
+    Rule { folder: "src/sys", may: &[], tests_may: &[] },
+    Rule { folder: "src/boot", may: &["src/sys"], tests_may: &[] },
+    Rule { folder: "src/via", may: &["src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/deck", may: &["src/via", "src/boot"], tests_may: &[] },
+    Rule {
+        folder: ".",
+        may: &["src/deck", "src/via", "src/boot", "src/sys", "transports/*"],
+        tests_may: &[],
+    },
+    Rule { folder: "transports/*", may: &["src/via", "src/sys"], tests_may: &["tests/conformance"] },
+    Rule { folder: "src/launch", may: &["src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/capi", may: &["."], tests_may: &[] },
+    Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },
+    Rule { folder: "bench-apps/nas-ft", may: &["."], tests_may: &[] },
+    Rule {
+        folder: "tests/conformance",
+        may: &["src/via"],
+        tests_may: &["transports/*", "src/boot", "src/sys"],
+    },
+    Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
+    Rule { folder: "xtask", may: &[], tests_may: &[] },
+];
+
+/// Every arrow that the table does not allow, as a sentence that names it, its manifest and the rule.
+pub fn violations(workspace: &Workspace) -> Vec<String> {
+    let mut found = Vec::new();
+    for package in &workspace.packages {
+        let Some(rule) = RULES.iter().find(|rule| matches(rule.folder, &package.folder)) else {
+            found.push(format!(
+                "{}: package {} has no row in the table of arrows: add one in xtask/src/arrows.rs",
+                package.manifest(),
+                package.name
+            ));
+            continue;
+        };
+        found.extend(forbidden(package, rule, workspace));
+    }
+    found
+}
+
+/// The number of arrows that were looked at.
+pub fn count(workspace: &Workspace) -> usize {
+    workspace.packages.iter().map(|package| package.uses.len()).sum()
+}
+
+fn forbidden(package: &Package, rule: &Rule, workspace: &Workspace) -> Vec<String> {
+    let mut found = Vec::new();
+    for arrow in &package.uses {
+        let Some(target) = workspace.packages.iter().find(|other| other.name == arrow.name) else { continue };
+        let allowed = |folders: &[&str]| folders.iter().any(|folder| matches(folder, &target.folder));
+        // A package may name itself in its dev-dependencies, to turn a feature on for its tests.
+        let itself = arrow.dev && target.name == package.name;
+        if itself || allowed(rule.may) || (arrow.dev && allowed(rule.tests_may)) {
+            continue;
+        }
+        let also = if arrow.dev { rule.tests_may } else { &[] };
+        found.push(format!(
+            "{}: {} -> {}{} is not allowed: {} may depend on {} (xtask/src/arrows.rs)",
+            package.manifest(),
+            package.name,
+            target.name,
+            if arrow.dev { " (dev)" } else { "" },
+            rule.folder,
+            named(rule.may.iter().chain(also)),
+        ));
+    }
+    found
+}
+
+fn matches(pattern: &str, folder: &str) -> bool {
+    match pattern.strip_suffix("/*") {
+        Some(parent) => folder
+            .strip_prefix(parent)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .is_some_and(|name| !name.contains('/')),
+        None => pattern == "*" || pattern == folder,
+    }
+}
+
+fn named<'a>(folders: impl Iterator<Item = &'a &'static str>) -> String {
+    let names: Vec<_> = folders.map(|folder| if *folder == "." { "the umbrella" } else { folder }).collect();
+    if names.is_empty() { "nothing of ours".into() } else { format!("{} only", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Use;
+    use std::path::PathBuf;
+
+    /// A workspace of `(name, folder, uses)`; a use that starts with `dev:` is a dev-dependency.
+    fn workspace(packages: &[(&str, &str, &[&str])]) -> Workspace {
+        let packages = packages
+            .iter()
+            .map(|(name, folder, uses)| Package {
+                name: (*name).to_owned(),
+                folder: (*folder).to_owned(),
+                uses: uses
+                    .iter()
+                    .map(|used| match used.strip_prefix("dev:") {
+                        Some(name) => Use { name: name.to_owned(), dev: true },
+                        None => Use { name: (*used).to_owned(), dev: false },
+                    })
+                    .collect(),
+            })
+            .collect();
+        Workspace { root: PathBuf::from("/w"), target: PathBuf::from("/w/target"), packages }
+    }
+
+    #[test]
+    fn the_drawn_arrows_are_allowed() {
+        let house = workspace(&[
+            ("udeck-sys", "src/sys", &[]),
+            ("udeck-boot", "src/boot", &["udeck-sys"]),
+            ("udeck-via", "src/via", &["udeck-boot", "udeck-sys"]),
+            ("udeck-deck", "src/deck", &["udeck-via", "udeck-boot"]),
+            ("udeck-shm", "transports/shm", &["udeck-via", "udeck-sys", "dev:udeck-conformance"]),
+            ("udeck", ".", &["udeck-deck", "udeck-via", "udeck-boot", "udeck-sys", "udeck-shm", "dev:udeck"]),
+            ("deckrun", "src/launch", &["udeck-boot", "udeck-sys"]),
+            ("deckperf", "bench-apps/deckperf", &["udeck", "deckrun"]),
+            ("udeck-conformance", "tests/conformance", &["udeck-via", "dev:udeck-shm"]),
+            ("udeck-jobs", "tests/jobs", &["udeck", "udeck-sys", "dev:deckrun"]),
+        ]);
+        assert_eq!(violations(&house), Vec::<String>::new());
+        assert_eq!(count(&house), 23);
+    }
+
+    #[test]
+    fn an_arrow_against_the_layers_names_itself_its_manifest_and_the_rule() {
+        let house =
+            workspace(&[("udeck-via", "src/via", &["udeck-shm"]), ("udeck-shm", "transports/shm", &[])]);
+        let [problem] = &violations(&house)[..] else { panic!("one violation") };
+        assert_eq!(
+            problem,
+            "src/via/Cargo.toml: udeck-via -> udeck-shm is not allowed: \
+             src/via may depend on src/boot, src/sys only (xtask/src/arrows.rs)"
+        );
+    }
+
+    #[test]
+    fn a_transport_sees_neither_another_transport_nor_the_layers_above() {
+        for forbidden in ["udeck-tcp", "udeck-deck", "udeck"] {
+            let house = workspace(&[
+                ("udeck-shm", "transports/shm", &[forbidden]),
+                ("udeck-tcp", "transports/tcp", &[]),
+                ("udeck-deck", "src/deck", &[]),
+                ("udeck", ".", &[]),
+            ]);
+            assert_eq!(violations(&house).len(), 1, "{forbidden}");
+        }
+    }
+
+    #[test]
+    fn what_only_tests_may_use_is_refused_as_a_normal_dependency() {
+        let with = |used: &'static str| {
+            violations(&workspace(&[
+                ("udeck-conformance", "tests/conformance", &[used]),
+                ("udeck-shm", "transports/shm", &[]),
+            ]))
+            .len()
+        };
+        assert_eq!((with("dev:udeck-shm"), with("udeck-shm")), (0, 1));
+    }
+
+    #[test]
+    fn tests_do_not_reach_around_the_layers_either() {
+        let house =
+            workspace(&[("udeck-deck", "src/deck", &["dev:udeck-sys"]), ("udeck-sys", "src/sys", &[])]);
+        let [problem] = &violations(&house)[..] else { panic!("one violation") };
+        assert!(problem.contains("udeck-deck -> udeck-sys (dev) is not allowed"), "{problem}");
+    }
+
+    #[test]
+    fn a_package_without_a_row_is_refused() {
+        let house = workspace(&[("udeck-extra", "src/extra", &[]), ("odd", "transports/shm/odd", &[])]);
+        let problems = violations(&house);
+        assert_eq!(problems.len(), 2);
+        assert!(problems[0].starts_with("src/extra/Cargo.toml: package udeck-extra has no row"));
+    }
+}

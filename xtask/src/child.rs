@@ -1,0 +1,200 @@
+//! Runs one command, passes its output on line by line, and stops it at its time limit.
+
+use crate::workspace::cargo;
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    collections::HashMap,
+    fmt, fs, io,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A cargo command and what it adds to the environment.
+pub struct Cargo {
+    args: Vec<String>,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Cargo {
+    /// The command as words between blanks.
+    pub fn new(words: &str) -> Self {
+        Self { args: words.split_whitespace().map(str::to_owned).collect(), env: Vec::new() }
+    }
+
+    pub fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// More arguments, as words between blanks.
+    pub fn args(mut self, words: &str) -> Self {
+        self.args.extend(words.split_whitespace().map(str::to_owned));
+        self
+    }
+
+    pub fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// Puts `flags` behind those that the user has in this variable (`RUSTFLAGS`, `RUSTDOCFLAGS`).
+    pub fn add_flags(self, variable: &'static str, flags: &str) -> Self {
+        let before = std::env::var(variable).unwrap_or_default();
+        self.env(variable, format!("{before} {flags}").trim_start())
+    }
+
+    /// Runs in `folder` until the end or the limit; `each_line` sees every line after it was printed. `Ok(None)`
+    /// is success, `Ok(Some(reason))` says how it failed.
+    pub fn run(
+        &self,
+        folder: &Path,
+        limit: Duration,
+        mut each_line: impl FnMut(&str),
+    ) -> io::Result<Option<String>> {
+        let deadline = Instant::now() + limit;
+        // One pipe for both streams keeps cargo's lines and the tests' lines in the order they were written.
+        let (reader, writer) = io::pipe()?;
+        let mut command = Command::new(cargo());
+        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
+        // Colour codes would hide the words that `tally` looks for.
+        command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let mut child = command.spawn()?;
+        // The command holds the pipe's writing end: the reader would never see its end otherwise.
+        drop(command);
+
+        let ended = pass_on(&lines_of(reader), deadline, &mut each_line);
+        if !ended {
+            kill_tree(child.id());
+        }
+        let status = child.wait()?;
+        Ok(match (ended, status.success()) {
+            (false, _) => Some(format!("killed: it ran longer than {} minutes", limit.as_secs() / 60)),
+            (true, false) => Some(status.to_string()),
+            (true, true) => None,
+        })
+    }
+}
+
+/// As it could be typed into a shell.
+impl fmt::Display for Cargo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
+        write!(f, "cargo")?;
+        self.args.iter().try_for_each(|arg| write!(f, " {}", quoted(arg)))
+    }
+}
+
+fn quoted(word: &str) -> String {
+    if word.contains(char::is_whitespace) { format!("'{word}'") } else { word.to_owned() }
+}
+
+/// Reads on a thread of its own, because reading a pipe has no deadline. The thread ends with the pipe's last
+/// writer.
+fn lines_of(pipe: io::PipeReader) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Prints lines until the last; false if the deadline came first.
+fn pass_on(lines: &Receiver<String>, deadline: Instant, each_line: &mut impl FnMut(&str)) -> bool {
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => {
+                println!("{line}");
+                each_line(&line);
+            }
+            Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) => return false,
+        }
+    }
+}
+
+/// Kills a process and all its descendants. Not by process group: the child stays in the terminal's group, so
+/// that Ctrl-C reaches it.
+fn kill_tree(root: u32) {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for (pid, parent) in processes() {
+        children.entry(parent).or_default().push(pid);
+    }
+    let mut doomed = vec![root];
+    let mut next = 0;
+    while let Some(pid) = doomed.get(next).copied() {
+        doomed.extend(children.remove(&pid).unwrap_or_default());
+        next += 1;
+    }
+    for pid in doomed {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            // One that ended meanwhile is what we want.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Every process with its parent, from `/proc/PID/stat`.
+fn processes() -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name stands in parentheses and may itself hold blanks and parentheses.
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        Some((pid, parent))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_could_be_typed() {
+        let command = Cargo::new("test --doc").env("RUSTFLAGS", "--cfg loom").args("-p udeck").arg("a b");
+        assert_eq!(command.to_string(), "RUSTFLAGS='--cfg loom' cargo test --doc -p udeck 'a b'");
+    }
+
+    #[test]
+    fn output_reaches_the_reader_and_success_is_told_from_failure() {
+        let mut seen = String::new();
+        let here = Path::new(".");
+        let limit = Duration::from_secs(60);
+        let good = Cargo::new("--version").run(here, limit, |line| seen.push_str(line)).unwrap();
+        assert!(good.is_none() && seen.starts_with("cargo "), "{seen}");
+        let bad = Cargo::new("no-such-command").run(here, limit, |_| {}).unwrap();
+        assert!(bad.is_some());
+    }
+
+    #[test]
+    fn killing_a_tree_reaches_grandchildren() {
+        let mut shell =
+            Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().expect("a shell and sleep");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let sleeper = loop {
+            if let Some((pid, _)) = processes().into_iter().find(|(_, parent)| *parent == shell.id()) {
+                break pid;
+            }
+            assert!(Instant::now() < deadline, "the shell never started its child");
+            thread::sleep(Duration::from_millis(5));
+        };
+        kill_tree(shell.id());
+        assert!(!shell.wait().unwrap().success());
+        while processes().into_iter().any(|(pid, parent)| pid == sleeper && parent == shell.id()) {
+            assert!(Instant::now() < deadline, "process {sleeper} survived");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Rules about where words may stand: `unsafe` only where memory is handled, no transport's name in `deck`.
+//!
+//! These look at the text because no lint can: whether a file may hold `unsafe` depends on where it lies. That each
+//! `unsafe` block carries its `// SAFETY:` line is clippy's part.
+
+use crate::rust_text::{Keep, blank, words};
+use std::{fs, io, path::Path};
+
+/// Where `unsafe` may stand: in files whose path begins with `at`, for `what`.
+struct Place {
+    at: &'static str,
+    what: What,
+}
+
+enum What {
+    Anything,
+    /// A block around this call.
+    Call(&'static str),
+}
+
+const UNSAFE_PLACES: &[Place] = &[
+    Place { at: "src/sys/", what: What::Anything },
+    Place { at: "src/via/mem", what: What::Anything },
+    Place { at: "transports/", what: What::Anything },
+    Place { at: "src/capi/", what: What::Anything },
+    Place { at: "src/launch/", what: What::Call("pre_exec") },
+];
+
+/// How many lines below `unsafe` the call that excuses it may stand.
+const CALL_WITHIN_LINES: usize = 2;
+
+const TRANSPORTS: [&str; 4] = ["shm", "tcp", "udp", "verbs"];
+
+/// One source file, its path below the root with `/` between its parts.
+pub struct Source {
+    pub path: String,
+    pub text: String,
+}
+
+/// Every Rust file below the root but for build outputs and hidden folders.
+pub fn sources(root: &Path) -> io::Result<Vec<Source>> {
+    let mut found = Vec::new();
+    collect(root, "", &mut found)?;
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Everything that stands where it must not, as `path:line: what`.
+pub fn violations(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        found.extend(misplaced_unsafe(source));
+        if source.path.starts_with("src/deck/") {
+            found.extend(named_transports(source));
+        }
+    }
+    found.extend(deck_without_forbid(sources));
+    found
+}
+
+fn misplaced_unsafe(source: &Source) -> Vec<String> {
+    let code = blank(&source.text, Keep::Code);
+    let words: Vec<_> = words(&code).collect();
+    let allowed = |index: usize| {
+        let mut places = UNSAFE_PLACES.iter().filter(|place| source.path.starts_with(place.at));
+        places.any(|place| place.what.covers(&words[index..]))
+    };
+    let places: Vec<_> = UNSAFE_PLACES.iter().map(Place::described).collect();
+    (0..words.len())
+        .filter(|&index| words[index].1 == "unsafe" && !allowed(index))
+        .map(|index| {
+            format!("{}:{}: `unsafe` may stand only in {}", source.path, words[index].0, places.join(", "))
+        })
+        .collect()
+}
+
+impl What {
+    /// Whether these words, of which the first is `unsafe`, are what is meant.
+    fn covers(&self, words: &[(usize, &str)]) -> bool {
+        match self {
+            What::Anything => true,
+            What::Call(name) => {
+                let last_line = words[0].0 + CALL_WITHIN_LINES;
+                words.iter().take_while(|(line, _)| *line <= last_line).any(|(_, word)| word == name)
+            }
+        }
+    }
+}
+
+impl Place {
+    fn described(&self) -> String {
+        match self.what {
+            What::Anything => format!("{}*", self.at),
+            What::Call(name) => format!("{}* (for {name})", self.at),
+        }
+    }
+}
+
+/// Strings count: to compare a transport's name is to decide by it. Decisions are taken by `Caps`.
+fn named_transports(source: &Source) -> Vec<String> {
+    let text = blank(&source.text, Keep::CodeAndStrings);
+    words(&text)
+        .filter_map(|(line, word)| {
+            let name = TRANSPORTS.iter().find(|name| parts(word).iter().any(|part| part == *name))?;
+            Some(format!("{}:{line}: `{word}` names the transport {name}: deck decides by Caps", source.path))
+        })
+        .collect()
+}
+
+/// The parts of an identifier in lower case, numbers at their end dropped: `OpenShm0` is `open`, `shm`.
+fn parts(word: &str) -> Vec<String> {
+    let mut spaced = String::new();
+    let mut before = '_';
+    for c in word.chars() {
+        if c.is_uppercase() && !before.is_uppercase() {
+            spaced.push('_');
+        }
+        spaced.extend(c.to_lowercase());
+        before = c;
+    }
+    let parts = spaced.split('_').map(|part| part.trim_end_matches(|c: char| c.is_ascii_digit()));
+    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+fn deck_without_forbid(sources: &[Source]) -> Option<String> {
+    const WANTED: &str = "#![forbid(unsafe_code)]";
+    let path = "src/deck/lib.rs";
+    let Some(deck) = sources.iter().find(|source| source.path == path) else {
+        return Some(format!("{path}: not found, so nothing forbids `unsafe` in deck"));
+    };
+    let code = blank(&deck.text, Keep::Code);
+    (!code.contains(WANTED)).then(|| format!("{path}: `{WANTED}` is missing"))
+}
+
+fn collect(folder: &Path, below: &str, found: &mut Vec<Source>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{below}{name}");
+        let kind = entry.file_type()?;
+        if kind.is_dir() && !name.starts_with('.') && name != "target" {
+            collect(&entry.path(), &format!("{path}/"), found)?;
+        } else if kind.is_file() && name.ends_with(".rs") {
+            found.push(Source { path, text: fs::read_to_string(entry.path())? });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD_DECK: &str = "#![forbid(unsafe_code)]\n";
+
+    /// What is found in these files and a faultless `deck`.
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let mut sources = vec![Source { path: "src/deck/lib.rs".into(), text: GOOD_DECK.into() }];
+        sources
+            .extend(files.iter().map(|(path, text)| Source { path: (*path).into(), text: (*text).into() }));
+        violations(&sources)
+    }
+
+    #[test]
+    fn unsafe_may_stand_where_memory_is_handled() {
+        let text = "fn f() { unsafe { g() } }";
+        for path in ["src/sys/map.rs", "src/via/mem.rs", "src/via/mem/arena.rs", "transports/shm/ring.rs"] {
+            assert_eq!(found(&[(path, text)]), Vec::<String>::new(), "{path}");
+        }
+    }
+
+    #[test]
+    fn unsafe_elsewhere_is_found_with_its_line() {
+        for path in
+            ["src/via/vi.rs", "src/boot/wire.rs", "src/deck/world.rs", "tests/jobs/lib.rs", "src/system.rs"]
+        {
+            let problems = found(&[(path, "fn f() {\n    unsafe { g() }\n}")]);
+            assert_eq!(problems.len(), 1, "{path}");
+            assert!(problems[0].starts_with(&format!("{path}:2: `unsafe`")), "{}", problems[0]);
+        }
+    }
+
+    #[test]
+    fn unsafe_in_comments_strings_and_longer_words_is_not_meant() {
+        let text = "// unsafe\nconst A: &str = \"unsafe\"; // unsafe\n#![deny(unsafe_op_in_unsafe_fn)]";
+        assert_eq!(found(&[("src/via/vi.rs", text)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_launcher_may_only_call_pre_exec() {
+        let good = "unsafe {\n    command.pre_exec(hook);\n}";
+        let bad = "unsafe {\n    libc::fork();\n}\n// pre_exec";
+        assert_eq!(found(&[("src/launch/spawn.rs", good)]), Vec::<String>::new());
+        assert_eq!(found(&[("src/launch/spawn.rs", bad)]).len(), 1);
+    }
+
+    #[test]
+    fn deck_names_no_transport_in_code_or_strings() {
+        for text in [
+            "udeck_shm::open()",
+            "let s = \"tcp\";",
+            "struct ShmWorld;",
+            "open(\"udp0\")",
+            "fn via_Verbs() {}",
+        ] {
+            let problems = found(&[("src/deck/world.rs", text)]);
+            assert_eq!(problems.len(), 1, "{text}");
+            assert!(problems[0].starts_with("src/deck/world.rs:1:"), "{}", problems[0]);
+        }
+        let innocent = "// over shm or tcp\nlet adverbs = outcp; // verbs\n";
+        assert_eq!(found(&[("src/deck/world.rs", innocent)]), Vec::<String>::new());
+        assert_eq!(found(&[("transports/shm/lib.rs", "struct Shm;")]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn deck_must_forbid_unsafe() {
+        let deck = |text: &str| violations(&[Source { path: "src/deck/lib.rs".into(), text: text.into() }]);
+        assert_eq!(deck(GOOD_DECK), Vec::<String>::new());
+        assert_eq!(deck("// #![forbid(unsafe_code)]").len(), 1, "a comment forbids nothing");
+        assert_eq!(violations(&[]).len(), 1, "a deck that is not there forbids nothing");
+    }
+
+    #[test]
+    fn identifiers_fall_into_their_parts() {
+        assert_eq!(parts("OpenShm0"), ["open", "shm"]);
+        assert_eq!(parts("MAX_TCP_PORTS"), ["max", "tcp", "ports"]);
+        assert_eq!(parts("_x__y"), ["x", "y"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! What a run of the steps shows: the end of each, the table, and the last line.
+
+use crate::{
+    steps::Step,
+    tally::{Counts, Suite},
+};
+use std::{fmt::Write, time::Duration};
+
+/// What came of one step.
+pub struct Outcome {
+    pub name: &'static str,
+    pub verdict: Verdict,
+    pub counts: Counts,
+    pub suites: Vec<Suite>,
+    /// What failed: tests by name, or commands with how they ended.
+    pub problems: Vec<String>,
+    pub took: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Ok,
+    Failed,
+    NotRun,
+}
+
+impl Outcome {
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            verdict: Verdict::NotRun,
+            counts: Counts::default(),
+            suites: Vec::new(),
+            problems: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+
+    /// A step left out after an earlier one failed counts as one skipped: how many tests it has is not known.
+    pub fn not_run(name: &'static str) -> Self {
+        Self { counts: Counts { skipped: 1, ..Counts::default() }, ..Self::new(name) }
+    }
+
+    pub fn is_bad(&self) -> bool {
+        self.verdict == Verdict::Failed
+    }
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Failed => "FAILED",
+            Verdict::NotRun => "not run",
+        }
+    }
+}
+
+/// The steps, for `--list`.
+pub fn list(steps: &[Step]) {
+    for step in steps {
+        println!("{:12} {}", step.name, step.about);
+    }
+}
+
+/// The end of one step.
+pub fn step(outcome: &Outcome, by_program: bool) {
+    if by_program {
+        for suite in outcome.suites.iter().filter(|suite| suite.counts != Counts::default()) {
+            println!("    {}: {}", suite.name, line(suite.counts));
+        }
+    }
+    println!("=== {}: {} in {:.1} s", outcome.name, outcome.verdict.word(), outcome.took.as_secs_f64());
+}
+
+/// The table, what failed, and the last line; false if anything failed.
+pub fn summary(outcomes: &[Outcome]) -> bool {
+    print!("\n{}", summary_text(outcomes));
+    !outcomes.iter().any(Outcome::is_bad)
+}
+
+fn summary_text(outcomes: &[Outcome]) -> String {
+    let mut text = format!(
+        "{:12} {:8} {:>7} {:>7} {:>7} {:>8}\n",
+        "step", "result", "passed", "failed", "skipped", "seconds"
+    );
+    let mut total = Counts::default();
+    for Outcome { name, verdict, counts, took, .. } in outcomes {
+        total += *counts;
+        let Counts { passed, failed, skipped } = counts;
+        let seconds = took.as_secs_f64();
+        // Writing to a String does not fail.
+        let _ =
+            writeln!(text, "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1}", verdict.word());
+    }
+    for outcome in outcomes {
+        for problem in &outcome.problems {
+            let _ = writeln!(text, "failed: {}: {problem}", outcome.name);
+        }
+    }
+    let _ = writeln!(text, "{}", line(total));
+    text
+}
+
+fn line(counts: Counts) -> String {
+    format!("{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_the_sum_and_failures_are_named() {
+        let good = Outcome {
+            verdict: Verdict::Ok,
+            counts: Counts { passed: 7, failed: 0, skipped: 1 },
+            ..Outcome::new("unit")
+        };
+        let bad = Outcome {
+            verdict: Verdict::Failed,
+            counts: Counts { passed: 2, failed: 1, skipped: 0 },
+            problems: vec!["udeck_sys: ring::wraps".into()],
+            ..Outcome::new("loom")
+        };
+        let text = summary_text(&[good, bad, Outcome::not_run("jobs")]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped"));
+        assert!(lines.contains(&"failed: loom: udeck_sys: ring::wraps"), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("jobs") && line.contains("not run")), "{text}");
+    }
+
+    #[test]
+    fn only_a_failed_step_fails_the_run() {
+        let ok = Outcome { verdict: Verdict::Ok, ..Outcome::new("unit") };
+        assert!(!ok.is_bad() && !Outcome::not_run("jobs").is_bad());
+        assert!(Outcome { verdict: Verdict::Failed, ..ok }.is_bad());
+    }
+}

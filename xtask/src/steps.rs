@@ -1,0 +1,181 @@
+//! What `cargo xtask test` runs, in order: the one list of the project's checks.
+
+use crate::{child::Cargo, workspace::Workspace};
+
+pub struct Step {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub work: Work,
+    /// Shows the counts of each test program, where a program stands for something: a transport.
+    pub by_program: bool,
+}
+
+pub enum Work {
+    /// One after another; the first that fails ends the step, but for checks and tests.
+    Commands(Vec<(Role, Cargo)>),
+    /// The checks in `arrows` and `places`, in this process.
+    Arrows,
+}
+
+/// What a command's success means for the counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Builds what the next command needs: counts only when it fails.
+    Prepare,
+    /// One check: passed or failed.
+    Check,
+    /// Tests, counted one by one.
+    Tests,
+    /// As `Tests`, and to find none is a failure: a filter that matches nothing proves nothing.
+    SomeTests,
+}
+
+/// The packages whose tests are steps of their own.
+const OWN_STEPS: &str = "--exclude udeck-conformance --exclude udeck-jobs";
+
+pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
+    let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
+    let folder = |name: &str| workspace.target.join(name).display().to_string();
+    let mut steps = static_checks();
+    steps.extend(in_process_tests(tests, &folder("loom")));
+    steps.extend(whole_jobs(tests, &folder("release"), &folder("fault")));
+    steps
+}
+
+fn static_checks() -> Vec<Step> {
+    let check = |words| Work::Commands(vec![(Role::Check, Cargo::new(words))]);
+    vec![
+        step("format", "the source is formatted as rustfmt.toml says", check("fmt --all --check")),
+        step(
+            "clippy",
+            "no lint fires, in any target or feature",
+            check("clippy --workspace --all-targets --all-features -- -D warnings"),
+        ),
+        step(
+            "arrows",
+            "packages depend along the arrows; `unsafe` and transports' names keep their places",
+            Work::Arrows,
+        ),
+    ]
+}
+
+fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
+    let unit = Cargo::new(tests)
+        .args("--workspace --lib --bins --tests")
+        .args(OWN_STEPS)
+        .args("-- --skip proptest --skip prop_");
+    let doc_tests = Cargo::new(tests).args("--workspace --doc");
+    let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
+    let properties = Cargo::new(tests)
+        .args("--workspace --lib --bins --tests")
+        .args(OWN_STEPS)
+        .args("-- --nocapture proptest prop_");
+    let conformance = Cargo::new(tests).args("-p udeck-conformance --lib --tests -- --nocapture");
+    // A target folder of its own: both builds would evict each other from a shared one.
+    let loom = Cargo::new(tests)
+        .args("--release -p udeck-sys -p udeck-shm --lib --tests --target-dir")
+        .arg(loom_target)
+        .args("-- loom_")
+        .add_flags("RUSTFLAGS", "--cfg loom");
+    let one = |role, command| Work::Commands(vec![(role, command)]);
+    vec![
+        step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
+        step(
+            "doc",
+            "examples in the documentation run, and its links lead somewhere",
+            Work::Commands(vec![(Role::Tests, doc_tests), (Role::Check, doc)]),
+        ),
+        step(
+            "proptest",
+            "properties over random inputs; a failure prints what replays it",
+            one(Role::SomeTests, properties),
+        ),
+        Step {
+            by_program: true,
+            ..step(
+                "conformance",
+                "the one suite that every transport passes",
+                one(Role::SomeTests, conformance),
+            )
+        },
+        step("loom", "rings and wake-ups under every interleaving", one(Role::SomeTests, loom)),
+    ]
+}
+
+fn whole_jobs(tests: &str, programs: &str, fault_target: &str) -> Vec<Step> {
+    let build = || {
+        vec![
+            (Role::Prepare, Cargo::new("build --release -p deckrun -p nas-ft -p deckperf")),
+            (Role::Prepare, Cargo::new("build --release -p udeck --examples")),
+        ]
+    };
+    let mut jobs = build();
+    let run = Cargo::new(tests).args("-p udeck-jobs --lib --test jobs").env("DECK_BIN_DIR", programs);
+    jobs.push((Role::SomeTests, run));
+
+    // The feature must not leak into the programs above, which are what users get: a target folder of its own.
+    let mut kill = build();
+    let run = Cargo::new(tests)
+        .args("-p udeck-jobs --features fault --test kill --target-dir")
+        .arg(fault_target)
+        .env("DECK_BIN_DIR", programs);
+    kill.push((Role::SomeTests, run));
+    vec![
+        step(
+            "jobs",
+            "whole jobs: the examples and bench-apps, alone and through deckrun",
+            Work::Commands(jobs),
+        ),
+        step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill)),
+    ]
+}
+
+fn step(name: &'static str, about: &'static str, work: Work) -> Step {
+    Step { name, about, work, by_program: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{collections::HashSet, path::PathBuf};
+
+    fn steps(fail_fast: bool) -> Vec<Step> {
+        let workspace =
+            Workspace { root: PathBuf::from("/w"), target: PathBuf::from("/w/out"), packages: Vec::new() };
+        all(&workspace, fail_fast)
+    }
+
+    fn commands(step: &Step) -> Vec<String> {
+        match &step.work {
+            Work::Commands(commands) => commands.iter().map(|(_, cargo)| cargo.to_string()).collect(),
+            Work::Arrows => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_package_left_out_of_the_unit_step_has_a_step_of_its_own() {
+        let steps = steps(false);
+        let own: HashSet<_> = OWN_STEPS.split("--exclude").map(str::trim).filter(|p| !p.is_empty()).collect();
+        for package in own {
+            let named = steps.iter().flat_map(commands).any(|c| c.contains(&format!("-p {package} ")));
+            assert!(named, "{package} is tested nowhere");
+        }
+    }
+
+    #[test]
+    fn builds_that_differ_in_flags_or_features_have_their_own_target_folders() {
+        for (name, folder) in [("loom", "/w/out/loom"), ("kill", "/w/out/fault")] {
+            let steps = steps(false);
+            let step = steps.iter().find(|step| step.name == name).expect("a step of this name");
+            let last = commands(step).pop().expect("a command");
+            assert!(last.contains(&format!("--target-dir {folder}")), "{last}");
+        }
+    }
+
+    #[test]
+    fn a_failing_test_program_stops_the_next_only_if_asked() {
+        let with =
+            |fail_fast| steps(fail_fast).iter().flat_map(commands).any(|c| c.contains("--no-fail-fast"));
+        assert_eq!((with(false), with(true)), (true, false));
+    }
+}

@@ -1,0 +1,138 @@
+//! Counts tests from what cargo and libtest print.
+//!
+//! libtest's machine-readable output is unstable, so this reads the lines for people. Both come through one pipe
+//! (see `child`): a `Running` line of cargo's therefore precedes the results of the program that it names.
+
+use std::ops::AddAssign;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub passed: u64,
+    pub failed: u64,
+    pub skipped: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// One test program: its name, and what came of its tests.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Suite {
+    pub name: String,
+    pub counts: Counts,
+}
+
+#[derive(Default)]
+pub struct Tally {
+    pub suites: Vec<Suite>,
+    pub failed: Vec<String>,
+    running: String,
+}
+
+impl Tally {
+    /// Takes the next line of output.
+    pub fn line(&mut self, line: &str) {
+        if let Some(name) = program(line) {
+            self.running = name;
+        } else if let Some(counts) = result(line) {
+            self.suites.push(Suite { name: self.running.clone(), counts });
+        } else if let Some(name) = failure(line) {
+            self.failed.push(format!("{}: {name}", self.running));
+        }
+    }
+
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.suites.iter().for_each(|suite| total += suite.counts);
+        total
+    }
+}
+
+/// `     Running tests/ring.rs (target/debug/deps/ring-0123456789abcdef)` or `   Doc-tests udeck`.
+fn program(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    if let Some(package) = line.strip_prefix("Doc-tests ") {
+        return Some(format!("documentation of {package}"));
+    }
+    let (_, path) = line.strip_prefix("Running ")?.strip_suffix(')')?.rsplit_once('(')?;
+    let file = path.rsplit('/').next()?;
+    Some(file.rsplit_once('-').map_or(file, |(name, _hash)| name).to_owned())
+}
+
+/// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s`.
+fn result(line: &str) -> Option<Counts> {
+    let (_, parts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut counts = Counts::default();
+    for part in parts.split("; ") {
+        let Some((number, what)) = part.split_once(' ') else { continue };
+        let field = match what {
+            "passed" => &mut counts.passed,
+            "failed" => &mut counts.failed,
+            "ignored" => &mut counts.skipped,
+            _ => continue,
+        };
+        *field = number.parse().ok()?;
+    }
+    Some(counts)
+}
+
+fn failure(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+   Compiling udeck-sys v0.1.0
+     Running unittests lib.rs (target/debug/deps/udeck_sys-0c94b1d0a5d3e1f2)
+
+running 3 tests
+test ring::wraps ... ok
+test ring::fills ... FAILED
+test ring::slow ... ignored, takes an hour
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s
+
+   Doc-tests udeck
+test src/lib.rs - (line 3) ... ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.20s
+";
+
+    fn read(output: &str) -> Tally {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.line(line));
+        tally
+    }
+
+    #[test]
+    fn every_program_is_counted_under_its_own_name() {
+        let tally = read(OUTPUT);
+        let names: Vec<_> = tally.suites.iter().map(|suite| suite.name.as_str()).collect();
+        assert_eq!(names, ["udeck_sys", "documentation of udeck"]);
+        assert_eq!(tally.suites[0].counts, Counts { passed: 1, failed: 1, skipped: 1 });
+        assert_eq!(tally.total(), Counts { passed: 2, failed: 1, skipped: 1 });
+        assert_eq!(tally.failed, ["udeck_sys: ring::fills"]);
+    }
+
+    #[test]
+    fn filtered_tests_are_not_skipped_tests() {
+        let tally = read(
+            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 0s",
+        );
+        assert_eq!(tally.total(), Counts::default());
+    }
+
+    #[test]
+    fn text_that_merely_resembles_a_result_is_not_counted() {
+        let tally =
+            read("the test result: ok. 5 passed; 0 failed\ntest result: unknown\nRunning late (again");
+        assert!(tally.suites.is_empty() && tally.failed.is_empty());
+    }
+}

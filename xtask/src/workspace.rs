@@ -1,0 +1,124 @@
+//! What cargo knows about this workspace: its root, its target folder, its packages and their dependencies.
+
+use serde_json::Value;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// The command that [`Workspace::load`] runs.
+pub const METADATA_ARGS: [&str; 4] = ["metadata", "--format-version", "1", "--no-deps"];
+
+pub struct Workspace {
+    pub root: PathBuf,
+    pub target: PathBuf,
+    pub packages: Vec<Package>,
+}
+
+pub struct Package {
+    pub name: String,
+    /// The package's folder below the root, `.` for the root's own package.
+    pub folder: String,
+    /// Dependencies on other packages of this workspace, by package name.
+    pub uses: Vec<Use>,
+}
+
+pub struct Use {
+    pub name: String,
+    pub dev: bool,
+}
+
+/// The cargo that runs us, so that the toolchain stays the one the user chose.
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+impl Workspace {
+    pub fn load() -> Result<Self, String> {
+        let output = Command::new(cargo())
+            .args(METADATA_ARGS)
+            .stderr(Stdio::inherit())
+            .output()
+            .map_err(|e| format!("cannot start `cargo metadata`: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("`cargo metadata` failed ({}): its message is above", output.status));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Self::parse(&text).map_err(|what| format!("`cargo metadata` printed something unexpected: {what}"))
+    }
+
+    pub fn parse(metadata: &str) -> Result<Self, String> {
+        let metadata: Value = serde_json::from_str(metadata).map_err(|e| e.to_string())?;
+        let root = PathBuf::from(text(&metadata, "workspace_root")?);
+        let target = PathBuf::from(text(&metadata, "target_directory")?);
+        let described = list(&metadata, "packages")?;
+        let names = described.iter().map(|p| text(p, "name")).collect::<Result<Vec<_>, _>>()?;
+        let packages =
+            described.iter().map(|p| Package::parse(p, &root, &names)).collect::<Result<_, _>>()?;
+        Ok(Self { root, target, packages })
+    }
+}
+
+impl Package {
+    fn parse(described: &Value, root: &Path, ours: &[&str]) -> Result<Self, String> {
+        let name = text(described, "name")?.to_owned();
+        let manifest = Path::new(text(described, "manifest_path")?);
+        let folder = manifest
+            .parent()
+            .and_then(|folder| folder.strip_prefix(root).ok())
+            .ok_or_else(|| format!("{} lies outside {}", manifest.display(), root.display()))?;
+        let folder = if folder == Path::new("") { ".".into() } else { folder.display().to_string() };
+        let mut uses = Vec::new();
+        for dependency in list(described, "dependencies")? {
+            let name = text(dependency, "name")?;
+            if ours.contains(&name) {
+                uses.push(Use { name: name.to_owned(), dev: dependency["kind"] == "dev" });
+            }
+        }
+        Ok(Self { name, folder, uses })
+    }
+
+    /// The manifest below the root.
+    pub fn manifest(&self) -> String {
+        if self.folder == "." { "Cargo.toml".into() } else { format!("{}/Cargo.toml", self.folder) }
+    }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str, String> {
+    value[key].as_str().ok_or_else(|| format!("no text `{key}`"))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>, String> {
+    value[key].as_array().ok_or_else(|| format!("no list `{key}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METADATA: &str = r#"{
+        "workspace_root": "/w", "target_directory": "/w/target",
+        "packages": [
+            {"name": "udeck", "manifest_path": "/w/Cargo.toml", "dependencies": [
+                {"name": "udeck-sys", "kind": null}, {"name": "libc", "kind": null}]},
+            {"name": "udeck-sys", "manifest_path": "/w/src/sys/Cargo.toml", "dependencies": [
+                {"name": "udeck", "kind": "dev"}]}
+        ]}"#;
+
+    #[test]
+    fn packages_are_placed_below_the_root_and_foreign_dependencies_left_out() {
+        let workspace = Workspace::parse(METADATA).unwrap();
+        let [umbrella, sys] = &workspace.packages[..] else { panic!("two packages") };
+        assert_eq!((umbrella.folder.as_str(), umbrella.manifest().as_str()), (".", "Cargo.toml"));
+        assert_eq!((sys.folder.as_str(), sys.manifest().as_str()), ("src/sys", "src/sys/Cargo.toml"));
+        assert_eq!(umbrella.uses.len(), 1, "libc is not ours");
+        assert!(!umbrella.uses[0].dev && sys.uses[0].dev);
+    }
+
+    #[test]
+    fn metadata_without_its_fields_is_an_error_that_names_the_field() {
+        let problem = Workspace::parse("{}").err().expect("refused");
+        assert!(problem.contains("workspace_root"), "{problem}");
+    }
+}
