@@ -28,7 +28,7 @@ impl<'w> Link<'w> {
         let mut outlets = Vec::with_capacity(protocols.len() + 1);
         let acknowledging = Some(&Protocol::Auto).filter(|auto| !protocols.contains(auto));
         for &protocol in protocols.iter().chain(acknowledging) {
-            let mut outlet = world.postbox(&format!("perf.{peer}"))?;
+            let outlet = world.postbox(&format!("perf.{peer}"))?;
             outlet.set_protocol(protocol)?;
             outlets.push((protocol, outlet));
         }

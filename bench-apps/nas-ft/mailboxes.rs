@@ -49,7 +49,7 @@ impl<'w> Peers<'w> {
             .collect::<udeck::Result<Vec<Mailbox<Complex64>>>>()?;
         let mut links = BTreeMap::new();
         for (peer, inbox) in others().zip(inboxes) {
-            let mut outbox = world.postbox(&pair(me, peer))?;
+            let outbox = world.postbox(&pair(me, peer))?;
             outbox.set_protocol(protocol)?;
             links.insert(peer, Link { inbox, outbox });
         }

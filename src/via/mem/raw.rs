@@ -16,6 +16,9 @@ pub struct RawSegment {
     pub len: usize,
 }
 
+// SAFETY: an address and a length; whoever posts them has promised what may be done with the memory, on any thread.
+unsafe impl Send for RawSegment {}
+
 impl Vi {
     /// Posts a send of memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
     ///

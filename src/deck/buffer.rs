@@ -1,0 +1,57 @@
+//! Typed messages: plain data, in place, in registered memory.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::Pod;
+use udeck_via::Block;
+
+/// A typed message: elements of plain data, 64-byte aligned, in memory that can be sent from where it lies.
+///
+/// Made by [`crate::World::buf`]; a handle of 8 bytes. Posting it moves it.
+pub struct Buf<T: Pod> {
+    block: Block,
+    elements: PhantomData<T>,
+}
+
+impl<T: Pod> Buf<T> {
+    /// `block` holds a whole number of elements, and is aligned for them.
+    pub(crate) fn new(block: Block) -> Self {
+        debug_assert!(block.len().is_multiple_of(size_of::<T>()) && align_of::<T>() <= 64);
+        Buf { block, elements: PhantomData }
+    }
+
+    pub(crate) fn into_block(self) -> Block {
+        self.block
+    }
+
+    /// The tag that travels with it; 0 in a new one.
+    pub fn tag(&self) -> u32 {
+        self.block.notes()[0]
+    }
+
+    /// Sets the tag.
+    pub fn set_tag(&mut self, tag: u32) {
+        self.block.set_notes([tag, 0]);
+    }
+}
+
+impl<T: Pod> Deref for Buf<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        bytemuck::cast_slice(self.block.bytes())
+    }
+}
+
+impl<T: Pod> DerefMut for Buf<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.block.bytes_mut())
+    }
+}
+
+impl<T: Pod + fmt::Debug> fmt::Debug for Buf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,411 @@
+//! The engine behind a postbox: one connection to a mailbox, and the messages that wait for it.
+//!
+//! Eager and handed-off messages go out at once. A message that must be announced first (`rdma-write`, `copy`) waits
+//! in the queue until the mailbox has answered; whatever is posted behind it waits too, so that messages of one postbox
+//! arrive in order. Announcements run ahead of each other, so that a stream of them is not a stream of round trips.
+//!
+//! Nothing here blocks but [`Channel::post`] and [`Channel::flush`], with deadlines. [`Channel::progress`] may be called
+//! by whoever has the channel: the poster, another call of its thread, or the helper.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use udeck_via::mem::Fill;
+use udeck_via::transport::{Arrival, Body};
+use udeck_via::{Block, Cq, Deadline, Error as ViaError, MemHandle, RemoteBuffer, Vi};
+
+use crate::error::{Error, Result};
+use crate::protocol::{MAX_INLINE, Protocol};
+use crate::stats::Counters;
+use crate::wire::{self, Kind};
+use crate::world::Shared;
+
+/// Messages that may wait for the mailbox's answer.
+const MAX_QUEUED: usize = 16;
+/// Bytes of a fragment of the `copy` protocol.
+const FRAGMENT: usize = 64 << 10;
+
+/// How long a post may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    None,
+    Until(Deadline),
+}
+
+/// A failed post: why, and the message unless it was under way.
+pub(crate) type Failed = (Error, Option<Block>);
+
+/// One connection to a mailbox.
+pub(crate) struct Channel {
+    vi: Vi,
+    cq: Cq,
+    world: Arc<Shared>,
+    mailbox: String,
+    owner: u32,
+    number: u32,
+    queue: VecDeque<Waiting>,
+    counters: Arc<Counters>,
+}
+
+struct Waiting {
+    block: Block,
+    how: Protocol,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was said of it yet.
+    Unsaid,
+    /// Announced.
+    Asked,
+    /// The mailbox is ready; for `copy`, so many bytes are on their way.
+    Ready { handle: MemHandle, sent: usize },
+}
+
+impl Channel {
+    pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, mailbox: &str, owner: u32, number: u32) -> Self {
+        let counters = world.counters();
+        Channel {
+            vi,
+            cq,
+            world,
+            mailbox: mailbox.to_owned(),
+            owner,
+            number,
+            queue: VecDeque::new(),
+            counters,
+        }
+    }
+
+    /// Whether messages wait for the mailbox.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Whether the connection can carry messages by `protocol`.
+    pub fn check(&self, protocol: Protocol) -> Result {
+        let have = self.vi.nic().caps();
+        let needed = protocol.needs();
+        if have.has(needed) {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            protocol,
+            node: self.owner as usize,
+            needed: needed.to_string(),
+            have: have.to_string(),
+            possible: Protocol::possible(have),
+        })
+    }
+
+    /// Accepts a message. Waits, if it must, for room at the mailbox.
+    #[inline]
+    pub fn post(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<(), Failed> {
+        if self.world.has_undelivered()
+            && let Err(error) = self.undelivered()
+        {
+            return Err((error, Some(block)));
+        }
+        let protocol = protocol.resolve(block.len(), self.vi.nic().caps());
+        let len = block.len();
+        if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
+            self.post_now(block, protocol, patience)?;
+        } else {
+            self.post_queued(block, protocol, patience)?;
+        }
+        self.counters.posted(len);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_now(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<(), Failed> {
+        match self.send(block, protocol) {
+            Ok(()) => Ok(()),
+            Err((error, block)) => self.post_slowly(error, block, protocol, patience),
+        }
+    }
+
+    #[cold]
+    fn post_slowly(
+        &mut self,
+        mut error: ViaError,
+        mut block: Block,
+        protocol: Protocol,
+        patience: Patience,
+    ) -> Result<(), Failed> {
+        let start = Instant::now();
+        let mut asked = false;
+        while is_busy(&error) {
+            let deadline = match patience {
+                Patience::None => {
+                    let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);
+                    return Err((Error::WouldBlock { what: "the post", whom }, Some(block)));
+                }
+                Patience::Until(deadline) if deadline.passed() => {
+                    return Err((self.too_late("posting", start, &error), Some(block)));
+                }
+                Patience::Until(deadline) => deadline,
+            };
+            // Ask to be told of room, look once more, then wait.
+            if asked {
+                self.wait(deadline);
+            } else {
+                self.vi.want_room();
+            }
+            asked = !asked;
+            match self.send(block, protocol) {
+                Ok(()) => return Ok(()),
+                Err((again, returned)) => (error, block) = (again, returned),
+            }
+        }
+        Err((self.translate(error), Some(block)))
+    }
+
+    fn post_queued(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<(), Failed> {
+        if let Err(error) = self.check(protocol) {
+            return Err((error, Some(block)));
+        }
+        let start = Instant::now();
+        self.progress();
+        while self.queue.len() >= MAX_QUEUED {
+            match patience {
+                Patience::None => {
+                    let whom = format!("rank {} to retrieve from mailbox {:?}", self.owner, self.mailbox);
+                    return Err((Error::WouldBlock { what: "the post", whom }, Some(block)));
+                }
+                Patience::Until(deadline) if deadline.passed() => {
+                    let full =
+                        ViaError::Full { what: "the queue of announced messages", bound: String::new() };
+                    return Err((self.too_late("posting", start, &full), Some(block)));
+                }
+                Patience::Until(deadline) => self.wait(deadline),
+            }
+            self.progress();
+        }
+        self.queue.push_back(Waiting { block, how: protocol, stage: Stage::Unsaid });
+        self.progress();
+        Ok(())
+    }
+
+    /// Sends a message that needs no announcement.
+    #[inline]
+    fn send(&mut self, block: Block, how: Protocol) -> Result<(), (ViaError, Block)> {
+        let tag = Some(block.notes()[0]);
+        if how == Protocol::HandOff {
+            return self.vi.hand_off(tag, &wire::head(Kind::HandOff, 0), block);
+        }
+        if block.len() > MAX_INLINE {
+            return self.send_copy(&block, 0..block.len(), Kind::Eager).map_err(|error| (error, block));
+        }
+        match self.vi.send_inline(tag, &wire::head(Kind::Eager, 0), block.bytes()) {
+            Ok(()) => {
+                self.counters.copied(block.len());
+                Ok(())
+            }
+            Err(error) => Err((error, block)),
+        }
+    }
+
+    /// Copies a piece of the message into memory of the library's and sends that.
+    fn send_copy(&mut self, block: &Block, piece: Range<usize>, kind: Kind) -> Result<(), ViaError> {
+        let mut bounce = self.world.allocate(piece.len(), Fill::Keep)?;
+        bounce.bytes_mut().copy_from_slice(&block.bytes()[piece.clone()]);
+        self.vi.hand_off(Some(block.notes()[0]), &wire::head(kind, 0), bounce).map_err(|(error, _)| error)?;
+        self.counters.copied(piece.len());
+        Ok(())
+    }
+
+    /// Moves queued messages along as far as they go without waiting. Returns whether anything moved.
+    pub fn progress(&mut self) -> bool {
+        if self.queue.is_empty() {
+            return false;
+        }
+        let mut moved = false;
+        loop {
+            match self.vi.arrival() {
+                Ok(Some(arrival)) => {
+                    moved = true;
+                    self.on_answer(&arrival);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail(error);
+                    return true;
+                }
+            }
+        }
+        match self.advance() {
+            Ok(advanced) => moved | advanced,
+            Err(error) => {
+                self.fail(error);
+                true
+            }
+        }
+    }
+
+    fn on_answer(&mut self, arrival: &Arrival) {
+        let Body::Inline(inline) = &arrival.body else { return };
+        let asked = self.queue.iter().position(|waiting| waiting.stage == Stage::Asked);
+        let (Ok((kind, part, rest)), Some(asked)) = (wire::decode(inline.bytes()), asked) else { return };
+        match kind {
+            Kind::Ready => self.queue[asked].stage = Stage::Ready { handle: MemHandle(part), sent: 0 },
+            Kind::Refused => {
+                self.queue.remove(asked);
+                let why = format!("rank {} refused it: {}", self.owner, String::from_utf8_lossy(rest));
+                self.world.note_undelivered(self.number, 1, &self.mailbox, self.owner, &why);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends what can be sent from the head of the queue, and announces what stands behind.
+    fn advance(&mut self) -> Result<bool, ViaError> {
+        let mut advanced = false;
+        while let Some(front) = self.queue.pop_front() {
+            match self.finish_front(front) {
+                Ok(()) => advanced = true,
+                Err((error, front)) => {
+                    self.queue.push_front(front);
+                    match error {
+                        Some(error) if !is_busy(&error) => return Err(error),
+                        _ => break,
+                    }
+                }
+            }
+        }
+        for at in 0..self.queue.len() {
+            let waiting = &self.queue[at];
+            let kind = match (waiting.how, waiting.stage) {
+                (Protocol::RdmaWrite, Stage::Unsaid) => Kind::AskWrite,
+                (Protocol::Copy, Stage::Unsaid) => Kind::AskCopy,
+                (_, Stage::Unsaid) => break, // goes out when it is first
+                _ => continue,
+            };
+            let len = (waiting.block.len() as u64).to_le_bytes();
+            match self.vi.send_inline(Some(waiting.block.notes()[0]), &wire::head(kind, 0), &len) {
+                Ok(()) => self.queue[at].stage = Stage::Asked,
+                Err(error) if is_busy(&error) => break,
+                Err(error) => return Err(error),
+            }
+            advanced = true;
+        }
+        Ok(advanced)
+    }
+
+    /// Completes the first message of the queue, if it can be. `Err(None)`: it waits for its answer.
+    fn finish_front(&mut self, mut front: Waiting) -> Result<(), (Option<ViaError>, Waiting)> {
+        let Waiting { how, stage, .. } = front;
+        match (how, stage) {
+            (Protocol::RdmaWrite, Stage::Ready { handle, .. }) => {
+                let to = RemoteBuffer { handle, offset: 0, len: front.block.len() };
+                let tag = Some(front.block.notes()[0]);
+                self.vi.rdma_write(&front.block, to, tag).map_err(|error| (Some(error), front))
+            }
+            (Protocol::Copy, Stage::Ready { handle, mut sent }) => loop {
+                let end = (sent + FRAGMENT).min(front.block.len());
+                if let Err(error) = self.send_copy(&front.block, sent..end, Kind::Fragment) {
+                    front.stage = Stage::Ready { handle, sent };
+                    return Err((Some(error), front));
+                }
+                sent = end;
+                if sent == front.block.len() {
+                    return Ok(());
+                }
+            },
+            (Protocol::Eager | Protocol::HandOff, _) => self
+                .send(front.block, how)
+                .map_err(|(error, block)| (Some(error), Waiting { block, how, stage })),
+            _ => Err((None, front)),
+        }
+    }
+
+    /// The connection is over: what was queued is lost.
+    fn fail(&mut self, error: ViaError) {
+        let why = error.to_string();
+        if !self.queue.is_empty() {
+            self.world.note_undelivered(self.number, self.queue.len(), &self.mailbox, self.owner, &why);
+        }
+        self.queue.clear();
+    }
+
+    /// What happened to earlier messages, told once.
+    #[cold]
+    fn undelivered(&self) -> Result {
+        self.world.take_undelivered(Some(self.number))
+    }
+
+    /// Waits until everything posted here has been read by the mailbox's owner.
+    pub fn flush(&mut self, deadline: Deadline) -> Result {
+        let start = Instant::now();
+        loop {
+            self.progress();
+            self.undelivered()?;
+            if self.queue.is_empty() {
+                self.vi.want_room();
+                match self.vi.unread() {
+                    Ok(0) => return Ok(()),
+                    Ok(_) => {}
+                    Err(error) => return Err(self.translate(error)),
+                }
+            }
+            if deadline.passed() {
+                let full = ViaError::Full { what: "the mailbox", bound: String::new() };
+                return Err(self.too_late("flushing", start, &full));
+            }
+            self.wait(deadline);
+        }
+    }
+
+    /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do.
+    fn wait(&mut self, deadline: Deadline) {
+        let world = &self.world;
+        self.cq.wait(world.slice(deadline), || {
+            world.help_others();
+            false
+        });
+    }
+
+    fn too_late(&self, what: &str, start: Instant, cause: &ViaError) -> Error {
+        let what = format!("{what} to mailbox {:?}", self.mailbox);
+        let whom = match cause {
+            ViaError::NoMemory { .. } => format!("memory: {cause}"),
+            _ => format!("rank {} to retrieve from it", self.owner),
+        };
+        Error::Deadline { what, waited: start.elapsed(), whom }
+    }
+
+    /// What an error of the VI layer means to a program.
+    fn translate(&self, error: ViaError) -> Error {
+        let (node, name) = (self.owner as usize, self.mailbox.clone());
+        match error {
+            ViaError::Closed => Error::MailboxGone { name, owner: node },
+            ViaError::Lost(how) => {
+                self.world.lost_or_closed(node, how, || Error::MailboxGone { name, owner: node })
+            }
+            ViaError::InvalidState { .. } => {
+                let gone = Error::MailboxGone { name, owner: node };
+                self.world.how_lost(self.owner).map_or(gone, |how| Error::PeerLost { node, how })
+            }
+            other => Error::via(format!("posting to mailbox {name:?} on rank {node}"), other),
+        }
+    }
+}
+
+/// Whether waiting may help: the peer has to read, or to give buffers back.
+fn is_busy(error: &ViaError) -> bool {
+    matches!(error, ViaError::Full { .. } | ViaError::NoMemory { .. })
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel")
+            .field("mailbox", &self.mailbox)
+            .field("owner", &self.owner)
+            .field("queued", &self.queue.len())
+            .field("vi", &self.vi)
+            .finish()
+    }
+}

@@ -1,0 +1,126 @@
+//! Settings, from the environment or the program.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::protocol::Protocol;
+
+/// Settings of a world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Protocol of postboxes that choose none (`DECK_PROTOCOL`).
+    pub protocol: Protocol,
+    /// Deadline of `retrieve`, `post`, `flush`, `barrier` (`DECK_DEADLINE`, seconds): generous, because a peer may
+    /// compute for minutes, but nothing waits for ever.
+    pub deadline: Duration,
+    /// Deadline of making mailboxes and postboxes, and of `finish` (`DECK_SETUP_TIMEOUT`, seconds).
+    pub setup: Duration,
+    /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: the transport's own.
+    pub arena: Option<usize>,
+    /// Whether admitted peers are trusted not to write memory that they gave away (`DECK_TRUST`, `job` or `none`).
+    pub trusting: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            protocol: Protocol::Auto,
+            deadline: Duration::from_secs(600),
+            setup: Duration::from_secs(30),
+            arena: None,
+            trusting: true,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, and what the environment says otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what it may be.
+    pub fn from_env() -> Result<Self> {
+        Self::from_lookup(|variable| std::env::var(variable).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&'static str) -> Option<String>) -> Result<Self> {
+        let mut config = Config::default();
+        let bad = |variable, value: String, expected| Error::Config { variable, value, expected };
+        if let Some(text) = lookup("DECK_PROTOCOL") {
+            const EXPECTED: &str = "auto, eager, copy, rdma-write or hand-off";
+            config.protocol = text.parse().map_err(|_| bad("DECK_PROTOCOL", text, EXPECTED))?;
+        }
+        for (variable, setting) in
+            [("DECK_DEADLINE", &mut config.deadline), ("DECK_SETUP_TIMEOUT", &mut config.setup)]
+        {
+            if let Some(text) = lookup(variable) {
+                *setting =
+                    seconds(&text).ok_or_else(|| bad(variable, text, "a number of seconds above 0"))?;
+            }
+        }
+        if let Some(text) = lookup("DECK_ARENA") {
+            let bytes =
+                bytes(&text).ok_or_else(|| bad("DECK_ARENA", text, "bytes, at least 2M (e.g. 512M, 4G)"))?;
+            config.arena = Some(bytes);
+        }
+        if let Some(text) = lookup("DECK_TRUST") {
+            config.trusting = match text.as_str() {
+                "job" => true,
+                "none" => false,
+                _ => return Err(bad("DECK_TRUST", text, "job (peers of the job are trusted) or none")),
+            };
+        }
+        Ok(config)
+    }
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.strip_suffix('s').unwrap_or(text).parse().ok()?;
+    (seconds > 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = digits.parse::<usize>().ok()?.checked_mul(1 << shift)?;
+    (2 << 20..1 << 44).contains(&bytes).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variable: &'static str, value: &str) -> Result<Config> {
+        Config::from_lookup(|asked| (asked == variable).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn settings_are_read() {
+        assert_eq!(with("DECK_ARENA", "512M").unwrap().arena, Some(512 << 20));
+        assert_eq!(with("DECK_DEADLINE", "1.5s").unwrap().deadline, Duration::from_millis(1500));
+        assert_eq!(with("DECK_PROTOCOL", "eager").unwrap().protocol, Protocol::Eager);
+        assert!(!with("DECK_TRUST", "none").unwrap().trusting);
+        assert_eq!(Config::from_lookup(|_| None).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (variable, value) in [
+            ("DECK_ARENA", "1K"),
+            ("DECK_ARENA", "much"),
+            ("DECK_ARENA", "99999999999999999999G"),
+            ("DECK_DEADLINE", "-1"),
+            ("DECK_DEADLINE", "nan"),
+            ("DECK_SETUP_TIMEOUT", "soon"),
+            ("DECK_PROTOCOL", "fast"),
+            ("DECK_TRUST", "maybe"),
+        ] {
+            let error = with(variable, value).unwrap_err().to_string();
+            assert!(error.contains(variable) && error.contains("expected"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What can go wrong, in words that say what was tried, on whom, and what to do.
+
+use std::fmt;
+use std::time::Duration;
+
+use udeck_boot::BootError;
+
+use crate::pack::PackError;
+use crate::protocol::Protocol;
+
+/// Result of a µDECK call.
+pub type Result<T = (), E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another rank died. Each mailbox says so once per lost rank, and can be used on.
+    #[error("rank {node} is lost: {how}")]
+    PeerLost {
+        /// Which rank.
+        node: usize,
+        /// What became of it.
+        how: String,
+    },
+    /// The time was up.
+    #[error("{what}: nothing within {waited:.1?}; waited for {whom}")]
+    Deadline {
+        /// What was tried.
+        what: String,
+        /// How long.
+        waited: Duration,
+        /// Who should have acted.
+        whom: String,
+    },
+    /// A `try_` call would have had to wait.
+    #[error("{what} would have to wait for {whom}")]
+    WouldBlock {
+        /// What was tried.
+        what: &'static str,
+        /// Who should act first.
+        whom: String,
+    },
+    /// No mailbox of that name.
+    #[error("no mailbox is named {name:?}{}; {}", after(*.waited), listing(.existing))]
+    NoSuchMailbox {
+        /// The name asked for.
+        name: String,
+        /// Names that exist.
+        existing: Vec<String>,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A mailbox of that name exists already.
+    #[error("mailbox {name:?} exists already, on rank {owner}: names are unique within a job")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Its owner.
+        owner: usize,
+    },
+    /// A name that cannot be.
+    #[error("{name:?} cannot be a mailbox's name: {why}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The mailbox was destroyed by its owner.
+    #[error("mailbox {name:?} is gone: rank {owner} destroyed it or finished")]
+    MailboxGone {
+        /// Its name.
+        name: String,
+        /// Who owned it.
+        owner: usize,
+    },
+    /// The mailbox carries something else.
+    #[error("mailbox {name:?} carries {theirs}, the postbox was made for {ours}")]
+    WrongType {
+        /// The mailbox.
+        name: String,
+        /// What it carries.
+        theirs: String,
+        /// What was asked for.
+        ours: String,
+    },
+    /// A message whose bytes are no whole number of elements. Its sender is not one of ours.
+    #[error("rank {from} sent {bytes} bytes, which are no whole number of {kind}")]
+    WrongLength {
+        /// The sender.
+        from: usize,
+        /// The message's length.
+        bytes: usize,
+        /// The mailbox's type.
+        kind: &'static str,
+    },
+    /// The buffer given to `retrieve_into` is too small. The message stays where it is.
+    #[error("the message from rank {from} needs room for {needed} elements, the buffer has {have}")]
+    TooSmall {
+        /// Elements of the message.
+        needed: usize,
+        /// Elements of the buffer.
+        have: usize,
+        /// The sender.
+        from: usize,
+    },
+    /// A message larger than any that can be sent.
+    #[error(
+        "a message of {asked} bytes: at most {limit} are possible; send it in pieces, or raise DECK_ARENA"
+    )]
+    TooLarge {
+        /// Bytes asked for.
+        asked: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// The receiver could not take a message.
+    #[error("rank {node} could not take the message: {why}")]
+    Refused {
+        /// The receiver.
+        node: usize,
+        /// Why.
+        why: String,
+    },
+    /// Messages that were posted earlier did not arrive.
+    #[error("{count} earlier message(s) to mailbox {name:?} on rank {owner} were not delivered: {why}")]
+    Undelivered {
+        /// How many.
+        count: usize,
+        /// The mailbox.
+        name: String,
+        /// Its owner.
+        owner: usize,
+        /// Why.
+        why: String,
+    },
+    /// Nobody is left who could post.
+    #[error("mailbox {name:?}: every other rank has finished or is lost, nobody can post to it any more")]
+    NobodyLeft {
+        /// The mailbox.
+        name: String,
+    },
+    /// The NIC cannot carry messages by that protocol.
+    #[error(
+        "protocol {protocol} needs {needed}, and the connection to rank {node} has {have}; possible: {possible}"
+    )]
+    Unsupported {
+        /// The protocol.
+        protocol: Protocol,
+        /// The peer.
+        node: usize,
+        /// The missing ability.
+        needed: String,
+        /// The abilities there are.
+        have: String,
+        /// Protocols that work.
+        possible: String,
+    },
+    /// A setting that makes no sense.
+    #[error("{variable}={value:?}: expected {expected}")]
+    Config {
+        /// The environment variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// Packing or unpacking failed.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The launcher, or the name service in it.
+    #[error(transparent)]
+    Boot(Box<BootError>),
+    /// The VI layer.
+    #[error("{what}: {source}")]
+    Via {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: Box<udeck_via::Error>,
+    },
+}
+
+fn after(waited: Duration) -> String {
+    if waited.is_zero() { String::new() } else { format!(" (waited {waited:.1?})") }
+}
+
+fn listing(existing: &[String]) -> String {
+    match existing {
+        [] => "none exists".into(),
+        names => format!("there are: {}", names.join(", ")),
+    }
+}
+
+impl Error {
+    pub(crate) fn via(what: impl Into<String>, source: udeck_via::Error) -> Self {
+        Error::Via { what: what.into(), source: Box::new(source) }
+    }
+}
+
+impl From<BootError> for Error {
+    fn from(error: BootError) -> Self {
+        match error {
+            BootError::NameTaken { name, owner } => Error::NameTaken { name, owner: owner as usize },
+            BootError::NoSuchName { name, existing, waited, .. } => {
+                let existing = existing.into_iter().filter(|name| !crate::world::is_internal(name)).collect();
+                Error::NoSuchMailbox { name, existing, waited }
+            }
+            BootError::PeerLost { rank, how, .. } => Error::PeerLost { node: rank as usize, how },
+            other => Error::Boot(Box::new(other)),
+        }
+    }
+}
+
+/// A post that failed. If no peer ever saw the message, it comes back.
+pub struct PostError<M> {
+    /// Why.
+    pub error: Error,
+    /// The message, unless it was under way.
+    pub message: Option<M>,
+}
+
+impl<M> fmt::Debug for PostError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+impl<M> fmt::Display for PostError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<M> std::error::Error for PostError<M> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<M> From<PostError<M>> for Error {
+    fn from(failed: PostError<M>) -> Self {
+        failed.error
+    }
+}

@@ -1,0 +1,136 @@
+//! Packed messages: DECK's own, of any mixture of its types.
+
+use std::fmt;
+
+use udeck_via::Block;
+
+use crate::error::Result;
+use crate::pack::{self, PackError, PackType};
+
+/// A packed message: items of DECK's types one after another, and a cursor for reading them again.
+///
+/// Made by [`crate::World::message`]. Self-describing: unpacking with another type than packing is an error.
+pub struct Message {
+    block: Block,
+    /// Bytes packed.
+    used: usize,
+    cursor: usize,
+    tag: u32,
+}
+
+impl Message {
+    pub(crate) fn new(block: Block) -> Self {
+        Message { block, used: 0, cursor: 0, tag: 0 }
+    }
+
+    /// The message as it was before [`Message::into_block`].
+    pub(crate) fn from_block(mut block: Block, capacity: usize) -> Self {
+        let (used, tag) = (block.len(), block.notes()[0]);
+        block.set_len(capacity);
+        Message { block, used, cursor: 0, tag }
+    }
+
+    pub(crate) fn into_block(mut self) -> Block {
+        self.block.set_len(self.used);
+        self.block.set_notes([self.tag, 0]);
+        self.block
+    }
+
+    /// Bytes that can be packed in all (each item takes 8 more than its data, rounded up to 8).
+    #[doc(alias = "deck_msg_create")]
+    pub fn capacity(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Bytes packed so far.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether nothing is packed.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Appends `items`.
+    ///
+    /// # Errors
+    /// [`PackError::Full`] says how much room is missing.
+    #[doc(alias = "deck_msg_pack")]
+    pub fn pack<T: PackType>(&mut self, items: &[T]) -> Result<&mut Self> {
+        self.packed(|bytes, used| pack::append(bytes, used, items))
+    }
+
+    /// Appends a string.
+    ///
+    /// # Errors
+    /// [`PackError::Full`].
+    pub fn pack_str(&mut self, text: &str) -> Result<&mut Self> {
+        self.packed(|bytes, used| pack::append_str(bytes, used, text))
+    }
+
+    /// Appends another message, whole.
+    ///
+    /// # Errors
+    /// [`PackError::Full`].
+    pub fn pack_message(&mut self, message: &Message) -> Result<&mut Self> {
+        self.packed(|bytes, used| pack::append_message(bytes, used, message.packed_bytes()))
+    }
+
+    fn packed(
+        &mut self,
+        append: impl FnOnce(&mut [u8], usize) -> Result<usize, PackError>,
+    ) -> Result<&mut Self> {
+        self.used = append(self.block.bytes_mut(), self.used)?;
+        Ok(self)
+    }
+
+    fn packed_bytes(&self) -> &[u8] {
+        &self.block.bytes()[..self.used]
+    }
+
+    /// The next item, where it lies.
+    ///
+    /// # Errors
+    /// [`PackError::WrongType`], [`PackError::End`].
+    #[doc(alias = "deck_msg_unpack")]
+    pub fn unpack<T: PackType>(&mut self) -> Result<&[T]> {
+        Ok(pack::next(&self.block.bytes()[..self.used], &mut self.cursor)?)
+    }
+
+    /// The next item, a string.
+    ///
+    /// # Errors
+    /// As [`Message::unpack`].
+    pub fn unpack_str(&mut self) -> Result<&str> {
+        Ok(pack::next_str(&self.block.bytes()[..self.used], &mut self.cursor)?)
+    }
+
+    /// Forgets everything packed.
+    #[doc(alias = "deck_msg_clear")]
+    pub fn clear(&mut self) {
+        (self.used, self.cursor) = (0, 0);
+    }
+
+    /// Reads from the start again.
+    #[doc(alias = "deck_msg_reset")]
+    pub fn reset(&mut self) {
+        self.cursor = 0;
+    }
+
+    /// The tag that travels with it; 0 in a new one.
+    pub fn tag(&self) -> u32 {
+        self.tag
+    }
+
+    /// Sets the tag.
+    pub fn set_tag(&mut self, tag: u32) {
+        self.tag = tag;
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Message({} of {} bytes packed)", self.used, self.capacity())
+    }
+}

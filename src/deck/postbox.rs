@@ -1,0 +1,174 @@
+//! Postboxes: where messages are posted.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_via::{Block, Deadline};
+
+use crate::channel::{Channel, Failed, Patience};
+use crate::error::{PostError, Result};
+use crate::item::Item;
+use crate::progress::Slot;
+use crate::protocol::Protocol;
+use crate::world::Shared;
+
+/// One end of a connection to a mailbox (DECK's clone of it), for posting.
+///
+/// Messages of one postbox arrive in the order of posting, whatever protocols carry them. May move to another thread,
+/// and is used by one at a time: threads that post have a postbox each. Dropping it loses nothing that was posted.
+pub struct Postbox<T: Item> {
+    home: RefCell<Home>,
+    protocol: Cell<Protocol>,
+    world: Arc<Shared>,
+    name: String,
+    items: PhantomData<fn(T)>,
+}
+
+/// Where the channel is: with us, so that posting needs no lock; or where the helper can reach it too, while messages
+/// wait for the mailbox's answer.
+enum Home {
+    Here(Box<Channel>),
+    Shared(Arc<Slot>),
+    /// Only for the moment of moving.
+    Moving,
+}
+
+impl<T: Item> Postbox<T> {
+    pub(crate) fn new(world: &Arc<Shared>, name: &str, channel: Channel) -> Self {
+        Postbox {
+            home: RefCell::new(Home::Here(Box::new(channel))),
+            protocol: Cell::new(world.config().protocol),
+            world: world.clone(),
+            name: name.to_owned(),
+            items: PhantomData,
+        }
+    }
+
+    /// The mailbox's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// From now on, posts here take this protocol.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] names the missing ability and the protocols that are possible.
+    pub fn set_protocol(&self, protocol: Protocol) -> Result {
+        self.with_channel(|channel| channel.check(protocol))?;
+        self.protocol.set(protocol);
+        Ok(())
+    }
+
+    /// Posts a message: moves it. Returns as soon as it is accepted; waits only for room, at most the world's deadline
+    /// (`DECK_DEADLINE`).
+    ///
+    /// # Errors
+    /// The message comes back with [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`] or
+    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] tells of earlier messages.
+    #[doc(alias = "deck_mbox_post")]
+    #[inline]
+    pub fn post(&self, message: T::Outgoing) -> Result<(), PostError<T::Outgoing>> {
+        match self.post_with(message, Patience::None) {
+            Err(PostError { error: crate::Error::WouldBlock { .. }, message: Some(message) }) => {
+                self.post_within(message, self.world.config().deadline)
+            }
+            other => other,
+        }
+    }
+
+    /// Posts if that needs no waiting.
+    ///
+    /// # Errors
+    /// The message comes back with [`crate::Error::WouldBlock`]; otherwise as [`Postbox::post`].
+    pub fn try_post(&self, message: T::Outgoing) -> Result<(), PostError<T::Outgoing>> {
+        self.post_with(message, Patience::None)
+    }
+
+    /// Posts, waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Postbox::post`].
+    pub fn post_within(&self, message: T::Outgoing, limit: Duration) -> Result<(), PostError<T::Outgoing>> {
+        self.post_with(message, Patience::Until(Deadline::after(limit)))
+    }
+
+    #[inline]
+    fn post_with(&self, message: T::Outgoing, patience: Patience) -> Result<(), PostError<T::Outgoing>> {
+        let (block, capacity) = T::into_block(message);
+        match self.post_block(block, patience) {
+            Ok(()) => Ok(()),
+            Err((error, block)) => {
+                Err(PostError { error, message: block.map(|block| T::from_block(block, capacity)) })
+            }
+        }
+    }
+
+    #[inline]
+    fn post_block(&self, block: Block, patience: Patience) -> Result<(), Failed> {
+        let mut home = self.home.borrow_mut();
+        if let Home::Here(channel) = &mut *home {
+            let result = channel.post(block, self.protocol.get(), patience);
+            if channel.has_queued() {
+                home.share(&self.world);
+            }
+            return result;
+        }
+        home.post_shared(&self.world, |channel| channel.post(block, self.protocol.get(), patience))
+    }
+
+    /// Waits until everything posted here has been read by the mailbox's owner, at most the world's deadline.
+    ///
+    /// # Errors
+    /// [`crate::Error::Undelivered`], [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`],
+    /// [`crate::Error::Deadline`].
+    pub fn flush(&self) -> Result {
+        let deadline = Deadline::after(self.world.config().deadline);
+        self.with_channel(|channel| channel.flush(deadline))
+    }
+
+    fn with_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
+        let mut home = self.home.borrow_mut();
+        match &mut *home {
+            Home::Here(channel) => act(channel),
+            _ => home.post_shared(&self.world, act),
+        }
+    }
+}
+
+impl Home {
+    /// Puts the channel where the helper can reach it.
+    #[cold]
+    fn share(&mut self, world: &Arc<Shared>) {
+        if let Home::Here(channel) = std::mem::replace(self, Home::Moving) {
+            *self = Home::Shared(world.progress().adopt(channel));
+        }
+    }
+
+    /// Acts on the shared channel, and takes it back when nothing waits any more.
+    #[cold]
+    fn post_shared<R>(&mut self, world: &Arc<Shared>, act: impl FnOnce(&mut Channel) -> R) -> R {
+        let Home::Shared(slot) = &*self else { unreachable!("a postbox is used by one thread at a time") };
+        let (result, back) = world.progress().visit(slot, act);
+        if let Some(channel) = back {
+            *self = Home::Here(channel);
+        }
+        result
+    }
+}
+
+impl<T: Item> Drop for Postbox<T> {
+    fn drop(&mut self) {
+        if let Home::Shared(slot) = &*self.home.borrow() {
+            self.world.progress().orphan(slot);
+        }
+    }
+}
+
+impl<T: Item> fmt::Debug for Postbox<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Postbox({:?} of {}, {})", self.name, T::kind(), self.protocol.get())
+    }
+}

@@ -1,0 +1,212 @@
+//! Moves announced messages along, whoever has time for it.
+//!
+//! A channel with announced messages is put into a [`Slot`]. Its poster moves it along when it calls the library, and so
+//! does every other waiting call of the same process. If the application computes instead, the helper thread notices
+//! within a tick that nobody has looked, and does it. The thread starts with the first announced message and sleeps while
+//! there is none: programs whose messages need no announcement never pay for it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::channel::Channel;
+
+/// How often the helper looks whether the application does.
+const TICK: Duration = Duration::from_millis(1);
+/// Fruitless looks before the helper sleeps until it is called.
+const QUIET_TICKS: u32 = 50;
+/// The helper's pause between two looks while it does the application's work.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// A channel that more than one thread may move along.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    channel: Mutex<Option<Box<Channel>>>,
+    /// Counted in [`Progress::busy`].
+    busy: AtomicBool,
+    /// Its postbox is gone: dropped when nothing waits any more.
+    orphan: AtomicBool,
+}
+
+/// The slots of a world, and the helper.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    slots: Mutex<Vec<Arc<Slot>>>,
+    /// Slots in which messages wait.
+    busy: AtomicUsize,
+    /// Grows whenever the application moves things along itself.
+    visits: AtomicU64,
+    helper: Mutex<Helper>,
+    called: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Helper {
+    running: bool,
+    asleep: bool,
+    stop: bool,
+}
+
+impl Progress {
+    /// Takes a channel in which messages wait.
+    pub fn adopt(self: &Arc<Self>, channel: Box<Channel>) -> Arc<Slot> {
+        let slot = Arc::new(Slot {
+            channel: Mutex::new(Some(channel)),
+            busy: AtomicBool::new(true),
+            orphan: AtomicBool::new(false),
+        });
+        self.slots.lock().push(slot.clone());
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.call_helper();
+        slot
+    }
+
+    /// The poster acts on its channel; gets it back when nothing waits any more.
+    pub fn visit<R>(
+        &self,
+        slot: &Arc<Slot>,
+        act: impl FnOnce(&mut Channel) -> R,
+    ) -> (R, Option<Box<Channel>>) {
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        let mut place = slot.channel.lock();
+        let channel = place.as_mut().expect("only its poster takes a channel out of its slot");
+        channel.progress();
+        let result = act(channel);
+        self.settle(slot, channel);
+        if channel.has_queued() {
+            return (result, None);
+        }
+        let channel = place.take();
+        drop(place);
+        self.slots.lock().retain(|other| !Arc::ptr_eq(other, slot));
+        (result, channel)
+    }
+
+    /// The postbox is gone; what waits is still delivered, unless the world is gone too.
+    pub fn orphan(&self, slot: &Arc<Slot>) {
+        slot.orphan.store(true, Ordering::Release);
+        self.move_along();
+        if self.helper.lock().stop {
+            self.abandon_orphans();
+        }
+    }
+
+    /// Nobody will move orphans along any more: drops them.
+    fn abandon_orphans(&self) {
+        let mut abandoned = Vec::new();
+        self.slots.lock().retain(|slot| {
+            let orphan = slot.orphan.load(Ordering::Acquire);
+            if orphan {
+                abandoned.push(slot.clone());
+            }
+            !orphan
+        });
+        for slot in abandoned {
+            let channel = slot.channel.lock().take();
+            drop(channel); // outside the list's lock: it ends a connection
+        }
+    }
+
+    /// Whether any message waits for an answer.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) != 0
+    }
+
+    /// A waiting call of the application lends a hand.
+    pub fn help(&self) {
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        self.move_along();
+    }
+
+    /// Moves every channel along that nobody holds. Returns whether anything moved.
+    fn move_along(&self) -> bool {
+        let slots: Vec<_> = self.slots.lock().clone();
+        let mut moved = false;
+        for slot in slots {
+            let Some(mut place) = slot.channel.try_lock() else { continue };
+            let Some(channel) = place.as_mut() else { continue };
+            moved |= channel.progress();
+            self.settle(&slot, channel);
+            if slot.orphan.load(Ordering::Acquire) && !channel.has_queued() {
+                let channel = place.take();
+                drop(place);
+                drop(channel);
+                self.slots.lock().retain(|other| !Arc::ptr_eq(other, &slot));
+            }
+        }
+        moved
+    }
+
+    /// Keeps the count of busy slots.
+    fn settle(&self, slot: &Slot, channel: &Channel) {
+        let busy = channel.has_queued();
+        if slot.busy.swap(busy, Ordering::Relaxed) != busy {
+            if busy {
+                self.busy.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.busy.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn call_helper(self: &Arc<Self>) {
+        let mut helper = self.helper.lock();
+        if helper.asleep {
+            self.called.notify_one();
+        } else if !helper.running && !helper.stop {
+            let weak = Arc::downgrade(self);
+            let spawned = std::thread::Builder::new().name("deck-progress".into()).spawn(move || run(&weak));
+            // Without a thread, the application's own calls still move messages along.
+            helper.running = spawned.is_ok();
+        }
+    }
+
+    /// Ends the helper, soon, and what nobody owns any more.
+    pub fn stop(&self) {
+        self.helper.lock().stop = true;
+        self.called.notify_one();
+        self.abandon_orphans();
+    }
+
+    /// One tick of the helper. `false`: it is to end.
+    fn tick(&self, quiet: &mut u32, visits_seen: &mut u64) -> bool {
+        let mut helper = self.helper.lock();
+        if helper.stop {
+            return false;
+        }
+        if *quiet >= QUIET_TICKS && !self.is_busy() {
+            helper.asleep = true;
+            self.called.wait(&mut helper);
+            helper.asleep = false;
+            *quiet = 0;
+        } else {
+            self.called.wait_for(&mut helper, TICK);
+        }
+        drop(helper);
+        *quiet = if self.is_busy() { 0 } else { *quiet + 1 };
+        let visits = self.visits.load(Ordering::Relaxed);
+        if visits == *visits_seen {
+            // Nobody looked for a whole tick: do it, until somebody does or nothing is left.
+            while self.is_busy() && self.visits.load(Ordering::Relaxed) == visits && !self.helper.lock().stop
+            {
+                if !self.move_along() {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        *visits_seen = visits;
+        true
+    }
+}
+
+fn run(progress: &Weak<Progress>) {
+    let (mut quiet, mut visits_seen) = (0, 0);
+    while let Some(progress) = progress.upgrade() {
+        if !progress.tick(&mut quiet, &mut visits_seen) {
+            return;
+        }
+    }
+}
