@@ -31,6 +31,9 @@ use crate::wire::{self, Advert};
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
 /// While other channels need a hand, no sleep is longer.
 const HELPING: Duration = Duration::from_micros(200);
+/// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
+/// saves more cache misses than looking costs.
+const LARGE: usize = 4096;
 /// Longest name of a mailbox, in bytes.
 const MAX_NAME: usize = 200;
 
@@ -370,6 +373,9 @@ impl Shared {
     #[inline]
     pub fn allocate(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
         let outbox = self.nic.device().outbox();
+        if len >= LARGE {
+            self.nic.device().reclaim_recent();
+        }
         match outbox.block(len, fill) {
             Err(ViaError::NoMemory { .. }) => {
                 self.nic.device().reclaim();

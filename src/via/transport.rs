@@ -62,6 +62,9 @@ pub trait Device: Send + Sync + Debug {
     ) -> Result<Connected>;
     /// Collects what peers have given back, after the arena ran dry.
     fn reclaim(&self);
+    /// Collects what those few peers have given back to whom most recently something was lent: cheap enough before
+    /// every large allocation, so that the same few blocks go to and fro and stay in the caches.
+    fn reclaim_recent(&self);
     /// Payload bytes that this device copied in software so far (inline messages not counted: the message layer
     /// knows those).
     fn bytes_copied(&self) -> u64;
@@ -278,7 +281,7 @@ pub trait Port: Send + Debug {
     /// How many messages the peer has not read yet, as far as this side can know; asks the peer to say so.
     ///
     /// # Errors
-    /// As for sending.
+    /// As for sending, when some are unread and never will be read.
     fn unread(&mut self) -> Result<u32, Refused>;
 
     /// Ends the connection; the peer reads what was sent, then learns it. With `broken`, the peer learns that it

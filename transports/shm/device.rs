@@ -1,6 +1,6 @@
 //! The NIC: what this process shows to its peers, and the links it has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -42,9 +42,14 @@ pub struct ShmDevice {
     links: Mutex<Links>,
     /// Connections whose port is gone while the peer still reads something of ours.
     retired: Mutex<Vec<Arc<Connection>>>,
+    /// The last few connections over which something was lent, most recent first.
+    recent: Mutex<VecDeque<Weak<Connection>>>,
     copied: AtomicU64,
     this: Weak<ShmDevice>,
 }
+
+/// Connections that [`Device::reclaim_recent`] looks at.
+const RECENT: usize = 4;
 
 #[derive(Default)]
 struct Links {
@@ -91,6 +96,7 @@ impl ShmDevice {
             listeners: Mutex::default(),
             links: Mutex::default(),
             retired: Mutex::default(),
+            recent: Mutex::default(),
             copied: AtomicU64::new(0),
             this: this.clone(),
         });
@@ -262,6 +268,18 @@ impl ShmDevice {
         self.outbox.at(offset, len)
     }
 
+    /// Something was lent over `connection`.
+    pub fn note_lender(&self, connection: &Arc<Connection>) {
+        let mut recent = self.recent.lock();
+        let is_this = |other: &Weak<Connection>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(connection));
+        if recent.front().is_some_and(is_this) {
+            return;
+        }
+        recent.retain(|other| !is_this(other));
+        recent.truncate(RECENT - 1);
+        recent.push_front(Arc::downgrade(connection));
+    }
+
     /// A port is gone. Keeps its connection while the peer reads something of ours.
     pub fn retire(&self, connection: &Arc<Connection>) {
         let mut retired = self.retired.lock();
@@ -404,6 +422,12 @@ impl Device for ShmDevice {
             connection.reclaim();
         }
         self.retired.lock().retain(|connection| connection.lost().is_none() && connection.reclaim());
+    }
+
+    fn reclaim_recent(&self) {
+        for connection in self.recent.lock().iter().filter_map(Weak::upgrade) {
+            connection.reclaim();
+        }
     }
 
     fn bytes_copied(&self) -> u64 {

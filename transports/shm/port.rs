@@ -227,6 +227,7 @@ impl Port for ShmPort {
             Err(LendError::Foreign(token, held)) => return Err((self.corrupt(&token), held)),
         };
         self.push(cell::lent(segments, head, token, immediate));
+        self.device.note_lender(&self.connection);
         Ok(())
     }
 
@@ -280,7 +281,8 @@ impl Port for ShmPort {
 
     fn unread(&mut self) -> Result<u32, Refused> {
         let unread = match self.producer.unread() {
-            Ok(unread) => unread,
+            // The request for credit is no message.
+            Ok(unread) => unread.saturating_sub(self.flush_asked.into()),
             Err(corrupt) => return Err(self.corrupt(&corrupt)),
         };
         if unread > 0 {
@@ -301,6 +303,8 @@ impl Port for ShmPort {
             return;
         }
         self.closed = true;
+        // The last word on what was read here, for a peer that flushes.
+        self.consumer.publish_credit();
         self.connection.close(if broken.is_some() { BROKEN } else { CLOSED });
     }
 }
