@@ -61,8 +61,10 @@ enum Stage {
     Unsaid,
     /// Announced.
     Asked,
-    /// The mailbox is ready; for `copy`, so many bytes are on their way.
-    Ready { handle: MemHandle, sent: usize },
+    /// The mailbox has memory for it.
+    Ready { handle: MemHandle },
+    /// Likewise; so many bytes are on their way, and so many more fragments may be.
+    Copying { sent: usize, fragments: u32 },
 }
 
 impl Channel {
@@ -248,12 +250,20 @@ impl Channel {
 
     fn on_answer(&mut self, arrival: &Arrival) {
         let Body::Inline(inline) = &arrival.body else { return };
-        let asked = self.queue.iter().position(|waiting| waiting.stage == Stage::Asked);
-        let (Ok((kind, part, rest)), Some(asked)) = (wire::decode(inline.bytes()), asked) else { return };
-        match kind {
-            Kind::Ready => self.queue[asked].stage = Stage::Ready { handle: MemHandle(part), sent: 0 },
-            Kind::Refused => {
-                self.queue.remove(asked);
+        let Ok((kind, part, rest)) = wire::decode(inline.bytes()) else { return };
+        if let (Kind::More, Some(Waiting { stage: Stage::Copying { fragments, .. }, .. })) =
+            (kind, self.queue.front_mut())
+        {
+            *fragments += 1;
+            return;
+        }
+        let Some(at) = self.queue.iter().position(|waiting| waiting.stage == Stage::Asked) else { return };
+        let asked = &mut self.queue[at];
+        match (kind, asked.how) {
+            (Kind::Ready, Protocol::Copy) => asked.stage = Stage::Copying { sent: 0, fragments: part },
+            (Kind::Ready, _) => asked.stage = Stage::Ready { handle: MemHandle(part) },
+            (Kind::Refused, _) => {
+                self.queue.remove(at);
                 let why = format!("rank {} refused it: {}", self.owner, String::from_utf8_lossy(rest));
                 self.world.note_undelivered(self.number, 1, &self.mailbox, self.owner, &why);
             }
@@ -299,22 +309,24 @@ impl Channel {
     fn finish_front(&mut self, mut front: Waiting) -> Result<(), (Option<ViaError>, Waiting)> {
         let Waiting { how, stage, .. } = front;
         match (how, stage) {
-            (Protocol::RdmaWrite, Stage::Ready { handle, .. }) => {
+            (Protocol::RdmaWrite, Stage::Ready { handle }) => {
                 let to = RemoteBuffer { handle, offset: 0, len: front.block.len() };
                 let tag = Some(front.block.notes()[0]);
                 self.vi.rdma_write(&front.block, to, tag).map_err(|error| (Some(error), front))
             }
-            (Protocol::Copy, Stage::Ready { handle, mut sent }) => loop {
-                let end = (sent + FRAGMENT).min(front.block.len());
-                if let Err(error) = self.send_copy(&front.block, sent..end, Kind::Fragment) {
-                    front.stage = Stage::Ready { handle, sent };
-                    return Err((Some(error), front));
+            (Protocol::Copy, Stage::Copying { mut sent, mut fragments }) => {
+                let mut stopped = None;
+                while fragments > 0 && stopped.is_none() {
+                    let end = (sent + FRAGMENT).min(front.block.len());
+                    match self.send_copy(&front.block, sent..end, Kind::Fragment) {
+                        Ok(()) if end == front.block.len() => return Ok(()),
+                        Ok(()) => (sent, fragments) = (end, fragments - 1),
+                        Err(error) => stopped = Some(error),
+                    }
                 }
-                sent = end;
-                if sent == front.block.len() {
-                    return Ok(());
-                }
-            },
+                front.stage = Stage::Copying { sent, fragments };
+                Err((stopped, front))
+            }
             (Protocol::Eager | Protocol::HandOff, _) => self
                 .send(front.block, how)
                 .map_err(|(error, block)| (Some(error), Waiting { block, how, stage })),

@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::protocol::Protocol;
 
+/// Well below what a connection can lend at a time.
+const MAX_COPY_WINDOW: u32 = 16;
+
 /// Settings of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -18,6 +21,9 @@ pub struct Config {
     pub setup: Duration,
     /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: the transport's own.
     pub arena: Option<usize>,
+    /// Fragments of the `copy` protocol that may be under way (`DECK_COPY_WINDOW`). Two by default (double buffering).
+    /// With one, the two copies follow each other; with more, they overlap as far as two processors can.
+    pub copy_window: u32,
     /// Whether admitted peers are trusted not to write memory that they gave away (`DECK_TRUST`, `job` or `none`).
     pub trusting: bool,
 }
@@ -29,6 +35,7 @@ impl Default for Config {
             deadline: Duration::from_secs(600),
             setup: Duration::from_secs(30),
             arena: None,
+            copy_window: 2,
             trusting: true,
         }
     }
@@ -62,6 +69,10 @@ impl Config {
             let bytes =
                 bytes(&text).ok_or_else(|| bad("DECK_ARENA", text, "bytes, at least 2M (e.g. 512M, 4G)"))?;
             config.arena = Some(bytes);
+        }
+        if let Some(text) = lookup("DECK_COPY_WINDOW") {
+            let window = text.parse().ok().filter(|window| (1..=MAX_COPY_WINDOW).contains(window));
+            config.copy_window = window.ok_or_else(|| bad("DECK_COPY_WINDOW", text, "fragments, 1 to 16"))?;
         }
         if let Some(text) = lookup("DECK_TRUST") {
             config.trusting = match text.as_str() {
@@ -118,6 +129,8 @@ mod tests {
             ("DECK_SETUP_TIMEOUT", "soon"),
             ("DECK_PROTOCOL", "fast"),
             ("DECK_TRUST", "maybe"),
+            ("DECK_COPY_WINDOW", "0"),
+            ("DECK_COPY_WINDOW", "17"),
         ] {
             let error = with(variable, value).unwrap_err().to_string();
             assert!(error.contains(variable) && error.contains("expected"), "{error}");

@@ -358,12 +358,12 @@ impl Lane {
                     Ok(self.parcel(tag, Stored::Owned(block)))
                 }
             },
-            Kind::Fragment => self.take_fragment(&lent, counters),
+            Kind::Fragment => self.take_fragment(lent, counters),
             _ => Err(Malformed),
         }
     }
 
-    fn take_fragment(&mut self, lent: &Lent, counters: &Counters) -> Result<Option<Parcel>, Malformed> {
+    fn take_fragment(&mut self, lent: Lent, counters: &Counters) -> Result<Option<Parcel>, Malformed> {
         let Some(Coming::Copied { block, filled, tag }) = self.coming.front_mut() else {
             return Err(Malformed);
         };
@@ -372,6 +372,8 @@ impl Lane {
         counters.copied(lent.len());
         *filled += lent.len();
         if *filled < block.len() {
+            drop(lent); // goes home before its sender is asked for more
+            self.vi.send_inline(None, &wire::head(Kind::More, 0), &[]).map_err(|_| Malformed)?;
             return Ok(None);
         }
         let tag = *tag;
@@ -409,7 +411,7 @@ impl Lane {
         };
         let answer = match &prepared {
             Ok(Coming::Written(window)) => wire::head(Kind::Ready, window.remote().handle.0),
-            Ok(Coming::Copied { .. }) => wire::head(Kind::Ready, 0),
+            Ok(Coming::Copied { .. }) => wire::head(Kind::Ready, world.config().copy_window),
             Err(_) => wire::head(Kind::Refused, 0),
         };
         let why = prepared.as_ref().err().map(ViaError::to_string).unwrap_or_default();

@@ -10,7 +10,8 @@
 //! AskWrite   part: 0     u64 length                            -> Ready or Refused
 //! AskCopy    part: 0     u64 length                            -> Ready or Refused
 //! Fragment   part: 0     lent: the next piece of the message that AskCopy announced
-//! Ready      part: handle  (mailbox to postbox) where to write; 0 for AskCopy
+//! Ready      part: handle  (mailbox to postbox) where to write; for AskCopy, how many fragments may come
+//! More       part: 0     (mailbox to postbox) one fragment was read, one more may come
 //! Refused    part: 0     (mailbox to postbox) text
 //! ```
 //! The end of an RDMA write is announced by its immediate data alone.
@@ -29,10 +30,11 @@ pub(crate) enum Kind {
     Fragment = 5,
     Ready = 6,
     Refused = 7,
+    More = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
         Kind::Eager,
         Kind::HandOff,
         Kind::AskWrite,
@@ -40,6 +42,7 @@ impl Kind {
         Kind::Fragment,
         Kind::Ready,
         Kind::Refused,
+        Kind::More,
     ];
 }
 
