@@ -24,7 +24,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use self::{
     asked::Asked,
-    socket::{SendError, adopt, left, receive, send_all},
+    socket::{SendError, left, receive, send_all},
 };
 use crate::{
     BootError, ENV_BOOT_FD,
@@ -84,7 +84,7 @@ impl Client {
     pub fn from_env() -> Result<Option<Client>, BootError> {
         let Some(value) = std::env::var_os(ENV_BOOT_FD) else { return Ok(None) };
         let value = value.to_string_lossy().into_owned();
-        let stream = adopt(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
+        let stream = udeck_sys::inherited_stream(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
         Client::new(stream).map(Some)
     }
 

@@ -15,6 +15,8 @@ pub mod fault;
 #[cfg(not(loom))]
 mod futex;
 #[cfg(not(loom))]
+mod inherit;
+#[cfg(not(loom))]
 pub mod reactor;
 pub mod ring;
 #[cfg(not(loom))]
@@ -28,4 +30,6 @@ pub mod window;
 pub use copy::copy_in;
 pub use cpu::{Topology, boot_id, pin_to_cpu, usable_cpus};
 pub use deadline::Deadline;
+#[cfg(not(loom))]
+pub use inherit::inherited_stream;
 pub use wait::{Pause, Spinner};

@@ -158,12 +158,12 @@ impl ShmPort {
         // SAFETY: each part lies in the peer's outbox, mapped while the connection lives; an admitted peer does not
         // write what it lent until the token comes back (SAFETY.md).
         let lent = unsafe { Lent::new(parts, self.connection.clone(), token) };
-        if (held <= HELD_QUOTA && self.device.is_trusting()) || parts.len() != 1 {
+        if held <= HELD_QUOTA && self.device.is_trusting() {
             return Ok(lent);
         }
-        self.device.count_copied(parts[0].1);
-        // SAFETY: mapped and readable, as above; `copy_in` allows for a writer.
-        Ok(unsafe { PrivateCopy::take(parts[0].0, parts[0].1) })
+        self.device.count_copied(lent.len());
+        // SAFETY: mapped and readable, as above; `copy_in` allows for a writer. Then `lent` goes home.
+        Ok(unsafe { PrivateCopy::take(parts) })
     }
 
     /// Checks the target, and copies. Inside the gate, so that the peer does not reuse the memory under us.

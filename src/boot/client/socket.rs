@@ -2,43 +2,17 @@
 
 use std::{
     io,
-    os::{
-        fd::{FromRawFd, OwnedFd, RawFd},
-        unix::net::UnixStream,
-    },
-    sync::atomic::{AtomicBool, Ordering},
+    os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::{Errno, FdFlags, fcntl_setfd},
-    net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt},
+    io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
 };
 
 use crate::wire::Frames;
-
-/// Takes over the descriptor that the launcher left open for this process.
-pub(super) fn adopt(value: &str) -> Result<UnixStream, String> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    let fd: RawFd = value.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
-    if TAKEN.swap(true, Ordering::Relaxed) {
-        return Err("this process has joined its job already".into());
-    }
-    // SAFETY: by the contract of ENV_BOOT_FD the launcher opened this descriptor for the process to own; nothing else
-    // here knows its number, and the swap above lets it be taken once. A number that is not open makes the calls below
-    // fail; it is then given up without being closed.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let is_socket = sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
-        && sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-    if !is_socket {
-        std::mem::forget(fd);
-        TAKEN.store(false, Ordering::Relaxed);
-        return Err("it is no Unix socket of this process".into());
-    }
-    fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
-    Ok(UnixStream::from(fd))
-}
 
 pub(super) enum SendError {
     /// The deadline passed; torn: with part of the frame written.

@@ -190,6 +190,43 @@ mod loom_models {
         });
     }
 
+    /// A cell is overwritten only after the consumer has read it. Cells are atomics, whose mix-ups loom cannot see (it
+    /// has no load that reads a later store), so plain memory beside each cell stands for its payload. Fails if SYNC
+    /// POINT `credit` is weakened to Relaxed.
+    #[test]
+    fn loom_credit_orders_the_reuse_of_cells() {
+        use loom::cell::UnsafeCell;
+        struct Beside([UnsafeCell<u64>; 2]);
+        // SAFETY: the model under test decides who may touch which; loom reports it if it is wrong.
+        unsafe impl Sync for Beside {}
+        loom::model(|| {
+            let (mut producer, mut consumer, _) = ends(2);
+            let beside = Arc::new(Beside([UnsafeCell::new(0), UnsafeCell::new(0)]));
+            let sender = {
+                let beside = beside.clone();
+                thread::spawn(move || {
+                    for i in 0..3u64 {
+                        while !producer.has_room().unwrap() {
+                            thread::yield_now();
+                        }
+                        // SAFETY: there is room, so the consumer is done with this cell.
+                        beside.0[(i & 1) as usize].with_mut(|value| unsafe { *value = i });
+                        let _ = producer.push(0, i, &[]);
+                    }
+                })
+            };
+            for i in 0..3u64 {
+                while consumer.pop().is_none() {
+                    thread::yield_now();
+                }
+                // SAFETY: taken, and not given back yet.
+                beside.0[(i & 1) as usize].with(|value| assert_eq!(unsafe { *value }, i));
+                consumer.publish_credit();
+            }
+            sender.join().unwrap();
+        });
+    }
+
     /// No message is lost between "I stop watching" and the last look: either the producer is told to ring,
     /// or the consumer sees the cell. Fails if either fence of SYNC POINT `attention` is removed.
     #[test]

@@ -90,17 +90,22 @@ pub struct PrivateCopy {
 struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
 
 impl PrivateCopy {
-    /// Copies `len` bytes at `from`.
+    /// Copies the pieces, one after another, into one.
     ///
     /// # Safety
-    /// `from` is mapped and readable for `len` bytes (a peer may be writing there).
-    pub unsafe fn take(from: NonNull<u8>, len: usize) -> Lent {
+    /// Each piece is mapped and readable (a peer may be writing there).
+    pub unsafe fn take(pieces: &[(NonNull<u8>, usize)]) -> Lent {
+        let len = pieces.iter().map(|piece| piece.1).sum::<usize>();
         let mut copy = PrivateCopy { lines: vec![Line([0; 64]); len.div_ceil(64)] };
         let at = NonNull::from(copy.lines.as_mut_slice()).cast::<u8>();
         // SAFETY: the vector holds at least `len` bytes, ours alone.
-        let to = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
-        // SAFETY: as the caller promises; fresh memory does not overlap.
-        unsafe { udeck_sys::copy_in(to, from) };
+        let mut to = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
+        for &(from, len) in pieces {
+            let (piece, rest) = to.split_at_mut(len);
+            // SAFETY: as the caller promises; fresh memory does not overlap.
+            unsafe { udeck_sys::copy_in(piece, from) };
+            to = rest;
+        }
         // SAFETY: the lines live in the lender, at a stable address, and nobody writes them any more.
         unsafe { Lent::new(&[(at, len)], Arc::new(copy), 0) }
     }
@@ -124,8 +129,13 @@ mod tests {
     fn private_copies_are_aligned_and_equal() {
         for len in [0usize, 1, 63, 64, 65, 1000] {
             let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            // SAFETY: `bytes` is readable for its length.
-            let copy = unsafe { PrivateCopy::take(NonNull::from(&bytes[..]).cast(), len) };
+            // SAFETY: the two pieces are `bytes`, readable for its length.
+            let copy = unsafe {
+                PrivateCopy::take(&[
+                    (NonNull::from(&bytes[..len / 3]).cast(), len / 3),
+                    (NonNull::from(&bytes[len / 3..]).cast(), len - len / 3),
+                ])
+            };
             assert_eq!(copy.bytes(), bytes);
             assert!(len == 0 || copy.bytes().as_ptr().addr().is_multiple_of(64));
         }
