@@ -100,7 +100,8 @@ fn measure(link: &Link<'_>, plan: &Plan, places: &Places) -> Result<String> {
     let results =
         rounds::measure(plan, &mut conductor, |passed| bar.set_position(passed.as_millis() as u64))?;
     bar.finish_and_clear();
-    let transport = "chosen by the library for one host".to_owned();
+    let (nic, window) = (&link.world().nic().attributes().name, link.world().config().copy_window);
+    let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
     let machine = Machine::describe(places.describe(), transport);
     Ok(Report::new(machine, plan.clone(), results).render())
 }

@@ -6,9 +6,11 @@
 //! rings and leaves only the others to the bell.
 //!
 //! # Memory ordering
-//! * `SYNC POINT bits`: [`Bell::ring`] sets the leaf, then the summary (AcqRel each); [`Bell::drain`] clears
-//!   the summary, then the leaf. A leaf bit set after it was cleared has its summary bit set after that too, so
-//!   a later drain finds it.
+//! * `SYNC POINT bits`: [`Bell::ring`] sets the leaf, then the summary (Release each); [`Bell::drain`] clears
+//!   the summary, then the leaf (Acquire each). A leaf bit set after it was cleared has its summary bit set after
+//!   that too, so a later drain finds it; and what was written before ringing is seen by whoever drains the bit.
+//!   Loom carries read-modify-writes of different words out in program order, so it cannot see the summary's
+//!   orderings weakened; on aarch64 a relaxed summary could become visible before its leaf. They stay by argument.
 //! * `SYNC POINT park`: the waiter stores `parked`, fences SeqCst, looks at the summary (and at its rings, which
 //!   it made cold before); the ringer sets the summary, fences SeqCst, loads `parked`. Either the waiter sees
 //!   the bit or the ringer sees it parked.
@@ -63,10 +65,11 @@ impl Bell {
     #[cold]
     pub fn ring(&self, bit: u32) {
         let (leaf, within) = ((bit / 64) as usize % LEAVES, bit % 64);
-        // SYNC POINT bits: leaf before summary.
-        self.leaves[leaf].fetch_or(1 << within, Ordering::AcqRel);
+        // SYNC POINT bits: after the news itself.
+        self.leaves[leaf].fetch_or(1 << within, Ordering::Release);
         fault::point("bell.leaf");
-        self.summary.fetch_or(1 << leaf, Ordering::AcqRel);
+        // After the leaf (see the module's text: the models cannot see this one weakened).
+        self.summary.fetch_or(1 << leaf, Ordering::Release);
         fault::point("bell.summary");
         self.wake();
     }
@@ -89,13 +92,14 @@ impl Bell {
 
     /// Takes all set bits and gives them to `news`, lowest first.
     pub fn drain(&self, mut news: impl FnMut(u32)) {
-        // SYNC POINT bits: summary before leaves.
-        let mut summary = self.summary.swap(0, Ordering::AcqRel);
+        // Before the leaves (likewise).
+        let mut summary = self.summary.swap(0, Ordering::Acquire);
         while summary != 0 {
             let leaf = summary.trailing_zeros() as usize;
             summary &= summary - 1;
             // A hostile peer may set summary bits that have no leaf under loom's small bells; masked.
-            let mut bits = self.leaves[leaf % LEAVES].swap(0, Ordering::AcqRel);
+            // SYNC POINT bits: leaf before the news itself.
+            let mut bits = self.leaves[leaf % LEAVES].swap(0, Ordering::Acquire);
             while bits != 0 {
                 let within = bits.trailing_zeros();
                 bits &= bits - 1;
@@ -224,23 +228,38 @@ mod loom_models {
         });
     }
 
-    /// Two ringers and a draining owner: no bit is lost. Fails if `ring` sets the summary before the leaf.
+    /// Two ringers and a draining owner: no bit is lost, and with a bit comes what its ringer wrote before. Fails if
+    /// `ring` sets the summary before the leaf, or if any SYNC POINT `bits` is weakened to Relaxed.
     #[test]
     fn loom_bell_loses_no_bit() {
+        use loom::cell::UnsafeCell;
+        struct News([UnsafeCell<u32>; 2]);
+        // SAFETY: the model under test decides who may touch which; loom reports it if it is wrong.
+        unsafe impl Sync for News {}
         loom::model(|| {
             let bell = Arc::new(Bell::default());
-            let ringers: Vec<_> = [0, 1]
+            let news = Arc::new(News([UnsafeCell::new(0), UnsafeCell::new(0)]));
+            let ringers: Vec<_> = [0u32, 1]
                 .map(|bit| {
-                    let bell = bell.clone();
-                    thread::spawn(move || bell.ring(bit))
+                    let (bell, news) = (bell.clone(), news.clone());
+                    thread::spawn(move || {
+                        // SAFETY: not announced yet.
+                        news.0[bit as usize].with_mut(|news| unsafe { *news = bit + 1 });
+                        bell.ring(bit);
+                    })
                 })
                 .into();
             let mut got = 0u64;
-            bell.drain(|bit| got |= 1 << bit);
+            let mut look = |bit: u32| {
+                got |= 1 << bit;
+                // SAFETY: announced; its ringer is done with it.
+                news.0[bit as usize].with(|news| assert_eq!(unsafe { *news }, bit + 1));
+            };
+            bell.drain(&mut look);
             for ringer in ringers {
                 ringer.join().unwrap();
             }
-            bell.drain(|bit| got |= 1 << bit);
+            bell.drain(&mut look);
             assert_eq!(got, 0b11);
         });
     }

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! # Memory ordering
-//! * `SYNC POINT cell`: [`Producer::push`] stores word 0 with Release; [`Consumer::pop`] and [`ready_at`]
-//!   load it with Acquire. Orders the payload.
+//! * `SYNC POINT cell`: [`Producer::push`] stores word 0 with Release; [`Consumer::pop`] loads
+//!   it with Acquire. Orders the payload.
 //! * `SYNC POINT credit`: [`Consumer::publish_credit`] stores with Release after its last read of the cells it
 //!   gives back; [`Producer::has_room`] loads with Acquire before it overwrites them.
 //! * `SYNC POINT attention`: the producer publishes the cell, fences SeqCst, loads `attention`; the consumer
@@ -248,8 +248,8 @@ impl<S: Storage> Consumer<S> {
 #[inline]
 pub fn ready_at(storage: &impl Storage, position: u32) -> bool {
     let cell = storage.cell(position & (storage.cells() - 1));
-    // SYNC POINT cell (the message itself is taken by `pop`, which loads the word again).
-    cell.head.load(Ordering::Acquire) as u32 == position.wrapping_add(1)
+    // A hint: the message itself is taken by `pop`, which loads the word again, with Acquire.
+    cell.head.load(Ordering::Relaxed) as u32 == position.wrapping_add(1)
 }
 
 /// Says, for the consumer, whether it polls the ring. After going [`COLD`] the caller must look once more

@@ -43,7 +43,7 @@ impl Spinner {
     pub fn pause(&mut self) -> Pause {
         self.looks = self.looks.wrapping_add(1);
         if !self.spin_for.is_zero() && !self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
-            std::hint::spin_loop();
+            // No `pause` instruction: it takes 140 cycles on recent processors, longer than a cache line takes to come.
             return Pause::Again;
         }
         self.pause_slowly()

@@ -11,14 +11,16 @@ mod rust_text;
 mod steps;
 mod tally;
 mod test;
+mod weaken;
 mod workspace;
 
 use clap::{Args, Parser, Subcommand};
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Test(options) => test::run(&options),
+        Command::Weaken => weaken::run(WEAKEN_LIMIT),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -48,7 +50,16 @@ enum Command {
     /// tests, plus one for each check that is not a test (format, lints, arrows, documentation) and for each
     /// command that broke before its tests could run.
     Test(TestOptions),
+
+    /// Weaken each sync point in turn, and expect a loom model to notice
+    ///
+    /// Proves that the models can fail. Takes a few minutes: each point is a build. Not part of `test`; run it when you
+    /// touch a sync point or a model.
+    Weaken,
 }
+
+/// For one build and run of the models.
+const WEAKEN_LIMIT: Duration = Duration::from_secs(600);
 
 #[derive(Args)]
 pub(crate) struct TestOptions {

@@ -73,7 +73,7 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
     let conformance = Cargo::new(tests).args("-p udeck-conformance --lib --tests -- --nocapture");
     // A target folder of its own: both builds would evict each other from a shared one.
     let loom = Cargo::new(tests)
-        .args("--release -p udeck-sys -p udeck-shm --lib --tests --target-dir")
+        .args("--release -p udeck-sys --lib --tests --target-dir")
         .arg(loom_target)
         .args("-- loom_")
         .add_flags("RUSTFLAGS", "--cfg loom");
