@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use udeck_via::Deadline;
 use udeck_via::mem::Fill;
@@ -14,6 +14,7 @@ use crate::buffer::Buf;
 use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
+use crate::protocol::Protocol;
 use crate::world::{INTERNAL, Shared};
 
 /// One rank's part. Made at the first barrier; making it is collective, too.
@@ -26,6 +27,8 @@ pub(crate) struct Barrier {
     heard: BTreeSet<u32>,
 }
 
+/// How often a rank that waits looks whether the one it waits for has finished. (News of lost ranks wake it at once.)
+const LOOK_UP: Duration = Duration::from_millis(500);
 /// More rounds than any world has.
 const ROUNDS: u32 = 32;
 
@@ -39,7 +42,9 @@ impl Barrier {
                 let to = name((rank + distance) % size);
                 let deadline = Deadline::after(world.config().setup);
                 let channel = world.connect::<u8>(&to, true, deadline)?;
-                Ok(Postbox::new(world, &to, channel))
+                let postbox = Postbox::new(world, &to, channel);
+                postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
+                Ok(postbox)
             })
             .collect::<Result<_>>()?;
         Ok(Barrier { inbox, next, generation: 0, heard: BTreeSet::new() })
@@ -47,10 +52,14 @@ impl Barrier {
 
     pub fn wait(&mut self, world: &Arc<Shared>) -> Result {
         let start = Instant::now();
+        // The mailbox reports a loss once, but no later barrier can be complete either.
+        if let Some((node, how)) = world.lost_beyond(&BTreeSet::new()) {
+            return Err(Error::PeerLost { node: node as usize, how });
+        }
         for round in 0..self.next.len() as u32 {
             let mut token: Buf<u8> = Buf::new(world.allocate_or_error(0, Fill::Keep)?);
             token.set_tag(self.generation.wrapping_mul(ROUNDS) + round);
-            self.next[round as usize].post(token).map_err(|failed| failed.error)?;
+            self.next[round as usize].post(token).map_err(|failed| left(world, failed.error))?;
             self.hear(world, round, start)?;
         }
         self.generation = self.generation.wrapping_add(1);
@@ -59,14 +68,16 @@ impl Barrier {
 
     fn hear(&mut self, world: &Arc<Shared>, round: u32, start: Instant) -> Result {
         let expected = self.generation.wrapping_mul(ROUNDS) + round;
+        let distance = 1usize << round;
+        let from = (world.rank() + world.size() - distance % world.size()) % world.size();
+        let limit = world.config().deadline;
         while !self.heard.remove(&expected) {
-            match self.inbox.retrieve() {
+            match self.inbox.retrieve_within(LOOK_UP.min(limit)) {
                 Ok(token) => {
                     self.heard.insert(token.tag());
                 }
-                Err(Error::Deadline { .. }) => {
-                    let distance = 1usize << round;
-                    let from = (world.rank() + world.size() - distance % world.size()) % world.size();
+                Err(Error::Deadline { .. }) if world.is_done(from as u32) => return Err(ended(from)),
+                Err(Error::Deadline { .. }) if start.elapsed() >= limit => {
                     let whom = format!("rank {from} (or one that it waits for)");
                     return Err(Error::Deadline {
                         what: "the barrier".into(),
@@ -74,10 +85,28 @@ impl Barrier {
                         whom,
                     });
                 }
+                Err(Error::Deadline { .. }) => {}
+                Err(Error::NobodyLeft { .. }) => return Err(ended(from)),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+}
+
+/// A rank that finished will not come to a barrier any more.
+fn ended(node: usize) -> Error {
+    Error::PeerLost { node, how: "it finished without coming to this barrier".into() }
+}
+
+/// The mailbox of a rank that has ended is gone: to the program, the rank is.
+#[cold]
+fn left(world: &Shared, error: Error) -> Error {
+    match error {
+        Error::MailboxGone { owner: node, .. } => {
+            world.how_lost(node as u32).map_or_else(|| ended(node), |how| Error::PeerLost { node, how })
+        }
+        other => other,
     }
 }
 

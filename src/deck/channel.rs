@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
@@ -26,6 +26,9 @@ use crate::world::Shared;
 const MAX_QUEUED: usize = 16;
 /// Bytes of a fragment of the `copy` protocol.
 const FRAGMENT: usize = 64 << 10;
+
+/// Memory may come free where a waiting post does not hear of it: so often it looks.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a post may wait.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,7 @@ enum Stage {
 
 impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, mailbox: &str, owner: u32, number: u32) -> Self {
-        let counters = world.counters();
+        let counters = world.counters(mailbox);
         Channel {
             vi,
             cq,
@@ -153,7 +156,7 @@ impl Channel {
             };
             // Ask to be told of room, look once more, then wait.
             if asked {
-                self.wait(deadline);
+                self.wait(look_again(&error, deadline));
             } else {
                 self.vi.want_room();
             }
@@ -172,6 +175,12 @@ impl Channel {
         }
         let start = Instant::now();
         self.progress();
+        // What is announced to nobody would be accepted and lost, each time anew. (Answers come to messages that wait.)
+        if self.queue.is_empty()
+            && let Err(error) = self.vi.arrival()
+        {
+            return Err((self.translate(error), Some(block)));
+        }
         while self.queue.len() >= MAX_QUEUED {
             match patience {
                 Patience::None => {
@@ -188,7 +197,15 @@ impl Channel {
             self.progress();
         }
         self.queue.push_back(Waiting { block, how: protocol, stage: Stage::Unsaid });
-        self.progress();
+        let Err(error) = self.try_progress() else { return Ok(()) };
+        // Those before it are lost; this one the peer has not heard of.
+        let last = self.queue.pop_back();
+        if let Some(Waiting { block, stage: Stage::Unsaid, .. }) = last {
+            self.fail(&error);
+            return Err((self.translate(error), Some(block)));
+        }
+        self.queue.extend(last);
+        self.fail(&error);
         Ok(())
     }
 
@@ -225,27 +242,19 @@ impl Channel {
         if self.queue.is_empty() {
             return false;
         }
+        self.try_progress().unwrap_or_else(|error| {
+            self.fail(&error);
+            true
+        })
+    }
+
+    fn try_progress(&mut self) -> Result<bool, ViaError> {
         let mut moved = false;
-        loop {
-            match self.vi.arrival() {
-                Ok(Some(arrival)) => {
-                    moved = true;
-                    self.on_answer(&arrival);
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    self.fail(error);
-                    return true;
-                }
-            }
+        while let Some(arrival) = self.vi.arrival()? {
+            moved = true;
+            self.on_answer(&arrival);
         }
-        match self.advance() {
-            Ok(advanced) => moved | advanced,
-            Err(error) => {
-                self.fail(error);
-                true
-            }
-        }
+        Ok(self.advance()? | moved)
     }
 
     fn on_answer(&mut self, arrival: &Arrival) {
@@ -335,7 +344,7 @@ impl Channel {
     }
 
     /// The connection is over: what was queued is lost.
-    fn fail(&mut self, error: ViaError) {
+    fn fail(&mut self, error: &ViaError) {
         let why = error.to_string();
         if !self.queue.is_empty() {
             self.world.note_undelivered(self.number, self.queue.len(), &self.mailbox, self.owner, &why);
@@ -403,6 +412,14 @@ impl Channel {
             }
             other => Error::via(format!("posting to mailbox {name:?} on rank {node}"), other),
         }
+    }
+}
+
+/// When a wait because of `error` should look again, news or not.
+fn look_again(error: &ViaError, deadline: Deadline) -> Deadline {
+    match error {
+        ViaError::NoMemory { .. } => deadline.min(Deadline::after(MEMORY_PAUSE)),
+        _ => deadline,
     }
 }
 

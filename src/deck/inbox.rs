@@ -13,7 +13,6 @@ use udeck_via::{
 };
 use udeck_via::{ViAttributes, Window};
 
-use crate::channel::Patience;
 use crate::error::{Error, Result};
 use crate::received::{Parcel, Stored};
 use crate::stats::Counters;
@@ -23,6 +22,10 @@ use crate::world::Shared;
 /// How long a finished RDMA write may take to leave its gate.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// Why most messages are refused. Has to fit into a refusal.
+const NO_MEMORY: &str = "its arena is full (raise DECK_ARENA)";
+const _: () = assert!(NO_MEMORY.len() <= Inline::CAPACITY - HEAD_BYTES);
+
 /// A mailbox's connections.
 pub(crate) struct Inbox {
     cq: Cq,
@@ -31,7 +34,7 @@ pub(crate) struct Inbox {
     door: Arc<Door>,
     /// Entries of the door's list that have been let in.
     let_in: u32,
-    /// Parcels that a caller's buffer was too small for, oldest first.
+    /// Parcels that could not be given out yet, oldest first.
     set_aside: VecDeque<Parcel>,
     world: Arc<Shared>,
     name: String,
@@ -97,7 +100,7 @@ impl Inbox {
             name: name.to_owned(),
             ptag,
             reported: BTreeSet::new(),
-            counters: world.counters(),
+            counters: world.counters(name),
             listener: Some(listener),
         })
     }
@@ -110,16 +113,27 @@ impl Inbox {
         &self.counters
     }
 
-    /// The next message.
+    /// The next message, if one is there.
     #[inline]
-    pub fn next(&mut self, patience: Patience) -> Result<Parcel> {
-        if let Some(parcel) = self.set_aside.pop_front() {
-            return Ok(parcel);
+    pub fn try_next(&mut self) -> Result<Option<Parcel>> {
+        match self.set_aside.pop_front() {
+            Some(parcel) => Ok(Some(parcel)),
+            None => self.poll(),
         }
-        if let Some(parcel) = self.poll()? {
-            return Ok(parcel);
+    }
+
+    /// The next message.
+    pub fn next(&mut self, deadline: Deadline) -> Result<Parcel> {
+        match self.try_next()? {
+            Some(parcel) => Ok(parcel),
+            None => self.wait_for_next(deadline),
         }
-        self.wait_for_next(patience)
+    }
+
+    /// A message that could not be given out after all: the next one again.
+    #[cold]
+    pub fn put_back(&mut self, parcel: Parcel) {
+        self.set_aside.push_front(parcel);
     }
 
     /// The oldest message that `fits`; one that does not stays at the head of its postbox, and only that waits.
@@ -127,7 +141,7 @@ impl Inbox {
     /// `Err` in the result: nothing fits, and this is how many bytes the oldest message has, and its sender.
     pub fn next_that(
         &mut self,
-        patience: Patience,
+        deadline: Deadline,
         fits: impl Fn(&Parcel) -> bool,
     ) -> Result<Result<Parcel, (usize, u32)>> {
         let mut blocked = BTreeSet::new();
@@ -144,7 +158,7 @@ impl Inbox {
                 Some(parcel) => parcel,
                 None => match self.set_aside.front() {
                     Some(oldest) => return Ok(Err((oldest.bytes().len(), oldest.from))),
-                    None => self.wait_for_next(patience)?,
+                    None => self.wait_for_next(deadline)?,
                 },
             };
             let lane = (parcel.from, parcel.postbox);
@@ -157,13 +171,7 @@ impl Inbox {
     }
 
     #[cold]
-    fn wait_for_next(&mut self, patience: Patience) -> Result<Parcel> {
-        let deadline = match patience {
-            Patience::None => {
-                return Err(Error::WouldBlock { what: "the retrieve", whom: self.whom() });
-            }
-            Patience::Until(deadline) => deadline,
-        };
+    fn wait_for_next(&mut self, deadline: Deadline) -> Result<Parcel> {
         let start = Instant::now();
         loop {
             self.report_ends()?;
@@ -358,12 +366,17 @@ impl Lane {
                     Ok(self.parcel(tag, Stored::Owned(block)))
                 }
             },
-            Kind::Fragment => self.take_fragment(lent, counters),
+            Kind::Fragment => self.take_fragment(lent, world.config().copy_window, counters),
             _ => Err(Malformed),
         }
     }
 
-    fn take_fragment(&mut self, lent: Lent, counters: &Counters) -> Result<Option<Parcel>, Malformed> {
+    fn take_fragment(
+        &mut self,
+        lent: Lent,
+        window: u32,
+        counters: &Counters,
+    ) -> Result<Option<Parcel>, Malformed> {
         let Some(Coming::Copied { block, filled, tag }) = self.coming.front_mut() else {
             return Err(Malformed);
         };
@@ -372,8 +385,13 @@ impl Lane {
         counters.copied(lent.len());
         *filled += lent.len();
         if *filled < block.len() {
+            // What the sender may send unasked needs no word; without one it may be gone already.
+            let unasked = window.saturating_sub(1) as usize * lent.len();
+            let ask = block.len() - *filled > unasked;
             drop(lent); // goes home before its sender is asked for more
-            self.vi.send_inline(None, &wire::head(Kind::More, 0), &[]).map_err(|_| Malformed)?;
+            if ask {
+                self.vi.send_inline(None, &wire::head(Kind::More, 0), &[]).map_err(|_| Malformed)?;
+            }
             return Ok(None);
         }
         let tag = *tag;
@@ -411,10 +429,14 @@ impl Lane {
         };
         let answer = match &prepared {
             Ok(Coming::Written(window)) => wire::head(Kind::Ready, window.remote().handle.0),
-            Ok(Coming::Copied { .. }) => wire::head(Kind::Ready, world.config().copy_window),
+            Ok(Coming::Copied { .. }) => wire::head(Kind::Ready, world.config().copy_window.max(1)),
             Err(_) => wire::head(Kind::Refused, 0),
         };
-        let why = prepared.as_ref().err().map(ViaError::to_string).unwrap_or_default();
+        let why = match &prepared {
+            Ok(_) => String::new(),
+            Err(ViaError::NoMemory { .. }) => NO_MEMORY.into(),
+            Err(error) => error.to_string(),
+        };
         let room = Inline::CAPACITY - HEAD_BYTES;
         let why = &why.as_bytes()[..why.len().min(room)];
         // A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its

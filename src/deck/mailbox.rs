@@ -10,7 +10,6 @@ use bytemuck::Pod;
 use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 
-use crate::channel::Patience;
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::item::Item;
@@ -32,7 +31,7 @@ pub struct Mailbox<T: Item> {
 impl<T: Item> Mailbox<T> {
     #[doc(alias = "deck_mbox_create")]
     pub(crate) fn create(world: &Arc<Shared>, name: &str) -> Result<Self> {
-        let inbox = Inbox::open(world, name)?;
+        let inbox = Inbox::open(world, name).map_err(|error| world.taken_or(name, error))?;
         world.advertise::<T>(name)?;
         let waker = world.add_waker(inbox.handle());
         let (world, name) = (world.clone(), name.to_owned());
@@ -52,10 +51,10 @@ impl<T: Item> Mailbox<T> {
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
-        // The deadline's clock is read only once there is nothing to take.
-        match self.take(Patience::None) {
-            Err(Error::WouldBlock { .. }) => self.retrieve_within(self.world.config().deadline),
-            other => other,
+        // The clock is read only once there is nothing to take.
+        match self.take_now()? {
+            Some(received) => Ok(received),
+            None => self.retrieve_within(self.world.config().deadline),
         }
     }
 
@@ -65,11 +64,7 @@ impl<T: Item> Mailbox<T> {
     /// [`Error::PeerLost`] once for each rank that dies.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
         self.world.help_others();
-        match self.take(Patience::None) {
-            Ok(received) => Ok(Some(received)),
-            Err(Error::WouldBlock { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.take_now()
     }
 
     /// The next message, waiting at most `limit`.
@@ -77,7 +72,9 @@ impl<T: Item> Mailbox<T> {
     /// # Errors
     /// As [`Mailbox::retrieve`].
     pub fn retrieve_within(&self, limit: Duration) -> Result<Received<T>> {
-        self.take(Patience::Until(Deadline::after(limit)))
+        let mut inbox = self.inbox.borrow_mut();
+        let parcel = inbox.next(Deadline::after(limit))?;
+        self.give_out(&mut inbox, parcel)
     }
 
     /// Messages as they come, for ever: combine with `take`. Each is a [`Mailbox::retrieve`].
@@ -86,32 +83,39 @@ impl<T: Item> Mailbox<T> {
     }
 
     #[inline]
-    fn take(&self, patience: Patience) -> Result<Received<T>> {
+    fn take_now(&self) -> Result<Option<Received<T>>> {
         let mut inbox = self.inbox.borrow_mut();
-        let parcel = inbox.next(patience)?;
-        let parcel = self.check(parcel)?;
+        match inbox.try_next()? {
+            Some(parcel) => self.give_out(&mut inbox, parcel).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn give_out(&self, inbox: &mut Inbox, mut parcel: Parcel) -> Result<Received<T>> {
+        check_length::<T>(&parcel)?;
+        // Inline bytes are aligned to 8, everything else to 64.
+        if !parcel.bytes().as_ptr().addr().is_multiple_of(T::ALIGN) {
+            parcel = self.align(inbox, parcel)?;
+        }
         inbox.counters().retrieved(parcel.bytes().len());
         Ok(Received::new(parcel))
     }
 
-    /// A message of this type, aligned. Every parcel passes here once.
-    #[inline]
-    fn check(&self, mut parcel: Parcel) -> Result<Parcel> {
-        let bytes = parcel.bytes();
-        if !bytes.len().is_multiple_of(T::SIZE) {
-            return Err(Error::WrongLength {
-                from: parcel.from as usize,
-                bytes: bytes.len(),
-                kind: T::kind(),
-            });
+    /// Copies the message to where it is aligned. Without memory for that, it stays the next one.
+    #[cold]
+    fn align(&self, inbox: &mut Inbox, mut parcel: Parcel) -> Result<Parcel> {
+        match self.world.allocate_or_error(parcel.bytes().len(), Fill::Keep) {
+            Ok(mut block) => {
+                block.bytes_mut().copy_from_slice(parcel.bytes());
+                parcel.stored = Stored::Owned(block);
+                Ok(parcel)
+            }
+            Err(error) => {
+                inbox.put_back(parcel);
+                Err(error)
+            }
         }
-        if !bytes.as_ptr().addr().is_multiple_of(T::ALIGN) {
-            // Inline bytes are aligned to 8, everything else to 64.
-            let mut block = self.world.allocate_or_error(bytes.len(), Fill::Keep)?;
-            block.bytes_mut().copy_from_slice(bytes);
-            parcel.stored = Stored::Owned(block);
-        }
-        Ok(parcel)
     }
 }
 
@@ -122,23 +126,33 @@ impl<T: Pod> Mailbox<T> {
     /// [`Error::TooSmall`] when no message fits that is the first of its postbox: it stays where it is. Otherwise as
     /// [`Mailbox::retrieve`].
     pub fn retrieve_into(&self, to: &mut [T]) -> Result<(usize, usize)> {
-        let patience = Patience::Until(Deadline::after(self.world.config().deadline));
+        let deadline = Deadline::after(self.world.config().deadline);
         let mut inbox = self.inbox.borrow_mut();
         let room = std::mem::size_of_val(to);
-        match inbox.next_that(patience, |parcel| parcel.bytes().len() <= room)? {
+        match inbox.next_that(deadline, |parcel| parcel.bytes().len() <= room)? {
             Ok(parcel) => {
-                let parcel = self.check(parcel)?;
-                let items: &[T] = bytemuck::cast_slice(parcel.bytes());
-                to[..items.len()].copy_from_slice(items);
-                inbox.counters().retrieved(parcel.bytes().len());
-                inbox.counters().copied(parcel.bytes().len());
-                Ok((items.len(), parcel.from as usize))
+                check_length::<T>(&parcel)?;
+                let bytes = parcel.bytes();
+                bytemuck::cast_slice_mut(to)[..bytes.len()].copy_from_slice(bytes);
+                inbox.counters().retrieved(bytes.len());
+                inbox.counters().copied(bytes.len());
+                Ok((bytes.len() / T::SIZE, parcel.from as usize))
             }
             Err((bytes, from)) => {
                 Err(Error::TooSmall { needed: bytes.div_ceil(T::SIZE), have: to.len(), from: from as usize })
             }
         }
     }
+}
+
+/// Every parcel that is given out passes here once.
+#[inline]
+fn check_length<T: Item>(parcel: &Parcel) -> Result {
+    let bytes = parcel.bytes().len();
+    if bytes.is_multiple_of(T::SIZE) {
+        return Ok(());
+    }
+    Err(Error::WrongLength { from: parcel.from as usize, bytes, kind: T::kind() })
 }
 
 impl<T: Item> Drop for Mailbox<T> {

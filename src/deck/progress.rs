@@ -65,7 +65,7 @@ impl Progress {
 
     /// The poster acts on its channel; gets it back when nothing waits any more.
     pub fn visit<R>(
-        &self,
+        self: &Arc<Self>,
         slot: &Arc<Slot>,
         act: impl FnOnce(&mut Channel) -> R,
     ) -> (R, Option<Box<Channel>>) {
@@ -76,6 +76,8 @@ impl Progress {
         let result = act(channel);
         self.settle(slot, channel);
         if channel.has_queued() {
+            drop(place);
+            self.call_helper(); // it sleeps if the queue was empty for a while
             return (result, None);
         }
         let channel = place.take();
@@ -86,7 +88,11 @@ impl Progress {
 
     /// The postbox is gone; what waits is still delivered, unless the world is gone too.
     pub fn orphan(&self, slot: &Arc<Slot>) {
+        // Whoever holds the slot right now may have asked for orphans already, so it is waited for: nobody holds the
+        // slot of another's postbox for longer than it takes to move it along.
+        let place = slot.channel.lock();
         slot.orphan.store(true, Ordering::Release);
+        drop(place);
         self.move_along();
         if self.helper.lock().stop {
             self.abandon_orphans();

@@ -130,7 +130,8 @@ impl World {
     /// Makes a postbox of the mailbox `name`; waits until it exists, at most `DECK_SETUP_TIMEOUT`.
     ///
     /// # Errors
-    /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::WrongType`]; [`Error::PeerLost`].
+    /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::WrongType`]; [`Error::PeerLost`];
+    /// [`Error::Unsupported`] when the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
     #[doc(alias = "deck_mbox_clone")]
     pub fn postbox<T: Item>(&self, name: &str) -> Result<Postbox<T>> {
         self.postbox_within(name, self.shared.config.setup)
@@ -156,6 +157,7 @@ impl World {
         check_name(name)?;
         check_item::<T>()?;
         let channel = self.shared.connect::<T>(name, wait, deadline)?;
+        channel.check(self.shared.config.protocol)?;
         Ok(Postbox::new(&self.shared, name, channel))
     }
 
@@ -322,6 +324,15 @@ impl Shared {
         Ok(self.client.register(name, &advert.encode(), deadline.instant())?)
     }
 
+    /// Why a mailbox could not be opened: most likely the name is taken, perhaps by this very rank.
+    #[cold]
+    pub fn taken_or(&self, name: &str, error: Error) -> Error {
+        match self.client.lookup(name, false, Deadline::after(self.config.setup).instant()) {
+            Ok(record) => Error::NameTaken { name: name.to_owned(), owner: record.owner as usize },
+            Err(_) => error,
+        }
+    }
+
     /// A mailbox of ours is gone. After `finish`, so is the name service, and the name with it.
     pub fn withdraw(&self, name: &str) {
         let _ = self.client.unregister(name, Deadline::after(self.config.setup).instant());
@@ -396,7 +407,12 @@ impl Shared {
 
     // ---- counts ----
 
-    pub fn counters(&self) -> Arc<Counters> {
+    /// Counters for one end of `mailbox`. The library's own messages are not counted.
+    pub fn counters(&self, mailbox: &str) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        if is_internal(mailbox) {
+            return counters;
+        }
         let mut books = self.books.lock();
         let Books { living, gone } = &mut *books;
         living.retain(|counters| {
@@ -406,7 +422,6 @@ impl Shared {
             }
             alive
         });
-        let counters = Arc::new(Counters::default());
         living.push(counters.clone());
         counters
     }

@@ -1,0 +1,125 @@
+//! What the tests of the message layer share: worlds with settings of their own, patterns, and events outside the
+//! library.
+
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use udeck::{Buf, Config, Pod, Protocol, Result, World};
+
+/// Every protocol.
+pub const PROTOCOLS: [Protocol; 5] =
+    [Protocol::Auto, Protocol::Eager, Protocol::Copy, Protocol::RdmaWrite, Protocol::HandOff];
+
+/// A safety net: nothing here should take as long, but a hang is to become an error.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// A wait that is to end without success.
+pub const SHORT: Duration = Duration::from_millis(30);
+
+/// The default settings, with deadlines that suit tests.
+pub fn config() -> Config {
+    let mut config = Config::default();
+    (config.deadline, config.setup) = (LONG, LONG);
+    config
+}
+
+/// As `udeck::run_local`, with [`config`].
+pub fn ranks<F>(size: u32, body: F)
+where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
+    ranks_with(size, &config(), body);
+}
+
+/// As `udeck::run_local`, with settings.
+pub fn ranks_with<F>(size: u32, config: &Config, body: F)
+where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
+    let (_job, streams) = udeck_boot::local::Job::new(size).expect("a name service");
+    let body = Arc::new(body);
+    let threads: Vec<_> = streams
+        .into_iter()
+        .map(|stream| {
+            let (body, config) = (body.clone(), config.clone());
+            std::thread::spawn(move || {
+                let client = udeck_boot::Client::new(stream)?;
+                let secret = client.welcome().secret;
+                let nic = udeck::open_nic("shm0", secret, config.arena, config.trusting).expect("shm0");
+                body(World::new(client, nic, config, true))
+            })
+        })
+        .collect();
+    let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    for (rank, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => panic!("rank {rank}: {error}"),
+            Err(panicked) => std::panic::resume_unwind(panicked),
+        }
+    }
+}
+
+/// A world of one whose message memory is `bytes`.
+pub fn alone(bytes: usize) -> World {
+    let mut config = config();
+    config.arena = Some(bytes);
+    udeck::init_with(config).expect("a world of one")
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: usize, len: usize) -> impl Iterator<Item = u8> {
+    (0..len).map(move |at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(101)) as u8)
+}
+
+/// A message of `len` elements with [`pattern`], tagged with its seed.
+pub fn patterned<T: Pod>(world: &World, seed: usize, len: usize) -> Result<Buf<T>> {
+    let mut buf = world.buf::<T>(len)?;
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut buf);
+    bytes.iter_mut().zip(pattern(seed, size_of::<T>() * len)).for_each(|(to, from)| *to = from);
+    buf.set_tag(seed as u32);
+    Ok(buf)
+}
+
+/// The elements of [`patterned`].
+pub fn pattern_of<T: Pod>(seed: usize, len: usize) -> Vec<T> {
+    let bytes: Vec<u8> = pattern(seed, size_of::<T>() * len).collect();
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+/// Asserts that these are the bytes of [`patterned`].
+#[track_caller]
+pub fn assert_pattern<T: Pod>(found: &[T], seed: usize, len: usize) {
+    assert_eq!(found.len(), len, "elements of message {seed}");
+    let bytes: &[u8] = bytemuck::cast_slice(found);
+    let wrong = bytes.iter().copied().zip(pattern(seed, bytes.len())).position(|(is, should)| is != should);
+    assert_eq!(wrong, None, "first wrong byte of message {seed}, {} bytes long", bytes.len());
+}
+
+/// An event that the library knows nothing of: whoever waits for it makes no progress for anybody.
+#[derive(Default)]
+pub struct Event {
+    happened: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub fn happen(&self) {
+        *self.happened.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    #[track_caller]
+    pub fn wait(&self) {
+        let happened = self.happened.lock().unwrap();
+        let (happened, _) =
+            self.changed.wait_timeout_while(happened, LONG * 2, |happened| !*happened).unwrap();
+        assert!(*happened, "what was waited for outside the library never happened");
+    }
+}
