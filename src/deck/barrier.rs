@@ -39,9 +39,12 @@ impl Barrier {
         let distances = (0..ROUNDS).map(|k| 1usize << k).take_while(|distance| *distance < size);
         let next = distances
             .map(|distance| {
-                let to = name((rank + distance) % size);
+                let node = (rank + distance) % size;
+                let to = name(node);
                 let deadline = Deadline::after(world.config().setup);
-                let channel = world.connect::<u8>(&to, true, deadline)?;
+                let connected = world.connect::<u8>(&to, true, deadline);
+                let channel = connected
+                    .map_err(|error| if world.is_done(node as u32) { ended(node) } else { error })?;
                 let postbox = Postbox::new(world, &to, channel);
                 postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
                 Ok(postbox)

@@ -168,6 +168,12 @@ impl<S: Storage> Producer<S> {
         self.storage.line().attention.load(Ordering::Relaxed) != HOT
     }
 
+    /// Position of the next message.
+    #[inline]
+    pub fn position(&self) -> u32 {
+        self.next
+    }
+
     /// How many messages the consumer has not given back yet, as far as it has said.
     ///
     /// # Errors
@@ -250,6 +256,11 @@ pub fn ready_at(storage: &impl Storage, position: u32) -> bool {
     let cell = storage.cell(position & (storage.cells() - 1));
     // A hint: the message itself is taken by `pop`, which loads the word again, with Acquire.
     cell.head.load(Ordering::Relaxed) as u32 == position.wrapping_add(1)
+}
+
+/// How far the consumer has said that it has read. For the producer's process, which checks it.
+pub fn credit_of(storage: &impl Storage) -> u32 {
+    storage.line().credit.load(Ordering::Acquire)
 }
 
 /// Says, for the consumer, whether it polls the ring. After going [`COLD`] the caller must look once more

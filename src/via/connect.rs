@@ -32,7 +32,7 @@ impl Request {
     pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
         vi.require_idle("accept")?;
         if self.incoming.hello().reliability != vi.attributes().reliability {
-            self.incoming.reject("the VIs have different reliability levels");
+            self.incoming.reject_reliability();
             return Err(Error::InvalidReliability);
         }
         let hello = vi.hello(private_data)?;

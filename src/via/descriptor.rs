@@ -182,6 +182,14 @@ pub(crate) enum ReceiveInto {
 }
 
 impl ReceiveInto {
+    /// How many segments it has.
+    pub fn segments(&self) -> usize {
+        match self {
+            ReceiveInto::Descriptor(descriptor) => descriptor.segments.len(),
+            ReceiveInto::Raw { segments, .. } => segments.len(),
+        }
+    }
+
     /// Puts the pieces in place. Returns the bytes that did not fit.
     pub fn fill<'a>(&mut self, from: impl Iterator<Item = &'a [u8]>) -> usize {
         match self {

@@ -109,6 +109,8 @@ pub trait Incoming: Send {
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>>;
     /// Refuses, with words for the requester.
     fn reject(self: Box<Self>, reason: &str);
+    /// Refuses because the VIs have different reliability levels.
+    fn reject_reliability(self: Box<Self>);
 }
 
 /// One of the two work queues of a VI.
@@ -270,9 +272,16 @@ pub trait Port: Send + Debug {
     /// [`Refused::Closed`] and [`Refused::Lost`].
     fn receive(&mut self) -> Result<Option<Arrival>, Refused>;
 
-    /// A number that came with [`Held::Caller`] and whose buffer the receiver is done with. Buffers that the port
+    /// The next end of a [`Held::Caller`]. Also after [`Port::leave`]. Buffers that the port
     /// holds itself are given back to their arena by the way.
-    fn returned(&mut self) -> Option<u64>;
+    fn returned(&mut self) -> Option<Returned>;
+
+    /// Keeps `owner` in the place of the caller, who no longer wants to be told of `number`, until the receiver is
+    /// done with the buffer.
+    ///
+    /// # Errors
+    /// The owner comes back when no such buffer is out.
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner>;
 
     /// Asks that the send queue's notifier be told when there is room again, or a buffer came back. Call it
     /// before the last look.
@@ -287,6 +296,10 @@ pub trait Port: Send + Debug {
     /// Ends the connection; the peer reads what was sent, then learns it. With `broken`, the peer learns that it
     /// ended by that error.
     fn close(&mut self, broken: Option<&str>);
+
+    /// Closes, and lets go of everything but the buffers that the peer still reads: no completion queue names this
+    /// port any more, and only [`Port::returned`] and [`Port::keep`] are called from now on.
+    fn leave(&mut self);
 }
 
 /// Who keeps a lent buffer until it comes back.
@@ -296,4 +309,18 @@ pub enum Held {
     Block(Block),
     /// The caller, who is told this number.
     Caller(u64),
+    /// The port, in the place of a caller that is gone ([`Port::keep`]).
+    Owner(Owner),
+}
+
+/// Whatever keeps a lent buffer alive.
+pub type Owner = Box<dyn Any + Send>;
+
+/// The end of a [`Held::Caller`]: nobody reads its buffer any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// The caller's number.
+    pub number: u64,
+    /// Not returned by the receiver: the connection was lost.
+    pub lost: bool,
 }

@@ -10,7 +10,7 @@ use crate::descriptor::{Completion, Descriptor, RawId, ReceiveInto, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Block, RemoteBuffer};
 use crate::nic::Nic;
-use crate::transport::{Arrival, Body, Held, Port, Queues, Refused};
+use crate::transport::{Arrival, Body, Held, Owner, Port, Queues, Refused};
 use udeck_sys::{Deadline, Pause, Spinner};
 
 /// VIA's states.
@@ -34,6 +34,8 @@ pub struct Vi {
     attributes: ViAttributes,
     state: State,
     port: Option<Box<dyn Port>>,
+    /// Ports of ended connections, over which a peer still reads what was sent.
+    leaving: Vec<Box<dyn Port>>,
     /// Posted sends that are not reported yet, oldest first.
     sends: VecDeque<PostedSend>,
     next_send: u64,
@@ -45,7 +47,10 @@ pub struct Vi {
 
 struct PostedSend {
     number: u64,
+    /// `None` while the receiver may read its memory.
     status: Option<Status>,
+    /// How it ends when the receiver is done.
+    ends_as: Status,
     length: usize,
     owner: std::result::Result<Descriptor, RawId>,
 }
@@ -65,6 +70,7 @@ impl Vi {
             attributes,
             state: State::Idle,
             port: None,
+            leaving: Vec::new(),
             sends: VecDeque::new(),
             next_send: 0,
             receives: VecDeque::new(),
@@ -91,7 +97,8 @@ impl Vi {
     ///
     /// # Errors
     /// [`Error::NoMatch`], [`Error::Rejected`], [`Error::InvalidReliability`], [`Error::Timeout`],
-    /// [`Error::InvalidState`] unless idle, or the operating system's.
+    /// [`Error::InvalidParameter`] (private data or discriminator too long), [`Error::InvalidState`] unless idle, or
+    /// the operating system's.
     pub fn connect(
         &mut self,
         to: &NetAddress,
@@ -101,6 +108,11 @@ impl Vi {
         deadline: Deadline,
     ) -> Result<Vec<u8>> {
         self.require_idle("connect")?;
+        let limit = self.nic.attributes().max_discriminator;
+        if to.discriminator.len() > limit {
+            let what = format!("a discriminator of {} bytes, at most {limit}", to.discriminator.len());
+            return Err(Error::InvalidParameter(what));
+        }
         let hello = self.hello(private_data)?;
         let queues = Queues { send: &send.0, receive: &receive.0, context: self.attributes.context };
         self.state = State::ConnectPending;
@@ -120,18 +132,25 @@ impl Vi {
         if self.state == State::Idle { Ok(()) } else { Err(Error::InvalidState { what, state: self.state }) }
     }
 
+    fn require_connected(&self, what: &'static str) -> Result {
+        if self.state == State::Connected { Ok(()) } else { Err(not_connected(what, self.state)) }
+    }
+
     pub(crate) fn connected(&mut self, port: Box<dyn Port>) {
         self.port = Some(port);
         self.state = State::Connected;
     }
 
     /// Ends the connection: what was sent still arrives, what is posted here is flushed. Leads to idle, also from
-    /// the Error state.
+    /// the Error state. Sends whose memory the peer is still reading are reported when it is done.
     pub fn disconnect(&mut self) {
-        if let Some(mut port) = self.port.take() {
-            port.close(None);
-        }
         self.flush_queues(Status::Flushed);
+        if let Some(mut port) = self.port.take() {
+            port.leave();
+            if self.sends.iter().any(|send| send.status.is_none()) {
+                self.leaving.push(port);
+            }
+        }
         self.state = State::Idle;
     }
 
@@ -146,7 +165,9 @@ impl Vi {
     #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
     pub fn post_send(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
         let located: Vec<_> = descriptor.segments().iter().map(|s| s.located()).collect();
-        let checked = descriptor.check_tags(self.attributes.ptag).and_then(|()| match descriptor.remote() {
+        let checked = self.require_connected("post_send");
+        let checked = checked.and_then(|()| descriptor.check_tags(self.attributes.ptag));
+        let checked = checked.and_then(|()| match descriptor.remote() {
             None => self.send_located(
                 &located,
                 descriptor.immediate_data(),
@@ -172,6 +193,7 @@ impl Vi {
         immediate: Option<u32>,
         id: RawId,
     ) -> Result {
+        self.require_connected("post_send")?;
         let status = self.send_located(located, immediate, std::iter::empty())?;
         let length = located.iter().map(|s| s.1).sum();
         self.push_send(status, length, Err(id));
@@ -184,7 +206,8 @@ impl Vi {
         length: usize,
         owner: std::result::Result<Descriptor, RawId>,
     ) {
-        self.sends.push_back(PostedSend { number: self.next_send, status, length, owner });
+        let number = self.next_send;
+        self.sends.push_back(PostedSend { number, status, ends_as: Status::Done, length, owner });
         self.next_send += 1;
     }
 
@@ -228,11 +251,8 @@ impl Vi {
     }
 
     fn check_send(&self, located: &[(u64, usize)]) -> Result<usize> {
+        self.check_segments(located.len())?;
         let limits = self.nic.attributes();
-        if located.len() > limits.max_segments {
-            let what = format!("{} segments in a descriptor, at most {}", located.len(), limits.max_segments);
-            return Err(Error::InvalidParameter(what));
-        }
         let total = located.iter().map(|s| s.1).sum();
         if total > limits.max_transfer {
             return Err(Error::InvalidParameter(format!(
@@ -248,14 +268,24 @@ impl Vi {
         Ok(total)
     }
 
+    fn check_segments(&self, count: usize) -> Result {
+        let most = self.nic.attributes().max_segments;
+        if count <= most {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter(format!("{count} segments in a descriptor, at most {most}")))
+    }
+
     /// Posts a receive. Allowed while idle, so that descriptors are there when the first message comes.
     ///
     /// # Errors
     /// The descriptor comes back with [`Error::InvalidPtag`], [`Error::InvalidState`] (the VI receives lent, or
-    /// is in the Error state) or [`Error::Full`].
+    /// is in the Error state), [`Error::InvalidParameter`] (too many segments) or [`Error::Full`].
     #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
     pub fn post_receive(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
-        let checked = descriptor.check_tags(self.attributes.ptag).and_then(|()| self.check_receive());
+        let checked = descriptor
+            .check_tags(self.attributes.ptag)
+            .and_then(|()| self.check_receive(descriptor.segments().len()));
         match checked {
             Ok(()) => {
                 self.receives.push_back(ReceiveInto::Descriptor(descriptor));
@@ -266,15 +296,16 @@ impl Vi {
     }
 
     pub(crate) fn post_receive_into(&mut self, into: ReceiveInto) -> Result {
-        self.check_receive()?;
+        self.check_receive(into.segments())?;
         self.receives.push_back(into);
         Ok(())
     }
 
-    fn check_receive(&self) -> Result {
+    fn check_receive(&self, segments: usize) -> Result {
         if self.attributes.receive != Receive::Posted || self.state == State::Error {
             return Err(Error::InvalidState { what: "post_receive", state: self.state });
         }
+        self.check_segments(segments)?;
         let bound = self.nic.attributes().max_descriptors_per_queue;
         if self.receives.len() + self.received.len() >= bound {
             return Err(Error::Full { what: "the receive queue", bound: format!("{bound} descriptors") });
@@ -292,12 +323,17 @@ impl Vi {
     }
 
     fn collect_sends(&mut self) {
-        let Some(port) = &mut self.port else { return };
-        while let Some(number) = port.returned() {
-            // Numbers ascend in the queue; one that is no longer there was flushed.
-            if let Ok(at) = self.sends.binary_search_by_key(&number, |send| send.number) {
-                self.sends[at].status.get_or_insert(Status::Done);
+        for port in self.leaving.iter_mut().chain(&mut self.port) {
+            while let Some(returned) = port.returned() {
+                // Numbers ascend in the queue.
+                let found = self.sends.binary_search_by_key(&returned.number, |send| send.number);
+                let Some(send) = found.ok().map(|at| &mut self.sends[at]) else { continue };
+                let lost = returned.lost && send.ends_as == Status::Done;
+                send.status = Some(if lost { Status::TransportError } else { send.ends_as });
             }
+        }
+        if !self.leaving.is_empty() && self.sends.iter().all(|send| send.status.is_some()) {
+            self.leaving.clear();
         }
     }
 
@@ -413,7 +449,7 @@ impl Vi {
         match port.lend(immediate, head, &segment, Held::Block(block)) {
             Ok(()) => Ok(()),
             Err((refused, Held::Block(block))) => Err((self.refused(refused), block)),
-            Err((_, Held::Caller(_))) => unreachable!("a port returns what it was given"),
+            Err((_, Held::Caller(_) | Held::Owner(_))) => unreachable!("a port returns what it was given"),
         }
     }
 
@@ -493,12 +529,14 @@ impl Vi {
         self.flush_queues(Status::Flushed);
     }
 
-    /// Ends everything posted, in order: the oldest unfinished send by `first`, all others as flushed.
+    /// Ends everything posted, in order: the oldest unfinished send by `first`, all others as flushed. Sends are
+    /// reported so once the peer is done with their memory: until then it is not the program's to write.
     fn flush_queues(&mut self, first: Status) {
         self.collect_sends();
         let mut status = first;
-        for send in self.sends.iter_mut().filter(|send| send.status.is_none()) {
-            send.status = Some(status);
+        let unfinished = |send: &&mut PostedSend| send.status.is_none() && send.ends_as == Status::Done;
+        for send in self.sends.iter_mut().filter(unfinished) {
+            send.ends_as = status;
             status = Status::Flushed;
         }
         self.received.extend(self.receives.drain(..).map(|into| into.complete(Status::Flushed, 0, None)));
@@ -513,6 +551,17 @@ fn not_connected(what: &'static str, state: State) -> Error {
 impl Drop for Vi {
     fn drop(&mut self) {
         self.disconnect();
+        let unfinished = self.sends.drain(..).filter(|send| send.status.is_none());
+        for PostedSend { number, owner, .. } in unfinished {
+            let Ok(descriptor) = owner else { continue };
+            let mut owner: Owner = Box::new(descriptor);
+            for port in &mut self.leaving {
+                match port.keep(number, owner) {
+                    Ok(()) => break,
+                    Err(back) => owner = back,
+                }
+            }
+        }
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use udeck_sys::atomic::fence;
-use udeck_sys::ring::ready_at;
+use udeck_sys::ring::{credit_of, ready_at};
 use udeck_sys::segment::Mapping;
 use udeck_sys::tokens::{Collector, Returner, SLOTS};
 use udeck_via::mem::Lender;
-use udeck_via::transport::Held;
+use udeck_via::transport::{Held, Owner, Returned};
 
 use crate::layout::{CLOSED, Direction, OPEN};
 use crate::link::Link;
@@ -45,9 +45,11 @@ pub struct Connection {
 struct LentBooks {
     collector: Collector<Direction>,
     held: [Option<Held>; SLOTS as usize],
+    /// By token: the position in the ring of the message that it is part of.
+    position: [u32; SLOTS as usize],
     free: u64,
-    /// Numbers of [`Held::Caller`] that came back.
-    returned: VecDeque<u64>,
+    /// Ends of [`Held::Caller`]s that were not reported yet.
+    returned: VecDeque<Returned>,
 }
 
 const _: () = assert!(SLOTS == u64::BITS);
@@ -71,6 +73,7 @@ impl Connection {
         let lent = LentBooks {
             collector: Collector::new(outgoing.clone()),
             held: [const { None }; SLOTS as usize],
+            position: [0; SLOTS as usize],
             free: u64::MAX,
             returned: VecDeque::new(),
         };
@@ -125,8 +128,8 @@ impl Connection {
 
     // ---- buffers that we lend ----
 
-    /// Keeps `held` under a token, or gives it back when all tokens are out.
-    pub fn lend(&self, held: Held) -> Result<u16, LendError> {
+    /// Keeps `held` under a token for the message at `position` of the ring, or gives it back when all tokens are out.
+    pub fn lend(&self, held: Held, position: u32) -> Result<u16, LendError> {
         let mut books = self.lent.lock();
         if let Err(foreign) = books.collect() {
             return Err(LendError::Foreign(foreign, held));
@@ -137,17 +140,38 @@ impl Connection {
         let token = books.free.trailing_zeros() as u16;
         books.free &= books.free - 1;
         books.held[usize::from(token)] = Some(held);
+        books.position[usize::from(token)] = position;
         Ok(token)
     }
 
-    /// A caller's number whose buffer came back.
+    /// A caller's number whose buffer nobody reads any more.
     ///
     /// # Errors
     /// [`ForeignToken`]: the peer lies.
-    pub fn returned(&self) -> Result<Option<u64>, ForeignToken> {
+    pub fn returned(&self) -> Result<Option<Returned>, ForeignToken> {
         let mut books = self.lent.lock();
+        if let Some(returned) = books.returned.pop_front() {
+            return Ok(Some(returned));
+        }
         books.collect()?;
+        if self.peer_state() != OPEN {
+            books.collect_unread(credit_of(&self.outgoing));
+        }
         Ok(books.returned.pop_front())
+    }
+
+    /// Puts `owner` in the place of the caller that was to be told of `number`; gives it back if there is none.
+    pub fn keep(&self, number: u64, owner: Owner) -> Result<(), Owner> {
+        let mut books = self.lent.lock();
+        let is_this =
+            |held: &&mut Option<Held>| matches!(held, Some(Held::Caller(other)) if *other == number);
+        match books.held.iter_mut().find(is_this) {
+            Some(held) => {
+                *held = Some(Held::Owner(owner));
+                Ok(())
+            }
+            None => Err(owner),
+        }
     }
 
     /// Collects what came back. Returns whether the peer still holds something. A lying peer only keeps what it
@@ -155,6 +179,9 @@ impl Connection {
     pub fn reclaim(&self) -> bool {
         let mut books = self.lent.lock();
         let _ = books.collect();
+        if self.peer_state() != OPEN {
+            books.collect_unread(credit_of(&self.outgoing));
+        }
         books.free != u64::MAX
     }
 
@@ -188,6 +215,8 @@ impl Connection {
         self.lost.store(true, Ordering::Release);
         if peer_is_dead {
             self.lent.lock().forget();
+        } else {
+            self.lent.lock().report_lost();
         }
         for attached in self.own.lock().iter() {
             attached.announce();
@@ -239,15 +268,41 @@ impl LentBooks {
             match held {
                 None => return Err(ForeignToken(token)),
                 Some(Held::Block(block)) => drop(block),
-                Some(Held::Caller(number)) => self.returned.push_back(number),
+                Some(Held::Owner(owner)) => drop(owner),
+                Some(Held::Caller(number)) => self.returned.push_back(Returned { number, lost: false }),
             }
             self.free |= 1 << token;
         }
         Ok(())
     }
 
-    /// The borrower is dead: everything comes home. Callers' buffers are flushed by their VI, not reported here.
+    /// The peer has closed after reading `credit` messages: it never looks at the others, which may have been sent
+    /// before we could know. A peer that looks all the same spoils its own reading.
+    fn collect_unread(&mut self, credit: u32) {
+        for token in 0..SLOTS as usize {
+            let is_unread = (self.position[token].wrapping_sub(credit) as i32) >= 0;
+            if is_unread && let Some(held) = self.held[token].take() {
+                if let Held::Caller(number) = held {
+                    self.returned.push_back(Returned { number, lost: false });
+                }
+                self.free |= 1 << token;
+            }
+        }
+    }
+
+    /// The connection is lost: callers learn that no receiver will return their buffers.
+    fn report_lost(&mut self) {
+        for held in &mut self.held {
+            if let Some(Held::Caller(number)) = *held {
+                self.returned.push_back(Returned { number, lost: true });
+                *held = None;
+            }
+        }
+    }
+
+    /// The borrower is dead: everything comes home.
     fn forget(&mut self) {
+        self.report_lost();
         self.held.fill_with(|| None);
         self.free = u64::MAX;
     }

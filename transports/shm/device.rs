@@ -67,7 +67,8 @@ impl ShmDevice {
         let listener = socket::listen_at(&address)
             .map_err(|e| Error::os("opening the socket where peers find this process", e))?;
         let mut attributes = NicAttributes::new("shm0");
-        let mut caps = Caps::RDMA_WRITE | Caps::HAND_OFF | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+        // Reliable reception is not offered: a send that fits its cell is done before it has arrived.
+        let mut caps = Caps::RDMA_WRITE | Caps::HAND_OFF | Caps::RELIABLE_DELIVERY;
         if !options.trusting {
             caps = caps.without(Caps::RDMA_WRITE | Caps::HAND_OFF);
         }
@@ -296,11 +297,13 @@ impl ShmDevice {
 }
 
 /// A control segment, and the places of its two queues on our bells.
-fn attach(queues: Queues<'_>) -> Result<(Attached, Attached, Bells)> {
+fn attach(board: &Arc<Board>, queues: Queues<'_>) -> Result<(Attached, Attached, Bells)> {
     let reserve = |notifier: &Arc<dyn Notifier>| {
-        let foreign = || Error::InvalidParameter("the completion queue belongs to another NIC".into());
-        let shm = notifier.clone().into_any().downcast::<ShmNotifier>().map_err(|_| foreign())?;
-        shm.reserve()
+        let shm = notifier.clone().into_any().downcast::<ShmNotifier>();
+        match shm {
+            Ok(shm) if shm.is_on(board) => shm.reserve(),
+            _ => Err(Error::InvalidParameter("the completion queue belongs to another NIC".into())),
+        }
     };
     let (send, receive) = (reserve(queues.send)?, reserve(queues.receive)?);
     let bells = Bells { send: send.bell_bit(), receive: receive.bell_bit() };
@@ -397,7 +400,7 @@ impl Device for ShmDevice {
                 control.commit(fd.as_fd(), 0, CONTROL_BYTES).map(|()| (fd, Arc::new(control)))
             })
             .map_err(|e| Error::os("creating a connection's control segment", e))?;
-        let (send, receive, bells) = attach(queues)?;
+        let (send, receive, bells) = attach(&self.board, queues)?;
         match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { bells, hello }) => {
                 let ptag = hello.writable_ptag.map(|ptag| ptag.0);
@@ -409,6 +412,7 @@ impl Device for ShmDevice {
                 Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()))
             }
             Ok(Answer::Refused { why: Why::Rejected, text }) => Err(Error::Rejected(text)),
+            Ok(Answer::Refused { why: Why::Reliability, .. }) => Err(Error::InvalidReliability),
             Err(error) => {
                 // An answer that comes too late finds the connection closed.
                 mark_closed(&control);
@@ -470,7 +474,7 @@ impl Incoming for IncomingRequest {
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
-        let (send, receive, bells) = attach(queues)?;
+        let (send, receive, bells) = attach(&self.device.board, queues)?;
         let ptag = self.hello.writable_ptag.map(|ptag| ptag.0);
         let connection = Connection::new(self.control.clone(), 1, self.link.clone(), self.bells, ptag);
         let port = establish(&self.device, &connection, (send, receive), queues.context);
@@ -485,6 +489,10 @@ impl Incoming for IncomingRequest {
 
     fn reject(mut self: Box<Self>, reason: &str) {
         self.answer_refusal(Why::Rejected, reason);
+    }
+
+    fn reject_reliability(self: Box<Self>) {
+        self.refuse(Why::Reliability, "");
     }
 }
 

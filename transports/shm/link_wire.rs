@@ -39,6 +39,7 @@ pub struct Bells {
 pub enum Why {
     NoMatch,
     Rejected,
+    Reliability,
 }
 
 /// A datagram.
@@ -135,6 +136,7 @@ impl Datagram {
                 why: match r.u8()? {
                     0 => Why::NoMatch,
                     1 => Why::Rejected,
+                    2 => Why::Reliability,
                     _ => return Err(Malformed),
                 },
                 text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| Malformed)?,

@@ -8,7 +8,7 @@ use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Producer};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Held, Inline, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Held, Inline, Owner, Port, Refused, Returned};
 
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, LendError};
@@ -176,10 +176,7 @@ impl ShmPort {
         let link = self.connection.link.clone();
         let exposed = link.peer_board().window(to.handle).look_up(to.handle.0).ok_or(Refused::Protection)?;
         let end = to.offset.checked_add(total).ok_or(Refused::Protection)?;
-        if self.connection.peer_ptag != Some(exposed.tag)
-            || end as u64 > exposed.len
-            || end > to.offset + to.len
-        {
+        if self.connection.peer_ptag != Some(exposed.tag) || end as u64 > exposed.len || total > to.len {
             return Err(Refused::Protection);
         }
         let at = exposed.offset.checked_add(to.offset as u64).ok_or(Refused::Protection)?;
@@ -221,7 +218,7 @@ impl Port for ShmPort {
             return Err((refused, held));
         }
         assert!(segments.len() <= MAX_SEGMENTS && 16 * segments.len() + head.len() <= MAX_HEAD + 16);
-        let token = match self.connection.lend(held) {
+        let token = match self.connection.lend(held, self.producer.position()) {
             Ok(token) => token,
             Err(LendError::Busy(held)) => return Err((Refused::Busy, held)),
             Err(LendError::Foreign(token, held)) => return Err((self.corrupt(&token), held)),
@@ -262,7 +259,7 @@ impl Port for ShmPort {
         }
     }
 
-    fn returned(&mut self) -> Option<u64> {
+    fn returned(&mut self) -> Option<Returned> {
         match self.connection.returned() {
             Ok(number) => number,
             Err(token) => {
@@ -270,6 +267,10 @@ impl Port for ShmPort {
                 None
             }
         }
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.connection.keep(number, owner)
     }
 
     fn want_room(&mut self) {
@@ -288,7 +289,10 @@ impl Port for ShmPort {
         if unread > 0 {
             match self.room() {
                 Ok(()) if !self.flush_asked => {
+                    // Sent while we wait for the answer: the flag of `want_room` stays up.
+                    let waiting = std::mem::take(&mut self.waiting);
                     self.push(cell::flush());
+                    self.waiting = waiting;
                     self.flush_asked = true;
                 }
                 Ok(()) | Err(Refused::Busy) => {}
@@ -303,16 +307,20 @@ impl Port for ShmPort {
             return;
         }
         self.closed = true;
-        // The last word on what was read here, for a peer that flushes.
+        // The last word on what was read here: a peer that flushes asks, and takes back what was not read.
         self.consumer.publish_credit();
         self.connection.close(if broken.is_some() { BROKEN } else { CLOSED });
+    }
+
+    fn leave(&mut self) {
+        self.close(None);
+        self.connection.detach();
     }
 }
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
-        self.close(None);
-        self.connection.detach();
+        self.leave();
         self.device.retire(&self.connection);
     }
 }

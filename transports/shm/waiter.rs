@@ -59,6 +59,11 @@ impl ShmNotifier {
         self.board.view().bell(self.bell)
     }
 
+    /// Whether the queue is of the NIC that shows `board`.
+    pub fn is_on(&self, board: &Arc<Board>) -> bool {
+        Arc::ptr_eq(&self.board, board)
+    }
+
     /// Reserves a bit, so that peers can be told of it before the connection exists.
     pub fn reserve(self: &Arc<Self>) -> Result<Attached> {
         let mut places = self.places.lock();
@@ -151,7 +156,7 @@ struct HotRing {
 struct News {
     bit: u32,
     place: Place,
-    /// Named at least once: from then on only while its ring has something.
+    /// Named when its ring was empty: whoever looked has seen the connection's end, if that was the news.
     named: bool,
     served: u32,
 }
@@ -204,7 +209,7 @@ impl ShmWaiter {
                 self.listed[news.bit as usize] = false;
                 continue;
             }
-            news.named = true;
+            news.named = !has_arrival;
             news.served += 1;
             let ready = news.place.ready;
             if news.served >= BURST {

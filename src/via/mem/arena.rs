@@ -211,7 +211,7 @@ impl Inner {
         len: usize,
         class: Option<usize>,
     ) -> Result<Box<Record>> {
-        let capacity = class.map_or(len.div_ceil(LINE) * LINE, class_size);
+        let capacity = class.map_or(len.div_ceil(LINE).saturating_mul(LINE), class_size);
         let no_memory = |books: &Books| Error::NoMemory {
             asked: len,
             used: books.used,

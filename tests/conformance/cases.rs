@@ -1,0 +1,39 @@
+//! The cases, a file per topic.
+
+use crate::Case;
+
+/// A line of a topic's table: a function of this file, and the abilities without which it is skipped.
+macro_rules! case {
+    ($name:ident $(, $cap:ident)*) => {
+        $crate::Case { topic: TOPIC, name: stringify!($name), needs: &[$(::udeck_via::Caps::$cap),*], run: $name }
+    };
+}
+
+mod attributes;
+mod completion;
+mod connection;
+mod errors;
+mod lent;
+mod limits;
+mod many;
+mod memory;
+mod raw;
+mod transfer;
+
+const TOPICS: &[&[Case]] = &[
+    attributes::CASES,
+    connection::CASES,
+    transfer::CASES,
+    memory::CASES,
+    completion::CASES,
+    errors::CASES,
+    limits::CASES,
+    lent::CASES,
+    raw::CASES,
+    many::CASES,
+];
+
+/// All cases, simple topics first.
+pub fn all() -> impl Iterator<Item = &'static Case> {
+    TOPICS.iter().copied().flatten()
+}

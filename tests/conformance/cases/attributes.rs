@@ -1,0 +1,103 @@
+//! What a NIC says of itself.
+
+use udeck_via::{Caps, Descriptor, Error, MemHandle, Ptag, Reliability, RemoteBuffer, Vi, ViAttributes};
+
+use crate::kit::{Pair, nics};
+use crate::{Case, Fabric, Options};
+
+const TOPIC: &str = "attributes";
+pub const CASES: &[Case] = &[
+    case!(limits_allow_a_program_to_run),
+    case!(every_nic_has_an_address_of_its_own),
+    case!(attributes_do_not_change),
+    case!(ptags_are_unique),
+    case!(a_vi_keeps_its_settings),
+    case!(reliability_levels_are_there_or_unsupported),
+    case!(rdma_write_is_there_or_unsupported),
+];
+
+fn limits_allow_a_program_to_run(fabric: &dyn Fabric) {
+    let nic = fabric.open(&Options::default());
+    let limits = nic.attributes();
+    assert!(!limits.name.is_empty());
+    assert!(!limits.address.is_empty());
+    assert!(limits.max_discriminator >= 16, "VIA's least is smaller, but names must fit");
+    assert!(limits.max_private_data > 0);
+    assert!(limits.max_descriptors_per_queue >= 2);
+    assert!(limits.max_segments >= 1);
+    assert!(limits.max_transfer >= 32 << 10, "VIA asks for 32 KiB");
+    assert!(limits.max_inline <= limits.max_transfer);
+    assert!(limits.max_queues_per_cq >= 2);
+    assert!(limits.max_windows > 0 || !limits.caps.has(Caps::RDMA_WRITE));
+    let levels = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
+    assert!(levels.iter().any(|level| limits.caps.has(level.cap())), "some reliability level");
+}
+
+fn every_nic_has_an_address_of_its_own(fabric: &dyn Fabric) {
+    let (a, b) = nics(fabric);
+    assert_ne!(a.attributes().address, b.attributes().address);
+    assert_eq!(a.clone().attributes().address, a.attributes().address, "a clone is the same NIC");
+}
+
+fn attributes_do_not_change(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    let before = format!("{:?}", pair.a.nic.attributes());
+    pair.check();
+    assert_eq!(format!("{:?}", pair.a.nic.attributes()), before);
+}
+
+fn ptags_are_unique(fabric: &dyn Fabric) {
+    let nic = fabric.open(&Options::default());
+    let clone = nic.clone();
+    let mut tags: Vec<Ptag> = (0..100).flat_map(|_| [nic.ptag(), clone.ptag()]).collect();
+    tags.sort_unstable_by_key(|tag| tag.0);
+    tags.dedup();
+    assert_eq!(tags.len(), 200);
+}
+
+fn a_vi_keeps_its_settings(fabric: &dyn Fabric) {
+    let nic = fabric.open(&Options::default());
+    let mut attributes = ViAttributes::new(nic.ptag());
+    attributes.context = 0xdead_beef_0123;
+    let vi = Vi::new(&nic, attributes).unwrap();
+    assert_eq!(vi.attributes().context, attributes.context);
+    assert_eq!(vi.attributes().ptag, attributes.ptag);
+    assert_eq!(vi.nic().attributes().address, nic.attributes().address);
+}
+
+fn reliability_levels_are_there_or_unsupported(fabric: &dyn Fabric) {
+    let nic = fabric.open(&Options::default());
+    let caps = nic.caps();
+    for reliability in [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception] {
+        let made = Vi::new(&nic, ViAttributes { reliability, ..ViAttributes::new(nic.ptag()) });
+        match made {
+            Ok(_) => assert!(caps.has(reliability.cap())),
+            Err(Error::Unsupported { needed, have, .. }) => {
+                assert_eq!((needed, have), (reliability.cap(), caps));
+                assert!(!caps.has(needed));
+            }
+            Err(other) => panic!("{reliability:?}: {other}"),
+        }
+    }
+}
+
+fn rdma_write_is_there_or_unsupported(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    let nic = &pair.a.nic;
+    let has = nic.caps().has(Caps::RDMA_WRITE);
+    let enabled = ViAttributes { enable_rdma_write: true, ..ViAttributes::new(nic.ptag()) };
+    let answers = [Vi::new(nic, enabled).map(drop), nic.window(64, nic.ptag()).map(drop)];
+    let to = RemoteBuffer { handle: MemHandle(1), offset: 0, len: 10 };
+    let posted = pair.a.vi.post_send(Descriptor::rdma_write([pair.a.region(&[1; 10])], to));
+    let (error, _) = posted.expect_err("there is no such window");
+    if has {
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        assert!(matches!(error, Error::RdmaProtection { .. }), "{error}");
+    } else {
+        let unsupported =
+            |error: &Error| matches!(error, Error::Unsupported { needed: Caps::RDMA_WRITE, .. });
+        assert!(answers.iter().all(|answer| answer.as_ref().is_err_and(unsupported)), "{answers:?}");
+        assert!(unsupported(&error), "{error}");
+    }
+    pair.check();
+}

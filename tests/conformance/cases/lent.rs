@@ -1,0 +1,261 @@
+//! Receiving lent: the sender's memory is the receiver's until it drops the message.
+
+use std::thread;
+
+use udeck_via::transport::Body;
+use udeck_via::{Arrival, Error, Lent, Nic};
+
+use crate::kit::{End, Pair, address, assert_bytes, pattern, until};
+use crate::{Case, Fabric};
+
+const TOPIC: &str = "lent";
+pub const CASES: &[Case] = &[
+    case!(a_handed_off_block_arrives_with_its_head),
+    case!(hand_off_copies_nothing, HAND_OFF),
+    case!(a_block_comes_home_when_it_is_dropped, HAND_OFF),
+    case!(a_block_is_dropped_on_another_thread),
+    case!(blocks_are_dropped_in_any_order),
+    case!(a_refused_hand_off_gives_the_block_back),
+    case!(a_hoarding_receiver_does_not_starve_its_sender),
+    case!(messages_outlive_the_senders_vi),
+    case!(messages_outlive_the_receivers_vi),
+    case!(messages_outlive_the_senders_nic),
+    case!(messages_outlive_the_receivers_nic),
+    case!(unread_messages_come_home_when_the_receiver_leaves),
+    case!(a_posted_send_outlives_its_vi),
+];
+
+const LEN: usize = 5000;
+
+fn hand_off(end: &mut End, number: usize) -> Result<(), Error> {
+    let block = end.block(&pattern(number, LEN));
+    end.vi.hand_off(Some(number as u32), b"head", block).map_err(|(error, _)| error)
+}
+
+fn lent(arrival: Arrival) -> Lent {
+    let Body::Lent(_, lent) = arrival.body else { panic!("{LEN} bytes are not inline: {arrival:?}") };
+    lent
+}
+
+fn blocks(nic: &Nic) -> usize {
+    nic.device().reclaim();
+    nic.device().outbox().usage().blocks
+}
+
+/// Uses memory as a program does that goes on: whatever is free is written over.
+fn churn(nic: &Nic) {
+    let arena = nic.device().outbox();
+    let all: Vec<_> = (0..200).map(|_| arena.block(LEN, udeck_via::mem::Fill::Keep).unwrap()).collect();
+    for mut block in all {
+        block.bytes_mut().fill(0xee);
+    }
+}
+
+fn a_handed_off_block_arrives_with_its_head(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let longest = pair.a.nic.attributes().max_head;
+    for (immediate, head, len) in [(None, 0, 1), (Some(7), longest, LEN), (Some(0), 1, 1 << 20), (None, 3, 0)]
+    {
+        let (head, bytes) = (pattern(1, head), pattern(2, len));
+        let block = pair.a.block(&bytes);
+        pair.a.vi.hand_off(immediate, &head, block).unwrap();
+        let arrival = pair.b.arrival();
+        assert_eq!(arrival.immediate, immediate);
+        let Body::Lent(its_head, lent) = &arrival.body else { panic!("{arrival:?}") };
+        assert_eq!((its_head.bytes(), lent.bytes()), (&head[..], &bytes[..]));
+        assert_eq!((lent.len(), lent.is_empty()), (len, len == 0));
+    }
+}
+
+fn hand_off_copies_nothing(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let copied = |pair: &Pair| (pair.a.nic.device().bytes_copied(), pair.b.nic.device().bytes_copied());
+    let before = copied(&pair);
+    for number in 0..100 {
+        hand_off(&mut pair.a, number).unwrap();
+        assert_bytes(lent(pair.b.arrival()).bytes(), &pattern(number, LEN));
+    }
+    assert_eq!(copied(&pair), before);
+}
+
+fn a_block_comes_home_when_it_is_dropped(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    hand_off(&mut pair.a, 1).unwrap();
+    assert_eq!(blocks(&pair.a.nic), before + 1, "in flight");
+    let message = lent(pair.b.arrival());
+    assert_eq!(blocks(&pair.a.nic), before + 1, "being read");
+    churn(&pair.a.nic);
+    assert_bytes(message.bytes(), &pattern(1, LEN));
+    drop(message);
+    assert_eq!(blocks(&pair.a.nic), before, "home");
+}
+
+fn a_block_is_dropped_on_another_thread(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    let (give, take) = std::sync::mpsc::channel::<(usize, Lent)>();
+    let reader = thread::spawn(move || {
+        for (number, message) in take {
+            assert_bytes(message.bytes(), &pattern(number, LEN));
+        }
+    });
+    for number in 0..500 {
+        until("room", || hand_off(&mut pair.a, number).ok());
+        give.send((number, lent(pair.b.arrival()))).unwrap();
+    }
+    drop(give);
+    reader.join().unwrap();
+    assert_eq!(blocks(&pair.a.nic), before);
+}
+
+fn blocks_are_dropped_in_any_order(fabric: &dyn Fabric) {
+    const COUNT: usize = 20;
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    let mut held: Vec<_> = (0..COUNT)
+        .map(|number| {
+            hand_off(&mut pair.a, number).unwrap();
+            (number, lent(pair.b.arrival()))
+        })
+        .collect();
+    for step in 0..COUNT {
+        held.remove(step * 7 % held.len());
+        churn(&pair.a.nic);
+        assert!(blocks(&pair.a.nic) <= before + held.len());
+        for (number, message) in &held {
+            assert_bytes(message.bytes(), &pattern(*number, LEN));
+        }
+    }
+}
+
+fn a_refused_hand_off_gives_the_block_back(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let (mut number, mut refused) = (0, None);
+    while refused.is_none() {
+        let block = pair.a.block(&pattern(number, LEN));
+        refused = pair.a.vi.hand_off(Some(number as u32), b"", block).err();
+        number += usize::from(refused.is_none());
+    }
+    let (error, block) = refused.unwrap();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert_bytes(block.bytes(), &pattern(number, LEN));
+    for number in 0..number {
+        assert_bytes(lent(pair.b.arrival()).bytes(), &pattern(number, LEN));
+    }
+    pair.a.vi.hand_off(Some(number as u32), b"", block).expect("there is room again");
+    assert_bytes(lent(pair.b.arrival()).bytes(), &pattern(number, LEN));
+    pair.a.vi.disconnect();
+    let block = pair.a.block(b"idle");
+    let (error, block) = pair.a.vi.hand_off(None, b"", block).unwrap_err();
+    assert!(matches!(error, Error::InvalidState { .. }), "{error}");
+    assert_eq!(block.bytes(), b"idle");
+}
+
+fn a_hoarding_receiver_does_not_starve_its_sender(fabric: &dyn Fabric) {
+    const COUNT: usize = 500;
+    let mut pair = Pair::lent(fabric);
+    let mut hoard = Vec::new();
+    for number in 0..COUNT {
+        until("the sender goes on", || hand_off(&mut pair.a, number).ok());
+        hoard.push(lent(pair.b.arrival()));
+    }
+    churn(&pair.a.nic);
+    for (number, message) in hoard.iter().enumerate() {
+        assert_bytes(message.bytes(), &pattern(number, LEN));
+    }
+    let in_place = pair.a.nic.attributes().max_descriptors_per_queue;
+    let copied = pair.b.nic.device().bytes_copied();
+    assert!(
+        copied as usize >= (COUNT - in_place) * LEN,
+        "what it holds beyond its quota are copies: {copied}"
+    );
+}
+
+fn messages_outlive_the_senders_vi(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    for number in 0..3 {
+        hand_off(&mut pair.a, number).unwrap();
+    }
+    let first = lent(pair.b.arrival());
+    drop(pair.a.vi);
+    churn(&pair.a.nic);
+    let others = [lent(pair.b.arrival()), lent(pair.b.arrival())];
+    for (number, message) in [first].iter().chain(&others).enumerate() {
+        assert_bytes(message.bytes(), &pattern(number, LEN));
+    }
+    drop(others);
+    let end = until("the end", || pair.b.vi.arrival().err());
+    assert!(matches!(end, Error::Closed), "{end}");
+    assert_eq!(blocks(&pair.a.nic), before);
+}
+
+fn messages_outlive_the_receivers_vi(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    hand_off(&mut pair.a, 1).unwrap();
+    let message = lent(pair.b.arrival());
+    drop(pair.b.vi);
+    let end = until("the sender learns it", || pair.a.vi.send_inline(None, b"", b"").err());
+    assert!(matches!(end, Error::Closed), "{end}");
+    churn(&pair.a.nic);
+    assert_bytes(message.bytes(), &pattern(1, LEN));
+    pair.a.vi.disconnect();
+    churn(&pair.a.nic);
+    assert_bytes(message.bytes(), &pattern(1, LEN));
+    drop(message);
+    assert_eq!(blocks(&pair.a.nic), before);
+}
+
+fn messages_outlive_the_senders_nic(fabric: &dyn Fabric) {
+    let Pair { mut a, mut b } = Pair::lent(fabric);
+    hand_off(&mut a, 1).unwrap();
+    let message = lent(b.arrival());
+    drop(a);
+    assert_bytes(message.bytes(), &pattern(1, LEN));
+    let end = until("the end", || b.vi.arrival().err());
+    assert!(end.is_final(), "{end}");
+    assert_bytes(message.bytes(), &pattern(1, LEN));
+}
+
+fn messages_outlive_the_receivers_nic(fabric: &dyn Fabric) {
+    let Pair { mut a, mut b } = Pair::lent(fabric);
+    hand_off(&mut a, 1).unwrap();
+    let message = lent(b.arrival());
+    let gone = address(&b.nic, b"gone");
+    drop(b);
+    let end = until("the end", || a.vi.send_inline(None, b"", b"").err());
+    assert!(end.is_final(), "{end}");
+    assert!(End::new(&a.nic, |_| {}).connect(&gone, b"").is_err(), "the NIC is gone");
+    churn(&a.nic);
+    assert_bytes(message.bytes(), &pattern(1, LEN));
+}
+
+fn unread_messages_come_home_when_the_receiver_leaves(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    for number in 0..10 {
+        hand_off(&mut pair.a, number).unwrap();
+    }
+    let held = lent(pair.b.arrival());
+    drop(pair.b.vi);
+    let end = until("the sender learns it", || pair.a.vi.send_inline(None, b"", b"").err());
+    assert!(end.is_final(), "{end}");
+    pair.a.vi.disconnect();
+    churn(&pair.a.nic);
+    assert_bytes(held.bytes(), &pattern(0, LEN));
+    drop(held);
+    assert_eq!(blocks(&pair.a.nic), before, "nobody will ever read the others");
+}
+
+fn a_posted_send_outlives_its_vi(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    pair.a.post_send(&pattern(1, LEN));
+    pair.a.post_send(&pattern(2, LEN));
+    let first = lent(pair.b.arrival());
+    drop(pair.a.vi);
+    churn(&pair.a.nic);
+    assert_bytes(first.bytes(), &pattern(1, LEN));
+    assert_bytes(lent(pair.b.arrival()).bytes(), &pattern(2, LEN));
+}

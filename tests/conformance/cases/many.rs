@@ -1,0 +1,166 @@
+//! Many VIs on one completion queue, and many connections one after another.
+
+use udeck_via::{Cq, CqHandle, Nic, Queue, Receive, Vi, ViAttributes};
+
+use crate::kit::{Door, Pair, nics, soon, until};
+use crate::{Case, Fabric};
+
+const TOPIC: &str = "many";
+pub const CASES: &[Case] = &[
+    case!(every_vi_of_many_is_served),
+    case!(a_flood_is_served_fairly),
+    case!(a_quiet_vi_is_heard_in_a_flood),
+    case!(connections_leave_nothing_behind),
+];
+
+/// VIs that receive lent, on one completion queue per side; the context of each is its index.
+struct Crowd {
+    senders: Vec<Vi>,
+    receivers: Vec<Vi>,
+    _send_cq: Cq,
+    cq: Cq,
+}
+
+impl Crowd {
+    fn new(fabric: &dyn Fabric, count: usize) -> Self {
+        let (a, b) = nics(fabric);
+        let (send_cq, cq) = (Cq::new(&a).unwrap(), Cq::new(&b).unwrap());
+        let door = Door::new(&b, b"crowd");
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for context in 0..count as u64 {
+            let (left, right) = join(&door, (&a, &send_cq.handle()), (&b, &cq.handle()), context);
+            senders.push(left);
+            receivers.push(right);
+        }
+        Crowd { senders, receivers, _send_cq: send_cq, cq }
+    }
+
+    /// Sends on one VI until its connection is full.
+    fn fill(&mut self, at: usize) {
+        while self.senders[at].send_inline(None, b"", b"flood").is_ok() {}
+    }
+
+    /// Waits for news and takes one message from the VI that it names.
+    fn serve_one(&mut self) -> usize {
+        until("a message", || {
+            let entry = self.cq.wait(soon(), || false).expect("there are messages");
+            let at = entry.context as usize;
+            let is_message = entry.queue == Queue::Receive && self.receivers[at].arrival().unwrap().is_some();
+            is_message.then_some(at)
+        })
+    }
+}
+
+fn join(door: &Door, (a, a_cq): (&Nic, &CqHandle), (b, b_cq): (&Nic, &CqHandle), context: u64) -> (Vi, Vi) {
+    let vi = |nic: &Nic| {
+        let attributes = ViAttributes { receive: Receive::Lent, context, ..ViAttributes::new(nic.ptag()) };
+        Vi::new(nic, attributes).unwrap()
+    };
+    let (mut left, mut right) = (vi(a), vi(b));
+    std::thread::scope(|scope| {
+        let asker = scope.spawn(|| left.connect(&door.address, a_cq, a_cq, b"", soon()));
+        let request = door.listener.wait(soon()).unwrap();
+        request.accept(&mut right, b_cq, b_cq, b"").unwrap();
+        asker.join().unwrap().unwrap();
+    });
+    (left, right)
+}
+
+fn every_vi_of_many_is_served(fabric: &dyn Fabric) {
+    const VIS: usize = 200;
+    const EACH: u32 = 20;
+    let mut crowd = Crowd::new(fabric, VIS);
+    let Crowd { senders, receivers, cq, .. } = &mut crowd;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..EACH {
+                // Each round in another order.
+                for step in 0..VIS {
+                    let at = (step * 7 + round as usize * 31) % VIS;
+                    until("room", || senders[at].send_inline(Some(round), b"", &[at as u8]).ok());
+                }
+            }
+        });
+        let mut next = [0; VIS];
+        let mut left = VIS * EACH as usize;
+        while left > 0 {
+            let entry = cq.wait(soon(), || false).expect("messages are still to come");
+            let at = entry.context as usize;
+            while let Some(arrival) = receivers[at].arrival().unwrap() {
+                assert_eq!(arrival.immediate, Some(next[at]), "in order on each VI");
+                next[at] += 1;
+                left -= 1;
+            }
+        }
+        assert_eq!(next, [EACH; VIS]);
+    });
+}
+
+/// Every VI has a message whenever the completion queue is asked; whom does it name?
+fn a_flood_is_served_fairly(fabric: &dyn Fabric) {
+    for vis in [2, 5, 12, 40] {
+        let mut crowd = Crowd::new(fabric, vis);
+        (0..vis).for_each(|at| crowd.fill(at));
+        let mut served = vec![0usize; vis];
+        for _ in 0..vis * 1000 {
+            let at = crowd.serve_one();
+            served[at] += 1;
+            crowd.fill(at);
+        }
+        let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+        assert!(*most <= 8 * least, "of {vis} VIs the most and the least served: {most} and {least}");
+    }
+}
+
+fn a_quiet_vi_is_heard_in_a_flood(fabric: &dyn Fabric) {
+    const VIS: usize = 30;
+    let mut crowd = Crowd::new(fabric, VIS);
+    let quiet = VIS - 1;
+    (0..quiet).for_each(|at| crowd.fill(at));
+    for _ in 0..20 {
+        crowd.senders[quiet].send_inline(None, b"", b"hear me").unwrap();
+        let mut others = 0;
+        loop {
+            let at = crowd.serve_one();
+            if at == quiet {
+                break;
+            }
+            crowd.fill(at);
+            others += 1;
+            assert!(others < VIS * 200, "served {others} messages of others meanwhile");
+        }
+    }
+}
+
+/// What the process holds of the kernel: open descriptors and mappings.
+fn holdings() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("a mounted /proc").count();
+    let mappings = std::fs::read_to_string("/proc/self/maps").expect("a mounted /proc").lines().count();
+    (descriptors, mappings)
+}
+
+fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let round = |pair: &mut Pair| {
+        let block = pair.a.block(&[1; 5000]);
+        pair.a.vi.hand_off(None, b"", block).unwrap();
+        drop(pair.b.arrival());
+        pair.a.vi.send_inline(None, b"", b"unread").unwrap();
+        pair.a.vi.disconnect();
+        pair.b.vi.disconnect();
+        pair.a.drain_news();
+        pair.b.drain_news();
+        pair.a.nic.device().reclaim();
+        pair.connect();
+    };
+    (0..20).for_each(|_| round(&mut pair));
+    let (descriptors, mappings) = holdings();
+    let before = pair.a.nic.device().outbox().usage();
+    (0..1000).for_each(|_| round(&mut pair));
+    assert_eq!(pair.a.nic.device().outbox().usage(), before);
+    // Threads that end give their stacks back a moment later.
+    until("descriptors and mappings are back", || {
+        let now = holdings();
+        (now.0 <= descriptors && now.1 <= mappings + 16).then_some(())
+    });
+}

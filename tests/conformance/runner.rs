@@ -1,0 +1,164 @@
+//! Runs the cases over the transports it is given, and reports as libtest does.
+//!
+//! libtest's own harness wants one function per test at compile time and runs them side by side; here the tests
+//! are a table times the transports, and run alone.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use udeck_via::Caps;
+
+use crate::cases::all;
+use crate::{Case, Fabric, Options};
+
+/// Runs what the command line asks for, over each of `fabrics`. Fails if any case does.
+pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
+    let selection = Selection::from_arguments(std::env::args().skip(1));
+    let mut passed = true;
+    for fabric in fabrics {
+        let (chosen, others): (Vec<&Case>, Vec<&Case>) =
+            all().partition(|case| selection.takes(&full_name(*fabric, case)));
+        if selection.list {
+            chosen.iter().for_each(|case| println!("{}: test", full_name(*fabric, case)));
+        } else {
+            passed &= run(*fabric, &chosen, others.len());
+        }
+    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn full_name(fabric: &dyn Fabric, case: &Case) -> String {
+    format!("{}::{}::{}", fabric.name(), case.topic, case.name)
+}
+
+fn run(fabric: &dyn Fabric, cases: &[&Case], filtered: usize) -> bool {
+    let start = Instant::now();
+    let caps = fabric.open(&Options::default()).caps();
+    println!("\nrunning {} tests", cases.len());
+    let mut passed = 0;
+    let mut failed = Vec::new();
+    let mut skipped = BTreeMap::<String, usize>::new();
+    for case in cases {
+        let name = full_name(fabric, case);
+        if let Some(missing) = case.needs.iter().find(|cap| !caps.has(**cap)) {
+            println!("test {name} ... ignored, needs {missing}");
+            *skipped.entry(missing.to_string()).or_default() += 1;
+        } else if catch_unwind(AssertUnwindSafe(|| (case.run)(fabric))).is_ok() {
+            println!("test {name} ... ok");
+            passed += 1;
+        } else {
+            println!("test {name} ... FAILED");
+            failed.push(name);
+        }
+    }
+    if !failed.is_empty() {
+        println!("\nfailures:\n    {}", failed.join("\n    "));
+    }
+    let ignored: usize = skipped.values().sum();
+    println!(
+        "\ntest result: {}. {passed} passed; {} failed; {ignored} ignored; 0 measured; {filtered} filtered out; \
+         finished in {:.2}s\n",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        failed.len(),
+        start.elapsed().as_secs_f64(),
+    );
+    println!("{}", summary(fabric.name(), caps, passed, failed.len(), &skipped));
+    failed.is_empty()
+}
+
+/// `shm: 70 passed, 2 skipped (2 need rdma-read; this NIC has rdma-write | hand-off)`.
+fn summary(
+    name: &str,
+    caps: Caps,
+    passed: usize,
+    failed: usize,
+    skipped: &BTreeMap<String, usize>,
+) -> String {
+    let failures = if failed > 0 { format!(", {failed} FAILED") } else { String::new() };
+    let count: usize = skipped.values().sum();
+    if count == 0 {
+        return format!("{name}: {passed} passed{failures}, 0 skipped");
+    }
+    let reasons: Vec<_> = skipped.iter().map(|(cap, count)| format!("{count} need {cap}")).collect();
+    format!(
+        "{name}: {passed} passed{failures}, {count} skipped ({}; this NIC has {caps})",
+        reasons.join(", ")
+    )
+}
+
+/// What of libtest's command line has a meaning here.
+#[derive(Debug, Default)]
+struct Selection {
+    filters: Vec<String>,
+    skip: Vec<String>,
+    exact: bool,
+    list: bool,
+    ignored_only: bool,
+}
+
+impl Selection {
+    fn from_arguments(mut arguments: impl Iterator<Item = String>) -> Self {
+        let mut selection = Selection::default();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--exact" => selection.exact = true,
+                "--list" => selection.list = true,
+                "--ignored" => selection.ignored_only = true,
+                "--skip" => selection.skip.extend(arguments.next()),
+                "--format" | "--color" | "--test-threads" | "--logfile" | "-Z" => drop(arguments.next()),
+                option if option.starts_with('-') => {}
+                filter => selection.filters.push(filter.to_owned()),
+            }
+        }
+        selection
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        let matches = |pattern: &String| if self.exact { name == pattern } else { name.contains(pattern) };
+        // No case is switched off by hand: what is ignored here lacks an ability, and cannot be run anyway.
+        !self.ignored_only
+            && (self.filters.is_empty() || self.filters.iter().any(matches))
+            && !self.skip.iter().any(matches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(line: &str) -> Selection {
+        Selection::from_arguments(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn filters_choose_by_part_or_whole_name() {
+        assert!(selection("").takes("shm::memory::a"));
+        assert!(selection("memory --nocapture").takes("shm::memory::a"));
+        assert!(!selection("--exact memory").takes("shm::memory::a"));
+        assert!(selection("--exact shm::memory::a --test-threads 4").takes("shm::memory::a"));
+        assert!(!selection("--skip memory").takes("shm::memory::a"));
+        assert!(!selection("--ignored").takes("shm::memory::a"));
+    }
+
+    #[test]
+    fn the_summary_names_what_is_missing() {
+        let none = BTreeMap::new();
+        assert_eq!(summary("x", Caps::default(), 3, 0, &none), "x: 3 passed, 0 skipped");
+        let two = BTreeMap::from([("rdma-write".to_owned(), 2)]);
+        assert_eq!(
+            summary("x", Caps::HAND_OFF, 3, 1, &two),
+            "x: 3 passed, 1 FAILED, 2 skipped (2 need rdma-write; this NIC has hand-off)"
+        );
+    }
+
+    #[test]
+    fn case_names_are_unique() {
+        let mut names: Vec<_> = all().map(|case| (case.topic, case.name)).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
