@@ -27,6 +27,8 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/launch/orphans.rs", what: What::Anything },
     Place { at: "src/launch/signals.rs", what: What::Anything },
     Place { at: "src/launch/", what: What::Call("pre_exec") },
+    // The cases of the raw posts, which are `unsafe` to call.
+    Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
 ];
 
 /// How many lines below `unsafe` the call that excuses it may stand.
