@@ -1,0 +1,60 @@
+//! A job of three, one of which is killed. `trio round`: everybody posts to the next and retrieves from the one before.
+//! `trio blocked`: rank 1 talks to itself, rank 0 waits in a barrier, rank 2 for a message that nobody posts.
+//!
+//! `DECK_FAULT` is for rank 1 alone. The others print `rank N: PeerLost of M` and end well.
+
+use std::error::Error;
+use udeck::{Error as DeckError, Protocol, World};
+use udeck_jobs::traffic::{Incoming, Outgoing, TOO_MANY};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let pattern = std::env::args().nth(1).unwrap_or_default();
+    let world = udeck::init()?;
+    let outcome = match (&pattern[..], world.rank()) {
+        ("round", _) => round(&world),
+        ("blocked", rank) => blocked(&world, rank),
+        _ => Err("trio round|blocked".into()),
+    };
+    let error = outcome.err().ok_or("nobody was killed")?.downcast::<DeckError>()?;
+    let DeckError::PeerLost { node, .. } = *error else { return Err(error) };
+    println!("rank {}: PeerLost of {node}", world.rank());
+    // In order, so that the third rank does not take this one for lost.
+    match world.finish() {
+        Err(DeckError::Undelivered { owner, .. }) if owner == node => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+fn round(world: &World) -> Result<(), Box<dyn Error>> {
+    let name = |rank: usize| format!("of {}", rank % world.size());
+    let mailbox = world.mailbox::<u64>(&name(world.rank()))?;
+    let mut outgoing = Outgoing::new(world, &name(world.rank() + 1), Protocol::RdmaWrite)?;
+    let mut incoming = Incoming::default();
+    for _ in 0..TOO_MANY {
+        outgoing.post(world)?;
+        incoming.check(&mailbox.retrieve()?)?;
+    }
+    Ok(())
+}
+
+fn blocked(world: &World, rank: usize) -> Result<(), Box<dyn Error>> {
+    // Everybody has joined, and the barrier's own connections exist.
+    world.barrier()?;
+    match rank {
+        0 => world.barrier()?,
+        2 => drop(world.mailbox::<u64>("of nobody")?.retrieve()?),
+        _ => talk_to_itself(world)?,
+    }
+    Ok(())
+}
+
+fn talk_to_itself(world: &World) -> Result<(), Box<dyn Error>> {
+    let mailbox = world.mailbox::<u64>("own")?;
+    let mut outgoing = Outgoing::new(world, "own", Protocol::HandOff)?;
+    let mut incoming = Incoming::default();
+    for _ in 0..TOO_MANY {
+        outgoing.post(world)?;
+        incoming.check(&mailbox.retrieve()?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Which kills there are: every point, in either role, by every protocol, at a few passages each.
+
+use udeck::Protocol;
+use udeck_jobs::traffic::Role;
+use udeck_sys::fault;
+
+/// Kills at the `passage`-th passage of `point`.
+#[derive(Clone, Copy, Debug)]
+pub struct Kill {
+    pub point: &'static str,
+    pub passage: u64,
+}
+
+pub const PROTOCOLS: [Protocol; 4] =
+    [Protocol::Eager, Protocol::Copy, Protocol::RdmaWrite, Protocol::HandOff];
+
+/// All kills of one role and protocol.
+pub fn kills(role: Role, protocol: Protocol) -> Vec<Kill> {
+    let reached = fault::POINTS.iter().filter(|point| never_passed(point, role, protocol).is_none());
+    reached.flat_map(|point| passages(point).iter().map(|&passage| Kill { point, passage })).collect()
+}
+
+/// The first passage, one in the middle, and ones after a ring of 64 cells (or of 64 tokens) has wrapped: seven of
+/// eight messages take the first of two rings. Some points are passed once in a while only.
+fn passages(point: &str) -> &'static [u64] {
+    match point {
+        // Twice for each connection that the victim makes, on its own bell; then on the survivor's.
+        "bell.leaf" | "bell.summary" => &[1, 2, 3, 5, 9, 14],
+        "bell.unparked" => &[1, 2, 4, 7],
+        // Once in a quarter ring.
+        "retrieve.credited" => &[1, 2, 3, 5, 9],
+        _ => &[1, 2, 30, 64, 74, 150, 300],
+    }
+}
+
+/// Why a victim in this role never passes a point.
+pub fn never_passed(point: &str, role: Role, protocol: Protocol) -> Option<&'static str> {
+    use {Protocol::*, Role::*};
+    let announces = matches!(protocol, Copy | RdmaWrite);
+    match (point.split('.').next()?, role, protocol) {
+        ("post", Retrieves, _) if !announces => Some("a retriever sends only answers to announcements"),
+        ("retrieve", Posts, _) if !announces => Some("a poster gets only answers to its announcements"),
+        ("rdma", _, Eager | Copy | HandOff) => Some("only rdma-write writes by RDMA"),
+        ("rdma", Retrieves, _) => Some("the poster writes"),
+        ("release", Posts, _) => Some("nothing is lent to a poster"),
+        ("release", Retrieves, RdmaWrite) => Some("what is written by RDMA is not lent"),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_point_is_reached_in_some_role_by_some_protocol() {
+    for point in fault::POINTS {
+        let reached = Role::ALL
+            .iter()
+            .flat_map(|role| PROTOCOLS.map(|protocol| (*role, protocol)))
+            .any(|(role, protocol)| never_passed(point, role, protocol).is_none());
+        assert!(reached, "nothing is killed at {point}");
+    }
+}

@@ -1,0 +1,180 @@
+//! One lie at a time, each well formed but for that.
+
+use std::sync::atomic::Ordering;
+
+use udeck_sys::window::Exposed;
+use udeck_via::mem::Fill;
+use udeck_via::{Block, Error, MemHandle, RemoteBuffer, Vi};
+
+use super::prey::Prey;
+use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
+use crate::cell;
+
+struct Scene {
+    prey: Prey,
+    rogue: Rogue,
+    grip: Grip,
+    vi: Vi,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let prey = Prey::new();
+        let mut rogue = Rogue::admitted(prey.address());
+        let (grip, vi) = rogue.connect(&prey);
+        Scene { prey, rogue, grip, vi }
+    }
+
+    fn block(&self) -> Block {
+        self.prey.nic.device().outbox().block(500, Fill::Zero).unwrap()
+    }
+
+    fn blocks_out(&self) -> usize {
+        self.prey.nic.device().outbox().usage().blocks
+    }
+
+    /// The rogue's connection is over, for this reason, and no other.
+    fn assert_lost_because(mut self, error: &Error, reason: &str) {
+        assert!(matches!(error, Error::Lost(why) if why.contains(reason)), "{error}");
+        assert!(matches!(self.vi.send_inline(None, &[], b"more"), Err(Error::Lost(_))));
+        let (grip, mut other) = self.rogue.connect(&self.prey);
+        other.send_inline(None, &[], b"the link is none the worse").unwrap();
+        self.prey.serves_the_honest(1);
+        drop((grip, other));
+    }
+}
+
+#[test]
+fn credit_for_more_than_was_sent() {
+    for credit in [2, 1000, 1 << 31] {
+        let mut scene = Scene::new();
+        scene.vi.send_inline(None, &[], b"one").unwrap();
+        scene.grip.claim_credit(credit);
+        let error = scene.vi.unread().unwrap_err();
+        scene.assert_lost_because(&error, "more messages than were sent");
+    }
+}
+
+/// The flag by which a sender asks to be told of room stays up while the request for credit goes out: else nobody
+/// would be told when its answer comes.
+#[test]
+fn a_request_for_credit_leaves_the_wish_to_be_told() {
+    let mut scene = Scene::new();
+    scene.vi.send_inline(None, &[], b"one").unwrap();
+    scene.vi.want_room();
+    assert_eq!(scene.vi.unread().unwrap(), 1);
+    let ours = crate::layout::Direction::new(&scene.grip.control, 1);
+    assert_eq!(ours.sender().waiting.load(Ordering::Relaxed), 1);
+}
+
+/// A completion queue names a connection whose last message and end come together until the end was seen, though
+/// its user takes one thing at a time.
+#[test]
+fn the_end_is_named_after_the_last_message() {
+    for sent in 1..=3 {
+        let mut scene = Scene::new();
+        // What was named when the connection was made is not what this is about.
+        while scene.prey.cq.poll().is_some() {}
+        let (meta, aux) = cell::inline(4, None);
+        (0..sent).for_each(|_| scene.grip.push(meta, aux, &[0]));
+        let theirs = crate::layout::Direction::new(&scene.grip.control, 0);
+        theirs.sender().state.store(crate::layout::CLOSED, Ordering::Release);
+        let bell = scene.grip.bells.receive;
+        scene.rogue.prey_board().bell(bell.bell).ring(bell.bit);
+        let mut messages = 0;
+        loop {
+            assert!(scene.prey.cq.poll().is_some(), "the end after {sent} messages was not named");
+            match scene.vi.arrival() {
+                Ok(arrival) => messages += usize::from(arrival.is_some()),
+                Err(error) => break assert!(matches!(error, Error::Closed), "{error}"),
+            }
+        }
+        assert_eq!(messages, sent);
+    }
+}
+
+#[test]
+fn a_token_that_was_never_lent() {
+    for token in [1, 63, 64, u16::MAX] {
+        let mut scene = Scene::new();
+        scene.vi.hand_off(None, &[], scene.block()).unwrap();
+        let before = scene.blocks_out();
+        scene.grip.returner.give_back(token);
+        let (error, block) = scene.vi.hand_off(None, &[], scene.block()).unwrap_err();
+        drop(block);
+        assert_eq!(scene.blocks_out(), before, "what was lent is not recycled");
+        scene.assert_lost_because(&error, &format!("(token {token})"));
+    }
+}
+
+#[test]
+fn a_token_returned_twice() {
+    let mut scene = Scene::new();
+    scene.vi.hand_off(None, &[], scene.block()).unwrap();
+    scene.vi.hand_off(None, &[], scene.block()).unwrap();
+    let before = scene.blocks_out();
+    scene.grip.returner.give_back(0);
+    scene.grip.returner.give_back(0);
+    let (error, block) = scene.vi.hand_off(None, &[], scene.block()).unwrap_err();
+    drop(block);
+    assert_eq!(scene.blocks_out(), before - 1, "the second stays lent");
+    scene.assert_lost_because(&error, "(token 0)");
+}
+
+#[test]
+fn a_message_outside_the_outbox() {
+    let end = OUTBOX as u64;
+    for segment in [(end - 10, 11), (end, 1), (u64::MAX, 1), (u64::MAX - 1, 3), (0, usize::MAX), (1, OUTBOX)]
+    {
+        let mut scene = Scene::new();
+        let (meta, aux, words, used) = cell::lent(&[segment], b"head", 0, None);
+        scene.grip.push(meta, aux, &words[..used]);
+        let error = scene.vi.arrival().unwrap_err();
+        scene.assert_lost_because(&error, "outside its outbox");
+    }
+}
+
+#[test]
+fn a_cell_that_is_none() {
+    let meta = |kind, count, head| u32::from_le_bytes([kind, count, head, 0]);
+    for meta in
+        [meta(0, 0, 0), meta(9, 1, 0), meta(1, 49, 0), meta(2, 4, 0), meta(2, 1, 33), meta(2, 255, 255)]
+    {
+        let mut scene = Scene::new();
+        scene.grip.push(meta, 0, &[]);
+        let error = scene.vi.arrival().unwrap_err();
+        scene.assert_lost_because(&error, &format!("malformed cell (meta {meta:#010x})"));
+    }
+}
+
+#[test]
+fn a_window_outside_the_landing() {
+    const LEN: usize = 500;
+    let mut scene = Scene::new();
+    let block = {
+        let mut block = scene.block();
+        block.bytes_mut().fill(0xee);
+        block
+    };
+    let end = LANDING as u64;
+    let handle = MemHandle(3 << 16 | 4);
+    for (offset, len, tag) in [
+        (end, 500, PTAG.0),
+        (end - 499, 500, PTAG.0),
+        (u64::MAX - 10, 500, PTAG.0),
+        (0, 499, PTAG.0),
+        (0, 500, PTAG.0 + 1),
+    ] {
+        scene.rogue.board.view().window(handle).expose(handle.0, Exposed { tag, offset, len });
+        let to = RemoteBuffer { handle, offset: 0, len: LEN };
+        let error = scene.vi.rdma_write(&block, to, None).unwrap_err();
+        assert!(matches!(error, Error::RdmaProtection { len: LEN, .. }), "{error}");
+    }
+    // The connection goes on, and nothing was written.
+    let exposed = Exposed { tag: PTAG.0, offset: end - 500, len: 500 };
+    assert_eq!(scene.rogue.bytes_in_landing(), 0);
+    scene.rogue.board.view().window(handle).expose(handle.0, exposed);
+    scene.vi.rdma_write(&block, RemoteBuffer { handle, offset: 0, len: LEN }, None).unwrap();
+    assert_eq!(scene.rogue.bytes_in_landing(), LEN);
+    scene.prey.serves_the_honest(2);
+}

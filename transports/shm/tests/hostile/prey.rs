@@ -1,0 +1,127 @@
+//! The NIC under attack, and an honest peer of it.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use udeck_sys::Deadline;
+use udeck_sys::reactor::Reactor;
+use udeck_via::mem::Fill;
+use udeck_via::transport::{Arrival, Body};
+use udeck_via::{Cq, Listener, NetAddress, Nic, Receive, Vi, ViAttributes};
+
+use crate::Options;
+
+pub const SECRET: [u8; 32] = [7; 32];
+pub const NAME: &[u8] = b"prey";
+const ARENA: usize = 8 << 20;
+
+/// Ends a hang.
+pub fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// A NIC that accepts connections, and one connection to it that behaves.
+pub struct Prey {
+    pub nic: Nic,
+    pub cq: Cq,
+    listener: Listener,
+    honest: Honest,
+    _alone: MutexGuard<'static, ()>,
+}
+
+struct Honest {
+    _nic: Nic,
+    _queues: [Cq; 2],
+    theirs: Vi,
+    ours: Vi,
+}
+
+pub fn nic() -> Nic {
+    let mut options = Options::new(SECRET);
+    options.arena_limit = ARENA;
+    crate::open(options, Arc::new(Reactor::start("hostile-test").unwrap())).unwrap()
+}
+
+pub fn vi(nic: &Nic) -> Vi {
+    let mut attributes = ViAttributes::new(nic.ptag());
+    attributes.receive = Receive::Lent;
+    attributes.enable_rdma_write = true;
+    Vi::new(nic, attributes).unwrap()
+}
+
+impl Prey {
+    /// One at a time: they count this process's descriptors.
+    pub fn new() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock();
+        let nic = nic();
+        let listener = Listener::new(&nic, NAME).unwrap();
+        let cq = Cq::new(&nic).unwrap();
+        let honest = Honest::new(&nic, &listener);
+        Prey { nic, cq, listener, honest, _alone: alone }
+    }
+
+    pub fn address(&self) -> &[u8] {
+        &self.nic.attributes().address
+    }
+
+    /// The next connection that was asked for.
+    pub fn accept(&self) -> Vi {
+        let mut vi = vi(&self.nic);
+        let request = self.listener.wait(soon()).unwrap();
+        request.accept(&mut vi, &self.cq.handle(), &self.cq.handle(), &[]).unwrap();
+        vi
+    }
+
+    /// The honest connection still carries messages, both ways.
+    pub fn serves_the_honest(&mut self, number: u64) {
+        let Honest { theirs, ours, .. } = &mut self.honest;
+        exchange(theirs, ours, number);
+        exchange(ours, theirs, number);
+    }
+}
+
+/// One message.
+fn exchange(from: &mut Vi, to: &mut Vi, number: u64) {
+    let mut block = from.nic().device().outbox().block(5000, Fill::Keep).unwrap();
+    block.bytes_mut().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
+    from.hand_off(None, b"honest", block).unwrap();
+    let arrival = to.arrival().unwrap().expect("what was posted is there");
+    let Arrival { body: Body::Lent(head, lent), .. } = arrival else { panic!("{arrival:?}") };
+    assert_eq!((head.bytes(), lent.len()), (&b"honest"[..], 5000));
+    assert!(lent.bytes().chunks_exact(8).all(|word| word == number.to_le_bytes()));
+    drop(lent);
+    from.reclaim();
+}
+
+impl Honest {
+    fn new(nic: &Nic, listener: &Listener) -> Self {
+        let theirs_nic = self::nic();
+        let queues = [Cq::new(&theirs_nic).unwrap(), Cq::new(nic).unwrap()];
+        let (mut theirs, mut ours) = (vi(&theirs_nic), vi(nic));
+        let to = NetAddress { host: nic.attributes().address.clone(), discriminator: NAME.to_vec() };
+        let [their_queue, our_queue] = [queues[0].handle(), queues[1].handle()];
+        std::thread::scope(|scope| {
+            scope.spawn(|| theirs.connect(&to, &their_queue, &their_queue, &[], soon()).unwrap());
+            let request = listener.wait(soon()).unwrap();
+            request.accept(&mut ours, &our_queue, &our_queue, &[]).unwrap();
+        });
+        Honest { _nic: theirs_nic, _queues: queues, theirs, ours }
+    }
+}
+
+/// Descriptors of this process.
+pub fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until no more than `before` are left: the reactor closes them.
+pub fn await_descriptors(before: usize) {
+    let deadline = soon();
+    while descriptors() > before {
+        assert!(!deadline.passed(), "{} descriptors, were {before}", descriptors());
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,180 @@
+//! A peer that knows the secret and the formats, and has no manners.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_sys::atomic::{AtomicU32, AtomicU64, Ordering};
+use udeck_sys::ring::Producer;
+use udeck_sys::segment::{self, Mapping, PeerAccess};
+use udeck_sys::tokens::Returner;
+use udeck_sys::{boot_id, socket};
+use udeck_via::transport::Hello;
+use udeck_via::{Ptag, Reliability, Vi};
+
+use super::prey::{NAME, Prey, SECRET};
+use crate::arenas::Segment;
+use crate::board::{Board, BoardView};
+use crate::handshake::{Handshake, Step};
+use crate::layout::{CONTROL_BYTES, Direction};
+use crate::link_wire::{BellBit, Bells, Datagram, MAX_DATAGRAM};
+
+pub const OUTBOX: usize = 4 << 20;
+pub const LANDING: usize = 2 << 20;
+pub const PTAG: Ptag = Ptag(5);
+
+/// Where the credit for what the prey sends lies (see `layout`): the consumer's line of direction 1.
+const CREDIT: usize = 9216;
+
+/// A link to the prey.
+pub struct Rogue {
+    socket: OwnedFd,
+    pub board: Board,
+    outbox: Segment,
+    landing: Segment,
+    prey_board: Option<BoardView>,
+    requests: u32,
+}
+
+/// A connection over it, of which the rogue is the requester.
+pub struct Grip {
+    pub control: Arc<Mapping>,
+    pub producer: Producer<Direction>,
+    pub returner: Returner<Direction>,
+    /// Where the prey listens.
+    pub bells: Bells,
+}
+
+impl Rogue {
+    /// Connects without a word.
+    pub fn silent(address: &[u8]) -> Self {
+        Rogue {
+            socket: socket::connect_to(address).unwrap(),
+            board: Board::new().unwrap(),
+            outbox: Segment::outbox(OUTBOX).unwrap(),
+            landing: Segment::landing(LANDING).unwrap(),
+            prey_board: None,
+            requests: 0,
+        }
+    }
+
+    /// Connects and is let in.
+    pub fn admitted(address: &[u8]) -> Self {
+        let mut rogue = Self::silent(address);
+        let welcome = rogue.meet(SECRET, None).expect("an answer");
+        let Received { datagram: Datagram::Welcome, fds } = welcome else { panic!("no welcome") };
+        rogue.prey_board = Some(BoardView::adopt(fds[0].as_fd()).unwrap());
+        rogue
+    }
+
+    /// Goes through the hand-shake, with segments other than its own if told so. The prey's last word: `None` if it
+    /// hung up.
+    pub fn meet(&mut self, secret: [u8; 32], segments: Option<[BorrowedFd<'_>; 3]>) -> Option<Received> {
+        let (mut handshake, meet) = Handshake::connect(secret, boot_id().unwrap(), [1; 32]);
+        self.send(&meet, &[]);
+        let Received { datagram, .. } = self.receive()?;
+        let join = match (handshake.input(&datagram), &datagram) {
+            (Ok(Step::SendSegments(join)), _) => join,
+            // Without the secret nothing can be checked, and nothing proved.
+            (Err(_), Datagram::Prove { mac, .. }) => Datagram::Join { mac: *mac },
+            other => panic!("{other:?}"),
+        };
+        let own = [self.board.fd(), self.outbox.fd(), self.landing.fd()];
+        let segments = segments.unwrap_or(own);
+        // It may have hung up on us already.
+        let _ = socket::send(self.socket.as_fd(), &join.encode(), &segments);
+        self.receive()
+    }
+
+    pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) {
+        assert!(socket::send(self.socket.as_fd(), &datagram.encode(), fds).unwrap());
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The next datagram of the prey's; `None` once it hung up.
+    pub fn receive(&self) -> Option<Received> {
+        let mut buffer = [0; MAX_DATAGRAM];
+        loop {
+            match socket::receive(self.socket.as_fd(), &mut buffer).unwrap() {
+                socket::Received::Datagram { len, fds, .. } => {
+                    return Some(Received { datagram: Datagram::decode(&buffer[..len]).unwrap(), fds });
+                }
+                socket::Received::Closed => return None,
+                socket::Received::Nothing => {
+                    let readable = socket::wait_readable(self.socket.as_fd(), Duration::from_secs(60));
+                    assert!(readable.unwrap(), "the prey neither answers nor hangs up");
+                }
+            }
+        }
+    }
+
+    /// Asks for a connection with this control segment.
+    pub fn request(&mut self, control: BorrowedFd<'_>) {
+        let bit = BellBit { bell: 0, bit: 0 };
+        let hello =
+            Hello { reliability: Reliability::Delivery, writable_ptag: Some(PTAG), private_data: Vec::new() };
+        self.requests += 1;
+        let bells = Bells { send: bit, receive: bit };
+        let request = Datagram::Request { id: self.requests, bells, hello, discriminator: NAME.to_vec() };
+        self.send(&request, &[control]);
+    }
+
+    /// Gets a connection: its end, and the prey's.
+    pub fn connect(&mut self, prey: &Prey) -> (Grip, Vi) {
+        let (fd, control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
+        self.request(fd.as_fd());
+        let vi = prey.accept();
+        let Some(Received { datagram: Datagram::Accept { bells, .. }, .. }) = self.receive() else {
+            panic!("not accepted")
+        };
+        let control = Arc::new(control);
+        let grip = Grip {
+            producer: Producer::new(Direction::new(&control, 0)),
+            // What the prey lends comes back in the lane of its own direction.
+            returner: Returner::new(Direction::new(&control, 1)),
+            control,
+            bells,
+        };
+        (grip, vi)
+    }
+
+    /// How many bytes of its landing are not zero.
+    pub fn bytes_in_landing(&self) -> usize {
+        let view = segment::adopt(self.landing.fd(), LANDING..=LANDING, PeerAccess::Write).unwrap();
+        let word = |at: usize| view.structure::<AtomicU64>(at).load(Ordering::Relaxed);
+        (0..LANDING).step_by(8).flat_map(|at| word(at).to_ne_bytes()).filter(|byte| *byte != 0).count()
+    }
+
+    /// The board of the prey, mapped here.
+    pub fn prey_board(&self) -> &BoardView {
+        self.prey_board.as_ref().expect("admitted")
+    }
+}
+
+impl Grip {
+    /// Writes a word of the control segment.
+    pub fn scribble(&self, word: usize, value: u64) {
+        self.control.structure::<AtomicU64>(word % (CONTROL_BYTES / 8) * 8).store(value, Ordering::Release);
+    }
+
+    /// Claims to have read so many of the prey's messages.
+    pub fn claim_credit(&self, credit: u32) {
+        self.control.structure::<AtomicU32>(CREDIT).store(credit, Ordering::Release);
+    }
+
+    /// Sends a cell of the rogue's making. (The bell is not rung: the prey looks by itself.)
+    pub fn push(&mut self, meta: u32, aux: u64, words: &[u64]) {
+        assert!(self.producer.has_room().unwrap());
+        let _ = self.producer.push(meta, aux, words);
+    }
+}
+
+/// A datagram of the prey's.
+#[derive(Debug)]
+pub struct Received {
+    pub datagram: Datagram,
+    pub fds: Vec<OwnedFd>,
+}

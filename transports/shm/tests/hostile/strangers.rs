@@ -1,0 +1,182 @@
+//! Whoever connects to the socket where peers find the NIC: without the secret, with nonsense, with wrong segments.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use udeck_sys::segment::{self, PeerAccess};
+use udeck_sys::{boot_id, socket};
+
+use super::prey::{Prey, SECRET, await_descriptors, descriptors};
+use super::rogue::{LANDING, OUTBOX, Rogue};
+use crate::board::BOARD_BYTES;
+use crate::layout::CONTROL_BYTES;
+use crate::link_wire::{Datagram, MAX_DATAGRAM, VERSION};
+
+fn meet() -> Datagram {
+    Datagram::Meet { version: VERSION, boot_id: boot_id().unwrap(), nonce: [1; 32] }
+}
+
+/// `act` changes nothing for others, and leaves no descriptor behind.
+fn leaves_no_trace(act: impl FnOnce(&Prey)) {
+    let mut prey = Prey::new();
+    let before = descriptors();
+    act(&prey);
+    prey.serves_the_honest(1);
+    await_descriptors(before);
+}
+
+#[test]
+fn without_the_secret() {
+    leaves_no_trace(|prey| {
+        let mut stranger = Rogue::silent(prey.address());
+        assert!(stranger.meet([8; 32], None).is_none(), "hung up");
+    });
+}
+
+#[test]
+fn ten_thousand_random_datagrams() {
+    leaves_no_trace(|prey| {
+        let before = descriptors();
+        let mut bytes = [0; 200];
+        for number in 0..10_000usize {
+            getrandom::fill(&mut bytes).unwrap();
+            // Half of them begin like one of ours.
+            bytes[0] = if number.is_multiple_of(2) { (number / 2 % 9) as u8 } else { bytes[0] };
+            let len = 1 + usize::from(bytes[199]);
+            let socket = loop {
+                match socket::connect_to(prey.address()) {
+                    Ok(socket) => break socket,
+                    // The backlog is full.
+                    Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
+                }
+                std::thread::yield_now();
+            };
+            assert!(socket::send(socket.as_fd(), &bytes[..len.min(200)], &[]).unwrap());
+            drop(socket);
+            if number.is_multiple_of(100) {
+                // Each holds a few descriptors of the prey's until that has read it.
+                await_descriptors(before);
+            }
+        }
+    });
+}
+
+#[test]
+fn more_descriptors_than_a_datagram_carries() {
+    leaves_no_trace(|prey| {
+        const MANY: usize = 16;
+        let stranger = Rogue::silent(prey.address());
+        let carried = [stranger.socket(); MANY];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&carried)));
+        let bytes = meet().encode();
+        sendmsg(stranger.socket(), &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
+        assert!(stranger.receive().is_none(), "hung up");
+    });
+}
+
+#[test]
+fn oversized_datagrams() {
+    leaves_no_trace(|prey| {
+        for len in [MAX_DATAGRAM + 1, 10 * MAX_DATAGRAM] {
+            let stranger = Rogue::silent(prey.address());
+            assert!(socket::send(stranger.socket(), &vec![1; len], &[]).unwrap());
+            assert!(stranger.receive().is_none(), "hung up");
+        }
+    });
+}
+
+#[test]
+fn a_second_hand_shake_ends_the_link() {
+    leaves_no_trace(|prey| {
+        let rogue = Rogue::admitted(prey.address());
+        rogue.send(&meet(), &[]);
+        assert!(rogue.receive().is_none(), "hung up");
+    });
+}
+
+/// They hold a descriptor or two each while they are there, and hold up nobody.
+#[test]
+fn many_that_stop_in_the_middle_of_the_hand_shake() {
+    let mut prey = Prey::new();
+    let before = descriptors();
+    let sockets: Vec<OwnedFd> = (0..100).map(|_| socket::connect_to(prey.address()).unwrap()).collect();
+    for socket in &sockets {
+        assert!(socket::send(socket.as_fd(), &meet().encode(), &[]).unwrap());
+    }
+    let mut admitted = Rogue::admitted(prey.address());
+    drop(admitted.connect(&prey));
+    prey.serves_the_honest(1);
+    drop((sockets, admitted));
+    await_descriptors(before);
+}
+
+/// A segment of this size and with these seals, or with none.
+fn segment(len: usize, access: Option<PeerAccess>) -> OwnedFd {
+    match access {
+        Some(access) => segment::create("rogue", len, access).unwrap().0,
+        None => {
+            let fd = memfd_create("rogue", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&fd, len as u64).unwrap();
+            fd
+        }
+    }
+}
+
+#[test]
+fn segments_that_are_not_what_they_should_be() {
+    use PeerAccess::{Read, Write};
+    let good = [(BOARD_BYTES, Some(Write)), (OUTBOX, Some(Read)), (LANDING, Some(Write))];
+    let bad = [
+        (0, (BOARD_BYTES - 4096, Some(Write))),
+        (0, (BOARD_BYTES + 4096, Some(Write))),
+        (0, (BOARD_BYTES, None)),
+        // Not sealed against writing: its owner could hand out descriptors that write it.
+        (1, (OUTBOX, Some(Write))),
+        (1, (OUTBOX, None)),
+        (2, (LANDING, None)),
+        // Peers could not write it.
+        (2, (LANDING, Some(Read))),
+    ];
+    leaves_no_trace(|prey| {
+        let meets = |kinds: [(usize, Option<PeerAccess>); 3]| {
+            let segments = kinds.map(|(len, access)| segment(len, access));
+            let fds = [segments[0].as_fd(), segments[1].as_fd(), segments[2].as_fd()];
+            Rogue::silent(prey.address()).meet(SECRET, Some(fds)).is_some()
+        };
+        assert!(meets(good), "let in");
+        for (at, kind) in bad {
+            let mut kinds = good;
+            kinds[at] = kind;
+            assert!(!meets(kinds), "let in with {kind:?} as segment {at}");
+        }
+    });
+}
+
+#[test]
+fn descriptors_that_are_no_segments() {
+    leaves_no_trace(|prey| {
+        let (pipe, _) = std::io::pipe().unwrap();
+        let fds: [BorrowedFd<'_>; 3] = [pipe.as_fd(); 3];
+        assert!(Rogue::silent(prey.address()).meet(SECRET, Some(fds)).is_none());
+    });
+}
+
+#[test]
+fn control_segments_that_are_not_what_they_should_be() {
+    leaves_no_trace(|prey| {
+        for (len, access) in [
+            (CONTROL_BYTES - 4096, Some(PeerAccess::Write)),
+            (CONTROL_BYTES + 4096, Some(PeerAccess::Write)),
+            (CONTROL_BYTES, None),
+        ] {
+            let mut rogue = Rogue::admitted(prey.address());
+            rogue.request(segment(len, access).as_fd());
+            assert!(rogue.receive().is_none(), "hung up on {len} bytes, {access:?}");
+        }
+    });
+}
