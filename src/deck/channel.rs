@@ -355,7 +355,7 @@ impl Channel {
     /// What happened to earlier messages, told once.
     #[cold]
     fn undelivered(&self) -> Result {
-        self.world.take_undelivered(Some(self.number))
+        self.world.take_undelivered(self.number)
     }
 
     /// Waits until everything posted here has been read by the mailbox's owner.

@@ -135,6 +135,9 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Several things went wrong, all told by `finish`.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<Error>),
     /// Nobody is left who could post.
     #[error("mailbox {name:?}: every other rank has finished or is lost, nobody can post to it any more")]
     NobodyLeft {

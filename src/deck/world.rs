@@ -203,7 +203,7 @@ impl World {
     /// ranks still read what was posted to them.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] says what was lost, and to whom.
+    /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Several`] lists them all.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
         let deadline = Deadline::after(self.shared.config.setup);
@@ -213,7 +213,7 @@ impl World {
             std::thread::yield_now();
         }
         let late = self.shared.progress.is_busy();
-        let undelivered = self.shared.take_undelivered(None);
+        let undelivered = self.shared.take_all_undelivered();
         *self.barrier.lock() = None;
         let parted = self.shared.client.done(Deadline::after(self.shared.config.setup).instant());
         undelivered?;
@@ -453,22 +453,30 @@ impl Shared {
         self.has_undelivered.store(true, Ordering::Relaxed);
     }
 
-    /// Tells of one postbox's lost messages, or of the first that has some.
-    pub fn take_undelivered(&self, postbox: Option<u32>) -> Result {
+    /// Tells of one postbox's lost messages.
+    pub fn take_undelivered(&self, postbox: u32) -> Result {
         let mut all = self.undelivered.lock();
-        let found = match postbox {
-            Some(postbox) => all.remove(&postbox),
-            None => all.pop_first().map(|(_, undelivered)| undelivered),
-        };
+        let found = all.remove(&postbox);
         self.has_undelivered.store(!all.is_empty(), Ordering::Relaxed);
         drop(all);
-        match found {
-            None => Ok(()),
-            Some(Undelivered { count, name, owner, why }) => {
-                let why = self.how_lost(owner).unwrap_or(why);
-                Err(Error::Undelivered { count, name, owner: owner as usize, why })
-            }
+        found.map_or(Ok(()), |undelivered| Err(self.undelivered_error(undelivered)))
+    }
+
+    /// Tells of all lost messages.
+    fn take_all_undelivered(&self) -> Result {
+        let all = std::mem::take(&mut *self.undelivered.lock());
+        self.has_undelivered.store(false, Ordering::Relaxed);
+        let mut errors: Vec<Error> = all.into_values().map(|one| self.undelivered_error(one)).collect();
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Error::Several(errors)),
         }
+    }
+
+    fn undelivered_error(&self, Undelivered { count, name, owner, why }: Undelivered) -> Error {
+        let why = self.how_lost(owner).unwrap_or(why);
+        Error::Undelivered { count, name, owner: owner as usize, why }
     }
 
     // ---- waiting ----

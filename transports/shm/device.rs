@@ -48,6 +48,11 @@ pub struct ShmDevice {
     this: Weak<ShmDevice>,
 }
 
+/// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
+const ACCEPTS: usize = 16;
+/// Hand-shakes that may be under way, and how long one may take.
+const MAX_MEETING: usize = 128;
+const MEETING_TIME: Duration = Duration::from_secs(10);
 /// Connections that [`Device::reclaim_recent`] looks at.
 const RECENT: usize = 4;
 
@@ -115,7 +120,8 @@ impl ShmDevice {
             &listener,
             Box::new(move || {
                 let Some(device) = weak.upgrade() else { return Interest::Done };
-                while let Ok(Some(socket)) = socket::accept_from(watched.as_fd()) {
+                for _ in 0..ACCEPTS {
+                    let Ok(Some(socket)) = socket::accept_from(watched.as_fd()) else { break };
                     // A stranger's socket is simply closed.
                     let _ = device.admit(socket);
                 }
@@ -128,12 +134,32 @@ impl ShmDevice {
 
     /// A process connects to us.
     fn admit(&self, socket: OwnedFd) -> io::Result<()> {
+        if !self.has_room_to_meet() {
+            return Err(io::Error::other("too many processes are in the middle of a hand-shake"));
+        }
         let (uid, pid) = socket::peer_identity(socket.as_fd())?;
         if uid != socket::own_uid() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let handshake = Handshake::accept(self.options.secret, self.boot_id, nonce()?);
         self.watch(Link::new(socket, pid, handshake))
+    }
+
+    /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.
+    fn has_room_to_meet(&self) -> bool {
+        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
+        let mut meeting = 0;
+        for link in links {
+            match link.meeting_for() {
+                Some(age) if age > MEETING_TIME => {
+                    link.down("the hand-shake took too long", false);
+                    self.forget_link(&link);
+                }
+                Some(_) => meeting += 1,
+                None => {}
+            }
+        }
+        meeting < MAX_MEETING
     }
 
     /// The link that our requests to `address` take, made if need be.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
@@ -28,6 +28,7 @@ const MAX_ARENA: usize = 1 << 44;
 /// A link to a peer process.
 pub struct Link {
     socket: OwnedFd,
+    made: Instant,
     /// The peer's process, where it lies in our pid namespace.
     pub pid: Option<i32>,
     segments: OnceLock<PeerSegments>,
@@ -119,6 +120,7 @@ impl Link {
         };
         Arc::new(Link {
             socket,
+            made: Instant::now(),
             pid,
             segments: OnceLock::new(),
             state: Mutex::new(state),
@@ -241,6 +243,11 @@ impl Link {
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
         }
+    }
+
+    /// For how long the hand-shake has been going on, unless it is over.
+    pub fn meeting_for(&self) -> Option<Duration> {
+        matches!(self.state.lock().phase, Phase::Meeting(_)).then(|| self.made.elapsed())
     }
 
     /// Whether connections can be made over it (or soon can).
