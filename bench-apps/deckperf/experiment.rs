@@ -40,6 +40,8 @@ pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)>
     let (elapsed, mut tally) = perform(link, order)?;
     let copied_here = link.world().stats().bytes_copied - copied_before;
 
+    // Everything has arrived here, so the other rank's last copies are made: now it may count them.
+    link.tell(&[])?;
     let report = link.hear()?;
     let &[copied_there, messages, bytes, mismatches] = &report[..] else {
         return Err(Failure::BadReport(report.len()));
@@ -58,6 +60,7 @@ pub fn follow(link: &Link<'_>) -> Result {
         }
         let copied_before = link.world().stats().bytes_copied;
         let (_, tally) = perform(link, order)?;
+        link.hear()?;
         let copied = link.world().stats().bytes_copied - copied_before;
         link.tell(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
     }
