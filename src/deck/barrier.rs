@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
-use crate::world::{INTERNAL, Shared};
+use crate::shared::{INTERNAL, Shared};
 
 /// One rank's part. Made at the first barrier; making it is collective, too.
 pub(crate) struct Barrier {
@@ -44,7 +44,7 @@ impl Barrier {
                 let deadline = Deadline::after(world.config().setup);
                 let connected = world.connect::<u8>(&to, true, deadline);
                 let channel = connected
-                    .map_err(|error| if world.is_done(node as u32) { ended(node) } else { error })?;
+                    .map_err(|error| if world.ends().is_done(node as u32) { ended(node) } else { error })?;
                 let postbox = Postbox::new(world, &to, channel);
                 postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
                 Ok(postbox)
@@ -56,7 +56,7 @@ impl Barrier {
     pub fn wait(&mut self, world: &Arc<Shared>) -> Result {
         let start = Instant::now();
         // The mailbox reports a loss once, but no later barrier can be complete either.
-        if let Some((node, how)) = world.lost_beyond(&BTreeSet::new()) {
+        if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
             return Err(Error::PeerLost { node: node as usize, how });
         }
         for round in 0..self.next.len() as u32 {
@@ -79,7 +79,7 @@ impl Barrier {
                 Ok(token) => {
                     self.heard.insert(token.tag());
                 }
-                Err(Error::Deadline { .. }) if world.is_done(from as u32) => return Err(ended(from)),
+                Err(Error::Deadline { .. }) if world.ends().is_done(from as u32) => return Err(ended(from)),
                 Err(Error::Deadline { .. }) if start.elapsed() >= limit => {
                     let whom = format!("rank {from} (or one that it waits for)");
                     return Err(Error::Deadline {
@@ -106,9 +106,10 @@ fn ended(node: usize) -> Error {
 #[cold]
 fn left(world: &Shared, error: Error) -> Error {
     match error {
-        Error::MailboxGone { owner: node, .. } => {
-            world.how_lost(node as u32).map_or_else(|| ended(node), |how| Error::PeerLost { node, how })
-        }
+        Error::MailboxGone { owner: node, .. } => world
+            .ends()
+            .how_lost(node as u32)
+            .map_or_else(|| ended(node), |how| Error::PeerLost { node, how }),
         other => other,
     }
 }

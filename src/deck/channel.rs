@@ -18,9 +18,9 @@ use udeck_via::{Block, Cq, Deadline, Error as ViaError, MemHandle, RemoteBuffer,
 
 use crate::error::{Error, Result};
 use crate::protocol::{MAX_INLINE, Protocol};
+use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind};
-use crate::world::Shared;
 
 /// Messages that may wait for the mailbox's answer.
 const MAX_QUEUED: usize = 16;
@@ -408,7 +408,7 @@ impl Channel {
             }
             ViaError::InvalidState { .. } => {
                 let gone = Error::MailboxGone { name, owner: node };
-                self.world.how_lost(self.owner).map_or(gone, |how| Error::PeerLost { node, how })
+                self.world.ends().how_lost(self.owner).map_or(gone, |how| Error::PeerLost { node, how })
             }
             other => Error::via(format!("posting to mailbox {name:?} on rank {node}"), other),
         }

@@ -208,7 +208,8 @@ impl From<BootError> for Error {
         match error {
             BootError::NameTaken { name, owner } => Error::NameTaken { name, owner: owner as usize },
             BootError::NoSuchName { name, existing, waited, .. } => {
-                let existing = existing.into_iter().filter(|name| !crate::world::is_internal(name)).collect();
+                let existing =
+                    existing.into_iter().filter(|name| !crate::shared::is_internal(name)).collect();
                 Error::NoSuchMailbox { name, existing, waited }
             }
             BootError::PeerLost { rank, how, .. } => Error::PeerLost { node: rank as usize, how },

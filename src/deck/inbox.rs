@@ -15,9 +15,9 @@ use udeck_via::{ViAttributes, Window};
 
 use crate::error::{Error, Result};
 use crate::received::{Parcel, Stored};
+use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
-use crate::world::Shared;
 
 /// How long a finished RDMA write may take to leave its gate.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -176,11 +176,11 @@ impl Inbox {
         loop {
             self.report_ends()?;
             let world = &self.world;
-            let (ends, came) = (world.ends_seen(), self.door.came.load(Ordering::Acquire));
+            let (ends, came) = (world.ends().seen(), self.door.came.load(Ordering::Acquire));
             let door = &self.door;
             let entry = self.cq.wait(world.slice(deadline), || {
                 world.help_others();
-                world.ends_seen() != ends || door.came.load(Ordering::Relaxed) != came
+                world.ends().seen() != ends || door.came.load(Ordering::Relaxed) != came
             });
             if let Some(entry) = entry
                 && let Some(parcel) = self.look_at(entry.context)?
@@ -199,7 +199,7 @@ impl Inbox {
 
     /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
     fn report_ends(&mut self) -> Result {
-        if let Some((node, how)) = self.world.lost_beyond(&self.reported) {
+        if let Some((node, how)) = self.world.ends().lost_beyond(&self.reported) {
             self.reported.insert(node);
             return Err(Error::PeerLost { node: node as usize, how });
         }
@@ -258,8 +258,8 @@ impl Inbox {
         let from = lane.from;
         drop(lane);
         match lost {
-            Some(how) if !self.world.is_done(from) && self.reported.insert(from) => {
-                let how = self.world.how_lost(from).unwrap_or(how);
+            Some(how) if !self.world.ends().is_done(from) && self.reported.insert(from) => {
+                let how = self.world.ends().how_lost(from).unwrap_or(how);
                 Err(Error::PeerLost { node: from as usize, how })
             }
             _ => Ok(None),

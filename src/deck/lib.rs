@@ -7,6 +7,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world`, `barrier` | the job as one rank sees it |
+//! | `shared`, `ends` | what its objects have in common; ranks that ended |
 //! | `mailbox`, `inbox` | retrieving: typed surface, and the engine behind it |
 //! | `postbox`, `channel` | posting: typed surface, and the engine behind it |
 //! | `wire` | what the two engines say to each other |
@@ -25,6 +26,7 @@ mod barrier;
 mod buffer;
 mod channel;
 mod config;
+mod ends;
 mod error;
 pub mod exchange;
 mod inbox;
@@ -36,6 +38,7 @@ mod postbox;
 mod progress;
 mod protocol;
 mod received;
+mod shared;
 mod stats;
 mod wire;
 mod world;

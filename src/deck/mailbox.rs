@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::item::Item;
 use crate::received::{Parcel, Received, Stored};
-use crate::world::Shared;
+use crate::shared::Shared;
 
 /// A named mailbox. Its owner retrieves what all its postboxes post.
 ///
@@ -33,7 +33,7 @@ impl<T: Item> Mailbox<T> {
     pub(crate) fn create(world: &Arc<Shared>, name: &str) -> Result<Self> {
         let inbox = Inbox::open(world, name).map_err(|error| world.taken_or(name, error))?;
         world.advertise::<T>(name)?;
-        let waker = world.add_waker(inbox.handle());
+        let waker = world.ends().add_waker(inbox.handle());
         let (world, name) = (world.clone(), name.to_owned());
         Ok(Mailbox { inbox: RefCell::new(inbox), world, name, waker, items: PhantomData })
     }
@@ -157,7 +157,7 @@ fn check_length<T: Item>(parcel: &Parcel) -> Result {
 
 impl<T: Item> Drop for Mailbox<T> {
     fn drop(&mut self) {
-        self.world.remove_waker(self.waker);
+        self.world.ends().remove_waker(self.waker);
         self.world.withdraw(&self.name);
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{PostError, Result};
 use crate::item::Item;
 use crate::progress::Slot;
 use crate::protocol::Protocol;
-use crate::world::Shared;
+use crate::shared::Shared;
 
 /// One end of a connection to a mailbox (DECK's clone of it), for posting.
 ///
