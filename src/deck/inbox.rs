@@ -84,10 +84,10 @@ impl Inbox {
         let door =
             Arc::new(Door { waiting: Mutex::default(), free: Mutex::default(), came: AtomicU32::new(0) });
         let ptag = nic.ptag();
-        let (accept, handle, weak_nic) = (door.clone(), cq.handle(), nic.clone());
+        let (accept, handle, accepting_nic) = (door.clone(), cq.handle(), nic.clone());
         let one_sided = nic.caps().has(udeck_via::Caps::RDMA_WRITE);
         let listener = Listener::with_handler(nic, name.as_bytes(), move |request| {
-            accept.admit(&weak_nic, request, &handle, ptag, one_sided);
+            accept.admit(&accepting_nic, request, &handle, ptag, one_sided);
         })
         .map_err(failed)?;
         Ok(Inbox {
