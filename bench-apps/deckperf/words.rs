@@ -23,7 +23,7 @@ pub fn sum(data: &[u8]) -> u64 {
         .fold(tail, u64::wrapping_add)
 }
 
-/// What [`sum`] gives for `len` bytes that [`write`] wrote with `seed`.
+/// What [`sum`] gives for `len` bytes that [`write()`] wrote with `seed`.
 pub fn expected_sum(len: usize, seed: u64) -> u64 {
     let (words, tail) = (len as u64 / 8, len as u64 % 8);
     let ramp = words * words.saturating_sub(1) / 2;
