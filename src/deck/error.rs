@@ -12,7 +12,9 @@ use crate::protocol::Protocol;
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` prints the same words as `Display`: a program whose `main` returns [`Result`] shows them to its user.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another rank died. Each mailbox says so once per lost rank, and can be used on.
@@ -184,6 +186,12 @@ pub enum Error {
         /// Why not.
         source: Box<udeck_via::Error>,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 fn after(waited: Duration) -> String {
