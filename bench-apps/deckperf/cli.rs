@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
 
-use crate::sizes;
+use crate::{rounds::Pace, sizes, vi};
 
 /// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
 pub const PROTOCOLS: [Protocol; 5] =
@@ -18,9 +18,11 @@ Examples:
   deckperf latency --protocol copy,hand-off --sizes 64K,1M --payload written+read
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
   deckperf --format json > run.json              everything measured, with percentiles
+  deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
   deckperf verify                                no timing: every byte of every message is checked";
 
-/// Latency and bandwidth of µDECK mailboxes between two ranks on this host, which it starts itself.
+/// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
+/// this host, which it starts itself.
 #[derive(Parser, Debug)]
 #[command(name = "deckperf", version, after_help = EXAMPLES)]
 pub struct Cli {
@@ -42,6 +44,9 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct Options {
+    /// What is measured: mailboxes, or the virtual interfaces under them
+    #[arg(long, global = true, value_enum, default_value_t = Layer::Mailbox)]
+    layer: Layer,
     /// How messages travel: copy, eager, rdma-write, hand-off, auto [default: all but auto; verify: all]
     #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = parse_protocol)]
     protocol: Vec<Protocol>,
@@ -76,11 +81,21 @@ struct Options {
     no_pin: bool,
 }
 
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Layer {
+    /// Named mailboxes, by protocol
+    Mailbox,
+    /// Virtual interfaces: send/receive and RDMA write, polling and waiting, work and completion queues
+    Vi,
+}
+
 /// What a run does.
 #[derive(Debug, PartialEq)]
 pub enum Task {
     /// Measure, and print the figures.
     Measure(Plan),
+    /// The same, of the Virtual Interface layer.
+    MeasureVi(vi::Plan),
     /// Check data.
     Verify(Checks),
 }
@@ -108,6 +123,13 @@ pub struct Plan {
     pub pin: bool,
     /// The run without a subcommand: what its closing ratios need is measured too.
     pub overview: bool,
+}
+
+impl Plan {
+    /// How long, and in which portions.
+    pub fn pace(&self) -> Pace {
+        Pace { iterations: self.iterations, time: self.time, window: self.window }
+    }
 }
 
 /// What is verified.
@@ -163,17 +185,47 @@ pub enum Format {
 
 impl Cli {
     /// The task, with every default filled in.
-    pub fn task(self) -> Task {
-        match self.command {
-            Some(Command::Verify) => Task::Verify(self.options.checks()),
-            Some(Command::Latency) => Task::Measure(self.options.plan(vec![Test::Latency], false)),
-            Some(Command::Bandwidth) => Task::Measure(self.options.plan(vec![Test::Bandwidth], false)),
-            None => Task::Measure(self.options.plan(vec![Test::Latency, Test::Bandwidth], true)),
+    ///
+    /// # Errors
+    /// Options that do not go together.
+    pub fn task(self) -> Result<Task, clap::Error> {
+        let Cli { command, options } = self;
+        match (command, options.layer) {
+            (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
+            (Some(Command::Verify), Layer::Vi) => {
+                Err(conflict("`verify` is about mailboxes; --layer vi measures"))
+            }
+            (Some(Command::Latency), _) => options.measurement(vec![Test::Latency], false),
+            (Some(Command::Bandwidth), _) => options.measurement(vec![Test::Bandwidth], false),
+            (None, _) => options.measurement(vec![Test::Latency, Test::Bandwidth], true),
         }
     }
 }
 
+fn conflict(what: &str) -> clap::Error {
+    Cli::command().error(ErrorKind::ArgumentConflict, what)
+}
+
 impl Options {
+    fn measurement(self, tests: Vec<Test>, overview: bool) -> Result<Task, clap::Error> {
+        match self.layer {
+            Layer::Mailbox => Ok(Task::Measure(self.plan(tests, overview))),
+            Layer::Vi => self.vi_plan(tests).map(Task::MeasureVi),
+        }
+    }
+
+    fn vi_plan(self, tests: Vec<Test>) -> Result<vi::Plan, clap::Error> {
+        if !self.protocol.is_empty() {
+            return Err(conflict("--protocol is how mailboxes send; --layer vi measures every transfer"));
+        }
+        if self.payload == PayloadChoice::WrittenRead {
+            return Err(conflict("--layer vi leaves the payload untouched"));
+        }
+        let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
+        let counts = if tests.contains(&Test::Latency) { vi::COUNTS.to_vec() } else { Vec::new() };
+        Ok(vi::Plan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
+    }
+
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
         let offset = isize::from(self.perturb.unwrap_or(0));
         Plan {
@@ -265,22 +317,21 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn task(line: &str) -> Task {
-        Cli::try_parse_from(line.split(' ')).expect(line).task()
+        Cli::try_parse_from(line.split(' ')).expect(line).task().expect(line)
     }
 
     fn error(line: &str) -> String {
-        Cli::try_parse_from(line.split(' ')).expect_err(line).to_string()
+        let error = Cli::try_parse_from(line.split(' ')).and_then(Cli::task).expect_err(line);
+        error.to_string()
     }
 
     fn plan(line: &str) -> Plan {
         match task(line) {
             Task::Measure(plan) => plan,
-            Task::Verify(_) => panic!("{line} measures"),
+            other => panic!("{line} measures mailboxes, not {other:?}"),
         }
     }
 
@@ -335,5 +386,28 @@ mod tests {
         assert!(error("deckperf --window 0").contains("1..=4096"));
         assert!(error("deckperf --time 0").contains("between 0 (excluded) and 3600 seconds"));
         assert!(error("deckperf throughput").contains("unrecognized subcommand"));
+    }
+
+    #[test]
+    fn the_vi_layer_has_a_plan_of_its_own() {
+        let plan = |line: &str| match task(line) {
+            Task::MeasureVi(plan) => plan,
+            other => panic!("{line} measures virtual interfaces, not {other:?}"),
+        };
+        let overview = plan("deckperf --layer vi");
+        assert_eq!(overview.tests, [Test::Latency, Test::Bandwidth]);
+        assert_eq!((&overview.sizes[..], &overview.counts[..]), (&sizes::DEFAULT_SIZES[..], &vi::COUNTS[..]));
+        let bandwidth = plan("deckperf bandwidth --layer vi --sizes 8,1M --window 16 --format json --no-pin");
+        assert_eq!(bandwidth.tests, [Test::Bandwidth]);
+        assert_eq!((bandwidth.sizes, bandwidth.pace.window), (vec![8, 1 << 20], 16));
+        assert!(bandwidth.counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
+    }
+
+    #[test]
+    fn what_the_vi_layer_lacks_is_refused() {
+        assert!(error("deckperf verify --layer vi").contains("`verify` is about mailboxes"));
+        assert!(error("deckperf --layer vi --protocol copy").contains("--protocol is how mailboxes send"));
+        assert!(error("deckperf --layer vi --payload written+read").contains("untouched"));
+        assert!(error("deckperf --layer tcp").contains("mailbox, vi"));
     }
 }

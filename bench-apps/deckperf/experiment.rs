@@ -10,7 +10,7 @@ use crate::{
     link::Link,
     order::{Batch, Order},
     raw::{RawLimits, RawSample},
-    rounds::{Runner, Sample},
+    rounds::{Contender, Runner, Sample},
     verify, words,
 };
 
@@ -23,6 +23,8 @@ pub struct Conductor<'l, 'w> {
 }
 
 impl Runner for Conductor<'_, '_> {
+    type Contender = Contender;
+
     fn post(&mut self, order: Order) -> Result<Sample> {
         let (sample, _) = conduct(self.link, order)?;
         Ok(sample)
@@ -47,7 +49,7 @@ pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)>
         return Err(Failure::BadReport(report.len()));
     };
     tally.add(&verify::Tally { messages, bytes, mismatches });
-    Ok((Sample { elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
+    Ok((Sample { elapsed, lasted: elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
 }
 
 /// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its

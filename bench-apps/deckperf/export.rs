@@ -1,15 +1,17 @@
 //! The report for other programs: CSV and JSON.
 
-use std::fmt::Write;
+use std::{borrow::Cow, fmt::Write};
 
 use serde_json::{Value, json};
 use udeck::Protocol;
 
 use crate::{
     cli::{Payload, Test},
+    machine::Machine,
     report::{Figure, Report},
-    rounds::RawSeries,
+    rounds::{RawSeries, Results},
     stats::median,
+    summary::Finding,
 };
 
 const COLUMNS: &str = "size,protocol,test,unit,untouched_p50,untouched_p99,written_read_p50,written_read_p99,\
@@ -26,11 +28,7 @@ pub fn csv(report: &Report) -> String {
             text += &field(figure.map(|figure| figure.p99));
         }
         text += &field(report.results.copied_per_message(test, protocol, size));
-        let raw = report.results.raw(size);
-        let limit = |of: fn(&RawSeries) -> &Vec<f64>| field(raw.and_then(|raw| median(of(raw))));
-        text += &limit(|raw| &raw.line);
-        text += &limit(|raw| &raw.copy);
-        text += &limit(|raw| &raw.two_copies);
+        text += &raw_fields(report.results.raw(size));
         text.push('\n');
     }
     text
@@ -38,7 +36,6 @@ pub fn csv(report: &Report) -> String {
 
 /// One object: `machine`, `method`, `results`, `raw`, `ratios`; what was not measured is null.
 pub fn json(report: &Report) -> String {
-    let machine = &report.machine;
     let results: Vec<Value> = cells(report)
         .map(|(test, size, protocol)| {
             let of = |payload| figure(report, test, protocol, payload, size).map(figure_json);
@@ -53,8 +50,26 @@ pub fn json(report: &Report) -> String {
             })
         })
         .collect();
-    let raw: Vec<Value> = report
-        .results
+    document(
+        &report.machine,
+        &report.method(),
+        report.plan.window,
+        &report.results,
+        &report.findings,
+        results,
+    )
+}
+
+/// The object around `cells`, which are what the two layers have different.
+pub fn document<C>(
+    machine: &Machine,
+    method: &[Cow<'static, str>],
+    window: u64,
+    results: &Results<C>,
+    findings: &[Finding],
+    cells: Vec<Value>,
+) -> String {
+    let raw: Vec<Value> = results
         .raws
         .iter()
         .map(|raw| {
@@ -66,8 +81,7 @@ pub fn json(report: &Report) -> String {
             })
         })
         .collect();
-    let ratios: Vec<Value> = report
-        .findings
+    let ratios: Vec<Value> = findings
         .iter()
         .map(|finding| {
             let ratio = &finding.ratio;
@@ -91,10 +105,10 @@ pub fn json(report: &Report) -> String {
             "pinning": machine.pinning,
             "transport": machine.transport,
         },
-        "method": report.method(),
-        "window": report.plan.window,
-        "rounds": report.results.rounds,
-        "results": results,
+        "method": method,
+        "window": window,
+        "rounds": results.rounds,
+        "results": cells,
         "raw": raw,
         "ratios": ratios,
     });
@@ -114,7 +128,8 @@ fn figure(report: &Report, test: Test, protocol: Protocol, payload: Payload, siz
     report.results.post(test, protocol, payload, size)?.figure()
 }
 
-fn figure_json(figure: Figure) -> Value {
+/// A figure of a [`document`].
+pub fn figure_json(figure: Figure) -> Value {
     json!({
         "p50": figure.p50,
         "p99": figure.p99,
@@ -123,7 +138,14 @@ fn figure_json(figure: Figure) -> Value {
     })
 }
 
-fn field(value: Option<f64>) -> String {
+/// The last three columns of a row: the limits at its size.
+pub fn raw_fields(raw: Option<&RawSeries>) -> String {
+    let limit = |of: fn(&RawSeries) -> &Vec<f64>| field(raw.and_then(|raw| median(of(raw))));
+    [limit(|raw| &raw.line), limit(|raw| &raw.copy), limit(|raw| &raw.two_copies)].concat()
+}
+
+/// A comma and the value, if there is one.
+pub fn field(value: Option<f64>) -> String {
     value.map_or(",".to_owned(), |value| format!(",{value:.4}"))
 }
 

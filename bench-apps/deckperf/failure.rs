@@ -10,6 +10,22 @@ pub enum Failure {
     /// The library refused or lost something.
     #[error(transparent)]
     Library(#[from] udeck::Error),
+    /// The Virtual Interface layer refused or lost something.
+    #[error("the virtual interfaces: {0}")]
+    Via(#[from] udeck::via::Error),
+    /// A descriptor did not end as it should have.
+    #[error("a receive of {wanted} bytes ended as {status:?}, with {got} bytes")]
+    BadCompletion {
+        /// How it ended.
+        status: udeck::via::Status,
+        /// As posted, in bytes.
+        wanted: usize,
+        /// In bytes.
+        got: usize,
+    },
+    /// Nothing came, and nobody said why.
+    #[error("waited in vain for {0} (DECK_DEADLINE sets how long)")]
+    Overdue(&'static str),
     /// Pinning or a raw measurement failed.
     #[error("{what}: {source}")]
     System {

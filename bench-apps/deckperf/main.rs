@@ -18,11 +18,13 @@ mod stats;
 mod summary;
 mod table;
 mod verify;
+mod vi;
 mod words;
 
 use std::{
     io::{self, Write},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Parser;
@@ -42,7 +44,7 @@ use crate::{
 
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
-    let task = Cli::parse().task();
+    let task = Cli::parse().task().unwrap_or_else(|error| error.exit());
     match deckrun::launch_self(deckrun::Job::new(2)) {
         Ok(Some(outcome)) => outcome.exit_code(),
         Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
@@ -76,16 +78,22 @@ fn be_a_rank(world: World, task: &Task) -> Result {
 /// The outer result is about the work, the inner one about what rank 0 found (rank 1 finds nothing).
 fn play(world: &World, task: &Task) -> Result<Result<String>> {
     let (protocols, pin) = match task {
-        Task::Measure(plan) => (&plan.protocols, plan.pin),
-        Task::Verify(checks) => (&checks.protocols, checks.pin),
+        Task::Measure(plan) => (&plan.protocols[..], plan.pin),
+        Task::MeasureVi(plan) => (&[][..], plan.pin),
+        Task::Verify(checks) => (&checks.protocols[..], checks.pin),
     };
     let link = Link::open(world, protocols)?;
     let places = Places::take(&link, pin)?;
     if !link.leads() {
-        follow(&link)?;
+        match task {
+            Task::MeasureVi(plan) => vi::follow(&link, plan)?,
+            Task::Measure(_) | Task::Verify(_) => follow(&link)?,
+        }
         return Ok(Ok(String::new()));
     }
     let printed = match task {
+        // Its orders are its own, the last one too.
+        Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&link, plan, &places)?)),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
     };
@@ -97,13 +105,23 @@ fn measure(link: &Link<'_>, plan: &Plan, places: &Places) -> Result<String> {
     let largest = plan.sizes.last().copied().unwrap_or(0);
     let mut conductor = Conductor { link, raw: places.raw_limits(largest) };
     let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
-    let results =
-        rounds::measure(plan, &mut conductor, |passed| bar.set_position(passed.as_millis() as u64))?;
+    let results = rounds::measure(plan.pace(), rounds::contenders(plan), &mut conductor, |passed| {
+        bar.set_position(passed.as_millis() as u64);
+    })?;
     bar.finish_and_clear();
     let (nic, window) = (&link.world().nic().attributes().name, link.world().config().copy_window);
     let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
     let machine = Machine::describe(places.describe(), transport);
     Ok(Report::new(machine, plan.clone(), results).render())
+}
+
+fn measure_vi(link: &Link<'_>, plan: &vi::Plan, places: &Places) -> Result<String> {
+    let raw = places.raw_limits(plan.largest());
+    let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
+    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let printed = vi::measure(link, plan, places.describe(), raw, passed)?;
+    bar.finish_and_clear();
+    Ok(printed)
 }
 
 fn verify(link: &Link<'_>, checks: &Checks) -> Result<Result<String>> {
@@ -169,7 +187,7 @@ mod tests {
     fn run(line: &'static str) -> String {
         let (found, printed) = std::sync::mpsc::channel();
         udeck::run_local(2, move |world| {
-            let task = Cli::try_parse_from(line.split(' ')).expect(line).task();
+            let task = Cli::try_parse_from(line.split(' ')).and_then(Cli::task).expect(line);
             let leads = world.rank() == 0;
             let text = play(&world, &task).and_then(|printed| printed).expect(line);
             world.finish()?;
@@ -214,6 +232,39 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("Latency"), "{text}");
+    }
+
+    #[test]
+    fn two_ranks_measure_virtual_interfaces() {
+        let text = run("deckperf --layer vi --no-pin --sizes 0,8,5000 --iterations 2 --time 0.01");
+        for title in [
+            "# Latency (us), send/receive\n# Size        work-queue            cq       cq-wait     cq-asleep",
+            "# Latency (us), RDMA write with immediate data\n",
+            "# Bandwidth (MB/s), send/receive\n# Size        work-queue            cq       cq-wait\n",
+            "# Bandwidth (MB/s), RDMA write with immediate data\n",
+            "# Latency (us) of 8 bytes, send/receive, on one of many VIs\n# VIs         work-queue            cq\n1 ",
+            "\n1000 ",
+        ] {
+            assert!(text.contains(title), "{title:?} is missing in {text}");
+        }
+        let figures = |row: &&str| row.starts_with("5000 ") || row.starts_with("1000 ");
+        for row in text.lines().filter(figures) {
+            // Of the machine's limits, which stand in the last two of seven columns, some hosts have none.
+            assert!(row.split_whitespace().take(5).all(|cell| cell != "-"), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_ranks_stream_between_virtual_interfaces() {
+        let text = run(
+            "deckperf bandwidth --layer vi --no-pin --sizes 4K,100 --window 5 --iterations 2 --time 0.01 \
+             --format csv",
+        );
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 2 * 2 * 3, "{text}");
+        assert!(rows[1].starts_with("100,send,work-queue,1,bandwidth,MB/s,"), "{text}");
+        let figure = |row: &&str| row.split(',').nth(6).is_some_and(|cell| cell.parse::<f64>().is_ok());
+        assert!(rows[1..].iter().all(figure), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
     cli::{Format, Payload, Plan, Test},
     export,
     machine::Machine,
-    rounds::{BATCH, Results, Series},
+    rounds::{BATCH, Contend, Results, Series},
     stats::{median, percentile},
     summary::{Finding, findings},
     table,
@@ -56,33 +56,12 @@ impl Report {
 
     /// How the figures came about, a sentence each.
     pub fn method(&self) -> Vec<Cow<'static, str>> {
-        let length = match self.plan.iterations {
-            Some(fixed) => format!("{fixed} iterations"),
-            None => format!("about {:.1} ms", BATCH.as_secs_f64() * 1e3),
-        };
-        let mut sentences = vec![
-            Cow::from(format!(
-                "interleaved: in each of {} rounds ({:.1} s in all) every contender of a size runs one \
-                 batch of {length}, in rotating order",
-                self.results.rounds,
-                self.results.elapsed.as_secs_f64(),
-            )),
-            Cow::from(
-                "a figure is the median over the batches; 99 % of the batches are at least as good as p99",
-            ),
-        ];
+        let mut sentences = scheduling(self.plan.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
-            sentences.push("latency is half the round trip of a ping-pong".into());
+            sentences.push(LATENCY.into());
         }
         if self.plan.tests.contains(&Test::Bandwidth) {
-            sentences.push(
-                format!(
-                    "bandwidth is a window of {} messages (fewer where they exceed 64 MiB), then one empty \
-                     message back; a MB is 10^6 bytes",
-                    self.plan.window
-                )
-                .into(),
-            );
+            sentences.push(bandwidth(self.plan.window));
         }
         sentences.extend(self.plan.payloads.iter().map(|payload| match payload {
             Payload::Untouched => Cow::from("untouched: neither side looks at the data"),
@@ -90,25 +69,55 @@ impl Report {
                 Cow::from("written+read: the sender writes every word, the receiver sums and checks them all")
             }
         }));
-        sentences.push(self.raw_sentence());
+        sentences.push(raw_limits(&self.results));
         sentences
-    }
-
-    fn raw_sentence(&self) -> Cow<'static, str> {
-        if self.results.raws.iter().all(|raw| raw.line.is_empty()) {
-            return "raw limits: not measured, they need two cores".into();
-        }
-        "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: memcpy = one \
-         copy out of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the other \
-         core read last"
-            .into()
     }
 }
 
-impl Series {
+/// How the rounds went.
+pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> Vec<Cow<'static, str>> {
+    let length = match iterations {
+        Some(fixed) => format!("{fixed} iterations"),
+        None => format!("about {:.1} ms", BATCH.as_secs_f64() * 1e3),
+    };
+    vec![
+        Cow::from(format!(
+            "interleaved: in each of {} rounds ({:.1} s in all) every contender of a size runs one batch of \
+             {length}, in rotating order",
+            results.rounds,
+            results.elapsed.as_secs_f64(),
+        )),
+        Cow::from("a figure is the median over the batches; 99 % of the batches are at least as good as p99"),
+    ]
+}
+
+/// What a latency is.
+pub const LATENCY: &str = "latency is half the round trip of a ping-pong";
+
+/// What a bandwidth is.
+pub fn bandwidth(window: u64) -> Cow<'static, str> {
+    let sentence = format!(
+        "bandwidth is a window of {window} messages (fewer where they exceed 64 MiB), then one empty message \
+         back; a MB is 10^6 bytes"
+    );
+    sentence.into()
+}
+
+/// What stands beside the figures.
+pub fn raw_limits<C: Contend>(results: &Results<C>) -> Cow<'static, str> {
+    if results.raws.iter().all(|raw| raw.line.is_empty()) {
+        return "raw limits: not measured, they need two cores".into();
+    }
+    "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: memcpy = one copy \
+     out of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the other core \
+     read last"
+        .into()
+}
+
+impl<C: Contend> Series<C> {
     /// `None` before the first round.
     pub fn figure(&self) -> Option<Figure> {
-        let tail = match self.contender.test {
+        let tail = match self.contender.test() {
             Test::Latency => 99.0,
             Test::Bandwidth => 1.0,
         };

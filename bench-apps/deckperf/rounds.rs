@@ -17,14 +17,28 @@ use crate::{
 pub struct Sample {
     /// By its timed iterations.
     pub elapsed: Duration,
-    /// By both libraries, warm-up included, in bytes of payload.
+    /// The same and, where a contender rests between its messages, the rests.
+    pub lasted: Duration,
+    /// By both libraries, warm-up included, in bytes of payload; 0 where a layer does not count its copies.
     pub copied: u64,
+}
+
+/// Something that is timed against others.
+pub trait Contend: Copy + PartialEq {
+    /// What the two ranks are told.
+    type Order;
+    /// What it is timed for.
+    fn test(&self) -> Test;
+    /// One batch of messages of `size` bytes.
+    fn order(&self, size: usize, shape: Shape) -> Self::Order;
 }
 
 /// Whatever runs a batch: rank 0, or a test.
 pub trait Runner {
+    /// What it can time.
+    type Contender: Contend;
     /// Runs one batch of messages.
-    fn post(&mut self, order: Order) -> Result<Sample>;
+    fn post(&mut self, order: <Self::Contender as Contend>::Order) -> Result<Sample>;
     /// Measures the machine's own limits for `size`; `None` where it cannot.
     fn raw(&mut self, size: usize) -> Result<Option<RawSample>>;
 }
@@ -41,6 +55,17 @@ const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
 
 const MAX_ITERATIONS: u64 = 1_000_000;
 
+/// How long, and in which portions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Per batch; `None`: calibrated.
+    pub iterations: Option<u64>,
+    /// For the whole run.
+    pub time: Duration,
+    /// Messages under way in the bandwidth test.
+    pub window: u64,
+}
+
 /// The 8-byte message that the overview compares with the raw cache line.
 pub const SMALL: usize = 8;
 
@@ -55,11 +80,29 @@ pub struct Contender {
     pub payload: Payload,
 }
 
+impl Contend for Contender {
+    type Order = Order;
+
+    fn test(&self) -> Test {
+        self.test
+    }
+
+    fn order(&self, size: usize, shape: Shape) -> Order {
+        let &Contender { test, protocol, payload } = self;
+        let Shape { warm_up, iterations, messages: window } = shape;
+        let batch = Batch { protocol, payload, size, warm_up, iterations };
+        match test {
+            Test::Latency => Order::PingPong(batch),
+            Test::Bandwidth => Order::Stream { batch, window },
+        }
+    }
+}
+
 /// A contender's figures at one size.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct Series<C = Contender> {
     /// Whose.
-    pub contender: Contender,
+    pub contender: C,
     /// Bytes per message.
     pub size: usize,
     /// Per batch.
@@ -86,10 +129,10 @@ pub struct RawSeries {
 }
 
 /// Everything that was measured.
-#[derive(Debug, Default)]
-pub struct Results {
+#[derive(Debug)]
+pub struct Results<C = Contender> {
     /// One per contender and size.
-    pub posts: Vec<Series>,
+    pub posts: Vec<Series<C>>,
     /// One per size.
     pub raws: Vec<RawSeries>,
     /// That each of them ran in.
@@ -101,7 +144,23 @@ pub struct Results {
 impl Results {
     /// The figures of one cell.
     pub fn post(&self, test: Test, protocol: Protocol, payload: Payload, size: usize) -> Option<&Series> {
-        let contender = Contender { test, protocol, payload };
+        self.of(Contender { test, protocol, payload }, size)
+    }
+}
+
+impl<C: Contend> Results<C> {
+    /// Nothing yet of `cells`, nor of the machine's limits at `sizes`, among which theirs are.
+    pub fn empty(sizes: &[usize], cells: impl IntoIterator<Item = (C, usize)>) -> Self {
+        Self {
+            posts: cells.into_iter().map(|(contender, size)| Series::empty(contender, size)).collect(),
+            raws: sizes.iter().map(|&size| RawSeries { size, ..RawSeries::default() }).collect(),
+            rounds: 0,
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    /// The figures of one contender.
+    pub fn of(&self, contender: C, size: usize) -> Option<&Series<C>> {
         self.posts.iter().find(|series| series.contender == contender && series.size == size)
     }
 
@@ -111,28 +170,27 @@ impl Results {
     }
 }
 
-/// Runs rounds until `plan.time` is used up; at least five. `progress` hears how much of the time has
-/// passed.
+/// Runs rounds until the time is used up; at least five. `progress` hears how much of it has passed.
 pub fn measure<R: Runner>(
-    plan: &Plan,
+    pace: Pace,
+    mut results: Results<R::Contender>,
     runner: &mut R,
     mut progress: impl FnMut(Duration),
-) -> Result<Results> {
+) -> Result<Results<R::Contender>> {
     let started = Instant::now();
-    let mut results = contenders(plan);
     for series in &mut results.posts {
-        calibrate(plan, runner, series)?;
+        calibrate(pace, runner, series)?;
         progress(started.elapsed());
     }
     loop {
         let round_started = Instant::now();
-        for &size in &plan.sizes {
-            run_size(plan, runner, &mut results, size)?;
+        for index in 0..results.raws.len() {
+            run_size(pace, runner, &mut results, index)?;
             progress(started.elapsed());
         }
         results.rounds += 1;
         let next_would_end = started.elapsed() + round_started.elapsed();
-        if next_would_end > plan.time && results.rounds >= MIN_ROUNDS {
+        if next_would_end > pace.time && results.rounds >= MIN_ROUNDS {
             results.elapsed = started.elapsed();
             return Ok(results);
         }
@@ -140,44 +198,45 @@ pub fn measure<R: Runner>(
 }
 
 /// Empty series for all that the plan asks for.
-fn contenders(plan: &Plan) -> Results {
-    let mut results = Results::default();
+pub fn contenders(plan: &Plan) -> Results {
+    let mut cells = Vec::new();
     for &size in &plan.sizes {
-        results.raws.push(RawSeries { size, ..RawSeries::default() });
         for &test in &plan.tests {
             // A bandwidth of empty messages is 0 by definition.
             if test == Test::Bandwidth && size == 0 {
                 continue;
             }
             for &protocol in &plan.protocols {
-                let of = |&payload| empty_series(Contender { test, protocol, payload }, size);
-                results.posts.extend(plan.payloads.iter().map(of));
+                let of = |&payload| (Contender { test, protocol, payload }, size);
+                cells.extend(plan.payloads.iter().map(of));
             }
         }
     }
     let auto = Contender { test: Test::Latency, protocol: Protocol::Auto, payload: Payload::Untouched };
     if plan.overview && plan.sizes.contains(&SMALL) && !plan.protocols.contains(&Protocol::Auto) {
-        results.posts.push(empty_series(auto, SMALL));
+        cells.push((auto, SMALL));
     }
-    results
+    Results::empty(&plan.sizes, cells)
 }
 
-fn empty_series(contender: Contender, size: usize) -> Series {
-    Series { contender, size, iterations: 1, figures: Vec::new(), copied: 0, messages: 0 }
+impl<C> Series<C> {
+    fn empty(contender: C, size: usize) -> Self {
+        Self { contender, size, iterations: 1, figures: Vec::new(), copied: 0, messages: 0 }
+    }
 }
 
 /// Finds how many iterations fill a batch. The first batch is thrown away: it pays for fresh memory.
-fn calibrate<R: Runner>(plan: &Plan, runner: &mut R, series: &mut Series) -> Result {
-    run(runner, series, shape(plan, series, 1))?;
-    if let Some(fixed) = plan.iterations {
+fn calibrate<R: Runner>(pace: Pace, runner: &mut R, series: &mut Series<R::Contender>) -> Result {
+    run(runner, series, shape(pace, series, 1))?;
+    if let Some(fixed) = pace.iterations {
         series.iterations = fixed;
         return Ok(());
     }
     let mut tried = 1;
     loop {
-        let elapsed = run(runner, series, shape(plan, series, tried))?.elapsed;
+        let lasted = run(runner, series, shape(pace, series, tried))?.lasted;
         // A float cast saturates, so a clock that did not move asks for the maximum.
-        let fitting = (tried as f64 * BATCH.as_secs_f64() / elapsed.as_secs_f64()) as u64;
+        let fitting = (tried as f64 * BATCH.as_secs_f64() / lasted.as_secs_f64()) as u64;
         if fitting <= 2 * tried || tried == MAX_ITERATIONS {
             series.iterations = fitting.clamp(1, MAX_ITERATIONS);
             return Ok(());
@@ -187,10 +246,15 @@ fn calibrate<R: Runner>(plan: &Plan, runner: &mut R, series: &mut Series) -> Res
 }
 
 /// All contenders of one size, within milliseconds of each other.
-fn run_size<R: Runner>(plan: &Plan, runner: &mut R, results: &mut Results, size: usize) -> Result {
-    if let (Some(sample), Some(raw)) =
-        (runner.raw(size)?, results.raws.iter_mut().find(|raw| raw.size == size))
-    {
+fn run_size<R: Runner>(
+    pace: Pace,
+    runner: &mut R,
+    results: &mut Results<R::Contender>,
+    index: usize,
+) -> Result {
+    let raw = &mut results.raws[index];
+    let size = raw.size;
+    if let Some(sample) = runner.raw(size)? {
         raw.line.push(sample.line);
         raw.copy.extend(sample.copies.map(|copies| copies.out));
         raw.two_copies.extend(sample.copies.map(|copies| copies.into_bounce + copies.out));
@@ -199,7 +263,7 @@ fn run_size<R: Runner>(plan: &Plan, runner: &mut R, results: &mut Results, size:
         (0..results.posts.len()).filter(|&index| results.posts[index].size == size).collect();
     for place in rotation(results.rounds, members.len()) {
         let series = &mut results.posts[members[place]];
-        let shape = shape(plan, series, series.iterations);
+        let shape = shape(pace, series, series.iterations);
         let sample = run(runner, series, shape)?;
         record(series, shape, sample);
     }
@@ -216,39 +280,35 @@ fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
 }
 
 /// How a batch is cut.
-#[derive(Clone, Copy)]
-struct Shape {
-    warm_up: u64,
-    iterations: u64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Iterations before the clock starts.
+    pub warm_up: u64,
+    /// Iterations under the clock.
+    pub iterations: u64,
     /// In each iteration.
-    messages: u64,
+    pub messages: u64,
 }
 
-fn shape(plan: &Plan, series: &Series, iterations: u64) -> Shape {
-    match series.contender.test {
+fn shape<C: Contend>(pace: Pace, series: &Series<C>, iterations: u64) -> Shape {
+    match series.contender.test() {
         Test::Latency => Shape { warm_up: (iterations / 10).max(1), iterations, messages: 2 },
         // A window of large messages warms itself up, and costs tens of milliseconds.
         Test::Bandwidth => {
-            let messages = plan.window.min(MAX_BYTES_UNDER_WAY / series.size.max(1) as u64).max(1);
+            let messages = pace.window.min(MAX_BYTES_UNDER_WAY / series.size.max(1) as u64).max(1);
             Shape { warm_up: iterations / 10, iterations, messages }
         }
     }
 }
 
-fn run<R: Runner>(runner: &mut R, series: &Series, shape: Shape) -> Result<Sample> {
-    let Contender { test, protocol, payload } = series.contender;
-    let Shape { warm_up, iterations, messages: window } = shape;
-    let batch = Batch { protocol, payload, size: series.size, warm_up, iterations };
-    runner.post(match test {
-        Test::Latency => Order::PingPong(batch),
-        Test::Bandwidth => Order::Stream { batch, window },
-    })
+fn run<R: Runner>(runner: &mut R, series: &Series<R::Contender>, shape: Shape) -> Result<Sample> {
+    runner.post(series.contender.order(series.size, shape))
 }
 
-fn record(series: &mut Series, shape: Shape, sample: Sample) {
+fn record<C: Contend>(series: &mut Series<C>, shape: Shape, sample: Sample) {
     let seconds = sample.elapsed.as_secs_f64();
     let timed = (shape.messages * shape.iterations) as f64;
-    series.figures.push(match series.contender.test {
+    series.figures.push(match series.contender.test() {
         Test::Latency => seconds * 1e6 / timed,
         Test::Bandwidth => timed * series.size as f64 / seconds / 1e6,
     });
@@ -268,6 +328,8 @@ mod tests {
     }
 
     impl Runner for Steady {
+        type Contender = Contender;
+
         fn post(&mut self, order: Order) -> Result<Sample> {
             self.orders.push(order);
             let (messages, warm_up) = match order {
@@ -275,7 +337,8 @@ mod tests {
                 Order::Stream { batch, window } => (window * batch.iterations, window * batch.warm_up),
                 other => panic!("{other:?} is not timed"),
             };
-            Ok(Sample { elapsed: Duration::from_micros(messages), copied: 16 * (messages + warm_up) })
+            let elapsed = Duration::from_micros(messages);
+            Ok(Sample { elapsed, lasted: elapsed, copied: 16 * (messages + warm_up) })
         }
 
         fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
@@ -299,9 +362,13 @@ mod tests {
         }
     }
 
+    fn measured(plan: &Plan, machine: &mut Steady) -> Results {
+        measure(plan.pace(), contenders(plan), machine, |_| ()).expect("measures")
+    }
+
     #[test]
     fn every_contender_runs_once_in_every_round() {
-        let results = measure(&plan(), &mut Steady::default(), |_| ()).expect("measures");
+        let results = measured(&plan(), &mut Steady::default());
         assert_eq!(results.rounds, MIN_ROUNDS);
         // Two protocols, two payloads: three latencies, two bandwidths (not of size 0), and auto at 8
         // bytes.
@@ -314,7 +381,7 @@ mod tests {
 
     #[test]
     fn figures_are_per_message_and_in_the_units_of_the_test() {
-        let results = measure(&plan(), &mut Steady::default(), |_| ()).expect("measures");
+        let results = measured(&plan(), &mut Steady::default());
         let latency = results.post(Test::Latency, Protocol::Copy, Payload::Untouched, 8).expect("measured");
         assert!((latency.figures[0] - 1.0).abs() < 1e-9);
         assert_eq!(latency.copied, 16 * latency.messages);
@@ -327,7 +394,7 @@ mod tests {
     #[test]
     fn batches_are_calibrated_to_their_length_and_windows_to_the_memory() {
         let mut machine = Steady::default();
-        let results = measure(&plan(), &mut machine, |_| ()).expect("measures");
+        let results = measured(&plan(), &mut machine);
         let latency =
             results.post(Test::Latency, Protocol::HandOff, Payload::Untouched, 8).expect("measured");
         assert_eq!(latency.iterations, 750, "round trips of 2 µs in 1.5 ms");
@@ -343,7 +410,7 @@ mod tests {
     #[test]
     fn fixed_iterations_are_not_calibrated() {
         let plan = Plan { iterations: Some(7), overview: false, ..plan() };
-        let results = measure(&plan, &mut Steady::default(), |_| ()).expect("measures");
+        let results = measured(&plan, &mut Steady::default());
         assert!(results.posts.iter().all(|series| series.iterations == 7));
         assert_eq!(results.posts.len(), 4 * 3 + 4 * 2, "auto was not asked for");
     }

@@ -58,7 +58,7 @@ pub fn findings(plan: &Plan, results: &Results) -> Vec<Finding> {
 }
 
 /// 1 MiB, or the largest that was measured.
-fn telling_size(sizes: &[usize]) -> usize {
+pub fn telling_size(sizes: &[usize]) -> usize {
     match sizes.contains(&(1 << 20)) {
         true => 1 << 20,
         false => sizes.last().copied().unwrap_or(0),

@@ -1,28 +1,31 @@
 //! The report as aligned text, in the manner of the OSU benchmarks: comments start with `#`, a row per
 //! size.
 
-use std::fmt::Write;
+use std::{borrow::Cow, fmt::Write};
 
 use crate::{
     cli::{Payload, Test},
+    machine::Machine,
     report::Report,
+    rounds::RawSeries,
     stats::median,
+    summary::Finding,
 };
 
 /// The head, the tables, and what they show.
 pub fn render(report: &Report) -> String {
-    let mut text = head(report);
+    let mut text = head(&report.machine, &report.method());
     for &test in &report.plan.tests {
         for &payload in &report.plan.payloads {
             text += &figures(report, test, payload);
         }
         text += &copied(report, test);
     }
-    text + &shows(report)
+    text + &shows(&report.findings, &report.results.raws)
 }
 
-fn head(report: &Report) -> String {
-    let machine = &report.machine;
+/// Where and how it was measured.
+pub fn head(machine: &Machine, method: &[Cow<'static, str>]) -> String {
     let mut text = format!(
         "# µDECK {} deckperf, {}\n# Machine: {}, {} cores, {}\n# Build:   {}\n\
          # Ranks:   2, {}; transport: {}\n",
@@ -35,8 +38,8 @@ fn head(report: &Report) -> String {
         machine.pinning,
         machine.transport
     );
-    for sentence in report.method() {
-        text += &wrapped("# Method:  ", "#          ", &sentence);
+    for sentence in method {
+        text += &wrapped("# Method:  ", "#          ", sentence);
     }
     text
 }
@@ -63,10 +66,7 @@ fn wrapped(first: &str, others: &str, sentence: &str) -> String {
 /// A column per protocol; beside the untouched latencies, which the raw limits are limits of, a column
 /// per limit.
 fn figures(report: &Report, test: Test, payload: Payload) -> String {
-    let title = match test {
-        Test::Latency => "Latency (us)",
-        Test::Bandwidth => "Bandwidth (MB/s)",
-    };
+    let title = title(test);
     let mut names = protocol_names(report);
     let raw = test == Test::Latency && payload == Payload::Untouched;
     if raw {
@@ -89,6 +89,14 @@ fn figures(report: &Report, test: Test, payload: Payload) -> String {
         text += &row(&size.to_string(), &cells);
     }
     text
+}
+
+/// Of a table of its figures.
+pub fn title(test: Test) -> &'static str {
+    match test {
+        Test::Latency => "Latency (us)",
+        Test::Bandwidth => "Bandwidth (MB/s)",
+    }
 }
 
 fn copied(report: &Report, test: Test) -> String {
@@ -116,15 +124,16 @@ fn copied(report: &Report, test: Test) -> String {
     text
 }
 
-fn shows(report: &Report) -> String {
-    let Some(rounds) = report.findings.first().map(|finding| finding.ratio.rounds) else {
+/// The ratios, and the cache line that they are compared with.
+pub fn shows(findings: &[Finding], raws: &[RawSeries]) -> String {
+    let Some(rounds) = findings.first().map(|finding| finding.ratio.rounds) else {
         return String::new();
     };
     let mut text = format!(
         "\n# What this shows: latency / latency within a round; median and its 95 % bounds over \
          {rounds} rounds\n"
     );
-    for finding in &report.findings {
+    for finding in findings {
         let ratio = &finding.ratio;
         let _ = writeln!(
             text,
@@ -135,7 +144,7 @@ fn shows(report: &Report) -> String {
             three_digits(ratio.high)
         );
     }
-    let lines: Vec<f64> = report.results.raws.iter().flat_map(|raw| raw.line.iter().copied()).collect();
+    let lines: Vec<f64> = raws.iter().flat_map(|raw| raw.line.iter().copied()).collect();
     if let Some(line) = median(&lines) {
         let _ = writeln!(text, "# raw cache-line hand-over in this run: {:.0} ns one way", line * 1e3);
     }
@@ -150,12 +159,14 @@ fn header(names: &[String]) -> String {
     row("# Size", names)
 }
 
-fn row(first: &str, cells: &[String]) -> String {
+/// A line of a table.
+pub fn row(first: &str, cells: &[String]) -> String {
     let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
     format!("{first:<10}{cells}\n")
 }
 
-fn cell(value: Option<f64>) -> String {
+/// A figure, or that there is none.
+pub fn cell(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
 

@@ -11,8 +11,12 @@ mod examples {
 
     /// Alone and as four ranks the example ends well and says something.
     fn both_ways(name: &str) -> [Ended; 2] {
+        alone_and_as(RANKS, name)
+    }
+
+    fn alone_and_as(ranks: usize, name: &str) -> [Ended; 2] {
         let example = Bin::example(name);
-        [example.alone(), example.ranks(RANKS)].map(|job| {
+        [example.alone(), example.ranks(ranks)].map(|job| {
             let ended = job.run().ok();
             assert!(!ended.stdout.trim().is_empty(), "says nothing: {ended}");
             ended
@@ -38,6 +42,22 @@ mod examples {
     fn pi() {
         for ended in both_ways("pi") {
             ended.line_with("3.14159");
+        }
+    }
+
+    #[test]
+    fn vi_pingpong() {
+        for ended in alone_and_as(2, "vi_pingpong") {
+            ended.line_with("WorkQueue: 1000 round trips of 4112 bytes");
+            ended.line_with("CompletionQueue: 1000 round trips of 4112 bytes");
+        }
+    }
+
+    #[test]
+    fn vi_rdma() {
+        for ended in alone_and_as(2, "vi_rdma") {
+            ended.line_with("8 pieces of 4096 bytes in place");
+            ended.line_with("a stale handle gives: the remote memory is not exposed");
         }
     }
 }
@@ -177,6 +197,16 @@ mod deckperf {
             row.expect("a row")["copied_bytes_per_message"].parse().expect("a number")
         };
         assert_eq!((copied("hand-off"), copied("copy")), (0.0, 2.0 * 65536.0));
+    }
+
+    #[test]
+    fn the_vi_layer_has_a_row_for_each_transfer_look_and_number_of_vis() {
+        let job = Bin::deckperf().alone().args(["latency", "--layer", "vi", "--format", "csv", "--no-pin"]);
+        let ended = job.args(["--sizes", "8,4K", "--time", "1", "--iterations", "5"]).run().ok();
+        let rows = |start: &str| ended.stdout.lines().filter(|line| line.starts_with(start)).count();
+        // Four looks and, at 8 bytes, two ways to find the message among 10, 20, 30, 40, 100 and 1000 VIs.
+        let counts = ["8,send,", "8,rdma-write,", "4096,send,", "4096,rdma-write,"].map(rows);
+        assert_eq!(counts, [4 + 2 * 6, 4, 4, 4], "{ended}");
     }
 
     #[test]

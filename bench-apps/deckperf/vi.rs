@@ -1,0 +1,77 @@
+//! `--layer vi`: what a message costs between two virtual interfaces, under the mailboxes.
+//!
+//! The same rounds, beside the same raw limits; what differs is who takes part: send/receive and RDMA write, and
+//! how the receiver learns of a message.
+
+mod contender;
+mod ends;
+mod experiment;
+mod lane;
+mod order;
+mod report;
+
+use std::time::Duration;
+
+use crate::{
+    cli::{Format, Test},
+    failure::Result,
+    link::Link,
+    machine::Machine,
+    raw::RawLimits,
+    rounds::{self, Pace},
+};
+
+pub use experiment::follow;
+
+use contender::{contenders, ways};
+use ends::Ends;
+use experiment::Conductor;
+use order::Order;
+use report::Report;
+
+/// On so many VIs the overview lets a message come.
+pub const COUNTS: [usize; 7] = [1, 10, 20, 30, 40, 100, 1000];
+
+/// What is measured, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// In the order of the tables.
+    pub tests: Vec<Test>,
+    /// Ascending, in bytes.
+    pub sizes: Vec<usize>,
+    /// How many VIs a message may come on, ascending; latency only.
+    pub counts: Vec<usize>,
+    /// How long, and in which portions.
+    pub pace: Pace,
+    /// How the result is written.
+    pub format: Format,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+}
+
+impl Plan {
+    /// In bytes.
+    pub fn largest(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(0).max(rounds::SMALL)
+    }
+}
+
+/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+pub fn measure(
+    link: &Link<'_>,
+    plan: &Plan,
+    places: String,
+    raw: Option<RawLimits>,
+    progress: impl FnMut(Duration),
+) -> Result<String> {
+    let mut plan = plan.clone();
+    let nic = link.world().nic().attributes();
+    plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
+    let ways = ways(&plan, nic.caps);
+    let ends = Ends::open(link, &ways, plan.largest())?;
+    let mut conductor = Conductor { link, raw, ends };
+    let results = rounds::measure(plan.pace, contenders(&plan, &ways), &mut conductor, progress)?;
+    link.tell(&Order::Stop.encode())?;
+    let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
+    Ok(Report::new(Machine::describe(places, transport), plan, results).render())
+}

@@ -1,0 +1,208 @@
+//! Who takes part: transfers, and ways for the receiver to learn of them.
+
+use udeck::via::Caps;
+
+use super::{
+    Plan,
+    order::{Batch, Order},
+};
+use crate::{
+    cli::Test,
+    rounds::{Contend, Results, SMALL, Shape},
+};
+
+/// How data go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Into the descriptor that the receiver posted.
+    Send,
+    /// Into the receiver's window, with immediate data, which take a descriptor.
+    RdmaWrite,
+}
+
+/// How the receiver learns that something came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It asks each VI in turn.
+    WorkQueue,
+    /// It asks the completion queue, and then the VI that this names.
+    CompletionQueue,
+    /// It waits at the completion queue, which spins for as long as a sleep would cost.
+    Wait,
+    /// It waits, and has fallen asleep before the message is posted.
+    Asleep,
+}
+
+/// In the order of the tables, and by number in an [`Order`].
+pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
+/// In the order of the columns, and by number in an [`Order`].
+pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
+
+/// VIs of its own serve each of these: none inherits another's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// How data go over.
+    pub transfer: Transfer,
+    /// How they are noticed.
+    pub look: Look,
+    /// How many VIs the receiver has; the message comes on one of them.
+    pub vis: usize,
+}
+
+/// One column of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// What is timed.
+    pub test: Test,
+    /// How.
+    pub way: Way,
+}
+
+impl Contend for Contender {
+    type Order = Order;
+
+    fn test(&self) -> Test {
+        self.test
+    }
+
+    fn order(&self, size: usize, shape: Shape) -> Order {
+        let batch = Batch { way: self.way, size, shape };
+        match self.test {
+            Test::Latency => Order::PingPong(batch),
+            Test::Bandwidth => Order::Stream(batch),
+        }
+    }
+}
+
+impl Transfer {
+    /// As in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transfer::Send => "send",
+            Transfer::RdmaWrite => "rdma-write",
+        }
+    }
+}
+
+impl Look {
+    /// As in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Look::WorkQueue => "work-queue",
+            Look::CompletionQueue => "cq",
+            Look::Wait => "cq-wait",
+            Look::Asleep => "cq-asleep",
+        }
+    }
+}
+
+/// The looks that a test has columns for: nobody falls asleep within a window.
+pub fn looks(test: Test) -> &'static [Look] {
+    match test {
+        Test::Latency => &LOOKS,
+        Test::Bandwidth => &LOOKS[..3],
+    }
+}
+
+/// All that the plan needs, each once; both ranks come to the same.
+pub fn ways(plan: &Plan, caps: Caps) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for transfer in TRANSFERS {
+        // Without RDMA (`DECK_TRUST=none`), its columns stay empty.
+        if transfer == Transfer::RdmaWrite && !caps.has(Caps::RDMA_WRITE) {
+            continue;
+        }
+        let latency = plan.tests.contains(&Test::Latency);
+        let looks = looks(if latency { Test::Latency } else { Test::Bandwidth });
+        ways.extend(looks.iter().map(|&look| Way { transfer, look, vis: 1 }));
+    }
+    for (vis, look) in among_many(plan) {
+        ways.push(Way { transfer: Transfer::Send, look, vis });
+    }
+    ways
+}
+
+/// Where one VI is, the row is the first table's; only more need VIs of their own.
+fn among_many(plan: &Plan) -> impl Iterator<Item = (usize, Look)> {
+    let counts = plan.counts.iter().copied().filter(|&vis| vis > 1);
+    counts.flat_map(|vis| [(vis, Look::WorkQueue), (vis, Look::CompletionQueue)])
+}
+
+/// Empty series for all of them.
+pub fn contenders(plan: &Plan, ways: &[Way]) -> Results<Contender> {
+    let mut cells = Vec::new();
+    let mut sizes = plan.sizes.clone();
+    for &test in &plan.tests {
+        for way in ways.iter().filter(|way| way.vis == 1 && looks(test).contains(&way.look)) {
+            // A bandwidth of empty messages is 0 by definition.
+            let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
+            cells.extend(sizes.map(|&size| (Contender { test, way: *way }, size)));
+        }
+    }
+    if !plan.counts.is_empty() {
+        for look in [Look::WorkQueue, Look::CompletionQueue] {
+            let among = |&vis| {
+                let way = Way { transfer: Transfer::Send, look, vis };
+                (Contender { test: Test::Latency, way }, SMALL)
+            };
+            let missing: Vec<_> =
+                plan.counts.iter().map(among).filter(|cell| !cells.contains(cell)).collect();
+            cells.extend(missing);
+        }
+        sizes.push(SMALL);
+        sizes.sort_unstable();
+        sizes.dedup();
+    }
+    Results::empty(&sizes, cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vi::report::plan;
+
+    #[test]
+    fn every_contender_has_its_way_and_every_way_a_contender() {
+        for tests in [vec![Test::Latency, Test::Bandwidth], vec![Test::Latency], vec![Test::Bandwidth]] {
+            let mut plan = plan();
+            if !tests.contains(&Test::Latency) {
+                plan.counts.clear();
+            }
+            plan.tests = tests;
+            let ways = ways(&plan, Caps::RDMA_WRITE);
+            let results = contenders(&plan, &ways);
+            for way in &ways {
+                assert_eq!(ways.iter().filter(|other| *other == way).count(), 1, "{way:?}");
+                assert!(results.posts.iter().any(|series| series.contender.way == *way), "{way:?}");
+            }
+            assert!(results.posts.iter().all(|series| ways.contains(&series.contender.way)));
+        }
+    }
+
+    #[test]
+    fn eight_bytes_are_measured_for_the_many_even_if_no_table_has_them() {
+        let plan = Plan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
+        let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
+        // Two transfers of four looks, and two ways to find the message among 1 and among 10.
+        assert_eq!(results.posts.len(), 2 * 4 + 2 * 2);
+        assert_eq!(results.raws.iter().map(|raw| raw.size).collect::<Vec<_>>(), [SMALL, 4096]);
+        let with_small = Plan { sizes: vec![SMALL, 4096], ..plan };
+        let results = contenders(&with_small, &ways(&with_small, Caps::RDMA_WRITE));
+        assert_eq!(results.posts.len(), 2 * 2 * 4 + 2, "one VI of 8 bytes is the first table's");
+    }
+
+    #[test]
+    fn without_rdma_nothing_is_written() {
+        let ways = ways(&plan(), Caps::default());
+        assert!(ways.iter().all(|way| way.transfer == Transfer::Send) && !ways.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_streamed_to_a_sleeper_and_no_empty_messages() {
+        let plan = plan();
+        let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
+        let streamed = results.posts.iter().filter(|series| series.contender.test == Test::Bandwidth);
+        assert!(streamed.clone().count() > 0);
+        assert!(streamed.clone().all(|series| series.contender.way.look != Look::Asleep && series.size > 0));
+    }
+}

@@ -1,0 +1,174 @@
+//! One rank's ends of all connections, and the memory that its messages lie in.
+
+use std::collections::HashMap;
+
+use udeck::via::{
+    Cq, Deadline, Descriptor, Listener, MemHandle, NetAddress, Nic, Ptag, Region, RemoteBuffer, Segment, Vi,
+    ViAttributes, Window,
+};
+
+use super::{
+    contender::{Transfer, Way},
+    lane::Lane,
+};
+use crate::{
+    failure::{Failure, Result},
+    link::Link,
+};
+
+const DOOR: &[u8] = b"deckperf.vi";
+
+/// Everything that a batch needs.
+pub struct Ends {
+    lanes: Vec<(Way, Lane)>,
+    memory: Memory,
+    /// The peer's window, if there is RDMA.
+    theirs: Option<RemoteBuffer>,
+    /// Kept open; the peer writes here.
+    _mine: Option<Window>,
+}
+
+impl Ends {
+    /// Both ranks call this with the same ways; blocks until all VIs are connected.
+    pub fn open(link: &Link<'_>, ways: &[Way], largest: usize) -> Result<Self> {
+        let nic = link.world().nic();
+        let memory = Memory { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
+        let writes = ways.iter().any(|way| way.transfer == Transfer::RdmaWrite);
+        let mine = writes.then(|| nic.window(largest, memory.ptag)).transpose()?;
+        let mut greeter = Greeter::new(link, mine.as_ref().map(Window::remote))?;
+        let lanes = ways
+            .iter()
+            .map(|&way| {
+                let cq = Cq::new(nic)?;
+                let attributes = |context| ViAttributes {
+                    enable_rdma_write: way.transfer == Transfer::RdmaWrite,
+                    context,
+                    ..ViAttributes::new(memory.ptag)
+                };
+                let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
+                Ok((way, Lane::new(way.look, vis.collect::<Result<_>>()?, cq)))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { lanes, memory, theirs: greeter.theirs, _mine: mine })
+    }
+
+    /// The VIs that serve `way`, the memory, and where an RDMA write of `size` bytes goes.
+    pub fn of(&mut self, way: Way, size: usize) -> Result<(&mut Lane, &mut Memory, Option<RemoteBuffer>)> {
+        let place = match way.transfer {
+            Transfer::Send => None,
+            Transfer::RdmaWrite => self.theirs.map(|theirs| RemoteBuffer { len: size, ..theirs }),
+        };
+        let lane = self.lanes.iter_mut().find(|(known, _)| *known == way);
+        let (_, lane) =
+            lane.ok_or_else(|| Failure::BadOrder(format!("{way:?} is not among those of this run")))?;
+        Ok((lane, &mut self.memory, place))
+    }
+}
+
+/// Makes the connections, one after the other, on both sides in the same order.
+struct Greeter<'l> {
+    nic: &'l Nic,
+    deadline: Deadline,
+    side: Side,
+    mine: Option<RemoteBuffer>,
+    theirs: Option<RemoteBuffer>,
+}
+
+enum Side {
+    Asks(NetAddress),
+    Answers(Listener),
+}
+
+impl<'l> Greeter<'l> {
+    fn new(link: &'l Link<'_>, mine: Option<RemoteBuffer>) -> Result<Self> {
+        let nic = link.world().nic();
+        let side = if link.leads() {
+            let host = link.hear()?.iter().map(|&word| word as u8).collect();
+            Side::Asks(NetAddress { host, discriminator: DOOR.to_vec() })
+        } else {
+            // Listens before it says where.
+            let listener = Listener::new(nic, DOOR)?;
+            let words: Vec<u64> = nic.attributes().address.iter().map(|&byte| u64::from(byte)).collect();
+            link.tell(&words)?;
+            Side::Answers(listener)
+        };
+        let deadline = Deadline::after(link.world().config().setup);
+        Ok(Self { nic, deadline, side, mine, theirs: None })
+    }
+
+    /// The next VI. The place of each side's window travels along.
+    fn connect(&mut self, attributes: ViAttributes, cq: &Cq) -> Result<Vi> {
+        let mut vi = Vi::new(self.nic, attributes)?;
+        let queue = cq.handle();
+        let said = self.mine.map(encode).unwrap_or_default();
+        let heard = match &self.side {
+            Side::Asks(peer) => vi.connect(peer, &queue, &queue, &said, self.deadline)?,
+            Side::Answers(listener) => {
+                let request = listener.wait(self.deadline)?;
+                let heard = request.private_data().to_vec();
+                request.accept(&mut vi, &queue, &queue, &said)?;
+                heard
+            }
+        };
+        self.theirs = decode(&heard);
+        Ok(vi)
+    }
+}
+
+fn encode(window: RemoteBuffer) -> Vec<u8> {
+    [u64::from(window.handle.0), window.len as u64].into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+fn decode(bytes: &[u8]) -> Option<RemoteBuffer> {
+    let (handle, len) = (bytes.first_chunk::<8>()?, bytes.get(8..)?.first_chunk::<8>()?);
+    let handle = MemHandle(u32::try_from(u64::from_le_bytes(*handle)).ok()?);
+    Some(RemoteBuffer { handle, offset: 0, len: usize::try_from(u64::from_le_bytes(*len)).ok()? })
+}
+
+/// Registered memory between two batches: kept, so that no figure pays for fresh pages.
+pub struct Memory {
+    nic: Nic,
+    ptag: Ptag,
+    idle: HashMap<usize, Vec<Region>>,
+    /// That are idle.
+    bytes: usize,
+}
+
+/// More than two windows of the largest messages hold; all is given back where another size would exceed it.
+const MAX_IDLE: usize = 256 << 20;
+
+impl Memory {
+    /// For a message of `size` bytes.
+    pub fn take(&mut self, size: usize) -> Result<Region> {
+        if let Some(region) = self.idle.get_mut(&size).and_then(Vec::pop) {
+            self.bytes -= size;
+            return Ok(region);
+        }
+        if self.bytes + size > MAX_IDLE {
+            self.idle.clear();
+            self.bytes = 0;
+        }
+        Ok(self.nic.region(size, self.ptag)?)
+    }
+
+    /// What a descriptor held.
+    pub fn give_back(&mut self, descriptor: Descriptor) {
+        for region in descriptor.into_segments().into_iter().map(Segment::into_region) {
+            self.bytes += region.len();
+            self.idle.entry(region.len()).or_default().push(region);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_window_survives_the_journey() {
+        let window = RemoteBuffer { handle: MemHandle(0xfedc_ba98), offset: 0, len: 4 << 20 };
+        assert_eq!(decode(&encode(window)), Some(window));
+        assert_eq!(decode(&encode(window)[..15]), None);
+        assert_eq!(decode(&[]), None);
+    }
+}

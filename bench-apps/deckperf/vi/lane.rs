@@ -1,0 +1,144 @@
+//! VIs that share a completion queue, and the moves that are timed on them.
+
+use std::thread;
+
+use udeck::via::{Completion, Cq, Deadline, Descriptor, Error, Queue, Status, Vi};
+
+use super::contender::Look;
+use crate::failure::{Failure, Result};
+
+/// The VIs of one way. Their contexts are their places.
+pub struct Lane {
+    look: Look,
+    vis: Vec<Vi>,
+    cq: Cq,
+    /// The VI that is asked next, where each is asked in turn.
+    next: usize,
+    /// Sends whose memory the peer may still read.
+    under_way: usize,
+}
+
+/// A rank that polls gives its core away after so many looks, about 0.1 ms: the peer may need it.
+const PATIENCE: u32 = 1 << 14;
+
+/// And then once per so many.
+const LOOKS_PER_YIELD: u32 = 64;
+
+impl Lane {
+    /// Connected VIs, with contexts from 0 on, that are attached to `cq`.
+    pub fn new(look: Look, vis: Vec<Vi>, cq: Cq) -> Self {
+        Self { look, vis, cq, next: 0, under_way: 0 }
+    }
+
+    /// How many VIs there are.
+    pub fn len(&self) -> usize {
+        self.vis.len()
+    }
+
+    /// Posts a receive on VI `on`.
+    pub fn post_receive(&mut self, on: usize, descriptor: Descriptor) -> Result {
+        Ok(self.vis[on].post_receive(descriptor).map_err(|(error, _)| error)?)
+    }
+
+    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Sends that are over go to
+    /// `idle`.
+    #[inline]
+    pub fn post_send(
+        &mut self,
+        on: usize,
+        mut descriptor: Descriptor,
+        idle: &mut Vec<Descriptor>,
+        deadline: Deadline,
+    ) -> Result {
+        self.under_way += 1;
+        let posted =
+            poll(deadline, "room to send", || match self.vis[on].post_send(take(&mut descriptor)) {
+                Ok(()) => Some(Ok(())),
+                Err((Error::Full { .. }, back)) => {
+                    descriptor = back;
+                    self.under_way -= collect(&mut self.vis[on], idle);
+                    None
+                }
+                Err((error, _)) => Some(Err(error)),
+            })?;
+        self.under_way -= collect(&mut self.vis[on], idle);
+        Ok(posted?)
+    }
+
+    /// The next message, found as this lane looks. It must be `size` bytes long. Gives its descriptor.
+    #[inline]
+    pub fn receive(&mut self, size: usize, deadline: Deadline) -> Result<Descriptor> {
+        let Self { look, vis, cq, next, .. } = self;
+        let completion = match look {
+            Look::WorkQueue => poll(deadline, "a message", || {
+                let asked = *next;
+                *next = if asked + 1 == vis.len() { 0 } else { asked + 1 };
+                vis[asked].receive_done()
+            })?,
+            Look::CompletionQueue => poll(deadline, "a message", || {
+                let entry = cq.poll().filter(|entry| entry.queue == Queue::Receive)?;
+                vis[entry.context as usize].receive_done()
+            })?,
+            Look::Wait | Look::Asleep => loop {
+                let entry = cq.wait(deadline, || false).ok_or(Failure::Overdue("a message"))?;
+                if entry.queue == Queue::Receive
+                    && let Some(completion) = vis[entry.context as usize].receive_done()
+                {
+                    break completion;
+                }
+            },
+        };
+        checked(completion, size)
+    }
+
+    /// Waits until nobody reads what was sent: its memory goes to `idle`.
+    pub fn settle(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result {
+        let Self { vis, under_way, .. } = self;
+        poll(deadline, "sends to complete", || {
+            *under_way -= vis.iter_mut().map(|vi| collect(vi, idle)).sum::<usize>();
+            (*under_way == 0).then_some(())
+        })
+    }
+}
+
+/// Looks until there is something, without ever sleeping.
+#[inline]
+fn poll<T>(deadline: Deadline, what: &'static str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
+    let mut looks = 0;
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        looks += 1;
+        if looks == PATIENCE {
+            if deadline.passed() {
+                return Err(Failure::Overdue(what));
+            }
+            thread::yield_now();
+            looks -= LOOKS_PER_YIELD;
+        }
+    }
+}
+
+/// Sends of `vi` that are over, to `idle`; how many.
+fn collect(vi: &mut Vi, idle: &mut Vec<Descriptor>) -> usize {
+    let before = idle.len();
+    idle.extend(std::iter::from_fn(|| vi.send_done()).filter_map(|completion| completion.descriptor.ok()));
+    idle.len() - before
+}
+
+fn checked(completion: Completion, size: usize) -> Result<Descriptor> {
+    match completion {
+        Completion { status: Status::Done, length, descriptor: Ok(descriptor), .. } if length == size => {
+            Ok(descriptor)
+        }
+        Completion { status, length, .. } => {
+            Err(Failure::BadCompletion { status, wanted: size, got: length })
+        }
+    }
+}
+
+/// Leaves an empty descriptor behind.
+fn take(descriptor: &mut Descriptor) -> Descriptor {
+    std::mem::replace(descriptor, Descriptor::new(Vec::<udeck::via::Region>::new()))
+}

@@ -1,0 +1,331 @@
+//! What a run shows, in every format.
+
+use std::{borrow::Cow, fmt::Write};
+
+use serde_json::{Value, json};
+
+use super::{
+    Plan,
+    contender::{Contender, Look, TRANSFERS, Transfer, Way, looks},
+};
+use crate::{
+    cli::{Format, Test},
+    export,
+    machine::Machine,
+    report::{LATENCY, bandwidth, raw_limits, scheduling},
+    rounds::{Results, SMALL, Series},
+    sizes,
+    stats::{median, paired_ratio},
+    summary::{Finding, telling_size},
+    table,
+};
+
+/// Everything that is printed.
+pub struct Report {
+    machine: Machine,
+    plan: Plan,
+    results: Results<Contender>,
+    findings: Vec<Finding>,
+}
+
+const COLUMNS: &str = "size,transfer,look,vis,test,unit,p50,p99,raw_line_us,raw_memcpy_us,\
+raw_two_memcpys_us";
+
+impl Report {
+    /// Works out the findings.
+    pub fn new(machine: Machine, plan: Plan, results: Results<Contender>) -> Self {
+        let findings = findings(&plan, &results);
+        Self { machine, plan, results, findings }
+    }
+
+    /// In the format that was asked for, with a line break at the end.
+    pub fn render(&self) -> String {
+        match self.plan.format {
+            Format::Table => self.table(),
+            Format::Csv => self.csv(),
+            Format::Json => self.json(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = table::head(&self.machine, &self.method());
+        for &test in &self.plan.tests {
+            for transfer in TRANSFERS {
+                text += &self.by_size(test, transfer);
+            }
+        }
+        text += &self.by_count();
+        text + &table::shows(&self.findings, &self.results.raws)
+    }
+
+    /// A column per look, and beside latencies one per raw limit.
+    fn by_size(&self, test: Test, transfer: Transfer) -> String {
+        let looks = looks(test);
+        let mut names: Vec<String> = looks.iter().map(|look| look.name().to_owned()).collect();
+        if test == Test::Latency {
+            names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
+        }
+        let what = match transfer {
+            Transfer::Send => "send/receive",
+            Transfer::RdmaWrite => "RDMA write with immediate data",
+        };
+        let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
+        for &size in &self.plan.sizes {
+            let figure = |&look| self.p50(Contender { test, way: Way { transfer, look, vis: 1 } }, size);
+            let mut cells: Vec<String> = looks.iter().map(|look| table::cell(figure(look))).collect();
+            if test == Test::Latency {
+                let raw = self.results.raw(size);
+                cells.push(table::cell(raw.and_then(|raw| median(&raw.copy))));
+                cells.push(table::cell(raw.and_then(|raw| median(&raw.two_copies))));
+            }
+            text += &table::row(&size.to_string(), &cells);
+        }
+        text
+    }
+
+    /// A row per number of VIs.
+    fn by_count(&self) -> String {
+        if self.plan.counts.is_empty() {
+            return String::new();
+        }
+        let looks = [Look::WorkQueue, Look::CompletionQueue];
+        let names = looks.map(|look| look.name().to_owned());
+        let mut text = format!(
+            "\n# Latency (us) of {SMALL} bytes, send/receive, on one of many VIs\n{}",
+            table::row("# VIs", &names)
+        );
+        for &vis in &self.plan.counts {
+            let cells = looks.map(|look| table::cell(self.p50(small(look, vis), SMALL)));
+            text += &table::row(&vis.to_string(), &cells);
+        }
+        text
+    }
+
+    fn p50(&self, contender: Contender, size: usize) -> Option<f64> {
+        Some(self.results.of(contender, size)?.figure()?.p50)
+    }
+
+    /// A header line, then a row per contender and size; what was not measured is empty.
+    fn csv(&self) -> String {
+        let mut text = format!("{COLUMNS}\n");
+        for series in self.rows() {
+            let Contender { test, way } = series.contender;
+            let (transfer, look) = (way.transfer.name(), way.look.name());
+            let _ =
+                write!(text, "{},{transfer},{look},{},{},{}", series.size, way.vis, test.name(), test.unit());
+            let figure = series.figure();
+            text += &export::field(figure.map(|figure| figure.p50));
+            text += &export::field(figure.map(|figure| figure.p99));
+            text += &export::raw_fields(self.results.raw(series.size));
+            text.push('\n');
+        }
+        text
+    }
+
+    fn json(&self) -> String {
+        let cells: Vec<Value> = self
+            .rows()
+            .into_iter()
+            .map(|series| {
+                let Contender { test, way } = series.contender;
+                json!({
+                    "test": test.name(),
+                    "size": series.size,
+                    "transfer": way.transfer.name(),
+                    "look": way.look.name(),
+                    "vis": way.vis,
+                    "unit": test.unit(),
+                    "figure": series.figure().map(export::figure_json),
+                })
+            })
+            .collect();
+        let window = self.plan.pace.window;
+        export::document(&self.machine, &self.method(), window, &self.results, &self.findings, cells)
+    }
+
+    /// Test by test and size by size; among the equal in the order of the columns.
+    fn rows(&self) -> Vec<&Series<Contender>> {
+        let mut rows: Vec<_> = self.results.posts.iter().collect();
+        rows.sort_by_key(|series| (series.contender.test == Test::Bandwidth, series.size));
+        rows
+    }
+
+    /// How the figures came about, a sentence each.
+    fn method(&self) -> Vec<Cow<'static, str>> {
+        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push(LATENCY.into());
+        }
+        if self.plan.tests.contains(&Test::Bandwidth) {
+            sentences.push(bandwidth(self.plan.pace.window));
+        }
+        sentences.extend(
+            [
+                "send/receive goes into posted descriptors, an RDMA write always to the same place of the \
+                 peer's window, and its immediate data take a descriptor; neither side looks at the data",
+                "work-queue: the receiver asks each of its VIs in turn; cq: it polls one completion queue for \
+                 all of them, then asks the VI that this names; cq-wait: it waits there, which spins first",
+            ]
+            .map(Cow::from),
+        );
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push(
+                "cq-asleep: the message is posted when the receiver has fallen asleep; the time until then is \
+                 not counted"
+                    .into(),
+            );
+        }
+        sentences.push(raw_limits(&self.results));
+        sentences
+    }
+}
+
+fn small(look: Look, vis: usize) -> Contender {
+    Contender { test: Test::Latency, way: Way { transfer: Transfer::Send, look, vis } }
+}
+
+/// Every ratio whose two sides were measured.
+fn findings(plan: &Plan, results: &Results<Contender>) -> Vec<Finding> {
+    let latency = |transfer, look, vis, size| {
+        let contender = Contender { test: Test::Latency, way: Way { transfer, look, vis } };
+        results.of(contender, size).map_or(&[][..], |series| &series.figures)
+    };
+    let small = |look, vis| latency(Transfer::Send, look, vis, SMALL);
+    let mut found = Vec::new();
+    let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
+        found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
+    };
+
+    let polled = small(Look::WorkQueue, 1);
+    if let Some(raw) = results.raw(SMALL) {
+        add(format!("send, {SMALL} bytes / raw cache-line hand-over"), polled, &raw.line);
+    }
+    let large = telling_size(&plan.sizes);
+    add(
+        format!("rdma-write / send, {}", sizes::show(large)),
+        latency(Transfer::RdmaWrite, Look::WorkQueue, 1, large),
+        latency(Transfer::Send, Look::WorkQueue, 1, large),
+    );
+    for look in [Look::CompletionQueue, Look::Wait, Look::Asleep] {
+        add(format!("{} / work-queue, {SMALL} bytes", look.name()), small(look, 1), polled);
+    }
+    for &vis in plan.counts.iter().filter(|&&vis| vis > 1) {
+        let (many, one) = (small(Look::WorkQueue, vis), small(Look::CompletionQueue, vis));
+        add(format!("cq / work-queue, {SMALL} bytes, {vis} VIs"), one, many);
+    }
+    found
+}
+
+/// A small plan for the tests.
+#[cfg(test)]
+pub fn plan() -> Plan {
+    use crate::rounds::Pace;
+    Plan {
+        tests: vec![Test::Latency, Test::Bandwidth],
+        sizes: vec![0, 8],
+        counts: vec![1, 10],
+        pace: Pace { iterations: None, time: std::time::Duration::from_secs(2), window: 64 },
+        format: Format::Table,
+        pin: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use udeck::via::Caps;
+
+    use super::*;
+    use crate::vi::contender::{contenders, ways};
+
+    /// Every figure is different, so that each is recognised in its place.
+    fn sample(format: Format) -> Report {
+        let plan = Plan { format, ..plan() };
+        let mut results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
+        for (number, series) in results.posts.iter_mut().enumerate() {
+            series.figures = vec![number as f64 + 1.0; 3];
+        }
+        for raw in &mut results.raws {
+            raw.line = vec![0.125; 3];
+        }
+        (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
+        let machine = Machine {
+            version: "1.2.3",
+            date: "2026-01-02 03:04 UTC".to_owned(),
+            cpu: "Some CPU".to_owned(),
+            cores: 2,
+            kernel: "Linux 6.1".to_owned(),
+            build: "rustc 1.95.0, optimised".to_owned(),
+            pinning: "pinned to cores 0 and 1".to_owned(),
+            transport: "shm0".to_owned(),
+        };
+        Report::new(machine, plan, results)
+    }
+
+    #[test]
+    fn the_tables_read_like_this() {
+        let text = sample(Format::Table).render();
+        let tables = &text[text.find("\n\n").expect("a head")..];
+        let expected = "
+
+# Latency (us), send/receive
+# Size        work-queue            cq       cq-wait     cq-asleep        memcpy     2 memcpys
+0                   1.00          3.00          5.00          7.00             -             -
+8                   2.00          4.00          6.00          8.00             -             -
+
+# Latency (us), RDMA write with immediate data
+# Size        work-queue            cq       cq-wait     cq-asleep        memcpy     2 memcpys
+0                   9.00         11.00         13.00         15.00             -             -
+8                  10.00         12.00         14.00         16.00             -             -
+
+# Bandwidth (MB/s), send/receive
+# Size        work-queue            cq       cq-wait
+0                      -             -             -
+8                  17.00         18.00         19.00
+
+# Bandwidth (MB/s), RDMA write with immediate data
+# Size        work-queue            cq       cq-wait
+0                      -             -             -
+8                  20.00         21.00         22.00
+
+# Latency (us) of 8 bytes, send/receive, on one of many VIs
+# VIs         work-queue            cq
+1                   2.00          4.00
+10                 23.00         24.00
+
+# What this shows: latency / latency within a round; median and its 95 % bounds over 3 rounds
+# send, 8 bytes / raw cache-line hand-over          16.0   (16.0 to 16.0)
+# rdma-write / send, 8                              5.00   (5.00 to 5.00)
+# cq / work-queue, 8 bytes                          2.00   (2.00 to 2.00)
+# cq-wait / work-queue, 8 bytes                     3.00   (3.00 to 3.00)
+# cq-asleep / work-queue, 8 bytes                   4.00   (4.00 to 4.00)
+# cq / work-queue, 8 bytes, 10 VIs                  1.04   (1.04 to 1.04)
+# raw cache-line hand-over in this run: 125 ns one way
+";
+        assert_eq!(tables, expected);
+    }
+
+    #[test]
+    fn csv_is_a_header_and_a_row_per_contender_and_size() {
+        let text = sample(Format::Csv).render();
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 24, "{text}");
+        assert_eq!(rows[0], COLUMNS);
+        assert_eq!(rows[1], "0,send,work-queue,1,latency,us,1.0000,1.0000,0.1250,,");
+        assert!(text.contains("\n8,send,cq,10,latency,us,24.0000,24.0000,0.1250,,\n"), "{text}");
+        assert_eq!(rows[24], "8,rdma-write,cq-wait,1,bandwidth,MB/s,22.0000,22.0000,0.1250,,");
+        let columns = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| columns(row) == columns(COLUMNS)));
+    }
+
+    #[test]
+    fn json_holds_the_machine_and_every_figure() {
+        let value: Value = serde_json::from_str(&sample(Format::Json).render()).expect("valid JSON");
+        assert_eq!(value["machine"]["cpu"], "Some CPU");
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(24));
+        assert_eq!(value["results"][0]["look"], "work-queue");
+        assert_eq!(value["results"][0]["figure"]["p50"], 1.0);
+        assert_eq!(value["ratios"].as_array().map(Vec::len), Some(6));
+    }
+}
