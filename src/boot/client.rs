@@ -84,7 +84,8 @@ impl Client {
     pub fn from_env() -> Result<Option<Client>, BootError> {
         let Some(value) = std::env::var_os(ENV_BOOT_FD) else { return Ok(None) };
         let value = value.to_string_lossy().into_owned();
-        let stream = udeck_sys::inherited_stream(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
+        let stream =
+            udeck_sys::inherited_stream(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
         Client::new(stream).map(Some)
     }
 
