@@ -1,4 +1,4 @@
-//! Memory that a peer may write by itself, and how its owner takes it back.
+//! Memory that a peer may write or read by itself, and how its owner takes it back.
 //!
 //! The owner publishes [`Entry`]s; a writer announces itself at its [`Gate`], looks the entry up, copies, and
 //! leaves. To withdraw, the owner clears the entry and waits until no writer is inside that came before.
@@ -23,6 +23,7 @@ pub struct Entry {
     tag: AtomicU32,
     offset: AtomicU64,
     len: AtomicU64,
+    rights: AtomicU32,
 }
 
 // SAFETY: atomics only.
@@ -45,6 +46,8 @@ pub struct Exposed {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
+    /// What peers may do there: bits whose meaning is the caller's.
+    pub rights: u32,
 }
 
 impl Entry {
@@ -53,6 +56,7 @@ impl Entry {
         self.tag.store(exposed.tag, Ordering::Relaxed);
         self.offset.store(exposed.offset, Ordering::Relaxed);
         self.len.store(exposed.len, Ordering::Relaxed);
+        self.rights.store(exposed.rights, Ordering::Relaxed);
         self.handle.store(handle, Ordering::Release);
     }
 
@@ -69,6 +73,7 @@ impl Entry {
             tag: self.tag.load(Ordering::Relaxed),
             offset: self.offset.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
+            rights: self.rights.load(Ordering::Relaxed),
         })
     }
 }
@@ -107,9 +112,9 @@ mod tests {
     #[test]
     fn a_writer_inside_is_seen_until_it_leaves() {
         let (entry, gate) = (Entry::default(), Gate::default());
-        entry.expose(7, Exposed { tag: 1, offset: 64, len: 128 });
+        entry.expose(7, Exposed { tag: 1, offset: 64, len: 128, rights: 2 });
         gate.enter();
-        assert_eq!(entry.look_up(7), Some(Exposed { tag: 1, offset: 64, len: 128 }));
+        assert_eq!(entry.look_up(7), Some(Exposed { tag: 1, offset: 64, len: 128, rights: 2 }));
         assert_eq!(entry.look_up(8), None);
         entry.withdraw();
         let seen = gate.position();
@@ -144,7 +149,7 @@ mod loom_models {
         loom::model(|| {
             let shop =
                 Arc::new(Shop { entry: Entry::default(), gate: Gate::default(), memory: UnsafeCell::new(0) });
-            shop.entry.expose(7, Exposed { tag: 1, offset: 0, len: 4 });
+            shop.entry.expose(7, Exposed { tag: 1, offset: 0, len: 4, rights: 1 });
             let writer = {
                 let shop = shop.clone();
                 thread::spawn(move || {

@@ -159,6 +159,8 @@ pub struct ViAttributes {
     pub ptag: Ptag,
     /// Whether the peer may RDMA-write into windows of this VI's tag.
     pub enable_rdma_write: bool,
+    /// Whether the peer may RDMA-read windows of this VI's tag.
+    pub enable_rdma_read: bool,
     /// Named by completion-queue entries; the program's own.
     pub context: u64,
 }
@@ -171,6 +173,7 @@ impl ViAttributes {
             receive: Receive::Posted,
             ptag,
             enable_rdma_write: false,
+            enable_rdma_read: false,
             context: 0,
         }
     }

@@ -160,6 +160,7 @@ impl Vi {
         Ok(Hello {
             reliability: attributes.reliability,
             writable_ptag: attributes.enable_rdma_write.then_some(attributes.ptag),
+            readable_ptag: attributes.enable_rdma_read.then_some(attributes.ptag),
             private_data: private_data.to_vec(),
         })
     }

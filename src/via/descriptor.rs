@@ -59,18 +59,32 @@ impl From<Region> for Segment {
 pub struct Descriptor {
     segments: Vec<Segment>,
     immediate: Option<u32>,
-    remote: Option<RemoteBuffer>,
+    operation: Operation,
+}
+
+/// What a descriptor on the send queue asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    Send,
+    Write(RemoteBuffer),
+    Read(RemoteBuffer),
 }
 
 impl Descriptor {
     /// A send, or a receive: which one, the queue decides that it is posted to.
     pub fn new(segments: impl IntoIterator<Item = impl Into<Segment>>) -> Self {
-        Descriptor { segments: segments.into_iter().map(Into::into).collect(), immediate: None, remote: None }
+        let segments = segments.into_iter().map(Into::into).collect();
+        Descriptor { segments, immediate: None, operation: Operation::Send }
     }
 
     /// An RDMA write to `remote`.
     pub fn rdma_write(segments: impl IntoIterator<Item = impl Into<Segment>>, remote: RemoteBuffer) -> Self {
-        Descriptor { remote: Some(remote), ..Descriptor::new(segments) }
+        Descriptor { operation: Operation::Write(remote), ..Descriptor::new(segments) }
+    }
+
+    /// An RDMA read of `remote`, as many bytes as the segments have. It carries no immediate data.
+    pub fn rdma_read(segments: impl IntoIterator<Item = impl Into<Segment>>, remote: RemoteBuffer) -> Self {
+        Descriptor { operation: Operation::Read(remote), ..Descriptor::new(segments) }
     }
 
     /// With immediate data for the receiver's descriptor.
@@ -104,8 +118,8 @@ impl Descriptor {
         self.immediate
     }
 
-    pub(crate) fn remote(&self) -> Option<RemoteBuffer> {
-        self.remote
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
     }
 
     pub(crate) fn check_tags(&self, ptag: Ptag) -> Result {
@@ -140,6 +154,25 @@ impl Descriptor {
 }
 
 /// How a descriptor ended (VIA: the status bits of the control segment).
+///
+/// What can be known when a descriptor is posted, `post_send` and `post_receive` say at once, and the descriptor comes
+/// back untouched; the queues and the connection go on. Everything else is a status, and all but [`Status::Done`]
+/// break a reliable connection: the VI goes to the Error state, and what is posted behind is flushed in order.
+///
+/// | VIA's bit | when posted | as a completion |
+/// |---|---|---|
+/// | `DONE` | | [`Status::Done`] |
+/// | `FORMAT_ERROR` | [`Error::InvalidParameter`]: too many segments, immediate data on a read | never: it was checked |
+/// | `PROTECTION_ERROR` | [`Error::InvalidPtag`]; [`Error::InvalidParameter`] for raw memory of others | never: regions cannot be taken back while posted |
+/// | `LENGTH_ERROR` | [`Error::InvalidParameter`]: longer than `max_transfer` | [`Status::LengthError`] of a receive |
+/// | `PARTIAL_ERROR` | | never: a transfer that broke off is a [`Status::TransportError`], its length 0 |
+/// | `DESC_FLUSHED_ERROR` | | [`Status::Flushed`] |
+/// | `TRANSPORT_ERROR` | [`Error::Lost`] once it is known | [`Status::TransportError`] of the oldest send under way |
+/// | `RDMA_PROT_ERROR` | [`Error::RdmaProtection`], where the sender can look (shared memory) | [`Status::RdmaProtectionError`], where only the target can |
+/// | `REMOTE_DESC_ERROR` | | [`Status::RemoteDescriptorError`] of a send, on reliable reception |
+///
+/// On reliable delivery a send is done when its data have left, so its sender learns of a missing descriptor from the
+/// connection ([`Error::Lost`]); on unreliable delivery it never does, and a [`Status::LengthError`] breaks nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {

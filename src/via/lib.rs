@@ -9,6 +9,7 @@
 //! | [`Vi`] \[EP\] | a send queue and a receive queue, FIFO, with VIA's states |
 //! | [`Cq`] \[EVD\] | tells which of many work queues has news; poll, or wait with a deadline |
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
+//! | [`Vi::peer_request`] | peer-to-peer connection |
 //!
 //! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
 //! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
@@ -28,6 +29,7 @@ mod descriptor;
 mod error;
 pub mod mem;
 mod nic;
+mod peer;
 pub mod transport;
 mod vi;
 
@@ -36,7 +38,7 @@ pub use connect::{Listener, Request};
 pub use cq::{Cq, CqEntry, CqHandle};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
-pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Settled, Window};
+pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Rights, Settled, Window};
 pub use nic::Nic;
 pub use transport::{Arrival, Queue};
 pub use udeck_sys::Deadline;

@@ -5,7 +5,7 @@
 //!
 //! * [`Block`], [`Region`]: outbox memory that we own: plain slices.
 //! * [`Lent`]: a peer's outbox memory that it handed over: a read-only slice until dropped.
-//! * [`Window`]: landing memory that peers may be writing: copies in and out only, no slice.
+//! * [`Window`]: landing memory that peers may be writing or reading: copies in and out only, no slice.
 //! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
 
 pub(crate) mod arena;
@@ -26,6 +26,24 @@ pub struct Ptag(pub u32);
 /// Names an exposed [`Window`] to peers; not guessable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemHandle(pub u32);
+
+/// What peers may do with a window by RDMA (VIA: `EnableRdmaWrite` and `EnableRdmaRead` of the memory).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// Write it.
+    pub write: bool,
+    /// Read it.
+    pub read: bool,
+}
+
+impl Rights {
+    /// To write only.
+    pub const WRITE: Rights = Rights { write: true, read: false };
+    /// To read only.
+    pub const READ: Rights = Rights { write: false, read: true };
+    /// Both.
+    pub const BOTH: Rights = Rights { write: true, read: true };
+}
 
 /// A place in a peer's window, for RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
-use crate::mem::{Ptag, Region, Window};
+use crate::mem::{Ptag, Region, Rights, Window};
 use crate::transport::Device;
 
 /// An opened transport device. A cheap handle: clones are the same NIC, which closes with its last object.
@@ -49,8 +49,21 @@ impl Nic {
     /// # Errors
     /// [`Error::Unsupported`] without RDMA, [`Error::NoMemory`], [`Error::Full`].
     pub fn window(&self, len: usize, ptag: Ptag) -> Result<Window> {
-        self.require("a window", Caps::RDMA_WRITE)?;
-        Window::new(self.device.clone(), len, ptag)
+        self.window_for(len, ptag, Rights::WRITE)
+    }
+
+    /// As [`Nic::window`], with the rights that peers shall have.
+    ///
+    /// # Errors
+    /// As [`Nic::window`].
+    pub fn window_for(&self, len: usize, ptag: Ptag, rights: Rights) -> Result<Window> {
+        if rights.write {
+            self.require("a window", Caps::RDMA_WRITE)?;
+        }
+        if rights.read {
+            self.require("a readable window", Caps::RDMA_READ)?;
+        }
+        Window::new(self.device.clone(), len, ptag, rights)
     }
 
     pub(crate) fn require(&self, what: &'static str, needed: Caps) -> Result {

@@ -12,9 +12,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attributes::{NetAddress, NicAttributes, Reliability};
-use crate::error::Result;
-use crate::mem::{Arena, Block, Lent, MemHandle, Ptag, RemoteBuffer};
+use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
+use crate::error::{Error, Result};
+use crate::mem::{Arena, Block, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_sys::Deadline;
 
 /// An opened NIC.
@@ -30,6 +30,17 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// [`crate::Error::Full`] when the table of windows is full.
     fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle>;
+    /// As [`Device::expose`], with other rights than to write.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] where there is no RDMA read; [`crate::Error::Full`].
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        if rights == Rights::WRITE {
+            return self.expose(offset, len, ptag);
+        }
+        let have = self.attributes().caps;
+        Err(Error::Unsupported { what: "a readable window", needed: Caps::RDMA_READ, have })
+    }
     /// Takes [`Device::expose`] back, and waits until no peer is in the middle of a write. New writes fail from
     /// the moment of the call.
     ///
@@ -83,6 +94,8 @@ pub struct Hello {
     pub reliability: Reliability,
     /// The VI's protection tag, if the peer may write into windows of that tag.
     pub writable_ptag: Option<Ptag>,
+    /// The VI's protection tag, if the peer may read windows of that tag.
+    pub readable_ptag: Option<Ptag>,
     /// The programs' own.
     pub private_data: Vec<u8>,
 }
@@ -266,6 +279,17 @@ pub trait Port: Send + Debug {
         immediate: Option<u32>,
     ) -> Result<(), Refused>;
 
+    /// Copies `len` bytes of the peer's window to `segments` (offset and length in the outbox arena; the caller owns
+    /// them, and nobody else reads them), one after another, where `len` is what the segments hold. Done when it
+    /// returns.
+    ///
+    /// # Errors
+    /// Why not.
+    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+        let _ = (segments, from);
+        Err(Refused::Unsupported)
+    }
+
     /// Takes the next arrival. The end of a connection is reported after everything that came before it.
     ///
     /// # Errors
@@ -275,6 +299,36 @@ pub trait Port: Send + Debug {
     /// The next end of a [`Held::Caller`]. Also after [`Port::leave`]. Buffers that the port
     /// holds itself are given back to their arena by the way.
     fn returned(&mut self) -> Option<Returned>;
+
+    /// As [`Port::returned`], and says what became of the message. A port that offers reliable reception tells all
+    /// [`Fate`]s; others need not.
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        let Returned { number, lost } = self.returned()?;
+        Some((number, if lost { Fate::Lost } else { Fate::Arrived }))
+    }
+
+    /// The receipt for the arrival that [`Port::receive`] gave last, if its sender waits for one and the arrival is
+    /// not [`Body::Lent`] (which is its own receipt). Dropped, it says that the message is in place;
+    /// [`Lent::refuse`] says that it found none.
+    fn receipt(&mut self) -> Option<Lent> {
+        None
+    }
+
+    /// As [`Port::rdma_write`] for reliable reception: `held` ends when the data are in place at the receiver, and
+    /// the receive descriptor too that the immediate data took. `Some`: they are already, and `held` is no more.
+    ///
+    /// # Errors
+    /// Why not.
+    fn rdma_write_acknowledged(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let _ = (segments, to, immediate);
+        Err((Refused::Unsupported, held))
+    }
 
     /// Keeps `owner` in the place of the caller, who no longer wants to be told of `number`, until the receiver is
     /// done with the buffer.
@@ -323,4 +377,19 @@ pub struct Returned {
     pub number: u64,
     /// Not returned by the receiver: the connection was lost.
     pub lost: bool,
+}
+
+/// What became of a message whose buffer is the caller's again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The receiver has it. (Below reliable reception: nobody reads the buffer any more, that is all.)
+    Arrived,
+    /// The receiver had no descriptor posted for it, or one too short.
+    Refused,
+    /// The receiver does not allow RDMA to that place (where only the receiver can tell).
+    Protection,
+    /// The receiver closed the connection before it took the message.
+    Unread,
+    /// The connection was lost.
+    Lost,
 }

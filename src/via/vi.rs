@@ -1,17 +1,21 @@
 //! Virtual interfaces.
 
+mod queues;
+mod sends;
+
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Instant;
 
 use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::CqHandle;
-use crate::descriptor::{Completion, Descriptor, RawId, ReceiveInto, Status};
+use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Block, RemoteBuffer};
 use crate::nic::Nic;
-use crate::transport::{Arrival, Body, Held, Owner, Port, Queues, Refused};
-use udeck_sys::{Deadline, Pause, Spinner};
+use crate::peer::Peering;
+use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
+use sends::{PostedSend, Sends};
+use udeck_sys::Deadline;
 
 /// VIA's states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +38,11 @@ pub struct Vi {
     attributes: ViAttributes,
     state: State,
     port: Option<Box<dyn Port>>,
+    /// A peer request that is under way.
+    peering: Option<Peering>,
     /// Ports of ended connections, over which a peer still reads what was sent.
     leaving: Vec<Box<dyn Port>>,
-    /// Posted sends that are not reported yet, oldest first.
-    sends: VecDeque<PostedSend>,
+    sends: Sends,
     next_send: u64,
     /// Posted receives, oldest first.
     receives: VecDeque<ReceiveInto>,
@@ -45,33 +50,21 @@ pub struct Vi {
     received: VecDeque<Completion>,
 }
 
-struct PostedSend {
-    number: u64,
-    /// `None` while the receiver may read its memory.
-    status: Option<Status>,
-    /// How it ends when the receiver is done.
-    ends_as: Status,
-    length: usize,
-    owner: std::result::Result<Descriptor, RawId>,
-}
-
 impl Vi {
     /// An idle VI.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when the NIC lacks the reliability level, RDMA write or lent receives.
+    /// [`Error::Unsupported`] when the NIC lacks the reliability level, RDMA write or RDMA read.
     pub fn new(nic: &Nic, attributes: ViAttributes) -> Result<Self> {
-        nic.require("this reliability level", attributes.reliability.cap())?;
-        if attributes.enable_rdma_write {
-            nic.require("RDMA into this VI's windows", Caps::RDMA_WRITE)?;
-        }
+        check_attributes(nic, &attributes)?;
         Ok(Vi {
             nic: nic.clone(),
             attributes,
             state: State::Idle,
             port: None,
+            peering: None,
             leaving: Vec::new(),
-            sends: VecDeque::new(),
+            sends: Sends::default(),
             next_send: 0,
             receives: VecDeque::new(),
             received: VecDeque::new(),
@@ -86,6 +79,22 @@ impl Vi {
     /// Its settings.
     pub fn attributes(&self) -> &ViAttributes {
         &self.attributes
+    }
+
+    /// Changes its settings, while it is idle and has nothing posted or unreported: what is posted was checked against
+    /// the old ones.
+    ///
+    /// # Errors
+    /// The settings stay: [`Error::InvalidState`] unless idle, [`Error::InvalidParameter`] while something is posted,
+    /// and as [`Vi::new`].
+    pub fn set_attributes(&mut self, attributes: ViAttributes) -> Result {
+        self.require_idle("set_attributes")?;
+        check_attributes(&self.nic, &attributes)?;
+        if self.sends.len() + self.receives.len() + self.received.len() > 0 {
+            return Err(Error::InvalidParameter("a VI with descriptors on it keeps its settings".into()));
+        }
+        self.attributes = attributes;
+        Ok(())
     }
 
     /// Its state.
@@ -138,282 +147,31 @@ impl Vi {
 
     pub(crate) fn connected(&mut self, port: Box<dyn Port>) {
         self.port = Some(port);
+        self.peering = None;
         self.state = State::Connected;
     }
 
-    /// Ends the connection: what was sent still arrives, what is posted here is flushed. Leads to idle, also from
+    pub(crate) fn pending(&mut self, peering: Peering) {
+        self.peering = Some(peering);
+        self.state = State::ConnectPending;
+    }
+
+    pub(crate) fn peering(&self, what: &'static str) -> Result<&Peering> {
+        self.peering.as_ref().ok_or_else(|| not_connected(what, self.state))
+    }
+
+    /// Ends the connection, or withdraws a peer request: what was sent still arrives, what is posted here is flushed. Leads to idle, also from
     /// the Error state. Sends whose memory the peer is still reading are reported when it is done.
     pub fn disconnect(&mut self) {
+        self.peering = None;
         self.flush_queues(Status::Flushed);
         if let Some(mut port) = self.port.take() {
             port.leave();
-            if self.sends.iter().any(|send| send.status.is_none()) {
+            if !self.sends.all_over() {
                 self.leaving.push(port);
             }
         }
         self.state = State::Idle;
-    }
-
-    // ---- VIA's work queues ----
-
-    /// Posts a send or an RDMA write. Takes the descriptor's memory until [`Vi::send_done`] reports it.
-    ///
-    /// # Errors
-    /// The descriptor comes back with [`Error::InvalidState`] unless connected, [`Error::InvalidPtag`],
-    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is, or
-    /// [`Error::RdmaProtection`].
-    #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
-    pub fn post_send(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
-        let located: Vec<_> = descriptor.segments().iter().map(|s| s.located()).collect();
-        let checked = self.require_connected("post_send");
-        let checked = checked.and_then(|()| descriptor.check_tags(self.attributes.ptag));
-        let checked = checked.and_then(|()| match descriptor.remote() {
-            None => self.send_located(
-                &located,
-                descriptor.immediate_data(),
-                descriptor.segments().iter().map(|s| s.bytes()),
-            ),
-            Some(remote) => {
-                self.write_located(&located, remote, descriptor.immediate_data()).map(|()| Some(Status::Done))
-            }
-        });
-        match checked {
-            Ok(status) => {
-                let length = descriptor.len();
-                self.push_send(status, length, Ok(descriptor));
-                Ok(())
-            }
-            Err(error) => Err((error, descriptor)),
-        }
-    }
-
-    pub(crate) fn post_located(
-        &mut self,
-        located: &[(u64, usize)],
-        immediate: Option<u32>,
-        id: RawId,
-    ) -> Result {
-        self.require_connected("post_send")?;
-        let status = self.send_located(located, immediate, std::iter::empty())?;
-        let length = located.iter().map(|s| s.1).sum();
-        self.push_send(status, length, Err(id));
-        Ok(())
-    }
-
-    fn push_send(
-        &mut self,
-        status: Option<Status>,
-        length: usize,
-        owner: std::result::Result<Descriptor, RawId>,
-    ) {
-        let number = self.next_send;
-        self.sends.push_back(PostedSend { number, status, ends_as: Status::Done, length, owner });
-        self.next_send += 1;
-    }
-
-    /// Sends: inline if `bytes` gives the contents and they fit (done at once), else from where they lie.
-    fn send_located<'a>(
-        &mut self,
-        located: &[(u64, usize)],
-        immediate: Option<u32>,
-        bytes: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Option<Status>> {
-        let total = self.check_send(located)?;
-        let number = self.next_send;
-        let max_inline = self.nic.attributes().max_inline;
-        let Some(port) = &mut self.port else { return Err(not_connected("post_send", self.state)) };
-        let pieces: Vec<u8> =
-            if total <= max_inline { bytes.flatten().copied().collect() } else { Vec::new() };
-        let sent = if pieces.len() == total {
-            port.send(immediate, &[], &pieces).map(|()| Some(Status::Done))
-        } else {
-            let held = Held::Caller(number);
-            port.lend(immediate, &[], located, held).map(|()| None).map_err(|(refused, _)| refused)
-        };
-        sent.map_err(|refused| self.refused(refused))
-    }
-
-    fn write_located(
-        &mut self,
-        located: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-    ) -> Result {
-        self.nic.require("RDMA write", Caps::RDMA_WRITE)?;
-        let total = self.check_send(located)?;
-        let Some(port) = &mut self.port else { return Err(not_connected("RDMA write", self.state)) };
-        port.rdma_write(located, to, immediate).map_err(|refused| match refused {
-            Refused::Protection => {
-                Error::RdmaProtection { handle: to.handle.0, offset: to.offset, len: total }
-            }
-            other => self.refused(other),
-        })
-    }
-
-    fn check_send(&self, located: &[(u64, usize)]) -> Result<usize> {
-        self.check_segments(located.len())?;
-        let limits = self.nic.attributes();
-        let total = located.iter().map(|s| s.1).sum();
-        if total > limits.max_transfer {
-            return Err(Error::InvalidParameter(format!(
-                "{total} bytes, at most {} travel",
-                limits.max_transfer
-            )));
-        }
-        if self.sends.len() >= limits.max_descriptors_per_queue {
-            let bound =
-                format!("{} descriptors, until send_done takes some", limits.max_descriptors_per_queue);
-            return Err(Error::Full { what: "the send queue", bound });
-        }
-        Ok(total)
-    }
-
-    fn check_segments(&self, count: usize) -> Result {
-        let most = self.nic.attributes().max_segments;
-        if count <= most {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter(format!("{count} segments in a descriptor, at most {most}")))
-    }
-
-    /// Posts a receive. Allowed while idle, so that descriptors are there when the first message comes.
-    ///
-    /// # Errors
-    /// The descriptor comes back with [`Error::InvalidPtag`], [`Error::InvalidState`] (the VI receives lent, or
-    /// is in the Error state), [`Error::InvalidParameter`] (too many segments) or [`Error::Full`].
-    #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
-    pub fn post_receive(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
-        let checked = descriptor
-            .check_tags(self.attributes.ptag)
-            .and_then(|()| self.check_receive(descriptor.segments().len()));
-        match checked {
-            Ok(()) => {
-                self.receives.push_back(ReceiveInto::Descriptor(descriptor));
-                Ok(())
-            }
-            Err(error) => Err((error, descriptor)),
-        }
-    }
-
-    pub(crate) fn post_receive_into(&mut self, into: ReceiveInto) -> Result {
-        self.check_receive(into.segments())?;
-        self.receives.push_back(into);
-        Ok(())
-    }
-
-    fn check_receive(&self, segments: usize) -> Result {
-        if self.attributes.receive != Receive::Posted || self.state == State::Error {
-            return Err(Error::InvalidState { what: "post_receive", state: self.state });
-        }
-        self.check_segments(segments)?;
-        let bound = self.nic.attributes().max_descriptors_per_queue;
-        if self.receives.len() + self.received.len() >= bound {
-            return Err(Error::Full { what: "the receive queue", bound: format!("{bound} descriptors") });
-        }
-        Ok(())
-    }
-
-    /// The next send that is over, oldest first.
-    pub fn send_done(&mut self) -> Option<Completion> {
-        self.collect_sends();
-        let status = self.sends.front()?.status?;
-        let send = self.sends.pop_front().expect("seen");
-        let length = if status == Status::Done { send.length } else { 0 };
-        Some(Completion { status, length, immediate: None, descriptor: send.owner.map_err(|id| id.0) })
-    }
-
-    fn collect_sends(&mut self) {
-        for port in self.leaving.iter_mut().chain(&mut self.port) {
-            while let Some(returned) = port.returned() {
-                // Numbers ascend in the queue.
-                let found = self.sends.binary_search_by_key(&returned.number, |send| send.number);
-                let Some(send) = found.ok().map(|at| &mut self.sends[at]) else { continue };
-                let lost = returned.lost && send.ends_as == Status::Done;
-                send.status = Some(if lost { Status::TransportError } else { send.ends_as });
-            }
-        }
-        if !self.leaving.is_empty() && self.sends.iter().all(|send| send.status.is_some()) {
-            self.leaving.clear();
-        }
-    }
-
-    /// The next receive that is over, oldest first. Takes what has arrived into posted descriptors.
-    ///
-    /// A message that finds no descriptor, or one too short, breaks a reliable connection: the VI goes to the
-    /// Error state, and the peer learns it.
-    pub fn receive_done(&mut self) -> Option<Completion> {
-        if self.received.is_empty() && self.attributes.receive == Receive::Posted {
-            self.take_arrival();
-        }
-        self.received.pop_front()
-    }
-
-    fn take_arrival(&mut self) {
-        let Some(port) = &mut self.port else { return };
-        let arrival = match port.receive() {
-            Ok(Some(arrival)) => arrival,
-            Ok(None) => return,
-            Err(refused) => {
-                self.refused(refused);
-                return;
-            }
-        };
-        if matches!(arrival.body, Body::Written(_)) && arrival.immediate.is_none() {
-            return;
-        }
-        let Some(mut into) = self.receives.pop_front() else {
-            self.break_connection("a message came and no receive descriptor was posted");
-            return;
-        };
-        let (length, left_over) = match &arrival.body {
-            Body::Written(length) => (*length, 0),
-            Body::Inline(bytes) => (bytes.bytes().len(), into.fill(std::iter::once(bytes.bytes()))),
-            Body::Lent(_, lent) => (lent.len(), into.fill(lent.parts())),
-        };
-        let status = if left_over == 0 { Status::Done } else { Status::LengthError };
-        self.received.push_back(into.complete(status, length - left_over, arrival.immediate));
-        if left_over > 0 {
-            self.break_connection("a message was longer than the receive descriptor posted for it");
-        }
-    }
-
-    /// Waits for [`Vi::send_done`].
-    ///
-    /// # Errors
-    /// [`Error::Timeout`].
-    pub fn send_wait(&mut self, deadline: Deadline) -> Result<Completion> {
-        self.wait_for("a send to complete", deadline, Self::send_done)
-    }
-
-    /// Waits for [`Vi::receive_done`].
-    ///
-    /// # Errors
-    /// [`Error::Timeout`].
-    pub fn receive_wait(&mut self, deadline: Deadline) -> Result<Completion> {
-        self.wait_for("a message", deadline, Self::receive_done)
-    }
-
-    /// Spins, then yields: this is the work-queue model, in which the program looks by itself. To sleep, wait on a
-    /// completion queue.
-    fn wait_for(
-        &mut self,
-        what: &str,
-        deadline: Deadline,
-        mut look: impl FnMut(&mut Self) -> Option<Completion>,
-    ) -> Result<Completion> {
-        let start = Instant::now();
-        let mut spinner = Spinner::new(false);
-        loop {
-            if let Some(completion) = look(self) {
-                return Ok(completion);
-            }
-            if spinner.pause() == Pause::Sleep {
-                if deadline.passed() {
-                    return Err(Error::Timeout { what: what.into(), waited: start.elapsed() });
-                }
-                std::thread::sleep(std::time::Duration::from_micros(50));
-            }
-        }
     }
 
     // ---- the message layer's way: inline sends, lent receives ----
@@ -528,19 +286,17 @@ impl Vi {
         self.state = State::Error;
         self.flush_queues(Status::Flushed);
     }
+}
 
-    /// Ends everything posted, in order: the oldest unfinished send by `first`, all others as flushed. Sends are
-    /// reported so once the peer is done with their memory: until then it is not the program's to write.
-    fn flush_queues(&mut self, first: Status) {
-        self.collect_sends();
-        let mut status = first;
-        let unfinished = |send: &&mut PostedSend| send.status.is_none() && send.ends_as == Status::Done;
-        for send in self.sends.iter_mut().filter(unfinished) {
-            send.ends_as = status;
-            status = Status::Flushed;
-        }
-        self.received.extend(self.receives.drain(..).map(|into| into.complete(Status::Flushed, 0, None)));
+fn check_attributes(nic: &Nic, attributes: &ViAttributes) -> Result {
+    nic.require("this reliability level", attributes.reliability.cap())?;
+    if attributes.enable_rdma_write {
+        nic.require("RDMA into this VI's windows", Caps::RDMA_WRITE)?;
     }
+    if attributes.enable_rdma_read {
+        nic.require("RDMA out of this VI's windows", Caps::RDMA_READ)?;
+    }
+    Ok(())
 }
 
 #[cold]
@@ -551,8 +307,7 @@ fn not_connected(what: &'static str, state: State) -> Error {
 impl Drop for Vi {
     fn drop(&mut self) {
         self.disconnect();
-        let unfinished = self.sends.drain(..).filter(|send| send.status.is_none());
-        for PostedSend { number, owner, .. } in unfinished {
+        for PostedSend { number, owner, .. } in self.sends.take_unfinished() {
             let Ok(descriptor) = owner else { continue };
             let mut owner: Owner = Box::new(descriptor);
             for port in &mut self.leaving {

@@ -17,16 +17,22 @@ mod lent;
 mod limits;
 mod many;
 mod memory;
+mod peer;
 mod raw;
+mod read;
+mod reliability;
 mod transfer;
 
 const TOPICS: &[&[Case]] = &[
     attributes::CASES,
     connection::CASES,
+    peer::CASES,
     transfer::CASES,
     memory::CASES,
+    read::CASES,
     completion::CASES,
     errors::CASES,
+    reliability::CASES,
     limits::CASES,
     lent::CASES,
     raw::CASES,

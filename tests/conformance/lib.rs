@@ -26,11 +26,14 @@
 //! | VI states: each call is legal in some states only, and fails without effect in the others | `connection`, `errors` |
 //! | Connect, accept, reject, wait: exactly one answer per request; a discriminator is compared by its bytes | `connection` |
 //! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
+//! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
 //! | Disconnect: posted descriptors are flushed in order; the VI can be connected again | `connection` |
 //! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion` |
 //! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
+//! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
 //! | Memory and VI carry the same protection tag | `memory` |
 //! | RDMA writes reach what the peer has registered and enabled, and nothing else | `memory` |
+//! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |

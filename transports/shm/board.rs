@@ -13,12 +13,16 @@ use parking_lot::Mutex;
 use udeck_sys::bell::Bell;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::window::{Entry, Exposed};
-use udeck_via::{Error, MemHandle, Ptag, Result};
+use udeck_via::{Error, MemHandle, Ptag, Result, Rights};
 
 /// Completion queues of a process.
 pub const BELLS: u32 = 2048;
 /// Windows of a process.
 pub const WINDOWS: u32 = 512;
+
+/// The rights of a window, as its entry has them.
+pub const WRITABLE: u32 = 1;
+pub const READABLE: u32 = 2;
 
 const WINDOWS_AT: usize = BELLS as usize * size_of::<Bell>();
 /// Bytes of a board.
@@ -118,7 +122,7 @@ impl Board {
 
     /// Publishes landing memory under a fresh handle: the low bits name the entry, the others differ each time an
     /// entry is reused. (Peers can read the table: here a handle stops bugs, not attackers.)
-    pub fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
         let mut free = self.free.lock();
         let Some(index) = free.windows.pop() else {
             return Err(Error::Full {
@@ -129,7 +133,10 @@ impl Board {
         free.drawn = free.drawn.wrapping_mul(0x9E37_79B1).wrapping_add(0x7F4A_7C15);
         let handle = MemHandle((free.drawn & !(WINDOWS - 1) | index).max(WINDOWS + index));
         drop(free);
-        self.view.window(handle).expose(handle.0, Exposed { tag: ptag.0, offset, len: len as u64 });
+        let right = |given: bool, bit: u32| if given { bit } else { 0 };
+        let rights = right(rights.write, WRITABLE) | right(rights.read, READABLE);
+        let exposed = Exposed { tag: ptag.0, offset, len: len as u64, rights };
+        self.view.window(handle).expose(handle.0, exposed);
         Ok(handle)
     }
 
@@ -153,16 +160,18 @@ mod tests {
     #[test]
     fn windows_are_bounded_and_handles_fresh() {
         let board = Board::new().unwrap();
-        let first = board.expose(0, 64, Ptag(1)).unwrap();
+        let first = board.expose(0, 64, Ptag(1), Rights::WRITE).unwrap();
         assert!(board.view().window(first).look_up(first.0).is_some());
         board.withdraw(first);
         board.forget_window(first);
-        let second = board.expose(64, 64, Ptag(1)).unwrap();
+        let second = board.expose(64, 64, Ptag(1), Rights::WRITE).unwrap();
         assert_ne!(first, second, "the entry is reused under another handle");
         assert!(board.view().window(first).look_up(first.0).is_none());
-        let rest: Vec<_> = std::iter::from_fn(|| board.expose(0, 1, Ptag(1)).ok()).collect();
+        let rest: Vec<_> = std::iter::from_fn(|| board.expose(0, 1, Ptag(1), Rights::WRITE).ok()).collect();
         assert_eq!(rest.len(), WINDOWS as usize - 1);
-        assert!(board.expose(0, 1, Ptag(1)).unwrap_err().to_string().contains("512 per process"));
+        assert!(
+            board.expose(0, 1, Ptag(1), Rights::WRITE).unwrap_err().to_string().contains("512 per process")
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! meta   0      8       16      24      32
 //!        | kind | count | head  | flags |        count: bytes (inline) or segments (lent)
 //! aux    0                      32      48      64
-//!        | immediate            | token | 0    |
+//!        | immediate            | token | 0    |        token: lent; written, where its sender waits for a receipt
 //! words  inline:  the bytes
 //!        lent:    per segment offset, length; then the header's bytes
 //!        written: length
@@ -24,6 +24,7 @@ const LENT: u8 = 2;
 const WRITTEN: u8 = 3;
 const FLUSH: u8 = 4;
 const HAS_IMMEDIATE: u8 = 1;
+const HAS_TOKEN: u8 = 2;
 
 /// A cell, decoded.
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +33,8 @@ pub enum Content {
     Inline(Inline),
     /// A message in the sender's outbox.
     Lent { segments: [(u64, usize); MAX_SEGMENTS], count: usize, head: Inline, token: u16 },
-    /// The immediate data of an RDMA write.
-    Written(usize),
+    /// The immediate data of an RDMA write, and under which token its sender waits for the receipt.
+    Written(usize, Option<u16>),
     /// Publish your credit.
     Flush,
 }
@@ -74,11 +75,14 @@ pub fn lent(segments: &[(u64, usize)], head: &[u8], token: u16, immediate: Optio
     (meta(LENT, segments.len(), head.len(), immediate), aux(immediate, token), words, used)
 }
 
-/// The end of an RDMA write of `len` bytes.
-pub fn written(len: usize, immediate: Option<u32>) -> Encoded {
+/// The end of an RDMA write of `len` bytes, whose sender waits for the receipt if there is a token.
+pub fn written(len: usize, immediate: Option<u32>, receipt: Option<u16>) -> Encoded {
     let mut words = [0u64; PAYLOAD_WORDS];
     words[0] = len as u64;
-    (meta(WRITTEN, 0, 0, immediate), aux(immediate, 0), words, 1)
+    let [kind, count, head, flags] = meta(WRITTEN, 0, 0, immediate).to_le_bytes();
+    let flags = flags | if receipt.is_some() { HAS_TOKEN } else { 0 };
+    let meta = u32::from_le_bytes([kind, count, head, flags]);
+    (meta, aux(immediate, receipt.unwrap_or(0)), words, 1)
 }
 
 /// A request for credit.
@@ -98,11 +102,18 @@ pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), Malformed> {
     let content = match kind {
         INLINE if count <= PAYLOAD_BYTES => Content::Inline(Inline::new(taken.payload, count)),
         LENT => decode_lent(taken, count, usize::from(head)).ok_or(Malformed(taken.meta))?,
-        WRITTEN => Content::Written(usize::try_from(taken.payload[0]).map_err(|_| Malformed(taken.meta))?),
+        WRITTEN => {
+            let len = usize::try_from(taken.payload[0]).map_err(|_| Malformed(taken.meta))?;
+            Content::Written(len, (flags & HAS_TOKEN != 0).then_some(token_of(taken)))
+        }
         FLUSH => Content::Flush,
         _ => return Err(Malformed(taken.meta)),
     };
     Ok((immediate, content))
+}
+
+fn token_of(taken: &Taken) -> u16 {
+    (taken.aux >> 32) as u16
 }
 
 fn decode_lent(taken: &Taken, count: usize, head_len: usize) -> Option<Content> {
@@ -116,8 +127,7 @@ fn decode_lent(taken: &Taken, count: usize, head_len: usize) -> Option<Content> 
     }
     let mut words = [0u64; PAYLOAD_WORDS];
     words[..PAYLOAD_WORDS - at].copy_from_slice(&taken.payload[at..]);
-    let token = (taken.aux >> 32) as u16;
-    Some(Content::Lent { segments, count, head: Inline::new(words, head_len), token })
+    Some(Content::Lent { segments, count, head: Inline::new(words, head_len), token: token_of(taken) })
 }
 
 const _: () = assert!(MAX_SEGMENTS * 16 <= PAYLOAD_BYTES);
@@ -151,6 +161,13 @@ mod tests {
             prop_assert_eq!((got_token, got_immediate), (token, immediate));
         }
 
+        #[test]
+        fn prop_written_cells_round_trip(len: u32, token: Option<u16>, immediate: Option<u32>) {
+            let (got_immediate, content) = decode(&taken(written(len as usize, immediate, token))).unwrap();
+            let Content::Written(got, got_token) = content else { panic!() };
+            prop_assert_eq!((got, got_token, got_immediate), (len as usize, token, immediate));
+        }
+
         /// Any bytes decode to something in bounds, or to an error.
         #[test]
         fn prop_garbage_cells_are_contained(meta: u32, aux: u64, payload: [u64; PAYLOAD_WORDS]) {
@@ -160,7 +177,7 @@ mod tests {
                     Content::Lent { count, head, .. } => {
                         prop_assert!(count <= MAX_SEGMENTS && count * 16 + head.bytes().len() <= PAYLOAD_BYTES);
                     }
-                    Content::Written(_) | Content::Flush => {}
+                    Content::Written(..) | Content::Flush => {}
                 }
             }
         }

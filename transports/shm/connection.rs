@@ -11,7 +11,7 @@ use udeck_sys::ring::{credit_of, ready_at};
 use udeck_sys::segment::Mapping;
 use udeck_sys::tokens::{Collector, Returner, SLOTS};
 use udeck_via::mem::Lender;
-use udeck_via::transport::{Held, Owner, Returned};
+use udeck_via::transport::{Fate, Held, Hello, Owner};
 
 use crate::layout::{CLOSED, Direction, OPEN};
 use crate::link::Link;
@@ -27,8 +27,9 @@ pub struct Connection {
     pub link: Arc<Link>,
     /// Where the peer listens for news.
     peer_bells: Bells,
-    /// The peer's protection tag, if we may write its windows.
-    pub peer_ptag: Option<u32>,
+    /// The peer's protection tag, if we may write its windows, and if we may read them.
+    pub writable_ptag: Option<u32>,
+    pub readable_ptag: Option<u32>,
     /// Our consumer's position, for waiters ([`Connection::has_arrival`]).
     pub position: AtomicU32,
     /// Buffers of the peer that we hold.
@@ -49,10 +50,14 @@ struct LentBooks {
     position: [u32; SLOTS as usize],
     free: u64,
     /// Ends of [`Held::Caller`]s that were not reported yet.
-    returned: VecDeque<Returned>,
+    returned: VecDeque<(u64, Fate)>,
 }
 
 const _: () = assert!(SLOTS == u64::BITS);
+
+/// Set in a token that comes back with word that its message found no place.
+const REFUSED: u16 = 1 << 15;
+const _: () = assert!(SLOTS <= REFUSED as u32);
 
 /// The peer returned a buffer that it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +71,7 @@ impl Connection {
         side: usize,
         link: Arc<Link>,
         peer_bells: Bells,
-        peer_ptag: Option<u32>,
+        peer: &Hello,
     ) -> Arc<Self> {
         let outgoing = Direction::new(&control, side);
         let incoming = Direction::new(&control, 1 - side);
@@ -83,7 +88,8 @@ impl Connection {
             incoming,
             link,
             peer_bells,
-            peer_ptag,
+            writable_ptag: peer.writable_ptag.map(|ptag| ptag.0),
+            readable_ptag: peer.readable_ptag.map(|ptag| ptag.0),
             position: AtomicU32::new(0),
             held: AtomicU32::new(0),
             lent: Mutex::new(lent),
@@ -144,11 +150,18 @@ impl Connection {
         Ok(token)
     }
 
-    /// A caller's number whose buffer nobody reads any more.
+    /// Whether the next [`Connection::lend`] finds a token: nobody else takes them.
+    pub fn has_token(&self) -> Result<bool, ForeignToken> {
+        let mut books = self.lent.lock();
+        books.collect()?;
+        Ok(books.free != 0)
+    }
+
+    /// A caller's number whose buffer nobody reads any more, and what became of its message.
     ///
     /// # Errors
     /// [`ForeignToken`]: the peer lies.
-    pub fn returned(&self) -> Result<Option<Returned>, ForeignToken> {
+    pub fn ended(&self) -> Result<Option<(u64, Fate)>, ForeignToken> {
         let mut books = self.lent.lock();
         if let Some(returned) = books.returned.pop_front() {
             return Ok(Some(returned));
@@ -263,13 +276,15 @@ pub enum LendError {
 
 impl LentBooks {
     fn collect(&mut self) -> Result<(), ForeignToken> {
-        while let Some(token) = self.collector.collect() {
+        while let Some(word) = self.collector.collect() {
+            let fate = if word & REFUSED == 0 { Fate::Arrived } else { Fate::Refused };
+            let token = word & !REFUSED;
             let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
             match held {
-                None => return Err(ForeignToken(token)),
+                None => return Err(ForeignToken(word)),
                 Some(Held::Block(block)) => drop(block),
                 Some(Held::Owner(owner)) => drop(owner),
-                Some(Held::Caller(number)) => self.returned.push_back(Returned { number, lost: false }),
+                Some(Held::Caller(number)) => self.returned.push_back((number, fate)),
             }
             self.free |= 1 << token;
         }
@@ -283,7 +298,7 @@ impl LentBooks {
             let is_unread = (self.position[token].wrapping_sub(credit) as i32) >= 0;
             if is_unread && let Some(held) = self.held[token].take() {
                 if let Held::Caller(number) = held {
-                    self.returned.push_back(Returned { number, lost: false });
+                    self.returned.push_back((number, Fate::Unread));
                 }
                 self.free |= 1 << token;
             }
@@ -292,9 +307,11 @@ impl LentBooks {
 
     /// The connection is lost: callers learn that no receiver will return their buffers.
     fn report_lost(&mut self) {
+        // What came home before is not lost. A peer that lies here loses nothing that it has not lost anyway.
+        let _ = self.collect();
         for held in &mut self.held {
             if let Some(Held::Caller(number)) = *held {
-                self.returned.push_back(Returned { number, lost: true });
+                self.returned.push_back((number, Fate::Lost));
                 *held = None;
             }
         }
@@ -313,6 +330,10 @@ impl Lender for Connection {
         self.held.fetch_sub(1, Ordering::Relaxed);
         self.returner.give_back(token);
         self.tell_sender();
+    }
+
+    fn refuse(&self, token: u16) {
+        self.give_back(token | REFUSED);
     }
 }
 

@@ -15,7 +15,9 @@ use udeck_sys::{Deadline, boot_id, socket};
 use udeck_via::transport::{
     Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Port, Queue, Queues, Ready, Waiter,
 };
-use udeck_via::{Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result};
+use udeck_via::{
+    Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Ptag, Reliability, Result, Rights,
+};
 
 use crate::Options;
 use crate::arenas::Segment;
@@ -72,10 +74,10 @@ impl ShmDevice {
         let listener = socket::listen_at(&address)
             .map_err(|e| Error::os("opening the socket where peers find this process", e))?;
         let mut attributes = NicAttributes::new("shm0");
-        // Reliable reception is not offered: a send that fits its cell is done before it has arrived.
-        let mut caps = Caps::RDMA_WRITE | Caps::HAND_OFF | Caps::RELIABLE_DELIVERY;
+        let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+        let mut caps = Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::HAND_OFF | levels;
         if !options.trusting {
-            caps = caps.without(Caps::RDMA_WRITE | Caps::HAND_OFF);
+            caps = caps.without(Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::HAND_OFF);
         }
         attributes.address = address;
         attributes.caps = caps;
@@ -342,12 +344,13 @@ fn establish(
     connection: &Arc<Connection>,
     (send, receive): (Attached, Attached),
     context: u64,
+    reliability: Reliability,
 ) -> Box<dyn Port> {
     send.occupy(Ready { context, queue: Queue::Send }, connection.clone());
     receive.occupy(Ready { context, queue: Queue::Receive }, connection.clone());
     connection.attach(vec![send, receive]);
     connection.link.carry(connection);
-    Box::new(ShmPort::new(connection.clone(), device.clone()))
+    Box::new(ShmPort::new(connection.clone(), device.clone(), reliability))
 }
 
 impl Device for ShmDevice {
@@ -364,7 +367,11 @@ impl Device for ShmDevice {
     }
 
     fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.board.expose(offset, len, ptag)
+        self.expose_for(offset, len, ptag, Rights::WRITE)
+    }
+
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.board.expose(offset, len, ptag, rights)
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
@@ -376,7 +383,7 @@ impl Device for ShmDevice {
             let seen = gate.position();
             while !gate.is_clear_of(seen) && writer.lost().is_none() {
                 if deadline.passed() {
-                    let what = format!("process {} to finish an RDMA write", name(writer.link.pid));
+                    let what = format!("process {} to finish an RDMA write or read", name(writer.link.pid));
                     return Err(Error::Timeout { what, waited: start.elapsed() });
                 }
                 std::thread::yield_now();
@@ -429,9 +436,9 @@ impl Device for ShmDevice {
         let (send, receive, bells) = attach(&self.board, queues)?;
         match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { bells, hello }) => {
-                let ptag = hello.writable_ptag.map(|ptag| ptag.0);
-                let connection = Connection::new(control, 0, link, bells, ptag);
-                let port = establish(&device, &connection, (send, receive), queues.context);
+                let connection = Connection::new(control, 0, link, bells, &hello);
+                let port =
+                    establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((port, hello))
             }
             Ok(Answer::Refused { why: Why::NoMatch, .. }) => {
@@ -501,9 +508,8 @@ impl Incoming for IncomingRequest {
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let (send, receive, bells) = attach(&self.device.board, queues)?;
-        let ptag = self.hello.writable_ptag.map(|ptag| ptag.0);
-        let connection = Connection::new(self.control.clone(), 1, self.link.clone(), self.bells, ptag);
-        let port = establish(&self.device, &connection, (send, receive), queues.context);
+        let connection = Connection::new(self.control.clone(), 1, self.link.clone(), self.bells, &self.hello);
+        let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
         let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };
         self.link.send(&accept, &[]).map_err(|why| {

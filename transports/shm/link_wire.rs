@@ -10,7 +10,7 @@ use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
 /// Version of everything that processes share: links, cells, control segments, boards.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest discriminator.
 pub const MAX_DISCRIMINATOR: usize = 512;
 /// Longest private data.
@@ -156,7 +156,9 @@ fn put_bells(out: &mut Vec<u8>, bells: &Bells) {
 
 fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
     out.push(hello.reliability as u8);
-    out.extend(hello.writable_ptag.map_or(0, |ptag| ptag.0).to_le_bytes());
+    for ptag in [hello.writable_ptag, hello.readable_ptag] {
+        out.extend(ptag.map_or(0, |ptag| ptag.0).to_le_bytes());
+    }
     put_bytes(out, &hello.private_data);
 }
 
@@ -199,9 +201,9 @@ impl Reader<'_> {
             2 => Reliability::Reception,
             _ => return Err(Malformed),
         };
-        let ptag = self.u32()?;
-        let writable_ptag = (ptag != 0).then_some(Ptag(ptag));
-        Ok(Hello { reliability, writable_ptag, private_data: self.bytes(MAX_PRIVATE)? })
+        let mut ptag = || self.u32().map(|ptag| (ptag != 0).then_some(Ptag(ptag)));
+        let (writable_ptag, readable_ptag) = (ptag()?, ptag()?);
+        Ok(Hello { reliability, writable_ptag, readable_ptag, private_data: self.bytes(MAX_PRIVATE)? })
     }
 }
 
@@ -216,10 +218,12 @@ mod tests {
             Just(Reliability::Delivery),
             Just(Reliability::Reception)
         ];
-        (reliability, any::<u32>(), prop::collection::vec(any::<u8>(), 0..MAX_PRIVATE)).prop_map(
-            |(reliability, ptag, private_data)| Hello {
+        let ptag = || any::<u32>().prop_map(|ptag| (ptag != 0).then_some(Ptag(ptag)));
+        (reliability, ptag(), ptag(), prop::collection::vec(any::<u8>(), 0..MAX_PRIVATE)).prop_map(
+            |(reliability, writable_ptag, readable_ptag, private_data)| Hello {
                 reliability,
-                writable_ptag: (ptag != 0).then_some(Ptag(ptag)),
+                writable_ptag,
+                readable_ptag,
                 private_data,
             },
         )

@@ -1,15 +1,17 @@
 //! The two work queues of a connected VI.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use udeck_sys::atomic::fence;
 use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Producer};
-use udeck_via::RemoteBuffer;
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Held, Inline, Owner, Port, Refused, Returned};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused, Returned};
+use udeck_via::{Reliability, RemoteBuffer};
 
+use crate::board::{READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, LendError};
 use crate::device::ShmDevice;
@@ -25,6 +27,9 @@ pub struct ShmPort {
     producer: Producer<Direction>,
     consumer: Consumer<Direction>,
     device: Arc<ShmDevice>,
+    reliability: Reliability,
+    /// What the sender of the last arrival waits for, if that was no lent message.
+    receipt: Option<Lent>,
     /// Whether our `waiting` flag is up.
     waiting: bool,
     /// The peer was asked for credit and nothing was sent since.
@@ -33,29 +38,37 @@ pub struct ShmPort {
 }
 
 impl ShmPort {
-    pub fn new(connection: Arc<Connection>, device: Arc<ShmDevice>) -> Self {
+    pub fn new(connection: Arc<Connection>, device: Arc<ShmDevice>, reliability: Reliability) -> Self {
         ShmPort {
             producer: Producer::new(connection.outgoing.clone()),
             consumer: Consumer::new(connection.incoming.clone()),
             connection,
             device,
+            reliability,
+            receipt: None,
             waiting: false,
             flush_asked: false,
             closed: false,
         }
     }
 
-    /// Whether one more message can be sent.
+    /// Whether the connection stands.
     #[inline]
-    fn room(&mut self) -> Result<(), Refused> {
+    fn usable(&mut self) -> Result<(), Refused> {
         if let Some(why) = self.connection.lost() {
             return Err(Refused::Lost(why.to_owned()));
         }
         match self.connection.peer_state() {
-            0 => {}
-            BROKEN => return Err(self.broken()),
-            _ => return Err(Refused::Closed),
+            0 => Ok(()),
+            BROKEN => Err(self.broken()),
+            _ => Err(Refused::Closed),
         }
+    }
+
+    /// Whether one more message can be sent.
+    #[inline]
+    fn room(&mut self) -> Result<(), Refused> {
+        self.usable()?;
         match self.producer.has_room() {
             Ok(true) => Ok(()),
             Ok(false) => Err(Refused::Busy),
@@ -130,7 +143,13 @@ impl ShmPort {
             }
             let body = match content {
                 Content::Inline(bytes) => Body::Inline(bytes),
-                Content::Written(len) => Body::Written(len),
+                Content::Written(len, token) => {
+                    self.receipt = match token {
+                        Some(token) => Some(self.borrow(&[], token)?),
+                        None => None,
+                    };
+                    Body::Written(len)
+                }
                 Content::Flush => continue,
                 Content::Lent { segments, count, head, token, .. } => {
                     Body::Lent(head, self.borrow(&segments[..count], token)?)
@@ -162,25 +181,85 @@ impl ShmPort {
             return Ok(lent);
         }
         self.device.count_copied(lent.len());
+        if held <= HELD_QUOTA && self.reliability == Reliability::Reception {
+            // The sender waits for word that the message is in place: a copy is not that yet.
+            return Ok(PrivateCopy::keeping(lent));
+        }
         // SAFETY: mapped and readable, as above; `copy_in` allows for a writer. Then `lent` goes home.
         Ok(unsafe { PrivateCopy::take(parts) })
     }
 
-    /// Checks the target, and copies. Inside the gate, so that the peer does not reuse the memory under us.
+    /// Keeps `held` under a token for the next message.
+    fn hold(&mut self, held: Held) -> Result<u16, (Refused, Held)> {
+        match self.connection.lend(held, self.producer.position()) {
+            Ok(token) => Ok(token),
+            Err(LendError::Busy(held)) => Err((Refused::Busy, held)),
+            Err(LendError::Foreign(token, held)) => Err((self.corrupt(&token), held)),
+        }
+    }
+
+    /// Does `access` inside our gate, so that the peer does not reuse its window under us.
+    fn inside_gate(&mut self, access: impl FnOnce(&mut Self) -> Result<(), Refused>) -> Result<(), Refused> {
+        let direction = self.connection.outgoing.clone();
+        let gate = &direction.sender().gate;
+        gate.enter();
+        fault::point("rdma.entered");
+        let result = access(self);
+        fault::point("rdma.copied");
+        gate.leave();
+        fault::point("rdma.left");
+        result
+    }
+
+    /// Writes into the peer's window; returns how much.
+    fn write(&mut self, segments: &[(u64, usize)], to: RemoteBuffer) -> Result<usize, Refused> {
+        let total = segments.iter().map(|segment| segment.1).sum();
+        self.inside_gate(|port| port.write_inside(segments, to, total))?;
+        Ok(total)
+    }
+
+    /// The address of `total` bytes of a peer's window, if it allows the access to us. Called inside the gate.
+    fn exposed(&self, at: RemoteBuffer, total: usize, tag: Option<u32>, right: u32) -> Option<NonNull<u8>> {
+        let link = &self.connection.link;
+        let exposed = link.peer_board().window(at.handle).look_up(at.handle.0)?;
+        let end = at.offset.checked_add(total)?;
+        let allowed = tag == Some(exposed.tag) && exposed.rights & right != 0;
+        if !allowed || end as u64 > exposed.len || total > at.len {
+            return None;
+        }
+        link.landing_at(exposed.offset.checked_add(at.offset as u64)?, total)
+    }
+
+    /// Checks the source, and copies. Inside the gate.
+    fn read_inside(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+        let total = segments.iter().map(|segment| segment.1).sum();
+        let tag = self.connection.readable_ptag;
+        let mut source = self.exposed(from, total, tag, READABLE).ok_or(Refused::Protection)?;
+        for &(offset, len) in segments {
+            let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
+            // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
+            // (`Port::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
+            // memory, mapped while the link lives and checked for `total` bytes: another segment. That somebody may
+            // be writing there is what `copy_in` is for.
+            unsafe {
+                let to = std::slice::from_raw_parts_mut(target.as_ptr(), len);
+                udeck_sys::copy_in(to, source);
+                source = source.add(len);
+            }
+        }
+        self.device.count_copied(total);
+        Ok(())
+    }
+
+    /// Checks the target, and copies. Inside the gate.
     fn write_inside(
         &mut self,
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         total: usize,
     ) -> Result<(), Refused> {
-        let link = self.connection.link.clone();
-        let exposed = link.peer_board().window(to.handle).look_up(to.handle.0).ok_or(Refused::Protection)?;
-        let end = to.offset.checked_add(total).ok_or(Refused::Protection)?;
-        if self.connection.peer_ptag != Some(exposed.tag) || end as u64 > exposed.len || total > to.len {
-            return Err(Refused::Protection);
-        }
-        let at = exposed.offset.checked_add(to.offset as u64).ok_or(Refused::Protection)?;
-        let mut target = link.landing_at(at, total).ok_or(Refused::Protection)?;
+        let tag = self.connection.writable_ptag;
+        let mut target = self.exposed(to, total, tag, WRITABLE).ok_or(Refused::Protection)?;
         for &(offset, len) in segments {
             let source = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `source` lies in our outbox and belongs to a block that the caller holds; `target` lies in the
@@ -218,11 +297,7 @@ impl Port for ShmPort {
             return Err((refused, held));
         }
         assert!(segments.len() <= MAX_SEGMENTS && 16 * segments.len() + head.len() <= MAX_HEAD + 16);
-        let token = match self.connection.lend(held, self.producer.position()) {
-            Ok(token) => token,
-            Err(LendError::Busy(held)) => return Err((Refused::Busy, held)),
-            Err(LendError::Foreign(token, held)) => return Err((self.corrupt(&token), held)),
-        };
+        let token = self.hold(held)?;
         self.push(cell::lent(segments, head, token, immediate));
         self.device.note_lender(&self.connection);
         Ok(())
@@ -235,33 +310,73 @@ impl Port for ShmPort {
         immediate: Option<u32>,
     ) -> Result<(), Refused> {
         self.room()?;
-        let total = segments.iter().map(|segment| segment.1).sum();
-        let direction = self.connection.outgoing.clone();
-        let gate = &direction.sender().gate;
-        gate.enter();
-        fault::point("rdma.entered");
-        let result = self.write_inside(segments, to, total);
-        fault::point("rdma.copied");
-        gate.leave();
-        fault::point("rdma.left");
-        result?;
+        let total = self.write(segments, to)?;
         if immediate.is_some() {
-            self.push(cell::written(total, immediate));
+            self.push(cell::written(total, immediate, None));
         }
         Ok(())
     }
 
+    fn rdma_write_acknowledged(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        if immediate.is_none() {
+            return match self.rdma_write(segments, to, None) {
+                Ok(()) => Ok(Some(Fate::Arrived)),
+                Err(refused) => Err((refused, held)),
+            };
+        }
+        if let Err(refused) = self.room() {
+            return Err((refused, held));
+        }
+        // Nothing is written that cannot be announced.
+        match self.connection.has_token() {
+            Ok(true) => {}
+            Ok(false) => return Err((Refused::Busy, held)),
+            Err(foreign) => return Err((self.corrupt(&foreign), held)),
+        }
+        let total = match self.write(segments, to) {
+            Ok(total) => total,
+            Err(refused) => return Err((refused, held)),
+        };
+        let token = self.hold(held)?;
+        self.push(cell::written(total, immediate, Some(token)));
+        self.device.note_lender(&self.connection);
+        Ok(None)
+    }
+
+    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+        self.usable()?;
+        self.inside_gate(|port| port.read_inside(segments, from))
+    }
+
     #[inline]
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        if self.receipt.is_some() {
+            self.receipt = None;
+        }
         match self.next()? {
             Some(arrival) => Ok(Some(arrival)),
             None => self.end(),
         }
     }
 
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
+    }
+
     fn returned(&mut self) -> Option<Returned> {
-        match self.connection.returned() {
-            Ok(number) => number,
+        let (number, fate) = self.ended()?;
+        Some(Returned { number, lost: fate == Fate::Lost })
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        match self.connection.ended() {
+            Ok(ended) => ended,
             Err(token) => {
                 self.corrupt(&token);
                 None

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 /// Most pieces that one lent message may consist of.
 const MAX_PARTS: usize = 3;
 
@@ -11,6 +13,11 @@ const MAX_PARTS: usize = 3;
 pub trait Lender: Send + Sync {
     /// The reader of `token` is done.
     fn give_back(&self, token: u16);
+    /// The message of `token` found no place at its receiver, which is done with it. Senders that wait for their
+    /// messages' arrival are told the difference.
+    fn refuse(&self, token: u16) {
+        self.give_back(token);
+    }
 }
 
 /// A message in its sender's memory, ours to read until dropped. Dropping it sends the buffer home.
@@ -19,6 +26,7 @@ pub struct Lent {
     count: usize,
     lender: Arc<dyn Lender>,
     token: u16,
+    refused: bool,
 }
 
 // SAFETY: read-only memory, and a lender that is `Send + Sync`.
@@ -39,7 +47,12 @@ impl Lent {
         assert!(parts.len() <= MAX_PARTS);
         let mut all = [(NonNull::dangling(), 0); MAX_PARTS];
         all[..parts.len()].copy_from_slice(parts);
-        Lent { parts: all, count: parts.len(), lender, token }
+        Lent { parts: all, count: parts.len(), lender, token, refused: false }
+    }
+
+    /// Sends the buffer home with word that the message found no place here.
+    pub fn refuse(mut self) {
+        self.refused = true;
     }
 
     /// The pieces, in order.
@@ -69,7 +82,11 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.lender.give_back(self.token);
+        if self.refused {
+            self.lender.refuse(self.token);
+        } else {
+            self.lender.give_back(self.token);
+        }
     }
 }
 
@@ -83,6 +100,8 @@ impl fmt::Debug for Lent {
 /// too much of a sender's memory, or that do not trust it.
 pub struct PrivateCopy {
     lines: Vec<Line>,
+    /// What it was copied from, if that goes home with the copy.
+    original: Mutex<Option<Lent>>,
 }
 
 #[derive(Clone, Copy)]
@@ -95,8 +114,23 @@ impl PrivateCopy {
     /// # Safety
     /// Each piece is mapped and readable (a peer may be writing there).
     pub unsafe fn take(pieces: &[(NonNull<u8>, usize)]) -> Lent {
+        // SAFETY: as the caller promises.
+        unsafe { Self::copy(pieces, None) }
+    }
+
+    /// Copies `lent`, which goes home, or is refused, when the copy is: for senders that wait to be told.
+    pub fn keeping(lent: Lent) -> Lent {
+        let (parts, count) = (lent.parts, lent.count);
+        // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
+        unsafe { Self::copy(&parts[..count], Some(lent)) }
+    }
+
+    /// # Safety
+    /// As [`PrivateCopy::take`].
+    unsafe fn copy(pieces: &[(NonNull<u8>, usize)], original: Option<Lent>) -> Lent {
         let len = pieces.iter().map(|piece| piece.1).sum::<usize>();
-        let mut copy = PrivateCopy { lines: vec![Line([0; 64]); len.div_ceil(64)] };
+        let mut copy =
+            PrivateCopy { lines: vec![Line([0; 64]); len.div_ceil(64)], original: Mutex::new(original) };
         let at = NonNull::from(copy.lines.as_mut_slice()).cast::<u8>();
         // SAFETY: the vector holds at least `len` bytes, ours alone.
         let mut to = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
@@ -112,7 +146,14 @@ impl PrivateCopy {
 }
 
 impl Lender for PrivateCopy {
-    fn give_back(&self, _: u16) {}
+    fn give_back(&self, _: u16) {
+        drop(self.original.lock().take());
+    }
+    fn refuse(&self, _: u16) {
+        if let Some(original) = self.original.lock().take() {
+            original.refuse();
+        }
+    }
 }
 
 impl fmt::Debug for PrivateCopy {

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::arena::{Block, Fill};
-use super::{MemHandle, Ptag, RemoteBuffer};
+use super::{MemHandle, Ptag, RemoteBuffer, Rights};
 use crate::error::{Error, Result};
 use crate::transport::Device;
 use udeck_sys::Deadline;
@@ -46,7 +46,7 @@ impl DerefMut for Region {
     }
 }
 
-/// Registered memory that peers may write by RDMA, at any moment: so there is no slice of it, only copies.
+/// Registered memory that peers may write or read by RDMA, at any moment: so there is no slice of it, only copies.
 pub struct Window {
     /// `None` only while it is taken apart.
     block: Option<Block>,
@@ -55,9 +55,14 @@ pub struct Window {
 }
 
 impl Window {
-    pub(crate) fn new(device: Arc<dyn Device>, len: usize, ptag: Ptag) -> Result<Self> {
+    pub(crate) fn new(device: Arc<dyn Device>, len: usize, ptag: Ptag, rights: Rights) -> Result<Self> {
         let block = device.landing().raw(len)?;
-        let handle = device.expose(block.offset(), len, ptag)?;
+        if rights.read {
+            // What lay there before is not the readers' business.
+            // SAFETY: within the block, which is ours and not exposed yet.
+            unsafe { block.base().as_ptr().write_bytes(0, len) };
+        }
+        let handle = device.expose_for(block.offset(), len, ptag, rights)?;
         Ok(Window { block: Some(block), device, handle })
     }
 
@@ -75,7 +80,7 @@ impl Window {
         self.len() == 0
     }
 
-    /// What a peer needs to write here.
+    /// What a peer needs to write or read here.
     pub fn remote(&self) -> RemoteBuffer {
         RemoteBuffer { handle: self.handle, offset: 0, len: self.len() }
     }
@@ -94,10 +99,28 @@ impl Window {
         Ok(())
     }
 
-    /// Stops new writes, waits until none is under way, and gives the memory as a plain slice.
+    /// Copies `from` in, for peers to read. A peer that reads at this moment may see a part of it.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when a peer is still writing at the deadline: the memory is then leaked on purpose.
+    /// [`Error::InvalidParameter`] past the end.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result {
+        if offset.checked_add(from.len()).is_none_or(|end| end > self.len()) {
+            let what = format!("writing {} bytes at {offset} of a window of {}", from.len(), self.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        // SAFETY: within the block, which we own, and nobody in this process has a slice of it; `from` is ours and
+        // lies elsewhere. Peers that read or write there at the same time get or leave plain bytes.
+        unsafe {
+            let to = self.block().base().add(offset).as_ptr();
+            std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
+        }
+        Ok(())
+    }
+
+    /// Stops new writes and reads, waits until none is under way, and gives the memory as a plain slice.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when a peer is still inside at the deadline: the memory is then leaked on purpose.
     pub fn revoke(mut self, deadline: Deadline) -> Result<Settled> {
         let block = self.block.take().expect("present until taken apart");
         match self.device.conceal(self.handle, deadline) {

@@ -1,8 +1,11 @@
 //! What a NIC says of itself.
 
-use udeck_via::{Caps, Descriptor, Error, MemHandle, Ptag, Reliability, RemoteBuffer, Vi, ViAttributes};
+use udeck_via::transport::Body;
+use udeck_via::{
+    Caps, Descriptor, Error, MemHandle, Ptag, Receive, Reliability, RemoteBuffer, State, Vi, ViAttributes,
+};
 
-use crate::kit::{Pair, nics};
+use crate::kit::{End, Pair, nics, soon};
 use crate::{Case, Fabric, Options};
 
 const TOPIC: &str = "attributes";
@@ -12,6 +15,8 @@ pub const CASES: &[Case] = &[
     case!(attributes_do_not_change),
     case!(ptags_are_unique),
     case!(a_vi_keeps_its_settings),
+    case!(an_idle_vi_changes_its_settings),
+    case!(settings_change_while_idle_and_empty_only),
     case!(reliability_levels_are_there_or_unsupported),
     case!(rdma_write_is_there_or_unsupported),
 ];
@@ -63,6 +68,51 @@ fn a_vi_keeps_its_settings(fabric: &dyn Fabric) {
     assert_eq!(vi.attributes().context, attributes.context);
     assert_eq!(vi.attributes().ptag, attributes.ptag);
     assert_eq!(vi.nic().attributes().address, nic.attributes().address);
+}
+
+fn an_idle_vi_changes_its_settings(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    let settings =
+        |end: &End| ViAttributes { receive: Receive::Lent, context: 7, ..ViAttributes::new(end.ptag) };
+    pair.a.vi.disconnect();
+    pair.b.vi.disconnect();
+    let (a, b) = (settings(&pair.a), settings(&pair.b));
+    pair.a.vi.set_attributes(a).unwrap();
+    pair.b.vi.set_attributes(b).unwrap();
+    assert_eq!(pair.a.vi.attributes().receive, Receive::Lent);
+    pair.connect();
+    pair.a.vi.send_inline(None, b"", b"lent now").unwrap();
+    let entry = pair.b.cq.wait(soon(), || false).expect("news");
+    assert_eq!(entry.context, 7);
+    let Body::Inline(bytes) = pair.b.arrival().body else { panic!("inline") };
+    assert_eq!(bytes.bytes(), b"lent now");
+}
+
+fn settings_change_while_idle_and_empty_only(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    let other = ViAttributes { context: 7, ..ViAttributes::new(pair.b.nic.ptag()) };
+    let error = pair.b.vi.set_attributes(other).unwrap_err();
+    assert!(matches!(error, Error::InvalidState { state: State::Connected, .. }), "{error}");
+    pair.check();
+    pair.a.vi.disconnect();
+    pair.b.vi.disconnect();
+    pair.b.post_receive(1000);
+    let error = pair.b.vi.set_attributes(other).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter(_)), "a receive of the old tag is posted: {error}");
+    pair.connect();
+    pair.a.post_send(&[3; 1000]);
+    assert_eq!(pair.b.received(), [3; 1000]);
+    let lacking = [Reliability::Unreliable, Reliability::Reception]
+        .into_iter()
+        .find(|level| !pair.b.nic.caps().has(level.cap()));
+    pair.b.vi.disconnect();
+    if let Some(reliability) = lacking {
+        let error = pair.b.vi.set_attributes(ViAttributes { reliability, ..other }).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+    assert_ne!(pair.b.vi.attributes().context, 7);
+    pair.b.vi.set_attributes(other).unwrap();
+    assert_eq!(pair.b.vi.attributes().context, 7);
 }
 
 fn reliability_levels_are_there_or_unsupported(fabric: &dyn Fabric) {

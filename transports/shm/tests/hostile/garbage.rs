@@ -113,6 +113,7 @@ impl Attack {
                     tag: PTAG.0 + random.below(2) as u32,
                     offset: random.value(),
                     len: random.value(),
+                    rights: random.below(4) as u32,
                 };
                 self.rogue.board.view().window(MemHandle(handle)).expose(handle, exposed);
             }

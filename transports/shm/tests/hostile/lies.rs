@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use udeck_sys::window::Exposed;
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Error, MemHandle, RemoteBuffer, Vi};
+use udeck_via::{Block, Descriptor, Error, MemHandle, RemoteBuffer, State, Status, Vi};
 
-use super::prey::Prey;
+use super::prey::{Prey, soon};
 use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
+use crate::board::WRITABLE;
 use crate::cell;
 
 struct Scene {
@@ -107,6 +108,23 @@ fn a_token_that_was_never_lent() {
     }
 }
 
+/// What the lost peer still had is one send's error; those behind it are flushed, and all come back.
+#[test]
+fn a_lost_link_is_a_transport_error() {
+    let Scene { prey, rogue, grip, mut vi } = Scene::new();
+    for len in [500, 600, 700] {
+        let region = prey.nic.region(len, vi.attributes().ptag).unwrap();
+        vi.post_send(Descriptor::new([region])).unwrap();
+    }
+    grip.returner.give_back(0);
+    drop((rogue, grip));
+    for (status, len) in [(Status::Done, 500), (Status::TransportError, 600), (Status::Flushed, 700)] {
+        let completion = vi.send_wait(soon()).unwrap();
+        assert_eq!((completion.status, completion.descriptor.unwrap().len()), (status, len));
+    }
+    assert_eq!(vi.state(), State::Error);
+}
+
 #[test]
 fn a_token_returned_twice() {
     let mut scene = Scene::new();
@@ -165,13 +183,18 @@ fn a_window_outside_the_landing() {
         (0, 499, PTAG.0),
         (0, 500, PTAG.0 + 1),
     ] {
-        scene.rogue.board.view().window(handle).expose(handle.0, Exposed { tag, offset, len });
+        scene
+            .rogue
+            .board
+            .view()
+            .window(handle)
+            .expose(handle.0, Exposed { tag, offset, len, rights: WRITABLE });
         let to = RemoteBuffer { handle, offset: 0, len: LEN };
         let error = scene.vi.rdma_write(&block, to, None).unwrap_err();
         assert!(matches!(error, Error::RdmaProtection { len: LEN, .. }), "{error}");
     }
     // The connection goes on, and nothing was written.
-    let exposed = Exposed { tag: PTAG.0, offset: end - 500, len: 500 };
+    let exposed = Exposed { tag: PTAG.0, offset: end - 500, len: 500, rights: WRITABLE };
     assert_eq!(scene.rogue.bytes_in_landing(), 0);
     scene.rogue.board.view().window(handle).expose(handle.0, exposed);
     scene.vi.rdma_write(&block, RemoteBuffer { handle, offset: 0, len: LEN }, None).unwrap();

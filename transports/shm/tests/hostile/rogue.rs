@@ -114,8 +114,12 @@ impl Rogue {
     /// Asks for a connection with this control segment.
     pub fn request(&mut self, control: BorrowedFd<'_>) {
         let bit = BellBit { bell: 0, bit: 0 };
-        let hello =
-            Hello { reliability: Reliability::Delivery, writable_ptag: Some(PTAG), private_data: Vec::new() };
+        let hello = Hello {
+            reliability: Reliability::Delivery,
+            writable_ptag: Some(PTAG),
+            readable_ptag: Some(PTAG),
+            private_data: Vec::new(),
+        };
         self.requests += 1;
         let bells = Bells { send: bit, receive: bit };
         let request = Datagram::Request { id: self.requests, bells, hello, discriminator: NAME.to_vec() };

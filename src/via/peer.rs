@@ -1,0 +1,329 @@
+//! Peer-to-peer connection (VIA: `VipConnectPeerRequest`, `VipConnectPeerDone`, `VipConnectPeerWait`): two equals
+//! name each other, and neither has to know who came first.
+//!
+//! Both know both addresses, so both know who asks and who answers, and requests cannot cross: the NIC with the lower
+//! address asks, again and again until the other has made its request or the deadline passes; the other listens, and
+//! accepts on the transport's thread. Exactly one connection results. Within one NIC, the VI that comes first listens.
+//! They meet at a discriminator of their own, which no [`crate::Listener`] has, and which names the asking NIC: so a
+//! third one does not get between them.
+//!
+//! A side that has given up never becomes connected. A request that reaches it is refused. An acceptance that reaches it
+//! is answered by closing the connection; so the side that listens counts as connected only when the one that asked has
+//! confirmed it, by an empty message, and goes on listening if the connection is closed instead.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::attributes::NetAddress;
+use crate::cq::CqHandle;
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+use crate::transport::{Connected, Hello, Incoming, Queues};
+use crate::vi::Vi;
+use udeck_sys::Deadline;
+
+/// How long the side that asks waits before it asks again.
+const RETRY: Duration = Duration::from_millis(2);
+/// How often the side that listens looks for the confirmation, which comes as soon as the acceptance has arrived.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// A peer request that is under way. Dropped, it is withdrawn.
+pub(crate) struct Peering {
+    meeting: Arc<Meeting>,
+    /// Where we listen, if it is us.
+    listening: Option<(Nic, Vec<u8>)>,
+    whom: String,
+    since: Instant,
+    deadline: Deadline,
+}
+
+/// Where the program meets the thread on which the connection is made.
+struct Meeting {
+    outcome: Mutex<Outcome>,
+    changed: Condvar,
+}
+
+enum Outcome {
+    Pending,
+    /// We listen, have accepted a request, and wait for its confirmation.
+    Accepted(Connected),
+    Settled(Result<Connected>),
+    /// Timed out, or withdrawn; or the program has taken the outcome.
+    Over,
+}
+
+/// Everything that is needed to connect.
+#[derive(Clone)]
+struct Side {
+    hello: Hello,
+    send: CqHandle,
+    receive: CqHandle,
+    context: u64,
+}
+
+impl Vi {
+    /// Asks `remote` for a connection, while it asks us: both name the other's host and the same discriminator. Does
+    /// not wait; [`Vi::peer_done`] and [`Vi::peer_wait`] tell the outcome, [`Vi::disconnect`] withdraws the request.
+    /// At most one such request per discriminator and pair of NICs is under way at a time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidState`] unless idle; [`Error::InvalidParameter`] (private data or names too long; somebody
+    /// here waits for the same peer at the same discriminator already); the operating system's.
+    pub fn peer_request(
+        &mut self,
+        remote: &NetAddress,
+        send: &CqHandle,
+        receive: &CqHandle,
+        private_data: &[u8],
+        deadline: Deadline,
+    ) -> Result {
+        self.require_idle("peer_request")?;
+        let (hello, context) = (self.hello(private_data)?, self.attributes().context);
+        let side = Side { hello, send: send.clone(), receive: receive.clone(), context };
+        self.pending(Peering::start(self.nic(), remote, side, deadline)?);
+        Ok(())
+    }
+
+    /// Whether the connection that [`Vi::peer_request`] asked for is there: what the peer sent along, or `None` while
+    /// it is not.
+    ///
+    /// # Errors
+    /// The VI is idle again: [`Error::Timeout`], [`Error::Rejected`], [`Error::InvalidReliability`], the operating
+    /// system's. [`Error::InvalidState`] when no such request is under way.
+    pub fn peer_done(&mut self) -> Result<Option<Vec<u8>>> {
+        self.peer_outcome(Deadline::now())
+    }
+
+    /// Waits for [`Vi::peer_done`], until the request's deadline.
+    ///
+    /// # Errors
+    /// As [`Vi::peer_done`].
+    pub fn peer_wait(&mut self) -> Result<Vec<u8>> {
+        let deadline = self.peering("peer_wait")?.deadline;
+        loop {
+            if let Some(theirs) = self.peer_outcome(deadline)? {
+                return Ok(theirs);
+            }
+        }
+    }
+
+    fn peer_outcome(&mut self, until: Deadline) -> Result<Option<Vec<u8>>> {
+        match self.peering("peer_done")?.outcome(until) {
+            None => Ok(None),
+            Some(Ok((port, theirs))) => {
+                self.connected(port);
+                Ok(Some(theirs.private_data))
+            }
+            Some(Err(error)) => {
+                self.disconnect();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Peering {
+    fn start(nic: &Nic, remote: &NetAddress, side: Side, deadline: Deadline) -> Result<Self> {
+        let own = &nic.attributes().address;
+        let name = rendezvous(own.min(&remote.host), &remote.discriminator);
+        let limit = nic.attributes().max_discriminator;
+        if name.len() > limit {
+            let what = format!("a peer's address and discriminator of {} bytes, at most {limit}", name.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        let meeting = Arc::new(Meeting { outcome: Mutex::new(Outcome::Pending), changed: Condvar::new() });
+        let listens = match own.cmp(&remote.host) {
+            Ordering::Less => false,
+            Ordering::Greater => {
+                meeting.listen(nic, &name, side.clone())?;
+                true
+            }
+            // Both on this NIC: who comes second finds the first listening.
+            Ordering::Equal => match meeting.listen(nic, &name, side.clone()) {
+                Ok(()) => true,
+                Err(Error::InvalidParameter(_)) => false,
+                Err(other) => return Err(other),
+            },
+        };
+        if !listens {
+            let to = NetAddress { host: remote.host.clone(), discriminator: name.clone() };
+            meeting.clone().ask(nic, to, side, deadline)?;
+        }
+        let whom = format!(
+            "a peer request at {:?} from {:?}",
+            String::from_utf8_lossy(&remote.discriminator),
+            String::from_utf8_lossy(&remote.host),
+        );
+        let listening = listens.then(|| (nic.clone(), name));
+        Ok(Peering { meeting, listening, whom, since: Instant::now(), deadline })
+    }
+
+    /// The outcome, waiting for it until then; `None` when there is none yet and the deadline is not over.
+    fn outcome(&self, until: Deadline) -> Option<Result<Connected>> {
+        let mut outcome = self.meeting.outcome.lock();
+        loop {
+            outcome.look();
+            let wait = match &*outcome {
+                Outcome::Settled(_) | Outcome::Over => break,
+                Outcome::Accepted(_) => LOOK.min(until.remaining()),
+                Outcome::Pending => until.remaining(),
+            };
+            if self.deadline.passed() {
+                break;
+            }
+            if until.passed() {
+                return None;
+            }
+            self.meeting.changed.wait_for(&mut outcome, wait);
+        }
+        // What comes from now on comes too late.
+        match mem::replace(&mut *outcome, Outcome::Over) {
+            Outcome::Settled(result) => Some(result),
+            Outcome::Pending | Outcome::Accepted(_) | Outcome::Over => {
+                Some(Err(Error::Timeout { what: self.whom.clone(), waited: self.since.elapsed() }))
+            }
+        }
+    }
+}
+
+impl Drop for Peering {
+    fn drop(&mut self) {
+        let unclaimed = mem::replace(&mut *self.meeting.outcome.lock(), Outcome::Over);
+        self.meeting.changed.notify_all();
+        if let Some((nic, name)) = &self.listening {
+            nic.device().unlisten(name);
+        }
+        drop(unclaimed); // may close a connection: outside the lock
+    }
+}
+
+impl Outcome {
+    /// Looks for the confirmation of what was accepted. A requester that gave up has closed it: then the next one is
+    /// waited for.
+    fn look(&mut self) {
+        let Outcome::Accepted((port, _)) = self else { return };
+        match port.receive() {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                if let Outcome::Accepted(connected) = mem::replace(self, Outcome::Over) {
+                    *self = Outcome::Settled(Ok(connected));
+                }
+            }
+            Err(_) => *self = Outcome::Pending,
+        }
+    }
+}
+
+impl Meeting {
+    /// The side that answers: the first request that comes is accepted, on the transport's thread.
+    fn listen(self: &Arc<Self>, nic: &Nic, name: &[u8], side: Side) -> Result {
+        let meeting = self.clone();
+        nic.device().listen(name, Box::new(move |incoming| meeting.answer(incoming, &side)))
+    }
+
+    fn answer(&self, incoming: Box<dyn Incoming>, side: &Side) {
+        let mut outcome = self.outcome.lock();
+        outcome.look();
+        if !matches!(*outcome, Outcome::Pending) {
+            drop(outcome);
+            incoming.reject("the peer has given up, or is connected already");
+            return;
+        }
+        let theirs = incoming.hello().clone();
+        *outcome = if theirs.reliability == side.hello.reliability {
+            match incoming.accept(&side.hello, side.queues()) {
+                Ok(port) => Outcome::Accepted((port, theirs)),
+                Err(error) => Outcome::Settled(Err(error)),
+            }
+        } else {
+            incoming.reject_reliability();
+            Outcome::Settled(Err(Error::InvalidReliability))
+        };
+        self.changed.notify_all();
+    }
+
+    /// The side that asks, on a thread of its own: [`crate::transport::Device::connect`] waits for its answer.
+    fn ask(self: Arc<Self>, nic: &Nic, to: NetAddress, side: Side, deadline: Deadline) -> Result {
+        let device = nic.device().clone();
+        let asking = move || {
+            loop {
+                match device.connect(&to, &side.hello, side.queues(), deadline) {
+                    // Nobody there yet, or still busy with a request of ours that we gave up.
+                    Err(Error::NoMatch(_) | Error::Rejected(_)) => {}
+                    Ok(connected) => {
+                        if self.confirm(connected) {
+                            return;
+                        }
+                    }
+                    Err(error) => return self.settle(Err(error)),
+                }
+                if !self.pause(deadline) {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("via-peer".into())
+            .spawn(asking)
+            .map(drop)
+            .map_err(|error| Error::os("starting a thread that asks a peer for a connection", error))
+    }
+
+    /// Waits before the next request. Returns whether there is to be one.
+    fn pause(&self, deadline: Deadline) -> bool {
+        let mut outcome = self.outcome.lock();
+        self.changed.wait_for(&mut outcome, RETRY);
+        matches!(*outcome, Outcome::Pending) && !deadline.passed()
+    }
+
+    /// Notes the connection and tells the peer, unless nobody wants it any more: then it is closed again. Returns
+    /// whether the matter is settled: not so if the peer has given up in the meantime.
+    fn confirm(&self, mut connected: Connected) -> bool {
+        let mut outcome = self.outcome.lock();
+        if !matches!(*outcome, Outcome::Pending) {
+            return true;
+        }
+        let confirmed = connected.0.send(None, &[], &[]).is_ok();
+        if confirmed {
+            *outcome = Outcome::Settled(Ok(connected));
+            self.changed.notify_all();
+        }
+        confirmed
+    }
+
+    /// Notes the outcome, unless nobody wants it any more.
+    fn settle(&self, result: Result<Connected>) {
+        let mut outcome = self.outcome.lock();
+        if matches!(*outcome, Outcome::Pending) {
+            *outcome = Outcome::Settled(result);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Side {
+    fn queues(&self) -> Queues<'_> {
+        Queues { send: &self.send.0, receive: &self.receive.0, context: self.context }
+    }
+}
+
+/// The discriminator at which a pair of NICs meets.
+fn rendezvous(asker: &[u8], discriminator: &[u8]) -> Vec<u8> {
+    let mut name = b"\0peer\0".to_vec();
+    name.extend((asker.len() as u32).to_le_bytes());
+    name.extend(asker);
+    name.extend(discriminator);
+    name
+}
+
+impl fmt::Debug for Peering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.whom)
+    }
+}

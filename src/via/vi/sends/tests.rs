@@ -1,0 +1,126 @@
+use std::collections::VecDeque;
+
+use super::*;
+use crate::mem::RemoteBuffer;
+use crate::transport::{Arrival, Held, Owner, Refused, Returned};
+
+/// A port of which all sends end as it was told.
+#[derive(Debug)]
+struct Script(VecDeque<(u64, Fate)>);
+
+impl Port for Script {
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        self.0.pop_front()
+    }
+    fn returned(&mut self) -> Option<Returned> {
+        unreachable!("a port that tells fates")
+    }
+    fn send(&mut self, _: Option<u32>, _: &[u8], _: &[u8]) -> Result<(), Refused> {
+        unreachable!()
+    }
+    fn lend(&mut self, _: Option<u32>, _: &[u8], _: &[(u64, usize)], _: Held) -> Result<(), (Refused, Held)> {
+        unreachable!()
+    }
+    fn rdma_write(&mut self, _: &[(u64, usize)], _: RemoteBuffer, _: Option<u32>) -> Result<(), Refused> {
+        unreachable!()
+    }
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        unreachable!()
+    }
+    fn keep(&mut self, _: u64, _: Owner) -> Result<(), Owner> {
+        unreachable!()
+    }
+    fn want_room(&mut self) {
+        unreachable!()
+    }
+    fn unread(&mut self) -> Result<u32, Refused> {
+        unreachable!()
+    }
+    fn close(&mut self, _: Option<&str>) {
+        unreachable!()
+    }
+    fn leave(&mut self) {
+        unreachable!()
+    }
+}
+
+const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
+
+/// Sends under way, by number, and whether each is done already.
+fn posted(done: &[bool]) -> Sends {
+    let mut sends = Sends::default();
+    for (number, &done) in (0..).zip(done) {
+        let status = done.then_some(Status::Done);
+        let owner = Err(RawId(number));
+        sends.push(PostedSend { number, status, ends_as: Status::Done, length: 0, owner });
+    }
+    sends
+}
+
+fn settle(sends: &mut Sends, fates: &[(u64, Fate)], level: Reliability) -> bool {
+    sends.settle(&mut Script(fates.iter().copied().collect()), level)
+}
+
+fn ends(sends: &mut Sends) -> Vec<Status> {
+    std::iter::from_fn(|| sends.pop_over().map(|(status, _)| status)).collect()
+}
+
+#[test]
+fn each_fate_is_a_status_of_its_level() {
+    use Status::{Done, Flushed, RdmaProtectionError, RemoteDescriptorError, TransportError};
+    let table = [
+        (Fate::Arrived, [Done, Done, Done]),
+        (Fate::Refused, [Done, Done, RemoteDescriptorError]),
+        (Fate::Unread, [Done, Done, Flushed]),
+        (Fate::Protection, [RdmaProtectionError; 3]),
+        (Fate::Lost, [TransportError; 3]),
+    ];
+    for (fate, expected) in table {
+        for (level, expected) in LEVELS.into_iter().zip(expected) {
+            let mut sends = posted(&[false]);
+            let broke = settle(&mut sends, &[(0, fate)], level);
+            assert_eq!(broke, !matches!(expected, Done | Flushed), "{fate:?} {level:?}");
+            assert_eq!(ends(&mut sends), [expected], "{fate:?} {level:?}");
+        }
+    }
+}
+
+#[test]
+fn sends_are_reported_in_order_whatever_order_they_end_in() {
+    let mut sends = posted(&[false; 3]);
+    settle(&mut sends, &[(2, Fate::Arrived), (1, Fate::Arrived)], Reliability::Delivery);
+    assert_eq!(ends(&mut sends), []);
+    settle(&mut sends, &[(0, Fate::Arrived)], Reliability::Delivery);
+    assert_eq!(ends(&mut sends), [Status::Done; 3]);
+}
+
+#[test]
+fn only_the_oldest_bears_the_error() {
+    use Status::{Done, Flushed, TransportError};
+    let lost = [(3, Fate::Lost), (1, Fate::Lost), (2, Fate::Lost)];
+    let mut sends = posted(&[true, false, false, false]);
+    assert!(settle(&mut sends, &lost, Reliability::Delivery));
+    assert_eq!(ends(&mut sends), [Done, TransportError, Flushed, Flushed]);
+}
+
+#[test]
+fn what_ends_after_an_error_before_it_is_flushed() {
+    use Status::{Done, Flushed, RemoteDescriptorError};
+    let mut sends = posted(&[false, false, true, false]);
+    let fates = [(0, Fate::Arrived), (1, Fate::Refused)];
+    assert!(settle(&mut sends, &fates, Reliability::Reception));
+    assert_eq!(ends(&mut sends), [Done, RemoteDescriptorError, Flushed]);
+    assert!(!settle(&mut sends, &[(3, Fate::Unread)], Reliability::Reception));
+    assert_eq!(ends(&mut sends), [Flushed]);
+}
+
+#[test]
+fn a_flush_waits_for_the_memory() {
+    use Status::{Flushed, TransportError};
+    let mut sends = posted(&[false, false]);
+    sends.flush(TransportError);
+    assert_eq!(ends(&mut sends), []);
+    assert!(!sends.all_over());
+    settle(&mut sends, &[(1, Fate::Arrived), (0, Fate::Lost)], Reliability::Delivery);
+    assert_eq!(ends(&mut sends), [TransportError, Flushed]);
+}

@@ -1,0 +1,258 @@
+//! A NIC of the fabric.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use udeck_via::transport::{Connected, Device, Hello, Inline, Notifier, OnRequest, Port, Queues, Waiter};
+use udeck_via::{Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, Result};
+
+use crate::Options;
+use crate::connection::{Side, WINDOW};
+use crate::memory::{self, Memory};
+use crate::port::SimPort;
+use crate::request::{Pending, Verdict};
+use crate::waiter::{QUEUES, SimNotifier, SimWaiter};
+use crate::world::{Due, Exposed, Node, Shared};
+
+const WINDOWS: usize = 512;
+const MAX_DISCRIMINATOR: usize = 256;
+const MAX_PRIVATE: usize = 4096;
+
+/// An opened NIC.
+pub struct SimDevice {
+    pub shared: Arc<Shared>,
+    node: usize,
+    attributes: NicAttributes,
+    outbox: Arc<Arena>,
+    landing: Arc<Arena>,
+    /// The outbox's.
+    pub memory: Arc<Memory>,
+    copied: Arc<AtomicU64>,
+}
+
+impl SimDevice {
+    pub fn open(shared: &Arc<Shared>, name: &str, options: &Options) -> Result<Arc<Self>> {
+        let (memory, landing) = (Memory::new(options.arena_limit), Memory::new(options.arena_limit));
+        let copied = Arc::<AtomicU64>::default();
+        shared.with(|world| {
+            if world.node(name).is_some() {
+                return Err(Error::InvalidParameter(format!("there is a NIC named {name:?} already")));
+            }
+            Ok(Arc::new_cyclic(|this| {
+                world.nodes.push(Node {
+                    name: name.to_owned(),
+                    secret: options.secret,
+                    device: this.clone(),
+                    outbox: memory.clone(),
+                    landing: landing.clone(),
+                    windows: Default::default(),
+                    listeners: Default::default(),
+                    copied: copied.clone(),
+                    gone: false,
+                });
+                SimDevice {
+                    shared: shared.clone(),
+                    node: world.nodes.len() - 1,
+                    attributes: attributes(name, options),
+                    outbox: memory::outbox(&memory),
+                    landing: memory::landing(&landing),
+                    memory,
+                    copied,
+                }
+            }))
+        })
+    }
+
+    pub fn has(&self, caps: Caps) -> bool {
+        self.attributes.caps.has(caps)
+    }
+
+    /// Sends a request on its way.
+    fn request(&self, to: &NetAddress, hello: &Hello, waiters: [u64; 2]) -> Result<u64> {
+        self.shared.with(|world| {
+            let peer = String::from_utf8_lossy(&to.host).into_owned();
+            let Some(node) = world.node(&peer) else {
+                return Err(Error::os(format!("connecting to {peer:?}"), io::ErrorKind::ConnectionRefused));
+            };
+            if world.nodes[node].secret != world.nodes[self.node].secret {
+                return Err(Error::Rejected("it is of another job: the secret is not the same".into()));
+            }
+            if world.nodes[self.node].gone {
+                return Err(Error::Lost("this NIC is dead".into()));
+            }
+            world.reserve(waiters)?;
+            let (number, link) = (world.fresh_number(), (self.node, node));
+            let (hello, discriminator) = (hello.clone(), to.discriminator.clone());
+            world.pending.insert(number, Pending { link, hello, discriminator, answer: None });
+            let travels = world.travel_time(link);
+            world.schedule(travels, Due::Request(number));
+            world.run_due();
+            Ok(number)
+        })
+    }
+}
+
+fn attributes(name: &str, options: &Options) -> NicAttributes {
+    let mut attributes = NicAttributes::new("sim0");
+    attributes.address = name.as_bytes().to_vec();
+    attributes.caps = options.caps;
+    attributes.max_discriminator = MAX_DISCRIMINATOR;
+    attributes.max_private_data = MAX_PRIVATE;
+    attributes.max_descriptors_per_queue = WINDOW;
+    attributes.max_segments = Lent::MAX_PARTS;
+    attributes.max_transfer = options.arena_limit;
+    attributes.max_inline = Inline::CAPACITY;
+    attributes.max_head = Inline::CAPACITY;
+    attributes.max_queues_per_cq = QUEUES;
+    attributes.max_windows = WINDOWS;
+    attributes
+}
+
+/// The fabric's own notifiers behind `queues`: send, receive.
+pub fn waiters_of(shared: &Arc<Shared>, node: usize, queues: &Queues<'_>) -> Result<[Arc<SimNotifier>; 2]> {
+    let own = |notifier: &Arc<dyn Notifier>| match notifier.clone().into_any().downcast::<SimNotifier>() {
+        Ok(sim) if sim.node == node && Arc::ptr_eq(&sim.shared, shared) => Ok(sim),
+        _ => Err(Error::InvalidParameter("the completion queue belongs to another NIC".into())),
+    };
+    Ok([own(queues.send)?, own(queues.receive)?])
+}
+
+/// The port of one side.
+pub fn port(
+    device: Arc<SimDevice>,
+    connection: u64,
+    side: Side,
+    notifiers: [Arc<SimNotifier>; 2],
+) -> Box<dyn Port> {
+    Box::new(SimPort { device, connection, side, notifiers })
+}
+
+impl Device for SimDevice {
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn outbox(&self) -> &Arc<Arena> {
+        &self.outbox
+    }
+
+    fn landing(&self) -> &Arc<Arena> {
+        &self.landing
+    }
+
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.shared.with(|world| {
+            if world.nodes[self.node].windows.len() == WINDOWS {
+                return Err(Error::Full {
+                    what: "the table of windows",
+                    bound: format!("{WINDOWS} per NIC"),
+                });
+            }
+            loop {
+                let handle = world.random.next() as u32;
+                let windows = &mut world.nodes[self.node].windows;
+                if handle != 0 && !windows.contains_key(&handle) {
+                    windows.insert(handle, Exposed { offset, len, ptag });
+                    return Ok(MemHandle(handle));
+                }
+            }
+        })
+    }
+
+    /// Writes happen under the fabric's lock: none is under way when this returns.
+    fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
+        self.shared.with(|world| world.nodes[self.node].windows.remove(&handle.0));
+        Ok(())
+    }
+
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        Ok(Box::new(SimWaiter::new(&self.shared, self.node)))
+    }
+
+    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        if discriminator.len() > MAX_DISCRIMINATOR {
+            let what =
+                format!("a discriminator of {} bytes, at most {MAX_DISCRIMINATOR}", discriminator.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        let taken = self.shared.with(|world| {
+            let listeners = &mut world.nodes[self.node].listeners;
+            if listeners.contains_key(discriminator) {
+                return Some(on_request);
+            }
+            listeners.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
+            None
+        });
+        if taken.is_some() {
+            let name = String::from_utf8_lossy(discriminator);
+            let what = format!("somebody listens at discriminator {name:?} already");
+            return Err(Error::InvalidParameter(what));
+        }
+        Ok(())
+    }
+
+    fn unlisten(&self, discriminator: &[u8]) {
+        let listener = self.shared.with(|world| world.nodes[self.node].listeners.remove(discriminator));
+        drop(listener); // may drop what the program put into it: outside the lock
+    }
+
+    fn connect(
+        &self,
+        to: &NetAddress,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected> {
+        let start = Instant::now();
+        let notifiers = waiters_of(&self.shared, self.node, &queues)?;
+        let waiters = [notifiers[0].number, notifiers[1].number];
+        let number = self.request(to, hello, waiters)?;
+        self.shared.wait(deadline.instant(), |world| {
+            world.pending.get(&number).is_none_or(|pending| pending.answer.is_some()).then_some(())
+        });
+        // The last look and the end of the waiting are one: an answer that comes later finds nobody.
+        let device = self.shared.with(|world| {
+            let answer = world.pending.remove(&number).and_then(|pending| pending.answer);
+            if let Some(Verdict::Accepted { connection, .. }) = &answer {
+                world.attach(*connection, 0, waiters, queues.context);
+            } else {
+                waiters.into_iter().for_each(|waiter| world.release(waiter));
+            }
+            (answer, world.nodes[self.node].device.upgrade())
+        });
+        match device {
+            (Some(Verdict::Accepted { connection, hello }), Some(device)) => {
+                Ok((port(device, connection, 0, notifiers), hello))
+            }
+            (Some(Verdict::Refused(error)), _) => Err(error),
+            _ => {
+                let what = format!("an answer from {:?}", String::from_utf8_lossy(&to.host));
+                Err(Error::Timeout { what, waited: start.elapsed() })
+            }
+        }
+    }
+
+    /// Buffers are home as soon as they are given back.
+    fn reclaim(&self) {}
+
+    fn reclaim_recent(&self) {}
+
+    fn bytes_copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for SimDevice {
+    fn drop(&mut self) {
+        self.shared.with(|world| world.remove_node(self.node, false));
+    }
+}
+
+impl std::fmt::Debug for SimDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SimDevice({:?})", String::from_utf8_lossy(&self.attributes.address))
+    }
+}

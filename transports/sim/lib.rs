@@ -1,0 +1,188 @@
+//! A simulated fabric: several NICs in one process, on links that lose, duplicate, reorder, delay and stall frames,
+//! and NICs that die, where a test wants it or a seed says so.
+//!
+//! ```
+//! use udeck_sim::{Fabric, Link, Options, When};
+//!
+//! let fabric = Fabric::new(42);
+//! let (a, b) = (fabric.nic("a", Options::default())?, fabric.nic("b", Options::default())?);
+//! fabric.set_link("a", "b", Link { lose: When::Frames(vec![3]), ..Link::default() });
+//! # Ok::<(), udeck_via::Error>(())
+//! ```
+//!
+//! **Time is virtual.** What is under way arrives at its moment; the clock goes from moment to moment whenever somebody
+//! has nothing to do ([`Pace`]), or by [`Fabric::advance`]. A program driven by one thread does the same for the same
+//! seed, down to the [`Fabric::trace`]; [`replay`] runs a test over seeds and says which one failed.
+//!
+//! **Guarantees hold, or the connection breaks.** A reliable connection puts frames in order, drops duplicates, and
+//! breaks at both ends when a frame is lost (VIA: "loss detected, connection broken"). An unreliable one delivers what
+//! comes, as it comes, each at most once.
+//!
+//! What it does not simulate: credits, returned buffers and the data of RDMA writes take no time, and requests,
+//! answers and ends of connections are delayed and stalled but never lost.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `world` | everything under one lock: time, NICs, what is due |
+//! | `link`, `random` | what becomes of a frame |
+//! | `connection` | messages under way, lent buffers, the end |
+//! | `port`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
+//! | `memory` | heap-backed arenas |
+//! | `trace`, `replay` | what happened, and how to see it again |
+
+mod connection;
+mod device;
+mod link;
+mod memory;
+mod port;
+mod random;
+pub mod replay;
+mod request;
+pub mod trace;
+mod waiter;
+mod world;
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use udeck_via::{Caps, Nic, Result};
+
+use device::SimDevice;
+pub use link::{Link, When};
+use request::RequestJob;
+use world::Shared;
+
+/// NICs, and what lies between them. Clones are the same fabric.
+#[derive(Clone)]
+pub struct Fabric {
+    shared: Arc<Shared>,
+}
+
+/// How to open a NIC.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The job's secret: only NICs with the same one connect.
+    pub secret: [u8; 32],
+    /// Most memory that its messages may take, and most that peers may write, in bytes each.
+    pub arena_limit: usize,
+    /// Its abilities: all that there are, or some of them. Without hand-off, messages are copied on the way.
+    pub caps: Caps,
+}
+
+impl Options {
+    /// All that a simulated NIC can do.
+    pub fn all_caps() -> Caps {
+        Caps::RDMA_WRITE | Caps::HAND_OFF | Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY
+    }
+}
+
+impl Default for Options {
+    /// All abilities, arenas of 16 MiB, one job.
+    fn default() -> Self {
+        Options { secret: [0; 32], arena_limit: 16 << 20, caps: Options::all_caps() }
+    }
+}
+
+/// When virtual time passes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Pace {
+    /// Whenever somebody looks for news and there are none: until there are, or nothing is under way any more.
+    #[default]
+    Looks,
+    /// Only while a thread is blocked, in `connect` or asleep on a completion queue. For tests that look at what has
+    /// not happened yet.
+    Blocked,
+}
+
+impl Fabric {
+    /// An empty fabric on which all links are perfect. What chance decides, `seed` decides.
+    ///
+    /// # Panics
+    /// When the system has no thread left.
+    pub fn new(seed: u64) -> Self {
+        let (jobs, requests) = mpsc::channel::<RequestJob>();
+        // Ends when the fabric does, which holds the sender.
+        let work = move || requests.into_iter().for_each(RequestJob::run);
+        std::thread::Builder::new().name("sim-listeners".into()).spawn(work).expect("a thread");
+        Fabric { shared: Shared::new(seed, jobs) }
+    }
+
+    /// What decides about chance.
+    pub fn seed(&self) -> u64 {
+        self.shared.with(|world| world.seed)
+    }
+
+    /// Opens a NIC; `name` is its address.
+    ///
+    /// # Errors
+    /// [`udeck_via::Error::InvalidParameter`] when an open NIC has that name.
+    pub fn nic(&self, name: &str, options: Options) -> Result<Nic> {
+        Ok(Nic::new(SimDevice::open(&self.shared, name, &options)?))
+    }
+
+    /// Sets what happens to frames from one NIC to another from now on; its frames are counted from 0 again.
+    ///
+    /// # Panics
+    /// When there is no such NIC.
+    pub fn set_link(&self, from: &str, to: &str, link: Link) {
+        self.shared.with(|world| {
+            let [from, to] =
+                [from, to].map(|name| world.node(name).unwrap_or_else(|| panic!("no NIC is named {name:?}")));
+            world.set_link((from, to), link);
+        });
+    }
+
+    /// Sets what links are like that nothing has travelled on yet.
+    pub fn set_default_link(&self, link: Link) {
+        self.shared.with(|world| world.default_link = link);
+    }
+
+    /// A NIC dies: its connections break at once, at all ends, and it takes no requests.
+    ///
+    /// # Panics
+    /// When there is no such NIC.
+    pub fn kill(&self, name: &str) {
+        self.shared.with(|world| {
+            let node = world.node(name).unwrap_or_else(|| panic!("no NIC is named {name:?}"));
+            world.remove_node(node, true);
+        });
+    }
+
+    /// Sets when time passes by itself.
+    pub fn set_pace(&self, pace: Pace) {
+        self.shared.with(|world| world.pace = pace);
+    }
+
+    /// Virtual time since the fabric was made.
+    pub fn now(&self) -> Duration {
+        self.shared.with(|world| world.now)
+    }
+
+    /// Lets virtual time pass, and what is due in it happen. (Not from a listener's handler: time stands still in it.)
+    pub fn advance(&self, time: Duration) {
+        self.shared.advance(time);
+    }
+
+    /// Whether something waits at the end of a stalled link.
+    pub fn has_stalled(&self) -> bool {
+        self.shared.with(|world| world.has_stalled())
+    }
+
+    /// Keeps a record from now on, for [`Fabric::trace`].
+    pub fn record_trace(&self) {
+        self.shared.with(|world| world.record_trace());
+    }
+
+    /// What has happened.
+    pub fn trace(&self) -> Vec<trace::Event> {
+        self.shared.with(|world| world.trace().to_vec())
+    }
+}
+
+impl std::fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.shared.with(|world| {
+            write!(f, "Fabric(seed {}, {} NICs, {:?} passed)", world.seed, world.nodes.len(), world.now)
+        })
+    }
+}

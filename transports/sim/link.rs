@@ -1,0 +1,118 @@
+//! What one direction between two NICs does to frames.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// Which frames of a link something happens to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum When {
+    /// None.
+    #[default]
+    Never,
+    /// Each with this probability.
+    Chance(f64),
+    /// These, counted from 0 over all connections of the link, from when the link was last set.
+    Frames(Vec<u64>),
+}
+
+/// One direction between two NICs. The default is a perfect one without delay: a frame arrives before the post
+/// returns.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Link {
+    /// Frames that vanish. Reliable connections break of it; unreliable ones do not notice.
+    pub lose: When,
+    /// Frames that arrive twice. Every level delivers them once.
+    pub duplicate: When,
+    /// Frames that are held back until later ones may have overtaken them. Reliable connections put them back
+    /// in order; unreliable ones deliver them as they come.
+    pub reorder: When,
+    /// How long a frame travels.
+    pub delay: Range<Duration>,
+    /// Nothing arrives until the link is set again without this.
+    pub stalled: bool,
+}
+
+/// What happens to one frame.
+#[derive(Debug, PartialEq)]
+pub struct Fate {
+    pub number: u64,
+    pub lost: bool,
+    pub held_back: bool,
+    /// When it arrives, from now.
+    pub travels: Duration,
+    /// When its duplicate does.
+    pub again: Option<Duration>,
+}
+
+/// A link, and how far it is.
+#[derive(Debug, Default)]
+pub struct Wire {
+    pub link: Link,
+    frames: u64,
+}
+
+impl Wire {
+    pub fn new(link: Link) -> Self {
+        Wire { link, frames: 0 }
+    }
+
+    /// Throws the dice for the next frame: equally often whatever comes of it, so that one setting does not shift
+    /// what another one hits.
+    pub fn next_fate(&mut self, random: &mut Random) -> Fate {
+        let number = self.frames;
+        self.frames += 1;
+        let [lost, twice, held_back] =
+            [&self.link.lose, &self.link.duplicate, &self.link.reorder].map(|when| {
+                let thrown = random.unit();
+                match when {
+                    When::Never => false,
+                    When::Chance(chance) => thrown < *chance,
+                    When::Frames(numbers) => numbers.contains(&number),
+                }
+            });
+        let delay = &self.link.delay;
+        let (travels, more) = (random.time(delay), random.time(delay));
+        let overtaken = if held_back { self.held_back() } else { Duration::ZERO };
+        let travels = travels + overtaken;
+        Fate { number, lost, held_back, travels, again: twice.then_some(travels + more) }
+    }
+
+    /// Longer than any frame travels.
+    pub fn held_back(&self) -> Duration {
+        2 * self.link.delay.start.max(self.link.delay.end) + Duration::from_micros(10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fates(link: Link, count: usize) -> Vec<Fate> {
+        let (mut wire, mut random) = (Wire::new(link), Random::new(5));
+        (0..count).map(|_| wire.next_fate(&mut random)).collect()
+    }
+
+    #[test]
+    fn chosen_frames_are_hit_and_no_others() {
+        let link = Link { lose: When::Frames(vec![1, 3]), ..Link::default() };
+        let lost: Vec<_> = fates(link, 5).iter().map(|fate| fate.lost).collect();
+        assert_eq!(lost, [false, true, false, true, false]);
+    }
+
+    #[test]
+    fn a_chance_is_met_about_as_often_as_it_says() {
+        let link = Link { lose: When::Chance(0.25), ..Link::default() };
+        let lost = fates(link, 10_000).iter().filter(|fate| fate.lost).count();
+        assert!((2000..3000).contains(&lost), "{lost} of 10000");
+    }
+
+    #[test]
+    fn one_fault_does_not_shift_what_another_hits() {
+        let alone = Link { lose: When::Chance(0.5), ..Link::default() };
+        let both = Link { duplicate: When::Chance(0.5), ..alone.clone() };
+        let lost = |link| fates(link, 100).into_iter().map(|fate| fate.lost).collect::<Vec<_>>();
+        assert_eq!(lost(alone), lost(both));
+    }
+}

@@ -1,0 +1,135 @@
+//! Outbox and landing: heap memory, shared by the arena that hands it out and those who read what was lent.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use udeck_via::mem::{Arena, Backing};
+
+const ALIGN: usize = 64;
+/// What the system's allocator aligns to by itself: only then it takes fresh pages from the kernel, which are
+/// zero already, instead of clearing all of an arena that a test uses a page of.
+const CHEAP_ALIGN: usize = 16;
+const REMEDY: &str = "post less at a time, drop received messages sooner, or open the NIC with more memory";
+
+/// Zeroed memory at a 64-byte aligned address.
+#[derive(Debug)]
+pub struct Memory {
+    allocation: NonNull<u8>,
+    layout: Layout,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an allocation of our own; who may touch which bytes is the business of arenas, windows and loans.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub fn new(len: usize) -> Arc<Self> {
+        let layout =
+            Layout::from_size_align(len + ALIGN, CHEAP_ALIGN).expect("an arena fits the address space");
+        // SAFETY: the layout is not empty.
+        let Some(allocation) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: aligning moves by less than `ALIGN`, which the allocation has in excess.
+        let base = unsafe { allocation.add(allocation.align_offset(ALIGN)) };
+        Arc::new(Memory { allocation, layout, base, len })
+    }
+
+    /// The address of a piece.
+    pub fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        let offset = usize::try_from(offset).ok()?;
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: inside, just checked.
+        Some(unsafe { self.base.add(offset) })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout, and freed here only.
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) };
+    }
+}
+
+struct Shared(Arc<Memory>);
+
+// SAFETY: `Memory` is valid, 64-byte aligned and zeroed for `len` bytes while an `Arc` lives; inside the fabric only
+// RDMA writes touch it, in landing memory, of which the arena makes no slices.
+unsafe impl Backing for Shared {
+    fn base(&self) -> NonNull<u8> {
+        self.0.base
+    }
+    fn len(&self) -> usize {
+        self.0.len
+    }
+    fn commit(&self, _: usize, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The arena that messages are sent from.
+pub fn outbox(memory: &Arc<Memory>) -> Arc<Arena> {
+    Arc::new(Arena::new("outbox", REMEDY, false, Box::new(Shared(memory.clone()))))
+}
+
+/// The arena that peers write.
+pub fn landing(memory: &Arc<Memory>) -> Arc<Arena> {
+    Arc::new(Arena::new("landing", REMEDY, true, Box::new(Shared(memory.clone()))))
+}
+
+/// Copies pieces of `from`, one after another, to one place in `to`; both checked. `false` when a piece lies
+/// outside, and then nothing was copied.
+pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset: u64) -> bool {
+    let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.1));
+    let target = total.and_then(|total| to.at(offset, total));
+    let sources: Option<Vec<_>> =
+        pieces.iter().map(|&(offset, len)| Some((from.at(offset, len)?, len))).collect();
+    let (Some(mut target), Some(sources)) = (target, sources) else { return false };
+    for (source, len) in sources {
+        // SAFETY: both checked above; different allocations. The source belongs to blocks that the caller holds,
+        // the target to a window, of which nobody has a slice: it is read by racy copies only.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source.as_ptr(), target.as_ptr(), len);
+            target = target.add(len);
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_aligned_zeroed_and_bounded() {
+        for len in [64, 4096, (1 << 20) + 64] {
+            let memory = Memory::new(len);
+            assert!(memory.base.addr().get().is_multiple_of(ALIGN));
+            let outbox = outbox(&memory);
+            let block = outbox.block(len / 2, udeck_via::mem::Fill::Keep).unwrap();
+            assert!(block.bytes().iter().all(|&byte| byte == 0));
+            assert!(memory.at(0, len).is_some() && memory.at(len as u64, 0).is_some());
+            assert!(memory.at(1, len).is_none() && memory.at(u64::MAX, 2).is_none());
+        }
+    }
+
+    #[test]
+    fn a_remote_write_outside_copies_nothing() {
+        let (from, to) = (Memory::new(128), Memory::new(128));
+        outbox(&from).block(128, udeck_via::mem::Fill::Zero).unwrap().bytes_mut().fill(7);
+        for (pieces, offset) in [(&[(0, 64), (100, 64)][..], 0), (&[(0, 64)], 65), (&[(0, 64)], u64::MAX)] {
+            assert!(!write_remote(&from, pieces, &to, offset));
+        }
+        let seen = outbox(&to).block(128, udeck_via::mem::Fill::Keep).unwrap();
+        assert!(seen.bytes().iter().all(|&byte| byte == 0));
+        assert!(write_remote(&from, &[(0, 64), (64, 64)], &to, 0));
+        assert!(seen.bytes().iter().all(|&byte| byte == 7));
+    }
+}

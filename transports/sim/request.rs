@@ -1,0 +1,190 @@
+//! Connection requests, and their answers.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use udeck_via::transport::{Hello, Incoming, OnRequest, Port, Queues};
+use udeck_via::{Error, Ptag, Result};
+
+use crate::connection::{Connection, End};
+use crate::device::{SimDevice, port, waiters_of};
+use crate::trace::Happening;
+use crate::world::{Due, Shared, World};
+
+/// A requester that waits.
+pub struct Pending {
+    pub link: (usize, usize),
+    pub hello: Hello,
+    pub discriminator: Vec<u8>,
+    pub answer: Option<Verdict>,
+}
+
+/// An answer on its way.
+pub struct Answer {
+    pub link: (usize, usize),
+    pub verdict: Verdict,
+}
+
+pub enum Verdict {
+    Accepted { connection: u64, hello: Hello },
+    Refused(Error),
+}
+
+/// A request for its listener's hands, in which time stands still.
+pub struct RequestJob {
+    shared: Arc<Shared>,
+    listener: Arc<Mutex<OnRequest>>,
+    request: Box<dyn Incoming>,
+}
+
+impl RequestJob {
+    pub fn run(self) {
+        let RequestJob { shared, listener, request } = self;
+        (listener.lock())(request);
+        drop(listener); // may be the last, after an `unlisten`: what the program put into it may end here
+        shared.with(|world| {
+            world.handling -= 1;
+            world.news();
+            world.run_due();
+        });
+    }
+}
+
+impl World {
+    pub fn request_arrives(&mut self, number: u64) {
+        let Some(pending) = self.pending.get(&number) else { return };
+        let (to, shared) = (&self.nodes[pending.link.1], self.this.upgrade());
+        let (Some(listener), Some(shared)) = (to.listeners.get(&pending.discriminator).cloned(), shared)
+        else {
+            let name = String::from_utf8_lossy(&pending.discriminator).into_owned();
+            return self.answer(number, Verdict::Refused(Error::NoMatch(name)));
+        };
+        let request = IncomingRequest {
+            shared: shared.clone(),
+            number,
+            link: pending.link,
+            hello: pending.hello.clone(),
+            answered: false,
+        };
+        self.handling += 1;
+        let job = RequestJob { shared, listener, request: Box::new(request) };
+        assert!(self.jobs.send(job).is_ok(), "the listeners' thread lives as long as the fabric");
+    }
+
+    /// Sends an answer on its way.
+    pub fn answer(&mut self, number: u64, verdict: Verdict) {
+        let Some(pending) = self.pending.get(&number) else { return };
+        let link = (pending.link.1, pending.link.0);
+        let travels = self.travel_time(link);
+        self.schedule(travels, Due::Answer(number, Answer { link, verdict }));
+        self.run_due();
+    }
+
+    pub fn answer_arrives(&mut self, number: u64, answer: Answer) {
+        let awaited = self.is_awaited(number);
+        match (self.pending.get_mut(&number), answer.verdict) {
+            (Some(pending), verdict) if awaited => pending.answer = Some(verdict),
+            (_, Verdict::Accepted { connection, .. }) => self.abandon(connection),
+            (_, Verdict::Refused(_)) => {}
+        }
+    }
+
+    /// Whether the requester still waits for its answer.
+    fn is_awaited(&self, number: u64) -> bool {
+        self.pending.get(&number).is_some_and(|pending| pending.answer.is_none())
+    }
+
+    /// The requester has given up: the side that accepted learns it.
+    pub fn abandon(&mut self, connection: u64) {
+        self.close(connection, 0, None);
+        self.port_gone(connection, 0);
+    }
+
+    /// A NIC is gone: nobody will answer the requests to it, or wait for answers to those from it.
+    pub fn refuse_pending_at(&mut self, node: usize) {
+        let concerned = |p: &&mut Pending| (p.link.0 == node || p.link.1 == node) && p.answer.is_none();
+        for pending in self.pending.values_mut().filter(concerned) {
+            let why = format!("{} is gone", self.nodes[node].name);
+            pending.answer = Some(Verdict::Refused(Error::Lost(why)));
+        }
+    }
+}
+
+/// A request that waits for its answer.
+struct IncomingRequest {
+    shared: Arc<Shared>,
+    number: u64,
+    link: (usize, usize),
+    hello: Hello,
+    answered: bool,
+}
+
+impl IncomingRequest {
+    fn refuse(&mut self, error: Error) {
+        self.answered = true;
+        self.shared.with(|world| world.answer(self.number, Verdict::Refused(error)));
+    }
+
+    /// The connection, with the acceptor's side in place.
+    fn establish(
+        &self,
+        world: &mut World,
+        ptag: Option<Ptag>,
+        waiters: [u64; 2],
+        context: u64,
+    ) -> Result<u64> {
+        world.reserve(waiters)?;
+        let (asker, acceptor) = self.link;
+        let ends = [End::new(asker, ptag), End::new(acceptor, self.hello.writable_ptag)];
+        let connection = world.fresh_number();
+        world.connections.insert(connection, Connection { level: self.hello.reliability, ends, lost: None });
+        world.note(self.link, Happening::Connected);
+        world.attach(connection, 1, waiters, context);
+        Ok(connection)
+    }
+}
+
+impl Incoming for IncomingRequest {
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        let notifiers = waiters_of(&self.shared, self.link.1, &queues)?;
+        let waiters = [notifiers[0].number, notifiers[1].number];
+        let device = self.shared.with(|world| world.nodes[self.link.1].device.clone());
+        let device: Arc<SimDevice> =
+            device.upgrade().ok_or_else(|| Error::Lost("this NIC is closed".into()))?;
+        self.answered = true;
+        let connection = self.shared.with(|world| {
+            let made = self.establish(world, hello.writable_ptag, waiters, queues.context);
+            match &made {
+                // Whom nobody waits for is told as by a requester that closes at once.
+                Ok(connection) if !world.is_awaited(self.number) => world.abandon(*connection),
+                Ok(connection) => {
+                    let verdict = Verdict::Accepted { connection: *connection, hello: hello.clone() };
+                    world.answer(self.number, verdict);
+                }
+                Err(_) => world.answer(self.number, Verdict::Refused(Error::Rejected("no resources".into()))),
+            }
+            made
+        })?;
+        Ok(port(device, connection, 1, notifiers))
+    }
+
+    fn reject(mut self: Box<Self>, reason: &str) {
+        self.refuse(Error::Rejected(reason.to_owned()));
+    }
+
+    fn reject_reliability(mut self: Box<Self>) {
+        self.refuse(Error::InvalidReliability);
+    }
+}
+
+impl Drop for IncomingRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.refuse(Error::Rejected("the request was dropped unanswered".into()));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Two connected VIs on a fabric, driven by one thread.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use udeck_sim::{Fabric, Options};
+use udeck_via::mem::Fill;
+use udeck_via::transport::Body;
+use udeck_via::{Cq, Deadline, Descriptor, Listener, NetAddress, Receive, Reliability, Vi, ViAttributes};
+
+/// `a` asked, `b` accepted; both receive lent. Messages carry their number as immediate data.
+pub struct Pair {
+    pub a: Vi,
+    pub b: Vi,
+    _a_cq: Cq,
+    pub b_cq: Cq,
+}
+
+impl Pair {
+    /// NICs `a` and `b` on perfect links, and a trace from before they connect.
+    pub fn new(seed: u64, reliability: Reliability) -> (Fabric, Self) {
+        let fabric = Fabric::new(seed);
+        fabric.record_trace();
+        let [a, b] = ["a", "b"].map(|name| fabric.nic(name, Options::default()).expect("the name is free"));
+        let vi = |nic: &udeck_via::Nic| {
+            let attributes =
+                ViAttributes { receive: Receive::Lent, reliability, ..ViAttributes::new(nic.ptag()) };
+            Vi::new(nic, attributes).expect("a VI")
+        };
+        let (mut asker, mut answerer) = (vi(&a), Some(vi(&b)));
+        let (a_cq, b_cq) = (Cq::new(&a).expect("a queue"), Cq::new(&b).expect("a queue"));
+        let (give, take) = mpsc::channel();
+        let handle = b_cq.handle();
+        let listener = Listener::with_handler(&b, b"pair", move |request| {
+            let mut vi = answerer.take().expect("asked once");
+            request.accept(&mut vi, &handle, &handle, b"").expect("accepted");
+            give.send(vi).expect("awaited");
+        });
+        let listener = listener.expect("nobody else listens there");
+        let to = NetAddress { host: b"b".to_vec(), discriminator: b"pair".to_vec() };
+        let (cq, soon) = (a_cq.handle(), Deadline::after(Duration::from_secs(60)));
+        asker.connect(&to, &cq, &cq, b"", soon).expect("connected");
+        drop(listener);
+        (fabric, Pair { a: asker, b: take.recv().expect("accepted"), _a_cq: a_cq, b_cq })
+    }
+
+    /// Sends a message inline.
+    pub fn send(&mut self, number: u32) {
+        self.a.send_inline(Some(number), b"", &body(number, 8)).expect("there is room");
+    }
+
+    /// Sends a message where it lies.
+    pub fn hand_off(&mut self, number: u32, len: usize) {
+        let mut block = self.a.nic().device().outbox().block(len, Fill::Keep).expect("memory");
+        block.bytes_mut().copy_from_slice(&body(number, len));
+        self.a.hand_off(Some(number), b"", block).expect("there is room");
+    }
+
+    /// Posts a descriptor.
+    pub fn post(&mut self, bytes: &[u8]) {
+        let mut region = self.a.nic().region(bytes.len(), self.a.attributes().ptag).expect("memory");
+        region.copy_from_slice(bytes);
+        self.a.post_send(Descriptor::new([region])).expect("there is room");
+    }
+
+    /// The numbers of all that has come to `b`, whose contents must be right.
+    pub fn numbers(&mut self) -> Vec<u32> {
+        let arrivals = std::iter::from_fn(|| self.b.arrival().expect("the connection stands"));
+        let number = |arrival: udeck_via::Arrival| {
+            let number = arrival.immediate.expect("all have one");
+            match &arrival.body {
+                Body::Inline(bytes) => assert_eq!(bytes.bytes(), body(number, bytes.bytes().len())),
+                Body::Lent(_, lent) => assert_eq!(lent.bytes(), body(number, lent.len())),
+                Body::Written(_) => panic!("nothing is written here"),
+            }
+            number
+        };
+        arrivals.map(number).collect()
+    }
+}
+
+/// What message `number` contains.
+pub fn body(number: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u32 ^ number.wrapping_mul(31)) as u8).collect()
+}

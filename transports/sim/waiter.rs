@@ -1,0 +1,185 @@
+//! What completion queues are made of.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use udeck_via::transport::{Notifier, Queue, Ready, Waiter};
+use udeck_via::{Error, Result};
+
+use crate::connection::Side;
+use crate::world::{Shared, World};
+
+/// Work queues that one completion queue can watch.
+pub const QUEUES: usize = 4096;
+/// Longest sleep: nobody trusts a wake-up to come.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// A work queue's place at a waiter.
+pub struct Watch {
+    pub waiter: u64,
+    pub context: u64,
+    /// Stands in the waiter's list.
+    listed: bool,
+    /// Has news that were not named yet.
+    news: bool,
+}
+
+impl Watch {
+    pub fn new(waiter: u64, context: u64) -> Self {
+        Watch { waiter, context, listed: false, news: false }
+    }
+}
+
+/// A waiter as the fabric sees it.
+#[derive(Default)]
+pub struct Watching {
+    /// Places taken.
+    queues: usize,
+    /// Queues that have something, or had it a moment ago: looked at in turn.
+    list: VecDeque<(u64, Side, Queue)>,
+    woken: bool,
+}
+
+/// The side that ports attach to.
+pub struct SimNotifier {
+    pub shared: Arc<Shared>,
+    pub node: usize,
+    pub number: u64,
+}
+
+/// The side that polls.
+#[derive(Debug)]
+pub struct SimWaiter(Arc<SimNotifier>);
+
+impl SimWaiter {
+    pub fn new(shared: &Arc<Shared>, node: usize) -> Self {
+        let number = shared.with(|world| {
+            let number = world.fresh_number();
+            world.waiters.insert(number, Watching::default());
+            number
+        });
+        SimWaiter(Arc::new(SimNotifier { shared: shared.clone(), node, number }))
+    }
+}
+
+impl Waiter for SimWaiter {
+    fn poll(&mut self) -> Option<Ready> {
+        let number = self.0.number;
+        self.0.shared.with(|world| world.look(|world| world.poll(number)))
+    }
+
+    fn park(&mut self, limit: Duration) {
+        let number = self.0.number;
+        let until = Instant::now() + limit.min(LONGEST_SLEEP);
+        self.0.shared.wait(until, |world| {
+            let watching = world.waiters.get_mut(&number)?;
+            let woken = std::mem::take(&mut watching.woken);
+            (woken || !watching.list.is_empty()).then_some(())
+        });
+    }
+
+    fn notifier(&self) -> Arc<dyn Notifier> {
+        self.0.clone()
+    }
+}
+
+impl Notifier for SimNotifier {
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+
+    fn wake(&self) {
+        self.shared.with(|world| {
+            if let Some(watching) = world.waiters.get_mut(&self.number) {
+                watching.woken = true;
+            }
+            world.news();
+        });
+    }
+}
+
+impl Drop for SimNotifier {
+    fn drop(&mut self) {
+        self.shared.with(|world| world.waiters.remove(&self.number));
+    }
+}
+
+impl std::fmt::Debug for SimNotifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "waiter {}", self.number)
+    }
+}
+
+impl World {
+    /// Takes a place for each queue.
+    pub fn reserve(&mut self, waiters: [u64; 2]) -> Result {
+        for (taken, waiter) in waiters.iter().enumerate() {
+            let watching = self.waiters.entry(*waiter).or_default();
+            if watching.queues == QUEUES {
+                waiters[..taken].iter().for_each(|waiter| self.release(*waiter));
+                let bound = format!("{QUEUES} work queues");
+                return Err(Error::Full { what: "the completion queue", bound });
+            }
+            watching.queues += 1;
+        }
+        Ok(())
+    }
+
+    pub fn release(&mut self, waiter: u64) {
+        if let Some(watching) = self.waiters.get_mut(&waiter) {
+            watching.queues -= 1;
+        }
+    }
+
+    /// The queues of `side` report to `waiters` from now on. Announces once, for what came before.
+    pub fn attach(&mut self, connection: u64, side: Side, waiters: [u64; 2], context: u64) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.ends[side].watches = Some(waiters.map(|waiter| Watch::new(waiter, context)));
+        }
+        self.announce(connection, side, Queue::Send);
+        self.announce(connection, side, Queue::Receive);
+    }
+
+    /// They no longer do.
+    pub fn detach(&mut self, connection: u64, side: Side) {
+        let Some(connection) = self.connections.get_mut(&connection) else { return };
+        let watches = connection.ends[side].watches.take();
+        watches.into_iter().flatten().for_each(|watch| self.release(watch.waiter));
+    }
+
+    /// A queue has news.
+    pub fn announce(&mut self, number: u64, side: Side, queue: Queue) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let Some(watches) = &mut connection.ends[side].watches else { return };
+        let watch = &mut watches[usize::from(queue == Queue::Receive)];
+        watch.news = true;
+        if let Some(watching) = self.waiters.get_mut(&watch.waiter)
+            && !std::mem::replace(&mut watch.listed, true)
+        {
+            watching.list.push_back((number, side, queue));
+        }
+        self.news();
+    }
+
+    /// The next queue in turn that has something.
+    fn poll(&mut self, waiter: u64) -> Option<Ready> {
+        let watching = self.waiters.get_mut(&waiter)?;
+        while let Some((number, side, queue)) = watching.list.pop_front() {
+            let Some(connection) = self.connections.get_mut(&number) else { continue };
+            let end = &mut connection.ends[side];
+            let Some(watches) = &mut end.watches else { continue };
+            let watch = &mut watches[usize::from(queue == Queue::Receive)];
+            let lies_there = queue == Queue::Receive && !end.inbox.is_empty();
+            if !lies_there && !watch.news {
+                watch.listed = false;
+                continue;
+            }
+            watch.news = false;
+            watching.list.push_back((number, side, queue));
+            return Some(Ready { context: watch.context, queue });
+        }
+        None
+    }
+}
