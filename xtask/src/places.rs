@@ -34,7 +34,7 @@ const UNSAFE_PLACES: &[Place] = &[
 /// How many lines below `unsafe` the call that excuses it may stand.
 const CALL_WITHIN_LINES: usize = 2;
 
-const TRANSPORTS: [&str; 4] = ["shm", "tcp", "udp", "verbs"];
+const TRANSPORTS: [&str; 5] = ["shm", "sim", "tcp", "udp", "verbs"];
 
 /// One source file, its path below the root with `/` between its parts.
 pub struct Source {
