@@ -1,6 +1,7 @@
 //! RDMA read, and the rights of windows.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use udeck_via::{
     Caps, Descriptor, Error, MemHandle, Reliability, RemoteBuffer, Rights, State, Vi, ViAttributes, Window,
@@ -216,7 +217,8 @@ fn a_revoked_window_is_not_read(fabric: &dyn Fabric) {
 
 /// What is read lies in one window, whole, or the read is refused: never what the memory became afterwards.
 fn revoke_waits_for_readers(fabric: &dyn Fabric) {
-    const LEN: usize = 256 << 10;
+    // Long enough that a read is often under way when the window is taken back, at another point of it each time.
+    const LEN: usize = 4 << 20;
     let mut pair = readable(fabric);
     let reads = AtomicU32::new(0);
     let (tell, told) = std::sync::mpsc::channel();
@@ -231,14 +233,17 @@ fn revoke_waits_for_readers(fabric: &dyn Fabric) {
                 }
             }
         });
-        for _ in 0..200 {
-            let window = shown(&pair.b, &[1; LEN]);
+        let ones = vec![1; LEN];
+        for round in 0..40 {
+            let window = shown(&pair.b, &ones);
             tell.send(window.remote()).expect("the reader reads");
             let before = reads.load(Ordering::Relaxed);
             until("the reader reads", || (reads.load(Ordering::Relaxed) > before).then_some(()));
+            std::thread::sleep(Duration::from_micros(round * 100));
             drop(window.revoke(soon()).expect("readers leave"));
-            let mut reused = pair.b.nic.window_for(LEN, pair.b.ptag, Rights::READ).unwrap();
-            reused.write(0, &[2; LEN]).unwrap();
+            // The same memory again, and at once its last bytes, which a reader would come to last.
+            let mut reused = pair.b.nic.window(LEN, pair.b.ptag).unwrap();
+            reused.write(LEN - 64, &[2; 64]).unwrap();
         }
         drop(tell);
     });
