@@ -30,9 +30,11 @@ pub fn run(limit: Duration) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let copy = workspace.target.join("weaken");
     copy_tree(&workspace.root, &copy)?;
+    // Not the models' usual folder: cargo would take a weakened build there for the real one, which has the same name.
+    let target = workspace.target.join("weaken-target");
     let models = |quiet: bool| {
         let loom = Cargo::new("test --release --lib -p udeck-sys --target-dir")
-            .arg(workspace.target.join("loom").to_string_lossy())
+            .arg(target.to_string_lossy())
             .args(if quiet { "--quiet -- loom_" } else { "-- loom_" })
             .add_flags("RUSTFLAGS", "--cfg loom");
         loom.run(&copy, limit, |_| {}).map_err(|error| format!("running the models: {error}"))
