@@ -296,16 +296,11 @@ pub trait Port: Send + Debug {
     /// [`Refused::Closed`] and [`Refused::Lost`].
     fn receive(&mut self) -> Result<Option<Arrival>, Refused>;
 
-    /// The next end of a [`Held::Caller`]. Also after [`Port::leave`]. Buffers that the port
-    /// holds itself are given back to their arena by the way.
-    fn returned(&mut self) -> Option<Returned>;
-
-    /// As [`Port::returned`], and says what became of the message. A port that offers reliable reception tells all
-    /// [`Fate`]s; others need not.
-    fn ended(&mut self) -> Option<(u64, Fate)> {
-        let Returned { number, lost } = self.returned()?;
-        Some((number, if lost { Fate::Lost } else { Fate::Arrived }))
-    }
+    /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more), and what became of the
+    /// message. Also after [`Port::leave`]. Buffers that the port holds itself are given back to their arena by the
+    /// way. A port that offers reliable reception tells all [`Fate`]s; others only [`Fate::Arrived`] and
+    /// [`Fate::Lost`].
+    fn ended(&mut self) -> Option<(u64, Fate)>;
 
     /// The receipt for the arrival that [`Port::receive`] gave last, if its sender waits for one and the arrival is
     /// not [`Body::Lent`] (which is its own receipt). Dropped, it says that the message is in place;
@@ -352,7 +347,7 @@ pub trait Port: Send + Debug {
     fn close(&mut self, broken: Option<&str>);
 
     /// Closes, and lets go of everything but the buffers that the peer still reads: no completion queue names this
-    /// port any more, and only [`Port::returned`] and [`Port::keep`] are called from now on.
+    /// port any more, and only [`Port::ended`] and [`Port::keep`] are called from now on.
     fn leave(&mut self);
 }
 
@@ -369,15 +364,6 @@ pub enum Held {
 
 /// Whatever keeps a lent buffer alive.
 pub type Owner = Box<dyn Any + Send>;
-
-/// The end of a [`Held::Caller`]: nobody reads its buffer any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Returned {
-    /// The caller's number.
-    pub number: u64,
-    /// Not returned by the receiver: the connection was lost.
-    pub lost: bool,
-}
 
 /// What became of a message whose buffer is the caller's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use udeck_sys::atomic::fence;
 use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Producer};
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused, Returned};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{READABLE, WRITABLE};
@@ -367,11 +367,6 @@ impl Port for ShmPort {
 
     fn receipt(&mut self) -> Option<Lent> {
         self.receipt.take()
-    }
-
-    fn returned(&mut self) -> Option<Returned> {
-        let (number, fate) = self.ended()?;
-        Some(Returned { number, lost: fate == Fate::Lost })
     }
 
     fn ended(&mut self) -> Option<(u64, Fate)> {

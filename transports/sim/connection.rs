@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Held, Inline, Queue, Refused, Returned};
+use udeck_via::transport::{Fate, Held, Inline, Queue, Refused};
 use udeck_via::{Ptag, Reliability};
 
 use crate::memory::Memory;
@@ -44,7 +44,7 @@ pub struct End {
     /// Sent, and not read by the peer.
     pub unread: u32,
     loans: Vec<Option<Loan>>,
-    pub returned: VecDeque<Returned>,
+    pub returned: VecDeque<(u64, Fate)>,
     pub wants_room: bool,
     expected: u64,
     /// Arrived before those that come first.
@@ -318,7 +318,8 @@ impl World {
         let end = &mut connection.ends[lender];
         let Some(loan) = end.loans[usize::from(token)].take() else { return };
         if let Held::Caller(caller) = loan.held {
-            end.returned.push_back(Returned { number: caller, lost });
+            let fate = if lost { Fate::Lost } else { Fate::Arrived };
+            end.returned.push_back((caller, fate));
         }
         self.bury_held(loan.held);
         self.tell_of_room(number, lender);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use udeck_via::mem::{Lender, Lent};
-use udeck_via::transport::{Arrival, Body, Held, Inline, Owner, Port, Refused, Returned};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused};
 use udeck_via::{Caps, MemHandle, Reliability, RemoteBuffer};
 
 use crate::connection::{Content, Message, Side, WINDOW, copy_of, parts};
@@ -177,7 +177,7 @@ impl Port for SimPort {
                 if let Held::Caller(number) = held {
                     let end = &mut world.connections.get_mut(&self.connection).expect("there is room").ends
                         [self.side];
-                    end.returned.push_back(Returned { number, lost: false });
+                    end.returned.push_back((number, Fate::Arrived));
                 }
                 world.bury_held(held);
                 Content::Copied { head, copy }
@@ -227,7 +227,7 @@ impl Port for SimPort {
         Ok(Some(Arrival { immediate, body }))
     }
 
-    fn returned(&mut self) -> Option<Returned> {
+    fn ended(&mut self) -> Option<(u64, Fate)> {
         let next = |world: &mut World| {
             world.connections.get_mut(&self.connection)?.ends[self.side].returned.pop_front()
         };

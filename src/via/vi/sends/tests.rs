@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::mem::RemoteBuffer;
-use crate::transport::{Arrival, Held, Owner, Refused, Returned};
+use crate::transport::{Arrival, Held, Owner, Refused};
 
 /// A port of which all sends end as it was told.
 #[derive(Debug)]
@@ -11,9 +11,6 @@ struct Script(VecDeque<(u64, Fate)>);
 impl Port for Script {
     fn ended(&mut self) -> Option<(u64, Fate)> {
         self.0.pop_front()
-    }
-    fn returned(&mut self) -> Option<Returned> {
-        unreachable!("a port that tells fates")
     }
     fn send(&mut self, _: Option<u32>, _: &[u8], _: &[u8]) -> Result<(), Refused> {
         unreachable!()
