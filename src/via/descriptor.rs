@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
 
@@ -42,7 +44,7 @@ impl Segment {
     }
 
     /// Offset in the outbox arena, and length.
-    pub(crate) fn located(&self) -> (u64, usize) {
+    fn located(&self) -> (u64, usize) {
         (self.region.block().offset() + self.range.start as u64, self.range.len())
     }
 }
@@ -55,12 +57,21 @@ impl From<Region> for Segment {
 }
 
 /// A gather/scatter list with immediate data, and an address if it is RDMA (VIA: `VIP_DESCRIPTOR`).
+///
+/// As in VIA, work queues hold the address of a descriptor, not its contents: posting moves a pointer. Who sends often
+/// keeps the descriptors that come back, and posts them again.
 #[derive(Debug)]
-pub struct Descriptor {
-    segments: Vec<Segment>,
+pub struct Descriptor(Box<Fields>);
+
+#[derive(Debug)]
+struct Fields {
+    segments: SmallVec<[Segment; 1]>,
     immediate: Option<u32>,
     operation: Operation,
 }
+
+/// Where the pieces of a message lie: offset in the outbox arena, and length.
+pub(crate) type Located = SmallVec<[(u64, usize); 3]>;
 
 /// What a descriptor on the send queue asks for.
 #[derive(Clone, Copy, Debug)]
@@ -73,40 +84,44 @@ pub(crate) enum Operation {
 impl Descriptor {
     /// A send, or a receive: which one, the queue decides that it is posted to.
     pub fn new(segments: impl IntoIterator<Item = impl Into<Segment>>) -> Self {
+        Descriptor::with(segments, Operation::Send)
+    }
+
+    fn with(segments: impl IntoIterator<Item = impl Into<Segment>>, operation: Operation) -> Self {
         let segments = segments.into_iter().map(Into::into).collect();
-        Descriptor { segments, immediate: None, operation: Operation::Send }
+        Descriptor(Box::new(Fields { segments, immediate: None, operation }))
     }
 
     /// An RDMA write to `remote`.
     pub fn rdma_write(segments: impl IntoIterator<Item = impl Into<Segment>>, remote: RemoteBuffer) -> Self {
-        Descriptor { operation: Operation::Write(remote), ..Descriptor::new(segments) }
+        Descriptor::with(segments, Operation::Write(remote))
     }
 
     /// An RDMA read of `remote`, as many bytes as the segments have. It carries no immediate data.
     pub fn rdma_read(segments: impl IntoIterator<Item = impl Into<Segment>>, remote: RemoteBuffer) -> Self {
-        Descriptor { operation: Operation::Read(remote), ..Descriptor::new(segments) }
+        Descriptor::with(segments, Operation::Read(remote))
     }
 
     /// With immediate data for the receiver's descriptor.
     #[must_use]
     pub fn immediate(mut self, data: u32) -> Self {
-        self.immediate = Some(data);
+        self.0.immediate = Some(data);
         self
     }
 
     /// The segments, back.
     pub fn into_segments(self) -> Vec<Segment> {
-        self.segments
+        self.0.segments.into_vec()
     }
 
     /// The segments.
     pub fn segments(&self) -> &[Segment] {
-        &self.segments
+        &self.0.segments
     }
 
     /// Bytes of all segments.
     pub fn len(&self) -> usize {
-        self.segments.iter().map(|s| s.range.len()).sum()
+        self.segments().iter().map(|s| s.range.len()).sum()
     }
 
     /// Whether there are none.
@@ -115,20 +130,36 @@ impl Descriptor {
     }
 
     pub(crate) fn immediate_data(&self) -> Option<u32> {
-        self.immediate
+        self.0.immediate
     }
 
     pub(crate) fn operation(&self) -> Operation {
-        self.operation
+        self.0.operation
     }
 
     pub(crate) fn check_tags(&self, ptag: Ptag) -> Result {
-        if self.segments.iter().all(|s| s.region.ptag() == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
+        if self.segments().iter().all(|s| s.region.ptag() == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
+    }
+
+    pub(crate) fn located(&self) -> Located {
+        self.segments().iter().map(Segment::located).collect()
+    }
+
+    /// Copies one piece, usually into one segment that is long enough. Returns the bytes that did not fit.
+    #[inline]
+    fn scatter_one(&mut self, from: &[u8]) -> usize {
+        if let [segment] = &mut self.0.segments[..]
+            && let Some(to) = segment.bytes_mut().get_mut(..from.len())
+        {
+            to.copy_from_slice(from);
+            return 0;
+        }
+        self.scatter(std::iter::once(from))
     }
 
     /// Copies `from`'s pieces into the segments, as far as they reach. Returns the bytes that did not fit.
     fn scatter<'a>(&mut self, from: impl Iterator<Item = &'a [u8]>) -> usize {
-        let mut room = self.segments.iter_mut().map(Segment::bytes_mut);
+        let mut room = self.0.segments.iter_mut().map(Segment::bytes_mut);
         let mut current: &mut [u8] = &mut [];
         let mut left_over = 0;
         for mut piece in from {
@@ -218,7 +249,7 @@ impl ReceiveInto {
     /// How many segments it has.
     pub fn segments(&self) -> usize {
         match self {
-            ReceiveInto::Descriptor(descriptor) => descriptor.segments.len(),
+            ReceiveInto::Descriptor(descriptor) => descriptor.segments().len(),
             ReceiveInto::Raw { segments, .. } => segments.len(),
         }
     }
@@ -231,6 +262,16 @@ impl ReceiveInto {
         }
     }
 
+    /// As [`ReceiveInto::fill`], for a message in one piece.
+    #[inline]
+    pub fn fill_one(&mut self, from: &[u8]) -> usize {
+        match self {
+            ReceiveInto::Descriptor(descriptor) => descriptor.scatter_one(from),
+            ReceiveInto::Raw { .. } => self.fill(std::iter::once(from)),
+        }
+    }
+
+    #[inline]
     pub fn complete(self, status: Status, length: usize, immediate: Option<u32>) -> Completion {
         let descriptor = match self {
             ReceiveInto::Descriptor(descriptor) => Ok(descriptor),

@@ -1,5 +1,6 @@
 //! Virtual interfaces.
 
+mod limits;
 mod queues;
 mod sends;
 
@@ -14,6 +15,7 @@ use crate::mem::{Block, RemoteBuffer};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
+use limits::Limits;
 use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
 
@@ -35,6 +37,7 @@ pub enum State {
 /// Belongs to one thread at a time. Dropping it disconnects; what was sent before still arrives.
 pub struct Vi {
     nic: Nic,
+    limits: Limits,
     attributes: ViAttributes,
     state: State,
     port: Option<Box<dyn Port>>,
@@ -59,6 +62,7 @@ impl Vi {
         check_attributes(nic, &attributes)?;
         Ok(Vi {
             nic: nic.clone(),
+            limits: Limits::of(nic.attributes()),
             attributes,
             state: State::Idle,
             port: None,
@@ -141,6 +145,7 @@ impl Vi {
         if self.state == State::Idle { Ok(()) } else { Err(Error::InvalidState { what, state: self.state }) }
     }
 
+    #[inline]
     fn require_connected(&self, what: &'static str) -> Result {
         if self.state == State::Connected { Ok(()) } else { Err(not_connected(what, self.state)) }
     }

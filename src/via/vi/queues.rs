@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::sends::{PostedSend, status_of};
-use super::{State, Vi, not_connected};
+use super::{Limits, State, Vi, not_connected};
 use crate::attributes::{Caps, Receive, Reliability};
-use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Status};
+use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::transport::{Arrival, Body, Held, Refused};
@@ -18,26 +20,32 @@ impl Vi {
     /// The descriptor comes back with [`Error::InvalidState`] unless connected, [`Error::InvalidPtag`],
     /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is, or
     /// [`Error::RdmaProtection`].
-    #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
+    #[inline]
     pub fn post_send(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
-        let located: Vec<_> = descriptor.segments().iter().map(|s| s.located()).collect();
-        let checked = self.require_connected("post_send");
-        let checked = checked.and_then(|()| descriptor.check_tags(self.attributes.ptag));
-        let checked = checked.and_then(|()| match descriptor.operation() {
-            Operation::Send => {
-                let bytes = descriptor.segments().iter().map(|s| s.bytes());
-                self.send_located(&located, descriptor.immediate_data(), bytes)
-            }
-            Operation::Write(to) => self.post_write(&located, to, descriptor.immediate_data()),
-            Operation::Read(from) => self.read_located(&located, from, descriptor.immediate_data()),
-        });
-        match checked {
+        match self.start_send(&descriptor) {
             Ok(status) => {
                 let length = descriptor.len();
                 self.push_send(status, length, Ok(descriptor));
                 Ok(())
             }
             Err(error) => Err((error, descriptor)),
+        }
+    }
+
+    fn start_send(&mut self, descriptor: &Descriptor) -> Result<Option<Status>> {
+        self.require_connected("post_send")?;
+        descriptor.check_tags(self.attributes.ptag)?;
+        let immediate = descriptor.immediate_data();
+        match descriptor.operation() {
+            Operation::Send => {
+                let total = self.check_send(descriptor.segments().len(), descriptor.len())?;
+                if self.travels_inside(total) {
+                    return self.send_inside(immediate, descriptor.segments());
+                }
+                self.send_located(&descriptor.located(), immediate)
+            }
+            Operation::Write(to) => self.post_write(&descriptor.located(), to, immediate),
+            Operation::Read(from) => self.read_located(&descriptor.located(), from, immediate),
         }
     }
 
@@ -48,12 +56,17 @@ impl Vi {
         id: RawId,
     ) -> Result {
         self.require_connected("post_send")?;
-        let status = self.send_located(located, immediate, std::iter::empty())?;
-        let length = located.iter().map(|s| s.1).sum();
-        self.push_send(status, length, Err(id));
+        let total = self.check_send(located.len(), located.iter().map(|s| s.1).sum())?;
+        let status = if total == 0 && self.travels_inside(0) {
+            self.send_inside(immediate, &[])?
+        } else {
+            self.send_located(located, immediate)?
+        };
+        self.push_send(status, total, Err(id));
         Ok(())
     }
 
+    #[inline]
     fn push_send(
         &mut self,
         status: Option<Status>,
@@ -65,30 +78,37 @@ impl Vi {
         self.next_send += 1;
     }
 
-    /// Sends: inline if `bytes` gives the contents and they fit (done at once), else from where they lie.
-    fn send_located<'a>(
-        &mut self,
-        located: &[(u64, usize)],
-        immediate: Option<u32>,
-        bytes: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Option<Status>> {
-        let total = self.check_send(located)?;
-        let number = self.next_send;
-        // What is inside its descriptor has left when the call returns, but it has not arrived.
-        let max_inline = match self.attributes.reliability {
-            Reliability::Reception => None,
-            Reliability::Unreliable | Reliability::Delivery => Some(self.nic.attributes().max_inline),
-        };
+    /// Whether a message is copied into its descriptor's place: it has left when the call returns, which is not to say
+    /// that it has arrived.
+    #[inline]
+    fn travels_inside(&self, total: usize) -> bool {
+        total <= self.limits.inline && self.attributes.reliability != Reliability::Reception
+    }
+
+    #[inline]
+    fn send_inside(&mut self, immediate: Option<u32>, segments: &[Segment]) -> Result<Option<Status>> {
         let Some(port) = &mut self.port else { return Err(not_connected("post_send", self.state)) };
-        let fits = max_inline.is_some_and(|most| total <= most);
-        let pieces: Vec<u8> = if fits { bytes.flatten().copied().collect() } else { Vec::new() };
-        let sent = if fits && pieces.len() == total {
-            port.send(immediate, &[], &pieces).map(|()| Some(Status::Done))
-        } else {
-            let held = Held::Caller(number);
-            port.lend(immediate, &[], located, held).map(|()| None).map_err(|(refused, _)| refused)
+        let sent = match segments {
+            [one] => port.send(immediate, &[], one.bytes()),
+            several => {
+                let all: SmallVec<[u8; 64]> = several.iter().flat_map(Segment::bytes).copied().collect();
+                port.send(immediate, &[], &all)
+            }
         };
-        sent.map_err(|refused| self.refused(refused))
+        match sent {
+            Ok(()) => Ok(Some(Status::Done)),
+            Err(refused) => Err(self.refused(refused)),
+        }
+    }
+
+    /// Sends from where it lies.
+    fn send_located(&mut self, located: &[(u64, usize)], immediate: Option<u32>) -> Result<Option<Status>> {
+        let held = Held::Caller(self.next_send);
+        let Some(port) = &mut self.port else { return Err(not_connected("post_send", self.state)) };
+        match port.lend(immediate, &[], located, held) {
+            Ok(()) => Ok(None),
+            Err((refused, _)) => Err(self.refused(refused)),
+        }
     }
 
     /// An RDMA write that will be reported.
@@ -145,7 +165,7 @@ impl Vi {
 
     fn check_rdma(&self, what: &'static str, needed: Caps, located: &[(u64, usize)]) -> Result<usize> {
         self.nic.require(what, needed)?;
-        self.check_send(located)
+        self.check_send(located.len(), located.iter().map(|s| s.1).sum())
     }
 
     #[cold]
@@ -158,30 +178,13 @@ impl Vi {
         }
     }
 
-    fn check_send(&self, located: &[(u64, usize)]) -> Result<usize> {
-        self.check_segments(located.len())?;
-        let limits = self.nic.attributes();
-        let total = located.iter().map(|s| s.1).sum();
-        if total > limits.max_transfer {
-            return Err(Error::InvalidParameter(format!(
-                "{total} bytes, at most {} travel",
-                limits.max_transfer
-            )));
+    #[inline]
+    fn check_send(&self, segments: usize, total: usize) -> Result<usize> {
+        let Limits { segments: most_segments, transfer, descriptors, .. } = self.limits;
+        if segments <= most_segments && total <= transfer && self.sends.len() < descriptors {
+            return Ok(total);
         }
-        if self.sends.len() >= limits.max_descriptors_per_queue {
-            let bound =
-                format!("{} descriptors, until send_done takes some", limits.max_descriptors_per_queue);
-            return Err(Error::Full { what: "the send queue", bound });
-        }
-        Ok(total)
-    }
-
-    fn check_segments(&self, count: usize) -> Result {
-        let most = self.nic.attributes().max_segments;
-        if count <= most {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter(format!("{count} segments in a descriptor, at most {most}")))
+        Err(self.limits.exceeded(segments, total))
     }
 
     /// Posts a receive. Allowed while idle, so that descriptors are there when the first message comes.
@@ -189,7 +192,7 @@ impl Vi {
     /// # Errors
     /// The descriptor comes back with [`Error::InvalidPtag`], [`Error::InvalidState`] (the VI receives lent, or
     /// is in the Error state), [`Error::InvalidParameter`] (too many segments) or [`Error::Full`].
-    #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
+    #[inline]
     pub fn post_receive(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
         let checked = descriptor
             .check_tags(self.attributes.ptag)
@@ -209,12 +212,15 @@ impl Vi {
         Ok(())
     }
 
+    #[inline]
     fn check_receive(&self, segments: usize) -> Result {
         if self.attributes.receive != Receive::Posted || self.state == State::Error {
             return Err(Error::InvalidState { what: "post_receive", state: self.state });
         }
-        self.check_segments(segments)?;
-        let bound = self.nic.attributes().max_descriptors_per_queue;
+        if segments > self.limits.segments {
+            return Err(self.limits.exceeded(segments, 0));
+        }
+        let bound = self.limits.descriptors;
         if self.receives.len() + self.received.len() >= bound {
             return Err(Error::Full { what: "the receive queue", bound: format!("{bound} descriptors") });
         }
@@ -222,8 +228,11 @@ impl Vi {
     }
 
     /// The next send that is over, oldest first.
+    #[inline]
     pub fn send_done(&mut self) -> Option<Completion> {
-        self.collect_sends();
+        if self.sends.oldest_is_under_way() {
+            self.collect_sends();
+        }
         let (status, send) = self.sends.pop_over()?;
         let length = if status == Status::Done { send.length } else { 0 };
         Some(Completion { status, length, immediate: None, descriptor: send.owner.map_err(|id| id.0) })
@@ -252,7 +261,7 @@ impl Vi {
     pub fn receive_done(&mut self) -> Option<Completion> {
         if self.attributes.receive == Receive::Posted {
             // Bounded: a peer that only sends what nobody wants does not keep us here.
-            for _ in 0..self.nic.attributes().max_descriptors_per_queue {
+            for _ in 0..self.limits.descriptors {
                 if !self.received.is_empty() || !self.take_arrival() {
                     break;
                 }
@@ -275,14 +284,18 @@ impl Vi {
         if matches!(arrival.body, Body::Written(_)) && arrival.immediate.is_none() {
             return true;
         }
-        let receipt = port.receipt();
+        // Only at this level does a sender wait for one.
+        let receipt = match self.attributes.reliability {
+            Reliability::Reception => port.receipt(),
+            Reliability::Unreliable | Reliability::Delivery => None,
+        };
         let Some(mut into) = self.receives.pop_front() else {
             self.no_place(arrival, receipt, "a message came and no receive descriptor was posted");
             return true;
         };
         let (length, left_over) = match &arrival.body {
             Body::Written(length) => (*length, 0),
-            Body::Inline(bytes) => (bytes.bytes().len(), into.fill(std::iter::once(bytes.bytes()))),
+            Body::Inline(bytes) => (bytes.bytes().len(), into.fill_one(bytes.bytes())),
             Body::Lent(_, lent) => (lent.len(), into.fill(lent.parts())),
         };
         let status = if left_over == 0 { Status::Done } else { Status::LengthError };

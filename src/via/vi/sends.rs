@@ -22,7 +22,11 @@ pub(super) struct PostedSend {
 
 /// Posted sends that are not reported yet, oldest first; their numbers ascend.
 #[derive(Default)]
-pub(super) struct Sends(VecDeque<PostedSend>);
+pub(super) struct Sends {
+    posted: VecDeque<PostedSend>,
+    /// How many have no status.
+    under_way: usize,
+}
 
 /// How a send ends of which the port says this.
 pub(super) fn status_of(fate: Fate, level: Reliability) -> Status {
@@ -39,26 +43,36 @@ pub(super) fn status_of(fate: Fate, level: Reliability) -> Status {
 
 impl Sends {
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.posted.len()
     }
 
+    #[inline]
     pub fn push(&mut self, send: PostedSend) {
-        self.0.push_back(send);
+        self.under_way += usize::from(send.status.is_none());
+        self.posted.push_back(send);
+    }
+
+    /// Whether the next to be reported depends on the receiver.
+    #[inline]
+    pub fn oldest_is_under_way(&self) -> bool {
+        self.posted.front().is_some_and(|send| send.status.is_none())
     }
 
     /// The oldest, if it is over.
+    #[inline]
     pub fn pop_over(&mut self) -> Option<(Status, PostedSend)> {
-        let status = self.0.front()?.status?;
-        self.0.pop_front().map(|send| (status, send))
+        let status = self.posted.front()?.status?;
+        self.posted.pop_front().map(|send| (status, send))
     }
 
     pub fn all_over(&self) -> bool {
-        self.0.iter().all(|send| send.status.is_some())
+        self.under_way == 0
     }
 
     /// Those whose memory the peer may still read, for good.
     pub fn take_unfinished(&mut self) -> impl Iterator<Item = PostedSend> {
-        self.0.drain(..).filter(|send| send.status.is_none())
+        self.under_way = 0;
+        self.posted.drain(..).filter(|send| send.status.is_none())
     }
 
     /// Notes what the port says has ended. Returns whether one ended by an error that breaks the connection; those
@@ -66,17 +80,18 @@ impl Sends {
     pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> bool {
         let mut broke_at = None;
         while let Some((number, fate)) = port.ended() {
-            let found = self.0.binary_search_by_key(&number, |send| send.number);
+            let found = self.posted.binary_search_by_key(&number, |send| send.number);
             let Ok(at) = found else { continue };
-            let send = &mut self.0[at];
+            let send = &mut self.posted[at];
             let status = if send.ends_as == Status::Done { status_of(fate, level) } else { send.ends_as };
+            self.under_way -= usize::from(send.status.is_none());
             send.status = Some(status);
             if breaks(status) {
                 broke_at = Some(broke_at.map_or(at, |first: usize| first.min(at)));
             }
         }
         let Some(at) = broke_at else { return false };
-        for later in self.0.range_mut(at + 1..) {
+        for later in self.posted.range_mut(at + 1..) {
             match later.status {
                 None => later.ends_as = Status::Flushed,
                 Some(Status::Done) if level != Reliability::Reception => {}
@@ -90,7 +105,7 @@ impl Sends {
     pub fn flush(&mut self, first: Status) {
         let mut status = first;
         let unfinished = |send: &&mut PostedSend| send.status.is_none() && send.ends_as == Status::Done;
-        for send in self.0.iter_mut().filter(unfinished) {
+        for send in self.posted.iter_mut().filter(unfinished) {
             send.ends_as = status;
             status = Status::Flushed;
         }

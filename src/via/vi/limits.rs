@@ -1,0 +1,42 @@
+//! What every post is checked against.
+
+use crate::attributes::NicAttributes;
+use crate::error::Error;
+
+/// A NIC's bounds on descriptors, close at hand: asking the device costs a call per post.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub segments: usize,
+    /// Bytes of a message.
+    pub transfer: usize,
+    /// Bytes of a message that travels inside its descriptor.
+    pub inline: usize,
+    /// Descriptors on one queue.
+    pub descriptors: usize,
+}
+
+impl Limits {
+    pub fn of(nic: &NicAttributes) -> Self {
+        Limits {
+            segments: nic.max_segments,
+            transfer: nic.max_transfer,
+            inline: nic.max_inline,
+            descriptors: nic.max_descriptors_per_queue,
+        }
+    }
+
+    /// Which bound a descriptor exceeds: if none of its own, the queue is full.
+    #[cold]
+    pub fn exceeded(&self, segments: usize, total: usize) -> Error {
+        let Limits { segments: most_segments, transfer, descriptors, .. } = self;
+        if segments > *most_segments {
+            let what = format!("{segments} segments in a descriptor, at most {most_segments}");
+            return Error::InvalidParameter(what);
+        }
+        if total > *transfer {
+            return Error::InvalidParameter(format!("{total} bytes, at most {transfer} travel"));
+        }
+        let bound = format!("{descriptors} descriptors, until send_done takes some");
+        Error::Full { what: "the send queue", bound }
+    }
+}
