@@ -103,6 +103,35 @@ pub struct Taken {
     pub payload: [u64; PAYLOAD_WORDS],
 }
 
+/// One message where it lies, not yet believed: the producer may write it again, so each word is read once.
+#[derive(Debug)]
+pub struct Lying<'c> {
+    /// The high half of the first word.
+    pub meta: u32,
+    cell: &'c Cell,
+}
+
+impl Lying<'_> {
+    /// The second word.
+    #[inline]
+    pub fn aux(&self) -> u64 {
+        self.cell.aux.load(Ordering::Relaxed)
+    }
+
+    /// The payload words, read as they are asked for.
+    #[inline]
+    pub fn words(&self) -> impl Iterator<Item = u64> {
+        self.cell.payload.iter().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// All of it.
+    #[inline]
+    pub fn take(&self) -> Taken {
+        let payload = std::array::from_fn(|i| self.cell.payload[i].load(Ordering::Relaxed));
+        Taken { meta: self.meta, aux: self.aux(), payload }
+    }
+}
+
 /// The writing end. Exactly one per ring.
 #[derive(Debug)]
 pub struct Producer<S> {
@@ -151,11 +180,18 @@ impl<S: Storage> Producer<S> {
     #[inline]
     #[must_use]
     pub fn push(&mut self, meta: u32, aux: u64, payload: &[u64]) -> bool {
+        self.push_from(meta, aux, payload.iter().copied())
+    }
+
+    /// As [`Producer::push`], from wherever the words come; those that a cell has no room for are left out.
+    #[inline]
+    #[must_use]
+    pub fn push_from(&mut self, meta: u32, aux: u64, payload: impl Iterator<Item = u64>) -> bool {
         debug_assert!(self.next.wrapping_sub(self.credit) <= self.mask);
         let cell = self.storage.cell(self.next & self.mask);
         fault::point("post.claimed");
         for (word, value) in cell.payload.iter().zip(payload) {
-            word.store(*value, Ordering::Relaxed);
+            word.store(value, Ordering::Relaxed);
         }
         cell.aux.store(aux, Ordering::Relaxed);
         fault::point("post.written");
@@ -214,14 +250,20 @@ impl<S: Storage> Consumer<S> {
     /// ([`Consumer::owes_credit`]).
     #[inline]
     pub fn pop(&mut self) -> Option<Taken> {
+        self.pop_with(|message| message.take())
+    }
+
+    /// As [`Consumer::pop`], for who wants to read the message where it lies: a cell that is taken apart later is moved
+    /// before, and its words are then loaded wider than they were stored, which stalls.
+    #[inline]
+    pub fn pop_with<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> R) -> Option<R> {
         let meta = self.head()?;
         fault::point("retrieve.seen");
         let cell = self.storage.cell(self.next & self.mask);
-        let aux = cell.aux.load(Ordering::Relaxed);
-        let payload = std::array::from_fn(|i| cell.payload[i].load(Ordering::Relaxed));
+        let result = read(&Lying { meta, cell });
         self.next = self.next.wrapping_add(1);
         fault::point("retrieve.taken");
-        Some(Taken { meta, aux, payload })
+        Some(result)
     }
 
     /// Whether a quarter ring has been read since the producer was told: often enough that it never waits for

@@ -145,18 +145,6 @@ impl Descriptor {
         self.segments().iter().map(Segment::located).collect()
     }
 
-    /// Copies one piece, usually into one segment that is long enough. Returns the bytes that did not fit.
-    #[inline]
-    fn scatter_one(&mut self, from: &[u8]) -> usize {
-        if let [segment] = &mut self.0.segments[..]
-            && let Some(to) = segment.bytes_mut().get_mut(..from.len())
-        {
-            to.copy_from_slice(from);
-            return 0;
-        }
-        self.scatter(std::iter::once(from))
-    }
-
     /// Copies `from`'s pieces into the segments, as far as they reach. Returns the bytes that did not fit.
     fn scatter<'a>(&mut self, from: impl Iterator<Item = &'a [u8]>) -> usize {
         let mut room = self.0.segments.iter_mut().map(Segment::bytes_mut);
@@ -262,12 +250,15 @@ impl ReceiveInto {
         }
     }
 
-    /// As [`ReceiveInto::fill`], for a message in one piece.
+    /// The place, if it is in one piece that can be lent out as a slice.
     #[inline]
-    pub fn fill_one(&mut self, from: &[u8]) -> usize {
+    pub fn one_piece(&mut self) -> Option<&mut [u8]> {
         match self {
-            ReceiveInto::Descriptor(descriptor) => descriptor.scatter_one(from),
-            ReceiveInto::Raw { .. } => self.fill(std::iter::once(from)),
+            ReceiveInto::Descriptor(descriptor) => match &mut descriptor.0.segments[..] {
+                [segment] => Some(segment.bytes_mut()),
+                _ => None,
+            },
+            ReceiveInto::Raw { .. } => None,
         }
     }
 

@@ -172,6 +172,20 @@ pub struct Arrival {
     pub body: Body,
 }
 
+/// What became of an arrival in [`Port::receive_into`].
+#[derive(Debug)]
+pub enum Landed {
+    /// It is in place.
+    Copied {
+        /// The immediate data that came with it.
+        immediate: Option<u32>,
+        /// The message's bytes, if more than the place has: those beyond it are lost.
+        len: usize,
+    },
+    /// It is as [`Port::receive`] gives it.
+    Arrival(Arrival),
+}
+
 /// What arrived.
 #[derive(Debug)]
 pub enum Body {
@@ -295,6 +309,16 @@ pub trait Port: Send + Debug {
     /// # Errors
     /// [`Refused::Closed`] and [`Refused::Lost`].
     fn receive(&mut self) -> Result<Option<Arrival>, Refused>;
+
+    /// As [`Port::receive`], for a receiver that wants a short message in `to`: one that travelled inside its
+    /// descriptor may be copied there at once, as far as it fits, which saves moving it twice.
+    ///
+    /// # Errors
+    /// As [`Port::receive`].
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        let _ = to;
+        Ok(self.receive()?.map(Landed::Arrival))
+    }
 
     /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more), and what became of the
     /// message. Also after [`Port::leave`]. Buffers that the port holds itself are given back to their arena by the

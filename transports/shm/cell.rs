@@ -10,7 +10,7 @@
 //!        written: length
 //! ```
 
-use udeck_sys::ring::{PAYLOAD_BYTES, PAYLOAD_WORDS, Taken};
+use udeck_sys::ring::{Lying, PAYLOAD_BYTES, PAYLOAD_WORDS, Taken};
 use udeck_via::mem::Lent;
 use udeck_via::transport::Inline;
 
@@ -54,6 +54,42 @@ fn meta(kind: u8, count: usize, head: usize, immediate: Option<u32>) -> u32 {
 
 fn aux(immediate: Option<u32>, token: u16) -> u64 {
     u64::from(immediate.unwrap_or(0)) | u64::from(token) << 32
+}
+
+/// The immediate data and the length of a message that is inline, if this is one.
+#[inline]
+pub fn as_inline(message: &Lying<'_>) -> Option<(Option<u32>, usize)> {
+    let [kind, count, _, flags] = message.meta.to_le_bytes();
+    let len = usize::from(count);
+    let is_inline = kind == INLINE && len <= PAYLOAD_BYTES;
+    is_inline.then(|| ((flags & HAS_IMMEDIATE != 0).then(|| message.aux() as u32), len))
+}
+
+/// The words that hold `bytes`, the last one filled up with zeros.
+#[inline]
+pub fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    let last = (!rest.is_empty()).then(|| {
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        u64::from_ne_bytes(word)
+    });
+    whole.iter().map(|word| u64::from_ne_bytes(*word)).chain(last)
+}
+
+/// Copies a message's first bytes, as far as they reach.
+#[inline]
+pub fn unpack(message: &Lying<'_>, to: &mut [u8]) {
+    let (whole, rest) = to.as_chunks_mut::<8>();
+    let mut words = message.words();
+    for (place, word) in whole.iter_mut().zip(&mut words) {
+        *place = word.to_ne_bytes();
+    }
+    if !rest.is_empty()
+        && let Some(word) = words.next()
+    {
+        rest.copy_from_slice(&word.to_ne_bytes()[..rest.len()]);
+    }
 }
 
 /// Meta and aux of an inline message of `len` bytes.

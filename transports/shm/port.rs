@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use udeck_sys::atomic::fence;
 use udeck_sys::fault;
-use udeck_sys::ring::{Consumer, Producer};
+use udeck_sys::ring::{Consumer, Producer, Taken};
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Owner, Port, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{READABLE, WRITABLE};
@@ -78,17 +78,17 @@ impl ShmPort {
 
     #[inline]
     fn push(&mut self, (meta, aux, words, used): Encoded) {
-        self.push_words(meta, aux, &words[..used]);
+        self.push_words(meta, aux, words[..used].iter().copied());
     }
 
     #[inline]
-    fn push_words(&mut self, meta: u32, aux: u64, words: &[u64]) {
+    fn push_words(&mut self, meta: u32, aux: u64, words: impl Iterator<Item = u64>) {
         self.flush_asked = false;
         if self.waiting {
             self.waiting = false;
             self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
         }
-        if self.producer.push(meta, aux, words) {
+        if self.producer.push_from(meta, aux, words) {
             self.connection.ring_receiver();
         }
     }
@@ -132,32 +132,47 @@ impl ShmPort {
     #[inline]
     fn next(&mut self) -> Result<Option<Arrival>, Refused> {
         while let Some(taken) = self.consumer.pop() {
-            self.connection.position.store(self.consumer.position(), Ordering::Relaxed);
-            let (immediate, content) = match cell::decode(&taken) {
-                Ok(decoded) => decoded,
-                Err(malformed) => return Err(self.corrupt(&malformed)),
-            };
-            if self.consumer.owes_credit() || matches!(content, Content::Flush) {
-                self.consumer.publish_credit();
-                self.connection.tell_sender();
+            if let Some(arrival) = self.arrival(&taken)? {
+                return Ok(Some(arrival));
             }
-            let body = match content {
-                Content::Inline(bytes) => Body::Inline(bytes),
-                Content::Written(len, token) => {
-                    self.receipt = match token {
-                        Some(token) => Some(self.borrow(&[], token)?),
-                        None => None,
-                    };
-                    Body::Written(len)
-                }
-                Content::Flush => continue,
-                Content::Lent { segments, count, head, token, .. } => {
-                    Body::Lent(head, self.borrow(&segments[..count], token)?)
-                }
-            };
-            return Ok(Some(Arrival { immediate, body }));
         }
         Ok(None)
+    }
+
+    /// A message has been taken out of the ring.
+    #[inline]
+    fn popped(&mut self, credit_asked: bool) {
+        self.connection.position.store(self.consumer.position(), Ordering::Relaxed);
+        if credit_asked || self.consumer.owes_credit() {
+            self.consumer.publish_credit();
+            self.connection.tell_sender();
+        }
+    }
+
+    /// What was taken, unless it is no message.
+    #[inline]
+    fn arrival(&mut self, taken: &Taken) -> Result<Option<Arrival>, Refused> {
+        let decoded = cell::decode(taken);
+        self.popped(matches!(decoded, Ok((_, Content::Flush))));
+        let (immediate, content) = match decoded {
+            Ok(decoded) => decoded,
+            Err(malformed) => return Err(self.corrupt(&malformed)),
+        };
+        let body = match content {
+            Content::Inline(bytes) => Body::Inline(bytes),
+            Content::Written(len, token) => {
+                self.receipt = match token {
+                    Some(token) => Some(self.borrow(&[], token)?),
+                    None => None,
+                };
+                Body::Written(len)
+            }
+            Content::Flush => return Ok(None),
+            Content::Lent { segments, count, head, token, .. } => {
+                Body::Lent(head, self.borrow(&segments[..count], token)?)
+            }
+        };
+        Ok(Some(Arrival { immediate, body }))
     }
 
     /// The peer's memory that a cell names, checked; copied if we hold too much of it, or do not trust it.
@@ -280,9 +295,12 @@ impl Port for ShmPort {
     #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.room()?;
-        let bytes = Inline::gather(head, body);
-        let (meta, aux) = cell::inline(bytes.bytes().len(), immediate);
-        self.push_words(meta, aux, bytes.words());
+        let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
+        if head.len().is_multiple_of(8) {
+            self.push_words(meta, aux, cell::words_of(head).chain(cell::words_of(body)));
+        } else {
+            self.push_words(meta, aux, Inline::gather(head, body).words().iter().copied());
+        }
         Ok(())
     }
 
@@ -362,6 +380,32 @@ impl Port for ShmPort {
         match self.next()? {
             Some(arrival) => Ok(Some(arrival)),
             None => self.end(),
+        }
+    }
+
+    #[inline]
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        if self.receipt.is_some() {
+            self.receipt = None;
+        }
+        let popped = self.consumer.pop_with(|message| match cell::as_inline(message) {
+            Some((immediate, len)) => {
+                let fits = len.min(to.len());
+                cell::unpack(message, &mut to[..fits]);
+                Ok(Landed::Copied { immediate, len })
+            }
+            None => Err(message.take()),
+        });
+        match popped {
+            Some(Ok(landed)) => {
+                self.popped(false);
+                Ok(Some(landed))
+            }
+            Some(Err(taken)) => match self.arrival(&taken)? {
+                Some(arrival) => Ok(Some(Landed::Arrival(arrival))),
+                None => Ok(self.receive()?.map(Landed::Arrival)),
+            },
+            None => Ok(self.end()?.map(Landed::Arrival)),
         }
     }
 

@@ -136,7 +136,7 @@ impl std::fmt::Debug for ShmNotifier {
 pub struct ShmWaiter {
     notifier: Arc<ShmNotifier>,
     hot: Vec<HotRing>,
-    /// Where the scan of `hot` starts, and how often it found something there in a row.
+    /// Where the scan of `hot` starts (a place in it, or 0), and how often it found something there in a row.
     turn: usize,
     burst: u32,
     /// Cold rings and send queues with news.
@@ -182,24 +182,29 @@ impl ShmWaiter {
     /// gets it soonest, and nobody waits long.
     #[inline]
     fn poll_hot(&mut self) -> Option<Ready> {
-        let count = self.hot.len();
-        let looks = if self.polls.is_multiple_of(4) { count } else { count.min(1) };
-        for step in 0..looks {
-            let at = (self.turn + step) % count;
-            let ring = &mut self.hot[at];
-            if ring.place.connection.has_arrival() {
-                ring.last_served = self.polls;
-                let ready = ring.place.ready;
-                self.burst = if step == 0 { self.burst + 1 } else { 1 };
-                self.turn = at;
-                if self.burst >= BURST {
-                    self.turn = (at + 1) % count;
-                    self.burst = 0;
-                }
-                return Some(ready);
+        let ring = self.hot.get_mut(self.turn)?;
+        if ring.place.connection.has_arrival() {
+            ring.last_served = self.polls;
+            let ready = ring.place.ready;
+            self.burst += 1;
+            if self.burst >= BURST {
+                self.burst = 0;
+                self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
             }
+            return Some(ready);
         }
-        None
+        if self.hot.len() > 1 && self.polls.is_multiple_of(4) { self.poll_other_hot() } else { None }
+    }
+
+    fn poll_other_hot(&mut self) -> Option<Ready> {
+        let (before, rest) = self.hot.split_at(self.turn);
+        let after = rest.iter().enumerate().skip(1).map(|(at, ring)| (self.turn + at, ring));
+        let mut others = after.chain(before.iter().enumerate());
+        let (at, _) = others.find(|(_, ring)| ring.place.connection.has_arrival())?;
+        let ring = &mut self.hot[at];
+        ring.last_served = self.polls;
+        (self.turn, self.burst) = (at, 1);
+        Some(ring.place.ready)
     }
 
     fn poll_news(&mut self) -> Option<Ready> {
@@ -321,6 +326,7 @@ impl Waiter for ShmWaiter {
         while let Some(ring) = self.hot.pop() {
             self.cool(ring);
         }
+        self.turn = 0;
         if self.news.is_empty() && self.notifier.bell().park() {
             self.notifier.bell().sleep(limit);
         }

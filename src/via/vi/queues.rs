@@ -10,8 +10,17 @@ use crate::attributes::{Caps, Receive, Reliability};
 use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
-use crate::transport::{Arrival, Body, Held, Refused};
+use crate::transport::{Arrival, Body, Held, Landed, Refused};
 use udeck_sys::{Deadline, Pause, Spinner};
+
+/// What a look for arrivals found.
+enum Took {
+    /// One that is in its descriptor.
+    Message(Completion),
+    /// One that nobody is told of.
+    NoMessage,
+    Nothing,
+}
 
 impl Vi {
     /// Posts a send, an RDMA write or an RDMA read. Takes the descriptor's memory until [`Vi::send_done`] reports it.
@@ -258,62 +267,94 @@ impl Vi {
     ///
     /// A message that finds no descriptor, or one too short, breaks a reliable connection: the VI goes to the
     /// Error state, and the peer learns it. On an unreliable one the message is lost, and nothing else.
+    #[inline]
     pub fn receive_done(&mut self) -> Option<Completion> {
-        if self.attributes.receive == Receive::Posted {
-            // Bounded: a peer that only sends what nobody wants does not keep us here.
-            for _ in 0..self.limits.descriptors {
-                if !self.received.is_empty() || !self.take_arrival() {
-                    break;
-                }
+        if !self.received.is_empty() || self.attributes.receive != Receive::Posted {
+            return self.received.pop_front();
+        }
+        // Bounded: a peer that only sends what nobody wants does not keep us here.
+        for _ in 0..self.limits.descriptors {
+            match self.take_arrival() {
+                Took::Message(completion) => return Some(completion),
+                Took::NoMessage => {}
+                Took::Nothing => break,
             }
         }
         self.received.pop_front()
     }
 
-    /// Takes one message into a descriptor, if there is one. Returns whether there was a message.
-    fn take_arrival(&mut self) -> bool {
-        let Some(port) = &mut self.port else { return false };
-        let arrival = match port.receive() {
-            Ok(Some(arrival)) => arrival,
-            Ok(None) => return false,
+    /// Takes what has arrived next, if anything has, into the oldest descriptor.
+    #[inline]
+    fn take_arrival(&mut self) -> Took {
+        let Some(port) = &mut self.port else { return Took::Nothing };
+        let landed = match self.receives.front_mut().and_then(ReceiveInto::one_piece) {
+            Some(to) => port.receive_into(to),
+            None => port.receive().map(|arrival| arrival.map(Landed::Arrival)),
+        };
+        match landed {
+            Ok(Some(Landed::Copied { immediate, len })) => self.took_copied(immediate, len),
+            Ok(Some(Landed::Arrival(arrival))) => self.place(arrival),
+            Ok(None) => Took::Nothing,
             Err(refused) => {
                 self.refused(refused);
-                return false;
+                Took::Nothing
             }
-        };
+        }
+    }
+
+    /// A message lies in the oldest descriptor already, as far as it fits.
+    #[inline]
+    fn took_copied(&mut self, immediate: Option<u32>, len: usize) -> Took {
+        let Some(mut into) = self.receives.pop_front() else { return Took::Nothing };
+        let room = into.one_piece().map_or(0, |place| place.len());
+        if len <= room {
+            return Took::Message(into.complete(Status::Done, len, immediate));
+        }
+        self.too_long(into.complete(Status::LengthError, room, immediate), None, None)
+    }
+
+    /// Takes a message into a descriptor, if there is one.
+    fn place(&mut self, arrival: Arrival) -> Took {
         if matches!(arrival.body, Body::Written(_)) && arrival.immediate.is_none() {
-            return true;
+            return Took::NoMessage;
         }
         // Only at this level does a sender wait for one.
-        let receipt = match self.attributes.reliability {
-            Reliability::Reception => port.receipt(),
-            Reliability::Unreliable | Reliability::Delivery => None,
+        let receipt = match (self.attributes.reliability, &mut self.port) {
+            (Reliability::Reception, Some(port)) => port.receipt(),
+            _ => None,
         };
         let Some(mut into) = self.receives.pop_front() else {
-            self.no_place(arrival, receipt, "a message came and no receive descriptor was posted");
-            return true;
+            self.no_place(Some(arrival), receipt, "a message came and no receive descriptor was posted");
+            return Took::NoMessage;
         };
         let (length, left_over) = match &arrival.body {
             Body::Written(length) => (*length, 0),
-            Body::Inline(bytes) => (bytes.bytes().len(), into.fill_one(bytes.bytes())),
+            Body::Inline(bytes) => (bytes.bytes().len(), into.fill(std::iter::once(bytes.bytes()))),
             Body::Lent(_, lent) => (lent.len(), into.fill(lent.parts())),
         };
-        let status = if left_over == 0 { Status::Done } else { Status::LengthError };
-        self.received.push_back(into.complete(status, length - left_over, arrival.immediate));
-        if left_over > 0 {
-            let why = "a message was longer than the receive descriptor posted for it";
-            self.no_place(arrival, receipt, why);
+        if left_over == 0 {
+            return Took::Message(into.complete(Status::Done, length, arrival.immediate));
         }
-        true
+        let completion = into.complete(Status::LengthError, length - left_over, arrival.immediate);
+        self.too_long(completion, Some(arrival), receipt)
+    }
+
+    /// The completion comes before what the end of the connection flushes.
+    #[cold]
+    fn too_long(&mut self, completion: Completion, arrival: Option<Arrival>, receipt: Option<Lent>) -> Took {
+        self.received.push_back(completion);
+        self.no_place(arrival, receipt, "a message was longer than the receive descriptor posted for it");
+        self.received.pop_front().map_or(Took::Nothing, Took::Message)
     }
 
     /// A message found no descriptor, or one too short. Its sender is told before it learns that the connection
     /// broke: so it knows which message it was.
-    fn no_place(&mut self, arrival: Arrival, receipt: Option<Lent>, why: &str) {
+    #[cold]
+    fn no_place(&mut self, arrival: Option<Arrival>, receipt: Option<Lent>, why: &str) {
         if self.attributes.reliability == Reliability::Unreliable {
             return;
         }
-        if let Body::Lent(_, lent) = arrival.body {
+        if let Some(Arrival { body: Body::Lent(_, lent), .. }) = arrival {
             lent.refuse();
         }
         if let Some(receipt) = receipt {
