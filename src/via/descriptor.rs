@@ -35,15 +35,18 @@ impl Segment {
     }
 
     /// The bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.region[self.range.clone()]
     }
 
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.region[self.range.clone()]
     }
 
     /// Offset in the outbox arena, and length.
+    #[inline]
     fn located(&self) -> (u64, usize) {
         (self.region.block().offset() + self.range.start as u64, self.range.len())
     }
@@ -115,11 +118,13 @@ impl Descriptor {
     }
 
     /// The segments.
+    #[inline]
     pub fn segments(&self) -> &[Segment] {
         &self.0.segments
     }
 
     /// Bytes of all segments.
+    #[inline]
     pub fn len(&self) -> usize {
         self.segments().iter().map(|s| s.range.len()).sum()
     }
@@ -129,14 +134,17 @@ impl Descriptor {
         self.len() == 0
     }
 
+    #[inline]
     pub(crate) fn immediate_data(&self) -> Option<u32> {
         self.0.immediate
     }
 
+    #[inline]
     pub(crate) fn operation(&self) -> Operation {
         self.0.operation
     }
 
+    #[inline]
     pub(crate) fn check_tags(&self, ptag: Ptag) -> Result {
         if self.segments().iter().all(|s| s.region.ptag() == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
     }

@@ -7,6 +7,7 @@
 //! | [`Region`] \[LMR\], [`Window`] \[RMR\] | registered memory: ours alone, or written by a peer's RDMA |
 //! | [`Descriptor`] | a gather/scatter list with 32-bit immediate data, and an address for RDMA |
 //! | [`Vi`] \[EP\] | a send queue and a receive queue, FIFO, with VIA's states |
+//! | [`SharedReceives`] \[SRQ\] | receive descriptors that many VIs take from |
 //! | [`Cq`] \[EVD\] | tells which of many work queues has news; poll, or wait with a deadline |
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
 //! | [`Vi::peer_request`] | peer-to-peer connection |
@@ -30,6 +31,7 @@ mod error;
 pub mod mem;
 mod nic;
 mod peer;
+mod shared;
 pub mod transport;
 mod vi;
 
@@ -40,6 +42,7 @@ pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
 pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Rights, Settled, Window};
 pub use nic::Nic;
+pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
 pub use udeck_sys::Deadline;
 pub use vi::{State, Vi};

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Block, RemoteBuffer};
 use crate::nic::Nic;
 use crate::peer::Peering;
+use crate::shared::SharedReceives;
 use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
 use limits::Limits;
 use sends::{PostedSend, Sends};
@@ -49,6 +50,8 @@ pub struct Vi {
     next_send: u64,
     /// Posted receives, oldest first.
     receives: VecDeque<ReceiveInto>,
+    /// Where arrivals find their descriptors instead.
+    shared_receives: Option<SharedReceives>,
     /// Receives that are over and not reported yet.
     received: VecDeque<Completion>,
 }
@@ -71,6 +74,7 @@ impl Vi {
             sends: Sends::default(),
             next_send: 0,
             receives: VecDeque::new(),
+            shared_receives: None,
             received: VecDeque::new(),
         })
     }
@@ -97,7 +101,25 @@ impl Vi {
         if self.sends.len() + self.receives.len() + self.received.len() > 0 {
             return Err(Error::InvalidParameter("a VI with descriptors on it keeps its settings".into()));
         }
+        if let Some(shared) = &self.shared_receives {
+            check_shared(shared, &self.nic, &attributes)?;
+        }
         self.attributes = attributes;
+        Ok(())
+    }
+
+    /// From now on, what arrives goes into descriptors that are posted to `shared`, for good.
+    ///
+    /// # Errors
+    /// [`Error::InvalidState`] unless idle; [`Error::InvalidParameter`] while receives are posted here, on a VI that
+    /// receives lent, or for a queue of another NIC; [`Error::InvalidPtag`].
+    pub fn share_receives(&mut self, shared: &SharedReceives) -> Result {
+        self.require_idle("share_receives")?;
+        check_shared(shared, &self.nic, &self.attributes)?;
+        if !self.receives.is_empty() {
+            return Err(Error::InvalidParameter("receives are posted on the VI itself".into()));
+        }
+        self.shared_receives = Some(shared.clone());
         Ok(())
     }
 
@@ -302,6 +324,13 @@ fn check_attributes(nic: &Nic, attributes: &ViAttributes) -> Result {
         nic.require("RDMA out of this VI's windows", Caps::RDMA_READ)?;
     }
     Ok(())
+}
+
+fn check_shared(shared: &SharedReceives, nic: &Nic, attributes: &ViAttributes) -> Result {
+    if attributes.receive != Receive::Posted {
+        return Err(Error::InvalidParameter("a VI that receives lent takes no descriptors".into()));
+    }
+    shared.admit(nic, attributes.ptag)
 }
 
 #[cold]

@@ -21,6 +21,7 @@ mod peer;
 mod raw;
 mod read;
 mod reliability;
+mod shared;
 mod transfer;
 
 const TOPICS: &[&[Case]] = &[
@@ -34,6 +35,7 @@ const TOPICS: &[&[Case]] = &[
     errors::CASES,
     reliability::CASES,
     limits::CASES,
+    shared::CASES,
     lent::CASES,
     raw::CASES,
     many::CASES,

@@ -35,6 +35,7 @@
 //! | RDMA writes reach what the peer has registered and enabled, and nothing else | `memory` |
 //! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
+//! | *(uDAPL's)* a shared receive queue serves its VIs in order of posting, and is no VI's to flush | `shared` |
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |

@@ -15,7 +15,7 @@ use crate::board::{READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, LendError};
 use crate::device::ShmDevice;
-use crate::layout::{BROKEN, CLOSED, Direction};
+use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 
 /// Buffers of one peer that we hold before further ones are copied out and returned at once: a receiver that
 /// hoards messages must not starve its sender of buffers. Half of what the peer can lend.
@@ -59,7 +59,7 @@ impl ShmPort {
             return Err(Refused::Lost(why.to_owned()));
         }
         match self.connection.peer_state() {
-            0 => Ok(()),
+            OPEN => Ok(()),
             BROKEN => Err(self.broken()),
             _ => Err(Refused::Closed),
         }
@@ -107,10 +107,17 @@ impl ShmPort {
         Refused::Lost("the peer found no receive descriptor for a message, or one too short".into())
     }
 
+    /// Whether more may come. (Results that hold an arrival are large: who polls an empty ring does not move one.)
+    #[inline]
+    fn stands(&self) -> bool {
+        self.connection.peer_state() == OPEN && self.connection.lost().is_none()
+    }
+
     /// The ring is empty: is there an end?
+    #[cold]
     fn end(&mut self) -> Result<Option<Arrival>, Refused> {
         let peer_state = self.connection.peer_state();
-        if peer_state != 0 {
+        if peer_state != OPEN {
             // What was sent before the state was set is in the ring now.
             return match self.next()? {
                 Some(arrival) => Ok(Some(arrival)),
@@ -132,8 +139,9 @@ impl ShmPort {
     #[inline]
     fn next(&mut self) -> Result<Option<Arrival>, Refused> {
         while let Some(taken) = self.consumer.pop() {
-            if let Some(arrival) = self.arrival(&taken)? {
-                return Ok(Some(arrival));
+            match self.arrival(&taken) {
+                Ok(None) => {}
+                other => return other,
             }
         }
         Ok(None)
@@ -173,6 +181,22 @@ impl ShmPort {
             }
         };
         Ok(Some(Arrival { immediate, body }))
+    }
+
+    /// Nobody asked for it: the message is in place.
+    #[cold]
+    fn forget_receipt(&mut self) {
+        self.receipt = None;
+    }
+
+    /// What was taken, or if that is no message, the next.
+    #[inline(never)]
+    fn landed(&mut self, taken: &Taken) -> Result<Option<Landed>, Refused> {
+        let arrival = match self.arrival(taken) {
+            Ok(None) => self.receive(),
+            other => other,
+        };
+        arrival.map(|arrival| arrival.map(Landed::Arrival))
     }
 
     /// The peer's memory that a cell names, checked; copied if we hold too much of it, or do not trust it.
@@ -375,18 +399,18 @@ impl Port for ShmPort {
     #[inline]
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
         if self.receipt.is_some() {
-            self.receipt = None;
+            self.forget_receipt();
         }
-        match self.next()? {
-            Some(arrival) => Ok(Some(arrival)),
-            None => self.end(),
+        match self.next() {
+            Ok(None) if !self.stands() => self.end(),
+            other => other,
         }
     }
 
     #[inline]
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         if self.receipt.is_some() {
-            self.receipt = None;
+            self.forget_receipt();
         }
         let popped = self.consumer.pop_with(|message| match cell::as_inline(message) {
             Some((immediate, len)) => {
@@ -401,11 +425,9 @@ impl Port for ShmPort {
                 self.popped(false);
                 Ok(Some(landed))
             }
-            Some(Err(taken)) => match self.arrival(&taken)? {
-                Some(arrival) => Ok(Some(Landed::Arrival(arrival))),
-                None => Ok(self.receive()?.map(Landed::Arrival)),
-            },
-            None => Ok(self.end()?.map(Landed::Arrival)),
+            Some(Err(taken)) => self.landed(&taken),
+            None if self.stands() => Ok(None),
+            None => self.end().map(|last| last.map(Landed::Arrival)),
         }
     }
 

@@ -143,7 +143,11 @@ pub struct ShmWaiter {
     news: VecDeque<News>,
     /// By bit: whether it stands in `news`.
     listed: Vec<bool>,
+    /// Bits of the bell, while it is looked at.
+    rung: Vec<u32>,
     polls: u64,
+    /// How often [`ShmWaiter::look_around`] was called.
+    looks: u32,
     vacated_seen: u32,
 }
 
@@ -173,27 +177,48 @@ impl ShmWaiter {
             burst: 0,
             news: VecDeque::new(),
             listed: Vec::new(),
+            rung: Vec::new(),
             polls: 0,
+            looks: 0,
             vacated_seen: 0,
         })
     }
 
-    /// Looks at the ring that was busy last each time, at the others every fourth time: whoever waits for an answer
-    /// gets it soonest, and nobody waits long.
+    /// The ring that was busy last.
     #[inline]
-    fn poll_hot(&mut self) -> Option<Ready> {
+    fn poll_turn(&mut self) -> Option<Ready> {
         let ring = self.hot.get_mut(self.turn)?;
-        if ring.place.connection.has_arrival() {
-            ring.last_served = self.polls;
-            let ready = ring.place.ready;
-            self.burst += 1;
-            if self.burst >= BURST {
-                self.burst = 0;
-                self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
-            }
+        if !ring.place.connection.has_arrival() {
+            return None;
+        }
+        ring.last_served = self.polls;
+        self.burst += 1;
+        Some(ring.place.ready)
+    }
+
+    /// Everything that may have news, turn about, so that neither kind starves the other.
+    fn look_around(&mut self) -> Option<Ready> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.has_vacated() || self.notifier.bell().has_news() {
+            self.refresh();
+        }
+        if self.looks.is_multiple_of(2) {
+            self.poll_hot().or_else(|| self.poll_news())
+        } else {
+            self.poll_news().or_else(|| self.poll_hot())
+        }
+    }
+
+    /// The ring that was busy last, but not for ever; the others after it, or sometimes.
+    fn poll_hot(&mut self) -> Option<Ready> {
+        let may_stay = self.burst < BURST;
+        if may_stay && let Some(ready) = self.poll_turn() {
             return Some(ready);
         }
-        if self.hot.len() > 1 && self.polls.is_multiple_of(4) { self.poll_other_hot() } else { None }
+        self.burst = 0;
+        let sometimes = self.looks % 4 < 2;
+        let others = if may_stay && !sometimes { None } else { self.poll_other_hot() };
+        others.or_else(|| self.poll_turn())
     }
 
     fn poll_other_hot(&mut self) -> Option<Ready> {
@@ -201,10 +226,8 @@ impl ShmWaiter {
         let after = rest.iter().enumerate().skip(1).map(|(at, ring)| (self.turn + at, ring));
         let mut others = after.chain(before.iter().enumerate());
         let (at, _) = others.find(|(_, ring)| ring.place.connection.has_arrival())?;
-        let ring = &mut self.hot[at];
-        ring.last_served = self.polls;
-        (self.turn, self.burst) = (at, 1);
-        Some(ring.place.ready)
+        self.turn = at;
+        self.poll_turn()
     }
 
     fn poll_news(&mut self) -> Option<Ready> {
@@ -229,12 +252,17 @@ impl ShmWaiter {
         None
     }
 
+    #[inline]
+    fn has_vacated(&self) -> bool {
+        self.notifier.vacated.load(Ordering::Relaxed) != self.vacated_seen
+    }
+
     /// Looks at the bell and at vacated places.
     #[cold]
     fn refresh(&mut self) {
         let vacated = self.notifier.vacated.load(Ordering::Acquire);
-        let mut bits = Vec::new();
-        self.notifier.bell().drain(|bit| bits.push(bit));
+        let mut rung = std::mem::take(&mut self.rung);
+        self.notifier.bell().drain(|bit| rung.push(bit));
         let notifier = self.notifier.clone();
         let places = notifier.places.lock();
         if vacated != self.vacated_seen {
@@ -242,11 +270,12 @@ impl ShmWaiter {
             self.drop_vacated(&places);
         }
         self.listed.resize(places.taken.len(), false);
-        for bit in bits {
+        for bit in rung.drain(..) {
             if let Some(Some(place)) = places.taken.get(bit as usize) {
                 self.admit(bit, place.clone());
             }
         }
+        self.rung = rung;
     }
 
     fn drop_vacated(&mut self, places: &Places) {
@@ -305,21 +334,18 @@ impl ShmWaiter {
 }
 
 impl Waiter for ShmWaiter {
+    /// Whoever waits for an answer gets it soonest: the ring that was busy last is looked at first, but not for ever.
     #[inline]
     fn poll(&mut self) -> Option<Ready> {
         self.polls += 1;
-        let vacated = self.notifier.vacated.load(Ordering::Relaxed) != self.vacated_seen;
-        if vacated || self.notifier.bell().has_news() {
-            self.refresh();
+        if self.burst < BURST
+            && self.news.is_empty()
+            && !self.has_vacated()
+            && let Some(ready) = self.poll_turn()
+        {
+            return Some(ready);
         }
-        // Turn about, so that neither kind starves the other.
-        if self.news.is_empty() {
-            self.poll_hot()
-        } else if self.polls.is_multiple_of(2) {
-            self.poll_hot().or_else(|| self.poll_news())
-        } else {
-            self.poll_news().or_else(|| self.poll_hot())
-        }
+        self.look_around()
     }
 
     fn park(&mut self, limit: Duration) {

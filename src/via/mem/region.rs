@@ -24,10 +24,12 @@ impl Region {
     }
 
     /// The tag it carries.
+    #[inline]
     pub fn ptag(&self) -> Ptag {
         self.ptag
     }
 
+    #[inline]
     pub(crate) fn block(&self) -> &Block {
         &self.block
     }
@@ -35,12 +37,14 @@ impl Region {
 
 impl Deref for Region {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         self.block.bytes()
     }
 }
 
 impl DerefMut for Region {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.block.bytes_mut()
     }

@@ -41,6 +41,7 @@ impl Vi {
         }
     }
 
+    #[inline]
     fn start_send(&mut self, descriptor: &Descriptor) -> Result<Option<Status>> {
         self.require_connected("post_send")?;
         descriptor.check_tags(self.attributes.ptag)?;
@@ -229,6 +230,11 @@ impl Vi {
         if segments > self.limits.segments {
             return Err(self.limits.exceeded(segments, 0));
         }
+        if self.shared_receives.is_some() {
+            return Err(Error::InvalidParameter(
+                "this VI shares its receives: post to the shared queue".into(),
+            ));
+        }
         let bound = self.limits.descriptors;
         if self.receives.len() + self.received.len() >= bound {
             return Err(Error::Full { what: "the receive queue", bound: format!("{bound} descriptors") });
@@ -287,12 +293,16 @@ impl Vi {
     #[inline]
     fn take_arrival(&mut self) -> Took {
         let Some(port) = &mut self.port else { return Took::Nothing };
+        let mut room = 0;
         let landed = match self.receives.front_mut().and_then(ReceiveInto::one_piece) {
-            Some(to) => port.receive_into(to),
+            Some(to) => {
+                room = to.len();
+                port.receive_into(to)
+            }
             None => port.receive().map(|arrival| arrival.map(Landed::Arrival)),
         };
         match landed {
-            Ok(Some(Landed::Copied { immediate, len })) => self.took_copied(immediate, len),
+            Ok(Some(Landed::Copied { immediate, len })) => self.took_copied(immediate, len, room),
             Ok(Some(Landed::Arrival(arrival))) => self.place(arrival),
             Ok(None) => Took::Nothing,
             Err(refused) => {
@@ -302,11 +312,10 @@ impl Vi {
         }
     }
 
-    /// A message lies in the oldest descriptor already, as far as it fits.
+    /// A message of `len` bytes lies in the oldest descriptor already, as far as the `room` there goes.
     #[inline]
-    fn took_copied(&mut self, immediate: Option<u32>, len: usize) -> Took {
-        let Some(mut into) = self.receives.pop_front() else { return Took::Nothing };
-        let room = into.one_piece().map_or(0, |place| place.len());
+    fn took_copied(&mut self, immediate: Option<u32>, len: usize, room: usize) -> Took {
+        let Some(into) = self.receives.pop_front() else { return Took::Nothing };
         if len <= room {
             return Took::Message(into.complete(Status::Done, len, immediate));
         }
@@ -323,7 +332,7 @@ impl Vi {
             (Reliability::Reception, Some(port)) => port.receipt(),
             _ => None,
         };
-        let Some(mut into) = self.receives.pop_front() else {
+        let Some(mut into) = self.next_receive() else {
             self.no_place(Some(arrival), receipt, "a message came and no receive descriptor was posted");
             return Took::NoMessage;
         };
@@ -337,6 +346,13 @@ impl Vi {
         }
         let completion = into.complete(Status::LengthError, length - left_over, arrival.immediate);
         self.too_long(completion, Some(arrival), receipt)
+    }
+
+    fn next_receive(&mut self) -> Option<ReceiveInto> {
+        match &self.shared_receives {
+            None => self.receives.pop_front(),
+            Some(shared) => shared.take_back().map(ReceiveInto::Descriptor),
+        }
     }
 
     /// The completion comes before what the end of the connection flushes.

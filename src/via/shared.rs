@@ -1,0 +1,93 @@
+//! Receive descriptors that several VIs take from (uDAPL's shared receive queue).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::descriptor::Descriptor;
+use crate::error::{Error, Result};
+use crate::mem::Ptag;
+use crate::nic::Nic;
+
+/// A queue of receive descriptors for any number of VIs ([`crate::Vi::share_receives`]): a program with a thousand
+/// connections posts as many descriptors as messages come at a time, not a thousand times as many as come on one.
+///
+/// Whichever VI a message comes on takes the oldest descriptor, and reports it ([`crate::Vi::receive_done`]). A message
+/// that finds none is an error of its VI, as with a queue of its own. The end of a VI flushes nothing here: what no
+/// message took waits for the other VIs, or for [`SharedReceives::take_back`].
+///
+/// A cheap handle: clones are the same queue. Used from any thread; it takes a lock, uncontended unless VIs of several
+/// threads share it.
+#[derive(Clone)]
+pub struct SharedReceives {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    nic: Nic,
+    ptag: Ptag,
+    bound: usize,
+    posted: Mutex<VecDeque<Descriptor>>,
+}
+
+impl SharedReceives {
+    /// An empty queue for up to `bound` descriptors, whose memory carries `ptag`, as do the VIs that share it.
+    pub fn new(nic: &Nic, ptag: Ptag, bound: usize) -> Self {
+        let inner = Inner { nic: nic.clone(), ptag, bound, posted: Mutex::default() };
+        SharedReceives { inner: Arc::new(inner) }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// The descriptor comes back with [`Error::InvalidPtag`], [`Error::InvalidParameter`] (too many segments) or
+    /// [`Error::Full`].
+    pub fn post(&self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
+        if let Err(error) = descriptor.check_tags(self.inner.ptag) {
+            return Err((error, descriptor));
+        }
+        let (segments, most) = (descriptor.segments().len(), self.inner.nic.attributes().max_segments);
+        if segments > most {
+            let what = format!("{segments} segments in a descriptor, at most {most}");
+            return Err((Error::InvalidParameter(what), descriptor));
+        }
+        let mut posted = self.inner.posted.lock();
+        if posted.len() == self.inner.bound {
+            let bound = format!("{} descriptors", self.inner.bound);
+            return Err((Error::Full { what: "the shared receive queue", bound }, descriptor));
+        }
+        posted.push_back(descriptor);
+        Ok(())
+    }
+
+    /// Descriptors that no message took yet.
+    pub fn len(&self) -> usize {
+        self.inner.posted.lock().len()
+    }
+
+    /// Whether the next message finds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The oldest descriptor, unused.
+    pub fn take_back(&self) -> Option<Descriptor> {
+        self.inner.posted.lock().pop_front()
+    }
+
+    /// Whether a VI of `nic` with the tag `ptag` may take from it.
+    pub(crate) fn admit(&self, nic: &Nic, ptag: Ptag) -> Result {
+        if !Arc::ptr_eq(self.inner.nic.device(), nic.device()) {
+            return Err(Error::InvalidParameter("the shared receive queue belongs to another NIC".into()));
+        }
+        if self.inner.ptag == ptag { Ok(()) } else { Err(Error::InvalidPtag) }
+    }
+}
+
+impl fmt::Debug for SharedReceives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedReceives({} of {} descriptors)", self.len(), self.inner.bound)
+    }
+}
