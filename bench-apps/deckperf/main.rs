@@ -242,7 +242,8 @@ mod tests {
             "# Latency (us), RDMA write with immediate data\n",
             "# Bandwidth (MB/s), send/receive\n# Size        work-queue            cq       cq-wait\n",
             "# Bandwidth (MB/s), RDMA write with immediate data\n",
-            "# Latency (us) of 8 bytes, send/receive, on one of many VIs\n# VIs         work-queue            cq\n1 ",
+            "# Latency (us) of 8 bytes, send/receive, spread over all VIs\n# VIs         work-queue            cq\n1 ",
+            "# Latency (us) of 8 bytes, send/receive, one busy VI among idle ones\n# VIs         work-queue            cq\n1 ",
             "\n1000 ",
         ] {
             assert!(text.contains(title), "{title:?} is missing in {text}");
@@ -262,8 +263,8 @@ mod tests {
         );
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 1 + 2 * 2 * 3, "{text}");
-        assert!(rows[1].starts_with("100,send,work-queue,1,bandwidth,MB/s,"), "{text}");
-        let figure = |row: &&str| row.split(',').nth(6).is_some_and(|cell| cell.parse::<f64>().is_ok());
+        assert!(rows[1].starts_with("100,send,work-queue,1,one-busy,bandwidth,MB/s,"), "{text}");
+        let figure = |row: &&str| row.split(',').nth(7).is_some_and(|cell| cell.parse::<f64>().is_ok());
         assert!(rows[1..].iter().all(figure), "{text}");
     }
 

@@ -29,7 +29,7 @@ use experiment::Conductor;
 use order::Order;
 use report::Report;
 
-/// On so many VIs the overview lets a message come.
+/// So many VIs the receiver has in the overview's tables by number.
 pub const COUNTS: [usize; 7] = [1, 10, 20, 30, 40, 100, 1000];
 
 /// What is measured, and how.
@@ -39,7 +39,7 @@ pub struct Plan {
     pub tests: Vec<Test>,
     /// Ascending, in bytes.
     pub sizes: Vec<usize>,
-    /// How many VIs a message may come on, ascending; latency only.
+    /// How many VIs the receiver has in the tables by number, ascending; latency only.
     pub counts: Vec<usize>,
     /// How long, and in which portions.
     pub pace: Pace,

@@ -1,4 +1,4 @@
-//! Who takes part: transfers, and ways for the receiver to learn of them.
+//! Who takes part: transfers, ways for the receiver to learn of them, and the VIs that they come on.
 
 use udeck::via::Caps;
 
@@ -9,6 +9,7 @@ use super::{
 use crate::{
     cli::Test,
     rounds::{Contend, Results, SMALL, Shape},
+    verify,
 };
 
 /// How data go over.
@@ -33,10 +34,23 @@ pub enum Look {
     Asleep,
 }
 
+/// Which of the receiver's VIs messages come on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Each on another, as if by chance: all of them are in use.
+    Spread,
+    /// All on one, while the others are connected and idle: what do these cost?
+    OneBusy,
+}
+
 /// In the order of the tables, and by number in an [`Order`].
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
 /// In the order of the columns, and by number in an [`Order`].
 pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
+/// In the order of the tables, and by number in an [`Order`].
+pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
+/// What many VIs are measured with, in the order of the columns: nobody sleeps.
+pub const POLLING: [Look; 2] = [Look::WorkQueue, Look::CompletionQueue];
 
 /// VIs of its own serve each of these: none inherits another's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +59,7 @@ pub struct Way {
     pub transfer: Transfer,
     /// How they are noticed.
     pub look: Look,
-    /// How many VIs the receiver has; the message comes on one of them.
+    /// How many VIs each side has.
     pub vis: usize,
 }
 
@@ -56,6 +70,23 @@ pub struct Contender {
     pub test: Test,
     /// How.
     pub way: Way,
+    /// On which of the way's VIs.
+    pub traffic: Traffic,
+}
+
+impl Contender {
+    /// All messages on one VI, which has no others beside it.
+    pub fn alone(test: Test, transfer: Transfer, look: Look) -> Self {
+        Self { test, way: Way { transfer, look, vis: 1 }, traffic: Traffic::OneBusy }
+    }
+
+    /// Round trips of sends among `vis` VIs. A single one is busy, whatever the traffic.
+    pub fn among(vis: usize, look: Look, traffic: Traffic) -> Self {
+        match vis {
+            1 => Self::alone(Test::Latency, Transfer::Send, look),
+            _ => Self { test: Test::Latency, way: Way { transfer: Transfer::Send, look, vis }, traffic },
+        }
+    }
 }
 
 impl Contend for Contender {
@@ -66,7 +97,7 @@ impl Contend for Contender {
     }
 
     fn order(&self, size: usize, shape: Shape) -> Order {
-        let batch = Batch { way: self.way, size, shape };
+        let batch = Batch { way: self.way, traffic: self.traffic, size, shape };
         match self.test {
             Test::Latency => Order::PingPong(batch),
             Test::Bandwidth => Order::Stream(batch),
@@ -92,6 +123,29 @@ impl Look {
             Look::CompletionQueue => "cq",
             Look::Wait => "cq-wait",
             Look::Asleep => "cq-asleep",
+        }
+    }
+}
+
+impl Traffic {
+    /// As in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::OneBusy => "one-busy",
+            Traffic::Spread => "spread",
+        }
+    }
+
+    /// The VI among `vis` that a direction's message with this number comes on; both ranks come to the same.
+    #[inline]
+    pub fn on(self, number: u64, vis: usize) -> usize {
+        match self {
+            // Connected last: the worst place for who searches from the first on.
+            Traffic::OneBusy => vis - 1,
+            Traffic::Spread => {
+                let chance = verify::mix(number) >> 32; // of 2^32
+                ((chance * vis as u64) >> 32) as usize
+            }
         }
     }
 }
@@ -125,7 +179,7 @@ pub fn ways(plan: &Plan, caps: Caps) -> Vec<Way> {
 /// Where one VI is, the row is the first table's; only more need VIs of their own.
 fn among_many(plan: &Plan) -> impl Iterator<Item = (usize, Look)> {
     let counts = plan.counts.iter().copied().filter(|&vis| vis > 1);
-    counts.flat_map(|vis| [(vis, Look::WorkQueue), (vis, Look::CompletionQueue)])
+    counts.flat_map(|vis| POLLING.map(|look| (vis, look)))
 }
 
 /// Empty series for all of them.
@@ -136,18 +190,17 @@ pub fn contenders(plan: &Plan, ways: &[Way]) -> Results<Contender> {
         for way in ways.iter().filter(|way| way.vis == 1 && looks(test).contains(&way.look)) {
             // A bandwidth of empty messages is 0 by definition.
             let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
-            cells.extend(sizes.map(|&size| (Contender { test, way: *way }, size)));
+            cells.extend(sizes.map(|&size| (Contender::alone(test, way.transfer, way.look), size)));
         }
     }
     if !plan.counts.is_empty() {
-        for look in [Look::WorkQueue, Look::CompletionQueue] {
-            let among = |&vis| {
-                let way = Way { transfer: Transfer::Send, look, vis };
-                (Contender { test: Test::Latency, way }, SMALL)
-            };
-            let missing: Vec<_> =
-                plan.counts.iter().map(among).filter(|cell| !cells.contains(cell)).collect();
-            cells.extend(missing);
+        for (traffic, look) in TRAFFICS.into_iter().flat_map(|traffic| POLLING.map(|look| (traffic, look))) {
+            for &vis in &plan.counts {
+                let cell = (Contender::among(vis, look, traffic), SMALL);
+                if !cells.contains(&cell) {
+                    cells.push(cell);
+                }
+            }
         }
         sizes.push(SMALL);
         sizes.sort_unstable();
@@ -183,12 +236,41 @@ mod tests {
     fn eight_bytes_are_measured_for_the_many_even_if_no_table_has_them() {
         let plan = Plan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
         let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
-        // Two transfers of four looks, and two ways to find the message among 1 and among 10.
-        assert_eq!(results.posts.len(), 2 * 4 + 2 * 2);
+        // Two transfers of four looks, and two ways to find the message on one VI, on one among 10, on any of 10.
+        assert_eq!(results.posts.len(), 2 * 4 + 2 * 3);
         assert_eq!(results.raws.iter().map(|raw| raw.size).collect::<Vec<_>>(), [SMALL, 4096]);
         let with_small = Plan { sizes: vec![SMALL, 4096], ..plan };
         let results = contenders(&with_small, &ways(&with_small, Caps::RDMA_WRITE));
-        assert_eq!(results.posts.len(), 2 * 2 * 4 + 2, "one VI of 8 bytes is the first table's");
+        assert_eq!(results.posts.len(), 2 * 2 * 4 + 2 * 2, "one VI of 8 bytes is the first table's");
+    }
+
+    #[test]
+    fn both_traffics_share_their_connections_and_one_vi_has_one_traffic() {
+        let plan = plan();
+        let ways = ways(&plan, Caps::RDMA_WRITE);
+        let results = contenders(&plan, &ways);
+        let traffics = |vis| -> Vec<Traffic> {
+            let polled = results.posts.iter().filter(|series| {
+                series.contender.way == Way { transfer: Transfer::Send, look: Look::CompletionQueue, vis }
+                    && series.contender.test == Test::Latency
+                    && series.size == SMALL
+            });
+            polled.map(|series| series.contender.traffic).collect()
+        };
+        assert_eq!(traffics(1), [Traffic::OneBusy]);
+        assert_eq!(traffics(10), TRAFFICS);
+    }
+
+    #[test]
+    fn spread_messages_reach_every_vi_alike_and_others_only_the_busy_one() {
+        for vis in [1, 2, 10, 1000] {
+            let mut came = vec![0; vis];
+            for number in 0..100 * vis as u64 {
+                came[Traffic::Spread.on(number, vis)] += 1;
+                assert_eq!(Traffic::OneBusy.on(number, vis), vis - 1);
+            }
+            assert!(came.iter().all(|&messages| (50..=150).contains(&messages)), "{came:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     failure::{Failure, Result},
     link::Link,
     raw::{RawLimits, RawSample},
-    rounds::{Runner, Sample},
+    rounds::{Runner, Sample, Shape},
 };
 
 /// Far beyond what a waiting rank spins and yields before it sleeps.
@@ -71,149 +71,192 @@ pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
     }
 }
 
-/// One rank's part in one order.
+/// So many receives are posted when the first message of a ping-pong comes, and when each later one does.
+const RECEIVES_AHEAD: u64 = 2;
+
+/// In a ping-pong: the peer has read a message when it answers it, but it may not have said so.
+const SENDS_UNDER_WAY: u64 = 2;
+
+/// One rank's part in one order. All descriptors are made before the clock starts and taken apart after it has
+/// stopped.
 struct Turn<'e> {
-    order: Order,
     batch: Batch,
+    /// Windows of messages, not round trips.
+    streams: bool,
     leads: bool,
     deadline: Deadline,
     lane: &'e mut Lane,
     memory: &'e mut Memory,
-    /// Where RDMA writes go; `None`: sends.
-    place: Option<RemoteBuffer>,
-    /// To send with again.
+    /// To send with: as many as may be under way.
     idle: Vec<Descriptor>,
-    /// Receives that are still to be posted: exactly as many as messages come, so that none is left over for a
-    /// batch of another size.
-    unposted: u64,
+    /// Of the message that came last, until the answer is on its way.
+    taken: Option<Descriptor>,
+    /// Receives that no more messages come for.
+    spent: Vec<Descriptor>,
+    /// The VI that the next message is sent on.
+    next_on: usize,
+    sent: u64,
+    /// Receives: exactly as many as messages come, so that none is left over for a batch of another size.
+    posted: u64,
+    incoming: u64,
     /// Under the clock.
     rested: Duration,
 }
 
 impl<'e> Turn<'e> {
-    /// Posts the first receives: as many as the peer may send before it hears from us.
+    /// Makes the descriptors, and posts the first receives: as many as the peer may send before it hears from us.
     fn prepare(link: &Link<'_>, ends: &'e mut Ends, order: Order) -> Result<Self> {
-        let (Order::PingPong(batch) | Order::Stream(batch)) = order else {
-            return Err(Failure::BadOrder(format!("{order:?} is not timed")));
+        let (batch, streams) = match order {
+            Order::PingPong(batch) => (batch, false),
+            Order::Stream(batch) => (batch, true),
+            Order::Stop => return Err(Failure::BadOrder(format!("{order:?} is not timed"))),
         };
         let leads = link.leads();
-        let deadline = Deadline::after(link.world().config().deadline);
         let (lane, memory, place) = ends.of(batch.way, batch.size)?;
-        let (idle, rested) = (Vec::new(), Duration::ZERO);
-        let mut turn = Self { order, batch, leads, deadline, lane, memory, place, idle, unposted: 0, rested };
-        let iterations = batch.shape.warm_up + batch.shape.iterations;
-        let streams_in = matches!(order, Order::Stream(_)) && !leads;
-        let (incoming, at_once) = match streams_in {
-            true => (iterations * batch.shape.messages, batch.shape.messages),
-            false => (iterations, 1),
+        let Shape { warm_up, iterations, messages } = batch.shape;
+        let repeats = warm_up + iterations;
+        let (incoming, ahead, under_way) = match (streams, leads) {
+            (false, _) => (repeats, RECEIVES_AHEAD, SENDS_UNDER_WAY),
+            (true, true) => (repeats, 1, messages),
+            (true, false) => (repeats * messages, messages, 1),
         };
-        turn.unposted = incoming;
-        for _ in 0..at_once {
-            let fresh = turn.fresh_receive()?;
-            turn.post_receive(fresh, 0)?;
+        let ahead = ahead.min(incoming);
+        let mut turn = Self {
+            batch,
+            streams,
+            leads,
+            deadline: Deadline::after(link.world().config().deadline),
+            lane,
+            memory,
+            idle: Vec::with_capacity(under_way as usize),
+            taken: None,
+            spent: Vec::with_capacity(ahead as usize),
+            next_on: 0,
+            sent: 0,
+            posted: 0,
+            incoming,
+            rested: Duration::ZERO,
+        };
+        turn.next_on = turn.on(0);
+        for _ in 0..ahead {
+            let fresh = turn.fresh_receive(place)?;
+            turn.post_receive(fresh)?;
+        }
+        for _ in 0..under_way {
+            let fresh = turn.fresh_send(place)?;
+            turn.idle.push(fresh);
         }
         Ok(turn)
     }
 
-    fn fresh_receive(&mut self) -> Result<Descriptor> {
+    fn fresh_receive(&mut self, place: Option<RemoteBuffer>) -> Result<Descriptor> {
         // Acknowledgements are empty, and an RDMA write's data go elsewhere.
-        let acknowledgements = matches!(self.order, Order::Stream(_)) && self.leads;
-        if self.place.is_some() || acknowledgements {
+        if place.is_some() || (self.streams && self.leads) {
             return Ok(nothing());
         }
         Ok(Descriptor::new([self.memory.take(self.batch.size)?]))
     }
 
-    /// For the message of this iteration, unless no more come.
-    #[inline]
-    fn post_receive(&mut self, descriptor: Descriptor, iteration: u64) -> Result {
-        if self.unposted == 0 {
-            self.memory.give_back(descriptor);
-            return Ok(());
+    fn fresh_send(&mut self, place: Option<RemoteBuffer>) -> Result<Descriptor> {
+        if self.streams && !self.leads {
+            return Ok(nothing()); // an acknowledgement
         }
-        self.unposted -= 1;
-        self.lane.post_receive(self.on(iteration), descriptor)
-    }
-
-    /// The VI that the message of this iteration comes on: as if by chance, but both ranks know it.
-    #[inline]
-    fn on(&self, iteration: u64) -> usize {
-        match self.lane.len() {
-            1 => 0,
-            vis => {
-                let mixed = iteration.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32; // Fibonacci hashing
-                mixed as usize % vis
-            }
-        }
-    }
-
-    /// How long the timed iterations lasted.
-    fn perform(&mut self) -> Result<Duration> {
-        let shape = self.batch.shape;
-        let mut started = Instant::now();
-        for iteration in 0..shape.warm_up + shape.iterations {
-            if iteration == shape.warm_up {
-                self.rested = Duration::ZERO;
-                started = Instant::now();
-            }
-            match (self.order, self.leads) {
-                (Order::PingPong(_), true) => {
-                    self.send(iteration)?;
-                    self.receive(iteration)?;
-                }
-                (Order::PingPong(_), false) => {
-                    self.receive(iteration)?;
-                    self.send(iteration)?;
-                }
-                (Order::Stream(_), true) => self.send_window()?,
-                (Order::Stream(_), false) => self.receive_window()?,
-                (Order::Stop, _) => {}
-            }
-        }
-        Ok(started.elapsed())
-    }
-
-    #[inline]
-    fn send(&mut self, iteration: u64) -> Result {
-        if self.batch.way.look == Look::Asleep {
-            self.rest();
-        }
-        let descriptor = match self.idle.pop() {
-            Some(descriptor) => descriptor,
-            None => self.fresh_send()?,
-        };
-        self.lane.post_send(self.on(iteration), descriptor, &mut self.idle, self.deadline)
-    }
-
-    fn fresh_send(&mut self) -> Result<Descriptor> {
         let region = self.memory.take(self.batch.size)?;
-        Ok(match self.place {
+        Ok(match place {
             None => Descriptor::new([region]),
             Some(place) => Descriptor::rdma_write([region], place).immediate(0),
         })
     }
 
+    /// How long the timed iterations lasted.
+    fn perform(&mut self) -> Result<Duration> {
+        match (self.streams, self.leads) {
+            (false, true) => self.timed(|turn| {
+                turn.send()?;
+                turn.receive()
+            }),
+            (false, false) => self.timed(|turn| {
+                turn.receive()?;
+                turn.send()
+            }),
+            (true, true) => self.timed(Self::send_window),
+            (true, false) => self.timed(Self::receive_window),
+        }
+    }
+
     #[inline]
-    fn receive(&mut self, iteration: u64) -> Result {
-        let descriptor = self.lane.receive(self.batch.size, self.deadline)?;
-        self.post_receive(descriptor, iteration + 1)
+    fn timed(&mut self, mut iteration: impl FnMut(&mut Self) -> Result) -> Result<Duration> {
+        let Shape { warm_up, iterations, .. } = self.batch.shape;
+        let mut lasted = Duration::ZERO;
+        // One loop for both: the warm-up warms the very instructions that are timed.
+        for iterations in [warm_up, iterations] {
+            self.rested = Duration::ZERO;
+            let started = Instant::now();
+            for _ in 0..iterations {
+                iteration(self)?;
+            }
+            lasted = started.elapsed();
+        }
+        Ok(lasted)
+    }
+
+    /// Posts the next message; all that can wait is done while it is under way.
+    #[inline]
+    fn send(&mut self) -> Result {
+        if self.batch.way.look == Look::Asleep {
+            self.rest();
+        }
+        let descriptor = match self.idle.pop() {
+            Some(descriptor) => descriptor,
+            None => self.lane.reclaim(&mut self.idle, self.deadline)?,
+        };
+        self.lane.post_send(self.next_on, descriptor, &mut self.idle, self.deadline)?;
+        self.sent += 1;
+        self.next_on = self.on(self.sent);
+        match self.taken.take() {
+            Some(taken) => self.post_receive(taken),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the next message, and does nothing else: the answer comes first.
+    #[inline]
+    fn receive(&mut self) -> Result {
+        self.taken = Some(self.lane.receive(self.batch.size, self.deadline)?);
+        Ok(())
+    }
+
+    /// For the next message that has none yet, unless no more come.
+    #[inline]
+    fn post_receive(&mut self, descriptor: Descriptor) -> Result {
+        if self.posted == self.incoming {
+            self.spent.push(descriptor);
+            return Ok(());
+        }
+        let on = self.on(self.posted);
+        self.posted += 1;
+        self.lane.post_receive(on, descriptor)
+    }
+
+    #[inline]
+    fn on(&self, number: u64) -> usize {
+        self.batch.traffic.on(number, self.lane.len())
     }
 
     fn send_window(&mut self) -> Result {
         for _ in 0..self.batch.shape.messages {
-            self.send(0)?;
+            self.send()?;
         }
         let acknowledgement = self.lane.receive(0, self.deadline)?;
-        self.post_receive(acknowledgement, 0)
+        self.post_receive(acknowledgement)
     }
 
     fn receive_window(&mut self) -> Result {
         for _ in 0..self.batch.shape.messages {
-            self.receive(0)?;
+            let taken = self.lane.receive(self.batch.size, self.deadline)?;
+            self.post_receive(taken)?;
         }
-        // "Everything so far has arrived."
-        let acknowledgement = self.idle.pop().unwrap_or_else(nothing);
-        self.lane.post_send(0, acknowledgement, &mut self.idle, self.deadline)
+        self.send() // "Everything so far has arrived."
     }
 
     /// Keeps this rank awake, and the other one waiting.
@@ -228,7 +271,7 @@ impl<'e> Turn<'e> {
     /// Gives all memory back. How long this rank rested.
     fn finish(mut self) -> Result<Duration> {
         self.lane.settle(&mut self.idle, self.deadline)?;
-        for descriptor in self.idle {
+        for descriptor in self.idle.into_iter().chain(self.spent).chain(self.taken) {
             self.memory.give_back(descriptor);
         }
         Ok(self.rested)

@@ -36,33 +36,49 @@ impl Lane {
     }
 
     /// Posts a receive on VI `on`.
+    #[inline]
     pub fn post_receive(&mut self, on: usize, descriptor: Descriptor) -> Result {
         Ok(self.vis[on].post_receive(descriptor).map_err(|(error, _)| error)?)
     }
 
-    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Sends that are over go to
-    /// `idle`.
+    /// Posts a send or an RDMA write on VI `on`; waits for room until the deadline. Only then, sends that are over go
+    /// to `idle`.
     #[inline]
     pub fn post_send(
+        &mut self,
+        on: usize,
+        descriptor: Descriptor,
+        idle: &mut Vec<Descriptor>,
+        deadline: Deadline,
+    ) -> Result {
+        match self.vis[on].post_send(descriptor) {
+            Ok(()) => {}
+            Err((Error::Full { .. }, back)) => self.post_into_room(on, back, idle, deadline)?,
+            Err((error, _)) => return Err(error.into()),
+        }
+        self.under_way += 1;
+        self.under_way -= collect(&mut self.vis[on], idle);
+        Ok(())
+    }
+
+    #[cold]
+    fn post_into_room(
         &mut self,
         on: usize,
         mut descriptor: Descriptor,
         idle: &mut Vec<Descriptor>,
         deadline: Deadline,
     ) -> Result {
-        self.under_way += 1;
-        let posted =
-            poll(deadline, "room to send", || match self.vis[on].post_send(take(&mut descriptor)) {
-                Ok(()) => Some(Ok(())),
-                Err((Error::Full { .. }, back)) => {
-                    descriptor = back;
-                    self.under_way -= collect(&mut self.vis[on], idle);
-                    None
-                }
-                Err((error, _)) => Some(Err(error)),
-            })?;
-        self.under_way -= collect(&mut self.vis[on], idle);
-        Ok(posted?)
+        let mut patience = Patience::new(deadline, "room to send");
+        loop {
+            patience.next_look()?;
+            self.under_way -= collect(&mut self.vis[on], idle);
+            match self.vis[on].post_send(descriptor) {
+                Ok(()) => return Ok(()),
+                Err((Error::Full { .. }, back)) => descriptor = back,
+                Err((error, _)) => return Err(error.into()),
+            }
+        }
     }
 
     /// The next message, found as this lane looks. It must be `size` bytes long. Gives its descriptor.
@@ -91,42 +107,79 @@ impl Lane {
         checked(completion, size)
     }
 
+    /// Waits until a send is over, whichever VI it went on, and gives its descriptor.
+    #[cold]
+    pub fn reclaim(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result<Descriptor> {
+        poll(deadline, "a send to complete", || {
+            self.collect_all(idle);
+            idle.pop()
+        })
+    }
+
     /// Waits until nobody reads what was sent: its memory goes to `idle`.
     pub fn settle(&mut self, idle: &mut Vec<Descriptor>, deadline: Deadline) -> Result {
-        let Self { vis, under_way, .. } = self;
         poll(deadline, "sends to complete", || {
-            *under_way -= vis.iter_mut().map(|vi| collect(vi, idle)).sum::<usize>();
-            (*under_way == 0).then_some(())
+            self.collect_all(idle);
+            (self.under_way == 0).then_some(())
         })
+    }
+
+    fn collect_all(&mut self, idle: &mut Vec<Descriptor>) {
+        self.under_way -= self.vis.iter_mut().map(|vi| collect(vi, idle)).sum::<usize>();
     }
 }
 
 /// Looks until there is something, without ever sleeping.
 #[inline]
 fn poll<T>(deadline: Deadline, what: &'static str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
-    let mut looks = 0;
+    let mut patience = Patience::new(deadline, what);
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
-        looks += 1;
-        if looks == PATIENCE {
-            if deadline.passed() {
-                return Err(Failure::Overdue(what));
-            }
-            thread::yield_now();
-            looks -= LOOKS_PER_YIELD;
+        patience.next_look()?;
+    }
+}
+
+/// Of a rank that polls.
+struct Patience {
+    deadline: Deadline,
+    what: &'static str,
+    looks: u32,
+}
+
+impl Patience {
+    fn new(deadline: Deadline, what: &'static str) -> Self {
+        Self { deadline, what, looks: 0 }
+    }
+
+    /// Comes back at once, or when others have had the core; fails at the deadline.
+    #[inline]
+    fn next_look(&mut self) -> Result {
+        self.looks += 1;
+        if self.looks == PATIENCE { self.run_out() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn run_out(&mut self) -> Result {
+        if self.deadline.passed() {
+            return Err(Failure::Overdue(self.what));
         }
+        thread::yield_now();
+        self.looks -= LOOKS_PER_YIELD;
+        Ok(())
     }
 }
 
 /// Sends of `vi` that are over, to `idle`; how many.
+#[inline]
 fn collect(vi: &mut Vi, idle: &mut Vec<Descriptor>) -> usize {
     let before = idle.len();
     idle.extend(std::iter::from_fn(|| vi.send_done()).filter_map(|completion| completion.descriptor.ok()));
     idle.len() - before
 }
 
+#[inline]
 fn checked(completion: Completion, size: usize) -> Result<Descriptor> {
     match completion {
         Completion { status: Status::Done, length, descriptor: Ok(descriptor), .. } if length == size => {
@@ -136,9 +189,4 @@ fn checked(completion: Completion, size: usize) -> Result<Descriptor> {
             Err(Failure::BadCompletion { status, wanted: size, got: length })
         }
     }
-}
-
-/// Leaves an empty descriptor behind.
-fn take(descriptor: &mut Descriptor) -> Descriptor {
-    std::mem::replace(descriptor, Descriptor::new(Vec::<udeck::via::Region>::new()))
 }

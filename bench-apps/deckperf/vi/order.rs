@@ -1,6 +1,6 @@
-//! What rank 0 tells rank 1 to do next: eight words, checked when they are read.
+//! What rank 0 tells rank 1 to do next: nine words, checked when they are read.
 
-use super::contender::{LOOKS, TRANSFERS, Way};
+use super::contender::{LOOKS, TRAFFICS, TRANSFERS, Traffic, Way};
 use crate::{
     failure::{Failure, Result},
     rounds::Shape,
@@ -23,6 +23,8 @@ pub enum Order {
 pub struct Batch {
     /// How they go.
     pub way: Way,
+    /// On which of the way's VIs.
+    pub traffic: Traffic,
     /// Bytes per message.
     pub size: usize,
     /// How many.
@@ -30,41 +32,45 @@ pub struct Batch {
 }
 
 /// How long an [`Order`] is on the way.
-const WORDS: usize = 8;
+const WORDS: usize = 9;
 
 const STOP: u64 = 0;
 const PING_PONG: u64 = 1;
 const STREAM: u64 = 2;
 
 impl Order {
-    /// `[kind, transfer, look, vis, size, warm-up, iterations, messages]`
+    /// `[kind, transfer, look, vis, traffic, size, warm-up, iterations, messages]`
     pub fn encode(&self) -> [u64; WORDS] {
         let (kind, batch) = match self {
             Order::Stop => return [STOP; WORDS],
             Order::PingPong(batch) => (PING_PONG, batch),
             Order::Stream(batch) => (STREAM, batch),
         };
-        let Batch { way, size, shape } = batch;
+        let Batch { way, traffic, size, shape } = batch;
         let transfer = TRANSFERS.iter().position(|&known| known == way.transfer).expect("listed");
         let look = LOOKS.iter().position(|&known| known == way.look).expect("listed");
-        let [transfer, look, vis, size] = [transfer, look, way.vis, *size].map(|number| number as u64);
-        [kind, transfer, look, vis, size, shape.warm_up, shape.iterations, shape.messages]
+        let traffic = TRAFFICS.iter().position(|known| known == traffic).expect("listed");
+        let [transfer, look, vis, traffic, size] =
+            [transfer, look, way.vis, traffic, *size].map(|number| number as u64);
+        [kind, transfer, look, vis, traffic, size, shape.warm_up, shape.iterations, shape.messages]
     }
 
     /// What rank 0 sent, if it is an order at all.
     pub fn decode(words: &[u64]) -> Result<Self> {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
-        let &[kind, transfer, look, vis, size, warm_up, iterations, messages] = words else {
-            return Err(bad("not eight words"));
+        let &[kind, transfer, look, vis, traffic, size, warm_up, iterations, messages] = words else {
+            return Err(bad("not nine words"));
         };
         let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
         let transfer = TRANSFERS.get(number(transfer)).ok_or_else(|| bad("no such transfer"))?;
         let look = LOOKS.get(number(look)).ok_or_else(|| bad("no such look"))?;
+        let traffic = *TRAFFICS.get(number(traffic)).ok_or_else(|| bad("no such traffic"))?;
         if number(size) > MAX_SIZE {
             return Err(bad("message too large"));
         }
         let way = Way { transfer: *transfer, look: *look, vis: number(vis) };
-        let batch = Batch { way, size: number(size), shape: Shape { warm_up, iterations, messages } };
+        let shape = Shape { warm_up, iterations, messages };
+        let batch = Batch { way, traffic, size: number(size), shape };
         match kind {
             STOP => Ok(Order::Stop),
             PING_PONG => Ok(Order::PingPong(batch)),
@@ -81,10 +87,11 @@ mod tests {
     #[test]
     fn orders_survive_the_journey() {
         for transfer in TRANSFERS {
-            for look in LOOKS {
+            for (look, traffic) in LOOKS.into_iter().flat_map(|look| TRAFFICS.map(|traffic| (look, traffic)))
+            {
                 let way = Way { transfer, look, vis: 40 };
                 let shape = Shape { warm_up: 3, iterations: 1000, messages: 64 };
-                let batch = Batch { way, size: 4099, shape };
+                let batch = Batch { way, traffic, size: 4099, shape };
                 for order in [Order::PingPong(batch), Order::Stream(batch), Order::Stop] {
                     assert_eq!(Order::decode(&order.encode()).expect("decodes"), order);
                 }
@@ -95,12 +102,13 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for (words, part) in [
-            (&[][..], "not eight words"),
-            (&[1; 7], "not eight words"),
-            (&[9, 0, 0, 1, 8, 0, 1, 1], "no such kind"),
-            (&[1, 9, 0, 1, 8, 0, 1, 1], "no such transfer"),
-            (&[1, 0, 9, 1, 8, 0, 1, 1], "no such look"),
-            (&[1, 0, 0, 1, u64::MAX, 0, 1, 1], "message too large"),
+            (&[][..], "not nine words"),
+            (&[1; 8], "not nine words"),
+            (&[9, 0, 0, 1, 0, 8, 0, 1, 1], "no such kind"),
+            (&[1, 9, 0, 1, 0, 8, 0, 1, 1], "no such transfer"),
+            (&[1, 0, 9, 1, 0, 8, 0, 1, 1], "no such look"),
+            (&[1, 0, 0, 1, 9, 8, 0, 1, 1], "no such traffic"),
+            (&[1, 0, 0, 1, 0, u64::MAX, 0, 1, 1], "message too large"),
         ] {
             let error = Order::decode(words).expect_err("nonsense").to_string();
             assert!(error.contains(part), "{error}");

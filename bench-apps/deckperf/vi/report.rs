@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Plan,
-    contender::{Contender, Look, TRANSFERS, Transfer, Way, looks},
+    contender::{Contender, Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, looks},
 };
 use crate::{
     cli::{Format, Test},
@@ -28,7 +28,7 @@ pub struct Report {
     findings: Vec<Finding>,
 }
 
-const COLUMNS: &str = "size,transfer,look,vis,test,unit,p50,p99,raw_line_us,raw_memcpy_us,\
+const COLUMNS: &str = "size,transfer,look,vis,traffic,test,unit,p50,p99,raw_line_us,raw_memcpy_us,\
 raw_two_memcpys_us";
 
 impl Report {
@@ -54,7 +54,9 @@ impl Report {
                 text += &self.by_size(test, transfer);
             }
         }
-        text += &self.by_count();
+        for traffic in TRAFFICS {
+            text += &self.by_count(traffic);
+        }
         text + &table::shows(&self.findings, &self.results.raws)
     }
 
@@ -71,7 +73,7 @@ impl Report {
         };
         let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
         for &size in &self.plan.sizes {
-            let figure = |&look| self.p50(Contender { test, way: Way { transfer, look, vis: 1 } }, size);
+            let figure = |&look| self.p50(Contender::alone(test, transfer, look), size);
             let mut cells: Vec<String> = looks.iter().map(|look| table::cell(figure(look))).collect();
             if test == Test::Latency {
                 let raw = self.results.raw(size);
@@ -84,18 +86,22 @@ impl Report {
     }
 
     /// A row per number of VIs.
-    fn by_count(&self) -> String {
+    fn by_count(&self, traffic: Traffic) -> String {
         if self.plan.counts.is_empty() {
             return String::new();
         }
-        let looks = [Look::WorkQueue, Look::CompletionQueue];
-        let names = looks.map(|look| look.name().to_owned());
+        let which = match traffic {
+            Traffic::OneBusy => "one busy VI among idle ones",
+            Traffic::Spread => "spread over all VIs",
+        };
+        let names = POLLING.map(|look| look.name().to_owned());
         let mut text = format!(
-            "\n# Latency (us) of {SMALL} bytes, send/receive, on one of many VIs\n{}",
+            "\n# Latency (us) of {SMALL} bytes, send/receive, {which}\n{}",
             table::row("# VIs", &names)
         );
         for &vis in &self.plan.counts {
-            let cells = looks.map(|look| table::cell(self.p50(small(look, vis), SMALL)));
+            let figure = |look| self.p50(Contender::among(vis, look, traffic), SMALL);
+            let cells = POLLING.map(|look| table::cell(figure(look)));
             text += &table::row(&vis.to_string(), &cells);
         }
         text
@@ -109,10 +115,10 @@ impl Report {
     fn csv(&self) -> String {
         let mut text = format!("{COLUMNS}\n");
         for series in self.rows() {
-            let Contender { test, way } = series.contender;
+            let Contender { test, way, traffic } = series.contender;
             let (transfer, look) = (way.transfer.name(), way.look.name());
-            let _ =
-                write!(text, "{},{transfer},{look},{},{},{}", series.size, way.vis, test.name(), test.unit());
+            let (size, vis, traffic) = (series.size, way.vis, traffic.name());
+            let _ = write!(text, "{size},{transfer},{look},{vis},{traffic},{},{}", test.name(), test.unit());
             let figure = series.figure();
             text += &export::field(figure.map(|figure| figure.p50));
             text += &export::field(figure.map(|figure| figure.p99));
@@ -127,13 +133,14 @@ impl Report {
             .rows()
             .into_iter()
             .map(|series| {
-                let Contender { test, way } = series.contender;
+                let Contender { test, way, traffic } = series.contender;
                 json!({
                     "test": test.name(),
                     "size": series.size,
                     "transfer": way.transfer.name(),
                     "look": way.look.name(),
                     "vis": way.vis,
+                    "traffic": traffic.name(),
                     "unit": test.unit(),
                     "figure": series.figure().map(export::figure_json),
                 })
@@ -155,6 +162,7 @@ impl Report {
         let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
             sentences.push(LATENCY.into());
+            sentences.push(RECEIVES_AHEAD.into());
         }
         if self.plan.tests.contains(&Test::Bandwidth) {
             sentences.push(bandwidth(self.plan.pace.window));
@@ -175,43 +183,54 @@ impl Report {
                     .into(),
             );
         }
+        if !self.plan.counts.is_empty() {
+            sentences.push(
+                "one busy VI: all messages come on the one that was connected last; spread: each comes on \
+                 another VI, as if by chance; both over the same connections"
+                    .into(),
+            );
+        }
         sentences.push(raw_limits(&self.results));
         sentences
     }
 }
 
-fn small(look: Look, vis: usize) -> Contender {
-    Contender { test: Test::Latency, way: Way { transfer: Transfer::Send, look, vis } }
-}
+const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the next message has its descriptor, \
+     and the one just taken is posted again after the answer has been sent";
 
 /// Every ratio whose two sides were measured.
 fn findings(plan: &Plan, results: &Results<Contender>) -> Vec<Finding> {
-    let latency = |transfer, look, vis, size| {
-        let contender = Contender { test: Test::Latency, way: Way { transfer, look, vis } };
-        results.of(contender, size).map_or(&[][..], |series| &series.figures)
-    };
-    let small = |look, vis| latency(Transfer::Send, look, vis, SMALL);
+    let of = |contender, size| results.of(contender, size).map_or(&[][..], |series| &series.figures);
+    let alone = |transfer, look, size| of(Contender::alone(Test::Latency, transfer, look), size);
+    let small = |look| alone(Transfer::Send, look, SMALL);
+    let among = |vis, look, traffic| of(Contender::among(vis, look, traffic), SMALL);
     let mut found = Vec::new();
     let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
         found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
     };
 
-    let polled = small(Look::WorkQueue, 1);
+    let (polled, named) = (small(Look::WorkQueue), small(Look::CompletionQueue));
     if let Some(raw) = results.raw(SMALL) {
         add(format!("send, {SMALL} bytes / raw cache-line hand-over"), polled, &raw.line);
+        add(format!("send, cq, {SMALL} bytes / raw cache-line hand-over"), named, &raw.line);
     }
     let large = telling_size(&plan.sizes);
     add(
         format!("rdma-write / send, {}", sizes::show(large)),
-        latency(Transfer::RdmaWrite, Look::WorkQueue, 1, large),
-        latency(Transfer::Send, Look::WorkQueue, 1, large),
+        alone(Transfer::RdmaWrite, Look::WorkQueue, large),
+        alone(Transfer::Send, Look::WorkQueue, large),
     );
     for look in [Look::CompletionQueue, Look::Wait, Look::Asleep] {
-        add(format!("{} / work-queue, {SMALL} bytes", look.name()), small(look, 1), polled);
+        add(format!("{} / work-queue, {SMALL} bytes", look.name()), small(look), polled);
     }
-    for &vis in plan.counts.iter().filter(|&&vis| vis > 1) {
-        let (many, one) = (small(Look::WorkQueue, vis), small(Look::CompletionQueue, vis));
-        add(format!("cq / work-queue, {SMALL} bytes, {vis} VIs"), one, many);
+    let many = || plan.counts.iter().copied().filter(|&vis| vis > 1);
+    for vis in many() {
+        let [asked, named] = POLLING.map(|look| among(vis, look, Traffic::Spread));
+        add(format!("cq / work-queue, {SMALL} bytes, spread over {vis} VIs"), named, asked);
+    }
+    for vis in many() {
+        let busy = among(vis, Look::CompletionQueue, Traffic::OneBusy);
+        add(format!("cq, {} idle VIs / cq, 1 VI, {SMALL} bytes", vis - 1), busy, named);
     }
     found
 }
@@ -289,18 +308,25 @@ mod tests {
 0                      -             -             -
 8                  20.00         21.00         22.00
 
-# Latency (us) of 8 bytes, send/receive, on one of many VIs
+# Latency (us) of 8 bytes, send/receive, spread over all VIs
 # VIs         work-queue            cq
 1                   2.00          4.00
 10                 23.00         24.00
 
+# Latency (us) of 8 bytes, send/receive, one busy VI among idle ones
+# VIs         work-queue            cq
+1                   2.00          4.00
+10                 25.00         26.00
+
 # What this shows: latency / latency within a round; median and its 95 % bounds over 3 rounds
 # send, 8 bytes / raw cache-line hand-over          16.0   (16.0 to 16.0)
+# send, cq, 8 bytes / raw cache-line hand-over      32.0   (32.0 to 32.0)
 # rdma-write / send, 8                              5.00   (5.00 to 5.00)
 # cq / work-queue, 8 bytes                          2.00   (2.00 to 2.00)
 # cq-wait / work-queue, 8 bytes                     3.00   (3.00 to 3.00)
 # cq-asleep / work-queue, 8 bytes                   4.00   (4.00 to 4.00)
-# cq / work-queue, 8 bytes, 10 VIs                  1.04   (1.04 to 1.04)
+# cq / work-queue, 8 bytes, spread over 10 VIs      1.04   (1.04 to 1.04)
+# cq, 9 idle VIs / cq, 1 VI, 8 bytes                6.50   (6.50 to 6.50)
 # raw cache-line hand-over in this run: 125 ns one way
 ";
         assert_eq!(tables, expected);
@@ -310,11 +336,16 @@ mod tests {
     fn csv_is_a_header_and_a_row_per_contender_and_size() {
         let text = sample(Format::Csv).render();
         let rows: Vec<&str> = text.lines().collect();
-        assert_eq!(rows.len(), 1 + 24, "{text}");
+        assert_eq!(rows.len(), 1 + 26, "{text}");
         assert_eq!(rows[0], COLUMNS);
-        assert_eq!(rows[1], "0,send,work-queue,1,latency,us,1.0000,1.0000,0.1250,,");
-        assert!(text.contains("\n8,send,cq,10,latency,us,24.0000,24.0000,0.1250,,\n"), "{text}");
-        assert_eq!(rows[24], "8,rdma-write,cq-wait,1,bandwidth,MB/s,22.0000,22.0000,0.1250,,");
+        assert_eq!(rows[1], "0,send,work-queue,1,one-busy,latency,us,1.0000,1.0000,0.1250,,");
+        for row in [
+            "8,send,cq,10,spread,latency,us,24.0000,24.0000,0.1250,,",
+            "8,send,cq,10,one-busy,latency,us,26.0000,26.0000,0.1250,,",
+        ] {
+            assert!(rows.contains(&row), "{row} is missing in {text}");
+        }
+        assert_eq!(rows[26], "8,rdma-write,cq-wait,1,one-busy,bandwidth,MB/s,22.0000,22.0000,0.1250,,");
         let columns = |row: &str| row.matches(',').count();
         assert!(rows.iter().all(|row| columns(row) == columns(COLUMNS)));
     }
@@ -323,9 +354,10 @@ mod tests {
     fn json_holds_the_machine_and_every_figure() {
         let value: Value = serde_json::from_str(&sample(Format::Json).render()).expect("valid JSON");
         assert_eq!(value["machine"]["cpu"], "Some CPU");
-        assert_eq!(value["results"].as_array().map(Vec::len), Some(24));
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(26));
         assert_eq!(value["results"][0]["look"], "work-queue");
+        assert_eq!(value["results"][0]["traffic"], "one-busy");
         assert_eq!(value["results"][0]["figure"]["p50"], 1.0);
-        assert_eq!(value["ratios"].as_array().map(Vec::len), Some(6));
+        assert_eq!(value["ratios"].as_array().map(Vec::len), Some(8));
     }
 }
