@@ -18,7 +18,7 @@
 //! that a posted buffer would cost.
 //!
 //! Transports implement [`transport`]'s traits. Everything they have in common lives here: memory arenas,
-//! descriptors, states, checks.
+//! descriptors, states, checks. [`wrap`] has what goes around any of them: a trace, injected faults.
 //!
 //! Source of names and guarantees: *Virtual Interface Architecture Specification 1.0* (Compaq, Intel,
 //! Microsoft, 1997) and the *Intel VI Architecture Developer's Guide*.
@@ -34,6 +34,7 @@ mod peer;
 mod shared;
 pub mod transport;
 mod vi;
+pub mod wrap;
 
 pub use attributes::{Caps, NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
 pub use connect::{Listener, Request};

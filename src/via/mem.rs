@@ -9,7 +9,7 @@
 //! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
 
 pub(crate) mod arena;
-mod lent;
+pub(crate) mod lent;
 mod raw;
 mod region;
 

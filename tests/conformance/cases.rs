@@ -13,6 +13,7 @@ mod attributes;
 mod completion;
 mod connection;
 mod errors;
+mod integrity;
 mod lent;
 mod limits;
 mod many;
@@ -29,6 +30,7 @@ const TOPICS: &[&[Case]] = &[
     connection::CASES,
     peer::CASES,
     transfer::CASES,
+    integrity::CASES,
     memory::CASES,
     read::CASES,
     completion::CASES,

@@ -1,5 +1,6 @@
 //! What cases are made of: two NICs, a VI on each, and the usual moves.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,15 @@ use crate::{Fabric, Options};
 
 /// The safety net of every wait: long enough that only a lost event gets here.
 pub fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    Deadline::after(Duration::from_millis(PATIENCE_MS.load(Ordering::Relaxed)))
+}
+
+static PATIENCE_MS: AtomicU64 = AtomicU64::new(60_000);
+
+/// How long [`soon`] is from now on, and how long it was (60 seconds, unless set). For who expects the net to be used:
+/// what shows that a case fails need not wait as long as what shows that it passes.
+pub fn set_patience(patience: Duration) -> Duration {
+    Duration::from_millis(PATIENCE_MS.swap(patience.as_millis() as u64, Ordering::Relaxed))
 }
 
 /// A deadline for what must not happen.

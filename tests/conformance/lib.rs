@@ -28,7 +28,8 @@
 //! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
 //! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
 //! | Disconnect: posted descriptors are flushed in order; the VI can be connected again | `connection` |
-//! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion` |
+//! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion`, `integrity` |
+//! | Reliable levels: each message arrives, once, as it was posted | `integrity`, `transfer` |
 //! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
 //! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
 //! | Memory and VI carry the same protection tag | `memory` |
@@ -38,8 +39,12 @@
 //! | *(uDAPL's)* a shared receive queue serves its VIs in order of posting, and is no VI's to flush | `shared` |
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
-//! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |
+//! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw`, `integrity` |
 //! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
+
+//!
+//! That the suite notices when a promise is broken is proved by `tests/broken.rs`, over NICs that lie
+//! ([`udeck_via::wrap::Lies`]).
 
 pub mod cases;
 pub mod kit;
@@ -47,7 +52,7 @@ mod runner;
 
 use udeck_via::{Caps, Nic};
 
-pub use runner::main;
+pub use runner::{main, main_of};
 
 /// A transport under test: opens NICs that behave as those of different processes of a job, all in this process.
 pub trait Fabric: Sync {

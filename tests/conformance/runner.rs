@@ -15,11 +15,16 @@ use crate::{Case, Fabric, Options};
 
 /// Runs what the command line asks for, over each of `fabrics`. Fails if any case does.
 pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
+    main_of(fabrics, &all().copied().collect::<Vec<_>>())
+}
+
+/// As [`main`], with other cases than the suite's, or some of them.
+pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
     let selection = Selection::from_arguments(std::env::args().skip(1));
     let mut passed = true;
     for fabric in fabrics {
         let (chosen, others): (Vec<&Case>, Vec<&Case>) =
-            all().partition(|case| selection.takes(&full_name(*fabric, case)));
+            cases.iter().partition(|case| selection.takes(&full_name(*fabric, case)));
         if selection.list {
             chosen.iter().for_each(|case| println!("{}: test", full_name(*fabric, case)));
         } else {

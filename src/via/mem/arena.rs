@@ -5,6 +5,8 @@
 //! span allocator (`offset-allocator`) directly. Memory is committed by chunks on first use and never given back
 //! to the kernel on the fast path.
 
+mod gather;
+
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -406,7 +408,7 @@ impl Drop for Block {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -424,7 +426,7 @@ mod tests {
         }
     }
 
-    fn arena(lines: usize) -> Arena {
+    pub(crate) fn arena(lines: usize) -> Arena {
         Arena::new("test", "free something", false, Box::new(Heap(vec![[0; 8]; lines])))
     }
 

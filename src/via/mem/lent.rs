@@ -115,31 +115,48 @@ impl PrivateCopy {
     /// Each piece is mapped and readable (a peer may be writing there).
     pub unsafe fn take(pieces: &[(NonNull<u8>, usize)]) -> Lent {
         // SAFETY: as the caller promises.
-        unsafe { Self::copy(pieces, None) }
+        unsafe { Self::copy(pieces, None, |_| {}) }
     }
 
     /// Copies `lent`, which goes home, or is refused, when the copy is: for senders that wait to be told.
     pub fn keeping(lent: Lent) -> Lent {
+        Self::altered(lent, |_| {})
+    }
+
+    /// As [`PrivateCopy::keeping`], but with the copy as `alter` leaves it.
+    pub(crate) fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> Lent {
         let (parts, count) = (lent.parts, lent.count);
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
-        unsafe { Self::copy(&parts[..count], Some(lent)) }
+        unsafe { Self::copy(&parts[..count], Some(lent), alter) }
+    }
+
+    /// The same message once more: it has no home to go to.
+    pub(crate) fn twin(lent: &Lent) -> Lent {
+        // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
+        unsafe { Self::take(&lent.parts[..lent.count]) }
     }
 
     /// # Safety
     /// As [`PrivateCopy::take`].
-    unsafe fn copy(pieces: &[(NonNull<u8>, usize)], original: Option<Lent>) -> Lent {
+    unsafe fn copy(
+        pieces: &[(NonNull<u8>, usize)],
+        original: Option<Lent>,
+        alter: impl FnOnce(&mut [u8]),
+    ) -> Lent {
         let len = pieces.iter().map(|piece| piece.1).sum::<usize>();
         let mut copy =
             PrivateCopy { lines: vec![Line([0; 64]); len.div_ceil(64)], original: Mutex::new(original) };
         let at = NonNull::from(copy.lines.as_mut_slice()).cast::<u8>();
         // SAFETY: the vector holds at least `len` bytes, ours alone.
-        let mut to = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
+        let all = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len) };
+        let mut to = &mut *all;
         for &(from, len) in pieces {
             let (piece, rest) = to.split_at_mut(len);
             // SAFETY: as the caller promises; fresh memory does not overlap.
             unsafe { udeck_sys::copy_in(piece, from) };
             to = rest;
         }
+        alter(all);
         // SAFETY: the lines live in the lender, at a stable address, and nobody writes them any more.
         unsafe { Lent::new(&[(at, len)], Arc::new(copy), 0) }
     }
@@ -163,8 +180,14 @@ impl fmt::Debug for PrivateCopy {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A message that is never written again.
+    pub(crate) fn lent(bytes: &'static [u8], lender: Arc<dyn Lender>, token: u16) -> Lent {
+        // SAFETY: the bytes live for ever, and nobody can write them.
+        unsafe { Lent::new(&[(NonNull::from(bytes).cast(), bytes.len())], lender, token) }
+    }
 
     #[test]
     fn private_copies_are_aligned_and_equal() {
@@ -180,5 +203,29 @@ mod tests {
             assert_eq!(copy.bytes(), bytes);
             assert!(len == 0 || copy.bytes().as_ptr().addr().is_multiple_of(64));
         }
+    }
+
+    #[derive(Default)]
+    struct Home(Mutex<Vec<&'static str>>);
+    impl Lender for Home {
+        fn give_back(&self, _: u16) {
+            self.0.lock().push("given back");
+        }
+        fn refuse(&self, _: u16) {
+            self.0.lock().push("refused");
+        }
+    }
+
+    #[test]
+    fn an_altered_copy_goes_home_once_and_a_twin_never() {
+        let home = Arc::new(Home::default());
+        let original = lent(b"abc", home.clone(), 1);
+        let twin = PrivateCopy::twin(&original);
+        let altered = PrivateCopy::altered(original, |bytes| bytes[1] = b'B');
+        assert_eq!((twin.bytes(), altered.bytes()), (&b"abc"[..], &b"aBc"[..]));
+        drop(twin);
+        assert!(home.0.lock().is_empty());
+        altered.refuse();
+        assert_eq!(*home.0.lock(), ["refused"]);
     }
 }

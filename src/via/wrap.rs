@@ -1,0 +1,197 @@
+//! What stands between the VI layer and a transport, for the sake of who looks for a mistake: [`Trace`] writes down
+//! what is done, [`Fault`] makes it go wrong. They go around any transport, and the program above does not change:
+//!
+//! ```
+//! use udeck_via::Nic;
+//! use udeck_via::wrap::{Trace, Wrapped};
+//!
+//! fn traced(nic: &Nic) -> Nic {
+//!     Nic::new(Wrapped::new(nic.device().clone(), Trace::printing(std::io::stderr())))
+//! }
+//! ```
+//!
+//! From then on the program uses the new NIC only: the old one's completion queues are not wrapped, and both draw
+//! protection tags of their own. What is not wrapped costs nothing; wrappers nest.
+//!
+//! One mechanism for all: [`Wrapped`] is a device that calls another one, and passes each connected port and each
+//! waiter through its [`Interpose`]. Memory, windows and connection requests go straight through. The inner device
+//! sees its own notifiers ([`Queues`]), because transports look for their own type behind them.
+//!
+//! Every method of the contract is passed on by name, those with a default body too: one forgotten, and the wrapped
+//! NIC would silently lack what its attributes promise. Clippy's `missing_trait_methods` holds each `impl` to that.
+//!
+//! The idea is smoltcp's (`phy::Tracer`, `phy::FaultInjector`).
+
+mod fault;
+mod random;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::error::{Error, Result};
+use crate::mem::{Arena, MemHandle, Ptag, Rights};
+use crate::transport::{Connected, Device, Hello, Incoming, OnRequest, Port, Queues, Waiter};
+use udeck_sys::Deadline;
+
+pub use fault::{Fault, Lies, Luck};
+pub use random::When;
+pub use trace::{Call, Event, Log, Outcome, Trace, Who};
+
+/// Puts something of its own around the ports and waiters of a [`Wrapped`] device.
+pub trait Interpose: Send + Sync + Debug {
+    /// Around a port, as soon as it is connected; perhaps on the transport's own thread: it must not block.
+    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port>;
+    /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
+    fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter>;
+}
+
+/// What an [`Interpose`] is told of a port's connection.
+#[derive(Clone, Copy)]
+pub struct Connection<'a> {
+    /// Connections of the device are counted from 0, in the order in which they were made.
+    pub number: u64,
+    /// Its reliability level.
+    pub reliability: Reliability,
+    /// Where its queues report.
+    pub queues: Queues<'a>,
+    /// The device's outbox arena.
+    pub outbox: &'a Arc<Arena>,
+}
+
+/// A device with an [`Interpose`] around its ports and waiters.
+#[derive(Debug)]
+pub struct Wrapped {
+    inner: Arc<dyn Device>,
+    layer: Arc<Layer>,
+}
+
+/// What listeners keep: not the device itself, which keeps them.
+#[derive(Debug)]
+struct Layer {
+    interpose: Box<dyn Interpose>,
+    connections: AtomicU64,
+    waiters: AtomicU64,
+}
+
+impl Wrapped {
+    /// `device` with `interpose` around it, for [`crate::Nic::new`].
+    pub fn new(device: Arc<dyn Device>, interpose: impl Interpose + 'static) -> Arc<Self> {
+        let interpose = Box::new(interpose);
+        let layer = Layer { interpose, connections: AtomicU64::new(0), waiters: AtomicU64::new(0) };
+        Arc::new(Wrapped { inner: device, layer: Arc::new(layer) })
+    }
+}
+
+impl Layer {
+    fn port(
+        &self,
+        port: Box<dyn Port>,
+        reliability: Reliability,
+        queues: Queues<'_>,
+        outbox: &Arc<Arena>,
+    ) -> Box<dyn Port> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        self.interpose.port(port, &Connection { number, reliability, queues, outbox })
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Device for Wrapped {
+    fn attributes(&self) -> &NicAttributes {
+        self.inner.attributes()
+    }
+
+    fn outbox(&self) -> &Arc<Arena> {
+        self.inner.outbox()
+    }
+
+    fn landing(&self) -> &Arc<Arena> {
+        self.inner.landing()
+    }
+
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.inner.expose(offset, len, ptag)
+    }
+
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.inner.expose_for(offset, len, ptag, rights)
+    }
+
+    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        self.inner.conceal(handle, deadline)
+    }
+
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        let waiter = self.inner.waiter()?;
+        let number = self.layer.waiters.fetch_add(1, Ordering::Relaxed);
+        Ok(self.layer.interpose.waiter(waiter, number))
+    }
+
+    fn listen(&self, discriminator: &[u8], mut on_request: OnRequest) -> Result {
+        let (layer, outbox) = (self.layer.clone(), Arc::downgrade(self.inner.outbox()));
+        let wrapping = move |inner| {
+            on_request(Box::new(WrappedIncoming { inner, layer: layer.clone(), outbox: outbox.clone() }));
+        };
+        self.inner.listen(discriminator, Box::new(wrapping))
+    }
+
+    fn unlisten(&self, discriminator: &[u8]) {
+        self.inner.unlisten(discriminator);
+    }
+
+    fn connect(
+        &self,
+        to: &NetAddress,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected> {
+        let (port, theirs) = self.inner.connect(to, hello, queues, deadline)?;
+        Ok((self.layer.port(port, hello.reliability, queues, self.inner.outbox()), theirs))
+    }
+
+    fn reclaim(&self) {
+        self.inner.reclaim();
+    }
+
+    fn reclaim_recent(&self) {
+        self.inner.reclaim_recent();
+    }
+
+    fn bytes_copied(&self) -> u64 {
+        self.inner.bytes_copied()
+    }
+}
+
+/// A request whose port will be wrapped.
+struct WrappedIncoming {
+    inner: Box<dyn Incoming>,
+    layer: Arc<Layer>,
+    outbox: Weak<Arena>,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Incoming for WrappedIncoming {
+    fn hello(&self) -> &Hello {
+        self.inner.hello()
+    }
+
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        let outbox = self.outbox.upgrade().ok_or_else(|| Error::Lost("this NIC is closed".into()))?;
+        let port = self.inner.accept(hello, queues)?;
+        Ok(self.layer.port(port, hello.reliability, queues, &outbox))
+    }
+
+    fn reject(self: Box<Self>, reason: &str) {
+        self.inner.reject(reason);
+    }
+
+    fn reject_reliability(self: Box<Self>) {
+        self.inner.reject_reliability();
+    }
+}

@@ -1,0 +1,140 @@
+//! Lets a transport be unlucky, or lie, as a seed decides.
+//!
+//! *Unlucky* ([`Fault::honest`]) is what a correct transport may be at any time, and programs must stand: it refuses a
+//! post because it is busy, names a queue that has nothing, loses the connection and says so; and at the unreliable
+//! level, where VIA promises neither arrival nor order, loses and reorders messages.
+//!
+//! *Lying* ([`Fault::lying`]) breaks a promise in silence, which no transport may. It exists to prove that a test suite
+//! notices. No lie is unsound: what a completion gives back early has been copied before.
+//!
+//! Messages are dropped, doubled, held back and altered where they *arrive*, at the wrapped NIC; posts are refused, and
+//! completed too early, where they are posted. Wrap both NICs of a connection for both directions.
+//!
+//! Each connection has a stream of decisions of its own, from the seed and its number: for the same order of
+//! connections, and of calls to a port, the same things go wrong. The seed is in `Debug` and in the words of a loss.
+
+mod arrivals;
+mod desk;
+mod port;
+
+use crate::attributes::Reliability;
+use crate::transport::{Port, Waiter};
+
+use super::{Connection, Interpose, When};
+use desk::{Desks, FaultyWaiter};
+use port::FaultyPort;
+
+/// An [`Interpose`] that makes things go wrong.
+#[derive(Debug)]
+pub struct Fault {
+    seed: u64,
+    trouble: Trouble,
+    desks: Desks,
+}
+
+#[derive(Debug)]
+enum Trouble {
+    Honest(Luck),
+    Lying(Lies),
+}
+
+/// What goes wrong without a promise being broken. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Luck {
+    /// Posts, the refused ones counted, that are refused as [`crate::transport::Refused::Busy`]. Who then asks for room
+    /// ([`Port::want_room`]) is told of it at once.
+    pub busy: When,
+    /// Looks for news that find none, and name the queue again that was named last. At 1 a queue is never empty.
+    pub spurious_news: When,
+    /// Messages of a connection, posted and arrived together, after which it is lost.
+    pub lose_after: Option<u64>,
+    /// Arrivals of unreliable connections that get lost.
+    pub lose: When,
+    /// Arrivals of unreliable connections that the next one overtakes, if it is there when they are taken.
+    pub reorder: When,
+}
+
+/// Promises that are broken, in silence, at every reliability level. The default is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lies {
+    /// Arrivals that vanish; their senders are told that they arrived.
+    pub drop: When,
+    /// Arrivals that come twice.
+    pub duplicate: When,
+    /// Arrivals that the next one overtakes, if it is there when they are taken.
+    pub reorder: When,
+    /// Arrivals one of whose bits is another (those without a byte are spared).
+    pub corrupt: When,
+    /// Posts that are reported done at once, if they are of those that the receiver ends.
+    pub complete_early: When,
+    /// News, counted per waiter, that nobody is told: their queue is not named again before it has been empty.
+    pub forget_wakeup: When,
+}
+
+/// Either, as a port and a waiter need it.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    busy: When,
+    spurious_news: When,
+    lose_after: Option<u64>,
+    drop: When,
+    duplicate: When,
+    reorder: When,
+    corrupt: When,
+    complete_early: When,
+    forget_wakeup: When,
+}
+
+impl Fault {
+    /// A transport that keeps its promises and has `luck`.
+    pub fn honest(luck: Luck, seed: u64) -> Self {
+        Fault { seed, trouble: Trouble::Honest(luck), desks: Desks::default() }
+    }
+
+    /// A transport that does not keep its promises. For tests of tests.
+    pub fn lying(lies: Lies, seed: u64) -> Self {
+        Fault { seed, trouble: Trouble::Lying(lies), desks: Desks::default() }
+    }
+}
+
+impl Trouble {
+    /// For a connection of this level, or for a waiter.
+    fn plan(&self, level: Option<Reliability>) -> Plan {
+        match self {
+            Trouble::Honest(luck) => {
+                let if_allowed = |when: &When| match level {
+                    Some(Reliability::Unreliable) => when.clone(),
+                    _ => When::Never,
+                };
+                Plan {
+                    busy: luck.busy.clone(),
+                    spurious_news: luck.spurious_news.clone(),
+                    lose_after: luck.lose_after,
+                    drop: if_allowed(&luck.lose),
+                    reorder: if_allowed(&luck.reorder),
+                    ..Plan::default()
+                }
+            }
+            Trouble::Lying(lies) => Plan {
+                drop: lies.drop.clone(),
+                duplicate: lies.duplicate.clone(),
+                reorder: lies.reorder.clone(),
+                corrupt: lies.corrupt.clone(),
+                complete_early: lies.complete_early.clone(),
+                forget_wakeup: lies.forget_wakeup.clone(),
+                ..Plan::default()
+            },
+        }
+    }
+}
+
+impl Interpose for Fault {
+    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port> {
+        let plan = self.trouble.plan(Some(connection.reliability));
+        Box::new(FaultyPort::new(port, plan, self.seed, connection, &self.desks))
+    }
+
+    fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
+        Box::new(FaultyWaiter::new(waiter, self.trouble.plan(None), self.seed, number, &self.desks))
+    }
+}

@@ -1,0 +1,305 @@
+//! A device that notes what is asked of it, and answers as it was told.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::error::{Error, Result};
+use crate::mem::arena::tests::arena;
+use crate::mem::lent::tests::lent;
+use crate::mem::{Arena, Lender, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
+use crate::transport::{
+    Arrival, Body, Connected, Device, Fate, Held, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port,
+    Queue, Queues, Ready, Refused, Waiter,
+};
+use udeck_sys::Deadline;
+
+/// What was asked, in order.
+pub type Calls = Arc<Mutex<Vec<String>>>;
+
+/// What the device's parts answer, and what they were asked.
+#[derive(Clone, Default)]
+pub struct Script {
+    pub calls: Calls,
+    pub arrivals: Arc<Mutex<VecDeque<Arrival>>>,
+    pub ended: Arc<Mutex<VecDeque<(u64, Fate)>>>,
+    pub news: Arc<Mutex<VecDeque<Ready>>>,
+    /// Lent messages that went home.
+    pub home: Arc<AtomicU64>,
+}
+
+impl Script {
+    pub fn device(&self) -> Arc<ScriptedDevice> {
+        let mut attributes = NicAttributes::new("scripted");
+        attributes.max_inline = Inline::CAPACITY;
+        Arc::new(ScriptedDevice {
+            script: self.clone(),
+            attributes,
+            outbox: Arc::new(arena(64)),
+            landing: Arc::new(arena(64)),
+            listener: Mutex::default(),
+        })
+    }
+
+    pub fn arrives_inline(&self, bytes: &[u8]) {
+        let body = Body::Inline(Inline::gather(bytes, &[]));
+        self.arrivals.lock().push_back(Arrival { immediate: None, body });
+    }
+
+    pub fn arrives_lent(&self, bytes: &'static [u8]) {
+        let body = Body::Lent(Inline::gather(b"head", &[]), self.lent(bytes));
+        self.arrivals.lock().push_back(Arrival { immediate: Some(7), body });
+    }
+
+    fn lent(&self, bytes: &'static [u8]) -> Lent {
+        lent(bytes, Arc::new(Home(self.home.clone())), 3)
+    }
+
+    fn asked(&self, what: impl Into<String>) {
+        self.calls.lock().push(what.into());
+    }
+
+    pub fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock())
+    }
+}
+
+struct Home(Arc<AtomicU64>);
+
+impl Lender for Home {
+    fn give_back(&self, _: u16) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub fn hello(reliability: Reliability) -> Hello {
+    Hello { reliability, writable_ptag: Some(Ptag(4)), readable_ptag: None, private_data: vec![1, 2] }
+}
+
+pub struct ScriptedDevice {
+    script: Script,
+    attributes: NicAttributes,
+    outbox: Arc<Arena>,
+    landing: Arc<Arena>,
+    listener: Mutex<Option<OnRequest>>,
+}
+
+impl ScriptedDevice {
+    /// A connection request comes.
+    pub fn request(&self) {
+        let incoming = ScriptedIncoming { script: self.script.clone(), hello: hello(Reliability::Delivery) };
+        (self.listener.lock().as_mut().expect("somebody listens"))(Box::new(incoming));
+    }
+}
+
+impl std::fmt::Debug for ScriptedDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ScriptedDevice")
+    }
+}
+
+impl Device for ScriptedDevice {
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+    fn outbox(&self) -> &Arc<Arena> {
+        &self.outbox
+    }
+    fn landing(&self) -> &Arc<Arena> {
+        &self.landing
+    }
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.script.asked(format!("expose {offset} {len} {ptag:?}"));
+        Ok(MemHandle(1))
+    }
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.script.asked(format!("expose_for {offset} {len} {ptag:?} {rights:?}"));
+        Ok(MemHandle(2))
+    }
+    fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
+        self.script.asked(format!("conceal {handle:?}"));
+        Err(Error::Closed)
+    }
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        self.script.asked("waiter");
+        Ok(Box::new(ScriptedWaiter { script: self.script.clone(), notifier: Arc::default() }))
+    }
+    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        self.script.asked(format!("listen {discriminator:?}"));
+        *self.listener.lock() = Some(on_request);
+        Ok(())
+    }
+    fn unlisten(&self, discriminator: &[u8]) {
+        self.script.asked(format!("unlisten {discriminator:?}"));
+        *self.listener.lock() = None;
+    }
+    fn connect(&self, to: &NetAddress, own: &Hello, queues: Queues<'_>, _: Deadline) -> Result<Connected> {
+        self.script.asked(format!("connect {to:?} {own:?} {}", described(queues)));
+        Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability)))
+    }
+    fn reclaim(&self) {
+        self.script.asked("reclaim");
+    }
+    fn reclaim_recent(&self) {
+        self.script.asked("reclaim_recent");
+    }
+    fn bytes_copied(&self) -> u64 {
+        self.script.asked("bytes_copied");
+        77
+    }
+}
+
+/// Transports look for their own notifiers: so what they get must be these.
+fn described(queues: Queues<'_>) -> String {
+    let own = |notifier: &Arc<dyn Notifier>| notifier.clone().into_any().is::<ScriptedNotifier>();
+    format!("{} {} {}", own(queues.send), own(queues.receive), queues.context)
+}
+
+struct ScriptedIncoming {
+    script: Script,
+    hello: Hello,
+}
+
+impl Incoming for ScriptedIncoming {
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        self.script.asked(format!("accept {hello:?} {}", described(queues)));
+        Ok(Box::new(ScriptedPort(self.script)))
+    }
+    fn reject(self: Box<Self>, reason: &str) {
+        self.script.asked(format!("reject {reason}"));
+    }
+    fn reject_reliability(self: Box<Self>) {
+        self.script.asked("reject_reliability");
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct ScriptedNotifier(AtomicU64);
+
+impl Notifier for ScriptedNotifier {
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How often the waiter behind it was woken.
+pub fn woken(notifier: &Arc<dyn Notifier>) -> u64 {
+    let own = notifier.clone().into_any().downcast::<ScriptedNotifier>().expect("the inner one");
+    own.0.load(Ordering::Relaxed)
+}
+
+struct ScriptedWaiter {
+    script: Script,
+    notifier: Arc<ScriptedNotifier>,
+}
+
+impl std::fmt::Debug for ScriptedWaiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ScriptedWaiter")
+    }
+}
+
+impl Waiter for ScriptedWaiter {
+    fn poll(&mut self) -> Option<Ready> {
+        self.script.asked("poll");
+        self.script.news.lock().pop_front()
+    }
+    fn park(&mut self, limit: Duration) {
+        self.script.asked(format!("park {limit:?}"));
+    }
+    fn notifier(&self) -> Arc<dyn Notifier> {
+        self.notifier.clone()
+    }
+}
+
+pub fn ready(queue: Queue) -> Ready {
+    Ready { context: 9, queue }
+}
+
+struct ScriptedPort(Script);
+
+impl std::fmt::Debug for ScriptedPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ScriptedPort")
+    }
+}
+
+impl Port for ScriptedPort {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        self.0.asked(format!("send {immediate:?} {head:?} {body:?}"));
+        Ok(())
+    }
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        self.0.asked(format!("lend {immediate:?} {head:?} {segments:?} {held:?}"));
+        Ok(())
+    }
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+    ) -> Result<(), Refused> {
+        self.0.asked(format!("rdma_write {segments:?} {to:?} {immediate:?}"));
+        Err(Refused::Protection)
+    }
+    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+        self.0.asked(format!("rdma_read {segments:?} {from:?}"));
+        Ok(())
+    }
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        self.0.asked("receive");
+        Ok(self.0.arrivals.lock().pop_front())
+    }
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        self.0.asked("ended");
+        self.0.ended.lock().pop_front()
+    }
+    fn receipt(&mut self) -> Option<Lent> {
+        self.0.asked("receipt");
+        Some(self.0.lent(b""))
+    }
+    fn rdma_write_acknowledged(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.0.asked(format!("rdma_write_acknowledged {segments:?} {to:?} {immediate:?} {held:?}"));
+        Ok(Some(Fate::Unread))
+    }
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.0.asked(format!("keep {number}"));
+        Err(owner)
+    }
+    fn want_room(&mut self) {
+        self.0.asked("want_room");
+    }
+    fn unread(&mut self) -> Result<u32, Refused> {
+        self.0.asked("unread");
+        Ok(12)
+    }
+    fn close(&mut self, broken: Option<&str>) {
+        self.0.asked(format!("close {broken:?}"));
+    }
+    fn leave(&mut self) {
+        self.0.asked("leave");
+    }
+}

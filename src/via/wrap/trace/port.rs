@@ -1,0 +1,174 @@
+//! A port and a waiter that are written down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Call, Outcome, Sink, Who};
+use crate::mem::{Lent, RemoteBuffer};
+use crate::transport::{Arrival, Fate, Held, Notifier, Owner, Port, Ready, Refused, Waiter};
+
+#[derive(Debug)]
+pub struct TracedPort {
+    pub inner: Box<dyn Port>,
+    pub who: Who,
+    pub sink: Arc<Sink>,
+}
+
+impl TracedPort {
+    fn note(&self, call: Call, outcome: Outcome) {
+        self.sink.note(self.who, call, outcome);
+    }
+}
+
+fn total(segments: &[(u64, usize)]) -> usize {
+    segments.iter().map(|segment| segment.1).sum()
+}
+
+/// The number that the caller is told, if he is.
+fn number_of(held: &Held) -> Option<u64> {
+    match held {
+        Held::Caller(number) => Some(*number),
+        Held::Block(_) | Held::Owner(_) => None,
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Port for TracedPort {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        let sent = self.inner.send(immediate, head, body);
+        self.note(Call::Send { immediate, head: head.len(), body: body.len() }, Outcome::of(&sent));
+        sent
+    }
+
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (len, number) = (total(segments), number_of(&held));
+        let call = Call::Lend { immediate, head: head.len(), segments: segments.len(), len, number };
+        let lent = self.inner.lend(immediate, head, segments, held);
+        self.note(
+            call,
+            lent.as_ref().map_or_else(|(refused, _)| Outcome::refused(refused), |()| Outcome::Done),
+        );
+        lent
+    }
+
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+    ) -> Result<(), Refused> {
+        let written = self.inner.rdma_write(segments, to, immediate);
+        let (len, segments) = (total(segments), segments.len());
+        self.note(Call::RdmaWrite { immediate, segments, len, to, number: None }, Outcome::of(&written));
+        written
+    }
+
+    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+        let read = self.inner.rdma_read(segments, from);
+        let (len, segments) = (total(segments), segments.len());
+        self.note(Call::RdmaRead { segments, len, from }, Outcome::of(&read));
+        read
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        let received = self.inner.receive();
+        match &received {
+            Ok(Some(arrival)) => self.note(Call::Receive, Outcome::arrived(arrival)),
+            Ok(None) => {}
+            Err(refused) => self.note(Call::Receive, Outcome::refused(refused)),
+        }
+        received
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        let (number, fate) = self.inner.ended()?;
+        self.note(Call::Ended, Outcome::Ended { number, fate });
+        Some((number, fate))
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        let receipt = self.inner.receipt()?;
+        self.note(Call::Receipt, Outcome::Done);
+        Some(receipt)
+    }
+
+    fn rdma_write_acknowledged(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let (len, number) = (total(segments), number_of(&held));
+        let call = Call::RdmaWrite { immediate, segments: segments.len(), len, to, number };
+        let written = self.inner.rdma_write_acknowledged(segments, to, immediate, held);
+        let outcome = match &written {
+            Ok(None) => Outcome::Done,
+            Ok(Some(fate)) => Outcome::Over(*fate),
+            Err((refused, _)) => Outcome::refused(refused),
+        };
+        self.note(call, outcome);
+        written
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        let kept = self.inner.keep(number, owner);
+        self.note(Call::Keep { number }, if kept.is_ok() { Outcome::Done } else { Outcome::Unknown });
+        kept
+    }
+
+    fn want_room(&mut self) {
+        self.inner.want_room();
+        self.note(Call::WantRoom, Outcome::Done);
+    }
+
+    fn unread(&mut self) -> Result<u32, Refused> {
+        let unread = self.inner.unread();
+        self.note(
+            Call::Unread,
+            unread.as_ref().map_or_else(Outcome::refused, |count| Outcome::Messages(*count)),
+        );
+        unread
+    }
+
+    fn close(&mut self, broken: Option<&str>) {
+        self.inner.close(broken);
+        self.note(Call::Close { broken: broken.is_some() }, Outcome::Done);
+    }
+
+    fn leave(&mut self) {
+        self.inner.leave();
+        self.note(Call::Leave, Outcome::Done);
+    }
+}
+
+#[derive(Debug)]
+pub struct TracedWaiter {
+    pub inner: Box<dyn Waiter>,
+    pub who: Who,
+    pub sink: Arc<Sink>,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Waiter for TracedWaiter {
+    fn poll(&mut self) -> Option<Ready> {
+        let ready = self.inner.poll()?;
+        self.sink.note(self.who, Call::Poll, Outcome::News(ready));
+        Some(ready)
+    }
+
+    fn park(&mut self, limit: Duration) {
+        self.inner.park(limit);
+        self.sink.note(self.who, Call::Park { limit }, Outcome::Done);
+    }
+
+    fn notifier(&self) -> Arc<dyn Notifier> {
+        self.inner.notifier()
+    }
+}

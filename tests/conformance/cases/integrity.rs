@@ -1,0 +1,102 @@
+//! What reliable levels promise of messages as such: each arrives, once, in its turn, and its memory is left alone.
+
+use udeck_via::transport::Body;
+use udeck_via::{Descriptor, Receive, Status};
+
+use crate::kit::{End, Pair, assert_bytes, contents, pattern, soon};
+use crate::{Case, Fabric};
+
+const TOPIC: &str = "integrity";
+pub const CASES: &[Case] = &[
+    case!(messages_arrive_once_in_the_order_of_posting),
+    case!(lent_messages_arrive_once_in_the_order_of_posting),
+    case!(a_send_is_not_done_while_its_receiver_reads_it, HAND_OFF),
+];
+
+/// Messages that are under way at a time, and how often.
+const BATCH: usize = 8;
+const ROUNDS: usize = 20;
+const LONGEST: usize = 5000;
+
+/// Inside a descriptor, at the limit of that, beyond it.
+fn message(number: usize) -> Vec<u8> {
+    pattern(number, [1, 30, 48, 49, 0, LONGEST][number % 6])
+}
+
+fn messages_arrive_once_in_the_order_of_posting(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    // One more than there are messages: a message that comes twice is to find a place, too.
+    pair.b.post_receive(LONGEST);
+    exchange(pair);
+}
+
+fn lent_messages_arrive_once_in_the_order_of_posting(fabric: &dyn Fabric) {
+    exchange(Pair::lent(fabric));
+}
+
+fn exchange(mut pair: Pair) {
+    for round in 0..ROUNDS {
+        let numbers = || round * BATCH..(round + 1) * BATCH;
+        for number in numbers() {
+            if pair.b.vi.attributes().receive == Receive::Posted {
+                pair.b.post_receive(LONGEST);
+            }
+            let descriptor = Descriptor::new([pair.a.region(&message(number))]);
+            pair.a.vi.post_send(descriptor.immediate(number as u32)).unwrap();
+        }
+        let mut came = Vec::new();
+        while came.len() < BATCH
+            && let Some(one) = next(&mut pair.b, soon())
+        {
+            came.push(one);
+        }
+        let order: Vec<_> = came.iter().map(|(number, _)| *number as usize).collect();
+        assert_eq!(order, numbers().collect::<Vec<_>>(), "what came, and what was posted");
+        came.iter().for_each(|(number, bytes)| assert_bytes(bytes, &message(*number as usize)));
+        let more = next(&mut pair.b, udeck_via::Deadline::now());
+        assert!(more.is_none(), "message {} came again", more.unwrap().0);
+        numbers().for_each(|_| drop(pair.a.sent()));
+    }
+}
+
+/// The next message: its immediate data and its bytes.
+fn next(end: &mut End, deadline: udeck_via::Deadline) -> Option<(u32, Vec<u8>)> {
+    loop {
+        let found = match end.vi.attributes().receive {
+            Receive::Posted => end.vi.receive_done().map(|completion| {
+                assert_eq!(completion.status, Status::Done);
+                (completion.immediate, contents(&completion))
+            }),
+            Receive::Lent => end.vi.arrival().expect("the connection stands").map(|arrival| {
+                let bytes = match &arrival.body {
+                    Body::Inline(inline) => inline.bytes().to_vec(),
+                    Body::Lent(_, lent) => lent.parts().flatten().copied().collect(),
+                    Body::Written(_) => panic!("nothing was written by RDMA"),
+                };
+                (arrival.immediate, bytes)
+            }),
+        };
+        if let Some((immediate, bytes)) = found {
+            return Some((immediate.expect("each has its number"), bytes));
+        }
+        if deadline.passed() {
+            return None;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn a_send_is_not_done_while_its_receiver_reads_it(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    for len in [LONGEST, 300_000] {
+        let bytes = pattern(len, len);
+        pair.a.post_send(&bytes);
+        assert!(pair.a.vi.send_done().is_none(), "{len} bytes: nobody has read them yet");
+        let arrival = pair.b.arrival();
+        assert!(pair.a.vi.send_done().is_none(), "{len} bytes: the receiver reads them");
+        let Body::Lent(_, lent) = &arrival.body else { panic!("{arrival:?}") };
+        assert_bytes(lent.bytes(), &bytes);
+        drop(arrival);
+        assert_eq!(pair.a.sent().length, len);
+    }
+}

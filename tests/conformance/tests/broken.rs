@@ -1,0 +1,76 @@
+//! The suite itself on trial.
+//!
+//! *Lies:* for each promise that a transport may break in silence there is a case that notices; the table says which.
+//! The case passes over the same NICs as long as they do not lie.
+//!
+//! *Luck and traces:* what a correct transport may do fails no case, and a NIC that is watched is the same NIC.
+
+#[path = "broken/lies.rs"]
+mod lies;
+#[path = "broken/wrapped.rs"]
+mod wrapped;
+
+use std::process::ExitCode;
+
+use udeck_conformance::{Case, Fabric, cases, main_of};
+use udeck_via::wrap::{Fault, Luck, Trace, When};
+use wrapped::{Shm, Sim, Wrapping};
+
+/// Cases that ask for silence, or for one queue's news and no others. A transport may name a queue that turns out to
+/// have nothing; that it does not without need is what these are for.
+const ASK_FOR_SILENCE: &[&str] = &[
+    "an_empty_queue_names_nothing_until_the_deadline",
+    "a_queue_is_named_until_it_is_empty",
+    "room_to_send_is_named",
+    "two_queues_of_one_vi_report_apart",
+];
+
+/// Cases whose posts are tried again while the connection is busy; in the others the first one is to succeed.
+const TRY_AGAIN: &[&str] = &[
+    "room_to_send_is_named",
+    "a_block_is_dropped_on_another_thread",
+    "a_hoarding_receiver_does_not_starve_its_sender",
+];
+
+fn main() -> ExitCode {
+    let (shm, sim) = (Shm, Sim::new());
+    let lies = main_of(&[&shm, &sim], lies::CASES);
+    let parts = [lies, with_luck(&shm, &sim), with_busy_luck(&shm, &sim), watched(&shm, &sim)];
+    if parts.iter().all(|part| *part == ExitCode::SUCCESS) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// News that are none; watched, besides: one wrapper around another.
+fn with_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
+    let luck = Luck { spurious_news: When::Chance(0.2), ..Luck::default() };
+    let luck = || Fault::honest(luck.clone(), 1);
+    let (shm, sim) = (Wrapping::new("shm", shm, luck), Wrapping::new("sim", sim, luck));
+    let fabrics: [&dyn Fabric; 2] =
+        [&Wrapping::new("shm-faulty", &shm, trace), &Wrapping::new("sim-faulty", &sim, trace)];
+    let chosen = cases::all().filter(|case| !ASK_FOR_SILENCE.contains(&case.name));
+    main_of(&fabrics, &chosen.copied().collect::<Vec<_>>())
+}
+
+fn with_busy_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
+    let luck = Luck { busy: When::Chance(0.3), ..Luck::default() };
+    let luck = || Fault::honest(luck.clone(), 1);
+    let fabrics: [&dyn Fabric; 2] =
+        [&Wrapping::new("shm-busy", shm, luck), &Wrapping::new("sim-busy", sim, luck)];
+    main_of(&fabrics, &named(TRY_AGAIN))
+}
+
+/// What [`with_luck`] leaves out.
+fn watched(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
+    let fabrics: [&dyn Fabric; 2] =
+        [&Wrapping::new("shm-traced", shm, trace), &Wrapping::new("sim-traced", sim, trace)];
+    main_of(&fabrics, &named(ASK_FOR_SILENCE))
+}
+
+fn trace() -> Trace {
+    Trace::new(|event| drop(event.to_string()))
+}
+
+fn named(names: &[&str]) -> Vec<Case> {
+    let chosen: Vec<_> = cases::all().filter(|case| names.contains(&case.name)).copied().collect();
+    assert_eq!(chosen.len(), names.len(), "each of {names:?} is a case");
+    chosen
+}

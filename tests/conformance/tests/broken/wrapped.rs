@@ -1,0 +1,73 @@
+//! NICs over which the suite is tried, plain and wrapped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use udeck_conformance::{Fabric, Options};
+use udeck_sys::reactor::Reactor;
+use udeck_via::Nic;
+use udeck_via::wrap::{Interpose, Wrapped};
+
+/// Shared memory.
+pub struct Shm;
+
+impl Fabric for Shm {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn open(&self, options: &Options) -> Nic {
+        let reactor = Arc::new(Reactor::start("broken").expect("a thread"));
+        let Options { secret, arena_limit, .. } = *options;
+        udeck_shm::open(udeck_shm::Options { secret, arena_limit, trusting: true }, reactor)
+            .expect("the NIC opens")
+    }
+}
+
+/// The simulated fabric, with perfect links.
+pub struct Sim {
+    fabric: udeck_sim::Fabric,
+    opened: AtomicU64,
+}
+
+impl Sim {
+    pub fn new() -> Self {
+        Sim { fabric: udeck_sim::Fabric::new(1), opened: AtomicU64::new(0) }
+    }
+}
+
+impl Fabric for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn open(&self, options: &Options) -> Nic {
+        let name = format!("nic{}", self.opened.fetch_add(1, Ordering::Relaxed));
+        let Options { secret, arena_limit, .. } = *options;
+        let options = udeck_sim::Options { secret, arena_limit, ..udeck_sim::Options::default() };
+        self.fabric.nic(&name, options).expect("the NIC opens")
+    }
+}
+
+/// The NICs of another fabric, each with something around it.
+pub struct Wrapping<'a, F> {
+    name: &'static str,
+    inner: &'a dyn Fabric,
+    interpose: F,
+}
+
+impl<'a, I: Interpose + 'static, F: Fn() -> I + Sync> Wrapping<'a, F> {
+    pub fn new(name: &'static str, inner: &'a dyn Fabric, interpose: F) -> Self {
+        Wrapping { name, inner, interpose }
+    }
+}
+
+impl<I: Interpose + 'static, F: Fn() -> I + Sync> Fabric for Wrapping<'_, F> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn open(&self, options: &Options) -> Nic {
+        Nic::new(Wrapped::new(self.inner.open(options).device().clone(), (self.interpose)()))
+    }
+}
