@@ -47,6 +47,16 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// [`crate::Error::Timeout`] when a write is still under way at the deadline.
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result;
+    /// As [`Device::conceal`] for an owner that does not wait: keeps `memory`, which the window lies in, and drops it
+    /// once no peer is in the middle of an access any more. Also after a [`Device::conceal`] that timed out.
+    ///
+    /// As it is here, for transports on which no access is ever under way.
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        if self.conceal(handle, Deadline::now()).is_err() {
+            // Memory that is never handed out again cannot be spoilt.
+            std::mem::forget(memory);
+        }
+    }
     /// What a completion queue is made of.
     ///
     /// # Errors
@@ -71,7 +81,7 @@ pub trait Device: Send + Sync + Debug {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected>;
-    /// Collects what peers have given back, after the arena ran dry.
+    /// Collects what peers have given back or left ([`Device::conceal_later`]), after an arena ran dry.
     fn reclaim(&self);
     /// Collects what those few peers have given back to whom most recently something was lent: cheap enough before
     /// every large allocation, so that the same few blocks go to and fro and stay in the caches.

@@ -38,6 +38,8 @@ pub struct Connection {
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
     why_lost: OnceLock<String>,
+    /// The peer's process has left.
+    parted: AtomicBool,
     /// Our own queues' places on our bells, to be told of the connection's end.
     own: Mutex<Vec<Attached>>,
 }
@@ -95,6 +97,7 @@ impl Connection {
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
+            parted: AtomicBool::new(false),
             own: Mutex::new(Vec::new()),
         })
     }
@@ -221,6 +224,11 @@ impl Connection {
         Some(self.why_lost.get().map_or("", String::as_str))
     }
 
+    /// Whether the peer's process has nothing to do with it any more.
+    pub fn is_over(&self) -> bool {
+        self.lost.load(Ordering::Acquire) || self.parted.load(Ordering::Acquire)
+    }
+
     /// Ends the connection for this process: the peer died, or broke the protocol. What we lent it is ours again.
     /// Wakes whoever waits on it.
     pub fn lose(&self, why: &str, peer_is_dead: bool) {
@@ -242,6 +250,7 @@ impl Connection {
         if theirs.load(Ordering::Relaxed) == OPEN {
             theirs.store(CLOSED, Ordering::Release);
         }
+        self.parted.store(true, Ordering::Release);
         self.lent.lock().forget();
         for attached in self.own.lock().iter() {
             attached.announce();

@@ -13,7 +13,8 @@ use udeck_sys::reactor::{Interest, Reactor, Token};
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::{Deadline, boot_id, socket};
 use udeck_via::transport::{
-    Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Port, Queue, Queues, Ready, Waiter,
+    Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port, Queue, Queues, Ready,
+    Waiter,
 };
 use udeck_via::{
     Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Ptag, Reliability, Result, Rights,
@@ -24,6 +25,7 @@ use crate::arenas::Segment;
 use crate::board::{Board, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::Connection;
+use crate::fading::{Fading, Visitor};
 use crate::handshake::Handshake;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::link::{Answer, Event, Link};
@@ -44,6 +46,8 @@ pub struct ShmDevice {
     links: Mutex<Links>,
     /// Connections whose port is gone while the peer still reads something of ours.
     retired: Mutex<Vec<Arc<Connection>>>,
+    /// Windows that are taken back while a peer is inside.
+    fading: Fading,
     /// The last few connections over which something was lent, most recent first.
     recent: Mutex<VecDeque<Weak<Connection>>>,
     copied: AtomicU64,
@@ -104,6 +108,7 @@ impl ShmDevice {
             listeners: Mutex::default(),
             links: Mutex::default(),
             retired: Mutex::default(),
+            fading: Fading::default(),
             recent: Mutex::default(),
             copied: AtomicU64::new(0),
             this: this.clone(),
@@ -241,6 +246,7 @@ impl ShmDevice {
         };
         link.down(&end.0, end.1);
         self.forget_link(link);
+        self.fading.sweep(&self.board);
         Interest::Done
     }
 
@@ -371,19 +377,18 @@ impl Device for ShmDevice {
     }
 
     fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.fading.sweep(&self.board);
         self.board.expose(offset, len, ptag, rights)
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         self.board.withdraw(handle);
         let start = Instant::now();
-        let writers = self.all_connections();
-        for writer in &writers {
-            let gate = &writer.incoming.sender().gate;
-            let seen = gate.position();
-            while !gate.is_clear_of(seen) && writer.lost().is_none() {
+        for visitor in Visitor::all_of(self.all_connections()) {
+            while visitor.is_inside() {
                 if deadline.passed() {
-                    let what = format!("process {} to finish an RDMA write or read", name(writer.link.pid));
+                    let pid = name(visitor.connection.link.pid);
+                    let what = format!("process {pid} to finish an RDMA write or read");
                     return Err(Error::Timeout { what, waited: start.elapsed() });
                 }
                 std::thread::yield_now();
@@ -391,6 +396,12 @@ impl Device for ShmDevice {
         }
         self.board.forget_window(handle);
         Ok(())
+    }
+
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.board.withdraw(handle);
+        self.fading.keep(handle, Visitor::all_of(self.all_connections()), memory);
+        self.fading.sweep(&self.board);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {
@@ -455,6 +466,7 @@ impl Device for ShmDevice {
     }
 
     fn reclaim(&self) {
+        self.fading.sweep(&self.board);
         for connection in self.all_connections() {
             connection.reclaim();
         }

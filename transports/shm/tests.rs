@@ -10,4 +10,5 @@ mod hostile {
     mod prey;
     mod rogue;
     mod strangers;
+    mod windows;
 }

@@ -164,6 +164,11 @@ impl Grip {
         self.control.structure::<AtomicU64>(word % (CONTROL_BYTES / 8) * 8).store(value, Ordering::Release);
     }
 
+    /// The rogue's own direction.
+    pub fn direction(&self) -> Direction {
+        Direction::new(&self.control, 0)
+    }
+
     /// Claims to have read so many of the prey's messages.
     pub fn claim_credit(&self, credit: u32) {
         self.control.structure::<AtomicU32>(CREDIT).store(credit, Ordering::Release);
