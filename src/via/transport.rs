@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
+pub use crate::report::Reporter;
 use udeck_sys::Deadline;
 
 /// An opened NIC.
@@ -110,7 +111,7 @@ pub struct Hello {
     pub private_data: Vec<u8>,
 }
 
-/// The completion queues that a port reports to.
+/// Whom a port reports to.
 #[derive(Clone, Copy)]
 pub struct Queues<'a> {
     /// Who learns that there is room to send again, or that lent buffers came back.
@@ -119,6 +120,8 @@ pub struct Queues<'a> {
     pub receive: &'a Arc<dyn Notifier>,
     /// Named in what [`Waiter::poll`] returns.
     pub context: u64,
+    /// Who learns that the connection was lost, at the moment when the transport does.
+    pub reporter: &'a Arc<Reporter>,
 }
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.

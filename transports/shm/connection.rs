@@ -11,11 +11,11 @@ use udeck_sys::ring::{credit_of, ready_at};
 use udeck_sys::segment::Mapping;
 use udeck_sys::tokens::{Collector, Returner, SLOTS};
 use udeck_via::mem::Lender;
-use udeck_via::transport::{Fate, Held, Hello, Owner};
+use udeck_via::transport::{Fate, Held, Hello, Owner, Reporter};
 
-use crate::layout::{CLOSED, Direction, OPEN};
+use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 use crate::link::Link;
-use crate::link_wire::Bells;
+use crate::link_wire::{Bells, Datagram};
 use crate::waiter::Attached;
 
 /// A connection. Shared by its port, the waiters that watch it, messages lent over it, and its link.
@@ -40,6 +40,8 @@ pub struct Connection {
     why_lost: OnceLock<String>,
     /// The peer's process has left.
     parted: AtomicBool,
+    /// The program's callback for errors is told over this.
+    reporter: Arc<Reporter>,
     /// Our own queues' places on our bells, to be told of the connection's end.
     own: Mutex<Vec<Attached>>,
 }
@@ -61,6 +63,9 @@ const _: () = assert!(SLOTS == u64::BITS);
 const REFUSED: u16 = 1 << 15;
 const _: () = assert!(SLOTS <= REFUSED as u32);
 
+/// Why a connection is over whose peer says [`BROKEN`].
+pub const BROKEN_BY_PEER: &str = "the peer found no receive descriptor for a message, or one too short";
+
 /// The peer returned a buffer that it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer returned a buffer that it does not hold (token {0})")]
@@ -74,6 +79,7 @@ impl Connection {
         link: Arc<Link>,
         peer_bells: Bells,
         peer: &Hello,
+        reporter: &Arc<Reporter>,
     ) -> Arc<Self> {
         let outgoing = Direction::new(&control, side);
         let incoming = Direction::new(&control, 1 - side);
@@ -98,6 +104,7 @@ impl Connection {
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
             parted: AtomicBool::new(false),
+            reporter: reporter.clone(),
             own: Mutex::new(Vec::new()),
         })
     }
@@ -230,8 +237,13 @@ impl Connection {
     }
 
     /// Ends the connection for this process: the peer died, or broke the protocol. What we lent it is ours again.
-    /// Wakes whoever waits on it.
+    /// Wakes whoever waits on it. A peer that had closed in order before it died has left: that is no loss.
     pub fn lose(&self, why: &str, peer_is_dead: bool) {
+        if peer_is_dead && !matches!(self.peer_state(), OPEN | BROKEN) {
+            return self.part();
+        }
+        // First: whoever finds the loss by looking knows less about it.
+        self.reporter.lost(why);
         let _ = self.why_lost.set(why.to_owned());
         self.lost.store(true, Ordering::Release);
         if peer_is_dead {
@@ -257,6 +269,14 @@ impl Connection {
         }
     }
 
+    /// The peer says that it ended one of the link's connections by an error. If it is this one, the program is told,
+    /// which may not look at it; the connection ends when it does, after what came before.
+    pub fn report_broken(&self) {
+        if self.peer_state() == BROKEN {
+            self.reporter.lost(BROKEN_BY_PEER);
+        }
+    }
+
     /// Whether the peer has said that nothing more comes, and how.
     #[inline]
     pub fn peer_state(&self) -> u32 {
@@ -273,6 +293,11 @@ impl Connection {
             // The peer may wait for room that will never come.
             let bell = self.peer_bells.send;
             self.link.peer_board().bell(bell.bell).ring(bell.bit);
+            if state == BROKEN {
+                // For its callback. A link that cannot take this is at its end, or holds another datagram that its
+                // reactor has yet to read; either way the state is there for who looks.
+                let _ = self.link.send(&Datagram::Broken, &[]);
+            }
         }
     }
 }

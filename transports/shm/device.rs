@@ -269,6 +269,7 @@ impl ShmDevice {
         let ours = [self.board.fd(), self.outbox.fd(), self.landing.fd()];
         match link.input(datagram, fds, ours)? {
             Event::Nothing => {}
+            Event::Broken => link.connections().iter().for_each(|connection| connection.report_broken()),
             Event::Request { id, bells, hello, discriminator, control } => {
                 let device = self.this.upgrade().ok_or("the NIC is closing")?;
                 let request = IncomingRequest {
@@ -447,7 +448,7 @@ impl Device for ShmDevice {
         let (send, receive, bells) = attach(&self.board, queues)?;
         match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { bells, hello }) => {
-                let connection = Connection::new(control, 0, link, bells, &hello);
+                let connection = Connection::new(control, 0, link, bells, &hello, queues.reporter);
                 let port =
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((port, hello))
@@ -520,7 +521,8 @@ impl Incoming for IncomingRequest {
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let (send, receive, bells) = attach(&self.device.board, queues)?;
-        let connection = Connection::new(self.control.clone(), 1, self.link.clone(), self.bells, &self.hello);
+        let (control, link) = (self.control.clone(), self.link.clone());
+        let connection = Connection::new(control, 1, link, self.bells, &self.hello, queues.reporter);
         let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
         let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };

@@ -13,7 +13,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
-use crate::connection::{Connection, LendError};
+use crate::connection::{BROKEN_BY_PEER, Connection, LendError};
 use crate::device::ShmDevice;
 use crate::layout::{BROKEN, CLOSED, Direction};
 
@@ -104,7 +104,7 @@ impl ShmPort {
 
     #[cold]
     fn broken(&mut self) -> Refused {
-        Refused::Lost("the peer found no receive descriptor for a message, or one too short".into())
+        Refused::Lost(BROKEN_BY_PEER.into())
     }
 
     /// The ring is empty: is there an end?

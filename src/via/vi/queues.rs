@@ -8,6 +8,7 @@ use crate::attributes::{Caps, Receive, Reliability};
 use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
+use crate::report::ErrorCode;
 use crate::transport::{Arrival, Body, Held, Refused};
 use udeck_sys::{Deadline, Pause, Spinner};
 
@@ -241,6 +242,7 @@ impl Vi {
             && self.sends.settle(&mut **port, level)
         {
             self.state = State::Error;
+            self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
             self.flush_receives();
         }
     }
