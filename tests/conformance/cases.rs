@@ -10,6 +10,7 @@ macro_rules! case {
 }
 
 mod attributes;
+mod callback;
 mod completion;
 mod connection;
 mod errors;
@@ -21,18 +22,23 @@ mod peer;
 mod raw;
 mod read;
 mod reliability;
+mod states;
+mod statuses;
 mod transfer;
 
 const TOPICS: &[&[Case]] = &[
     attributes::CASES,
     connection::CASES,
+    states::CASES,
     peer::CASES,
     transfer::CASES,
     memory::CASES,
     read::CASES,
     completion::CASES,
     errors::CASES,
+    callback::CASES,
     reliability::CASES,
+    statuses::CASES,
     limits::CASES,
     lent::CASES,
     raw::CASES,
