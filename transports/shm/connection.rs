@@ -236,6 +236,14 @@ impl Connection {
         self.lost.load(Ordering::Acquire) || self.parted.load(Ordering::Acquire)
     }
 
+    /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once not,
+    /// never again: after the fence, either its gate is seen odd here, or it sees the connection closed inside its gate
+    /// (`ShmPort::inside_gate`) and turns back.
+    pub fn has_visitor(&self) -> bool {
+        fence(Ordering::SeqCst);
+        !self.is_over() && !self.incoming.sender().gate.position().is_multiple_of(2)
+    }
+
     /// Ends the connection for this process: the peer died, or broke the protocol. What we lent it is ours again.
     /// Wakes whoever waits on it. A peer that had closed in order before it died has left: that is no loss.
     pub fn lose(&self, why: &str, peer_is_dead: bool) {

@@ -44,7 +44,7 @@ pub struct ShmDevice {
     reactor: Arc<Reactor>,
     listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
     links: Mutex<Links>,
-    /// Connections whose port is gone while the peer still reads something of ours.
+    /// Connections whose port is gone while the peer still reads something of ours, or is inside one of our windows.
     retired: Mutex<Vec<Arc<Connection>>>,
     /// Windows that are taken back while a peer is inside.
     fading: Fading,
@@ -316,11 +316,12 @@ impl ShmDevice {
         recent.push_front(Arc::downgrade(connection));
     }
 
-    /// A port is gone. Keeps its connection while the peer reads something of ours.
+    /// A port is gone, and has closed its connection. Keeps that while the peer reads something of ours, or is inside
+    /// one of our windows: who takes the window back has to see it there.
     pub fn retire(&self, connection: &Arc<Connection>) {
         let mut retired = self.retired.lock();
-        retired.retain(|connection| connection.lost().is_none() && connection.reclaim());
-        if connection.lost().is_none() && connection.reclaim() {
+        retired.retain(|connection| is_in_use(connection));
+        if is_in_use(connection) {
             retired.push(connection.clone());
         }
     }
@@ -329,6 +330,11 @@ impl ShmDevice {
         let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
         links.iter().flat_map(|link| link.connections()).collect()
     }
+}
+
+/// Whether the peer still uses something of ours over a connection that we have closed.
+fn is_in_use(connection: &Connection) -> bool {
+    connection.lost().is_none() && (connection.reclaim() || connection.has_visitor())
 }
 
 /// A control segment, and the places of its two queues on our bells.
@@ -471,7 +477,7 @@ impl Device for ShmDevice {
         for connection in self.all_connections() {
             connection.reclaim();
         }
-        self.retired.lock().retain(|connection| connection.lost().is_none() && connection.reclaim());
+        self.retired.lock().retain(|connection| is_in_use(connection));
     }
 
     fn reclaim_recent(&self) {

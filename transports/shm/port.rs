@@ -198,13 +198,14 @@ impl ShmPort {
         }
     }
 
-    /// Does `access` inside our gate, so that the peer does not reuse its window under us.
+    /// Does `access` inside our gate, so that the peer does not reuse its window under us. A peer that has closed the
+    /// connection looks at the gate once more and then no longer: so we look whether it has.
     fn inside_gate(&mut self, access: impl FnOnce(&mut Self) -> Result<(), Refused>) -> Result<(), Refused> {
         let direction = self.connection.outgoing.clone();
         let gate = &direction.sender().gate;
         gate.enter();
         fault::point("rdma.entered");
-        let result = access(self);
+        let result = self.usable().and_then(|()| access(self));
         fault::point("rdma.copied");
         gate.leave();
         fault::point("rdma.left");
@@ -350,7 +351,6 @@ impl Port for ShmPort {
     }
 
     fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        self.usable()?;
         self.inside_gate(|port| port.read_inside(segments, from))
     }
 

@@ -102,6 +102,22 @@ fn a_window_revoked_in_vain_comes_home() {
     scene.assert_all_windows_are_there();
 }
 
+/// The connection that the writer uses is gone, for its owner, before the window is.
+#[test]
+fn a_window_is_not_quiet_because_its_vi_is_gone() {
+    let (scene, window) = Scene::new();
+    let Scene { rogue: _rogue, grip, vi, prey } = scene;
+    drop(vi);
+    let error = window.revoke(Deadline::now()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    let landing = prey.nic.device().landing();
+    prey.nic.device().reclaim();
+    assert_eq!(landing.usage().blocks, 1, "the rogue is still inside");
+    grip.direction().sender().gate.leave();
+    prey.nic.device().reclaim();
+    assert_eq!(landing.usage().blocks, 0);
+}
+
 #[test]
 fn memory_that_a_writer_has_left_is_found_when_it_is_short() {
     let (scene, window) = Scene::new();
