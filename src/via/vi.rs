@@ -24,7 +24,10 @@ use udeck_sys::Deadline;
 pub enum State {
     /// Not connected. Receives may be posted, sends not.
     Idle,
-    /// A connection was asked for and not answered yet.
+    /// A connection was asked for and the program does not have it yet: from [`Vi::peer_request`] until [`Vi::peer_done`]
+    /// or [`Vi::peer_wait`] gives it out, even if the peers have met before. [`Vi::connect`] and
+    /// [`crate::Request::accept`] hold the VI until they are over, so that nobody sees it pending in them. Receives may be
+    /// posted, sends not.
     ConnectPending,
     /// Connected.
     Connected,
