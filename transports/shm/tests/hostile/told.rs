@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use udeck_via::mem::Fill;
 use udeck_via::{Cq, Error, ErrorCode, ErrorEvent, NetAddress, Resource, State, Vi};
 
 use super::prey::{NAME, Prey, soon, vi};
@@ -156,6 +157,9 @@ fn a_process_that_ends_in_order() {
 #[test]
 fn a_peer_that_dies_after_our_own_end() {
     let mut scene = Scene::new();
+    // It holds a buffer of ours: so the connection is there still.
+    let block = scene.prey.nic.device().outbox().block(500, Fill::Zero).unwrap();
+    scene.vi.hand_off(None, &[], block).unwrap();
     scene.vi.disconnect();
     scene.say(BROKEN);
     scene.rogue.send(&Datagram::Broken, &[]);
