@@ -8,7 +8,7 @@
 //! | `LENGTH_ERROR`, at post | `refused_*` | `refused_*` | `refused_*` |
 //! | `LENGTH_ERROR`, of a receive | topic `reliability` | topic `errors` | topic `reliability` |
 //! | `PARTIAL_ERROR` | never | never | never |
-//! | `DESC_FLUSHED_ERROR` of sends, by `disconnect` | never: the data have left | `flushed_*` | `flushed_*` |
+//! | `DESC_FLUSHED_ERROR` of sends, by `disconnect` | `flushed_*`, where data wait at the sender | the same | `flushed_*`, all |
 //! | the same, by an error here | never: no error | `an_error_flushes_*` | `an_error_flushes_*` |
 //! | the same, of receives | `flushed_*` | `flushed_*`, topics `connection`, `errors` | `flushed_*` |
 //! | `TRANSPORT_ERROR` | the transport's own tests, which can lose a connection | the same | the same |
