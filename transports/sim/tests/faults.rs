@@ -208,7 +208,8 @@ fn a_loss_is_told_at_both_ends_though_nobody_looks() {
     fabric.set_link("a", "b", losing(&[0]));
     pair.send(0);
     fabric.advance(1000 * MILLISECOND);
-    let first = [&events[0], &events[1]].map(|told| told.recv().expect("told"));
+    let first =
+        [&events[0], &events[1]].map(|told| told.recv_timeout(Duration::from_secs(60)).expect("told"));
     assert!(first.iter().all(|why| why.contains("frame 0") && why.contains("seed 7")), "{first:?}");
     assert!(pair.a.send_inline(None, b"", b"").is_err());
     assert!(told(pair, events).iter().all(Vec::is_empty), "once, whoever looks later");
