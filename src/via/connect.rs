@@ -36,9 +36,11 @@ impl Request {
             return Err(Error::InvalidReliability);
         }
         let hello = vi.hello(private_data)?;
-        let queues = Queues { send: &send.0, receive: &receive.0, context: vi.attributes().context };
+        let context = vi.attributes().context;
+        let reporter = vi.nic().alarm().reporter(context);
+        let queues = Queues { send: &send.0, receive: &receive.0, context, reporter: &reporter };
         let port = self.incoming.accept(&hello, queues)?;
-        vi.connected(port);
+        vi.connected(port, reporter);
         Ok(())
     }
 

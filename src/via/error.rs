@@ -49,7 +49,7 @@ pub enum Error {
         bound: String,
     },
     /// No memory left. \[ERROR_RESOURCE\]
-    #[error("no room for {asked} bytes in the {arena} arena: {used} of {limit} bytes are in use; {remedy}")]
+    #[error("no room for {asked} bytes in the {arena} arena: {full}; {remedy}")]
     NoMemory {
         /// Bytes asked for.
         asked: usize,
@@ -59,6 +59,8 @@ pub enum Error {
         limit: usize,
         /// Which arena.
         arena: &'static str,
+        /// What of it is full, in words: its bytes, or its table of blocks.
+        full: String,
         /// What to do.
         remedy: &'static str,
     },

@@ -11,6 +11,7 @@
 //! | [`Cq`] \[EVD\] | tells which of many work queues has news; poll, or wait with a deadline |
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
 //! | [`Vi::peer_request`] | peer-to-peer connection |
+//! | [`Nic::on_error`] | told of errors that no call returns |
 //!
 //! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
 //! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
@@ -31,6 +32,7 @@ mod error;
 pub mod mem;
 mod nic;
 mod peer;
+mod report;
 mod shared;
 pub mod transport;
 mod vi;
@@ -43,6 +45,7 @@ pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
 pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Rights, Settled, Window};
 pub use nic::Nic;
+pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
 pub use udeck_sys::Deadline;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, Region, Rights, Window};
+use crate::report::Alarm;
 use crate::transport::Device;
 
 /// An opened transport device. A cheap handle: clones are the same NIC, which closes with its last object.
@@ -13,12 +14,13 @@ use crate::transport::Device;
 pub struct Nic {
     device: Arc<dyn Device>,
     ptags: Arc<AtomicU32>,
+    alarm: Arc<Alarm>,
 }
 
 impl Nic {
     /// The NIC that a transport has opened. (Programs use `udeck::open_nic("shm0")`, which knows the transports.)
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Nic { device, ptags: Arc::new(AtomicU32::new(1)) }
+        Nic { device, ptags: Arc::new(AtomicU32::new(1)), alarm: Arc::default() }
     }
 
     /// Abilities and limits.
@@ -71,6 +73,10 @@ impl Nic {
             return Ok(());
         }
         Err(Error::Unsupported { what, needed, have: self.caps() })
+    }
+
+    pub(crate) fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
     }
 
     /// The transport's side of it.

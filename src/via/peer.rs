@@ -24,7 +24,8 @@ use crate::attributes::NetAddress;
 use crate::cq::CqHandle;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::transport::{Connected, Hello, Incoming, Queues};
+use crate::report::Alarm;
+use crate::transport::{Hello, Incoming, Port, Queues, Reporter};
 use crate::vi::Vi;
 use udeck_sys::Deadline;
 
@@ -52,15 +53,23 @@ struct Meeting {
 enum Outcome {
     Pending,
     /// We listen, have accepted a request, and wait for its confirmation.
-    Accepted(Connected),
-    Settled(Result<Connected>),
+    Accepted(Made),
+    Settled(Result<Made>),
     /// Timed out, or withdrawn; or the program has taken the outcome.
     Over,
+}
+
+/// A connection that the VI has yet to take.
+struct Made {
+    port: Box<dyn Port>,
+    theirs: Hello,
+    reporter: Arc<Reporter>,
 }
 
 /// Everything that is needed to connect.
 #[derive(Clone)]
 struct Side {
+    alarm: Arc<Alarm>,
     hello: Hello,
     send: CqHandle,
     receive: CqHandle,
@@ -85,7 +94,8 @@ impl Vi {
     ) -> Result {
         self.require_idle("peer_request")?;
         let (hello, context) = (self.hello(private_data)?, self.attributes().context);
-        let side = Side { hello, send: send.clone(), receive: receive.clone(), context };
+        let alarm = self.nic().alarm().clone();
+        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context };
         self.pending(Peering::start(self.nic(), remote, side, deadline)?);
         Ok(())
     }
@@ -116,8 +126,8 @@ impl Vi {
     fn peer_outcome(&mut self, until: Deadline) -> Result<Option<Vec<u8>>> {
         match self.peering("peer_done")?.outcome(until) {
             None => Ok(None),
-            Some(Ok((port, theirs))) => {
-                self.connected(port);
+            Some(Ok(Made { port, theirs, reporter })) => {
+                self.connected(port, reporter);
                 Ok(Some(theirs.private_data))
             }
             Some(Err(error)) => {
@@ -165,7 +175,7 @@ impl Peering {
     }
 
     /// The outcome, waiting for it until then; `None` when there is none yet and the deadline is not over.
-    fn outcome(&self, until: Deadline) -> Option<Result<Connected>> {
+    fn outcome(&self, until: Deadline) -> Option<Result<Made>> {
         let mut outcome = self.meeting.outcome.lock();
         loop {
             outcome.look();
@@ -207,12 +217,12 @@ impl Outcome {
     /// Looks for the confirmation of what was accepted. A requester that gave up has closed it: then the next one is
     /// waited for.
     fn look(&mut self) {
-        let Outcome::Accepted((port, _)) = self else { return };
-        match port.receive() {
+        let Outcome::Accepted(made) = self else { return };
+        match made.port.receive() {
             Ok(None) => {}
             Ok(Some(_)) => {
-                if let Outcome::Accepted(connected) = mem::replace(self, Outcome::Over) {
-                    *self = Outcome::Settled(Ok(connected));
+                if let Outcome::Accepted(made) = mem::replace(self, Outcome::Over) {
+                    *self = Outcome::Settled(Ok(made));
                 }
             }
             Err(_) => *self = Outcome::Pending,
@@ -237,8 +247,9 @@ impl Meeting {
         }
         let theirs = incoming.hello().clone();
         *outcome = if theirs.reliability == side.hello.reliability {
-            match incoming.accept(&side.hello, side.queues()) {
-                Ok(port) => Outcome::Accepted((port, theirs)),
+            let reporter = side.reporter();
+            match incoming.accept(&side.hello, side.queues(&reporter)) {
+                Ok(port) => Outcome::Accepted(Made { port, theirs, reporter }),
                 Err(error) => Outcome::Settled(Err(error)),
             }
         } else {
@@ -253,11 +264,12 @@ impl Meeting {
         let device = nic.device().clone();
         let asking = move || {
             loop {
-                match device.connect(&to, &side.hello, side.queues(), deadline) {
+                let reporter = side.reporter();
+                match device.connect(&to, &side.hello, side.queues(&reporter), deadline) {
                     // Nobody there yet, or still busy with a request of ours that we gave up.
                     Err(Error::NoMatch(_) | Error::Rejected(_)) => {}
-                    Ok(connected) => {
-                        if self.confirm(connected) {
+                    Ok((port, theirs)) => {
+                        if self.confirm(Made { port, theirs, reporter }) {
                             return;
                         }
                     }
@@ -284,21 +296,21 @@ impl Meeting {
 
     /// Notes the connection and tells the peer, unless nobody wants it any more: then it is closed again. Returns
     /// whether the matter is settled: not so if the peer has given up in the meantime.
-    fn confirm(&self, mut connected: Connected) -> bool {
+    fn confirm(&self, mut made: Made) -> bool {
         let mut outcome = self.outcome.lock();
         if !matches!(*outcome, Outcome::Pending) {
             return true;
         }
-        let confirmed = connected.0.send(None, &[], &[]).is_ok();
+        let confirmed = made.port.send(None, &[], &[]).is_ok();
         if confirmed {
-            *outcome = Outcome::Settled(Ok(connected));
+            *outcome = Outcome::Settled(Ok(made));
             self.changed.notify_all();
         }
         confirmed
     }
 
     /// Notes the outcome, unless nobody wants it any more.
-    fn settle(&self, result: Result<Connected>) {
+    fn settle(&self, result: Result<Made>) {
         let mut outcome = self.outcome.lock();
         if matches!(*outcome, Outcome::Pending) {
             *outcome = Outcome::Settled(result);
@@ -308,8 +320,13 @@ impl Meeting {
 }
 
 impl Side {
-    fn queues(&self) -> Queues<'_> {
-        Queues { send: &self.send.0, receive: &self.receive.0, context: self.context }
+    /// For one attempt: what becomes of those that came to nothing is nobody's concern.
+    fn reporter(&self) -> Arc<Reporter> {
+        self.alarm.reporter(self.context)
+    }
+
+    fn queues<'a>(&'a self, reporter: &'a Arc<Reporter>) -> Queues<'a> {
+        Queues { send: &self.send.0, receive: &self.receive.0, context: self.context, reporter }
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
+pub use crate::report::Reporter;
 use udeck_sys::Deadline;
 
 /// An opened NIC.
@@ -47,6 +48,16 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// [`crate::Error::Timeout`] when a write is still under way at the deadline.
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result;
+    /// As [`Device::conceal`] for an owner that does not wait: keeps `memory`, which the window lies in, and drops it
+    /// once no peer is in the middle of an access any more. Also after a [`Device::conceal`] that timed out.
+    ///
+    /// As it is here, for transports on which no access is ever under way.
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        if self.conceal(handle, Deadline::now()).is_err() {
+            // Memory that is never handed out again cannot be spoilt.
+            std::mem::forget(memory);
+        }
+    }
     /// What a completion queue is made of.
     ///
     /// # Errors
@@ -71,7 +82,7 @@ pub trait Device: Send + Sync + Debug {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected>;
-    /// Collects what peers have given back, after the arena ran dry.
+    /// Collects what peers have given back or left ([`Device::conceal_later`]), after an arena ran dry.
     fn reclaim(&self);
     /// Collects what those few peers have given back to whom most recently something was lent: cheap enough before
     /// every large allocation, so that the same few blocks go to and fro and stay in the caches.
@@ -100,7 +111,7 @@ pub struct Hello {
     pub private_data: Vec<u8>,
 }
 
-/// The completion queues that a port reports to.
+/// Whom a port reports to.
 #[derive(Clone, Copy)]
 pub struct Queues<'a> {
     /// Who learns that there is room to send again, or that lent buffers came back.
@@ -109,6 +120,8 @@ pub struct Queues<'a> {
     pub receive: &'a Arc<dyn Notifier>,
     /// Named in what [`Waiter::poll`] returns.
     pub context: u64,
+    /// Who learns that the connection was lost, at the moment when the transport does.
+    pub reporter: &'a Arc<Reporter>,
 }
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.

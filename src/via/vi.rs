@@ -6,6 +6,7 @@ mod sends;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::CqHandle;
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Block, RemoteBuffer};
 use crate::nic::Nic;
 use crate::peer::Peering;
+use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
 use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
 use limits::Limits;
@@ -25,7 +27,10 @@ use udeck_sys::Deadline;
 pub enum State {
     /// Not connected. Receives may be posted, sends not.
     Idle,
-    /// A connection was asked for and not answered yet.
+    /// A connection was asked for and the program does not have it yet: from [`Vi::peer_request`] until [`Vi::peer_done`]
+    /// or [`Vi::peer_wait`] gives it out, even if the peers have met before. [`Vi::connect`] and
+    /// [`crate::Request::accept`] hold the VI until they are over, so that nobody sees it pending in them. Receives may be
+    /// posted, sends not.
     ConnectPending,
     /// Connected.
     Connected,
@@ -42,6 +47,8 @@ pub struct Vi {
     attributes: ViAttributes,
     state: State,
     port: Option<Box<dyn Port>>,
+    /// Told how the connection of `port` ended.
+    reporter: Option<Arc<Reporter>>,
     /// A peer request that is under way.
     peering: Option<Peering>,
     /// Ports of ended connections, over which a peer still reads what was sent.
@@ -69,6 +76,7 @@ impl Vi {
             attributes,
             state: State::Idle,
             port: None,
+            reporter: None,
             peering: None,
             leaving: Vec::new(),
             sends: Sends::default(),
@@ -149,11 +157,13 @@ impl Vi {
             return Err(Error::InvalidParameter(what));
         }
         let hello = self.hello(private_data)?;
-        let queues = Queues { send: &send.0, receive: &receive.0, context: self.attributes.context };
+        let context = self.attributes.context;
+        let reporter = self.nic.alarm().reporter(context);
+        let queues = Queues { send: &send.0, receive: &receive.0, context, reporter: &reporter };
         self.state = State::ConnectPending;
         match self.nic.device().connect(to, &hello, queues, deadline) {
             Ok((port, theirs)) => {
-                self.connected(port);
+                self.connected(port, reporter);
                 Ok(theirs.private_data)
             }
             Err(error) => {
@@ -172,7 +182,9 @@ impl Vi {
         if self.state == State::Connected { Ok(()) } else { Err(not_connected(what, self.state)) }
     }
 
-    pub(crate) fn connected(&mut self, port: Box<dyn Port>) {
+    pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>) {
+        reporter.stands();
+        self.reporter = Some(reporter);
         self.port = Some(port);
         self.peering = None;
         self.state = State::Connected;
@@ -191,6 +203,9 @@ impl Vi {
     /// the Error state. Sends whose memory the peer is still reading are reported when it is done.
     pub fn disconnect(&mut self) {
         self.peering = None;
+        if let Some(reporter) = self.reporter.take() {
+            reporter.ended();
+        }
         self.flush_queues(Status::Flushed);
         if let Some(mut port) = self.port.take() {
             port.leave();
@@ -295,23 +310,36 @@ impl Vi {
             }
             Refused::Closed => {
                 self.state = State::Error;
+                if let Some(reporter) = &self.reporter {
+                    reporter.ended();
+                }
                 self.flush_queues(Status::Flushed);
                 Error::Closed
             }
             Refused::Lost(why) => {
                 self.state = State::Error;
+                self.report(ErrorCode::ConnectionLost, &why);
                 self.flush_queues(Status::TransportError);
                 Error::Lost(why)
             }
         }
     }
 
+    /// A message found no descriptor, or one too short.
     fn break_connection(&mut self, why: &str) {
         if let Some(port) = &mut self.port {
             port.close(Some(why));
         }
         self.state = State::Error;
+        self.report(ErrorCode::ReceiveQueueEmpty, why);
         self.flush_queues(Status::Flushed);
+    }
+
+    #[cold]
+    fn report(&self, code: ErrorCode, why: &str) {
+        if let Some(reporter) = &self.reporter {
+            reporter.failed(code, why);
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use std::sync::{Arc, Weak};
 use crate::attributes::{NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, MemHandle, Ptag, Rights};
-use crate::transport::{Connected, Device, Hello, Incoming, OnRequest, Port, Queues, Waiter};
+use crate::transport::{Connected, Device, Hello, Incoming, OnRequest, Owner, Port, Queues, Waiter};
 use udeck_sys::Deadline;
 
 pub use fault::{Fault, Lies, Luck};
@@ -124,6 +124,10 @@ impl Device for Wrapped {
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         self.inner.conceal(handle, deadline)
+    }
+
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.inner.conceal_later(handle, memory);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {

@@ -10,6 +10,7 @@ macro_rules! case {
 }
 
 mod attributes;
+mod callback;
 mod completion;
 mod connection;
 mod errors;
@@ -23,11 +24,14 @@ mod raw;
 mod read;
 mod reliability;
 mod shared;
+mod states;
+mod statuses;
 mod transfer;
 
 const TOPICS: &[&[Case]] = &[
     attributes::CASES,
     connection::CASES,
+    states::CASES,
     peer::CASES,
     transfer::CASES,
     integrity::CASES,
@@ -35,7 +39,9 @@ const TOPICS: &[&[Case]] = &[
     read::CASES,
     completion::CASES,
     errors::CASES,
+    callback::CASES,
     reliability::CASES,
+    statuses::CASES,
     limits::CASES,
     shared::CASES,
     lent::CASES,

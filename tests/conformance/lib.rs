@@ -23,7 +23,7 @@
 //! | rule of VIA (Specification 1.0, Developer's Guide) | topic |
 //! |---|---|
 //! | NIC attributes: what `VipQueryNic` reports is what holds | `attributes`, `limits` |
-//! | VI states: each call is legal in some states only, and fails without effect in the others | `connection`, `errors` |
+//! | VI states: each call is legal in some states only, and fails without effect in the others | `states`, `connection`, `errors` |
 //! | Connect, accept, reject, wait: exactly one answer per request; a discriminator is compared by its bytes | `connection` |
 //! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
 //! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
@@ -32,6 +32,8 @@
 //! | Reliable levels: each message arrives, once, as it was posted | `integrity`, `transfer` |
 //! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
 //! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
+//! | Status bits: each ends its descriptor, or refuses its post, level by level; queues are flushed in order | `statuses` |
+//! | Asynchronous errors: the callback is told once of each connection that ends by an error, and of nothing else | `callback` |
 //! | Memory and VI carry the same protection tag | `memory` |
 //! | RDMA writes reach what the peer has registered and enabled, and nothing else | `memory` |
 //! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |

@@ -11,11 +11,11 @@ use udeck_sys::ring::{credit_of, ready_at};
 use udeck_sys::segment::Mapping;
 use udeck_sys::tokens::{Collector, Returner, SLOTS};
 use udeck_via::mem::Lender;
-use udeck_via::transport::{Fate, Held, Hello, Owner};
+use udeck_via::transport::{Fate, Held, Hello, Owner, Reporter};
 
-use crate::layout::{CLOSED, Direction, OPEN};
+use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 use crate::link::Link;
-use crate::link_wire::Bells;
+use crate::link_wire::{Bells, Datagram};
 use crate::waiter::Attached;
 
 /// A connection. Shared by its port, the waiters that watch it, messages lent over it, and its link.
@@ -38,6 +38,10 @@ pub struct Connection {
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
     why_lost: OnceLock<String>,
+    /// The peer's process has left.
+    parted: AtomicBool,
+    /// The program's callback for errors is told over this.
+    reporter: Arc<Reporter>,
     /// Our own queues' places on our bells, to be told of the connection's end.
     own: Mutex<Vec<Attached>>,
 }
@@ -59,6 +63,9 @@ const _: () = assert!(SLOTS == u64::BITS);
 const REFUSED: u16 = 1 << 15;
 const _: () = assert!(SLOTS <= REFUSED as u32);
 
+/// Why a connection is over whose peer says [`BROKEN`].
+pub const BROKEN_BY_PEER: &str = "the peer found no receive descriptor for a message, or one too short";
+
 /// The peer returned a buffer that it does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer returned a buffer that it does not hold (token {0})")]
@@ -72,6 +79,7 @@ impl Connection {
         link: Arc<Link>,
         peer_bells: Bells,
         peer: &Hello,
+        reporter: &Arc<Reporter>,
     ) -> Arc<Self> {
         let outgoing = Direction::new(&control, side);
         let incoming = Direction::new(&control, 1 - side);
@@ -95,6 +103,8 @@ impl Connection {
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
+            parted: AtomicBool::new(false),
+            reporter: reporter.clone(),
             own: Mutex::new(Vec::new()),
         })
     }
@@ -221,9 +231,27 @@ impl Connection {
         Some(self.why_lost.get().map_or("", String::as_str))
     }
 
+    /// Whether the peer's process has nothing to do with it any more.
+    pub fn is_over(&self) -> bool {
+        self.lost.load(Ordering::Acquire) || self.parted.load(Ordering::Acquire)
+    }
+
+    /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once not,
+    /// never again: after the fence, either its gate is seen odd here, or it sees the connection closed inside its gate
+    /// (`ShmPort::inside_gate`) and turns back.
+    pub fn has_visitor(&self) -> bool {
+        fence(Ordering::SeqCst);
+        !self.is_over() && !self.incoming.sender().gate.position().is_multiple_of(2)
+    }
+
     /// Ends the connection for this process: the peer died, or broke the protocol. What we lent it is ours again.
-    /// Wakes whoever waits on it.
+    /// Wakes whoever waits on it. A peer that had closed in order before it died has left: that is no loss.
     pub fn lose(&self, why: &str, peer_is_dead: bool) {
+        if peer_is_dead && !matches!(self.peer_state(), OPEN | BROKEN) {
+            return self.part();
+        }
+        // First: whoever finds the loss by looking knows less about it.
+        self.reporter.lost(why);
         let _ = self.why_lost.set(why.to_owned());
         self.lost.store(true, Ordering::Release);
         if peer_is_dead {
@@ -242,9 +270,18 @@ impl Connection {
         if theirs.load(Ordering::Relaxed) == OPEN {
             theirs.store(CLOSED, Ordering::Release);
         }
+        self.parted.store(true, Ordering::Release);
         self.lent.lock().forget();
         for attached in self.own.lock().iter() {
             attached.announce();
+        }
+    }
+
+    /// The peer says that it ended one of the link's connections by an error. If it is this one, the program is told,
+    /// which may not look at it; the connection ends when it does, after what came before.
+    pub fn report_broken(&self) {
+        if self.peer_state() == BROKEN {
+            self.reporter.lost(BROKEN_BY_PEER);
         }
     }
 
@@ -264,6 +301,11 @@ impl Connection {
             // The peer may wait for room that will never come.
             let bell = self.peer_bells.send;
             self.link.peer_board().bell(bell.bell).ring(bell.bit);
+            if state == BROKEN {
+                // For its callback. A link that cannot take this is at its end, or holds another datagram that its
+                // reactor has yet to read; either way the state is there for who looks.
+                let _ = self.link.send(&Datagram::Broken, &[]);
+            }
         }
     }
 }

@@ -13,7 +13,8 @@ use udeck_sys::reactor::{Interest, Reactor, Token};
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::{Deadline, boot_id, socket};
 use udeck_via::transport::{
-    Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Port, Queue, Queues, Ready, Waiter,
+    Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port, Queue, Queues, Ready,
+    Waiter,
 };
 use udeck_via::{
     Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Ptag, Reliability, Result, Rights,
@@ -24,6 +25,7 @@ use crate::arenas::Segment;
 use crate::board::{Board, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::Connection;
+use crate::fading::{Fading, Visitor};
 use crate::handshake::Handshake;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::link::{Answer, Event, Link};
@@ -42,8 +44,10 @@ pub struct ShmDevice {
     reactor: Arc<Reactor>,
     listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
     links: Mutex<Links>,
-    /// Connections whose port is gone while the peer still reads something of ours.
+    /// Connections whose port is gone while the peer still reads something of ours, or is inside one of our windows.
     retired: Mutex<Vec<Arc<Connection>>>,
+    /// Windows that are taken back while a peer is inside.
+    fading: Fading,
     /// The last few connections over which something was lent, most recent first.
     recent: Mutex<VecDeque<Weak<Connection>>>,
     copied: AtomicU64,
@@ -104,6 +108,7 @@ impl ShmDevice {
             listeners: Mutex::default(),
             links: Mutex::default(),
             retired: Mutex::default(),
+            fading: Fading::default(),
             recent: Mutex::default(),
             copied: AtomicU64::new(0),
             this: this.clone(),
@@ -241,6 +246,7 @@ impl ShmDevice {
         };
         link.down(&end.0, end.1);
         self.forget_link(link);
+        self.fading.sweep(&self.board);
         Interest::Done
     }
 
@@ -263,6 +269,7 @@ impl ShmDevice {
         let ours = [self.board.fd(), self.outbox.fd(), self.landing.fd()];
         match link.input(datagram, fds, ours)? {
             Event::Nothing => {}
+            Event::Broken => link.connections().iter().for_each(|connection| connection.report_broken()),
             Event::Request { id, bells, hello, discriminator, control } => {
                 let device = self.this.upgrade().ok_or("the NIC is closing")?;
                 let request = IncomingRequest {
@@ -309,11 +316,12 @@ impl ShmDevice {
         recent.push_front(Arc::downgrade(connection));
     }
 
-    /// A port is gone. Keeps its connection while the peer reads something of ours.
+    /// A port is gone, and has closed its connection. Keeps that while the peer reads something of ours, or is inside
+    /// one of our windows: who takes the window back has to see it there.
     pub fn retire(&self, connection: &Arc<Connection>) {
         let mut retired = self.retired.lock();
-        retired.retain(|connection| connection.lost().is_none() && connection.reclaim());
-        if connection.lost().is_none() && connection.reclaim() {
+        retired.retain(|connection| is_in_use(connection));
+        if is_in_use(connection) {
             retired.push(connection.clone());
         }
     }
@@ -322,6 +330,11 @@ impl ShmDevice {
         let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
         links.iter().flat_map(|link| link.connections()).collect()
     }
+}
+
+/// Whether the peer still uses something of ours over a connection that we have closed.
+fn is_in_use(connection: &Connection) -> bool {
+    connection.lost().is_none() && (connection.reclaim() || connection.has_visitor())
 }
 
 /// A control segment, and the places of its two queues on our bells.
@@ -371,19 +384,18 @@ impl Device for ShmDevice {
     }
 
     fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.fading.sweep(&self.board);
         self.board.expose(offset, len, ptag, rights)
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         self.board.withdraw(handle);
         let start = Instant::now();
-        let writers = self.all_connections();
-        for writer in &writers {
-            let gate = &writer.incoming.sender().gate;
-            let seen = gate.position();
-            while !gate.is_clear_of(seen) && writer.lost().is_none() {
+        for visitor in Visitor::all_of(self.all_connections()) {
+            while visitor.is_inside() {
                 if deadline.passed() {
-                    let what = format!("process {} to finish an RDMA write or read", name(writer.link.pid));
+                    let pid = name(visitor.connection.link.pid);
+                    let what = format!("process {pid} to finish an RDMA write or read");
                     return Err(Error::Timeout { what, waited: start.elapsed() });
                 }
                 std::thread::yield_now();
@@ -391,6 +403,12 @@ impl Device for ShmDevice {
         }
         self.board.forget_window(handle);
         Ok(())
+    }
+
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.board.withdraw(handle);
+        self.fading.keep(handle, Visitor::all_of(self.all_connections()), memory);
+        self.fading.sweep(&self.board);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {
@@ -436,7 +454,7 @@ impl Device for ShmDevice {
         let (send, receive, bells) = attach(&self.board, queues)?;
         match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { bells, hello }) => {
-                let connection = Connection::new(control, 0, link, bells, &hello);
+                let connection = Connection::new(control, 0, link, bells, &hello, queues.reporter);
                 let port =
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((port, hello))
@@ -455,10 +473,11 @@ impl Device for ShmDevice {
     }
 
     fn reclaim(&self) {
+        self.fading.sweep(&self.board);
         for connection in self.all_connections() {
             connection.reclaim();
         }
-        self.retired.lock().retain(|connection| connection.lost().is_none() && connection.reclaim());
+        self.retired.lock().retain(|connection| is_in_use(connection));
     }
 
     fn reclaim_recent(&self) {
@@ -508,7 +527,8 @@ impl Incoming for IncomingRequest {
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let (send, receive, bells) = attach(&self.device.board, queues)?;
-        let connection = Connection::new(self.control.clone(), 1, self.link.clone(), self.bells, &self.hello);
+        let (control, link) = (self.control.clone(), self.link.clone());
+        let connection = Connection::new(control, 1, link, self.bells, &self.hello, queues.reporter);
         let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
         let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };

@@ -13,6 +13,7 @@
 //! | `port`, `cell` | the two work queues of a VI on it |
 //! | `waiter` | completion queues: polls the busy rings, finds the others by their bell, sleeps |
 //! | `board`, `arenas` | windows and bells; outbox and landing memory |
+//! | `fading` | windows that are taken back while a peer is inside |
 //!
 //! Threads: the reactor handles links; ports and waiters run on the program's threads. No shared lock has a holder
 //! that can die: what processes share are rings, bells and windows (`udeck-sys`), all lock-free.
@@ -22,6 +23,7 @@ mod board;
 mod cell;
 mod connection;
 mod device;
+mod fading;
 mod handshake;
 mod layout;
 mod link;

@@ -99,6 +99,8 @@ impl PeerMemory {
 /// What a handled datagram asks of the device.
 pub enum Event {
     Nothing,
+    /// The peer has ended a connection by an error.
+    Broken,
     /// A peer asks for a connection.
     Request {
         id: u32,
@@ -205,6 +207,7 @@ impl Link {
                 }
             }
             Datagram::Goodbye => state.parted = true,
+            Datagram::Broken => return Ok(Event::Broken),
             Datagram::Meet { .. } | Datagram::Prove { .. } | Datagram::Join { .. } | Datagram::Welcome => {
                 return Err("a hand-shake on a link that is up".into());
             }

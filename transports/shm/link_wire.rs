@@ -10,7 +10,7 @@ use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
 /// Version of everything that processes share: links, cells, control segments, boards.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest discriminator.
 pub const MAX_DISCRIMINATOR: usize = 512;
 /// Longest private data.
@@ -61,6 +61,8 @@ pub enum Datagram {
     Refuse { id: u32, why: Why, text: String },
     /// The process ends in order.
     Goodbye,
+    /// A connection of this link was ended by an error: its state says so.
+    Broken,
 }
 
 /// Not a datagram of ours.
@@ -110,6 +112,7 @@ impl Datagram {
                 put_bytes(&mut out, &text.as_bytes()[..end]);
             }
             Datagram::Goodbye => out.push(8),
+            Datagram::Broken => out.push(9),
         }
         debug_assert!(out.len() <= MAX_DATAGRAM);
         out
@@ -142,6 +145,7 @@ impl Datagram {
                 text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| Malformed)?,
             },
             8 => Datagram::Goodbye,
+            9 => Datagram::Broken,
             _ => return Err(Malformed),
         };
         if r.0.is_empty() { Ok(datagram) } else { Err(Malformed) }
@@ -264,6 +268,7 @@ mod tests {
                 text
             }),
             Just(Datagram::Goodbye),
+            Just(Datagram::Broken),
         ]
     }
 

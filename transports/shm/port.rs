@@ -13,7 +13,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
-use crate::connection::{Connection, LendError};
+use crate::connection::{BROKEN_BY_PEER, Connection, LendError};
 use crate::device::ShmDevice;
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 
@@ -104,7 +104,7 @@ impl ShmPort {
 
     #[cold]
     fn broken(&mut self) -> Refused {
-        Refused::Lost("the peer found no receive descriptor for a message, or one too short".into())
+        Refused::Lost(BROKEN_BY_PEER.into())
     }
 
     /// Whether more may come. (Results that hold an arrival are large: who polls an empty ring does not move one.)
@@ -237,13 +237,14 @@ impl ShmPort {
         }
     }
 
-    /// Does `access` inside our gate, so that the peer does not reuse its window under us.
+    /// Does `access` inside our gate, so that the peer does not reuse its window under us. A peer that has closed the
+    /// connection looks at the gate once more and then no longer: so we look whether it has.
     fn inside_gate(&mut self, access: impl FnOnce(&mut Self) -> Result<(), Refused>) -> Result<(), Refused> {
         let direction = self.connection.outgoing.clone();
         let gate = &direction.sender().gate;
         gate.enter();
         fault::point("rdma.entered");
-        let result = access(self);
+        let result = self.usable().and_then(|()| access(self));
         fault::point("rdma.copied");
         gate.leave();
         fault::point("rdma.left");
@@ -392,7 +393,6 @@ impl Port for ShmPort {
     }
 
     fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        self.usable()?;
         self.inside_gate(|port| port.read_inside(segments, from))
     }
 

@@ -10,4 +10,6 @@ mod hostile {
     mod prey;
     mod rogue;
     mod strangers;
+    mod told;
+    mod windows;
 }

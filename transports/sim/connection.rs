@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Fate, Held, Inline, Queue, Refused};
+use udeck_via::transport::{Fate, Held, Inline, Queue, Refused, Reporter};
 use udeck_via::{Ptag, Reliability};
 
 use crate::memory::Memory;
@@ -34,6 +34,8 @@ pub struct End {
     pub node: usize,
     /// Its send and its receive queue's places at waiters.
     pub watches: Option<[Watch; 2]>,
+    /// Its program's callback for errors is told over this.
+    reporter: Option<Arc<Reporter>>,
     /// The tag of the windows that the peer may write.
     pub writable: Option<Ptag>,
     sequence: u64,
@@ -105,6 +107,7 @@ impl End {
         End {
             node,
             watches: None,
+            reporter: None,
             writable,
             sequence: 0,
             under_way: BTreeMap::new(),
@@ -160,14 +163,34 @@ impl Connection {
         self.ends.iter().any(|end| end.node == node)
     }
 
+    /// `side` has a program from now on.
+    pub fn report_to(&mut self, side: Side, reporter: &Arc<Reporter>) {
+        self.ends[side].reporter = Some(reporter.clone());
+        self.report_loss(side);
+    }
+
+    /// Tells the program of `side` if the connection is over by an error. Before it can find it by looking: that would
+    /// tell it less.
+    fn report_loss(&self, side: Side) {
+        if let (Some(reporter), Some(Refused::Lost(why))) = (&self.ends[side].reporter, self.end(side)) {
+            reporter.lost(&why);
+        }
+    }
+
+    /// How the connection is over for `side`, if it is.
+    pub fn end(&self, side: Side) -> Option<Refused> {
+        match (&self.ends[side].ended, &self.lost) {
+            (Some(Some(why)), _) => Some(Refused::Lost(format!("the peer ended it: {why}"))),
+            (Some(None), _) => Some(Refused::Closed),
+            (None, Some(why)) => Some(Refused::Lost(why.clone())),
+            (None, None) => None,
+        }
+    }
+
     /// Whether `side` can send one more message.
     pub fn room(&self, side: Side) -> Result<(), Refused> {
-        if let Some(why) = &self.lost {
-            return Err(Refused::Lost(why.clone()));
-        }
-        match &self.ends[side].ended {
-            Some(Some(why)) => Err(Refused::Lost(format!("the peer ended it: {why}"))),
-            Some(None) => Err(Refused::Closed),
+        match self.end(side) {
+            Some(end) => Err(end),
             None if self.ends[side].unread as usize >= WINDOW => Err(Refused::Busy),
             None => Ok(()),
         }
@@ -384,8 +407,9 @@ impl World {
     /// The peer has ended it: it reads nothing any more.
     pub fn end_arrives(&mut self, number: u64, to: Side, broken: Option<String>) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.ends[to].ended.get_or_insert(broken);
+        connection.report_loss(to);
         let end = &mut connection.ends[to];
-        end.ended.get_or_insert(broken);
         let unread = std::mem::take(&mut end.under_way);
         let ends = unread.into_iter().filter(|(_, message)| !matches!(message.content, Content::End(_)));
         self.all_come_home(number, to, ends.map(|(_, message)| message).collect::<Vec<_>>(), false);
@@ -401,6 +425,7 @@ impl World {
             return;
         }
         connection.lost = Some(why.to_owned());
+        [0, 1].into_iter().for_each(|side| connection.report_loss(side));
         let link = connection.link_to(1);
         self.note(link, Happening::Broken);
         for side in [0, 1] {

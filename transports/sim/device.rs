@@ -217,7 +217,7 @@ impl Device for SimDevice {
         let device = self.shared.with(|world| {
             let answer = world.pending.remove(&number).and_then(|pending| pending.answer);
             if let Some(Verdict::Accepted { connection, .. }) = &answer {
-                world.attach(*connection, 0, waiters, queues.context);
+                world.attach(*connection, 0, waiters, &queues);
             } else {
                 waiters.into_iter().for_each(|waiter| world.release(waiter));
             }

@@ -99,13 +99,7 @@ impl SimPort {
     }
 
     fn end(&self, world: &World) -> Option<Refused> {
-        let connection = world.connections.get(&self.connection)?;
-        match (&connection.ends[self.side].ended, &connection.lost) {
-            (Some(Some(why)), _) => Some(Refused::Lost(format!("the peer ended it: {why}"))),
-            (Some(None), _) => Some(Refused::Closed),
-            (None, Some(why)) => Some(Refused::Lost(why.clone())),
-            (None, None) => None,
-        }
+        world.connections.get(&self.connection)?.end(self.side)
     }
 
     /// Places the data of an RDMA write.

@@ -131,7 +131,7 @@ impl IncomingRequest {
         world: &mut World,
         ptag: Option<Ptag>,
         waiters: [u64; 2],
-        context: u64,
+        queues: &Queues<'_>,
     ) -> Result<u64> {
         world.reserve(waiters)?;
         let (asker, acceptor) = self.link;
@@ -139,7 +139,7 @@ impl IncomingRequest {
         let connection = world.fresh_number();
         world.connections.insert(connection, Connection { level: self.hello.reliability, ends, lost: None });
         world.note(self.link, Happening::Connected);
-        world.attach(connection, 1, waiters, context);
+        world.attach(connection, 1, waiters, queues);
         Ok(connection)
     }
 }
@@ -157,7 +157,7 @@ impl Incoming for IncomingRequest {
             device.upgrade().ok_or_else(|| Error::Lost("this NIC is closed".into()))?;
         self.answered = true;
         let connection = self.shared.with(|world| {
-            let made = self.establish(world, hello.writable_ptag, waiters, queues.context);
+            let made = self.establish(world, hello.writable_ptag, waiters, &queues);
             match &made {
                 // Whom nobody waits for is told as by a requester that closes at once.
                 Ok(connection) if !world.is_awaited(self.number) => world.abandon(*connection),

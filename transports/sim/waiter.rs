@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_via::transport::{Notifier, Queue, Ready, Waiter};
+use udeck_via::transport::{Notifier, Queue, Queues, Ready, Waiter};
 use udeck_via::{Error, Result};
 
 use crate::connection::Side;
@@ -133,10 +133,12 @@ impl World {
         }
     }
 
-    /// The queues of `side` report to `waiters` from now on. Announces once, for what came before.
-    pub fn attach(&mut self, connection: u64, side: Side, waiters: [u64; 2], context: u64) {
+    /// The queues of `side` report to `waiters`, and its end by an error is told, from now on. Announces once, for what
+    /// came before.
+    pub fn attach(&mut self, connection: u64, side: Side, waiters: [u64; 2], queues: &Queues<'_>) {
         if let Some(connection) = self.connections.get_mut(&connection) {
-            connection.ends[side].watches = Some(waiters.map(|waiter| Watch::new(waiter, context)));
+            connection.ends[side].watches = Some(waiters.map(|waiter| Watch::new(waiter, queues.context)));
+            connection.report_to(side, queues.reporter);
         }
         self.announce(connection, side, Queue::Send);
         self.announce(connection, side, Queue::Receive);

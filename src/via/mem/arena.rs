@@ -21,8 +21,9 @@ use crate::error::{Error, Result};
 pub(crate) const LINE: usize = 64;
 /// Blocks larger than this are not kept for reuse.
 const LARGEST_CLASS: usize = 4 << 20;
-/// Live and kept blocks together; the span allocator's table is allocated for this many.
+/// Live and kept blocks and the gaps between them, together; the span allocator's table is allocated for this many.
 const MAX_BLOCKS: u32 = 1 << 15;
+const FEWER_BLOCKS: &str = "make fewer and larger blocks, or drop some sooner";
 
 /// The memory behind an arena.
 ///
@@ -137,7 +138,8 @@ impl Arena {
     /// A block of `len` bytes (its length is set to that).
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when the arena, or the machine, has none left.
+    /// [`Error::NoMemory`] when the arena, its table of blocks (32,768 with the gaps between them), or the machine has
+    /// no room left.
     ///
     /// # Panics
     /// On a landing arena, whose memory has no slices.
@@ -214,19 +216,12 @@ impl Inner {
         class: Option<usize>,
     ) -> Result<Box<Record>> {
         let capacity = class.map_or(len.div_ceil(LINE).saturating_mul(LINE), class_size);
-        let no_memory = |books: &Books| Error::NoMemory {
-            asked: len,
-            used: books.used,
-            limit: self.backing.len(),
-            arena: self.name,
-            remedy: self.remedy,
-        };
-        let Ok(lines) = u32::try_from(capacity / LINE) else { return Err(no_memory(books)) };
+        let Ok(lines) = u32::try_from(capacity / LINE) else { return Err(self.no_memory(books, len)) };
         let span = match books.spans.allocate(lines) {
             Some(span) => span,
             None => {
                 books.forget_kept();
-                books.spans.allocate(lines).ok_or_else(|| no_memory(books))?
+                books.spans.allocate(lines).ok_or_else(|| self.no_memory(books, len))?
             }
         };
         let offset = span.offset as usize * LINE;
@@ -246,6 +241,22 @@ impl Inner {
             len,
             notes: [0; 2],
         }))
+    }
+
+    /// Why there is no block of `len` bytes, although none is kept for reuse.
+    fn no_memory(&self, books: &Books, len: usize) -> Error {
+        let limit = self.backing.len();
+        let has_room = books.used.checked_add(len).is_some_and(|used| used <= limit);
+        // That nothing is free where not everything is used is how the span allocator says that its table is full.
+        let (full, remedy) = if has_room && books.spans.storage_report().total_free_space == 0 {
+            let blocks = books.blocks;
+            let full =
+                format!("its table of {MAX_BLOCKS} blocks and gaps is full ({blocks} blocks are in use)");
+            (full, FEWER_BLOCKS)
+        } else {
+            (format!("{} of {limit} bytes are in use", books.used), self.remedy)
+        };
+        Error::NoMemory { asked: len, used: books.used, limit, arena: self.name, full, remedy }
     }
 
     fn commit(&self, books: &mut Books, offset: usize, len: usize) -> io::Result<()> {
@@ -475,6 +486,28 @@ pub(crate) mod tests {
         drop(small);
         assert_eq!(arena.usage().used, 0);
         arena.block(16 * LINE, Fill::Zero).expect("kept blocks make room for a large one");
+    }
+
+    #[test]
+    fn a_full_table_of_blocks_says_so_and_recovers() {
+        let arena = arena(2 * MAX_BLOCKS as usize);
+        let mut blocks = Vec::new();
+        let error = loop {
+            match arena.block(LINE, Fill::Keep) {
+                Ok(block) => blocks.push(block),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(blocks.len() > MAX_BLOCKS as usize / 2, "{} blocks", blocks.len());
+        assert!(arena.usage().used < arena.usage().limit, "there are bytes left");
+        assert!(error.contains(&format!("its table of {MAX_BLOCKS} blocks")), "{error}");
+        assert!(error.contains(FEWER_BLOCKS) && !error.contains("bytes are in use"), "{error}");
+        let beyond = arena.block(2 * blocks.len() * LINE, Fill::Keep).unwrap_err().to_string();
+        assert!(beyond.contains("bytes are in use"), "fewer blocks would not help: {beyond}");
+        blocks.pop();
+        blocks.push(arena.block(LINE, Fill::Keep).expect("room for one again"));
+        blocks.clear();
+        arena.block(MAX_BLOCKS as usize * LINE, Fill::Keep).expect("one large block in the place of many");
     }
 
     proptest! {

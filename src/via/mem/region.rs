@@ -60,7 +60,14 @@ pub struct Window {
 
 impl Window {
     pub(crate) fn new(device: Arc<dyn Device>, len: usize, ptag: Ptag, rights: Rights) -> Result<Self> {
-        let block = device.landing().raw(len)?;
+        let landing = device.landing();
+        let block = match landing.raw(len) {
+            Err(Error::NoMemory { .. }) => {
+                device.reclaim();
+                landing.raw(len)?
+            }
+            other => other?,
+        };
         if rights.read {
             // What lay there before is not the readers' business.
             // SAFETY: within the block, which is ours and not exposed yet.
@@ -124,14 +131,13 @@ impl Window {
     /// Stops new writes and reads, waits until none is under way, and gives the memory as a plain slice.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when a peer is still inside at the deadline: the memory is then leaked on purpose.
+    /// [`Error::Timeout`] when a peer is still inside at the deadline: the NIC takes the memory back when it has left.
     pub fn revoke(mut self, deadline: Deadline) -> Result<Settled> {
         let block = self.block.take().expect("present until taken apart");
         match self.device.conceal(self.handle, deadline) {
             Ok(()) => Ok(Settled { block }),
             Err(error) => {
-                // A peer may still write there: memory that is never handed out again cannot be spoilt.
-                std::mem::forget(block);
+                self.device.conceal_later(self.handle, Box::new(block));
                 Err(error)
             }
         }
@@ -140,11 +146,9 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Without a deadline to spend: leaked if a peer is writing at this very moment.
-        if let Some(block) = self.block.take()
-            && self.device.conceal(self.handle, Deadline::now()).is_err()
-        {
-            std::mem::forget(block);
+        // Without a deadline to spend: a peer may be writing at this very moment.
+        if let Some(block) = self.block.take() {
+            self.device.conceal_later(self.handle, Box::new(block));
         }
     }
 }

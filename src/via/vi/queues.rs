@@ -10,6 +10,7 @@ use crate::attributes::{Caps, Receive, Reliability};
 use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
+use crate::report::ErrorCode;
 use crate::transport::{Arrival, Body, Held, Landed, Refused};
 use udeck_sys::{Deadline, Pause, Spinner};
 
@@ -265,6 +266,7 @@ impl Vi {
             && self.sends.settle(&mut **port, level)
         {
             self.state = State::Error;
+            self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
             self.flush_receives();
         }
     }

@@ -2,13 +2,16 @@
 
 mod common;
 
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use common::{Pair, body};
 use udeck_sim::trace::Happening;
 use udeck_sim::{Fabric, Link, Options, Pace, When, replay};
 use udeck_via::transport::Body;
-use udeck_via::{Cq, Deadline, Error, NetAddress, Reliability, State, Status, Vi, ViAttributes};
+use udeck_via::{
+    Cq, Deadline, Error, ErrorCode, NetAddress, Nic, Reliability, State, Status, Vi, ViAttributes,
+};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -179,6 +182,58 @@ fn what_a_program_reads_stays_whole_when_its_nic_dies() {
     assert_eq!(lent.bytes(), body(3, 5000));
     drop(lent);
     assert_eq!(outbox.usage().blocks, 0);
+}
+
+/// The reasons of the lost connections that a NIC's error callback is told of; over when the NIC is.
+fn watch(nic: &Nic) -> Receiver<String> {
+    let (tell, told) = channel();
+    let callback = move |event: &udeck_via::ErrorEvent| {
+        assert_eq!(event.code, ErrorCode::ConnectionLost);
+        drop(tell.send(event.why.clone()));
+    };
+    nic.on_error(callback).unwrap();
+    told
+}
+
+/// What both ends of a pair were told, which is gone then.
+fn told(pair: Pair, events: [Receiver<String>; 2]) -> [Vec<String>; 2] {
+    drop(pair);
+    events.map(|events| events.into_iter().collect())
+}
+
+#[test]
+fn a_loss_is_told_at_both_ends_though_nobody_looks() {
+    let (fabric, mut pair) = Pair::new(7, Reliability::Delivery);
+    let events = [&pair.a, &pair.b].map(|vi| watch(vi.nic()));
+    fabric.set_link("a", "b", losing(&[0]));
+    pair.send(0);
+    fabric.advance(1000 * MILLISECOND);
+    let first =
+        [&events[0], &events[1]].map(|told| told.recv_timeout(Duration::from_secs(60)).expect("told"));
+    assert!(first.iter().all(|why| why.contains("frame 0") && why.contains("seed 7")), "{first:?}");
+    assert!(pair.a.send_inline(None, b"", b"").is_err());
+    assert!(told(pair, events).iter().all(Vec::is_empty), "once, whoever looks later");
+}
+
+#[test]
+fn a_death_is_told_at_both_ends() {
+    let (fabric, pair) = Pair::new(1, Reliability::Unreliable);
+    let events = [&pair.a, &pair.b].map(|vi| watch(vi.nic()));
+    fabric.kill("b");
+    let told = told(pair, events);
+    assert!(told.iter().all(|whys| whys.len() == 1 && whys[0].contains("b died")), "{told:?}");
+}
+
+#[test]
+fn the_death_of_who_has_ended_in_order_is_told_to_nobody() {
+    let (fabric, mut pair) = Pair::new(1, Reliability::Delivery);
+    let events = [&pair.a, &pair.b].map(|vi| watch(vi.nic()));
+    pair.b.disconnect();
+    fabric.advance(MILLISECOND);
+    fabric.kill("b");
+    let error = pair.a.send_inline(None, b"", b"").unwrap_err();
+    assert!(matches!(error, Error::Closed), "{error}");
+    assert!(told(pair, events).iter().all(Vec::is_empty));
 }
 
 /// Two hundred messages over a link that does everything: what came, and what happened.

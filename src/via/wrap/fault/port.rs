@@ -7,7 +7,8 @@ use super::Plan;
 use super::arrivals::{Arrivals, Taken};
 use super::desk::{Desks, News};
 use crate::mem::{Arena, Block, Lent, RemoteBuffer};
-use crate::transport::{Arrival, Fate, Held, Owner, Port, Refused};
+use crate::report::Reporter;
+use crate::transport::{Arrival, Fate, Held, Landed, Owner, Port, Refused};
 use crate::wrap::Connection;
 use crate::wrap::random::Dice;
 
@@ -15,6 +16,7 @@ use crate::wrap::random::Dice;
 pub struct FaultyPort {
     inner: Box<dyn Port>,
     outbox: Arc<Arena>,
+    reporter: Arc<Reporter>,
     plan: Plan,
     seed: u64,
     number: u64,
@@ -48,6 +50,7 @@ impl FaultyPort {
         FaultyPort {
             inner,
             outbox: connection.outbox.clone(),
+            reporter: connection.queues.reporter.clone(),
             plan,
             seed,
             number,
@@ -71,6 +74,7 @@ impl FaultyPort {
             let why =
                 format!("fault injection (seed {seed}) lost connection {number} after {messages} messages");
             self.inner.close(Some(&why));
+            self.reporter.lost(&why);
             self.lost = Some(why);
             self.send_news.name();
             self.receive_news.name();
@@ -217,6 +221,11 @@ impl Port for FaultyPort {
             self.receipt = receipt;
             arrival
         }))
+    }
+
+    /// What arrives has to pass through our hands.
+    fn receive_into(&mut self, _: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        Ok(self.receive()?.map(Landed::Arrival))
     }
 
     fn ended(&mut self) -> Option<(u64, Fate)> {

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::script::{Script, hello, ready};
 use crate::attributes::{NetAddress, Reliability};
 use crate::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
+use crate::report::Reporter;
 use crate::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Waiter};
 use crate::wrap::{Fault, Interpose, Lies, Luck, Trace, Wrapped};
 use udeck_sys::Deadline;
@@ -57,7 +58,7 @@ fn address() -> NetAddress {
 fn connected(device: &dyn Device) -> (Box<dyn Port>, Box<dyn Waiter>) {
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let queues = Queues { send: &notifier, receive: &notifier, context: 9 };
+    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let hello = hello(Reliability::Reception);
     (device.connect(&address(), &hello, queues, Deadline::now()).unwrap().0, waiter)
 }
@@ -67,7 +68,8 @@ fn a_device() {
     same(|device, _, _| {
         let waiter = device.waiter().unwrap();
         let notifier = waiter.notifier();
-        let queues = Queues { send: &notifier, receive: &notifier, context: 9 };
+        let queues =
+            Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
         let connected = device.connect(&address(), &hello(Reliability::Delivery), queues, Deadline::now());
         let answers = vec![
             format!("{:?}", device.attributes()),
@@ -80,6 +82,7 @@ fn a_device() {
             format!("{:?}", connected.unwrap().1),
             device.bytes_copied().to_string(),
         ];
+        device.conceal_later(MemHandle(8), Box::new(()));
         device.unlisten(b"here");
         device.reclaim();
         device.reclaim_recent();
@@ -99,7 +102,8 @@ fn a_request() {
             request();
             inbox.lock().pop().unwrap()
         };
-        let queues = Queues { send: &notifier, receive: &notifier, context: 5 };
+        let queues =
+            Queues { send: &notifier, receive: &notifier, context: 5, reporter: &Reporter::nobody() };
         let answer = format!("{:?}", next().hello());
         let mut port = next().accept(&hello(Reliability::Delivery), queues).unwrap();
         port.send(None, b"a", b"b").unwrap();

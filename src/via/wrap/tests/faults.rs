@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::script::{Script, hello, ready, woken};
 use crate::attributes::{NetAddress, Reliability};
 use crate::mem::Fill;
+use crate::report::Reporter;
 use crate::transport::{Body, Device, Fate, Held, Notifier, Port, Queue, Queues, Refused, Waiter};
 use crate::wrap::{Fault, Lies, Luck, When, Wrapped};
 use udeck_sys::Deadline;
@@ -32,7 +33,7 @@ fn rig(fault: Fault, reliability: Reliability) -> Rig {
 }
 
 fn connect(device: &Arc<Wrapped>, notifier: &Arc<dyn Notifier>, reliability: Reliability) -> Box<dyn Port> {
-    let queues = Queues { send: notifier, receive: notifier, context: 9 };
+    let queues = Queues { send: notifier, receive: notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     device.connect(&to, &hello(reliability), queues, Deadline::now()).unwrap().0
 }
@@ -245,7 +246,7 @@ fn each_queue_is_forgotten_where_it_reports() {
     let luck = Luck { busy: When::Chance(1.0), ..Luck::default() };
     let Rig { device, mut waiter, notifier, .. } = lucky(luck);
     let elsewhere = device.waiter().unwrap().notifier();
-    let queues = Queues { send: &notifier, receive: &elsewhere, context: 9 };
+    let queues = Queues { send: &notifier, receive: &elsewhere, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     let mut port = device.connect(&to, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;
     let _ = port.send(None, b"", b"x");

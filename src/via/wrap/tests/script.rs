@@ -125,6 +125,9 @@ impl Device for ScriptedDevice {
         self.script.asked(format!("conceal {handle:?}"));
         Err(Error::Closed)
     }
+    fn conceal_later(&self, handle: MemHandle, _: Owner) {
+        self.script.asked(format!("conceal_later {handle:?}"));
+    }
     fn waiter(&self) -> Result<Box<dyn Waiter>> {
         self.script.asked("waiter");
         Ok(Box::new(ScriptedWaiter { script: self.script.clone(), notifier: Arc::default() }))

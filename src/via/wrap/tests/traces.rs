@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::script::{Script, hello, ready};
 use crate::attributes::{NetAddress, Reliability};
 use crate::mem::{MemHandle, RemoteBuffer};
+use crate::report::Reporter;
 use crate::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Waiter};
 use crate::wrap::{Call, Event, Outcome, Trace, Who, Wrapped};
 use udeck_sys::Deadline;
@@ -17,7 +18,7 @@ fn connected(script: &Script, trace: Trace) -> (Box<dyn Port>, Box<dyn Waiter>) 
     let device = Wrapped::new(script.device(), trace);
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let queues = Queues { send: &notifier, receive: &notifier, context: 9 };
+    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     (device.connect(&to, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0, waiter)
 }
@@ -87,7 +88,7 @@ fn connections_and_waiters_are_told_apart() {
     let device = Wrapped::new(script.device(), Trace::new(move |event: Event| sink.lock().push(event)));
     let mut waiters = [device.waiter().unwrap(), device.waiter().unwrap()];
     let notifier = waiters[0].notifier();
-    let queues = Queues { send: &notifier, receive: &notifier, context: 9 };
+    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     let mut ports = [0, 1]
         .map(|_| device.connect(&to, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0);
@@ -110,7 +111,8 @@ fn accepted_connections_are_wrapped_like_requested_ones() {
     let accepted = Arc::new(Mutex::new(None));
     let place = accepted.clone();
     let accept = move |incoming: Box<dyn Incoming>| {
-        let queues = Queues { send: &notifier, receive: &notifier, context: 4 };
+        let queues =
+            Queues { send: &notifier, receive: &notifier, context: 4, reporter: &Reporter::nobody() };
         *place.lock() = Some(incoming.accept(&hello(Reliability::Reception), queues).unwrap());
     };
     device.listen(b"here", Box::new(accept)).unwrap();

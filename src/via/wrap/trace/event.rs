@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::attributes::Reliability;
 use crate::mem::RemoteBuffer;
-use crate::transport::{Arrival, Body, Fate, Queue, Ready, Refused};
+use crate::transport::{Arrival, Body, Fate, Landed, Queue, Ready, Refused};
 
 /// One operation. Displayed as a line: seconds since the trace began, who, what, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +126,15 @@ impl Outcome {
             Refused::Protection => "protection".into(),
             Refused::Unsupported => "unsupported".into(),
         })
+    }
+
+    pub(super) fn landed(landed: &Landed) -> Self {
+        match landed {
+            Landed::Arrival(arrival) => Outcome::arrived(arrival),
+            Landed::Copied { immediate, len } => {
+                Outcome::Arrived { kind: "inline", immediate: *immediate, head: 0, len: *len }
+            }
+        }
     }
 
     pub(super) fn arrived(arrival: &Arrival) -> Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Call, Outcome, Sink, Who};
 use crate::mem::{Lent, RemoteBuffer};
-use crate::transport::{Arrival, Fate, Held, Notifier, Owner, Port, Ready, Refused, Waiter};
+use crate::transport::{Arrival, Fate, Held, Landed, Notifier, Owner, Port, Ready, Refused, Waiter};
 
 #[derive(Debug)]
 pub struct TracedPort {
@@ -17,6 +17,15 @@ pub struct TracedPort {
 impl TracedPort {
     fn note(&self, call: Call, outcome: Outcome) {
         self.sink.note(self.who, call, outcome);
+    }
+
+    /// A look that found nothing is no event.
+    fn note_look<T>(&self, received: &Result<Option<T>, Refused>, outcome: impl FnOnce(&T) -> Outcome) {
+        match received {
+            Ok(Some(arrival)) => self.note(Call::Receive, outcome(arrival)),
+            Ok(None) => {}
+            Err(refused) => self.note(Call::Receive, Outcome::refused(refused)),
+        }
     }
 }
 
@@ -78,11 +87,13 @@ impl Port for TracedPort {
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
         let received = self.inner.receive();
-        match &received {
-            Ok(Some(arrival)) => self.note(Call::Receive, Outcome::arrived(arrival)),
-            Ok(None) => {}
-            Err(refused) => self.note(Call::Receive, Outcome::refused(refused)),
-        }
+        self.note_look(&received, Outcome::arrived);
+        received
+    }
+
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        let received = self.inner.receive_into(to);
+        self.note_look(&received, Outcome::landed);
         received
     }
 

@@ -67,9 +67,10 @@ impl Prey {
         &self.nic.attributes().address
     }
 
-    /// The next connection that was asked for.
-    pub fn accept(&self) -> Vi {
+    /// The next connection that was asked for, with a VI of this context.
+    pub fn accept(&self, context: u64) -> Vi {
         let mut vi = vi(&self.nic);
+        vi.set_attributes(ViAttributes { context, ..*vi.attributes() }).unwrap();
         let request = self.listener.wait(soon()).unwrap();
         request.accept(&mut vi, &self.cq.handle(), &self.cq.handle(), &[]).unwrap();
         vi

@@ -128,11 +128,21 @@ impl Rogue {
 
     /// Gets a connection: its end, and the prey's.
     pub fn connect(&mut self, prey: &Prey) -> (Grip, Vi) {
+        self.connect_to(prey, 0)
+    }
+
+    /// As [`Rogue::connect`], to a VI of this context.
+    pub fn connect_to(&mut self, prey: &Prey, context: u64) -> (Grip, Vi) {
         let (fd, control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         self.request(fd.as_fd());
-        let vi = prey.accept();
-        let Some(Received { datagram: Datagram::Accept { bells, .. }, .. }) = self.receive() else {
-            panic!("not accepted")
+        let vi = prey.accept(context);
+        let bells = loop {
+            match self.receive().expect("an answer").datagram {
+                Datagram::Accept { bells, .. } => break bells,
+                // The prey ended a former connection by an error.
+                Datagram::Broken => {}
+                other => panic!("not accepted: {other:?}"),
+            }
         };
         let control = Arc::new(control);
         let grip = Grip {
@@ -162,6 +172,11 @@ impl Grip {
     /// Writes a word of the control segment.
     pub fn scribble(&self, word: usize, value: u64) {
         self.control.structure::<AtomicU64>(word % (CONTROL_BYTES / 8) * 8).store(value, Ordering::Release);
+    }
+
+    /// The rogue's own direction.
+    pub fn direction(&self) -> Direction {
+        Direction::new(&self.control, 0)
     }
 
     /// Claims to have read so many of the prey's messages.

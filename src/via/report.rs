@@ -1,0 +1,277 @@
+//! Errors that no call of the program is there to return (VIA: `VipErrorCallback`): a connection that breaks while its
+//! program does something else.
+//!
+//! Whoever finds such an error gives it to the connection's [`Reporter`]: a transport on its own thread, or the VI in
+//! the call in which it found it. The program's callback runs on a thread of its own, `via-errors`, which sleeps until
+//! there is an event. So a report may be made under any lock and never waits, and the callback may block, panic or call
+//! the library without holding up a transport. Without a callback there is no such thread, and a report is dropped.
+//!
+//! Bound: at most one event per connection waits for the callback.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+
+/// An error as [`Nic::on_error`] tells it (VIA: `VIP_ERROR_DESCRIPTOR`).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ErrorEvent {
+    /// [`crate::ViAttributes::context`] of the VI, as it was when the connection was made.
+    pub context: u64,
+    /// What it happened to.
+    pub resource: Resource,
+    /// What happened.
+    pub code: ErrorCode,
+    /// The same in words.
+    pub why: String,
+}
+
+/// What an error happened to (VIA: `VIP_RESOURCE_CODE`). Only [`Resource::Vi`] is named today; see [`ErrorCode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Resource {
+    /// The NIC.
+    Nic,
+    /// A VI, by its context.
+    Vi,
+    /// A completion queue.
+    Cq,
+    /// A descriptor.
+    Descriptor,
+}
+
+/// What went wrong (VIA: `VIP_ERROR_CODE`).
+///
+/// | code | raised when |
+/// |---|---|
+/// | [`ConnectionLost`](Self::ConnectionLost) | the peer died, broke the protocol, or ended the connection by an error; a reliable connection missed a message; a send was refused at the other end |
+/// | [`ReceiveQueueEmpty`](Self::ReceiveQueueEmpty) | on a reliable VI, a message or immediate data found no receive descriptor, or one too short; when the program takes its arrivals, which is when a missing descriptor is judged |
+/// | [`PostDescriptor`](Self::PostDescriptor) | never: `post_send` and `post_receive` refuse such a descriptor and give it back |
+/// | [`ViOverrun`](Self::ViOverrun) | never: a post to a full queue is refused with [`Error::Full`] |
+/// | [`RdmaWriteProtection`](Self::RdmaWriteProtection), [`RdmaReadProtection`](Self::RdmaReadProtection) | never: the side that asks is refused ([`Error::RdmaProtection`], or the send's status) before the target's memory is touched, so the target has nothing to tell |
+/// | [`RdmaWriteData`](Self::RdmaWriteData) | never: bytes are copied inside one machine, there is nothing that could corrupt them unseen |
+/// | [`RdmaWriteAbort`](Self::RdmaWriteAbort) | never: who dies in the middle of a write is a lost connection |
+/// | [`RdmaTransport`](Self::RdmaTransport) | never: a read is over when its post returns, which returns its error |
+/// | [`CompletionProtection`](Self::CompletionProtection) | never: completions are returned by value, not written to memory that may be protected |
+/// | [`Catastrophic`](Self::Catastrophic) | never: there is no hardware that could fail apart from its program |
+///
+/// An orderly end, from either side, is no error, and an unreliable VI that drops a message tells nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// A descriptor could not be posted.
+    PostDescriptor,
+    /// The connection broke.
+    ConnectionLost,
+    /// A message found no receive descriptor, or one too short, and broke its connection.
+    ReceiveQueueEmpty,
+    /// More was posted to a VI than it holds.
+    ViOverrun,
+    /// A peer's RDMA write was not allowed.
+    RdmaWriteProtection,
+    /// The data of a peer's RDMA write were corrupted.
+    RdmaWriteData,
+    /// A peer's RDMA write broke off.
+    RdmaWriteAbort,
+    /// A peer's RDMA read was not allowed.
+    RdmaReadProtection,
+    /// A completion could not be written.
+    CompletionProtection,
+    /// An RDMA read broke off.
+    RdmaTransport,
+    /// The NIC failed.
+    Catastrophic,
+}
+
+impl Nic {
+    /// Calls `callback` for each error that is found from now on and that no call returns to its maker; the former
+    /// callback, if there was one, is called for what was found before, and dropped. Events come one at a time, in the
+    /// order in which they were found, on a thread of the callback's own: it may block and call the library, and a
+    /// panic in it is caught and costs the event. It is told **once** how a connection ended, if it ended by an error,
+    /// whether or not the program looks at the VI; calls that find the same error return it all the same.
+    ///
+    /// The NIC stays open as long as its callback holds a clone of it.
+    ///
+    /// # Errors
+    /// The operating system's, when there is no thread for it; the former callback stays.
+    pub fn on_error(&self, callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
+        self.alarm().set(callback)
+    }
+
+    /// Takes [`Nic::on_error`]'s callback away. It is still called for what was found before, then dropped; both may
+    /// happen after this returns.
+    pub fn clear_on_error(&self) {
+        self.alarm().0.lock().take();
+    }
+}
+
+/// A NIC's callback, at the other end of a channel.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm(Mutex<Option<Sender<ErrorEvent>>>);
+
+impl Alarm {
+    /// For a connection that is being made, of a VI with this context.
+    pub(crate) fn reporter(self: &Arc<Self>, context: u64) -> Arc<Reporter> {
+        Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage: Mutex::new(Stage::Making) })
+    }
+
+    fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
+        let (sender, events) = mpsc::channel::<ErrorEvent>();
+        // Ends when the sender goes: with the NIC's last object, or with the next callback.
+        let serve = move || {
+            for event in events {
+                // What a panic prints, the panic hook has printed; the next event is another matter.
+                let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));
+            }
+        };
+        thread::Builder::new()
+            .name("via-errors".into())
+            .spawn(serve)
+            .map_err(|error| Error::os("starting the thread of an error callback", error))?;
+        *self.0.lock() = Some(sender);
+        Ok(())
+    }
+
+    fn raise(&self, event: ErrorEvent) {
+        if let Some(events) = &*self.0.lock() {
+            // The thread lives as long as the sender: this cannot fail.
+            let _ = events.send(event);
+        }
+    }
+}
+
+/// Tells the program how one connection ended, once, if it ended by an error. Made with the connection, held by its VI
+/// and by the transport ([`crate::transport::Queues::reporter`]).
+#[derive(Debug)]
+pub struct Reporter {
+    /// Gone with the NIC's last object: nobody is left to be told.
+    alarm: Weak<Alarm>,
+    context: u64,
+    stage: Mutex<Stage>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The program does not know of the connection yet.
+    Making,
+    /// Lost before the program knew of it.
+    LostEarly(String),
+    /// The VI is connected.
+    Standing,
+    /// Ended, and told if there was something to tell.
+    Over,
+}
+
+impl Reporter {
+    /// Of a connection whose end nobody is told.
+    #[cfg(test)]
+    pub(crate) fn nobody() -> Arc<Self> {
+        let stage = Mutex::new(Stage::Making);
+        Arc::new(Reporter { alarm: Weak::new(), context: 0, stage })
+    }
+
+    /// A transport: the connection is lost, this is why. Does not wait, may be called under any lock and more than
+    /// once; the first call counts. Not for an orderly end.
+    pub fn lost(&self, why: &str) {
+        self.failed(ErrorCode::ConnectionLost, why);
+    }
+
+    /// The VI has this connection: from now on its end is the program's concern.
+    pub(crate) fn stands(&self) {
+        let mut stage = self.stage.lock();
+        match std::mem::replace(&mut *stage, Stage::Standing) {
+            Stage::LostEarly(why) => {
+                *stage = Stage::Over;
+                self.raise(ErrorCode::ConnectionLost, why);
+            }
+            Stage::Making | Stage::Standing => {}
+            Stage::Over => *stage = Stage::Over,
+        }
+    }
+
+    /// The connection ended by an error.
+    pub(crate) fn failed(&self, code: ErrorCode, why: &str) {
+        let mut stage = self.stage.lock();
+        match *stage {
+            Stage::Making => *stage = Stage::LostEarly(why.to_owned()),
+            Stage::Standing => {
+                *stage = Stage::Over;
+                self.raise(code, why.to_owned());
+            }
+            Stage::LostEarly(_) | Stage::Over => {}
+        }
+    }
+
+    /// The connection ended in order, from here or from there: what comes later is not told.
+    pub(crate) fn ended(&self) {
+        *self.stage.lock() = Stage::Over;
+    }
+
+    fn raise(&self, code: ErrorCode, why: String) {
+        if let Some(alarm) = self.alarm.upgrade() {
+            alarm.raise(ErrorEvent { context: self.context, resource: Resource::Vi, code, why });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::Receiver;
+
+    fn alarm() -> (Arc<Alarm>, Receiver<ErrorEvent>) {
+        let (alarm, (tell, events)) = (Arc::<Alarm>::default(), mpsc::channel());
+        alarm.set(move |event| drop(tell.send(event.clone()))).unwrap();
+        (alarm, events)
+    }
+
+    /// What was told, after which nothing more can be.
+    fn told(alarm: Arc<Alarm>, events: Receiver<ErrorEvent>) -> Vec<(u64, ErrorCode, String)> {
+        drop(alarm);
+        events.into_iter().map(|event| (event.context, event.code, event.why)).collect()
+    }
+
+    #[test]
+    fn the_first_error_is_told_and_no_other() {
+        let (alarm, events) = alarm();
+        for (context, code) in [(1, ErrorCode::ReceiveQueueEmpty), (2, ErrorCode::ConnectionLost)] {
+            let reporter = alarm.reporter(context);
+            reporter.stands();
+            reporter.failed(code, "first");
+            reporter.lost("second");
+            reporter.failed(ErrorCode::Catastrophic, "third");
+        }
+        let expected = [(1, ErrorCode::ReceiveQueueEmpty, "first"), (2, ErrorCode::ConnectionLost, "first")];
+        assert_eq!(told(alarm, events), expected.map(|(context, code, why)| (context, code, why.to_owned())));
+    }
+
+    #[test]
+    fn an_early_loss_is_told_when_the_program_knows_of_the_connection() {
+        let (alarm, events) = alarm();
+        let [known, unknown] = [1, 2].map(|context| alarm.reporter(context));
+        known.lost("early");
+        unknown.lost("early");
+        known.lost("late");
+        known.stands();
+        known.lost("later");
+        drop((known, unknown));
+        assert_eq!(told(alarm, events), [(1, ErrorCode::ConnectionLost, "early".to_owned())]);
+    }
+
+    #[test]
+    fn after_an_orderly_end_nothing_is_told() {
+        let (alarm, events) = alarm();
+        let reporter = alarm.reporter(1);
+        reporter.stands();
+        reporter.ended();
+        reporter.lost("too late");
+        drop(reporter);
+        assert!(told(alarm, events).is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! Windows that are taken back and not quiet yet: a peer was in the middle of an access when their owner let them go.
+//!
+//! Each keeps its memory and its entry on the board until every peer that was inside has left or is gone. Nobody waits
+//! for that: the device looks again when a link goes down, at the next window, and when memory is short. Bound: the
+//! entries of the board.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use udeck_via::MemHandle;
+use udeck_via::transport::Owner;
+
+use crate::board::Board;
+use crate::connection::Connection;
+
+/// A peer that was inside, and where its gate stood.
+pub struct Visitor {
+    pub connection: Arc<Connection>,
+    seen: u64,
+}
+
+impl Visitor {
+    /// The peers inside at this moment. The window was withdrawn before: who comes now does not find it.
+    pub fn all_of(connections: impl IntoIterator<Item = Arc<Connection>>) -> Vec<Visitor> {
+        let visitor = |connection: Arc<Connection>| {
+            let seen = connection.incoming.sender().gate.position();
+            Visitor { connection, seen }
+        };
+        connections.into_iter().map(visitor).filter(Visitor::is_inside).collect()
+    }
+
+    /// Whether it may be in the middle of what it began then.
+    pub fn is_inside(&self) -> bool {
+        !self.connection.incoming.sender().gate.is_clear_of(self.seen) && !self.connection.is_over()
+    }
+}
+
+/// Windows that are not quiet yet.
+#[derive(Default)]
+pub struct Fading(Mutex<Vec<Window>>);
+
+struct Window {
+    handle: MemHandle,
+    visitors: Vec<Visitor>,
+    memory: Owner,
+}
+
+impl Fading {
+    /// Keeps `memory` until the visitors have left.
+    pub fn keep(&self, handle: MemHandle, visitors: Vec<Visitor>, memory: Owner) {
+        self.0.lock().push(Window { handle, visitors, memory });
+    }
+
+    /// Lets go of those that are quiet now.
+    pub fn sweep(&self, board: &Board) {
+        let mut quiet = Vec::new();
+        self.0.lock().retain_mut(|window| {
+            window.visitors.retain(Visitor::is_inside);
+            if window.visitors.is_empty() {
+                board.forget_window(window.handle);
+                quiet.push(std::mem::replace(&mut window.memory, Box::new(())));
+            }
+            !window.visitors.is_empty()
+        });
+        drop(quiet); // goes to its arena: outside the lock
+    }
+}

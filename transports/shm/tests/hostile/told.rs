@@ -1,0 +1,235 @@
+//! What the error callback is told of peers that fail, though the program never looks at its VIs.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use udeck_via::mem::Fill;
+use udeck_via::{Cq, Error, ErrorCode, ErrorEvent, NetAddress, Resource, State, Vi};
+
+use super::prey::{NAME, Prey, soon, vi};
+use super::rogue::{Grip, Rogue};
+use crate::layout::{BROKEN, CLOSED};
+use crate::link_wire::Datagram;
+
+/// The context of the VI under attack, and of the one that ends what a test waits for.
+const CONTEXT: u64 = 7;
+const LAST: u64 = u64::MAX;
+
+struct Scene {
+    prey: Prey,
+    rogue: Rogue,
+    grip: Grip,
+    vi: Vi,
+    events: Receiver<ErrorEvent>,
+}
+
+fn watch(prey: &Prey) -> Receiver<ErrorEvent> {
+    let (tell, events) = channel();
+    prey.nic.on_error(told(tell)).unwrap();
+    events
+}
+
+fn told(tell: Sender<ErrorEvent>) -> impl Fn(&ErrorEvent) + Send {
+    move |event| drop(tell.send(event.clone()))
+}
+
+/// Everything that was told until now: up to the loss of one more connection, made for that.
+fn all(events: &Receiver<ErrorEvent>, prey: &Prey) -> Vec<ErrorEvent> {
+    let mut last = Rogue::admitted(prey.address());
+    let connection = last.connect_to(prey, LAST);
+    drop(last);
+    let mut all = Vec::new();
+    loop {
+        let event = events.recv_timeout(Duration::from_secs(60)).expect("the last one is told");
+        if event.context == LAST {
+            drop(connection);
+            return all;
+        }
+        all.push(event);
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let prey = Prey::new();
+        let events = watch(&prey);
+        let mut rogue = Rogue::admitted(prey.address());
+        let (grip, vi) = rogue.connect_to(&prey, CONTEXT);
+        Scene { prey, rogue, grip, vi, events }
+    }
+
+    fn say(&self, state: u32) {
+        self.grip.direction().sender().state.store(state, Ordering::Release);
+    }
+
+    /// One event of the connection was told, for this reason, and none afterwards: neither when its program looks, nor
+    /// when the peer is gone.
+    fn assert_told_once(mut self, reason: &str) {
+        let event = self.events.recv_timeout(Duration::from_secs(60)).expect("told");
+        assert_eq!((event.context, event.resource), (CONTEXT, Resource::Vi));
+        assert_eq!(event.code, ErrorCode::ConnectionLost);
+        assert!(event.why.contains(reason), "{}", event.why);
+        let error = self.vi.send_inline(None, &[], b"more").unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+        drop(self.rogue);
+        assert_eq!(all(&self.events, &self.prey).len(), 0);
+        self.prey.serves_the_honest(1);
+    }
+
+    /// No event was told, and none is when the peer is gone.
+    fn assert_not_told(mut self) {
+        assert_eq!(all(&self.events, &self.prey).len(), 0);
+        drop(self.rogue);
+        assert_eq!(all(&self.events, &self.prey).len(), 0);
+        let error = self.vi.send_inline(None, &[], b"more").unwrap_err();
+        assert!(matches!(error, Error::Closed | Error::InvalidState { state: State::Idle, .. }), "{error}");
+        assert_eq!(all(&self.events, &self.prey).len(), 0);
+    }
+}
+
+#[test]
+fn a_peer_that_dies() {
+    let mut scene = Scene::new();
+    let stranger = Rogue::silent(scene.prey.address());
+    drop(std::mem::replace(&mut scene.rogue, stranger));
+    scene.assert_told_once("closed its link or died");
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_of_links() {
+    let scene = Scene::new();
+    scene.rogue.send(&Datagram::Welcome, &[]);
+    scene.assert_told_once("hand-shake on a link that is up");
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_of_connections() {
+    let mut scene = Scene::new();
+    scene.grip.push(0, 0, &[]);
+    assert_eq!(all(&scene.events, &scene.prey).len(), 0, "nobody has looked at it");
+    assert!(matches!(scene.vi.arrival(), Err(Error::Lost(_))));
+    scene.assert_told_once("malformed cell");
+}
+
+#[test]
+fn a_peer_that_ends_by_an_error() {
+    let scene = Scene::new();
+    scene.say(BROKEN);
+    scene.rogue.send(&Datagram::Broken, &[]);
+    scene.assert_told_once("no receive descriptor");
+}
+
+#[test]
+fn a_peer_that_ends_by_an_error_and_does_not_say_so() {
+    let mut scene = Scene::new();
+    scene.say(BROKEN);
+    assert_eq!(all(&scene.events, &scene.prey).len(), 0, "nobody has looked at it");
+    assert!(matches!(scene.vi.arrival(), Err(Error::Lost(_))));
+    scene.assert_told_once("no receive descriptor");
+}
+
+#[test]
+fn a_peer_that_says_it_ended_something_and_did_not() {
+    let mut scene = Scene::new();
+    for _ in 0..50 {
+        scene.rogue.send(&Datagram::Broken, &[]);
+    }
+    scene.vi.send_inline(None, &[], b"the connection stands").unwrap();
+    scene.say(CLOSED);
+    scene.assert_not_told();
+}
+
+#[test]
+fn a_peer_that_ends_in_order_and_dies() {
+    let scene = Scene::new();
+    scene.say(CLOSED);
+    scene.assert_not_told();
+}
+
+#[test]
+fn a_process_that_ends_in_order() {
+    let scene = Scene::new();
+    scene.rogue.send(&Datagram::Goodbye, &[]);
+    scene.assert_not_told();
+}
+
+#[test]
+fn a_peer_that_dies_after_our_own_end() {
+    let mut scene = Scene::new();
+    // It holds a buffer of ours: so the connection is there still.
+    let block = scene.prey.nic.device().outbox().block(500, Fill::Zero).unwrap();
+    scene.vi.hand_off(None, &[], block).unwrap();
+    scene.vi.disconnect();
+    scene.say(BROKEN);
+    scene.rogue.send(&Datagram::Broken, &[]);
+    scene.assert_not_told();
+}
+
+#[test]
+fn a_callback_that_panics_is_called_again() {
+    let mut prey = Prey::new();
+    let (tell, events) = channel();
+    let tell = told(tell);
+    let callback = move |event: &ErrorEvent| {
+        tell(event);
+        assert_ne!(event.context, CONTEXT, "the callback panics, as this test has it");
+    };
+    prey.nic.on_error(callback).unwrap();
+    for _ in 0..3 {
+        let mut rogue = Rogue::admitted(prey.address());
+        let (_grip, _vi) = rogue.connect_to(&prey, CONTEXT);
+        drop(rogue);
+        assert_eq!(all(&events, &prey).len(), 1);
+    }
+    prey.serves_the_honest(1);
+}
+
+/// It waits for the very thread that found the error.
+#[test]
+fn a_callback_connects() {
+    let mut prey = Prey::new();
+    let (nic, address) = (prey.nic.clone(), prey.address().to_vec());
+    let (tell, connected) = channel();
+    let callback = move |_: &ErrorEvent| {
+        let (mut vi, cq) = (vi(&nic), Cq::new(&nic).unwrap());
+        let to = NetAddress { host: address.clone(), discriminator: NAME.to_vec() };
+        vi.connect(&to, &cq.handle(), &cq.handle(), &[], soon()).unwrap();
+        // The last callback that this NIC needs; it holds the NIC.
+        nic.clear_on_error();
+        tell.send(vi).unwrap();
+    };
+    prey.nic.on_error(callback).unwrap();
+    let mut rogue = Rogue::admitted(prey.address());
+    let (_grip, _vi) = rogue.connect_to(&prey, CONTEXT);
+    drop(rogue);
+    let mut ours = prey.accept(0);
+    let mut theirs = connected.recv_timeout(Duration::from_secs(60)).expect("the callback returns");
+    theirs.send_inline(None, &[], b"from the callback").unwrap();
+    assert!(ours.arrival().unwrap().is_some());
+    prey.serves_the_honest(1);
+}
+
+/// The callback is gone, and was told nothing more.
+fn assert_dropped(events: &Receiver<ErrorEvent>) {
+    let end = events.recv_timeout(Duration::from_secs(60));
+    assert!(matches!(end, Err(RecvTimeoutError::Disconnected)), "{end:?}");
+}
+
+#[test]
+fn a_callback_is_replaced_and_taken_away() {
+    let prey = Prey::new();
+    let lose_one = || {
+        let mut rogue = Rogue::admitted(prey.address());
+        drop((rogue.connect_to(&prey, CONTEXT), rogue));
+    };
+    let first = watch(&prey);
+    let second = watch(&prey);
+    assert_dropped(&first);
+    assert_eq!(all(&second, &prey).len(), 0);
+    prey.nic.clear_on_error();
+    lose_one();
+    assert_dropped(&second);
+    let third = watch(&prey);
+    assert_eq!(all(&third, &prey).len(), 0, "what was lost meanwhile is told to nobody");
+}
