@@ -10,6 +10,7 @@
 //! | [`Cq`] \[EVD\] | tells which of many work queues has news; poll, or wait with a deadline |
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
 //! | [`Vi::peer_request`] | peer-to-peer connection |
+//! | [`names::NameService`] | hosts by name and by address |
 //!
 //! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
 //! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
@@ -28,6 +29,7 @@ mod cq;
 mod descriptor;
 mod error;
 pub mod mem;
+pub mod names;
 mod nic;
 mod peer;
 pub mod transport;
