@@ -17,6 +17,7 @@ mod lent;
 mod limits;
 mod many;
 mod memory;
+mod names;
 mod peer;
 mod raw;
 mod read;
@@ -27,6 +28,7 @@ const TOPICS: &[&[Case]] = &[
     attributes::CASES,
     connection::CASES,
     peer::CASES,
+    names::CASES,
     transfer::CASES,
     memory::CASES,
     read::CASES,

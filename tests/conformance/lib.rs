@@ -27,6 +27,7 @@
 //! | Connect, accept, reject, wait: exactly one answer per request; a discriminator is compared by its bytes | `connection` |
 //! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
 //! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
+//! | Name service: a name and an index lead to a NIC, its address leads back to the name | `names` |
 //! | Disconnect: posted descriptors are flushed in order; the VI can be connected again | `connection` |
 //! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion` |
 //! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
