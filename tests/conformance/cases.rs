@@ -18,6 +18,7 @@ mod limits;
 mod many;
 mod memory;
 mod names;
+mod orphans;
 mod peer;
 mod raw;
 mod read;
@@ -38,6 +39,7 @@ const TOPICS: &[&[Case]] = &[
     limits::CASES,
     lent::CASES,
     raw::CASES,
+    orphans::CASES,
     many::CASES,
 ];
 

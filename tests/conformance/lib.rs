@@ -39,6 +39,7 @@
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |
+//! | *(not VIA's)* objects serve on when what they were made from is dropped first | `orphans` |
 //! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
 
 pub mod cases;
