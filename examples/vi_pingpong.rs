@@ -12,6 +12,7 @@
 //! | `VipRegisterMem` | `ibv_reg_mr` | `Nic::region`: memory is born registered, posting moves it |
 //! | `VipCreateVi` | `ibv_create_qp` | `Vi::new` |
 //! | `VipCreateCQ` | `ibv_create_cq` | `Cq::new`; VIs are attached to it when they connect |
+//! | `VipNSGetHostByName` | | `NameService::net_address`; a listener publishes its NIC first |
 //! | `VipConnectWait`, `Accept` | `rdma_get_request`, `rdma_accept` | `Listener::wait`, `Request::accept` |
 //! | `VipConnectRequest` | `rdma_connect` | `Vi::connect` |
 //! | `VipPostSend`, `VipPostRecv` | `ibv_post_send`, `ibv_post_recv` | `Vi::post_send`, `Vi::post_receive` |
@@ -23,6 +24,7 @@
 
 use std::time::{Duration, Instant};
 
+use udeck::names::{Job, NameService};
 use udeck::via::{
     Completion, Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, Queue, Region, Segment, Status,
     Vi, ViAttributes,
@@ -30,6 +32,8 @@ use udeck::via::{
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
+/// Where the end that listens is found.
+const HOST: &str = "answerer";
 const DOOR: &[u8] = b"vi_pingpong";
 const CONTEXT: u64 = 42;
 const TURNS: u32 = 1000;
@@ -42,27 +46,22 @@ const LENGTH: usize = HEAD + BODY;
 fn main() -> Result {
     let world = udeck::init()?;
     let nic = world.nic();
+    let names = Job::new(&world);
+    let publish = || -> Result<Listener> {
+        // Listens before it says where, so that nobody knocks in vain.
+        let listener = Listener::new(nic, DOOR)?;
+        names.publish(HOST, nic)?;
+        Ok(listener)
+    };
     match (world.size(), world.rank()) {
         (1, _) => std::thread::scope(|scope| -> Result {
-            let listener = Listener::new(nic, DOOR)?;
+            let listener = publish()?;
             let answering = scope.spawn(move || answer(nic, &listener));
-            ask(nic, &address(nic.attributes().address.clone()))?;
+            ask(nic, &names.net_address(HOST, 0, DOOR)?)?;
             answering.join().expect("the answering end panicked")
         })?,
-        (_, 0) => {
-            // Where the other end listens comes by a mailbox.
-            let host = world.mailbox::<u8>("address")?.retrieve()?.to_vec();
-            ask(nic, &address(host))?;
-        }
-        (_, 1) => {
-            // Listens before it says where, so that nobody knocks in vain.
-            let listener = Listener::new(nic, DOOR)?;
-            let host = &nic.attributes().address;
-            let mut message = world.buf::<u8>(host.len())?;
-            message.copy_from_slice(host);
-            world.postbox::<u8>("address")?.post(message)?;
-            answer(nic, &listener)?;
-        }
+        (_, 0) => ask(nic, &names.net_address(HOST, 0, DOOR)?)?, // waits until it is published
+        (_, 1) => answer(nic, &publish()?)?,
         _ => {} // two are enough for a ping-pong
     }
     world.barrier()?;
@@ -195,10 +194,6 @@ fn regions(descriptor: Descriptor) -> Option<[Region; 2]> {
 /// What stands at `position` of the message of this turn.
 fn byte(turn: u32, position: usize) -> u8 {
     (position as u32).wrapping_mul(31).wrapping_add(turn) as u8
-}
-
-fn address(host: Vec<u8>) -> NetAddress {
-    NetAddress { host, discriminator: DOOR.to_vec() }
 }
 
 /// Every wait has a deadline.

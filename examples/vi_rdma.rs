@@ -20,6 +20,7 @@
 
 use std::time::Duration;
 
+use udeck::names::{Job, NameService};
 use udeck::via::{
     Cq, Deadline, Descriptor, Error, Listener, MemHandle, NetAddress, Nic, Ptag, Region, RemoteBuffer, State,
     Status, Vi, ViAttributes,
@@ -27,6 +28,8 @@ use udeck::via::{
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
+/// Where the end that listens is found.
+const HOST: &str = "target";
 const DOOR: &[u8] = b"vi_rdma";
 
 /// The window takes this many pieces, one after the other.
@@ -41,26 +44,22 @@ const STALE_REFUSED: u32 = 3;
 fn main() -> Result {
     let world = udeck::init()?;
     let nic = world.nic();
+    let names = Job::new(&world);
+    let publish = || -> Result<Listener> {
+        // Listens before it says where, so that nobody knocks in vain.
+        let listener = Listener::new(nic, DOOR)?;
+        names.publish(HOST, nic)?;
+        Ok(listener)
+    };
     match (world.size(), world.rank()) {
         (1, _) => std::thread::scope(|scope| -> Result {
-            let listener = Listener::new(nic, DOOR)?;
+            let listener = publish()?;
             let target = scope.spawn(move || target(nic, &listener));
-            writer(nic, &address(nic.attributes().address.clone()))?;
+            writer(nic, &names.net_address(HOST, 0, DOOR)?)?;
             target.join().expect("the target panicked")
         })?,
-        (_, 0) => {
-            // Where the target listens comes by a mailbox.
-            let host = world.mailbox::<u8>("address")?.retrieve()?.to_vec();
-            writer(nic, &address(host))?;
-        }
-        (_, 1) => {
-            let listener = Listener::new(nic, DOOR)?;
-            let host = &nic.attributes().address;
-            let mut message = world.buf::<u8>(host.len())?;
-            message.copy_from_slice(host);
-            world.postbox::<u8>("address")?.post(message)?;
-            target(nic, &listener)?;
-        }
+        (_, 0) => writer(nic, &names.net_address(HOST, 0, DOOR)?)?, // waits until it is published
+        (_, 1) => target(nic, &publish()?)?,
         _ => {} // two are enough
     }
     world.barrier()?;
@@ -168,10 +167,6 @@ fn decode(bytes: &[u8]) -> Result<RemoteBuffer> {
         offset: usize::try_from(word(1)?)?,
         len: usize::try_from(word(2)?)?,
     })
-}
-
-fn address(host: Vec<u8>) -> NetAddress {
-    NetAddress { host, discriminator: DOOR.to_vec() }
 }
 
 /// Every wait has a deadline.

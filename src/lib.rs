@@ -26,6 +26,7 @@
 //! ```
 
 mod init;
+pub mod names;
 mod registry;
 
 pub use init::{init, init_with, run_local};

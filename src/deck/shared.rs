@@ -94,6 +94,10 @@ impl Shared {
         self.size
     }
 
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     pub fn nic(&self) -> &Nic {
         &self.nic
     }

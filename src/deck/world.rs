@@ -63,6 +63,11 @@ impl World {
         self.shared.nic()
     }
 
+    /// The connection to the launcher, for services that other layers keep there.
+    pub fn client(&self) -> &Client {
+        self.shared.client()
+    }
+
     /// Waits until all ranks have come here, at most the world's deadline. Collective.
     ///
     /// # Errors

@@ -96,6 +96,9 @@ pub enum Error {
         /// Bytes.
         len: usize,
     },
+    /// The name service could not help: which name or address, what was asked, what exists. \[ERROR_NAMESERVICE\]
+    #[error(transparent)]
+    NameService(Box<crate::names::NameError>),
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {

@@ -12,6 +12,7 @@
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
 //! | [`Vi::peer_request`] | peer-to-peer connection |
 //! | [`Nic::on_error`] | told of errors that no call returns |
+//! | [`names::NameService`] | hosts by name and by address |
 //!
 //! A VI receives in one of two ways, fixed when it is made ([`Receive`]): into descriptors that the program
 //! posted, as VIA has it; or *lent*: the transport hands out the bytes where they lie (in the ring cell, in the
@@ -30,6 +31,7 @@ mod cq;
 mod descriptor;
 mod error;
 pub mod mem;
+pub mod names;
 mod nic;
 mod peer;
 mod report;

@@ -19,6 +19,8 @@ mod lent;
 mod limits;
 mod many;
 mod memory;
+mod names;
+mod orphans;
 mod peer;
 mod raw;
 mod read;
@@ -33,6 +35,7 @@ const TOPICS: &[&[Case]] = &[
     connection::CASES,
     states::CASES,
     peer::CASES,
+    names::CASES,
     transfer::CASES,
     integrity::CASES,
     memory::CASES,
@@ -46,6 +49,7 @@ const TOPICS: &[&[Case]] = &[
     shared::CASES,
     lent::CASES,
     raw::CASES,
+    orphans::CASES,
     many::CASES,
 ];
 

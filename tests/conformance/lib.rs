@@ -27,6 +27,7 @@
 //! | Connect, accept, reject, wait: exactly one answer per request; a discriminator is compared by its bytes | `connection` |
 //! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
 //! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
+//! | Name service: a name and an index lead to a NIC, its address leads back to the name | `names` |
 //! | Disconnect: posted descriptors are flushed in order; the VI can be connected again | `connection` |
 //! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion`, `integrity` |
 //! | Reliable levels: each message arrives, once, as it was posted | `integrity`, `transfer` |
@@ -42,6 +43,8 @@
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw`, `integrity` |
+//! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |
+//! | *(not VIA's)* objects serve on when what they were made from is dropped first | `orphans` |
 //! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
 
 //!

@@ -63,13 +63,14 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
     let unit = Cargo::new(tests)
         .args("--workspace --lib --bins --tests")
         .args(OWN_STEPS)
-        .args("-- --skip proptest --skip prop_");
+        .args("-- --skip proptest --skip prop_ --skip compile_fail");
     let doc_tests = Cargo::new(tests).args("--workspace --doc");
     let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
     let properties = Cargo::new(tests)
         .args("--workspace --lib --bins --tests")
         .args(OWN_STEPS)
         .args("-- --nocapture proptest prop_");
+    let ui = Cargo::new(tests).args("-p udeck-via -p udeck-deck --test ui -- compile_fail");
     let conformance = Cargo::new(tests).args("-p udeck-conformance --lib --tests -- --nocapture");
     // A target folder of its own: both builds would evict each other from a shared one.
     let loom = Cargo::new(tests)
@@ -89,6 +90,11 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
             "proptest",
             "properties over random inputs; a failure prints what replays it",
             one(Role::SomeTests, properties),
+        ),
+        step(
+            "ui",
+            "misuse of memory in flight does not compile; a twin that differs in one line does",
+            one(Role::SomeTests, ui),
         ),
         Step {
             by_program: true,
@@ -159,6 +165,22 @@ mod tests {
         for package in own {
             let named = steps.iter().flat_map(commands).any(|c| c.contains(&format!("-p {package} ")));
             assert!(named, "{package} is tested nowhere");
+        }
+    }
+
+    #[test]
+    fn what_the_unit_step_skips_by_name_another_step_runs() {
+        let all: Vec<_> = steps(false).iter().flat_map(commands).collect();
+        let unit = all.iter().find(|command| command.contains("--skip")).expect("the unit step's command");
+        let mut words = unit.split_whitespace().skip_while(|word| *word != "--skip");
+        while let (Some("--skip"), Some(name)) = (words.next(), words.next()) {
+            let filters = |command: &String| {
+                command.split_whitespace().rev().take_while(|word| *word != "--").any(|word| word == name)
+            };
+            assert!(
+                all.iter().any(|command| command != unit && filters(command)),
+                "{name} is tested nowhere"
+            );
         }
     }
 

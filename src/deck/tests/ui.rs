@@ -1,0 +1,19 @@
+//! What safe code must not do with messages that were posted or received does not compile.
+
+#[macro_use]
+#[path = "../../via/tests/pairs/mod.rs"]
+mod pairs;
+
+pairs! {
+    buf_after_post,
+    buf_written_while_posted,
+    message_after_post,
+    message_outlived_by_an_item,
+    received_outlived_by_its_elements,
+    received_is_read_only,
+    received_outlived_by_an_item,
+    nested_message_outlived_by_an_item,
+    postbox_is_not_shared,
+    mailbox_is_not_shared,
+    world_after_finish,
+}

@@ -1,0 +1,14 @@
+//! A mailbox may move to another thread, and is not shared.
+
+use udeck_deck::Mailbox;
+
+/// What threads may use at once.
+trait Shared {}
+#[diagnostic::do_not_recommend]
+impl<T: Sync> Shared for T {}
+
+fn check<T: Send>() {}
+
+fn main() {
+    check::<Mailbox<f64>>();
+}

@@ -1,0 +1,11 @@
+//! What was unpacked lies in the message.
+
+use udeck_deck::Message;
+
+fn unpack(mut message: Message) -> f64 {
+    let items = message.unpack::<f64>().unwrap().to_vec();
+    drop(message);
+    items[0]
+}
+
+fn main() {}

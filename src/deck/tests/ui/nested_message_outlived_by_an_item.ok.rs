@@ -1,0 +1,13 @@
+//! What was unpacked of a nested message lies in the one around it.
+
+use udeck_deck::{Packed, Received, Result};
+
+fn unpack(received: &mut Received<Packed>) -> Result<Vec<u8>> {
+    let items = received.unpack_message(|nested| {
+        let items = nested.unpack::<u8>()?;
+        Ok(items.to_vec())
+    })?;
+    Ok(items.to_vec())
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+//! A received message may be the sender's own memory: nobody writes it.
+
+use udeck_deck::Received;
+
+fn read(received: &mut Received<f64>) -> usize {
+    let _copy = [received[0] + 1.0];
+    received.len_bytes()
+}
+
+fn main() {}

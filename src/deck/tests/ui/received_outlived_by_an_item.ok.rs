@@ -1,0 +1,11 @@
+//! What was unpacked lies in the message.
+
+use udeck_deck::{Packed, Received};
+
+fn unpack(mut received: Received<Packed>) -> f64 {
+    let items = received.unpack::<f64>().unwrap().to_vec();
+    drop(received);
+    items[0]
+}
+
+fn main() {}

@@ -1,0 +1,192 @@
+//! VIA's name service for the processes of a job: each publishes its NICs under host names, and finds those of others.
+//!
+//! ```
+//! use udeck::names::{Job, NameService};
+//!
+//! let world = udeck::init()?;
+//! let names = Job::new(&world);
+//! names.publish("server", world.nic())?;                       // on the rank that listens
+//! let address = names.net_address("server", 0, b"door")?;      // on another: waits until it is there
+//! assert_eq!(address.host, world.nic().attributes().address);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The launcher keeps the names, as it keeps those of mailboxes: a host's name belongs to the rank that published it and
+//! goes when that rank ends. In it, `NAME` stands for a host and `HEX` for an address:
+//!
+//! ```text
+//! "\u{1}deck/HOST/" index (2 digits) "/" NAME  ->  address      sorted by index first: what an error
+//! "\u{1}deck/NIC/" HEX                         ->  NAME         lists begins with every host once
+//! ```
+//!
+//! No mailbox can be called so. What other ranks registered is checked before it is believed.
+
+use std::time::Duration;
+
+use udeck_boot::{BootError, Client};
+use udeck_deck::World;
+use udeck_via::{Deadline, Error, Nic, Result};
+
+pub use udeck_via::names::*;
+
+const HOST: &str = "\u{1}deck/HOST/";
+const NIC: &str = "\u{1}deck/NIC/";
+
+/// How long a call that does not wait for other ranks waits for the launcher.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The name service of a job. Finding a name waits until somebody publishes it, at most [`Job::patience`].
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    client: &'a Client,
+    patience: Duration,
+}
+
+impl<'a> Job<'a> {
+    /// The world's, with the patience that the world has for names of mailboxes (`DECK_SETUP_TIMEOUT`).
+    pub fn new(world: &'a World) -> Self {
+        Job { client: world.client(), patience: world.config().setup }
+    }
+
+    /// As this, but waiting at most so long for a name, an index or an address; zero: not at all.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Job { patience, ..self }
+    }
+
+    /// Adds `nic` to host `name`, which other ranks may have added theirs to. Returns its index there: NICs are
+    /// numbered as they come. Lasts until this rank ends.
+    ///
+    /// # Errors
+    /// [`NameError::AddressTaken`] when it is published already, [`NameError::BadName`], [`NameError::BadAddress`],
+    /// [`NameError::Service`]; [`Error::Full`] beyond [`MAX_NICS_PER_HOST`].
+    pub fn publish(&self, name: &str, nic: &Nic) -> Result<usize> {
+        check_name(name)?;
+        let address = &nic.attributes().address;
+        check_address(address)?;
+        let key = nic_key(address);
+        match self.client.register(&key, name.as_bytes(), answer_limit()) {
+            Ok(()) => {}
+            Err(BootError::NameTaken { .. }) => {
+                let owner = self.patience(Duration::ZERO).host_by_address(address)?;
+                return Err(NameError::AddressTaken { address: address.clone(), owner }.into());
+            }
+            Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
+        }
+        self.number(name, address).inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = self.client.unregister(&key, answer_limit());
+        })
+    }
+
+    /// Takes the lowest index of this host that nobody has.
+    fn number(&self, name: &str, address: &[u8]) -> Result<usize> {
+        for index in 0..MAX_NICS_PER_HOST {
+            match self.client.register(&host_key(name, index), address, answer_limit()) {
+                Ok(()) => return Ok(index),
+                Err(BootError::NameTaken { .. }) => {}
+                Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
+            }
+        }
+        Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}") })
+    }
+
+    /// What is registered as `key`; `None` if nothing is when the patience ends, or as soon as nobody is left to do it.
+    fn find(&self, key: &str, what: impl Fn() -> String) -> Result<Option<Vec<u8>>> {
+        let wait = !self.patience.is_zero();
+        let limit = if wait { Deadline::after(self.patience).instant() } else { answer_limit() };
+        match self.client.lookup(key, wait, limit) {
+            Ok(record) => Ok(Some(record.value)),
+            Err(BootError::NoSuchName { .. } | BootError::NobodyLeft { .. }) => Ok(None),
+            Err(error) => Err(failed(what(), error)),
+        }
+    }
+
+    /// The hosts that exist.
+    fn known(&self) -> Result<Known> {
+        match self.client.lookup(HOST, false, answer_limit()) {
+            Err(BootError::NoSuchName { existing, total, .. }) => {
+                let first = host_key("", 0);
+                let names: Vec<_> =
+                    existing.iter().filter_map(|key| key.strip_prefix(&first)).map(str::to_owned).collect();
+                // Listed are the first names of any kind. If all are hosts', there may be more of them.
+                let more = names.len() == existing.len() && total > names.len() as u64;
+                Ok(Known { names, more })
+            }
+            Ok(_) => Err(refused("it has a host without a name")),
+            Err(error) => Err(failed("listing the hosts".into(), error)),
+        }
+    }
+
+    fn described(&self) -> String {
+        match self.patience {
+            Duration::ZERO => "the job's name service".into(),
+            patience => format!("the job's name service, asked for at most {patience:.1?},"),
+        }
+    }
+
+    #[cold]
+    fn no_such(&self, name: &str, index: usize) -> Result<NameError> {
+        let (now, what) = (self.patience(Duration::ZERO), || format!("counting the NICs of host {name:?}"));
+        let mut count = 0;
+        while count < MAX_NICS_PER_HOST && now.find(&host_key(name, count), what)?.is_some() {
+            count += 1;
+        }
+        let (name, service) = (name.to_owned(), self.described());
+        Ok(match count {
+            0 => NameError::UnknownHost { name, service, known: self.known()? },
+            _ => NameError::NoSuchIndex { name, index, count, service },
+        })
+    }
+}
+
+impl NameService for Job<'_> {
+    /// Blocks until the name is published, at most the patience.
+    fn host_by_name(&self, name: &str, index: usize) -> Result<Vec<u8>> {
+        check_name(name)?;
+        let what = || format!("looking up NIC {index} of host {name:?}");
+        // An index that cannot be is not waited for.
+        let found = if index < MAX_NICS_PER_HOST { self.find(&host_key(name, index), what)? } else { None };
+        let Some(address) = found else { return Err(self.no_such(name, index)?.into()) };
+        check_address(&address)?;
+        Ok(address)
+    }
+
+    /// Blocks until the address is published, at most the patience.
+    fn host_by_address(&self, address: &[u8]) -> Result<String> {
+        check_address(address)?;
+        let Some(name) = self.find(&nic_key(address), || "looking up an address".into())? else {
+            let (address, service) = (address.to_vec(), self.described());
+            return Err(NameError::UnknownAddress { address, service, known: self.known()? }.into());
+        };
+        let name = String::from_utf8(name).map_err(|_| refused("it has a host whose name is not UTF-8"))?;
+        check_name(&name)?;
+        Ok(name)
+    }
+}
+
+fn host_key(name: &str, index: usize) -> String {
+    format!("{HOST}{index:02}/{name}")
+}
+
+fn nic_key(address: &[u8]) -> String {
+    use std::fmt::Write;
+    address.iter().fold(NIC.to_owned(), |mut key, byte| {
+        let _ = write!(key, "{byte:02x}"); // a string takes everything
+        key
+    })
+}
+
+fn answer_limit() -> std::time::Instant {
+    Deadline::after(ANSWER_LIMIT).instant()
+}
+
+#[cold]
+fn failed(what: String, error: BootError) -> Error {
+    NameError::Service { what, source: Box::new(error) }.into()
+}
+
+#[cold]
+fn refused(why: &'static str) -> Error {
+    NameError::Service { what: "the job's name service".into(), source: why.into() }.into()
+}

@@ -1,0 +1,69 @@
+//! Pairs of programs: `ui/NAME.rs` misuses the library and does not compile, with the words of `ui/NAME.stderr`;
+//! `ui/NAME.ok.rs` compiles, and differs in the one line that is the misuse.
+//!
+//! The twin is what makes the first a proof: without it, a misspelt name would do as a reason not to compile. A change
+//! of the compiler's words is taken over by `TRYBUILD=overwrite cargo test -p PACKAGE --test ui`, and read before it is
+//! committed. `udeck-deck` uses this file too.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// A test per pair, in a module whose name chooses the step of `cargo xtask test`.
+macro_rules! pairs {
+    ($($name:ident,)*) => {
+        mod compile_fail {
+            $(
+                #[test]
+                fn $name() {
+                    $crate::pairs::check(stringify!($name));
+                }
+            )*
+
+            #[test]
+            fn every_file_belongs_to_a_pair() {
+                $crate::pairs::check_files(&[$(stringify!($name)),*]);
+            }
+        }
+    };
+}
+
+const FOLDER: &str = "tests/ui";
+const PARTS: [&str; 3] = [".rs", ".ok.rs", ".stderr"];
+
+pub fn check(name: &str) {
+    let [bad, good, words] = PARTS.map(|part| format!("{FOLDER}/{name}{part}"));
+    assert_one_line_differs(&bad, &good);
+    let overwriting = std::env::var_os("TRYBUILD").is_some_and(|how| how == "overwrite");
+    assert!(
+        overwriting || Path::new(&words).exists(),
+        "{words} is missing: there is nothing to compare with"
+    );
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail(bad);
+    cases.pass(good);
+}
+
+pub fn check_files(names: &[&str]) {
+    let expected: BTreeSet<String> =
+        names.iter().flat_map(|name| PARTS.map(|part| format!("{name}{part}"))).collect();
+    let found: BTreeSet<String> = fs::read_dir(FOLDER)
+        .expect("the pairs' folder")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+        .collect();
+    let odd: Vec<_> = found.symmetric_difference(&expected).collect();
+    assert!(odd.is_empty(), "listed and not there, or there and not listed: {odd:?}");
+}
+
+/// At one place: a line replaced, added or left out.
+fn assert_one_line_differs(bad: &str, good: &str) {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let (bad_text, good_text) = (read(bad), read(good));
+    let (bad_lines, good_lines): (Vec<_>, Vec<_>) = (bad_text.lines().collect(), good_text.lines().collect());
+    let same = |pairs: &mut dyn Iterator<Item = (&&str, &&str)>| pairs.take_while(|(a, b)| a == b).count();
+    let shorter = bad_lines.len().min(good_lines.len());
+    let head = same(&mut bad_lines.iter().zip(&good_lines));
+    let tail = same(&mut bad_lines.iter().rev().zip(good_lines.iter().rev())).min(shorter - head);
+    let differing = [&bad_lines, &good_lines].map(|lines| lines.len() - head - tail);
+    assert!(differing.iter().max() == Some(&1), "{bad} and {good} differ in {differing:?} lines, not in one");
+}

@@ -1,0 +1,14 @@
+//! A completion queue has one thread that looks at it; others have handles, to wake it.
+
+use std::thread;
+use udeck_via::{Cq, Deadline};
+
+fn share(cq: &mut Cq) {
+    let handle = cq.handle();
+    thread::scope(|scope| {
+        scope.spawn(|| cq.wait(Deadline::now(), || false));
+        scope.spawn(|| handle.wake());
+    });
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Lent bytes are read until the loan is dropped, which sends the memory home.
+
+use udeck_via::Lent;
+
+fn read(lent: Lent) -> u8 {
+    let bytes = lent.bytes();
+    drop(lent);
+    bytes[0]
+}
+
+fn main() {}

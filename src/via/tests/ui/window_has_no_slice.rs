@@ -1,0 +1,10 @@
+//! Peers may be writing a window at any moment: it is copied out of, never referred to.
+
+use udeck_via::Window;
+
+fn read(window: &Window) {
+    let mut byte = [0];
+    byte.copy_from_slice(&window[..1]);
+}
+
+fn main() {}
