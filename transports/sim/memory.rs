@@ -61,7 +61,7 @@ impl Drop for Memory {
 struct Shared(Arc<Memory>);
 
 // SAFETY: `Memory` is valid, 64-byte aligned and zeroed for `len` bytes while an `Arc` lives; inside the fabric only
-// RDMA writes touch it, in landing memory, of which the arena makes no slices.
+// RDMA touches it, in landing memory, of which the arena makes no slices.
 unsafe impl Backing for Shared {
     fn base(&self) -> NonNull<u8> {
         self.0.base
@@ -103,6 +103,26 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
     true
 }
 
+/// Copies what lies at one place in `from` to pieces of `to`, one after another; both checked. `false` when a piece lies
+/// outside, and then nothing was copied.
+pub fn read_remote(from: &Memory, offset: u64, to: &Memory, pieces: &[(u64, usize)]) -> bool {
+    let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.1));
+    let source = total.and_then(|total| from.at(offset, total));
+    let targets: Option<Vec<_>> =
+        pieces.iter().map(|&(offset, len)| Some((to.at(offset, len)?, len))).collect();
+    let (Some(mut source), Some(targets)) = (source, targets) else { return false };
+    for (target, len) in targets {
+        // SAFETY: both checked above; different allocations. The target belongs to blocks that the caller owns and
+        // nobody else reads or writes (`Port::rdma_read`), so the slice is exclusive while it lives. The source belongs
+        // to a window, which its program may be writing: `copy_in` allows for that.
+        unsafe {
+            udeck_sys::copy_in(std::slice::from_raw_parts_mut(target.as_ptr(), len), source);
+            source = source.add(len);
+        }
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +150,21 @@ mod tests {
         let seen = outbox(&to).block(128, udeck_via::mem::Fill::Keep).unwrap();
         assert!(seen.bytes().iter().all(|&byte| byte == 0));
         assert!(write_remote(&from, &[(0, 64), (64, 64)], &to, 0));
+        assert!(seen.bytes().iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn a_remote_read_outside_copies_nothing() {
+        let (from, to) = (Memory::new(128), Memory::new(128));
+        outbox(&from).block(128, udeck_via::mem::Fill::Zero).unwrap().bytes_mut().fill(7);
+        for (offset, pieces) in [(0, &[(0, 64), (100, 64)][..]), (65, &[(0, 64)]), (u64::MAX, &[(0, 64)])] {
+            assert!(!read_remote(&from, offset, &to, pieces));
+        }
+        let seen = outbox(&to).block(128, udeck_via::mem::Fill::Keep).unwrap();
+        assert!(seen.bytes().iter().all(|&byte| byte == 0));
+        drop(seen);
+        assert!(read_remote(&from, 0, &to, &[(64, 64), (0, 64)]));
+        let seen = outbox(&to).block(128, udeck_via::mem::Fill::Keep).unwrap();
         assert!(seen.bytes().iter().all(|&byte| byte == 7));
     }
 }

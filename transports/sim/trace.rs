@@ -23,10 +23,16 @@ pub enum Happening {
         /// How long.
         bytes: usize,
     },
-    /// A frame arrived.
+    /// The receipt for a message was sent, and travels as this frame.
+    Acknowledged(u64),
+    /// A frame arrived, whole.
     Arrived(u64),
     /// A frame vanished.
     Lost(u64),
+    /// A bit of a frame flipped on its way.
+    Corrupted(u64),
+    /// A frame arrived whose checksum is wrong.
+    Detected(u64),
     /// A frame will arrive twice.
     Duplicated(u64),
     /// A frame came that had come before.
