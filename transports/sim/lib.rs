@@ -27,9 +27,9 @@
 //!
 //! What it does not simulate:
 //! * Credits take no time, nor do returned buffers for which no receipt is owed.
-//! * The data of RDMA take no time: a write's lie in the window when it is posted, and only word of it travels in a frame,
-//!   of whose loss and corruption all is true that was said above; a read is done when it returns. Neither gets through a
-//!   stalled link. A read is in no frame: it is neither lost nor corrupted, and not in the trace.
+//! * RDMA takes no time, and a stalled link is busy. A write's data lie in the window when it is posted, and only word of
+//!   it travels, in a frame. A read is done when it returns: its question and its answer, with the data, are a frame
+//!   each, which may be lost or corrupted, but not late.
 //! * Requests, answers and ends of connections are delayed and stalled but never lost or corrupted.
 //!
 //! Nothing blocks but a connection request, a sleep on a completion queue, and [`Fabric::advance`] while a listener works.

@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use udeck_via::mem::{Arena, Backing};
+use udeck_via::mem::{Arena, Backing, Lent, PrivateCopy};
 
 const ALIGN: usize = 64;
 /// What the system's allocator aligns to by itself: only then it takes fresh pages from the kernel, which are
@@ -103,22 +103,27 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
     true
 }
 
-/// Copies what lies at one place in `from` to pieces of `to`, one after another; both checked. `false` when a piece lies
-/// outside, and then nothing was copied.
-pub fn read_remote(from: &Memory, offset: u64, to: &Memory, pieces: &[(u64, usize)]) -> bool {
+/// Copies `len` bytes at `offset` of landing memory; `None` when they lie outside.
+pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<Lent> {
+    let at = from.at(offset, len)?;
+    // SAFETY: inside, just checked; it belongs to a window, which its program may be writing at this moment.
+    Some(unsafe { PrivateCopy::take(&[(at, len)]) })
+}
+
+/// Copies `bytes` to pieces of `to`, one after another, which hold that much together. `false` when they do not, or when
+/// one lies outside, and then nothing was copied.
+pub fn scatter(bytes: &[u8], to: &Memory, pieces: &[(u64, usize)]) -> bool {
     let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.1));
-    let source = total.and_then(|total| from.at(offset, total));
     let targets: Option<Vec<_>> =
         pieces.iter().map(|&(offset, len)| Some((to.at(offset, len)?, len))).collect();
-    let (Some(mut source), Some(targets)) = (source, targets) else { return false };
+    let Some(targets) = targets.filter(|_| total == Some(bytes.len())) else { return false };
+    let mut rest = bytes;
     for (target, len) in targets {
-        // SAFETY: both checked above; different allocations. The target belongs to blocks that the caller owns and
-        // nobody else reads or writes (`Port::rdma_read`), so the slice is exclusive while it lives. The source belongs
-        // to a window, which its program may be writing: `copy_in` allows for that.
-        unsafe {
-            udeck_sys::copy_in(std::slice::from_raw_parts_mut(target.as_ptr(), len), source);
-            source = source.add(len);
-        }
+        let (piece, later) = rest.split_at(len);
+        // SAFETY: inside, checked above; it belongs to blocks that the caller owns and nobody else reads or writes
+        // (`Port::rdma_read`), and `piece` is a private copy: another allocation.
+        unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), target.as_ptr(), len) };
+        rest = later;
     }
     true
 }
@@ -154,17 +159,20 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_read_outside_copies_nothing() {
+    fn bytes_are_scattered_into_what_holds_them_only() {
         let (from, to) = (Memory::new(128), Memory::new(128));
-        outbox(&from).block(128, udeck_via::mem::Fill::Zero).unwrap().bytes_mut().fill(7);
-        for (offset, pieces) in [(0, &[(0, 64), (100, 64)][..]), (65, &[(0, 64)]), (u64::MAX, &[(0, 64)])] {
-            assert!(!read_remote(&from, offset, &to, pieces));
+        outbox(&from).block(128, udeck_via::mem::Fill::Zero).unwrap().bytes_mut()[64..].fill(7);
+        assert!(snapshot(&from, 65, 64).is_none() && snapshot(&from, u64::MAX, 64).is_none());
+        let bytes = snapshot(&from, 64, 64).unwrap();
+        for pieces in [&[(0, 32), (100, 32)][..], &[(0, 63)], &[(0, 65)], &[(u64::MAX, 64)]] {
+            assert!(!scatter(bytes.bytes(), &to, pieces));
         }
-        let seen = outbox(&to).block(128, udeck_via::mem::Fill::Keep).unwrap();
-        assert!(seen.bytes().iter().all(|&byte| byte == 0));
-        drop(seen);
-        assert!(read_remote(&from, 0, &to, &[(64, 64), (0, 64)]));
-        let seen = outbox(&to).block(128, udeck_via::mem::Fill::Keep).unwrap();
-        assert!(seen.bytes().iter().all(|&byte| byte == 7));
+        assert!(to_vec(&to).iter().all(|&byte| byte == 0));
+        assert!(scatter(bytes.bytes(), &to, &[(96, 32), (0, 32)]));
+        assert_eq!(to_vec(&to), [[7; 32], [0; 32], [0; 32], [7; 32]].concat());
+    }
+
+    fn to_vec(memory: &Arc<Memory>) -> Vec<u8> {
+        outbox(memory).block(128, udeck_via::mem::Fill::Keep).unwrap().bytes().to_vec()
     }
 }

@@ -1,10 +1,10 @@
 //! RDMA: the checks that a window's owner asks for, and the copying.
 
-use udeck_via::transport::{Held, Refused};
+use udeck_via::transport::{Held, Inline, Refused};
 use udeck_via::{MemHandle, Ptag, RemoteBuffer};
 
 use crate::frame::{Content, Message};
-use crate::memory::{read_remote, write_remote};
+use crate::memory::{scatter, snapshot, write_remote};
 use crate::port::SimPort;
 use crate::world::{Exposed, World};
 
@@ -55,7 +55,7 @@ impl SimPort {
         if write_remote(from, segments, into, at) { Ok(()) } else { Err(Refused::Protection) }
     }
 
-    /// Reads, all at once.
+    /// Reads: the question and the answer are a frame each, and both have crossed when it returns.
     pub fn read(
         &self,
         world: &mut World,
@@ -67,13 +67,20 @@ impl SimPort {
         connection.stands(self.side)?;
         let tag = connection.ends[self.side].readable;
         let ways = [connection.link_to(1 - self.side), connection.link_to(self.side)];
-        // The question goes one way, the data the other.
         if ways.iter().any(|&link| world.wire(link).link.stalled) {
             return Err(Refused::Busy);
         }
         let at = self.exposed(world, from, total, tag, |window| window.rights.read)?;
         let (ours, theirs) = ways[0];
-        if !read_remote(&world.nodes[theirs].landing, at, &world.nodes[ours].outbox, segments) {
+        let question = [u64::from(from.handle.0), from.offset as u64, total as u64];
+        let question = Inline::new([question[0], question[1], question[2], 0, 0, 0], size_of_val(&question));
+        world.cross(self.connection, 1 - self.side, Content::Inline(question))?;
+        let copy = snapshot(&world.nodes[theirs].landing, at, total).ok_or(Refused::Protection)?;
+        let answer = Content::Copied { head: Inline::gather(b"", b""), copy, token: None };
+        let Content::Copied { copy, .. } = world.cross(self.connection, self.side, answer)? else {
+            unreachable!("what arrives is what was sent")
+        };
+        if !scatter(copy.bytes(), &world.nodes[ours].outbox, segments) {
             return Err(Refused::Protection);
         }
         world.count_copied(ours, total);

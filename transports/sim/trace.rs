@@ -16,7 +16,7 @@ pub struct Event {
 /// What may happen. Frames are counted per link, as in [`crate::When::Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// A message of so many bytes was posted, and travels as this frame.
+    /// A message of so many bytes, or the question or the answer of an RDMA read, was sent as this frame.
     Posted {
         /// Which frame.
         frame: u64,

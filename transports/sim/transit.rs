@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use udeck_via::transport::{Fate, Queue};
+use udeck_via::transport::{Fate, Queue, Refused};
 
 use crate::connection::Side;
 use crate::frame::{Content, Frame, Message};
@@ -11,6 +11,10 @@ use crate::world::{Due, World};
 
 /// How long after its arrival was due the loss of a frame is noticed.
 const NOTICE: Duration = Duration::from_millis(1);
+
+/// What may become of a frame, for those who ask why a connection broke.
+pub const WAS_LOST: &str = "was lost";
+const WAS_CORRUPT: &str = "arrived corrupt: its checksum is wrong";
 
 impl World {
     /// Sends a message from `side`; there is room. What arrives at this moment has, when it returns.
@@ -65,6 +69,31 @@ impl World {
         }
     }
 
+    /// Brings a message of an RDMA read to `to` at this moment, or loses it, and the connection.
+    pub fn cross(&mut self, number: u64, to: Side, content: Content) -> Result<Content, Refused> {
+        let link = self.connections[&number].link_to(to);
+        let fate = self.next_fate(link);
+        let (frame, bytes) = (fate.number, content.len());
+        self.note(link, Happening::Posted { frame, bytes });
+        let mut sealed = Frame::new(frame, Message { immediate: None, content });
+        if let Some(bit) = fate.flipped.filter(|_| !fate.lost) {
+            self.note(link, Happening::Corrupted(frame));
+            sealed.damage(bit);
+        }
+        let (happened, what) = match sealed.open() {
+            _ if fate.lost => (Happening::Lost(frame), WAS_LOST),
+            None => (Happening::Detected(frame), WAS_CORRUPT),
+            Some(message) => {
+                self.note(link, Happening::Arrived(frame));
+                return Ok(message.content);
+            }
+        };
+        self.note(link, happened);
+        let why = self.what_became(frame, link, what);
+        self.lose(number, &why);
+        Err(Refused::Lost(why))
+    }
+
     fn next_fate(&mut self, link: (usize, usize)) -> crate::link::Fate {
         let default = &self.default_link;
         let wire = self.wires.entry(link).or_insert_with(|| crate::link::Wire::new(default.clone()));
@@ -95,7 +124,7 @@ impl World {
         let (link, reliable) = (connection.link_to(to), connection.is_reliable());
         self.note(link, Happening::Detected(frame));
         if reliable {
-            let why = self.what_became(frame, link, "arrived corrupt: its checksum is wrong");
+            let why = self.what_became(frame, link, WAS_CORRUPT);
             self.lose(number, &why);
         } else {
             self.taken(number, to);

@@ -20,6 +20,7 @@ use crate::memory::Memory;
 use crate::random::Random;
 use crate::request::{Answer, Pending, RequestJob};
 use crate::trace::{Event, Happening};
+use crate::transit::WAS_LOST;
 use crate::waiter::Watching;
 
 /// A fabric, shared by its handle, its NICs and what is lent over it.
@@ -258,7 +259,7 @@ impl World {
             }
             Due::End { connection, to, broken } => self.end_arrives(connection, to, broken),
             Due::Missed { connection, number, .. } => {
-                let why = self.what_became(number, link, "was lost");
+                let why = self.what_became(number, link, WAS_LOST);
                 self.lose(connection, &why);
             }
             Due::Request(number) => self.request_arrives(number),

@@ -6,7 +6,7 @@ use common::{Pair, happened};
 use udeck_sim::trace::{Event, Happening};
 use udeck_sim::{Link, When, replay};
 use udeck_via::transport::Body;
-use udeck_via::{Error, Reliability, State, Status};
+use udeck_via::{Descriptor, Error, Reliability, Rights, State, Status};
 
 fn corrupting(frames: &[u64]) -> Link {
     Link { corrupt: When::Frames(frames.to_vec()), ..Link::default() }
@@ -83,8 +83,29 @@ fn a_corrupt_word_of_an_rdma_write_is_noticed() {
     fabric.set_link("a", "b", corrupting(&[0]));
     let window = pair.b.nic().window(100, pair.b.attributes().ptag).unwrap();
     let region = pair.a.nic().region(100, pair.a.attributes().ptag).unwrap();
-    pair.a.post_send(udeck_via::Descriptor::rdma_write([region], window.remote()).immediate(1)).unwrap();
+    pair.a.post_send(Descriptor::rdma_write([region], window.remote()).immediate(1)).unwrap();
     assert_lost(&mut pair, "frame 0 from a to b arrived corrupt");
+}
+
+#[test]
+fn a_read_whose_question_or_answer_is_lost_or_corrupt_reads_nothing() {
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let lossy = Link { lose: When::Frames(vec![0]), ..Link::default() };
+        for (link, what) in [(corrupting(&[0]), "arrived corrupt"), (lossy, "was lost")] {
+            let (fabric, mut pair) = Pair::new(7, Reliability::Delivery);
+            fabric.set_link(from, to, link);
+            let ptag = pair.b.attributes().ptag;
+            let mut window = pair.b.nic().window_for(1000, ptag, Rights::READ).unwrap();
+            window.write(0, &[3; 1000]).unwrap();
+            let region = pair.a.nic().region(1000, pair.a.attributes().ptag).unwrap();
+            let read = Descriptor::rdma_read([region], window.remote());
+            let (error, descriptor) = pair.a.post_send(read).unwrap_err();
+            let why = format!("frame 0 from {from} to {to} {what}");
+            assert!(matches!(&error, Error::Lost(words) if words.contains(&why)), "{error}");
+            assert_eq!(descriptor.segments()[0].bytes(), [0; 1000]);
+            assert!(matches!(pair.b.arrival(), Err(Error::Lost(_))));
+        }
+    }
 }
 
 /// Two hundred messages over an unreliable link that does everything: what came, whole, and what happened.
