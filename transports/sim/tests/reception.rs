@@ -243,6 +243,15 @@ fn an_rdma_write_is_done_when_its_receipt_is_back() {
 }
 
 #[test]
+fn receipts_take_no_room() {
+    let (_fabric, mut pair) = reception(1);
+    pair.post_numbered(0, 3000);
+    drop(taken(&mut pair, 0));
+    assert_eq!(pair.end_of_send(), Status::Done);
+    assert_eq!(pair.b.unread().unwrap(), 0);
+}
+
+#[test]
 fn hand_offs_wait_for_no_receipt() {
     let (fabric, mut pair) = slow(1);
     pair.hand_off(0, 3000);
