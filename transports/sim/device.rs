@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use udeck_via::transport::{Connected, Device, Hello, Inline, Notifier, OnRequest, Port, Queues, Waiter};
-use udeck_via::{Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, Result};
+use udeck_via::{
+    Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights,
+};
 
 use crate::Options;
 use crate::connection::{Side, WINDOW};
@@ -127,7 +129,7 @@ pub fn port(
     side: Side,
     notifiers: [Arc<SimNotifier>; 2],
 ) -> Box<dyn Port> {
-    Box::new(SimPort { device, connection, side, notifiers })
+    Box::new(SimPort { device, connection, side, receipt: None, notifiers })
 }
 
 impl Device for SimDevice {
@@ -144,6 +146,14 @@ impl Device for SimDevice {
     }
 
     fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.expose_for(offset, len, ptag, Rights::WRITE)
+    }
+
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        if rights.read && !self.has(Caps::RDMA_READ) {
+            let (needed, have) = (Caps::RDMA_READ, self.attributes.caps);
+            return Err(Error::Unsupported { what: "a readable window", needed, have });
+        }
         self.shared.with(|world| {
             if world.nodes[self.node].windows.len() == WINDOWS {
                 return Err(Error::Full {
@@ -155,14 +165,14 @@ impl Device for SimDevice {
                 let handle = world.random.next() as u32;
                 let windows = &mut world.nodes[self.node].windows;
                 if handle != 0 && !windows.contains_key(&handle) {
-                    windows.insert(handle, Exposed { offset, len, ptag });
+                    windows.insert(handle, Exposed { offset, len, ptag, rights });
                     return Ok(MemHandle(handle));
                 }
             }
         })
     }
 
-    /// Writes happen under the fabric's lock: none is under way when this returns.
+    /// Writes and reads happen under the fabric's lock: none is under way when this returns.
     fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
         self.shared.with(|world| world.nodes[self.node].windows.remove(&handle.0));
         Ok(())

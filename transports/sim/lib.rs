@@ -1,5 +1,5 @@
-//! A simulated fabric: several NICs in one process, on links that lose, duplicate, reorder, delay and stall frames,
-//! and NICs that die, where a test wants it or a seed says so.
+//! A simulated fabric: several NICs in one process, on links that lose, duplicate, reorder, corrupt, delay and stall
+//! frames, and NICs that die, where a test wants it or a seed says so. Its NICs have every ability of VIA.
 //!
 //! ```
 //! use udeck_sim::{Fabric, Link, Options, When};
@@ -16,29 +16,51 @@
 //!
 //! **Guarantees hold, or the connection breaks.** A reliable connection puts frames in order, drops duplicates, and
 //! breaks at both ends when a frame is lost (VIA: "loss detected, connection broken"). An unreliable one delivers what
-//! comes, as it comes, each at most once.
+//! comes, as it comes, each at most once. A frame carries a checksum of its header and payload; corruption flips a bit
+//! of the copy under way, and the receiver's sum does not match: on an unreliable connection the frame is dropped, a
+//! reliable one breaks.
 //!
-//! What it does not simulate: credits, returned buffers and the data of RDMA writes take no time, and requests,
-//! answers and ends of connections are delayed and stalled but never lost.
+//! **Reliable reception takes a way back.** When a program has placed a message (copied it, dropped what it was lent,
+//! or found no descriptor), the receipt travels to the sender as a frame of the other direction, with all that can
+//! happen to one. Until it is back, the send is not done; lost or corrupt, it breaks the connection, and the sender ends
+//! with a transport error although the message arrived: it cannot know. Where nobody waits (a hand-off), none is sent.
+//!
+//! What it does not simulate:
+//! * Credits take no time, nor do returned buffers for which no receipt is owed.
+//! * RDMA takes no time, and a stalled link is busy. A write's data lie in the window when it is posted, and only word of
+//!   it travels, in a frame. A read is done when it returns: its question and its answer, with the data, are a frame
+//!   each, which may be lost or corrupted, but not late.
+//! * Requests, answers and ends of connections are delayed and stalled but never lost or corrupted.
+//!
+//! Nothing blocks but a connection request, a sleep on a completion queue, and [`Fabric::advance`] while a listener works.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `world` | everything under one lock: time, NICs, what is due |
 //! | `link`, `random` | what becomes of a frame |
-//! | `connection` | messages under way, lent buffers, the end |
-//! | `port`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
+//! | `frame`, `checksum` | what travels |
+//! | `transit` | the way of a message: posted, under way, arrived |
+//! | `loans` | lent buffers, and receipts for those who wait for them |
+//! | `connection` | the two ends, and how they end |
+//! | `port`, `borrowed`, `rdma`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
 //! | `memory` | heap-backed arenas |
 //! | `trace`, `replay` | what happened, and how to see it again |
 
+mod borrowed;
+mod checksum;
 mod connection;
 mod device;
+mod frame;
 mod link;
+mod loans;
 mod memory;
 mod port;
 mod random;
+mod rdma;
 pub mod replay;
 mod request;
 pub mod trace;
+mod transit;
 mod waiter;
 mod world;
 
@@ -72,7 +94,8 @@ pub struct Options {
 impl Options {
     /// All that a simulated NIC can do.
     pub fn all_caps() -> Caps {
-        Caps::RDMA_WRITE | Caps::HAND_OFF | Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY
+        let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+        Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::HAND_OFF | levels
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Link {
     /// Frames that are held back until later ones may have overtaken them. Reliable connections put them back
     /// in order; unreliable ones deliver them as they come.
     pub reorder: When,
+    /// Frames of which one bit flips; the duplicate of one has it too. The receiver's checksum notices: reliable
+    /// connections break of it; unreliable ones drop the frame.
+    pub corrupt: When,
     /// How long a frame travels.
     pub delay: Range<Duration>,
     /// Nothing arrives until the link is set again without this.
@@ -40,6 +43,8 @@ pub struct Fate {
     pub number: u64,
     pub lost: bool,
     pub held_back: bool,
+    /// Which bit flips, modulo their number.
+    pub flipped: Option<u64>,
     /// When it arrives, from now.
     pub travels: Duration,
     /// When its duplicate does.
@@ -63,20 +68,22 @@ impl Wire {
     pub fn next_fate(&mut self, random: &mut Random) -> Fate {
         let number = self.frames;
         self.frames += 1;
-        let [lost, twice, held_back] =
-            [&self.link.lose, &self.link.duplicate, &self.link.reorder].map(|when| {
-                let thrown = random.unit();
-                match when {
-                    When::Never => false,
-                    When::Chance(chance) => thrown < *chance,
-                    When::Frames(numbers) => numbers.contains(&number),
-                }
-            });
+        let Link { lose, duplicate, reorder, corrupt, .. } = &self.link;
+        let [lost, twice, held_back, corrupted] = [lose, duplicate, reorder, corrupt].map(|when| {
+            let thrown = random.unit();
+            match when {
+                When::Never => false,
+                When::Chance(chance) => thrown < *chance,
+                When::Frames(numbers) => numbers.contains(&number),
+            }
+        });
+        let bit = random.next();
         let delay = &self.link.delay;
         let (travels, more) = (random.time(delay), random.time(delay));
         let overtaken = if held_back { self.held_back() } else { Duration::ZERO };
         let travels = travels + overtaken;
-        Fate { number, lost, held_back, travels, again: twice.then_some(travels + more) }
+        let (flipped, again) = (corrupted.then_some(bit), twice.then_some(travels + more));
+        Fate { number, lost, held_back, flipped, travels, again }
     }
 
     /// Longer than any frame travels.
@@ -111,8 +118,9 @@ mod tests {
     #[test]
     fn one_fault_does_not_shift_what_another_hits() {
         let alone = Link { lose: When::Chance(0.5), ..Link::default() };
-        let both = Link { duplicate: When::Chance(0.5), ..alone.clone() };
+        let some = When::Chance(0.5);
+        let all = Link { duplicate: some.clone(), corrupt: some, ..alone.clone() };
         let lost = |link| fates(link, 100).into_iter().map(|fate| fate.lost).collect::<Vec<_>>();
-        assert_eq!(lost(alone), lost(both));
+        assert_eq!(lost(alone), lost(all));
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use udeck_via::mem::{Arena, Backing};
+use udeck_via::mem::{Arena, Backing, Lent, PrivateCopy};
 
 const ALIGN: usize = 64;
 /// What the system's allocator aligns to by itself: only then it takes fresh pages from the kernel, which are
@@ -61,7 +61,7 @@ impl Drop for Memory {
 struct Shared(Arc<Memory>);
 
 // SAFETY: `Memory` is valid, 64-byte aligned and zeroed for `len` bytes while an `Arc` lives; inside the fabric only
-// RDMA writes touch it, in landing memory, of which the arena makes no slices.
+// RDMA touches it, in landing memory, of which the arena makes no slices.
 unsafe impl Backing for Shared {
     fn base(&self) -> NonNull<u8> {
         self.0.base
@@ -103,6 +103,31 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
     true
 }
 
+/// Copies `len` bytes at `offset` of landing memory; `None` when they lie outside.
+pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<Lent> {
+    let at = from.at(offset, len)?;
+    // SAFETY: inside, just checked; it belongs to a window, which its program may be writing at this moment.
+    Some(unsafe { PrivateCopy::take(&[(at, len)]) })
+}
+
+/// Copies `bytes` to pieces of `to`, one after another, which hold that much together. `false` when they do not, or when
+/// one lies outside, and then nothing was copied.
+pub fn scatter(bytes: &[u8], to: &Memory, pieces: &[(u64, usize)]) -> bool {
+    let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.1));
+    let targets: Option<Vec<_>> =
+        pieces.iter().map(|&(offset, len)| Some((to.at(offset, len)?, len))).collect();
+    let Some(targets) = targets.filter(|_| total == Some(bytes.len())) else { return false };
+    let mut rest = bytes;
+    for (target, len) in targets {
+        let (piece, later) = rest.split_at(len);
+        // SAFETY: inside, checked above; it belongs to blocks that the caller owns and nobody else reads or writes
+        // (`Port::rdma_read`), and `piece` is a private copy: another allocation.
+        unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), target.as_ptr(), len) };
+        rest = later;
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +156,23 @@ mod tests {
         assert!(seen.bytes().iter().all(|&byte| byte == 0));
         assert!(write_remote(&from, &[(0, 64), (64, 64)], &to, 0));
         assert!(seen.bytes().iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn bytes_are_scattered_into_what_holds_them_only() {
+        let (from, to) = (Memory::new(128), Memory::new(128));
+        outbox(&from).block(128, udeck_via::mem::Fill::Zero).unwrap().bytes_mut()[64..].fill(7);
+        assert!(snapshot(&from, 65, 64).is_none() && snapshot(&from, u64::MAX, 64).is_none());
+        let bytes = snapshot(&from, 64, 64).unwrap();
+        for pieces in [&[(0, 32), (100, 32)][..], &[(0, 63)], &[(0, 65)], &[(u64::MAX, 64)]] {
+            assert!(!scatter(bytes.bytes(), &to, pieces));
+        }
+        assert!(to_vec(&to).iter().all(|&byte| byte == 0));
+        assert!(scatter(bytes.bytes(), &to, &[(96, 32), (0, 32)]));
+        assert_eq!(to_vec(&to), [[7; 32], [0; 32], [0; 32], [7; 32]].concat());
+    }
+
+    fn to_vec(memory: &Arc<Memory>) -> Vec<u8> {
+        outbox(memory).block(128, udeck_via::mem::Fill::Keep).unwrap().bytes().to_vec()
     }
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use udeck_via::mem::{Lender, Lent};
+use udeck_via::mem::Lent;
 use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused};
-use udeck_via::{Caps, MemHandle, Reliability, RemoteBuffer};
+use udeck_via::{Caps, Reliability, RemoteBuffer};
 
-use crate::connection::{Content, Message, Side, WINDOW, copy_of, parts};
+use crate::borrowed::{Bytes, Loaned};
+use crate::connection::{End, Side, WINDOW};
 use crate::device::SimDevice;
-use crate::memory::{Memory, write_remote};
+use crate::frame::{Content, Message, copy_of};
 use crate::waiter::SimNotifier;
-use crate::world::{Shared, World};
+use crate::world::World;
 
 /// Buffers of one peer that a program may read where they lie; further ones are copied and go home at once: a
 /// receiver that hoards messages must not starve its sender.
@@ -21,32 +22,19 @@ pub struct SimPort {
     pub device: Arc<SimDevice>,
     pub connection: u64,
     pub side: Side,
+    /// What the sender of the last arrival waits for, if that was no lent message.
+    pub receipt: Option<Lent>,
     /// Keeps the waiters that news go to.
     pub notifiers: [Arc<SimNotifier>; 2],
 }
 
-/// A buffer that a program reads where it lies.
-struct Borrowed {
-    shared: Arc<Shared>,
-    connection: u64,
-    lender: Side,
-    /// Keeps it mapped, whatever becomes of its NIC.
-    _memory: Arc<Memory>,
-}
-
-impl Lender for Borrowed {
-    fn give_back(&self, token: u16) {
-        self.shared.with(|world| world.give_back(self.connection, self.lender, token));
-    }
-}
-
 impl SimPort {
-    fn with<R>(&self, work: impl FnOnce(&mut World) -> R) -> R {
+    pub fn with<R>(&self, work: impl FnOnce(&mut World) -> R) -> R {
         self.device.shared.with(work)
     }
 
     /// Whether there is room to send, now or when time has passed.
-    fn room(&self, world: &mut World) -> Result<(), Refused> {
+    pub fn room(&self, world: &mut World) -> Result<(), Refused> {
         let room = |world: &mut World| match world.connections[&self.connection].room(self.side) {
             Err(Refused::Busy) => None,
             other => Some(other),
@@ -58,8 +46,13 @@ impl SimPort {
         world.connections[&self.connection].level
     }
 
-    fn node(&self, world: &World) -> usize {
+    pub fn node(&self, world: &World) -> usize {
         world.connections[&self.connection].ends[self.side].node
+    }
+
+    /// Our end, of a connection that was looked at before.
+    pub fn end<'a>(&self, world: &'a mut World) -> &'a mut End {
+        &mut world.connections.get_mut(&self.connection).expect("just seen").ends[self.side]
     }
 
     /// What has come next, if anything has.
@@ -67,60 +60,47 @@ impl SimPort {
         let end = &mut world.connections.get_mut(&self.connection)?.ends[self.side];
         let Message { immediate, content } = end.inbox.pop_front()?;
         world.taken(self.connection, self.side);
-        let node = self.node(world);
         let body = match content {
             Content::Inline(bytes) => Found::Body(Body::Inline(bytes)),
-            Content::Written(len) => Found::Body(Body::Written(len)),
-            Content::Copied { head, copy } => {
-                world.count_copied(node, copy.len());
-                Found::Body(Body::Lent(head, copy))
+            Content::Written { len, token } => {
+                let receipt = token.map(|token| self.loaned(world, token).0);
+                Found::Written(len, receipt)
+            }
+            Content::Copied { head, copy, token } => {
+                world.count_copied(self.node(world), copy.len());
+                match token {
+                    Some(token) => self.lent(world, head, Bytes::Copied(copy), token),
+                    None => Found::Body(Body::Lent(head, copy)),
+                }
             }
             Content::Lent { head, memory, segments, token } => {
-                let copied = world.borrow(self.connection, 1 - self.side, token) > HELD_QUOTA;
-                if copied {
-                    world.count_copied(node, segments.iter().map(|segment| segment.1).sum());
-                }
-                Found::Lent { head, memory, segments, token, copied }
+                self.lent(world, head, Bytes::InPlace(memory, segments), token)
             }
-            Content::End(_) => unreachable!("ends do not get into inboxes"),
+            Content::Receipt { .. } | Content::End(_) => {
+                unreachable!("what is for the engine is in no inbox")
+            }
         };
         Some(Taken { immediate, body })
     }
 
-    fn borrow(&self, memory: Arc<Memory>, segments: &[(u64, usize)], token: u16, copied: bool) -> Lent {
-        let parts = parts(&memory, segments);
-        let copy = copied.then(|| copy_of(&memory, segments));
+    /// A loan that the program has from now on, and whether it has as many as it may.
+    fn loaned(&self, world: &mut World, token: u16) -> (Loaned, bool) {
+        let lender = 1 - self.side;
+        let beyond = world.borrow(self.connection, lender, token) > HELD_QUOTA;
         let shared = self.device.shared.clone();
-        let lender = Borrowed { shared, connection: self.connection, lender: 1 - self.side, _memory: memory };
-        // SAFETY: the parts lie in memory that `lender` keeps; the sender's loan, which ends by `give_back`, keeps their
-        // blocks from being written.
-        let lent = unsafe { Lent::new(&parts, Arc::new(lender), token) };
-        copy.unwrap_or(lent)
+        (Loaned { shared, connection: self.connection, lender, token }, beyond)
     }
 
-    fn end(&self, world: &World) -> Option<Refused> {
-        world.connections.get(&self.connection)?.end(self.side)
-    }
-
-    /// Places the data of an RDMA write.
-    fn place(
-        &self,
-        world: &World,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        total: usize,
-    ) -> Result<(), Refused> {
-        let connection = &world.connections[&self.connection];
-        let (ours, peer) = (&connection.ends[self.side], connection.ends[1 - self.side].node);
-        let MemHandle(handle) = to.handle;
-        let exposed = world.nodes[peer].windows.get(&handle).ok_or(Refused::Protection)?;
-        let end = to.offset.checked_add(total).ok_or(Refused::Protection)?;
-        if ours.writable != Some(exposed.ptag) || end > exposed.len || total > to.len {
-            return Err(Refused::Protection);
+    fn lent(&self, world: &mut World, head: Inline, bytes: Bytes, token: u16) -> Found {
+        let (loaned, beyond) = self.loaned(world, token);
+        if beyond && let Bytes::InPlace(_, segments) = &bytes {
+            world.count_copied(self.node(world), segments.iter().map(|segment| segment.1).sum());
         }
-        let at = exposed.offset + to.offset as u64;
-        let (from, into) = (&world.nodes[ours.node].outbox, &world.nodes[peer].landing);
-        if write_remote(from, segments, into, at) { Ok(()) } else { Err(Refused::Protection) }
+        Found::Lent { head, bytes, loaned, beyond }
+    }
+
+    fn over(&self, world: &World) -> Option<Refused> {
+        world.connections.get(&self.connection)?.end(self.side)
     }
 }
 
@@ -132,7 +112,8 @@ struct Taken {
 
 enum Found {
     Body(Body),
-    Lent { head: Inline, memory: Arc<Memory>, segments: Vec<(u64, usize)>, token: u16, copied: bool },
+    Written(usize, Option<Loaned>),
+    Lent { head: Inline, bytes: Bytes, loaned: Loaned, beyond: bool },
 }
 
 impl Port for SimPort {
@@ -157,24 +138,29 @@ impl Port for SimPort {
             if let Err(refused) = self.room(world) {
                 return Err((refused, held));
             }
-            let in_place = self.device.has(Caps::HAND_OFF) && self.level(world) != Reliability::Unreliable;
-            let memory = &self.device.memory;
-            let content = if in_place {
-                let end =
-                    &mut world.connections.get_mut(&self.connection).expect("there is room").ends[self.side];
-                let token = end.lend(held).map_err(|held| (Refused::Busy, held))?;
-                Content::Lent { head, memory: memory.clone(), segments: segments.to_vec(), token }
+            let level = self.level(world);
+            let in_place = self.device.has(Caps::HAND_OFF) && level != Reliability::Unreliable;
+            let awaited = level == Reliability::Reception && matches!(held, Held::Caller(_));
+            let token = if in_place || awaited {
+                Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
             } else {
                 // The data leave the sender: it has its memory back whatever becomes of them.
-                let copy = copy_of(memory, segments);
-                world.count_copied(self.node(world), copy.len());
                 if let Held::Caller(number) = held {
-                    let end = &mut world.connections.get_mut(&self.connection).expect("there is room").ends
-                        [self.side];
-                    end.returned.push_back((number, Fate::Arrived));
+                    self.end(world).returned.push_back((number, Fate::Arrived));
                 }
                 world.bury_held(held);
-                Content::Copied { head, copy }
+                None
+            };
+            let memory = &self.device.memory;
+            let content = match token {
+                Some(token) if in_place => {
+                    Content::Lent { head, memory: memory.clone(), segments: segments.to_vec(), token }
+                }
+                token => {
+                    let copy = copy_of(memory, segments);
+                    world.count_copied(self.node(world), copy.len());
+                    Content::Copied { head, copy, token }
+                }
             };
             world.transmit(self.connection, self.side, Message { immediate, content });
             Ok(())
@@ -187,38 +173,47 @@ impl Port for SimPort {
         to: RemoteBuffer,
         immediate: Option<u32>,
     ) -> Result<(), Refused> {
-        let total = segments.iter().map(|segment| segment.1).sum();
-        self.with(|world| {
-            self.room(world)?;
-            let link = world.connections[&self.connection].link_to(1 - self.side);
-            if world.wire(link).link.stalled {
-                // A write is done when this returns, and nothing gets through at the moment.
-                return Err(Refused::Busy);
-            }
-            self.place(world, segments, to, total)?;
-            world.count_copied(self.node(world), total);
-            // Without immediate data nothing arrives that its receiver would see; the loss of it is noticed all the same.
-            let message = Message { immediate, content: Content::Written(total) };
-            world.transmit(self.connection, self.side, message);
-            Ok(())
-        })
+        self.with(|world| self.write(world, segments, to, immediate, None)).map_err(|(refused, _)| refused)
+    }
+
+    fn rdma_write_acknowledged(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let written = self.with(|world| self.write(world, segments, to, immediate, Some(held)));
+        written.map(|()| None).map_err(|(refused, held)| (refused, held.expect("it was given")))
+    }
+
+    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+        self.with(|world| self.read(world, segments, from))
     }
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        drop(self.receipt.take());
         let next = |world: &mut World| match self.next(world) {
             Some(taken) => Some(Ok(taken)),
-            None => self.end(world).map(Err),
+            None => self.over(world).map(Err),
         };
         let taken = self.with(|world| world.look(next));
         let Some(taken) = taken else { return Ok(None) };
         let Taken { immediate, body } = taken?;
         let body = match body {
             Found::Body(body) => body,
-            Found::Lent { head, memory, segments, token, copied } => {
-                Body::Lent(head, self.borrow(memory, &segments, token, copied))
+            Found::Written(len, receipt) => {
+                self.receipt = receipt.map(Loaned::receipt);
+                Body::Written(len)
             }
+            Found::Lent { head, bytes, loaned, beyond: false } => Body::Lent(head, loaned.read(bytes)),
+            Found::Lent { head, bytes, loaned, beyond: true } => Body::Lent(head, loaned.keep(bytes)),
         };
         Ok(Some(Arrival { immediate, body }))
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
     }
 
     fn ended(&mut self) -> Option<(u64, Fate)> {
@@ -263,14 +258,13 @@ impl Port for SimPort {
     }
 
     fn close(&mut self, broken: Option<&str>) {
+        drop(self.receipt.take());
         self.with(|world| world.close(self.connection, self.side, broken));
     }
 
     fn leave(&mut self) {
-        self.with(|world| {
-            world.close(self.connection, self.side, None);
-            world.detach(self.connection, self.side);
-        });
+        self.close(None);
+        self.with(|world| world.detach(self.connection, self.side));
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use udeck_via::transport::{Hello, Incoming, OnRequest, Port, Queues};
-use udeck_via::{Error, Ptag, Result};
+use udeck_via::{Error, Result};
 
 use crate::connection::{Connection, End};
 use crate::device::{SimDevice, port, waiters_of};
@@ -129,13 +129,12 @@ impl IncomingRequest {
     fn establish(
         &self,
         world: &mut World,
-        ptag: Option<Ptag>,
+        acceptor: &Hello,
         waiters: [u64; 2],
         queues: &Queues<'_>,
     ) -> Result<u64> {
         world.reserve(waiters)?;
-        let (asker, acceptor) = self.link;
-        let ends = [End::new(asker, ptag), End::new(acceptor, self.hello.writable_ptag)];
+        let ends = [End::new(self.link.0, acceptor), End::new(self.link.1, &self.hello)];
         let connection = world.fresh_number();
         world.connections.insert(connection, Connection { level: self.hello.reliability, ends, lost: None });
         world.note(self.link, Happening::Connected);
@@ -157,7 +156,7 @@ impl Incoming for IncomingRequest {
             device.upgrade().ok_or_else(|| Error::Lost("this NIC is closed".into()))?;
         self.answered = true;
         let connection = self.shared.with(|world| {
-            let made = self.establish(world, hello.writable_ptag, waiters, &queues);
+            let made = self.establish(world, hello, waiters, &queues);
             match &made {
                 // Whom nobody waits for is told as by a requester that closes at once.
                 Ok(connection) if !world.is_awaited(self.number) => world.abandon(*connection),

@@ -16,17 +16,23 @@ pub struct Event {
 /// What may happen. Frames are counted per link, as in [`crate::When::Frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// A message of so many bytes was posted, and travels as this frame.
+    /// A message of so many bytes, or the question or the answer of an RDMA read, was sent as this frame.
     Posted {
         /// Which frame.
         frame: u64,
         /// How long.
         bytes: usize,
     },
-    /// A frame arrived.
+    /// The receipt for a message was sent, and travels as this frame.
+    Acknowledged(u64),
+    /// A frame arrived, whole.
     Arrived(u64),
     /// A frame vanished.
     Lost(u64),
+    /// A bit of a frame flipped on its way.
+    Corrupted(u64),
+    /// A frame arrived whose checksum is wrong.
+    Detected(u64),
     /// A frame will arrive twice.
     Duplicated(u64),
     /// A frame came that had come before.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_via::transport::{Held, OnRequest};
+use udeck_via::{Ptag, Rights};
 
 use crate::Pace;
 use crate::connection::{Connection, Side};
@@ -19,6 +20,7 @@ use crate::memory::Memory;
 use crate::random::Random;
 use crate::request::{Answer, Pending, RequestJob};
 use crate::trace::{Event, Happening};
+use crate::transit::WAS_LOST;
 use crate::waiter::Watching;
 
 /// A fabric, shared by its handle, its NICs and what is lent over it.
@@ -73,7 +75,8 @@ pub struct Node {
 pub struct Exposed {
     pub offset: u64,
     pub len: usize,
-    pub ptag: udeck_via::Ptag,
+    pub ptag: Ptag,
+    pub rights: Rights,
 }
 
 /// What happens at a moment.
@@ -93,6 +96,7 @@ pub enum Due {
     /// A reliable connection misses a frame.
     Missed {
         connection: u64,
+        to: Side,
         number: u64,
     },
     Request(u64),
@@ -254,9 +258,8 @@ impl World {
                 self.frame_arrives(connection, to, sequence, number);
             }
             Due::End { connection, to, broken } => self.end_arrives(connection, to, broken),
-            Due::Missed { connection, number } => {
-                let (from, to) = (&self.nodes[link.0].name, &self.nodes[link.1].name);
-                let why = format!("frame {number} from {from} to {to} was lost (seed {})", self.seed);
+            Due::Missed { connection, number, .. } => {
+                let why = self.what_became(number, link, WAS_LOST);
                 self.lose(connection, &why);
             }
             Due::Request(number) => self.request_arrives(number),
@@ -268,10 +271,9 @@ impl World {
     /// The link that something travels on; `None` when whom it concerns is gone.
     fn link_of(&self, due: &Due) -> Option<(usize, usize)> {
         match due {
-            Due::Frame { connection, to, .. } | Due::End { connection, to, .. } => {
-                Some(self.connections.get(connection)?.link_to(*to))
-            }
-            Due::Missed { connection, .. } => Some(self.connections.get(connection)?.link_to(1)),
+            Due::Frame { connection, to, .. }
+            | Due::End { connection, to, .. }
+            | Due::Missed { connection, to, .. } => Some(self.connections.get(connection)?.link_to(*to)),
             Due::Request(number) => self.pending.get(number).map(|pending| pending.link),
             Due::Answer(_, answer) => Some(answer.link),
         }

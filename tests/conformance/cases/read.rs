@@ -25,7 +25,7 @@ pub const CASES: &[Case] = &[
     case!(read_from_a_vi_that_does_not_allow_it, RDMA_READ),
     case!(read_into_memory_of_another_tag, RDMA_READ),
     case!(a_revoked_window_is_not_read, RDMA_READ),
-    case!(revoke_waits_for_readers, RDMA_READ),
+    case!(revoke_waits_for_readers, RDMA_READ, RDMA_WRITE),
     case!(a_read_carries_no_immediate_data, RDMA_READ),
     case!(a_read_needs_a_connection, RDMA_READ),
     case!(a_read_takes_no_receive, RDMA_READ),

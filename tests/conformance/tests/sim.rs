@@ -1,4 +1,5 @@
-//! The suite over the simulated fabric: perfect links, links that delay, reorder and duplicate, and NICs that copy.
+//! The suite over the simulated fabric: perfect links, links that delay, reorder and duplicate, NICs that
+//! copy, and NICs without RDMA read.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,5 +49,6 @@ fn main() -> ExitCode {
         &Sim::new("sim", Link::default(), all),
         &Sim::new("sim-wild", wild, all),
         &Sim::new("sim-copying", Link::default(), all.without(Caps::HAND_OFF | Caps::RDMA_WRITE)),
+        &Sim::new("sim-no-read", Link::default(), all.without(Caps::RDMA_READ)),
     ])
 }

@@ -5,7 +5,7 @@ mod common;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use common::{Pair, body};
+use common::{MILLISECOND, Pair, body, happened};
 use udeck_sim::trace::Happening;
 use udeck_sim::{Fabric, Link, Options, Pace, When, replay};
 use udeck_via::transport::Body;
@@ -13,14 +13,8 @@ use udeck_via::{
     Cq, Deadline, Error, ErrorCode, NetAddress, Nic, Reliability, State, Status, Vi, ViAttributes,
 };
 
-const MILLISECOND: Duration = Duration::from_millis(1);
-
 fn losing(frames: &[u64]) -> Link {
     Link { lose: When::Frames(frames.to_vec()), ..Link::default() }
-}
-
-fn happened(fabric: &Fabric, what: impl Fn(Happening) -> bool) -> usize {
-    fabric.trace().iter().filter(|event| what(event.what)).count()
 }
 
 #[test]
@@ -241,7 +235,11 @@ fn wild(seed: u64, level: Reliability, lose: When) -> (Vec<u32>, Vec<udeck_sim::
     let (fabric, mut pair) = Pair::new(seed, level);
     let delay = Duration::from_micros(1)..Duration::from_micros(90);
     let some = When::Chance(0.2);
-    fabric.set_link("a", "b", Link { lose, duplicate: some.clone(), reorder: some, delay, stalled: false });
+    fabric.set_link(
+        "a",
+        "b",
+        Link { lose, duplicate: some.clone(), reorder: some, delay, ..Link::default() },
+    );
     let mut came = Vec::new();
     for number in 0..200 {
         if number % 3 == 0 {

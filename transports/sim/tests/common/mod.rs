@@ -1,14 +1,31 @@
 //! Two connected VIs on a fabric, driven by one thread.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::sync::mpsc;
 use std::time::Duration;
 
+use udeck_sim::trace::Happening;
 use udeck_sim::{Fabric, Options};
 use udeck_via::mem::Fill;
 use udeck_via::transport::Body;
-use udeck_via::{Cq, Deadline, Descriptor, Listener, NetAddress, Receive, Reliability, Vi, ViAttributes};
+use udeck_via::{
+    Cq, Deadline, Descriptor, Listener, NetAddress, Receive, Reliability, Status, Vi, ViAttributes,
+};
 
-/// `a` asked, `b` accepted; both receive lent. Messages carry their number as immediate data.
+pub const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The safety net of every wait.
+pub fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// How often something happened.
+pub fn happened(fabric: &Fabric, what: impl Fn(Happening) -> bool) -> usize {
+    fabric.trace().iter().filter(|event| what(event.what)).count()
+}
+
+/// `a` asked, `b` accepted; both receive lent, and allow RDMA. Messages carry their number as immediate data.
 pub struct Pair {
     pub a: Vi,
     pub b: Vi,
@@ -23,8 +40,13 @@ impl Pair {
         fabric.record_trace();
         let [a, b] = ["a", "b"].map(|name| fabric.nic(name, Options::default()).expect("the name is free"));
         let vi = |nic: &udeck_via::Nic| {
-            let attributes =
-                ViAttributes { receive: Receive::Lent, reliability, ..ViAttributes::new(nic.ptag()) };
+            let attributes = ViAttributes {
+                receive: Receive::Lent,
+                reliability,
+                enable_rdma_write: true,
+                enable_rdma_read: true,
+                ..ViAttributes::new(nic.ptag())
+            };
             Vi::new(nic, attributes).expect("a VI")
         };
         let (mut asker, mut answerer) = (vi(&a), Some(vi(&b)));
@@ -38,8 +60,8 @@ impl Pair {
         });
         let listener = listener.expect("nobody else listens there");
         let to = NetAddress { host: b"b".to_vec(), discriminator: b"pair".to_vec() };
-        let (cq, soon) = (a_cq.handle(), Deadline::after(Duration::from_secs(60)));
-        asker.connect(&to, &cq, &cq, b"", soon).expect("connected");
+        let cq = a_cq.handle();
+        asker.connect(&to, &cq, &cq, b"", soon()).expect("connected");
         drop(listener);
         (fabric, Pair { a: asker, b: take.recv().expect("accepted"), _a_cq: a_cq, b_cq })
     }
@@ -54,6 +76,18 @@ impl Pair {
         let mut block = self.a.nic().device().outbox().block(len, Fill::Keep).expect("memory");
         block.bytes_mut().copy_from_slice(&body(number, len));
         self.a.hand_off(Some(number), b"", block).expect("there is room");
+    }
+
+    /// Posts a descriptor that holds message `number`.
+    pub fn post_numbered(&mut self, number: u32, len: usize) {
+        let mut region = self.a.nic().region(len, self.a.attributes().ptag).expect("memory");
+        region.copy_from_slice(&body(number, len));
+        self.a.post_send(Descriptor::new([region]).immediate(number)).expect("there is room");
+    }
+
+    /// How the next send of `a` that is over ended.
+    pub fn end_of_send(&mut self) -> Status {
+        self.a.send_wait(soon()).expect("every send is reported").status
     }
 
     /// Posts a descriptor.

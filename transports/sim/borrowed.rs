@@ -1,0 +1,84 @@
+//! What a program has of its peer's: a buffer that it reads, or a receipt that it owes.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use udeck_via::mem::{Lender, Lent};
+use udeck_via::transport::Fate;
+
+use crate::connection::Side;
+use crate::frame::{copy_of, parts};
+use crate::memory::Memory;
+use crate::world::Shared;
+
+/// Whose it is.
+pub struct Loaned {
+    pub shared: Arc<Shared>,
+    pub connection: u64,
+    pub lender: Side,
+    pub token: u16,
+}
+
+/// Where its bytes lie.
+pub enum Bytes {
+    /// In the lender's memory, which is kept whatever becomes of its NIC.
+    InPlace(Arc<Memory>, Vec<(u64, usize)>),
+    /// Copied on the way.
+    Copied(Lent),
+}
+
+struct Borrowed {
+    loaned: Loaned,
+    /// Kept while they are read.
+    _bytes: Option<Bytes>,
+}
+
+impl Lender for Borrowed {
+    fn give_back(&self, _: u16) {
+        self.loaned.ends_as(Fate::Arrived);
+    }
+
+    fn refuse(&self, _: u16) {
+        self.loaned.ends_as(Fate::Refused);
+    }
+}
+
+impl Loaned {
+    fn ends_as(&self, fate: Fate) {
+        self.shared.with(|world| world.give_back(self.connection, self.lender, self.token, fate));
+    }
+
+    /// The bytes for a program to read, until it is done with the loan.
+    pub fn read(self, bytes: Bytes) -> Lent {
+        let parts = match &bytes {
+            Bytes::InPlace(memory, segments) => parts(memory, segments),
+            Bytes::Copied(copy) => {
+                copy.parts().map(|part| (NonNull::from(part).cast(), part.len())).collect()
+            }
+        };
+        self.lend(&parts, Some(bytes))
+    }
+
+    /// The bytes for a program to keep as long as it likes: the loan is over.
+    pub fn keep(self, bytes: Bytes) -> Lent {
+        let copy = match bytes {
+            Bytes::InPlace(memory, segments) => copy_of(&memory, &segments),
+            Bytes::Copied(copy) => copy,
+        };
+        self.ends_as(Fate::Arrived);
+        copy
+    }
+
+    /// Nothing to read: the receipt that its message, which lies elsewhere, has been placed.
+    pub fn receipt(self) -> Lent {
+        self.lend(&[], None)
+    }
+
+    fn lend(self, parts: &[(NonNull<u8>, usize)], bytes: Option<Bytes>) -> Lent {
+        let token = self.token;
+        let borrowed = Borrowed { loaned: self, _bytes: bytes };
+        // SAFETY: the parts lie in what `borrowed` keeps, at stable addresses; the sender's loan, which ends by
+        // `give_back` or `refuse`, keeps its blocks from being written, and nobody writes a copy.
+        unsafe { Lent::new(parts, Arc::new(borrowed), token) }
+    }
+}

@@ -1,0 +1,209 @@
+//! What travels: messages, receipts and ends, in frames whose checksum the receiver verifies.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use udeck_via::mem::{Lent, PrivateCopy};
+use udeck_via::transport::{Fate, Inline};
+
+use crate::checksum::Crc32;
+use crate::memory::Memory;
+
+pub struct Message {
+    pub immediate: Option<u32>,
+    pub content: Content,
+}
+
+/// What a message is. A `token` names the loan whose end its sender waits for.
+pub enum Content {
+    Inline(Inline),
+    /// Word of an RDMA write of so many bytes, which are in place.
+    Written {
+        len: usize,
+        token: Option<u16>,
+    },
+    /// In the sender's memory.
+    Lent {
+        head: Inline,
+        memory: Arc<Memory>,
+        segments: Vec<(u64, usize)>,
+        token: u16,
+    },
+    /// Copied on the way.
+    Copied {
+        head: Inline,
+        copy: Lent,
+        token: Option<u16>,
+    },
+    /// What became, at its receiver, of the message with that token.
+    Receipt {
+        token: u16,
+        fate: Fate,
+    },
+    /// Nothing more comes: `Some` of words when because of an error.
+    End(Option<String>),
+}
+
+impl Content {
+    pub fn len(&self) -> usize {
+        match self {
+            Content::Inline(bytes) => bytes.bytes().len(),
+            Content::Written { len, .. } => *len,
+            Content::Lent { segments, .. } => segments.iter().map(|segment| segment.1).sum(),
+            Content::Copied { copy, .. } => copy.len(),
+            Content::Receipt { .. } | Content::End(_) => 0,
+        }
+    }
+
+    /// Whether it is for the other engine, and not for a program to read.
+    pub fn is_control(&self) -> bool {
+        matches!(self, Content::Receipt { .. } | Content::End(_))
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Content::Inline(_) => 0,
+            Content::Written { .. } => 1,
+            Content::Lent { .. } => 2,
+            Content::Copied { .. } => 3,
+            Content::Receipt { .. } => 4,
+            Content::End(_) => 5,
+        }
+    }
+
+    fn token(&self) -> Option<u16> {
+        match self {
+            Content::Lent { token, .. } | Content::Receipt { token, .. } => Some(*token),
+            Content::Written { token, .. } | Content::Copied { token, .. } => *token,
+            Content::Inline(_) | Content::End(_) => None,
+        }
+    }
+}
+
+/// A message under way.
+pub struct Frame {
+    sequence: u64,
+    message: Message,
+    /// Over header and payload, as they were sent.
+    checksum: u32,
+    /// Header and payload as they arrive, where a bit of them flipped.
+    damaged: Option<Vec<u8>>,
+}
+
+impl Frame {
+    pub fn new(sequence: u64, message: Message) -> Self {
+        let mut frame = Frame { sequence, message, checksum: 0, damaged: None };
+        frame.checksum = frame.sum();
+        frame
+    }
+
+    pub fn content(&self) -> &Content {
+        &self.message.content
+    }
+
+    /// Flips one bit of what arrives: which, `dice` says.
+    pub fn damage(&mut self, dice: u64) {
+        let mut bytes = Vec::new();
+        self.each_piece(|piece| bytes.extend_from_slice(piece));
+        let bit = dice % (bytes.len() as u64 * 8);
+        bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        self.damaged = Some(bytes);
+    }
+
+    /// The message, if the checksum is that of what arrived.
+    pub fn open(self) -> Option<Message> {
+        (self.sum() == self.checksum).then_some(self.message)
+    }
+
+    /// The checksum of what is under way.
+    fn sum(&self) -> u32 {
+        let mut sum = Crc32::new();
+        match &self.damaged {
+            Some(bytes) => sum.add(bytes),
+            None => self.each_piece(|piece| sum.add(piece)),
+        }
+        sum.sum()
+    }
+
+    /// Header and payload, piece by piece.
+    fn each_piece(&self, mut take: impl FnMut(&[u8])) {
+        let Message { immediate, content } = &self.message;
+        take(&self.sequence.to_le_bytes());
+        take(&[content.kind(), u8::from(immediate.is_some()), u8::from(content.token().is_some())]);
+        take(&immediate.unwrap_or_default().to_le_bytes());
+        take(&content.token().unwrap_or_default().to_le_bytes());
+        take(&(content.len() as u64).to_le_bytes());
+        match content {
+            Content::Inline(bytes) => take(bytes.bytes()),
+            Content::Lent { head, memory, segments, .. } => {
+                take(head.bytes());
+                for (at, len) in parts(memory, segments) {
+                    // SAFETY: inside `memory`, checked by `parts`; a frame does not outlive the loan, which keeps the
+                    // blocks from being written.
+                    take(unsafe { std::slice::from_raw_parts(at.as_ptr(), len) });
+                }
+            }
+            Content::Copied { head, copy, .. } => {
+                take(head.bytes());
+                copy.parts().for_each(take);
+            }
+            Content::Receipt { fate, .. } => take(&[*fate as u8]),
+            Content::End(broken) => take(broken.as_deref().unwrap_or_default().as_bytes()),
+            Content::Written { .. } => {}
+        }
+    }
+}
+
+/// Copies what `memory` holds at `segments`.
+pub fn copy_of(memory: &Memory, segments: &[(u64, usize)]) -> Lent {
+    // SAFETY: `parts` checks the bounds; the sender's loan, or its port in the middle of a post, keeps the blocks from
+    // being written.
+    unsafe { PrivateCopy::take(&parts(memory, segments)) }
+}
+
+/// Where `segments` lie.
+pub fn parts(memory: &Memory, segments: &[(u64, usize)]) -> Vec<(NonNull<u8>, usize)> {
+    let part =
+        |&(offset, len): &(u64, usize)| (memory.at(offset, len).expect("blocks lie in their arena"), len);
+    segments.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> Vec<Message> {
+        let memory = Memory::new(256);
+        let segments = vec![(0, 100), (128, 28)];
+        let head = Inline::gather(b"head", b"");
+        let contents = [
+            Content::Inline(Inline::gather(b"inline", b"")),
+            Content::Written { len: 300, token: Some(7) },
+            Content::Copied { head, copy: copy_of(&memory, &segments), token: None },
+            Content::Lent { head, memory, segments, token: 3 },
+            Content::Receipt { token: 3, fate: Fate::Refused },
+            Content::End(Some("words".into())),
+        ];
+        contents.into_iter().map(|content| Message { immediate: Some(5), content }).collect()
+    }
+
+    #[test]
+    fn whole_frames_open() {
+        for message in messages() {
+            assert!(Frame::new(9, message).open().is_some());
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        for (which, kind) in messages().iter().map(|message| message.content.kind()).enumerate() {
+            let mut bits = 0;
+            Frame::new(9, messages().swap_remove(which)).each_piece(|piece| bits += 8 * piece.len() as u64);
+            for bit in 0..bits {
+                let mut frame = Frame::new(9, messages().swap_remove(which));
+                frame.damage(bit);
+                assert!(frame.open().is_none(), "bit {bit} of kind {kind}");
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The way of a message: posted, under way in a frame, arrived, in its receiver's inbox.
+
+use std::time::Duration;
+
+use udeck_via::transport::{Fate, Queue, Refused};
+
+use crate::connection::Side;
+use crate::frame::{Content, Frame, Message};
+use crate::trace::Happening;
+use crate::world::{Due, World};
+
+/// How long after its arrival was due the loss of a frame is noticed.
+const NOTICE: Duration = Duration::from_millis(1);
+
+/// What may become of a frame, for those who ask why a connection broke.
+pub const WAS_LOST: &str = "was lost";
+const WAS_CORRUPT: &str = "arrived corrupt: its checksum is wrong";
+
+impl World {
+    /// Sends a message from `side`; there is room. What arrives at this moment has, when it returns.
+    pub fn transmit(&mut self, number: u64, side: Side, message: Message) {
+        self.launch(number, side, message);
+        self.run_due();
+    }
+
+    /// As [`World::transmit`], for who is in the middle of what happens at this moment.
+    pub fn launch(&mut self, number: u64, side: Side, message: Message) {
+        let connection = &self.connections[&number];
+        let (link, reliable) = (connection.link_to(1 - side), connection.is_reliable());
+        let fate = self.next_fate(link);
+        let frame = fate.number;
+        let control = message.content.is_control();
+        let bytes = message.content.len();
+        self.note(
+            link,
+            if control { Happening::Acknowledged(frame) } else { Happening::Posted { frame, bytes } },
+        );
+        let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
+        let sequence = end.next_sequence();
+        if !control {
+            end.wants_room = false;
+        }
+        if fate.lost {
+            self.note(link, Happening::Lost(frame));
+            if reliable {
+                let due = Due::Missed { connection: number, to: 1 - side, number: frame };
+                self.schedule(fate.travels + NOTICE, due);
+            }
+            return self.news();
+        }
+        end.unread += u32::from(!control);
+        end.last_arrival = end.last_arrival.max(self.now + fate.again.unwrap_or(fate.travels));
+        let mut sealed = Frame::new(sequence, message);
+        if let Some(bit) = fate.flipped {
+            sealed.damage(bit);
+        }
+        end.under_way.insert(sequence, sealed);
+        if fate.flipped.is_some() {
+            self.note(link, Happening::Corrupted(frame));
+        }
+        if fate.held_back {
+            self.note(link, Happening::HeldBack(frame));
+        }
+        let due = || Due::Frame { connection: number, to: 1 - side, sequence, number: frame };
+        self.schedule(fate.travels, due());
+        if let Some(again) = fate.again {
+            self.note(link, Happening::Duplicated(frame));
+            self.schedule(again, due());
+        }
+    }
+
+    /// Brings a message of an RDMA read to `to` at this moment, or loses it, and the connection.
+    pub fn cross(&mut self, number: u64, to: Side, content: Content) -> Result<Content, Refused> {
+        let link = self.connections[&number].link_to(to);
+        let fate = self.next_fate(link);
+        let (frame, bytes) = (fate.number, content.len());
+        self.note(link, Happening::Posted { frame, bytes });
+        let mut sealed = Frame::new(frame, Message { immediate: None, content });
+        if let Some(bit) = fate.flipped.filter(|_| !fate.lost) {
+            self.note(link, Happening::Corrupted(frame));
+            sealed.damage(bit);
+        }
+        let (happened, what) = match sealed.open() {
+            _ if fate.lost => (Happening::Lost(frame), WAS_LOST),
+            None => (Happening::Detected(frame), WAS_CORRUPT),
+            Some(message) => {
+                self.note(link, Happening::Arrived(frame));
+                return Ok(message.content);
+            }
+        };
+        self.note(link, happened);
+        let why = self.what_became(frame, link, what);
+        self.lose(number, &why);
+        Err(Refused::Lost(why))
+    }
+
+    fn next_fate(&mut self, link: (usize, usize)) -> crate::link::Fate {
+        let default = &self.default_link;
+        let wire = self.wires.entry(link).or_insert_with(|| crate::link::Wire::new(default.clone()));
+        wire.next_fate(&mut self.random)
+    }
+
+    pub fn frame_arrives(&mut self, number: u64, to: Side, sequence: u64, frame: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let link = connection.link_to(to);
+        let Some(came) = connection.ends[1 - to].under_way.remove(&sequence) else {
+            return self.note(link, Happening::Discarded(frame));
+        };
+        let (closed, reliable) = (connection.ends[to].closed, connection.is_reliable());
+        let Some(message) = came.open() else { return self.came_corrupt(number, to, frame) };
+        self.note(link, Happening::Arrived(frame));
+        if closed {
+            self.arrives_late(number, to, message);
+        } else if reliable {
+            self.deliver_in_order(number, to, sequence, message);
+        } else {
+            self.deliver(number, to, message);
+        }
+    }
+
+    /// The checksum of a frame is wrong.
+    fn came_corrupt(&mut self, number: u64, to: Side, frame: u64) {
+        let connection = &self.connections[&number];
+        let (link, reliable) = (connection.link_to(to), connection.is_reliable());
+        self.note(link, Happening::Detected(frame));
+        if reliable {
+            let why = self.what_became(frame, link, WAS_CORRUPT);
+            self.lose(number, &why);
+        } else {
+            self.taken(number, to);
+        }
+    }
+
+    /// `frame 3 from a to b was lost (seed 7)`.
+    pub fn what_became(&self, frame: u64, link: (usize, usize), what: &str) -> String {
+        let (from, to) = (&self.nodes[link.0].name, &self.nodes[link.1].name);
+        format!("frame {frame} from {from} to {to} {what} (seed {})", self.seed)
+    }
+
+    fn deliver_in_order(&mut self, number: u64, to: Side, sequence: u64, message: Message) {
+        let next = |world: &mut World| -> Option<Message> {
+            let end = &mut world.connections.get_mut(&number)?.ends[to];
+            let next = end.early.remove(&end.expected)?;
+            end.expected += 1;
+            Some(next)
+        };
+        self.connections.get_mut(&number).expect("just seen").ends[to].early.insert(sequence, message);
+        while let Some(message) = next(self) {
+            self.deliver(number, to, message);
+        }
+    }
+
+    fn deliver(&mut self, number: u64, to: Side, message: Message) {
+        match message {
+            Message { content: Content::End(broken), .. } => self.end_arrives(number, to, broken),
+            Message { content: Content::Receipt { token, fate }, .. } => self.settle(number, to, token, fate),
+            Message { immediate: None, content: Content::Written { token, .. } } => {
+                // The data are in place, and nobody is to be told but who waits for that.
+                self.taken(number, to);
+                if let Some(token) = token {
+                    self.acknowledge(number, 1 - to, token, Fate::Arrived);
+                }
+            }
+            message => {
+                let connection = self.connections.get_mut(&number).expect("just seen");
+                connection.ends[to].inbox.push_back(message);
+                self.announce(number, to, Queue::Receive);
+            }
+        }
+    }
+
+    /// Something comes to an end that has closed. It reads nothing any more, but still learns what became of its sends.
+    pub fn arrives_late(&mut self, number: u64, to: Side, message: Message) {
+        match message.content {
+            Content::Receipt { token, fate } => self.settle(number, to, token, fate),
+            Content::End(broken) => self.end_arrives(number, to, broken),
+            Content::Inline(_) | Content::Written { .. } | Content::Lent { .. } | Content::Copied { .. } => {}
+        }
+    }
+
+    /// A message that `side` was sent needs no room any more.
+    pub fn taken(&mut self, number: u64, side: Side) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.ends[1 - side].unread -= 1;
+        self.tell_of_room(number, 1 - side);
+    }
+
+    pub fn tell_of_room(&mut self, number: u64, side: Side) {
+        if self.connections.get(&number).is_some_and(|connection| connection.ends[side].wants_room) {
+            self.announce(number, side, Queue::Send);
+        }
+    }
+}
