@@ -39,7 +39,13 @@ pub struct Connection {
     lost: AtomicBool,
     why_lost: OnceLock<String>,
     /// Our own queues' places on our bells, to be told of the connection's end.
-    own: Mutex<Vec<Attached>>,
+    own: Mutex<Own>,
+}
+
+#[derive(Default)]
+struct Own {
+    send: Option<Attached>,
+    receive: Option<Attached>,
 }
 
 /// Buffers that the peer holds, by token.
@@ -95,18 +101,30 @@ impl Connection {
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
-            own: Mutex::new(Vec::new()),
+            own: Mutex::default(),
         })
     }
 
     /// The places on our own bells; they are silent from [`Connection::detach`] on.
-    pub fn attach(&self, own: Vec<Attached>) {
-        *self.own.lock() = own;
+    pub fn attach(&self, send: Attached, receive: Attached) {
+        *self.own.lock() = Own { send: Some(send), receive: Some(receive) };
     }
 
-    /// Our queues no longer want to hear of this connection.
+    /// Our receive queue no longer wants to hear of this connection.
+    pub fn detach_receive(&self) {
+        self.own.lock().receive = None;
+    }
+
+    /// Neither queue does.
     pub fn detach(&self) {
-        self.own.lock().clear();
+        *self.own.lock() = Own::default();
+    }
+
+    fn announce_to_own(&self) {
+        let own = self.own.lock();
+        for attached in own.send.iter().chain(&own.receive) {
+            attached.announce();
+        }
     }
 
     /// Whether our ring has a message, for waiters.
@@ -231,9 +249,7 @@ impl Connection {
         } else {
             self.lent.lock().report_lost();
         }
-        for attached in self.own.lock().iter() {
-            attached.announce();
-        }
+        self.announce_to_own();
     }
 
     /// The peer's process has left in order without closing this connection: closes it in its name.
@@ -243,9 +259,7 @@ impl Connection {
             theirs.store(CLOSED, Ordering::Release);
         }
         self.lent.lock().forget();
-        for attached in self.own.lock().iter() {
-            attached.announce();
-        }
+        self.announce_to_own();
     }
 
     /// Whether the peer has said that nothing more comes, and how.

@@ -33,7 +33,7 @@ pub struct Connection {
 pub struct End {
     pub node: usize,
     /// Its send and its receive queue's places at waiters.
-    pub watches: Option<[Watch; 2]>,
+    pub watches: [Option<Watch>; 2],
     /// The tag of the windows that the peer may write.
     pub writable: Option<Ptag>,
     sequence: u64,
@@ -104,7 +104,7 @@ impl End {
     pub fn new(node: usize, writable: Option<Ptag>) -> Self {
         End {
             node,
-            watches: None,
+            watches: [None, None],
             writable,
             sequence: 0,
             under_way: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use udeck_via::mem::{Lender, Lent};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Queue, Refused};
 use udeck_via::{Caps, MemHandle, Reliability, RemoteBuffer};
 
 use crate::connection::{Content, Message, Side, WINDOW, copy_of, parts};
@@ -275,15 +275,19 @@ impl Port for SimPort {
     fn leave(&mut self) {
         self.with(|world| {
             world.close(self.connection, self.side, None);
-            world.detach(self.connection, self.side);
+            world.detach(self.connection, self.side, Queue::Receive);
         });
+        self.want_room();
     }
 }
 
 impl Drop for SimPort {
     fn drop(&mut self) {
         self.leave();
-        self.with(|world| world.port_gone(self.connection, self.side));
+        self.with(|world| {
+            world.detach(self.connection, self.side, Queue::Send);
+            world.port_gone(self.connection, self.side);
+        });
     }
 }
 
