@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::attributes::NetAddress;
-use crate::cq::CqHandle;
+use crate::cq::{CqHandle, Places};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::transport::{Connected, Hello, Incoming, Queues};
@@ -74,7 +74,8 @@ impl Vi {
     ///
     /// # Errors
     /// [`Error::InvalidState`] unless idle; [`Error::InvalidParameter`] (private data or names too long; somebody
-    /// here waits for the same peer at the same discriminator already); the operating system's.
+    /// here waits for the same peer at the same discriminator already); [`Error::Full`] when a completion queue has no
+    /// entry free; the operating system's.
     pub fn peer_request(
         &mut self,
         remote: &NetAddress,
@@ -86,7 +87,8 @@ impl Vi {
         self.require_idle("peer_request")?;
         let (hello, context) = (self.hello(private_data)?, self.attributes().context);
         let side = Side { hello, send: send.clone(), receive: receive.clone(), context };
-        self.pending(Peering::start(self.nic(), remote, side, deadline)?);
+        let places = Places::take(send, receive)?;
+        self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
         Ok(())
     }
 
@@ -117,7 +119,7 @@ impl Vi {
         match self.peering("peer_done")?.outcome(until) {
             None => Ok(None),
             Some(Ok((port, theirs))) => {
-                self.connected(port);
+                self.met(port);
                 Ok(Some(theirs.private_data))
             }
             Some(Err(error)) => {
@@ -309,7 +311,7 @@ impl Meeting {
 
 impl Side {
     fn queues(&self) -> Queues<'_> {
-        Queues { send: &self.send.0, receive: &self.receive.0, context: self.context }
+        Queues { send: self.send.notifier(), receive: self.receive.notifier(), context: self.context }
     }
 }
 
