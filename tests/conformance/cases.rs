@@ -13,11 +13,14 @@ mod attributes;
 mod completion;
 mod connection;
 mod errors;
+mod events;
 mod lent;
 mod limits;
 mod many;
 mod memory;
+mod notify;
 mod peer;
+mod queues;
 mod raw;
 mod read;
 mod reliability;
@@ -31,6 +34,9 @@ const TOPICS: &[&[Case]] = &[
     memory::CASES,
     read::CASES,
     completion::CASES,
+    queues::CASES,
+    events::CASES,
+    notify::CASES,
     errors::CASES,
     reliability::CASES,
     limits::CASES,

@@ -36,6 +36,9 @@
 //! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
+//! | A completion queue never overruns: what has no entry is refused; its size changes, and loses nothing | `queues` |
+//! | `VipSendNotify`, `VipRecvNotify`, `VipCQNotify`: a handler is called for what completes | `notify` |
+//! | *(uDAPL's)* software events, and one wait on several queues | `events`, `queues` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |
 //! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
