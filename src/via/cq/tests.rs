@@ -115,12 +115,13 @@ fn event(context: u64) -> CqEntry {
 #[test]
 fn an_event_wakes_a_sleeper() {
     let (mut cq, fake) = Fake::cq(1);
-    let handle = cq.handle();
+    let (handle, deadline) = (cq.handle(), soon());
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| cq.wait(soon(), || false));
+        let waiting = scope.spawn(|| cq.wait(deadline, || false));
         fake.until_asleep();
         handle.post_event(5).unwrap();
         assert_eq!(waiting.join().unwrap(), Some(event(5)));
+        assert!(!deadline.passed(), "it slept on");
     });
 }
 

@@ -30,11 +30,13 @@ fn each_queue_wakes_the_sleeper() {
     let Several { mut queues, fakes } = Several::new();
     let mut cno = Cno::default();
     for at in 0..QUEUES {
+        let deadline = soon();
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| cno.wait(&mut all(&mut queues), soon(), || false));
+            let waiting = scope.spawn(|| cno.wait(&mut all(&mut queues), deadline, || false));
             Several::until_all_sleep(&fakes);
             fakes[at].announce(at as u64);
             assert_eq!(waiting.join().unwrap().unwrap(), Some((at, received(at as u64))));
+            assert!(!deadline.passed(), "the others slept on");
         });
     }
 }
