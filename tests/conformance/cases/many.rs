@@ -45,7 +45,8 @@ impl Crowd {
         until("a message", || {
             let entry = self.cq.wait(soon(), || false).expect("there are messages");
             let at = entry.context as usize;
-            let is_message = entry.source == Source::Receive && self.receivers[at].arrival().unwrap().is_some();
+            let is_message =
+                entry.source == Source::Receive && self.receivers[at].arrival().unwrap().is_some();
             is_message.then_some(at)
         })
     }
