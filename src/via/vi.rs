@@ -188,7 +188,6 @@ impl Vi {
         if let (Some(port), Some(places)) = (self.port.take(), self.places.take()) {
             self.leave(port, places);
         }
-        self.places = None;
         self.state = State::Idle;
     }
 
