@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use udeck::names::{Job, NameService};
 use udeck::via::{
-    Completion, Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, Queue, Region, Segment, Status,
+    Completion, Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, Region, Segment, Source, Status,
     Vi, ViAttributes,
 };
 
@@ -176,7 +176,7 @@ impl End {
             // A queue that is named may turn out to have nothing: look, and wait on.
             let entry = self.cq.wait(soon(), || false).ok_or("no news within a minute")?;
             assert_eq!(entry.context, CONTEXT, "the only VI on this completion queue");
-            if entry.queue == Queue::Receive
+            if entry.source == Source::Receive
                 && let Some(completion) = self.vi.receive_done()
             {
                 return Ok(completion);

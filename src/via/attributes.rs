@@ -124,6 +124,10 @@ pub struct NicAttributes {
     pub max_head: usize,
     /// Work queues that one completion queue can watch.
     pub max_queues_per_cq: usize,
+    /// Completion queues.
+    pub max_cq: usize,
+    /// Entries of one completion queue: work queues attached and software events pending, together.
+    pub max_cq_entries: usize,
     /// Windows that may be exposed at a time.
     pub max_windows: usize,
 }
@@ -143,6 +147,8 @@ impl NicAttributes {
             max_inline: 0,
             max_head: 0,
             max_queues_per_cq: 0,
+            max_cq: 0,
+            max_cq_entries: 0,
             max_windows: 0,
         }
     }

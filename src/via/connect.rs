@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::cq::CqHandle;
+use crate::cq::{CqHandle, Places};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::transport::{Hello, Incoming, Queues};
@@ -28,7 +28,8 @@ impl Request {
     /// Connects the requester to `vi`, which is idle. Arrivals are announced on `receive`, room to send on `send`.
     ///
     /// # Errors
-    /// [`Error::InvalidReliability`] (the requester learns it too), [`Error::InvalidState`], or the transport's.
+    /// [`Error::InvalidReliability`] (the requester learns it too), [`Error::InvalidState`], [`Error::Full`] when a
+    /// completion queue has no entry free (the requester is refused), or the transport's.
     pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
         vi.require_idle("accept")?;
         if self.incoming.hello().reliability != vi.attributes().reliability {
@@ -36,11 +37,19 @@ impl Request {
             return Err(Error::InvalidReliability);
         }
         let hello = vi.hello(private_data)?;
+        let places = match Places::take(send, receive) {
+            Ok(places) => places,
+            Err(full) => {
+                self.incoming.reject("a completion queue over there is full");
+                return Err(full);
+            }
+        };
         let context = vi.attributes().context;
         let reporter = vi.nic().alarm().reporter(context);
-        let queues = Queues { send: &send.0, receive: &receive.0, context, reporter: &reporter };
+        let queues =
+            Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
         let port = self.incoming.accept(&hello, queues)?;
-        vi.connected(port, reporter);
+        vi.connected(port, reporter, places);
         Ok(())
     }
 

@@ -1,51 +1,110 @@
-//! Completion queues.
+//! Completion queues: one place to ask which of many work queues has news.
+//!
+//! An entry names a *work queue that has news*, or is a software event ([`CqHandle::post_event`]). News of one work
+//! queue coalesce, so a completion queue needs one entry per work queue on it, however much arrives. VIA's fills with
+//! completions, and overrun loses them; here nothing can overrun: what would not fit (a work queue to attach, an event
+//! to post) is refused beforehand, and whoever has a place keeps it until it detaches.
+//!
+//! A [`Cq`] belongs to one thread at a time; a [`CqHandle`] is for all others. [`Cno`] waits on several at once;
+//! [`Cq::notify`] hands one to a thread of its own.
+
+mod cno;
+mod handle;
+mod notify;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use udeck_sys::{Deadline, Pause, Spinner};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::transport::{Notifier, Queue, Waiter};
+use crate::transport::{Queue, Ready, Waiter};
+pub use cno::Cno;
+pub use handle::CqHandle;
+use handle::Shared;
+pub(crate) use handle::{Place, Places};
+pub use notify::Notify;
 
-/// Which work queue has news. The program then asks that VI (`receive_done`, `send_done`, `arrival`), as VIA's
+/// What has news. For a work queue the program then asks that VI (`receive_done`, `send_done`, `arrival`), as VIA's
 /// `VipCQDone` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqEntry {
-    /// [`crate::ViAttributes::context`] of the VI.
+    /// [`crate::ViAttributes::context`] of the VI; of a software event, the number it was posted with.
     pub context: u64,
-    /// Which of its queues.
-    pub queue: Queue,
+    /// Where the news come from.
+    pub source: Source,
+}
+
+/// Where news come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The VI's send queue.
+    Send,
+    /// The VI's receive queue.
+    Receive,
+    /// [`CqHandle::post_event`].
+    Software,
+}
+
+impl From<Ready> for CqEntry {
+    #[inline]
+    fn from(Ready { context, queue }: Ready) -> Self {
+        let source = match queue {
+            Queue::Send => Source::Send,
+            Queue::Receive => Source::Receive,
+        };
+        CqEntry { context, source }
+    }
 }
 
 /// Watches the work queues of many VIs. Belongs to one thread at a time; VIs may be attached from any.
 #[derive(Debug)]
 pub struct Cq {
     waiter: Box<dyn Waiter>,
-    notifier: Arc<dyn Notifier>,
+    shared: Arc<Shared>,
+    /// Whose turn it is while there are both: news of work queues, and software events.
+    events_turn: bool,
     oversubscribed: bool,
 }
 
-/// What VIs are attached to. Lets other threads wake the one that waits.
-#[derive(Clone, Debug)]
-pub struct CqHandle(pub(crate) Arc<dyn Notifier>);
-
-impl CqHandle {
-    /// Wakes the waiting thread, news or not.
-    pub fn wake(&self) {
-        self.0.wake();
-    }
-}
-
 impl Cq {
-    /// A completion queue of `nic`.
+    /// A completion queue of `nic`, with as many entries as it can have ([`crate::NicAttributes::max_cq_entries`]).
     ///
     /// # Errors
-    /// [`crate::Error::Full`] when the NIC has no more.
+    /// [`Error::Full`] when the NIC has no more.
     pub fn new(nic: &Nic) -> Result<Self> {
+        Self::with_entries(nic, nic.attributes().max_cq_entries)
+    }
+
+    /// A completion queue of `entries` entries: work queues attached and software events pending, together.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] when that is none, or more than [`crate::NicAttributes::max_cq_entries`];
+    /// [`Error::Full`] when the NIC has no more completion queues.
+    pub fn with_entries(nic: &Nic, entries: usize) -> Result<Self> {
+        let most = nic.attributes().max_cq_entries;
+        check_entries(entries, most)?;
         let waiter = nic.device().waiter()?;
-        let notifier = waiter.notifier();
-        Ok(Cq { waiter, notifier, oversubscribed: false })
+        let shared = Arc::new(Shared::new(waiter.notifier(), entries, most));
+        Ok(Cq { waiter, shared, events_turn: false, oversubscribed: false })
+    }
+
+    /// How many entries it has.
+    pub fn entries(&self) -> usize {
+        self.shared.entries()
+    }
+
+    /// Changes how many entries it has; what is on it stays (VIA: `VipResizeCQ`).
+    ///
+    /// # Errors
+    /// The size stays: [`Error::Full`] when more than `entries` have a place, [`Error::InvalidParameter`] as for
+    /// [`Cq::with_entries`].
+    pub fn resize(&self, entries: usize) -> Result {
+        check_entries(entries, self.shared.most())?;
+        self.shared.resize(entries)
     }
 
     /// Says that more ranks run on this host than it has processors: waits yield at once instead of spinning.
@@ -53,17 +112,29 @@ impl Cq {
         self.oversubscribed = oversubscribed;
     }
 
-    /// For attaching VIs.
+    /// For attaching VIs, and for other threads.
     pub fn handle(&self) -> CqHandle {
-        CqHandle(self.notifier.clone())
+        CqHandle(self.shared.clone())
     }
 
-    /// A work queue with news, if there is one. A receive queue is named until it has been emptied, fairly among
-    /// queues. May name a queue that turns out to have nothing.
+    /// A work queue with news, or a software event, if there is one; fairly among work queues, and between them and
+    /// events. A receive queue is named until it has been emptied. May name a queue that turns out to have nothing.
     #[inline]
     pub fn poll(&mut self) -> Option<CqEntry> {
-        let ready = self.waiter.poll()?;
-        Some(CqEntry { context: ready.context, queue: ready.queue })
+        if self.shared.has_events() {
+            return self.poll_in_turn();
+        }
+        self.waiter.poll().map(CqEntry::from)
+    }
+
+    #[cold]
+    fn poll_in_turn(&mut self) -> Option<CqEntry> {
+        self.events_turn = !self.events_turn;
+        if self.events_turn {
+            self.shared.take_event().or_else(|| self.waiter.poll().map(CqEntry::from))
+        } else {
+            self.waiter.poll().map(CqEntry::from).or_else(|| self.shared.take_event())
+        }
     }
 
     /// Like [`Cq::poll`], but waits: spins for as long as a sleep would have cost, then sleeps. `None` at the
@@ -84,8 +155,26 @@ impl Cq {
                 return None;
             }
             if pause == Pause::Sleep {
-                self.waiter.park(deadline.remaining());
+                self.park(deadline.remaining());
             }
         }
     }
+
+    /// Sleeps until there may be news, at most `limit`.
+    ///
+    /// An event is noted before its wake-up. Either the wake-up is still to be taken, and the transport's `park`
+    /// returns at once; or the last poll took it after it had looked for events, and then they are seen here.
+    fn park(&mut self, limit: Duration) {
+        if !self.shared.has_events() {
+            self.waiter.park(limit);
+        }
+    }
+}
+
+fn check_entries(entries: usize, most: usize) -> Result {
+    if (1..=most).contains(&entries) {
+        return Ok(());
+    }
+    let what = format!("a completion queue of {entries} entries: this NIC's have 1 to {most}");
+    Err(Error::InvalidParameter(what))
 }

@@ -9,6 +9,7 @@
 //! | [`Vi`] \[EP\] | a send queue and a receive queue, FIFO, with VIA's states |
 //! | [`SharedReceives`] \[SRQ\] | receive descriptors that many VIs take from |
 //! | [`Cq`] \[EVD\] | tells which of many work queues has news; poll, or wait with a deadline |
+//! | [`Cno`] \[CNO\], [`Notify`] | one wait on several completion queues; a thread that serves one |
 //! | [`Listener`], [`Request`] \[PSP, CR\] | client/server connection with a discriminator |
 //! | [`Vi::peer_request`] | peer-to-peer connection |
 //! | [`Nic::on_error`] | told of errors that no call returns |
@@ -42,7 +43,7 @@ pub mod wrap;
 
 pub use attributes::{Caps, NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
 pub use connect::{Listener, Request};
-pub use cq::{Cq, CqEntry, CqHandle};
+pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
 pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Rights, Settled, Window};

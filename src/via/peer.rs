@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::attributes::NetAddress;
-use crate::cq::CqHandle;
+use crate::cq::{CqHandle, Places};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::report::Alarm;
@@ -83,7 +83,8 @@ impl Vi {
     ///
     /// # Errors
     /// [`Error::InvalidState`] unless idle; [`Error::InvalidParameter`] (private data or names too long; somebody
-    /// here waits for the same peer at the same discriminator already); the operating system's.
+    /// here waits for the same peer at the same discriminator already); [`Error::Full`] when a completion queue has no
+    /// entry free; the operating system's.
     pub fn peer_request(
         &mut self,
         remote: &NetAddress,
@@ -96,7 +97,8 @@ impl Vi {
         let (hello, context) = (self.hello(private_data)?, self.attributes().context);
         let alarm = self.nic().alarm().clone();
         let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context };
-        self.pending(Peering::start(self.nic(), remote, side, deadline)?);
+        let places = Places::take(send, receive)?;
+        self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
         Ok(())
     }
 
@@ -127,7 +129,7 @@ impl Vi {
         match self.peering("peer_done")?.outcome(until) {
             None => Ok(None),
             Some(Ok(Made { port, theirs, reporter })) => {
-                self.connected(port, reporter);
+                self.met(port, reporter);
                 Ok(Some(theirs.private_data))
             }
             Some(Err(error)) => {
@@ -326,7 +328,8 @@ impl Side {
     }
 
     fn queues<'a>(&'a self, reporter: &'a Arc<Reporter>) -> Queues<'a> {
-        Queues { send: &self.send.0, receive: &self.receive.0, context: self.context, reporter }
+        let (send, receive) = (self.send.notifier(), self.receive.notifier());
+        Queues { send, receive, context: self.context, reporter }
     }
 }
 

@@ -172,7 +172,8 @@ pub trait Waiter: Send + Debug {
 pub trait Notifier: Send + Sync + Debug {
     /// For downcasting.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
-    /// Wakes the waiter's thread, news or not.
+    /// Wakes the waiter's thread, news or not. A wake-up that finds it awake is not lost: unless a [`Waiter::poll`]
+    /// takes it, the next [`Waiter::park`] returns at once. What was written before it is seen by whoever took it.
     fn wake(&self);
 }
 
@@ -383,8 +384,9 @@ pub trait Port: Send + Debug {
     /// ended by that error.
     fn close(&mut self, broken: Option<&str>);
 
-    /// Closes, and lets go of everything but the buffers that the peer still reads: no completion queue names this
-    /// port any more, and only [`Port::ended`] and [`Port::keep`] are called from now on.
+    /// Closes, and lets go of everything but the buffers that the peer still reads: the receive queue's notifier no
+    /// longer names this port; the send queue's does, as if by [`Port::want_room`], when one of them comes back, until
+    /// the port is dropped. Only [`Port::ended`] and [`Port::keep`] are called from now on.
     fn leave(&mut self);
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
-use crate::cq::CqHandle;
+use crate::cq::{CqHandle, Place, Places};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Block, RemoteBuffer};
@@ -38,6 +38,12 @@ pub enum State {
     Error,
 }
 
+/// An ended connection. Its send queue reports until the last of its sends has: so it keeps its place.
+struct Leaving {
+    port: Box<dyn Port>,
+    _place: Place,
+}
+
 /// A virtual interface: a send queue and a receive queue, each FIFO, connected to exactly one other.
 ///
 /// Belongs to one thread at a time. Dropping it disconnects; what was sent before still arrives.
@@ -49,10 +55,12 @@ pub struct Vi {
     port: Option<Box<dyn Port>>,
     /// Told how the connection of `port` ended.
     reporter: Option<Arc<Reporter>>,
+    /// Where its queues report, while it is connected or asks a peer.
+    places: Option<Places>,
     /// A peer request that is under way.
     peering: Option<Peering>,
-    /// Ports of ended connections, over which a peer still reads what was sent.
-    leaving: Vec<Box<dyn Port>>,
+    /// Ended connections, over which a peer still reads what was sent.
+    leaving: Vec<Leaving>,
     sends: Sends,
     next_send: u64,
     /// Posted receives, oldest first.
@@ -77,6 +85,7 @@ impl Vi {
             state: State::Idle,
             port: None,
             reporter: None,
+            places: None,
             peering: None,
             leaving: Vec::new(),
             sends: Sends::default(),
@@ -140,8 +149,8 @@ impl Vi {
     ///
     /// # Errors
     /// [`Error::NoMatch`], [`Error::Rejected`], [`Error::InvalidReliability`], [`Error::Timeout`],
-    /// [`Error::InvalidParameter`] (private data or discriminator too long), [`Error::InvalidState`] unless idle, or
-    /// the operating system's.
+    /// [`Error::InvalidParameter`] (private data or discriminator too long), [`Error::InvalidState`] unless idle,
+    /// [`Error::Full`] when a completion queue has no entry free, or the operating system's.
     pub fn connect(
         &mut self,
         to: &NetAddress,
@@ -157,13 +166,15 @@ impl Vi {
             return Err(Error::InvalidParameter(what));
         }
         let hello = self.hello(private_data)?;
+        let places = Places::take(send, receive)?;
         let context = self.attributes.context;
         let reporter = self.nic.alarm().reporter(context);
-        let queues = Queues { send: &send.0, receive: &receive.0, context, reporter: &reporter };
+        let queues =
+            Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
         self.state = State::ConnectPending;
         match self.nic.device().connect(to, &hello, queues, deadline) {
             Ok((port, theirs)) => {
-                self.connected(port, reporter);
+                self.connected(port, reporter, places);
                 Ok(theirs.private_data)
             }
             Err(error) => {
@@ -182,7 +193,13 @@ impl Vi {
         if self.state == State::Connected { Ok(()) } else { Err(not_connected(what, self.state)) }
     }
 
-    pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>) {
+    pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>, places: Places) {
+        self.places = Some(places);
+        self.met(port, reporter);
+    }
+
+    /// A peer request has led to a connection.
+    pub(crate) fn met(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>) {
         reporter.stands();
         self.reporter = Some(reporter);
         self.port = Some(port);
@@ -190,8 +207,9 @@ impl Vi {
         self.state = State::Connected;
     }
 
-    pub(crate) fn pending(&mut self, peering: Peering) {
+    pub(crate) fn pending(&mut self, peering: Peering, places: Places) {
         self.peering = Some(peering);
+        self.places = Some(places);
         self.state = State::ConnectPending;
     }
 
@@ -200,20 +218,29 @@ impl Vi {
     }
 
     /// Ends the connection, or withdraws a peer request: what was sent still arrives, what is posted here is flushed. Leads to idle, also from
-    /// the Error state. Sends whose memory the peer is still reading are reported when it is done.
+    /// the Error state. Sends whose memory the peer is still reading are reported when it is done: until then the send
+    /// queue keeps its place on its completion queue, and is named there.
     pub fn disconnect(&mut self) {
         self.peering = None;
         if let Some(reporter) = self.reporter.take() {
             reporter.ended();
         }
         self.flush_queues(Status::Flushed);
-        if let Some(mut port) = self.port.take() {
-            port.leave();
-            if !self.sends.all_over() {
-                self.leaving.push(port);
-            }
+        if let (Some(port), Some(places)) = (self.port.take(), self.places.take()) {
+            self.leave(port, places);
         }
         self.state = State::Idle;
+    }
+
+    fn leave(&mut self, mut port: Box<dyn Port>, places: Places) {
+        port.leave();
+        // What came back before the port began to tell of it.
+        self.sends.settle(&mut *port, self.attributes.reliability);
+        if self.sends.all_over() {
+            drop(port); // before the places: they are free when nothing is attached any more
+        } else {
+            self.leaving.push(Leaving { port, _place: places.send });
+        }
     }
 
     // ---- the message layer's way: inline sends, lent receives ----
@@ -372,7 +399,7 @@ impl Drop for Vi {
         for PostedSend { number, owner, .. } in self.sends.take_unfinished() {
             let Ok(descriptor) = owner else { continue };
             let mut owner: Owner = Box::new(descriptor);
-            for port in &mut self.leaving {
+            for Leaving { port, .. } in &mut self.leaving {
                 match port.keep(number, owner) {
                     Ok(()) => break,
                     Err(back) => owner = back,

@@ -14,14 +14,17 @@ mod callback;
 mod completion;
 mod connection;
 mod errors;
+mod events;
 mod integrity;
 mod lent;
 mod limits;
 mod many;
 mod memory;
 mod names;
+mod notify;
 mod orphans;
 mod peer;
+mod queues;
 mod raw;
 mod read;
 mod reliability;
@@ -41,6 +44,9 @@ const TOPICS: &[&[Case]] = &[
     memory::CASES,
     read::CASES,
     completion::CASES,
+    queues::CASES,
+    events::CASES,
+    notify::CASES,
     errors::CASES,
     callback::CASES,
     reliability::CASES,

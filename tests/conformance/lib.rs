@@ -41,6 +41,9 @@
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
 //! | *(uDAPL's)* a shared receive queue serves its VIs in order of posting, and is no VI's to flush | `shared` |
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
+//! | A completion queue never overruns: what has no entry is refused; its size changes, and loses nothing | `queues` |
+//! | `VipSendNotify`, `VipRecvNotify`, `VipCQNotify`: a handler is called for what completes | `notify` |
+//! | *(uDAPL's)* software events, and one wait on several queues | `events`, `queues` |
 //! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw`, `integrity` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |

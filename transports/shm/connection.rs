@@ -43,7 +43,13 @@ pub struct Connection {
     /// The program's callback for errors is told over this.
     reporter: Arc<Reporter>,
     /// Our own queues' places on our bells, to be told of the connection's end.
-    own: Mutex<Vec<Attached>>,
+    own: Mutex<Own>,
+}
+
+#[derive(Default)]
+struct Own {
+    send: Option<Attached>,
+    receive: Option<Attached>,
 }
 
 /// Buffers that the peer holds, by token.
@@ -105,18 +111,30 @@ impl Connection {
             why_lost: OnceLock::new(),
             parted: AtomicBool::new(false),
             reporter: reporter.clone(),
-            own: Mutex::new(Vec::new()),
+            own: Mutex::default(),
         })
     }
 
     /// The places on our own bells; they are silent from [`Connection::detach`] on.
-    pub fn attach(&self, own: Vec<Attached>) {
-        *self.own.lock() = own;
+    pub fn attach(&self, send: Attached, receive: Attached) {
+        *self.own.lock() = Own { send: Some(send), receive: Some(receive) };
     }
 
-    /// Our queues no longer want to hear of this connection.
+    /// Our receive queue no longer wants to hear of this connection.
+    pub fn detach_receive(&self) {
+        self.own.lock().receive = None;
+    }
+
+    /// Neither queue does.
     pub fn detach(&self) {
-        self.own.lock().clear();
+        *self.own.lock() = Own::default();
+    }
+
+    fn announce_to_own(&self) {
+        let own = self.own.lock();
+        for attached in own.send.iter().chain(&own.receive) {
+            attached.announce();
+        }
     }
 
     /// Whether our ring has a message, for waiters.
@@ -259,9 +277,7 @@ impl Connection {
         } else {
             self.lent.lock().report_lost();
         }
-        for attached in self.own.lock().iter() {
-            attached.announce();
-        }
+        self.announce_to_own();
     }
 
     /// The peer's process has left in order without closing this connection: closes it in its name.
@@ -272,9 +288,7 @@ impl Connection {
         }
         self.parted.store(true, Ordering::Release);
         self.lent.lock().forget();
-        for attached in self.own.lock().iter() {
-            attached.announce();
-        }
+        self.announce_to_own();
     }
 
     /// The peer says that it ended one of the link's connections by an error. If it is this one, the program is told,

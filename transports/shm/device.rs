@@ -22,7 +22,7 @@ use udeck_via::{
 
 use crate::Options;
 use crate::arenas::Segment;
-use crate::board::{Board, WINDOWS};
+use crate::board::{BELLS, Board, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::Connection;
 use crate::fading::{Fading, Visitor};
@@ -31,7 +31,7 @@ use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::link::{Answer, Event, Link};
 use crate::link_wire::{Bells, Datagram, MAX_DATAGRAM, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
 use crate::port::ShmPort;
-use crate::waiter::{Attached, ShmNotifier, ShmWaiter};
+use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
 
 /// The shared-memory NIC of a process.
 pub struct ShmDevice {
@@ -92,7 +92,9 @@ impl ShmDevice {
         attributes.max_transfer = options.arena_limit;
         attributes.max_inline = Inline::CAPACITY;
         attributes.max_head = MAX_HEAD;
-        attributes.max_queues_per_cq = udeck_sys::bell::BITS as usize;
+        attributes.max_queues_per_cq = QUEUES as usize;
+        attributes.max_cq = BELLS as usize;
+        attributes.max_cq_entries = QUEUES as usize;
         attributes.max_windows = WINDOWS as usize;
         let board = Arc::new(Board::new()?);
         let outbox = Segment::outbox(options.arena_limit)?;
@@ -361,7 +363,7 @@ fn establish(
 ) -> Box<dyn Port> {
     send.occupy(Ready { context, queue: Queue::Send }, connection.clone());
     receive.occupy(Ready { context, queue: Queue::Receive }, connection.clone());
-    connection.attach(vec![send, receive]);
+    connection.attach(send, receive);
     connection.link.carry(connection);
     Box::new(ShmPort::new(connection.clone(), device.clone(), reliability))
 }

@@ -490,13 +490,16 @@ impl Port for ShmPort {
 
     fn leave(&mut self) {
         self.close(None);
-        self.connection.detach();
+        self.connection.detach_receive();
+        self.want_room();
     }
 }
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
-        self.leave();
+        self.close(None);
+        self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
+        self.connection.detach();
         self.device.retire(&self.connection);
     }
 }

@@ -27,6 +27,11 @@ const BURST: u32 = 16;
 /// Polls without a message after which a hot ring may be displaced.
 const IDLE_POLLS: u64 = 1024;
 
+/// Work queues of one completion queue. The last bit of a bell is no queue's.
+pub const QUEUES: u32 = BITS - 1;
+/// Rung to wake the waiter, news or not: so a wake-up that finds it awake waits for it as news would.
+const WAKE: u32 = BITS - 1;
+
 /// The side that connections attach to.
 pub struct ShmNotifier {
     board: Arc<Board>,
@@ -69,12 +74,12 @@ impl ShmNotifier {
         let mut places = self.places.lock();
         let bit = match places.free.pop() {
             Some(bit) => bit,
-            None if places.taken.len() < BITS as usize => {
+            None if places.taken.len() < QUEUES as usize => {
                 places.taken.push(None);
                 places.taken.len() as u32 - 1
             }
             None => {
-                let bound = format!("{BITS} work queues");
+                let bound = format!("{QUEUES} work queues");
                 return Err(Error::Full { what: "the completion queue", bound });
             }
         };
@@ -116,7 +121,7 @@ impl Notifier for ShmNotifier {
         self
     }
     fn wake(&self) {
-        self.bell().wake();
+        self.bell().ring(WAKE);
     }
 }
 
@@ -366,5 +371,28 @@ impl Waiter for ShmWaiter {
 impl std::fmt::Debug for ShmWaiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ShmWaiter({:?}, {} hot, {} with news)", self.notifier, self.hot.len(), self.news.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_up_that_finds_nobody_asleep_is_kept() {
+        let mut waiter = ShmWaiter::new(&Arc::new(Board::new().unwrap())).unwrap();
+        waiter.notifier().wake();
+        assert!(!waiter.notifier.bell().park(), "the next park returns at once");
+        assert_eq!(waiter.poll(), None, "it is no queue's");
+        assert!(waiter.notifier.bell().park(), "and was taken");
+        waiter.notifier.bell().unpark();
+    }
+
+    #[test]
+    fn the_bit_of_wake_ups_is_no_queues() {
+        let waiter = ShmWaiter::new(&Arc::new(Board::new().unwrap())).unwrap();
+        let places: Vec<_> = std::iter::from_fn(|| waiter.notifier.reserve().ok()).collect();
+        assert_eq!(places.len(), QUEUES as usize);
+        assert!(places.iter().all(|place| place.bit != WAKE));
     }
 }

@@ -29,7 +29,7 @@ pub struct Connection {
 pub struct End {
     pub node: usize,
     /// Its send and its receive queue's places at waiters.
-    pub watches: Option<[Watch; 2]>,
+    pub watches: [Option<Watch>; 2],
     /// Its program's callback for errors is told over this.
     reporter: Option<Arc<Reporter>>,
     /// The tag of the windows that it may write, and of those that it may read.
@@ -64,7 +64,7 @@ impl End {
     pub fn new(node: usize, peer: &Hello) -> Self {
         End {
             node,
-            watches: None,
+            watches: [None, None],
             reporter: None,
             writable: peer.writable_ptag,
             readable: peer.readable_ptag,

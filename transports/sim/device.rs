@@ -16,7 +16,7 @@ use crate::connection::{Side, WINDOW};
 use crate::memory::{self, Memory};
 use crate::port::SimPort;
 use crate::request::{Pending, Verdict};
-use crate::waiter::{QUEUES, SimNotifier, SimWaiter};
+use crate::waiter::{QUEUES, SimNotifier, SimWaiter, WAITERS};
 use crate::world::{Due, Exposed, Node, Shared};
 
 const WINDOWS: usize = 512;
@@ -51,6 +51,7 @@ impl SimDevice {
                     outbox: memory.clone(),
                     landing: landing.clone(),
                     windows: Default::default(),
+                    waiters: 0,
                     listeners: Default::default(),
                     copied: copied.clone(),
                     gone: false,
@@ -109,6 +110,8 @@ fn attributes(name: &str, options: &Options) -> NicAttributes {
     attributes.max_inline = Inline::CAPACITY;
     attributes.max_head = Inline::CAPACITY;
     attributes.max_queues_per_cq = QUEUES;
+    attributes.max_cq = WAITERS;
+    attributes.max_cq_entries = QUEUES;
     attributes.max_windows = WINDOWS;
     attributes
 }
@@ -179,7 +182,7 @@ impl Device for SimDevice {
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {
-        Ok(Box::new(SimWaiter::new(&self.shared, self.node)))
+        Ok(Box::new(SimWaiter::new(&self.shared, self.node)?))
     }
 
     fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Queue, Refused};
 use udeck_via::{Caps, Reliability, RemoteBuffer};
 
 use crate::borrowed::{Bytes, Loaned};
@@ -264,14 +264,18 @@ impl Port for SimPort {
 
     fn leave(&mut self) {
         self.close(None);
-        self.with(|world| world.detach(self.connection, self.side));
+        self.with(|world| world.detach(self.connection, self.side, Queue::Receive));
+        self.want_room();
     }
 }
 
 impl Drop for SimPort {
     fn drop(&mut self) {
         self.leave();
-        self.with(|world| world.port_gone(self.connection, self.side));
+        self.with(|world| {
+            world.detach(self.connection, self.side, Queue::Send);
+            world.port_gone(self.connection, self.side);
+        });
     }
 }
 

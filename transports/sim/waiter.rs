@@ -13,6 +13,8 @@ use crate::world::{Shared, World};
 
 /// Work queues that one completion queue can watch.
 pub const QUEUES: usize = 4096;
+/// Completion queues of one NIC.
+pub const WAITERS: usize = 2048;
 /// Longest sleep: nobody trusts a wake-up to come.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
@@ -54,13 +56,19 @@ pub struct SimNotifier {
 pub struct SimWaiter(Arc<SimNotifier>);
 
 impl SimWaiter {
-    pub fn new(shared: &Arc<Shared>, node: usize) -> Self {
+    pub fn new(shared: &Arc<Shared>, node: usize) -> Result<Self> {
         let number = shared.with(|world| {
+            let waiters = &mut world.nodes[node].waiters;
+            if *waiters == WAITERS {
+                let bound = format!("{WAITERS} per NIC");
+                return Err(Error::Full { what: "the table of completion queues", bound });
+            }
+            *waiters += 1;
             let number = world.fresh_number();
             world.waiters.insert(number, Watching::default());
-            number
-        });
-        SimWaiter(Arc::new(SimNotifier { shared: shared.clone(), node, number }))
+            Ok(number)
+        })?;
+        Ok(SimWaiter(Arc::new(SimNotifier { shared: shared.clone(), node, number })))
     }
 }
 
@@ -102,13 +110,24 @@ impl Notifier for SimNotifier {
 
 impl Drop for SimNotifier {
     fn drop(&mut self) {
-        self.shared.with(|world| world.waiters.remove(&self.number));
+        self.shared.with(|world| {
+            world.waiters.remove(&self.number);
+            world.nodes[self.node].waiters -= 1;
+        });
     }
 }
 
 impl std::fmt::Debug for SimNotifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "waiter {}", self.number)
+    }
+}
+
+/// Where a queue's [`Watch`] stands.
+fn place(queue: Queue) -> usize {
+    match queue {
+        Queue::Send => 0,
+        Queue::Receive => 1,
     }
 }
 
@@ -137,25 +156,25 @@ impl World {
     /// came before.
     pub fn attach(&mut self, connection: u64, side: Side, waiters: [u64; 2], queues: &Queues<'_>) {
         if let Some(connection) = self.connections.get_mut(&connection) {
-            connection.ends[side].watches = Some(waiters.map(|waiter| Watch::new(waiter, queues.context)));
+            connection.ends[side].watches = waiters.map(|waiter| Some(Watch::new(waiter, queues.context)));
             connection.report_to(side, queues.reporter);
         }
         self.announce(connection, side, Queue::Send);
         self.announce(connection, side, Queue::Receive);
     }
 
-    /// They no longer do.
-    pub fn detach(&mut self, connection: u64, side: Side) {
+    /// One of them no longer does.
+    pub fn detach(&mut self, connection: u64, side: Side, queue: Queue) {
         let Some(connection) = self.connections.get_mut(&connection) else { return };
-        let watches = connection.ends[side].watches.take();
-        watches.into_iter().flatten().for_each(|watch| self.release(watch.waiter));
+        if let Some(watch) = connection.ends[side].watches[place(queue)].take() {
+            self.release(watch.waiter);
+        }
     }
 
     /// A queue has news.
     pub fn announce(&mut self, number: u64, side: Side, queue: Queue) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        let Some(watches) = &mut connection.ends[side].watches else { return };
-        let watch = &mut watches[usize::from(queue == Queue::Receive)];
+        let Some(watch) = &mut connection.ends[side].watches[place(queue)] else { return };
         watch.news = true;
         if let Some(watching) = self.waiters.get_mut(&watch.waiter)
             && !std::mem::replace(&mut watch.listed, true)
@@ -171,8 +190,7 @@ impl World {
         while let Some((number, side, queue)) = watching.list.pop_front() {
             let Some(connection) = self.connections.get_mut(&number) else { continue };
             let end = &mut connection.ends[side];
-            let Some(watches) = &mut end.watches else { continue };
-            let watch = &mut watches[usize::from(queue == Queue::Receive)];
+            let Some(watch) = &mut end.watches[place(queue)] else { continue };
             let lies_there = queue == Queue::Receive && !end.inbox.is_empty();
             if !lies_there && !watch.news {
                 watch.listed = false;

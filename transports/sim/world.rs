@@ -64,6 +64,8 @@ pub struct Node {
     pub outbox: Arc<Memory>,
     pub landing: Arc<Memory>,
     pub windows: HashMap<u32, Exposed>,
+    /// Completion queues that it has.
+    pub waiters: usize,
     pub listeners: HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>,
     pub copied: Arc<AtomicU64>,
     /// Closed or dead.

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use udeck::via::{Completion, Cq, Deadline, Descriptor, Error, Queue, Status, Vi};
+use udeck::via::{Completion, Cq, Deadline, Descriptor, Error, Source, Status, Vi};
 
 use super::contender::Look;
 use crate::failure::{Failure, Result};
@@ -92,12 +92,12 @@ impl Lane {
                 vis[asked].receive_done()
             })?,
             Look::CompletionQueue => poll(deadline, "a message", || {
-                let entry = cq.poll().filter(|entry| entry.queue == Queue::Receive)?;
+                let entry = cq.poll().filter(|entry| entry.source == Source::Receive)?;
                 vis[entry.context as usize].receive_done()
             })?,
             Look::Wait | Look::Asleep => loop {
                 let entry = cq.wait(deadline, || false).ok_or(Failure::Overdue("a message"))?;
-                if entry.queue == Queue::Receive
+                if entry.source == Source::Receive
                     && let Some(completion) = vis[entry.context as usize].receive_done()
                 {
                     break completion;

@@ -256,8 +256,8 @@ impl Vi {
 
     pub(super) fn collect_sends(&mut self) {
         let level = self.attributes.reliability;
-        for port in &mut self.leaving {
-            self.sends.settle(&mut **port, level);
+        for leaving in &mut self.leaving {
+            self.sends.settle(&mut *leaving.port, level);
         }
         if !self.leaving.is_empty() && self.sends.all_over() {
             self.leaving.clear();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use udeck_via::{Cq, Descriptor, Error, Queue, Receive, State, Status};
+use udeck_via::{Cq, Descriptor, Error, Receive, Source, State, Status};
 
 use crate::kit::{Door, End, Pair, assert_bytes, nics, pattern, shortly, soon, until};
 use crate::{Case, Fabric, Options};
@@ -107,7 +107,7 @@ fn arrivals_are_named_with_their_context(fabric: &dyn Fabric) {
     pair.b.post_receive(3);
     pair.a.post_send(b"abc");
     let entry = pair.b.cq.wait(soon(), || false).expect("news");
-    assert_eq!((entry.context, entry.queue), (CONTEXT, Queue::Receive));
+    assert_eq!((entry.context, entry.source), (CONTEXT, Source::Receive));
     assert_eq!(pair.b.vi.receive_done().unwrap().status, Status::Done);
 }
 
@@ -148,7 +148,7 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
         });
         until("room", || {
             let entry = pair.a.cq.wait(soon(), || false).expect("news of room");
-            assert_eq!(entry.queue, Queue::Send);
+            assert_eq!(entry.source, Source::Send);
             pair.a.vi.want_room();
             pair.a.vi.send_inline(None, b"", b"y").ok()
         });
@@ -170,7 +170,7 @@ fn two_queues_of_one_vi_report_apart(fabric: &dyn Fabric) {
     left.drain_news();
     while receive_cq.poll().is_some() {}
     right.vi.send_inline(None, b"", b"x").unwrap();
-    assert_eq!(receive_cq.wait(soon(), || false).expect("the arrival").queue, Queue::Receive);
+    assert_eq!(receive_cq.wait(soon(), || false).expect("the arrival").source, Source::Receive);
     assert_eq!(left.cq.poll(), None, "the send queue has no news");
     assert!(left.vi.arrival().unwrap().is_some());
 
@@ -180,7 +180,7 @@ fn two_queues_of_one_vi_report_apart(fabric: &dyn Fabric) {
     drop(right.arrival());
     let completion = until("the send's end", || {
         let entry = left.cq.wait(soon(), || false).expect("news of the send");
-        assert_eq!(entry.queue, Queue::Send);
+        assert_eq!(entry.source, Source::Send);
         left.vi.send_done()
     });
     assert_eq!(completion.status, Status::Done);

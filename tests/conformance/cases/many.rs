@@ -1,6 +1,6 @@
 //! Many VIs on one completion queue, and many connections one after another.
 
-use udeck_via::{Cq, CqHandle, Nic, Queue, Receive, Vi, ViAttributes};
+use udeck_via::{Cq, CqHandle, Nic, Receive, Source, Vi, ViAttributes};
 
 use crate::kit::{Door, Pair, nics, soon, until};
 use crate::{Case, Fabric};
@@ -45,7 +45,8 @@ impl Crowd {
         until("a message", || {
             let entry = self.cq.wait(soon(), || false).expect("there are messages");
             let at = entry.context as usize;
-            let is_message = entry.queue == Queue::Receive && self.receivers[at].arrival().unwrap().is_some();
+            let is_message =
+                entry.source == Source::Receive && self.receivers[at].arrival().unwrap().is_some();
             is_message.then_some(at)
         })
     }

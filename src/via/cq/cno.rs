@@ -1,0 +1,175 @@
+//! One wait on several completion queues.
+//!
+//! A transport's waiter can sleep on its own queue only, and queues of different transports have nothing in common to
+//! sleep on. So each queue sleeps in its own way in a thread of its own, and whoever finds news wakes all others.
+//!
+//! # No wake-up is lost
+//! * News of a queue are noticed by its own waiter, by its transport's protocol: as always there is exactly one thread
+//!   that polls and parks it.
+//! * The wait ends once: [`Night::outcome`] changes from `Pending` under its lock, and who changes it wakes all queues
+//!   afterwards. A thread looks at the outcome, under the lock, before each time that it parks. If that look came
+//!   after the change, it does not park; if it came before, the wake-up comes after the look, and a wake-up that finds
+//!   nobody asleep makes the next park return at once ([`crate::transport::Notifier::wake`]).
+//! * An entry is taken off its queue under the same lock, by a thread that has seen `Pending`: so at most one is taken,
+//!   and that one is the outcome. What other queues have stays on them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::Mutex;
+use udeck_sys::{Deadline, Pause, Spinner};
+
+use super::handle::Shared;
+use super::{Cq, CqEntry};
+use crate::error::{Error, Result};
+
+/// Waits on several completion queues at once, of any NICs and transports (uDAPL: CNO). It remembers only where its
+/// next scan begins, so that no queue starves another.
+#[derive(Clone, Debug, Default)]
+pub struct Cno {
+    first: usize,
+}
+
+impl Cno {
+    /// What the first queue with news has, and its index in `queues`. Begins behind the one that was named last.
+    pub fn poll(&mut self, queues: &mut [&mut Cq]) -> Option<(usize, CqEntry)> {
+        let count = queues.len();
+        for step in 0..count {
+            let at = (self.first + step) % count;
+            if let Some(entry) = queues[at].poll() {
+                self.first = at + 1;
+                return Some((at, entry));
+            }
+        }
+        None
+    }
+
+    /// Like [`Cno::poll`], but waits as [`Cq::wait`] does: spins, then sleeps, with a thread for each queue but the
+    /// first while it does. `None` at the deadline, or when `until` says stop (asked between looks, at least every
+    /// 100 ms, and after [`super::CqHandle::wake`] of any of the queues).
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] without queues; [`Error::Os`] when no threads are left. No news are lost.
+    pub fn wait(
+        &mut self,
+        queues: &mut [&mut Cq],
+        deadline: Deadline,
+        mut until: impl FnMut() -> bool,
+    ) -> Result<Option<(usize, CqEntry)>> {
+        if queues.is_empty() {
+            return Err(Error::InvalidParameter("a wait on no completion queue at all".into()));
+        }
+        let mut spinner = Spinner::new(queues.iter().any(|cq| cq.oversubscribed));
+        let mut looks = 0u32;
+        loop {
+            if let Some(found) = self.poll(queues) {
+                return Ok(Some(found));
+            }
+            if until() {
+                return Ok(None);
+            }
+            looks = looks.wrapping_add(1);
+            let pause = spinner.pause();
+            if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
+                return Ok(None);
+            }
+            if pause == Pause::Sleep {
+                let found = sleep(queues, deadline, until)?;
+                self.first = found.map_or(self.first, |(at, _)| at + 1);
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// One sleep on several queues.
+struct Night {
+    queues: Vec<Arc<Shared>>,
+    outcome: Mutex<Outcome>,
+}
+
+enum Outcome {
+    Pending,
+    Found(usize, CqEntry),
+    Over,
+}
+
+fn sleep(
+    queues: &mut [&mut Cq],
+    deadline: Deadline,
+    mut until: impl FnMut() -> bool,
+) -> Result<Option<(usize, CqEntry)>> {
+    let night = Night {
+        queues: queues.iter().map(|cq| cq.shared.clone()).collect(),
+        outcome: Mutex::new(Outcome::Pending),
+    };
+    // Noted before `until` is asked: what it does not know yet shows as a later wake-up.
+    let wakes: Vec<u64> = night.queues.iter().map(|shared| shared.wakes()).collect();
+    let mut queues = queues.iter_mut().enumerate();
+    thread::scope(|scope| {
+        let _dawn = Dawn(&night);
+        let Some((own, cq)) = queues.next() else { return Ok::<(), Error>(()) };
+        for (at, cq) in queues {
+            let (night, wakes) = (&night, wakes[at]);
+            thread::Builder::new()
+                .name("via-cno".into())
+                .spawn_scoped(scope, move || night.doze(at, cq, own, wakes, deadline))
+                .map_err(|error| Error::os("starting a thread that sleeps on a completion queue", error))?;
+        }
+        while night.look(own, cq).is_continue() && !until() && !deadline.passed() {
+            cq.park(deadline.remaining());
+        }
+        Ok(())
+    })?;
+    match night.outcome.into_inner() {
+        Outcome::Found(at, entry) => Ok(Some((at, entry))),
+        Outcome::Pending | Outcome::Over => Ok(None),
+    }
+}
+
+impl Night {
+    /// Sleeps on queue `at` until the night is over. Whoever wakes it for another reason than news means the thread
+    /// that can ask `until`, which sleeps on queue `asker`.
+    fn doze(&self, at: usize, cq: &mut Cq, asker: usize, mut wakes: u64, deadline: Deadline) {
+        while self.look(at, cq).is_continue() && !deadline.passed() {
+            cq.park(deadline.remaining());
+            let now = self.queues[at].wakes();
+            if now != wakes {
+                wakes = now;
+                self.queues[asker].rouse();
+            }
+        }
+    }
+
+    /// Takes an entry of queue `at`, if nobody has found one yet and it has one: then the night is over.
+    fn look(&self, at: usize, cq: &mut Cq) -> ControlFlow<()> {
+        let mut outcome = self.outcome.lock();
+        if !matches!(*outcome, Outcome::Pending) {
+            return ControlFlow::Break(());
+        }
+        let Some(entry) = cq.poll() else { return ControlFlow::Continue(()) };
+        *outcome = Outcome::Found(at, entry);
+        drop(outcome);
+        self.rouse_all();
+        ControlFlow::Break(())
+    }
+
+    fn rouse_all(&self) {
+        self.queues.iter().for_each(|shared| shared.rouse());
+    }
+}
+
+/// Ends the night when the thread that asks `until` is through with it, be it by a panic.
+struct Dawn<'a>(&'a Night);
+
+impl Drop for Dawn<'_> {
+    fn drop(&mut self) {
+        let mut outcome = self.0.outcome.lock();
+        if matches!(*outcome, Outcome::Pending) {
+            *outcome = Outcome::Over;
+            drop(outcome);
+            self.0.rouse_all();
+        }
+    }
+}

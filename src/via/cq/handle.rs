@@ -1,0 +1,187 @@
+//! What others than its owner do with a completion queue: attach work queues, post events, wake.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{CqEntry, Source};
+use crate::error::{Error, Result};
+use crate::transport::Notifier;
+
+/// What VIs are attached to, and events posted to. For any thread; may outlive its [`super::Cq`], to no effect.
+#[derive(Clone, Debug)]
+pub struct CqHandle(pub(super) Arc<Shared>);
+
+impl CqHandle {
+    /// Wakes the waiting thread, news or not: it asks its `until`.
+    pub fn wake(&self) {
+        self.0.wakes.fetch_add(1, Ordering::Release);
+        self.0.notifier.wake();
+    }
+
+    /// Posts a software event (uDAPL: `dat_evd_post_se`): an entry of [`Source::Software`] with `number` as its
+    /// context. Events come out in the order in which they were posted; the waiting thread is woken. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Full`], and nothing is posted, when all entries are taken by work queues and events that nobody has
+    /// polled yet.
+    pub fn post_event(&self, number: u64) -> Result {
+        self.0.push_event(number)?;
+        self.0.notifier.wake();
+        Ok(())
+    }
+
+    /// The transport's side of it.
+    pub(crate) fn notifier(&self) -> &Arc<dyn Notifier> {
+        &self.0.notifier
+    }
+
+    fn place(&self) -> Result<Place> {
+        self.0.attach()?;
+        Ok(Place(self.0.clone()))
+    }
+}
+
+/// The places of a VI's two work queues on their completion queues, taken before the transport attaches them and
+/// given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub send: Place,
+    _receive: Place,
+}
+
+/// One work queue's.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Shared>);
+
+impl Places {
+    /// # Errors
+    /// [`Error::Full`]: nothing is taken.
+    pub fn take(send: &CqHandle, receive: &CqHandle) -> Result<Self> {
+        Ok(Places { send: send.place()?, _receive: receive.place()? })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.books.lock().attached -= 1;
+    }
+}
+
+/// A completion queue as all threads see it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    notifier: Arc<dyn Notifier>,
+    /// Whether `books` has events: so that a poll takes no lock for nothing. Set and cleared under the lock.
+    has_events: AtomicBool,
+    /// Calls of [`CqHandle::wake`].
+    wakes: AtomicU64,
+    /// The NIC's bound on entries.
+    most: usize,
+    books: Mutex<Books>,
+}
+
+/// Who has an entry: `attached + events.len() <= entries`.
+#[derive(Debug)]
+struct Books {
+    entries: usize,
+    attached: usize,
+    events: VecDeque<u64>,
+}
+
+impl Shared {
+    pub fn new(notifier: Arc<dyn Notifier>, entries: usize, most: usize) -> Self {
+        let books = Books { entries, attached: 0, events: VecDeque::new() };
+        Shared {
+            notifier,
+            has_events: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
+            most,
+            books: Mutex::new(books),
+        }
+    }
+
+    pub fn entries(&self) -> usize {
+        self.books.lock().entries
+    }
+
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    pub fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Acquire)
+    }
+
+    /// Wakes the waiting thread for its own sake: no call of the program's.
+    pub fn rouse(&self) {
+        self.notifier.wake();
+    }
+
+    pub fn resize(&self, entries: usize) -> Result {
+        let mut books = self.books.lock();
+        if books.taken() > entries {
+            return Err(books.full("a completion queue of that size", entries));
+        }
+        books.entries = entries;
+        Ok(())
+    }
+
+    fn attach(&self) -> Result {
+        let mut books = self.books.lock();
+        books.check_room()?;
+        books.attached += 1;
+        Ok(())
+    }
+
+    fn push_event(&self, number: u64) -> Result {
+        let mut books = self.books.lock();
+        books.check_room()?;
+        books.events.push_back(number);
+        self.has_events.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether there may be events. Relaxed: who is told `true` takes the lock; who is told `false` too early is woken
+    /// by the poster (see `Cq::park`).
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        self.has_events.load(Ordering::Relaxed)
+    }
+
+    /// The oldest event; its entry is free again.
+    pub fn take_event(&self) -> Option<CqEntry> {
+        let mut books = self.books.lock();
+        let context = books.events.pop_front();
+        self.has_events.store(!books.events.is_empty(), Ordering::Relaxed);
+        context.map(|context| CqEntry { context, source: Source::Software })
+    }
+}
+
+impl Books {
+    fn taken(&self) -> usize {
+        self.attached + self.events.len()
+    }
+
+    fn check_room(&self) -> Result {
+        if self.taken() < self.entries {
+            Ok(())
+        } else {
+            Err(self.full("the completion queue", self.entries))
+        }
+    }
+
+    #[cold]
+    fn full(&self, what: &'static str, entries: usize) -> Error {
+        let (attached, events) = (self.attached, self.events.len());
+        let bound = format!(
+            "{entries} entries, and {attached} work queues and {events} software events have one; Cq::resize makes room"
+        );
+        Error::Full { what, bound }
+    }
+}
