@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
+use crate::vi::Place;
 
 /// A piece of registered memory to send from or receive into.
 #[derive(Debug)]
@@ -37,13 +38,17 @@ impl Segment {
         &self.region[self.range.clone()]
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.region[self.range.clone()]
     }
 
-    /// Offset in the outbox arena, and length.
-    pub(crate) fn located(&self) -> (u64, usize) {
-        (self.region.block().offset() + self.range.start as u64, self.range.len())
+    /// Offset in the outbox arena, and length. `None` for the program's own memory, which lies elsewhere.
+    pub(crate) fn located(&self) -> Option<(u64, usize)> {
+        Some((self.region.block()?.offset() + self.range.start as u64, self.range.len()))
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place { offset: self.located().map(|(offset, _)| offset), len: self.range.len() }
     }
 }
 
@@ -102,6 +107,10 @@ impl Descriptor {
     /// The segments.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    pub(crate) fn segments_mut(&mut self) -> &mut [Segment] {
+        &mut self.segments
     }
 
     /// Bytes of all segments.

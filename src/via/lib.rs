@@ -38,7 +38,10 @@ pub use connect::{Listener, Request};
 pub use cq::{Cq, CqEntry, CqHandle};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
-pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Rights, Settled, Window};
+pub use mem::{
+    Arena, ArenaUse, Block, CacheUse, Lent, MemAttributes, MemHandle, Ptag, Region, RemoteBuffer, Rights,
+    Settled, StableBuffer, UserMemory, Window,
+};
 pub use nic::Nic;
 pub use transport::{Arrival, Queue};
 pub use udeck_sys::Deadline;

@@ -10,10 +10,12 @@ use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::CqHandle;
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
-use crate::mem::{Block, RemoteBuffer};
+use crate::mem::{Block, Carrier, RemoteBuffer, TagUse};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
+use queues::Staged;
+pub(crate) use queues::{Pieces, Place};
 use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
 
@@ -36,6 +38,8 @@ pub enum State {
 pub struct Vi {
     nic: Nic,
     attributes: ViAttributes,
+    /// Of `attributes.ptag`.
+    tag: TagUse,
     state: State,
     port: Option<Box<dyn Port>>,
     /// A peer request that is under way.
@@ -43,6 +47,7 @@ pub struct Vi {
     /// Ports of ended connections, over which a peer still reads what was sent.
     leaving: Vec<Box<dyn Port>>,
     sends: Sends,
+    staged: Staged,
     next_send: u64,
     /// Posted receives, oldest first.
     receives: VecDeque<ReceiveInto>,
@@ -54,17 +59,20 @@ impl Vi {
     /// An idle VI.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when the NIC lacks the reliability level, RDMA write or RDMA read.
+    /// [`Error::Unsupported`] when the NIC lacks the reliability level, RDMA write or RDMA read;
+    /// [`Error::InvalidPtag`] when it has no such tag.
     pub fn new(nic: &Nic, attributes: ViAttributes) -> Result<Self> {
         check_attributes(nic, &attributes)?;
         Ok(Vi {
             nic: nic.clone(),
             attributes,
+            tag: nic.tags().take(attributes.ptag, Carrier::Vi)?,
             state: State::Idle,
             port: None,
             peering: None,
             leaving: Vec::new(),
             sends: Sends::default(),
+            staged: Staged::default(),
             next_send: 0,
             receives: VecDeque::new(),
             received: VecDeque::new(),
@@ -93,6 +101,7 @@ impl Vi {
         if self.sends.len() + self.receives.len() + self.received.len() > 0 {
             return Err(Error::InvalidParameter("a VI with descriptors on it keeps its settings".into()));
         }
+        self.tag = self.tag.other(attributes.ptag)?;
         self.attributes = attributes;
         Ok(())
     }
@@ -308,8 +317,11 @@ impl Drop for Vi {
     fn drop(&mut self) {
         self.disconnect();
         for PostedSend { number, owner, .. } in self.sends.take_unfinished() {
-            let Ok(descriptor) = owner else { continue };
-            let mut owner: Owner = Box::new(descriptor);
+            let (descriptor, staged) = (owner.ok(), self.staged.take(number));
+            if descriptor.is_none() && staged.is_none() {
+                continue;
+            }
+            let mut owner: Owner = Box::new((descriptor, staged));
             for port in &mut self.leaving {
                 match port.keep(number, owner) {
                     Ok(()) => break,

@@ -1,5 +1,7 @@
 //! The two work queues: posting to them, and what comes out of them.
 
+mod staging;
+
 use std::time::Instant;
 
 use super::sends::{PostedSend, status_of};
@@ -9,6 +11,8 @@ use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, S
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::transport::{Arrival, Body, Held, Refused};
+pub(super) use staging::Staged;
+pub(crate) use staging::{Pieces, Place};
 use udeck_sys::{Deadline, Pause, Spinner};
 
 impl Vi {
@@ -16,11 +20,13 @@ impl Vi {
     ///
     /// # Errors
     /// The descriptor comes back with [`Error::InvalidState`] unless connected, [`Error::InvalidPtag`],
-    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is, or
-    /// [`Error::RdmaProtection`].
+    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is,
+    /// [`Error::RdmaProtection`], or [`Error::NoMemory`] when the outbox has no room for what lies in the program's own
+    /// memory.
     #[allow(clippy::result_large_err, reason = "a refused descriptor comes back by value; refusals are rare")]
     pub fn post_send(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
-        let located: Vec<_> = descriptor.segments().iter().map(|s| s.located()).collect();
+        let located: Option<Vec<_>> = descriptor.segments().iter().map(|s| s.located()).collect();
+        let Some(located) = located else { return self.post_staged(descriptor) };
         let checked = self.require_connected("post_send");
         let checked = checked.and_then(|()| descriptor.check_tags(self.attributes.ptag));
         let checked = checked.and_then(|()| match descriptor.operation() {
@@ -39,19 +45,6 @@ impl Vi {
             }
             Err(error) => Err((error, descriptor)),
         }
-    }
-
-    pub(crate) fn post_located(
-        &mut self,
-        located: &[(u64, usize)],
-        immediate: Option<u32>,
-        id: RawId,
-    ) -> Result {
-        self.require_connected("post_send")?;
-        let status = self.send_located(located, immediate, std::iter::empty())?;
-        let length = located.iter().map(|s| s.1).sum();
-        self.push_send(status, length, Err(id));
-        Ok(())
     }
 
     fn push_send(
@@ -225,6 +218,7 @@ impl Vi {
     pub fn send_done(&mut self) -> Option<Completion> {
         self.collect_sends();
         let (status, send) = self.sends.pop_over()?;
+        drop(self.staged.take(send.number));
         let length = if status == Status::Done { send.length } else { 0 };
         Some(Completion { status, length, immediate: None, descriptor: send.owner.map_err(|id| id.0) })
     }
