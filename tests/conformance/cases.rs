@@ -20,8 +20,10 @@ mod memory;
 mod peer;
 mod raw;
 mod read;
+mod registration;
 mod reliability;
 mod transfer;
+mod user_memory;
 
 const TOPICS: &[&[Case]] = &[
     attributes::CASES,
@@ -30,6 +32,8 @@ const TOPICS: &[&[Case]] = &[
     transfer::CASES,
     memory::CASES,
     read::CASES,
+    user_memory::CASES,
+    registration::CASES,
     completion::CASES,
     errors::CASES,
     reliability::CASES,

@@ -31,7 +31,11 @@
 //! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion` |
 //! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
 //! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
-//! | Memory and VI carry the same protection tag | `memory` |
+//! | Memory and VI carry the same protection tag | `memory`, `user_memory` |
+//! | A protection tag is known until it is destroyed, which it is not while something carries it | `registration` |
+//! | Registered memory of the program's own is sent, received, written and read as any; it comes back whole | `user_memory`, `raw` |
+//! | `VipSetMemAttributes`: what peers could do before, they cannot do after | `registration` |
+//! | *(not VIA's)* registrations are kept within bounds, and never outlive their memory | `registration` |
 //! | RDMA writes reach what the peer has registered and enabled, and nothing else | `memory` |
 //! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
@@ -41,6 +45,7 @@
 //! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
 
 pub mod cases;
+pub mod counting;
 pub mod kit;
 mod runner;
 
