@@ -128,9 +128,10 @@ pub struct NicAttributes {
     pub max_windows: usize,
     /// Whether registering the program's memory pins it: `RLIMIT_MEMLOCK` is a bound then.
     pub pins_memory: bool,
-    /// Pieces of the program's memory that may be registered at a time, those that the cache keeps included.
+    /// Pieces of the program's memory that may be registered at a time, those that the cache keeps included (VIA:
+    /// `MaxRegisterRegions`).
     pub max_registrations: usize,
-    /// Their bytes.
+    /// Their bytes (VIA: `MaxRegisterBytes`).
     pub max_registered_bytes: usize,
 }
 

@@ -1,7 +1,8 @@
 //! Registered memory: arenas, and what is cut from them. The only `unsafe` of this crate is in here.
 //!
 //! Messages are born registered: the transport maps one *outbox* arena (peers read it) and one *landing* arena
-//! (peers write it by RDMA), and everything is cut from these. Ownership decides who may touch which bytes:
+//! (peers write it by RDMA), and all that the library allocates is cut from these. Buffers of the program's own are
+//! registered one by one. Ownership decides who may touch which bytes:
 //!
 //! * [`Block`], [`Region`]: outbox memory that we own: plain slices.
 //! * [`UserMemory`]: a buffer of the program's, which makes a [`Region`] too ([`crate::Nic::register`]).
