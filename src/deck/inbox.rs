@@ -452,5 +452,8 @@ impl Drop for Inbox {
         // No new connections first; then those that nobody will look at.
         self.listener = None;
         self.door.waiting.lock().clear();
+        self.lanes.clear();
+        // Nothing carries the tag any more, unless a connection is being accepted right now: then it stays with the NIC.
+        let _ = self.world.nic().destroy_ptag(self.ptag);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_boot::Client;
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Cq, Deadline, Error as ViaError, NetAddress, Nic, Receive, Vi, ViAttributes};
+use udeck_via::{Block, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Vi, ViAttributes};
 
 use crate::channel::Channel;
 use crate::config::Config;
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     size: usize,
     client: Client,
     nic: Nic,
+    /// Of all postboxes' VIs, which have no memory of their own. (One each would stay with the NIC when they are gone.)
+    postboxes: Ptag,
     config: Config,
     oversubscribed: bool,
     ends: Arc<Ends>,
@@ -74,6 +76,7 @@ impl Shared {
             rank: client.welcome().rank as usize,
             size: client.welcome().size as usize,
             client,
+            postboxes: nic.ptag(),
             nic,
             config,
             oversubscribed,
@@ -159,7 +162,7 @@ impl Shared {
         let number = self.next_postbox.fetch_add(1, Ordering::Relaxed);
         let mut cq = Cq::new(&self.nic).map_err(failed)?;
         cq.set_oversubscribed(self.oversubscribed);
-        let mut attributes = ViAttributes::new(self.nic.ptag());
+        let mut attributes = ViAttributes::new(self.postboxes);
         attributes.receive = Receive::Lent;
         let mut vi = Vi::new(&self.nic, attributes).map_err(failed)?;
         let to = NetAddress { host: advert.address, discriminator: name.as_bytes().to_vec() };

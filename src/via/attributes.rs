@@ -130,10 +130,21 @@ pub struct NicAttributes {
     pub max_cq_entries: usize,
     /// Windows that may be exposed at a time.
     pub max_windows: usize,
+    /// Whether registering the program's memory pins it: `RLIMIT_MEMLOCK` is a bound then.
+    pub pins_memory: bool,
+    /// Pieces of the program's memory that may be registered at a time, those that the cache keeps included (VIA:
+    /// `MaxRegisterRegions`).
+    pub max_registrations: usize,
+    /// Their bytes (VIA: `MaxRegisterBytes`).
+    pub max_registered_bytes: usize,
 }
 
+/// Where registering takes nothing but an entry in a table.
+const MAX_REGISTRATIONS: usize = 1 << 16;
+
 impl NicAttributes {
-    /// Attributes of a device that can do nothing yet; transports fill in what they have.
+    /// Attributes of a device that can do nothing yet; transports fill in what they have. Registering memory takes
+    /// nothing but an entry in a table, unless they say otherwise.
     pub fn new(name: impl Into<String>) -> Self {
         NicAttributes {
             name: name.into(),
@@ -150,6 +161,9 @@ impl NicAttributes {
             max_cq: 0,
             max_cq_entries: 0,
             max_windows: 0,
+            pins_memory: false,
+            max_registrations: MAX_REGISTRATIONS,
+            max_registered_bytes: isize::MAX as usize,
         }
     }
 }

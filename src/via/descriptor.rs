@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
+use crate::vi::Piece;
 
 /// A piece of registered memory to send from or receive into.
 #[derive(Debug)]
@@ -41,14 +42,18 @@ impl Segment {
     }
 
     #[inline]
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.region[self.range.clone()]
     }
 
-    /// Offset in the outbox arena, and length.
+    /// Offset in the outbox arena, and length. `None` for the program's own memory, which lies elsewhere.
     #[inline]
-    fn located(&self) -> (u64, usize) {
-        (self.region.block().offset() + self.range.start as u64, self.range.len())
+    pub(crate) fn located(&self) -> Option<(u64, usize)> {
+        Some((self.region.block()?.offset() + self.range.start as u64, self.range.len()))
+    }
+
+    pub(crate) fn piece(&self) -> Piece {
+        Piece { offset: self.located().map(|(offset, _)| offset), len: self.range.len() }
     }
 }
 
@@ -123,6 +128,10 @@ impl Descriptor {
         &self.0.segments
     }
 
+    pub(crate) fn segments_mut(&mut self) -> &mut [Segment] {
+        &mut self.0.segments
+    }
+
     /// Bytes of all segments.
     #[inline]
     pub fn len(&self) -> usize {
@@ -149,7 +158,8 @@ impl Descriptor {
         if self.segments().iter().all(|s| s.region.ptag() == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
     }
 
-    pub(crate) fn located(&self) -> Located {
+    /// Where it lies; `None` if some of it is the program's own memory.
+    pub(crate) fn located(&self) -> Option<Located> {
         self.segments().iter().map(Segment::located).collect()
     }
 

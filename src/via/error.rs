@@ -34,9 +34,19 @@ pub enum Error {
     /// A descriptor, size or name that can never work. \[INVALID_PARAMETER, DESCRIPTOR_ERROR\]
     #[error("{0}")]
     InvalidParameter(String),
-    /// Memory and VI have different protection tags. \[INVALID_PTAG\]
-    #[error("the memory's protection tag is not the VI's")]
+    /// Memory and VI have different protection tags, or the NIC has no such tag (any more). \[INVALID_PTAG\]
+    #[error(
+        "the protection tag is not the VI's, or none of this NIC's: memory and VI need the same living one"
+    )]
     InvalidPtag,
+    /// What shall end is still in use. \[ERROR_RESOURCE\]
+    #[error("{what} is in use by {by}: end that first")]
+    InUse {
+        /// What shall end.
+        what: String,
+        /// What uses it.
+        by: String,
+    },
     /// The two VIs have different reliability levels. \[INVALID_RELIABILITY_LEVEL\]
     #[error("the peer's VI has another reliability level")]
     InvalidReliability,

@@ -46,7 +46,10 @@ pub use connect::{Listener, Request};
 pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
-pub use mem::{Arena, ArenaUse, Block, Lent, MemHandle, Ptag, Region, RemoteBuffer, Rights, Settled, Window};
+pub use mem::{
+    Arena, ArenaUse, Block, CacheUse, Lent, MemAttributes, MemHandle, Ptag, Region, RemoteBuffer, Rights,
+    Settled, StableBuffer, UserMemory, Window,
+};
 pub use nic::Nic;
 pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;

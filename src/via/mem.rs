@@ -1,25 +1,40 @@
 //! Registered memory: arenas, and what is cut from them. The only `unsafe` of this crate is in here.
 //!
 //! Messages are born registered: the transport maps one *outbox* arena (peers read it) and one *landing* arena
-//! (peers write it by RDMA), and everything is cut from these. Ownership decides who may touch which bytes:
+//! (peers write it by RDMA), and all that the library allocates is cut from these. Buffers of the program's own are
+//! registered one by one. Ownership decides who may touch which bytes:
 //!
 //! * [`Block`], [`Region`]: outbox memory that we own: plain slices.
+//! * [`UserMemory`]: a buffer of the program's, which makes a [`Region`] too ([`crate::Nic::register`]).
 //! * [`Lent`]: a peer's outbox memory that it handed over: a read-only slice until dropped.
 //! * [`Window`]: landing memory that peers may be writing or reading: copies in and out only, no slice.
 //! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
 
 pub(crate) mod arena;
+mod cache;
 pub(crate) mod lent;
 mod raw;
 mod region;
+mod registrar;
+mod tags;
+mod user;
+mod window;
 
 pub use arena::{Arena, ArenaUse, Backing, Block, Fill};
+pub use cache::CacheUse;
 pub use lent::{Lender, Lent, PrivateCopy};
-pub use raw::RawSegment;
 pub(crate) use raw::scatter_raw;
-pub use region::{Region, Settled, Window};
+pub use raw::{RawRegion, RawSegment};
+pub use region::Region;
+pub(crate) use registrar::Registrar;
+pub(crate) use tags::{Carrier, TagUse, Tags};
+pub use user::{StableBuffer, UserMemory};
+pub use window::{Settled, Window};
 
-/// Protection tag: memory and VI must carry the same one. Numbers are unique within a NIC, from 1.
+use crate::attributes::Caps;
+use crate::error::{Error, Result};
+
+/// Protection tag: memory and VI must carry the same one. Numbers are unique within a process, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ptag(pub u32);
 
@@ -37,12 +52,41 @@ pub struct Rights {
 }
 
 impl Rights {
+    /// Nothing.
+    pub const NONE: Rights = Rights { write: false, read: false };
     /// To write only.
     pub const WRITE: Rights = Rights { write: true, read: false };
     /// To read only.
     pub const READ: Rights = Rights { write: false, read: true };
     /// Both.
     pub const BOTH: Rights = Rights { write: true, read: true };
+
+    /// Whether a window can have them on a NIC with these abilities.
+    pub(crate) fn check(self, have: Caps) -> Result {
+        let lacking = |right: bool, needed: Caps| right && !have.has(needed);
+        if self == Rights::NONE {
+            return Err(Error::InvalidParameter("a window that nobody may write or read".into()));
+        }
+        if lacking(self.write, Caps::RDMA_WRITE) {
+            return Err(Error::Unsupported { what: "a window", needed: Caps::RDMA_WRITE, have });
+        }
+        if lacking(self.read, Caps::RDMA_READ) {
+            return Err(Error::Unsupported { what: "a readable window", needed: Caps::RDMA_READ, have });
+        }
+        Ok(())
+    }
+}
+
+/// What memory is registered as (VIA: `VIP_MEM_ATTRIBUTES`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemAttributes {
+    /// The tag it carries.
+    pub ptag: Ptag,
+    /// What peers may do with it.
+    pub rights: Rights,
+    /// Bytes.
+    pub len: usize,
 }
 
 /// A place in a peer's window, for RDMA.

@@ -1,11 +1,10 @@
 //! An opened NIC.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
-use crate::mem::{Ptag, Region, Rights, Window};
+use crate::mem::{CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window};
 use crate::report::Alarm;
 use crate::transport::Device;
 
@@ -13,14 +12,16 @@ use crate::transport::Device;
 #[derive(Clone, Debug)]
 pub struct Nic {
     device: Arc<dyn Device>,
-    ptags: Arc<AtomicU32>,
+    tags: Arc<Tags>,
+    registrar: Arc<Registrar>,
     alarm: Arc<Alarm>,
 }
 
 impl Nic {
     /// The NIC that a transport has opened. (Programs use `udeck::open_nic("shm0")`, which knows the transports.)
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Nic { device, ptags: Arc::new(AtomicU32::new(1)), alarm: Arc::default() }
+        let registrar = Registrar::new(device.clone());
+        Nic { registrar, device, tags: Arc::default(), alarm: Arc::default() }
     }
 
     /// Abilities and limits.
@@ -33,23 +34,75 @@ impl Nic {
         self.attributes().caps
     }
 
-    /// A protection tag that no other memory or VI of this NIC has.
+    /// A protection tag that no other memory or VI has (VIA: `VipCreatePtag`). It lives until [`Nic::destroy_ptag`], or
+    /// as long as the NIC.
+    ///
+    /// # Panics
+    /// When this process has drawn 2^32 of them.
     pub fn ptag(&self) -> Ptag {
-        Ptag(self.ptags.fetch_add(1, Ordering::Relaxed))
+        self.tags.create()
+    }
+
+    /// Ends a protection tag (VIA: `VipDestroyPtag`): nothing new can carry it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] tells how many VIs, regions and windows carry it; [`Error::InvalidPtag`] when this NIC has no
+    /// such tag.
+    pub fn destroy_ptag(&self, ptag: Ptag) -> Result {
+        self.tags.destroy(ptag)
     }
 
     /// Registered memory of our own, zeroed.
     ///
     /// # Errors
-    /// [`Error::NoMemory`].
+    /// [`Error::NoMemory`]; [`Error::InvalidPtag`] when this NIC has no such tag.
     pub fn region(&self, len: usize, ptag: Ptag) -> Result<Region> {
-        Region::new(&*self.device, len, ptag)
+        Region::new(self, len, ptag)
+    }
+
+    /// Registers a buffer of the program's (VIA: `VipRegisterMem`): it makes a region like any other, and
+    /// [`Region::into_buffer`] gives it back. May wait for the kernel, where the NIC pins memory.
+    ///
+    /// Where the hardware cannot reach it (on all software NICs), what is sent from it is copied once when it is
+    /// posted; what is received is placed in it directly.
+    ///
+    /// # Errors
+    /// The buffer comes back with [`Error::InvalidPtag`] when this NIC has no such tag; [`Error::Full`] when what is
+    /// registered and in use leaves no room, by the NIC's bounds or the kernel's; or the device's.
+    pub fn register<B: StableBuffer>(&self, buffer: B, ptag: Ptag) -> Result<Region, (Error, B)> {
+        self.register_memory(UserMemory::new(buffer), ptag)
+            .map_err(|(error, memory)| (error, memory.into_inner()))
+    }
+
+    /// As [`Nic::register`], for memory that is registered more than once: the registration outlives the region, in
+    /// a bounded cache, until the memory is dropped, taken back, or longest unused when others need the room.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    #[allow(clippy::result_large_err, reason = "a refused buffer comes back by value; refusals are rare")]
+    pub fn register_memory<B: StableBuffer>(
+        &self,
+        memory: UserMemory<B>,
+        ptag: Ptag,
+    ) -> Result<Region, (Error, UserMemory<B>)> {
+        Region::of(self, memory, ptag)
+    }
+
+    /// Ends the registration that the cache keeps of this memory. Whether there was one.
+    pub fn invalidate<B: StableBuffer>(&self, memory: &UserMemory<B>) -> bool {
+        self.registrar.invalidate(memory.identity())
+    }
+
+    /// What is registered of the program's own memory.
+    pub fn registrations(&self) -> CacheUse {
+        self.registrar.usage()
     }
 
     /// Registered memory that peers connected to VIs of tag `ptag` may RDMA-write.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without RDMA, [`Error::NoMemory`], [`Error::Full`].
+    /// [`Error::Unsupported`] without RDMA, [`Error::NoMemory`], [`Error::Full`]; [`Error::InvalidPtag`] when this NIC
+    /// has no such tag.
     pub fn window(&self, len: usize, ptag: Ptag) -> Result<Window> {
         self.window_for(len, ptag, Rights::WRITE)
     }
@@ -57,15 +110,10 @@ impl Nic {
     /// As [`Nic::window`], with the rights that peers shall have.
     ///
     /// # Errors
-    /// As [`Nic::window`].
+    /// As [`Nic::window`]; [`Error::InvalidParameter`] without any rights.
     pub fn window_for(&self, len: usize, ptag: Ptag, rights: Rights) -> Result<Window> {
-        if rights.write {
-            self.require("a window", Caps::RDMA_WRITE)?;
-        }
-        if rights.read {
-            self.require("a readable window", Caps::RDMA_READ)?;
-        }
-        Window::new(self.device.clone(), len, ptag, rights)
+        rights.check(self.caps())?;
+        Window::new(self, len, ptag, rights)
     }
 
     pub(crate) fn require(&self, what: &'static str, needed: Caps) -> Result {
@@ -82,5 +130,13 @@ impl Nic {
     /// The transport's side of it.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
+    }
+
+    pub(crate) fn tags(&self) -> &Arc<Tags> {
+        &self.tags
+    }
+
+    pub(crate) fn registrar(&self) -> &Arc<Registrar> {
+        &self.registrar
     }
 }

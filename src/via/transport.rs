@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,16 @@ pub trait Device: Send + Sync + Debug {
             std::mem::forget(memory);
         }
     }
+    /// Makes memory of the program's own known to the hardware, and pins it, until the registration is dropped; the
+    /// memory stays allocated until then. `memory` may be empty, and registered several times. May wait for the
+    /// kernel. A software NIC has nothing to do: the VI layer brings to the outbox what is sent from there.
+    ///
+    /// # Errors
+    /// What the kernel or the hardware has against it.
+    fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
+        let _ = memory;
+        Ok(Box::new(NothingToDo))
+    }
     /// What a completion queue is made of.
     ///
     /// # Errors
@@ -90,7 +101,21 @@ pub trait Device: Send + Sync + Debug {
     /// Payload bytes that this device copied in software so far (inline messages not counted: the message layer
     /// knows those).
     fn bytes_copied(&self) -> u64;
+    /// Adds what the VI layer copied for this device to [`Device::bytes_copied`]. (Nothing, on a device that needs no
+    /// such copies.)
+    fn count_copied(&self, bytes: usize) {
+        let _ = bytes;
+    }
 }
+
+/// Memory of the program's own that a device knows, until this is dropped.
+pub trait Registration: Send + Sync + Debug {}
+
+/// The registration with a device that needs none.
+#[derive(Debug)]
+struct NothingToDo;
+
+impl Registration for NothingToDo {}
 
 /// What a listener does with a request.
 pub type OnRequest = Box<dyn FnMut(Box<dyn Incoming>) + Send>;

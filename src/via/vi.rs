@@ -12,13 +12,15 @@ use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::{CqHandle, Place, Places};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
-use crate::mem::{Block, RemoteBuffer};
+use crate::mem::{Block, Carrier, RemoteBuffer, TagUse};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
 use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
 use limits::Limits;
+use queues::Staged;
+pub(crate) use queues::{Piece, Pieces};
 use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
 
@@ -51,6 +53,8 @@ pub struct Vi {
     nic: Nic,
     limits: Limits,
     attributes: ViAttributes,
+    /// Of `attributes.ptag`.
+    tag: TagUse,
     state: State,
     port: Option<Box<dyn Port>>,
     /// Told how the connection of `port` ended.
@@ -62,6 +66,7 @@ pub struct Vi {
     /// Ended connections, over which a peer still reads what was sent.
     leaving: Vec<Leaving>,
     sends: Sends,
+    staged: Staged,
     next_send: u64,
     /// Posted receives, oldest first.
     receives: VecDeque<ReceiveInto>,
@@ -75,13 +80,15 @@ impl Vi {
     /// An idle VI.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when the NIC lacks the reliability level, RDMA write or RDMA read.
+    /// [`Error::Unsupported`] when the NIC lacks the reliability level, RDMA write or RDMA read;
+    /// [`Error::InvalidPtag`] when it has no such tag.
     pub fn new(nic: &Nic, attributes: ViAttributes) -> Result<Self> {
         check_attributes(nic, &attributes)?;
         Ok(Vi {
             nic: nic.clone(),
             limits: Limits::of(nic.attributes()),
             attributes,
+            tag: nic.tags().take(attributes.ptag, Carrier::Vi)?,
             state: State::Idle,
             port: None,
             reporter: None,
@@ -89,6 +96,7 @@ impl Vi {
             peering: None,
             leaving: Vec::new(),
             sends: Sends::default(),
+            staged: Staged::default(),
             next_send: 0,
             receives: VecDeque::new(),
             shared_receives: None,
@@ -121,6 +129,7 @@ impl Vi {
         if let Some(shared) = &self.shared_receives {
             check_shared(shared, &self.nic, &attributes)?;
         }
+        self.tag = self.tag.other(attributes.ptag)?;
         self.attributes = attributes;
         Ok(())
     }
@@ -397,8 +406,11 @@ impl Drop for Vi {
     fn drop(&mut self) {
         self.disconnect();
         for PostedSend { number, owner, .. } in self.sends.take_unfinished() {
-            let Ok(descriptor) = owner else { continue };
-            let mut owner: Owner = Box::new(descriptor);
+            let (descriptor, staged) = (owner.ok(), self.staged.take(number));
+            if descriptor.is_none() && staged.is_none() {
+                continue;
+            }
+            let mut owner: Owner = Box::new((descriptor, staged));
             for Leaving { port, .. } in &mut self.leaving {
                 match port.keep(number, owner) {
                     Ok(()) => break,

@@ -29,13 +29,16 @@ mod tests;
 mod trace;
 
 use std::fmt::Debug;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::attributes::{NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, MemHandle, Ptag, Rights};
-use crate::transport::{Connected, Device, Hello, Incoming, OnRequest, Owner, Port, Queues, Waiter};
+use crate::transport::{
+    Connected, Device, Hello, Incoming, OnRequest, Owner, Port, Queues, Registration, Waiter,
+};
 use udeck_sys::Deadline;
 
 pub use fault::{Fault, Lies, Luck};
@@ -128,6 +131,14 @@ impl Device for Wrapped {
 
     fn conceal_later(&self, handle: MemHandle, memory: Owner) {
         self.inner.conceal_later(handle, memory);
+    }
+
+    fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
+        self.inner.register(memory)
+    }
+
+    fn count_copied(&self, bytes: usize) {
+        self.inner.count_copied(bytes);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {

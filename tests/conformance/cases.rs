@@ -27,11 +27,13 @@ mod peer;
 mod queues;
 mod raw;
 mod read;
+mod registration;
 mod reliability;
 mod shared;
 mod states;
 mod statuses;
 mod transfer;
+mod user_memory;
 
 const TOPICS: &[&[Case]] = &[
     attributes::CASES,
@@ -43,6 +45,8 @@ const TOPICS: &[&[Case]] = &[
     integrity::CASES,
     memory::CASES,
     read::CASES,
+    user_memory::CASES,
+    registration::CASES,
     completion::CASES,
     queues::CASES,
     events::CASES,

@@ -35,7 +35,11 @@
 //! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
 //! | Status bits: each ends its descriptor, or refuses its post, level by level; queues are flushed in order | `statuses` |
 //! | Asynchronous errors: the callback is told once of each connection that ends by an error, and of nothing else | `callback` |
-//! | Memory and VI carry the same protection tag | `memory` |
+//! | Memory and VI carry the same protection tag | `memory`, `user_memory` |
+//! | A protection tag is known until it is destroyed, which it is not while something carries it | `registration` |
+//! | Registered memory of the program's own is sent, received, written and read as any; it comes back whole | `user_memory`, `raw` |
+//! | `VipSetMemAttributes`: what peers could do before, they cannot do after | `registration` |
+//! | *(not VIA's)* registrations are kept within bounds, and never outlive their memory | `registration` |
 //! | RDMA writes reach what the peer has registered and enabled, and nothing else | `memory` |
 //! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
@@ -55,6 +59,7 @@
 //! ([`udeck_via::wrap::Lies`]).
 
 pub mod cases;
+pub mod counting;
 pub mod kit;
 mod runner;
 

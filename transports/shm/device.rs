@@ -491,6 +491,10 @@ impl Device for ShmDevice {
     fn bytes_copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
+
+    fn count_copied(&self, bytes: usize) {
+        ShmDevice::count_copied(self, bytes);
+    }
 }
 
 fn mark_closed(control: &Arc<Mapping>) {

@@ -256,6 +256,10 @@ impl Device for SimDevice {
     fn bytes_copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
+
+    fn count_copied(&self, bytes: usize) {
+        self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
 }
 
 impl Drop for SimDevice {

@@ -1,16 +1,22 @@
-//! Posting by address, without giving the buffer away: for the C interfaces and for those who keep their own
+//! Memory and posts by address, without giving the buffer away: for the C interfaces and for those who keep their own
 //! books.
 
+use std::fmt;
 use std::ptr::NonNull;
 
-use crate::descriptor::{RawId, ReceiveInto};
-use crate::error::{Error, Result};
-use crate::vi::Vi;
+use super::cache::Identity;
+use super::registrar::{Afterwards, Lease};
+use super::tags::{Carrier, TagUse};
+use super::{MemAttributes, Ptag, RemoteBuffer, Rights};
+use crate::descriptor::{Operation, RawId, ReceiveInto};
+use crate::error::Result;
+use crate::nic::Nic;
+use crate::vi::{Piece, Pieces, Vi};
 
 /// A piece of registered memory by address.
 #[derive(Clone, Copy, Debug)]
 pub struct RawSegment {
-    /// First byte, inside a [`crate::Region`] of the same NIC.
+    /// First byte, inside a [`crate::Region`] or a [`RawRegion`] of the same NIC.
     pub address: NonNull<u8>,
     /// Bytes.
     pub len: usize,
@@ -19,46 +25,194 @@ pub struct RawSegment {
 // SAFETY: an address and a length; whoever posts them has promised what may be done with the memory, on any thread.
 unsafe impl Send for RawSegment {}
 
+/// Memory that was registered by address. Dropping this deregisters it (VIA: `VipDeregisterMem`).
+pub struct RawRegion {
+    place: NonNull<[u8]>,
+    lease: Lease,
+    tag: TagUse,
+}
+
+// SAFETY: it names the memory, and touches it nowhere.
+unsafe impl Send for RawRegion {}
+// SAFETY: as above.
+unsafe impl Sync for RawRegion {}
+
+impl RawRegion {
+    /// Where it lies.
+    pub fn memory(&self) -> NonNull<[u8]> {
+        self.place
+    }
+
+    /// What it is registered as (VIA: `VipQueryMem`).
+    pub fn attributes(&self) -> MemAttributes {
+        MemAttributes { ptag: self.tag.ptag(), rights: Rights::NONE, len: self.place.len() }
+    }
+
+    /// Gives it another tag (VIA: `VipSetMemAttributes`), for what is posted from now on.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidPtag`] when the NIC has no such tag; then it keeps the old one.
+    pub fn set_ptag(&mut self, ptag: Ptag) -> Result {
+        self.tag = self.tag.other(ptag)?;
+        self.lease.set_ptag(ptag);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RawRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawRegion({:?}, {} bytes, {:?})", self.place.cast::<u8>(), self.place.len(), self.tag)
+    }
+}
+
+impl Nic {
+    /// Registers memory by address (VIA: `VipRegisterMem`), for raw posts. It is never kept in the registration cache:
+    /// nothing tells when this memory becomes other memory. May wait for the kernel.
+    ///
+    /// # Safety
+    /// The memory stays allocated until the [`RawRegion`] has been dropped.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    pub unsafe fn register_raw(&self, memory: NonNull<[u8]>, ptag: Ptag) -> Result<RawRegion> {
+        let tag = self.tags().take(ptag, Carrier::Region)?;
+        let lease = self.registrar().register(Identity::fresh(), memory, ptag, Afterwards::End)?;
+        Ok(RawRegion { place: memory, lease, tag })
+    }
+}
+
 impl Vi {
     /// Posts a send of memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
     ///
     /// # Safety
     /// From now until the send is reported done (or this VI has been dropped and its connection is over) the
-    /// segments stay allocated and nobody writes them.
+    /// segments stay allocated, initialised and registered, and nobody writes them.
     ///
     /// # Errors
-    /// As [`Vi::post_send`]; [`Error::InvalidParameter`] when a segment is not memory of this NIC.
+    /// As [`Vi::post_send`]; [`crate::Error::InvalidParameter`] when a segment is not memory of this NIC,
+    /// [`crate::Error::InvalidPtag`] when it is registered with another tag.
     pub unsafe fn post_send_raw(
         &mut self,
         segments: &[RawSegment],
         immediate: Option<u32>,
         id: u64,
     ) -> Result {
-        let arena = self.nic().device().outbox().clone();
-        let located: Option<Vec<_>> =
-            segments.iter().map(|s| Some((arena.offset_of(s.address, s.len)?, s.len))).collect();
-        let Some(located) = located else {
-            return Err(Error::InvalidParameter("a raw segment is not registered memory of this NIC".into()));
-        };
-        self.post_located(&located, immediate, RawId(id))
+        // SAFETY: as the caller promises.
+        unsafe { self.post_raw(segments, Operation::Send, immediate, id) }
+    }
+
+    /// Posts an RDMA write of memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
+    ///
+    /// # Safety
+    /// As [`Vi::post_send_raw`].
+    ///
+    /// # Errors
+    /// As [`Vi::post_send_raw`]; [`crate::Error::RdmaProtection`], [`crate::Error::Unsupported`].
+    pub unsafe fn post_rdma_write_raw(
+        &mut self,
+        segments: &[RawSegment],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        id: u64,
+    ) -> Result {
+        // SAFETY: as the caller promises.
+        unsafe { self.post_raw(segments, Operation::Write(to), immediate, id) }
+    }
+
+    /// Posts an RDMA read into memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
+    ///
+    /// # Safety
+    /// From now until the read is reported done (or this VI has been dropped) the segments stay allocated and
+    /// registered, and nobody else reads or writes them.
+    ///
+    /// # Errors
+    /// As [`Vi::post_rdma_write_raw`].
+    pub unsafe fn post_rdma_read_raw(
+        &mut self,
+        segments: &[RawSegment],
+        from: RemoteBuffer,
+        id: u64,
+    ) -> Result {
+        // SAFETY: as the caller promises.
+        unsafe { self.post_raw(segments, Operation::Read(from), None, id) }
+    }
+
+    /// # Safety
+    /// As [`Vi::post_send_raw`] or [`Vi::post_rdma_read_raw`], by the operation.
+    unsafe fn post_raw(
+        &mut self,
+        segments: &[RawSegment],
+        operation: Operation,
+        immediate: Option<u32>,
+        id: u64,
+    ) -> Result {
+        let places = self.raw_places(segments)?;
+        let lie_outside =
+            |(segment, place): (&RawSegment, &Piece)| place.offset.is_none().then_some(*segment);
+        let outside = segments.iter().zip(&places).filter_map(lie_outside).collect();
+        self.post_pieces(RawPieces { places, outside }, operation, immediate, RawId(id))
     }
 
     /// Posts a receive into memory that stays the caller's. Reported by [`Vi::receive_done`] under `id`.
     ///
     /// # Safety
-    /// From now until the receive is reported done (or this VI has been dropped) the segments stay allocated,
-    /// and nobody else reads or writes them.
+    /// From now until the receive is reported done (or this VI has been dropped) the segments stay allocated and
+    /// registered, and nobody else reads or writes them.
     ///
     /// # Errors
-    /// As [`Vi::post_receive`].
+    /// As [`Vi::post_receive`]; as [`Vi::post_send_raw`] of the segments.
     pub unsafe fn post_receive_raw(&mut self, segments: &[RawSegment], id: u64) -> Result {
+        self.raw_places(segments)?;
         self.post_receive_into(ReceiveInto::Raw { segments: segments.to_vec(), id: RawId(id) })
+    }
+
+    /// Where the segments lie, all of which are registered memory of our NIC.
+    fn raw_places(&self, segments: &[RawSegment]) -> Result<Vec<Piece>> {
+        let nic = self.nic();
+        let ptag = self.attributes().ptag;
+        let place = |&RawSegment { address, len }: &RawSegment| {
+            let offset = nic.device().outbox().offset_of(address, len);
+            if offset.is_none() {
+                nic.registrar().check(address, len, ptag)?;
+            }
+            Ok(Piece { offset, len })
+        };
+        segments.iter().map(place).collect()
+    }
+}
+
+/// What a raw post sends or reads into, for those who bring it to the outbox and back. Made by [`Vi::post_raw`] only, and
+/// gone when that returns: so what was promised there holds while it lives.
+struct RawPieces {
+    places: Vec<Piece>,
+    /// Those outside the outbox.
+    outside: Vec<RawSegment>,
+}
+
+impl Pieces for RawPieces {
+    fn pieces(&self) -> Vec<Piece> {
+        self.places.clone()
+    }
+
+    fn gather(&self, mut to: &mut [u8]) {
+        for segment in &self.outside {
+            let (now, later) = to.split_at_mut(segment.len);
+            // SAFETY: allocated, initialised and written by nobody, as `post_send_raw` was promised; `now` is memory
+            // of a block of ours, which is no part of it.
+            unsafe { std::ptr::copy_nonoverlapping(segment.address.as_ptr(), now.as_mut_ptr(), now.len()) };
+            to = later;
+        }
+    }
+
+    fn scatter(&mut self, from: &[u8]) {
+        let left_over = scatter_raw(&self.outside, std::iter::once(from));
+        debug_assert_eq!(left_over, 0, "the block was made as long as they are");
     }
 }
 
 /// Copies `from`'s pieces into raw segments, as far as they reach. Returns the bytes that did not fit.
 ///
-/// The segments are valid for writes because [`Vi::post_receive_raw`] was promised so.
+/// The segments are valid for writes because [`Vi::post_receive_raw`] or [`Vi::post_rdma_read_raw`] was promised so.
 pub(crate) fn scatter_raw<'a>(segments: &[RawSegment], from: impl Iterator<Item = &'a [u8]>) -> usize {
     let mut room = segments.iter().copied();
     let mut current = room.next();
@@ -71,7 +225,7 @@ pub(crate) fn scatter_raw<'a>(segments: &[RawSegment], from: impl Iterator<Item 
             };
             let n = piece.len().min(segment.len);
             // SAFETY: `segment` is writable for `len >= n` bytes and untouched by others until reported done, as
-            // `post_receive_raw` was promised; `piece` is a live slice; a receive buffer is no message in flight.
+            // `post_receive_raw` and `post_rdma_read_raw` were promised; `piece` is a live slice; a receive buffer is no message in flight.
             unsafe {
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), segment.address.as_ptr(), n);
                 segment.address = segment.address.add(n);

@@ -1,5 +1,7 @@
 //! The two work queues: posting to them, and what comes out of them.
 
+mod staging;
+
 use std::time::Instant;
 
 use smallvec::SmallVec;
@@ -12,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::report::ErrorCode;
 use crate::transport::{Arrival, Body, Held, Landed, Refused};
+pub(super) use staging::Staged;
+pub(crate) use staging::{Piece, Pieces};
 use udeck_sys::{Deadline, Pause, Spinner};
 
 /// What a look for arrivals found.
@@ -28,11 +32,12 @@ impl Vi {
     ///
     /// # Errors
     /// The descriptor comes back with [`Error::InvalidState`] unless connected, [`Error::InvalidPtag`],
-    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is, or
-    /// [`Error::RdmaProtection`].
+    /// [`Error::InvalidParameter`] (too long, too many segments), [`Error::Full`] when the queue is,
+    /// [`Error::RdmaProtection`], or [`Error::NoMemory`] when the outbox has no room for what lies in the program's own
+    /// memory.
     #[inline]
-    pub fn post_send(&mut self, descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
-        match self.start_send(&descriptor) {
+    pub fn post_send(&mut self, mut descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
+        match self.start_send(&mut descriptor) {
             Ok(status) => {
                 let length = descriptor.len();
                 self.push_send(status, length, Ok(descriptor));
@@ -43,38 +48,33 @@ impl Vi {
     }
 
     #[inline]
-    fn start_send(&mut self, descriptor: &Descriptor) -> Result<Option<Status>> {
+    fn start_send(&mut self, descriptor: &mut Descriptor) -> Result<Option<Status>> {
         self.require_connected("post_send")?;
         descriptor.check_tags(self.attributes.ptag)?;
-        let immediate = descriptor.immediate_data();
-        match descriptor.operation() {
-            Operation::Send => {
-                let total = self.check_send(descriptor.segments().len(), descriptor.len())?;
-                if self.travels_inside(total) {
-                    return self.send_inside(immediate, descriptor.segments());
-                }
-                self.send_located(&descriptor.located(), immediate)
+        let (operation, immediate) = (descriptor.operation(), descriptor.immediate_data());
+        if let Operation::Send = operation {
+            let total = self.check_send(descriptor.segments().len(), descriptor.len())?;
+            if self.travels_inside(total) {
+                return self.send_inside(immediate, descriptor.segments());
             }
-            Operation::Write(to) => self.post_write(&descriptor.located(), to, immediate),
-            Operation::Read(from) => self.read_located(&descriptor.located(), from, immediate),
+        }
+        match descriptor.located() {
+            Some(located) => self.start_located(&located, operation, immediate),
+            None => self.start_staged(descriptor, operation, immediate),
         }
     }
 
-    pub(crate) fn post_located(
+    fn start_located(
         &mut self,
         located: &[(u64, usize)],
+        operation: Operation,
         immediate: Option<u32>,
-        id: RawId,
-    ) -> Result {
-        self.require_connected("post_send")?;
-        let total = self.check_send(located.len(), located.iter().map(|s| s.1).sum())?;
-        let status = if total == 0 && self.travels_inside(0) {
-            self.send_inside(immediate, &[])?
-        } else {
-            self.send_located(located, immediate)?
-        };
-        self.push_send(status, total, Err(id));
-        Ok(())
+    ) -> Result<Option<Status>> {
+        match operation {
+            Operation::Send => self.send_located(located, immediate),
+            Operation::Write(to) => self.post_write(located, to, immediate),
+            Operation::Read(from) => self.read_located(located, from, immediate),
+        }
     }
 
     #[inline]
@@ -114,6 +114,10 @@ impl Vi {
 
     /// Sends from where it lies.
     fn send_located(&mut self, located: &[(u64, usize)], immediate: Option<u32>) -> Result<Option<Status>> {
+        let total = self.check_send(located.len(), located.iter().map(|s| s.1).sum())?;
+        if total == 0 && self.travels_inside(0) {
+            return self.send_inside(immediate, &[]);
+        }
         let held = Held::Caller(self.next_send);
         let Some(port) = &mut self.port else { return Err(not_connected("post_send", self.state)) };
         match port.lend(immediate, &[], located, held) {
@@ -250,6 +254,7 @@ impl Vi {
             self.collect_sends();
         }
         let (status, send) = self.sends.pop_over()?;
+        drop(self.staged.take(send.number));
         let length = if status == Status::Done { send.length } else { 0 };
         Some(Completion { status, length, immediate: None, descriptor: send.owner.map_err(|id| id.0) })
     }

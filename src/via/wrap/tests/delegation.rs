@@ -1,6 +1,7 @@
 //! What a wrapper does not mean to change reaches the inner device, and its answers the caller. Each test asks
 //! everything twice, of the bare device and of a wrapped one, and compares.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +83,8 @@ fn a_device() {
             format!("{:?}", connected.unwrap().1),
             device.bytes_copied().to_string(),
         ];
+        assert!(device.register(NonNull::from(&mut [0u8; 5])).is_err());
+        device.count_copied(77);
         device.conceal_later(MemHandle(8), Box::new(()));
         device.unlisten(b"here");
         device.reclaim();

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::mem::lent::tests::lent;
 use crate::mem::{Arena, Lender, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
 use crate::transport::{
     Arrival, Body, Connected, Device, Fate, Held, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port,
-    Queue, Queues, Ready, Refused, Waiter,
+    Queue, Queues, Ready, Refused, Registration, Waiter,
 };
 use udeck_sys::Deadline;
 
@@ -127,6 +128,13 @@ impl Device for ScriptedDevice {
     }
     fn conceal_later(&self, handle: MemHandle, _: Owner) {
         self.script.asked(format!("conceal_later {handle:?}"));
+    }
+    fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
+        self.script.asked(format!("register {} bytes", memory.len()));
+        Err(Error::Closed)
+    }
+    fn count_copied(&self, bytes: usize) {
+        self.script.asked(format!("count_copied {bytes}"));
     }
     fn waiter(&self) -> Result<Box<dyn Waiter>> {
         self.script.asked("waiter");

@@ -1,0 +1,193 @@
+//! The books of a registration cache: which allocations a device knows, and for how long.
+//!
+//! Registering memory with a network card pins its pages and fills its tables, which costs more than sending a message
+//! from it. So a registration stays when its region ends, and is there again when the same allocation is registered
+//! next. The same *allocation*: the key is an identity that an owned buffer has from the moment it is given to the
+//! library until it is taken back or freed. An address is no key, since what is unmapped and mapped anew lies at the
+//! same address and is other memory.
+//!
+//! Bounded in bytes and entries; what is not in use goes first when it was used longest ago. A registration in use is
+//! never taken away. This is a data structure only: it makes and ends no registration itself, so that the slow calls
+//! happen outside its owner's lock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Names one owned allocation, once and for all: never used again in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(pub(super) u64);
+
+impl Identity {
+    pub fn fresh() -> Self {
+        // A counter of 64 bits does not come round.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Identity(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A snapshot of the registration cache's books.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheUse {
+    /// Registrations that were there already.
+    pub hits: u64,
+    /// Registrations that had to be made.
+    pub misses: u64,
+    /// Registrations that were ended because others needed the room.
+    pub evictions: u64,
+    /// Registrations that were ended because their memory was taken back or freed, or the program asked for it.
+    pub invalidations: u64,
+    /// Registrations that exist.
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Those that a region holds.
+    pub in_use: usize,
+    /// Their bytes.
+    pub bytes_in_use: usize,
+}
+
+/// What the cache may hold, those in use included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub entries: usize,
+    /// Bytes, and what sets that bound.
+    pub bytes: (usize, &'static str),
+}
+
+/// Registrations `R` by identity.
+#[derive(Debug)]
+pub(crate) struct Cache<R> {
+    entries: HashMap<Identity, Entry<R>>,
+    /// Those that are not in use, by the time of their release.
+    idle: BTreeMap<u64, Identity>,
+    clock: u64,
+    counts: CacheUse,
+}
+
+#[derive(Debug)]
+struct Entry<R> {
+    bytes: usize,
+    state: State<R>,
+}
+
+#[derive(Debug)]
+enum State<R> {
+    /// Its user has the registration.
+    InUse,
+    Idle {
+        registration: R,
+        since: u64,
+    },
+}
+
+/// The answer to [`Cache::acquire`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Acquired<R> {
+    /// Here it is.
+    Hit(R),
+    /// There is room for a new one, once these have been ended.
+    Miss { evicted: Vec<R> },
+}
+
+impl<R> Default for Cache<R> {
+    fn default() -> Self {
+        Cache { entries: HashMap::new(), idle: BTreeMap::new(), clock: 0, counts: CacheUse::default() }
+    }
+}
+
+impl<R> Cache<R> {
+    /// Takes the registration of `identity` for use, or room for it. Then it is in use: [`Cache::release`] or
+    /// [`Cache::cancel`] ends that.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when those in use leave no room; nothing is evicted then.
+    pub fn acquire(&mut self, identity: Identity, bytes: usize, bounds: Bounds) -> Result<Acquired<R>> {
+        if let Some(entry) = self.entries.get_mut(&identity) {
+            let State::Idle { registration, since } = std::mem::replace(&mut entry.state, State::InUse)
+            else {
+                let what = format!("the registration of {} bytes", entry.bytes);
+                return Err(Error::InUse { what, by: "a region".into() });
+            };
+            self.idle.remove(&since);
+            self.counts.hits += 1;
+            self.counts.in_use += 1;
+            self.counts.bytes_in_use += entry.bytes;
+            return Ok(Acquired::Hit(registration));
+        }
+        self.check_room(bytes, bounds)?;
+        let mut evicted = Vec::new();
+        while self.counts.entries >= bounds.entries || self.counts.bytes > bounds.bytes.0 - bytes {
+            let (_, oldest) = self.idle.pop_first().expect("those in use leave room, just checked");
+            evicted.extend(self.remove(oldest));
+        }
+        self.counts.evictions += evicted.len() as u64;
+        self.counts.misses += 1;
+        self.entries.insert(identity, Entry { bytes, state: State::InUse });
+        self.counts.entries += 1;
+        self.counts.bytes += bytes;
+        self.counts.in_use += 1;
+        self.counts.bytes_in_use += bytes;
+        Ok(Acquired::Miss { evicted })
+    }
+
+    /// Whether `bytes` more fit beside those in use.
+    fn check_room(&self, bytes: usize, bounds: Bounds) -> Result {
+        let CacheUse { in_use, bytes_in_use, .. } = self.counts;
+        let (most, whose) = bounds.bytes;
+        let bound = if in_use >= bounds.entries {
+            format!("{in_use} registrations are in use, the most there may be")
+        } else if bytes_in_use.checked_add(bytes).is_none_or(|sum| sum > most) {
+            format!("{bytes} bytes beside {bytes_in_use} in use are more than {most}, {whose}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Full { what: "registered memory", bound })
+    }
+
+    /// Its user is done: the registration is kept, as the most recently used.
+    pub fn release(&mut self, identity: Identity, registration: R) {
+        let entry = self.entries.get_mut(&identity).expect("it was acquired");
+        self.clock += 1;
+        entry.state = State::Idle { registration, since: self.clock };
+        self.counts.in_use -= 1;
+        self.counts.bytes_in_use -= entry.bytes;
+        self.idle.insert(self.clock, identity);
+    }
+
+    /// What [`Cache::acquire`] made room for could not be made.
+    pub fn cancel(&mut self, identity: Identity) {
+        let bytes = self.entries[&identity].bytes;
+        self.remove(identity);
+        self.counts.misses -= 1;
+        self.counts.in_use -= 1;
+        self.counts.bytes_in_use -= bytes;
+    }
+
+    /// Takes a registration out that nobody uses.
+    pub fn invalidate(&mut self, identity: Identity) -> Option<R> {
+        let State::Idle { since, .. } = self.entries.get(&identity)?.state else { return None };
+        self.idle.remove(&since);
+        self.counts.invalidations += 1;
+        self.remove(identity)
+    }
+
+    fn remove(&mut self, identity: Identity) -> Option<R> {
+        let entry = self.entries.remove(&identity)?;
+        self.counts.entries -= 1;
+        self.counts.bytes -= entry.bytes;
+        match entry.state {
+            State::InUse => None,
+            State::Idle { registration, .. } => Some(registration),
+        }
+    }
+
+    pub fn usage(&self) -> CacheUse {
+        self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests;

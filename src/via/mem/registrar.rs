@@ -1,0 +1,155 @@
+//! What of the program's own memory a NIC knows: the registration cache at work, and the places that may be named by
+//! address.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
+
+use super::Ptag;
+use super::cache::{Acquired, Bounds, Cache, CacheUse, Identity};
+use crate::error::{Error, Result};
+use crate::transport::{Device, Registration};
+
+/// The registrations of one NIC.
+pub(crate) struct Registrar {
+    device: Arc<dyn Device>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    cache: Cache<Box<dyn Registration>>,
+    /// What is in use, by address. The same bytes may be registered several times.
+    live: BTreeMap<(usize, Identity), Live>,
+}
+
+struct Live {
+    len: usize,
+    ptag: Ptag,
+}
+
+/// What becomes of a registration when its region ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Afterwards {
+    /// The cache keeps it for the next time.
+    Keep,
+    /// It ends too: nobody tells us when its memory goes.
+    End,
+}
+
+/// A registration in use.
+pub(super) struct Lease {
+    registrar: Arc<Registrar>,
+    key: (usize, Identity),
+    afterwards: Afterwards,
+    /// `None` only while it is dropped.
+    registration: Option<Box<dyn Registration>>,
+}
+
+impl Registrar {
+    pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(Registrar { device, books: Mutex::default() })
+    }
+
+    /// Registers `place`, or finds that it is still registered. May wait for the kernel.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        identity: Identity,
+        place: NonNull<[u8]>,
+        ptag: Ptag,
+        afterwards: Afterwards,
+    ) -> Result<Lease> {
+        let acquired = self.books.lock().cache.acquire(identity, place.len(), self.bounds())?;
+        let registration = match acquired {
+            Acquired::Hit(registration) => registration,
+            Acquired::Miss { evicted } => {
+                drop(evicted); // their room is needed first
+                let made = self.device.register(place);
+                made.inspect_err(|_| self.books.lock().cache.cancel(identity))?
+            }
+        };
+        let key = (place.addr().get(), identity);
+        self.books.lock().live.insert(key, Live { len: place.len(), ptag });
+        Ok(Lease { registrar: self.clone(), key, afterwards, registration: Some(registration) })
+    }
+
+    /// The device's bounds, and the kernel's on pinned memory, which may change while the program runs.
+    fn bounds(&self) -> Bounds {
+        let attributes = self.device.attributes();
+        let pinnable = attributes.pins_memory.then(|| getrlimit(Resource::Memlock).current).flatten();
+        let bytes = match pinnable.and_then(|limit| usize::try_from(limit).ok()) {
+            Some(limit) if limit < attributes.max_registered_bytes => {
+                (limit, "which this process may lock (RLIMIT_MEMLOCK; `ulimit -l`)")
+            }
+            _ => (attributes.max_registered_bytes, "which the NIC can register"),
+        };
+        Bounds { entries: attributes.max_registrations, bytes }
+    }
+
+    /// Ends what is kept of an allocation. Whether something was.
+    pub fn invalidate(&self, identity: Identity) -> bool {
+        // Ended outside the lock: it may wait for the kernel.
+        let registration = self.books.lock().cache.invalidate(identity);
+        registration.is_some()
+    }
+
+    pub fn usage(&self) -> CacheUse {
+        self.books.lock().cache.usage()
+    }
+
+    /// Whether `[address, address + len)` lies in memory that is registered with this tag.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPtag`] when it is registered with others only; [`Error::InvalidParameter`].
+    pub fn check(&self, address: NonNull<u8>, len: usize, ptag: Ptag) -> Result {
+        let (address, books) = (address.addr().get(), self.books.lock());
+        let from_below = books.live.range(..=(address, Identity(u64::MAX))).rev();
+        let around = from_below
+            .filter(|((start, _), live)| address - start <= live.len && len <= live.len - (address - start));
+        let mut tags = around.map(|(_, live)| live.ptag).peekable();
+        if tags.peek().is_none() {
+            return Err(Error::InvalidParameter("a raw segment is not registered memory of this NIC".into()));
+        }
+        if tags.any(|tag| tag == ptag) { Ok(()) } else { Err(Error::InvalidPtag) }
+    }
+}
+
+impl fmt::Debug for Registrar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registrar({:?})", self.usage())
+    }
+}
+
+impl Lease {
+    /// From now on the memory is registered with this tag.
+    pub fn set_ptag(&mut self, ptag: Ptag) {
+        if let Some(live) = self.registrar.books.lock().live.get_mut(&self.key) {
+            live.ptag = ptag;
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let (_, identity) = self.key;
+        let mut books = self.registrar.books.lock();
+        books.live.remove(&self.key);
+        if let Some(registration) = self.registration.take() {
+            books.cache.release(identity, registration);
+        }
+        drop(books);
+        if self.afterwards == Afterwards::End {
+            self.registrar.invalidate(identity);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.registration)
+    }
+}

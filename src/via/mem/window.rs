@@ -1,0 +1,208 @@
+//! Registered memory that peers reach by RDMA.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::arena::Block;
+use super::tags::{Carrier, TagUse};
+use super::{MemAttributes, MemHandle, Ptag, RemoteBuffer, Rights};
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+use crate::transport::Device;
+use udeck_sys::Deadline;
+
+/// Registered memory that peers may write or read by RDMA, at any moment: so there is no slice of it, only copies.
+pub struct Window {
+    /// `None` only while it is taken apart.
+    block: Option<Block>,
+    device: Arc<dyn Device>,
+    tag: TagUse,
+    rights: Rights,
+    exposure: Exposure,
+    /// Nothing is in it that was not written there since it was made.
+    cleared: bool,
+}
+
+/// What peers see of a window.
+#[derive(Clone, Copy, Debug)]
+enum Exposure {
+    /// They reach it by this handle.
+    Open(MemHandle),
+    /// No longer, but some may still be inside.
+    Closing(MemHandle),
+    /// Nobody is.
+    Closed,
+}
+
+/// Names no window, ever.
+const NO_HANDLE: MemHandle = MemHandle(0);
+
+impl Window {
+    pub(crate) fn new(nic: &Nic, len: usize, ptag: Ptag, rights: Rights) -> Result<Self> {
+        let tag = nic.tags().take(ptag, Carrier::Window)?;
+        let device = nic.device().clone();
+        let landing = device.landing();
+        let block = match landing.raw(len) {
+            Err(Error::NoMemory { .. }) => {
+                device.reclaim();
+                landing.raw(len)?
+            }
+            other => other?,
+        };
+        if rights.read {
+            // What lay there before is not the readers' business.
+            // SAFETY: within the block, which is ours and not exposed yet.
+            unsafe { block.base().as_ptr().write_bytes(0, len) };
+        }
+        let handle = device.expose_for(block.offset(), len, ptag, rights)?;
+        let exposure = Exposure::Open(handle);
+        Ok(Window { block: Some(block), device, tag, rights, exposure, cleared: rights.read })
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("present until taken apart")
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.block().len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What a peer needs to write or read here. Another one after each [`Window::set_attributes`].
+    pub fn remote(&self) -> RemoteBuffer {
+        let handle = match self.exposure {
+            Exposure::Open(handle) | Exposure::Closing(handle) => handle,
+            Exposure::Closed => NO_HANDLE,
+        };
+        RemoteBuffer { handle, offset: 0, len: self.len() }
+    }
+
+    /// What it is registered as (VIA: `VipQueryMem`).
+    pub fn attributes(&self) -> MemAttributes {
+        let rights = if matches!(self.exposure, Exposure::Open(_)) { self.rights } else { Rights::NONE };
+        MemAttributes { ptag: self.tag.ptag(), rights, len: self.len() }
+    }
+
+    /// Changes its tag and the peers' rights (VIA: `VipSetMemAttributes`); the bytes stay. The old handle ends at once,
+    /// accesses that are under way are waited for, then there is a *new* handle, which peers have to be told
+    /// ([`Window::remote`]): so no access straddles the change, and none that was meant for the old attributes is let
+    /// in by the new ones.
+    ///
+    /// # Errors
+    /// The attributes stay, and the handle, with [`Error::InvalidPtag`], [`Error::Unsupported`] (a right that the NIC
+    /// lacks), or [`Error::InvalidParameter`]: no rights at all, which is [`Window::revoke`]; or reading a window that
+    /// was made without that right, in which may lie what other peers once wrote. No peer has rights any more with
+    /// [`Error::Timeout`] (one is still inside) or [`Error::Full`]: call again, or drop the window.
+    pub fn set_attributes(&mut self, ptag: Ptag, rights: Rights, deadline: Deadline) -> Result {
+        rights.check(self.device.attributes().caps)?;
+        if rights.read && !self.cleared {
+            let what =
+                "a window made without the right to read was not cleared: it cannot be given that right";
+            return Err(Error::InvalidParameter(what.into()));
+        }
+        let tag = self.tag.other(ptag)?;
+        self.close(deadline)?;
+        let block = self.block();
+        let handle = self.device.expose_for(block.offset(), block.len(), ptag, rights)?;
+        (self.tag, self.rights, self.exposure) = (tag, rights, Exposure::Open(handle));
+        Ok(())
+    }
+
+    /// Stops new accesses, and waits until none is under way.
+    fn close(&mut self, deadline: Deadline) -> Result {
+        if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
+            self.exposure = Exposure::Closing(handle);
+            self.device.conceal(handle, deadline)?;
+            self.exposure = Exposure::Closed;
+        }
+        Ok(())
+    }
+
+    /// Stops new accesses; the device keeps the memory until none is under way.
+    fn close_later(&self, block: Block) {
+        if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
+            self.device.conceal_later(handle, Box::new(block));
+        }
+    }
+
+    /// Copies `to.len()` bytes out, as they are at this moment.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] past the end.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result {
+        if offset.checked_add(to.len()).is_none_or(|end| end > self.len()) {
+            let what = format!("reading {} bytes at {offset} of a window of {}", to.len(), self.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        // SAFETY: within the block, which we own; peers may be writing, which `copy_in` allows for.
+        unsafe { udeck_sys::copy_in(to, self.block().base().add(offset)) };
+        Ok(())
+    }
+
+    /// Copies `from` in, for peers to read. A peer that reads at this moment may see a part of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] past the end.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result {
+        if offset.checked_add(from.len()).is_none_or(|end| end > self.len()) {
+            let what = format!("writing {} bytes at {offset} of a window of {}", from.len(), self.len());
+            return Err(Error::InvalidParameter(what));
+        }
+        // SAFETY: within the block, which we own, and nobody in this process has a slice of it; `from` is ours and
+        // lies elsewhere. Peers that read or write there at the same time get or leave plain bytes.
+        unsafe {
+            let to = self.block().base().add(offset).as_ptr();
+            std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
+        }
+        Ok(())
+    }
+
+    /// Stops new writes and reads, waits until none is under way, and gives the memory as a plain slice.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when a peer is still inside at the deadline: the NIC takes the memory back when it has left.
+    pub fn revoke(mut self, deadline: Deadline) -> Result<Settled> {
+        let block = self.block.take().expect("present until taken apart");
+        match self.close(deadline) {
+            Ok(()) => Ok(Settled { block }),
+            Err(error) => {
+                self.close_later(block);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // Without a deadline to spend: a peer may be writing at this very moment.
+        if let Some(block) = self.block.take() {
+            self.close_later(block);
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({:?}, {:?})", self.block, self.exposure)
+    }
+}
+
+/// Memory that peers wrote and no longer may: readable where it lies.
+#[derive(Debug)]
+pub struct Settled {
+    block: Block,
+}
+
+impl Deref for Settled {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.block.bytes()
+    }
+}

@@ -1,0 +1,140 @@
+//! Posts from and into memory outside the outbox.
+//!
+//! A software NIC shows its peers the outbox arena and nothing else. So what is sent from the program's own memory is
+//! *staged*: gathered into an outbox block when it is posted, and an RDMA read lands in a block and is copied out; only
+//! the pieces that lie outside are copied. On one host that is the one copy that `process_vm_readv` by the receiver
+//! would cost, without its permission to trace us, and without waiting for the receiver: nobody reads the program's
+//! memory when the post returns. (The descriptor is reported as any other, by its VI's reliability level.) Receives are
+//! not staged: they are placed where they belong.
+
+use std::collections::VecDeque;
+
+use crate::descriptor::{Descriptor, Located, Operation, RawId, Segment, Status};
+use crate::error::Result;
+use crate::mem::{Block, Fill};
+use crate::vi::Vi;
+
+/// One segment of a post.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Where in the outbox; `None` outside.
+    pub offset: Option<u64>,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// What a post consists of.
+pub(crate) trait Pieces {
+    /// The segments, in order.
+    fn pieces(&self) -> Vec<Piece>;
+    /// Copies those outside the outbox, one after another, to `to`, which is as long as they are.
+    fn gather(&self, to: &mut [u8]);
+    /// Copies `from` to those outside the outbox, which are as long as it is.
+    fn scatter(&mut self, from: &[u8]);
+}
+
+impl Pieces for Descriptor {
+    fn pieces(&self) -> Vec<Piece> {
+        self.segments().iter().map(Segment::piece).collect()
+    }
+
+    fn gather(&self, mut to: &mut [u8]) {
+        for segment in self.segments().iter().filter(|segment| segment.piece().offset.is_none()) {
+            let (now, later) = to.split_at_mut(segment.bytes().len());
+            now.copy_from_slice(segment.bytes());
+            to = later;
+        }
+    }
+
+    fn scatter(&mut self, mut from: &[u8]) {
+        for segment in self.segments_mut().iter_mut().filter(|segment| segment.piece().offset.is_none()) {
+            let (now, later) = from.split_at(segment.bytes().len());
+            segment.bytes_mut().copy_from_slice(now);
+            from = later;
+        }
+    }
+}
+
+/// The blocks that stand in for sends' own memory, by the sends' numbers, until these are reported.
+#[derive(Debug, Default)]
+pub(in crate::vi) struct Staged(VecDeque<(u64, Block)>);
+
+impl Staged {
+    /// The block of a send that is over, or gets another keeper.
+    pub fn take(&mut self, number: u64) -> Option<Block> {
+        let at = self.0.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        self.0.remove(at).map(|(_, block)| block)
+    }
+}
+
+impl Vi {
+    /// A raw post.
+    pub(crate) fn post_pieces(
+        &mut self,
+        mut pieces: impl Pieces,
+        operation: Operation,
+        immediate: Option<u32>,
+        id: RawId,
+    ) -> Result {
+        self.require_connected("post_send")?;
+        let length = pieces.pieces().iter().map(|place| place.len).sum();
+        let status = self.start_staged(&mut pieces, operation, immediate)?;
+        self.push_send(status, length, Err(id));
+        Ok(())
+    }
+
+    /// Begins the next send, whose status this is. Keeps the block that was needed for it while it is not over.
+    #[cold]
+    pub(super) fn start_staged(
+        &mut self,
+        pieces: &mut impl Pieces,
+        operation: Operation,
+        immediate: Option<u32>,
+    ) -> Result<Option<Status>> {
+        let Stage { located, mut block } = self.stage(&pieces.pieces())?;
+        if let Some(block) = &mut block
+            && !matches!(operation, Operation::Read(_))
+        {
+            pieces.gather(block.bytes_mut());
+        }
+        let status = self.start_located(&located, operation, immediate)?;
+        let Some(block) = block else { return Ok(status) };
+        if let Operation::Read(_) = operation {
+            pieces.scatter(block.bytes());
+        }
+        self.nic.device().count_copied(block.len());
+        if status.is_none() {
+            self.staged.0.push_back((self.next_send, block));
+        }
+        Ok(status)
+    }
+
+    /// Room in the outbox for the pieces that lie outside.
+    fn stage(&self, places: &[Piece]) -> Result<Stage> {
+        // What will be refused anyway is refused before it takes memory.
+        self.check_send(places.len(), places.iter().map(|place| place.len).sum())?;
+        let outside = places.iter().filter(|place| place.offset.is_none());
+        let (count, len) = outside.fold((0, 0), |(count, sum), place| (count + 1, sum + place.len));
+        if count == 0 {
+            return Ok(Stage { located: located(places, 0), block: None });
+        }
+        let block = self.nic.device().outbox().block(len, Fill::Keep)?;
+        Ok(Stage { located: located(places, block.offset()), block: Some(block) })
+    }
+}
+
+/// The pieces of a post as ports take them: offset in the outbox, and length.
+struct Stage {
+    located: Located,
+    /// Where those outside are brought.
+    block: Option<Block>,
+}
+
+/// Where each piece lies, if those outside are brought to `at` and behind it, one after another.
+fn located(places: &[Piece], mut at: u64) -> Located {
+    let mut next = |len: usize| {
+        at += len as u64;
+        at - len as u64
+    };
+    places.iter().map(|place| (place.offset.unwrap_or_else(|| next(place.len)), place.len)).collect()
+}
