@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use udeck_conformance::kit::assert_bytes;
 use udeck_via::{Completion, Reliability, Status};
 
 use crate::image::{contents, image, payload, regions, tag, untag};
@@ -148,7 +149,8 @@ impl Book {
             assert_eq!(completion.status, Status::Flushed, "nothing came for this receive");
             assert!(posted.batch < self.batch, "flushed while its connection stands");
             assert_eq!((completion.length, completion.immediate), (0, None));
-            assert_eq!(found, image(posted.id, &posted.segments, &[]), "a flushed receive is untouched");
+            // A flushed receive is untouched.
+            assert_bytes(&found, &image(posted.id, &posted.segments, &[]));
             self.flushed = Some(posted.batch);
             return;
         };
@@ -165,8 +167,8 @@ impl Book {
             "{} bytes into {room}",
             sent.len
         );
-        let expected = image(posted.id, &posted.segments, &payload(sent.tag, sent.len)[..fits]);
-        assert_eq!(found, expected, "the receive holds the message of tag {:#x}, and nothing else", sent.tag);
+        // The receive holds the message, and nothing else.
+        assert_bytes(&found, &image(posted.id, &posted.segments, &payload(sent.tag, sent.len)[..fits]));
     }
 
     /// A send was reported: is it the oldest, may it end so, and is its memory as it was? Returns it, and what lies
@@ -178,8 +180,8 @@ impl Book {
         let is_read = matches!(posted.kind, Kind::Read { .. });
         let content =
             if is_read && completion.status == Status::Done { &lies_there } else { &posted.content };
-        let expected = image(posted.id, &posted.segments, content);
-        assert_eq!(regions(descriptor), expected, "the memory of a send is as it was posted");
+        // The memory of a send is as it was posted.
+        assert_bytes(&regions(descriptor), &image(posted.id, &posted.segments, content));
         let all = posted.segments.iter().sum();
         let length = if completion.status == Status::Done { all } else { 0 };
         assert_eq!(completion.length, length, "of a send that ended as {:?}", completion.status);

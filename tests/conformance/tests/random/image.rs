@@ -23,8 +23,13 @@ pub fn payload(tag: u32, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32).wrapping_mul(31).wrapping_add(seed >> (8 * (at % 4))) as u8).collect()
 }
 
-/// The regions of descriptor `id`, whose segments are so long, when `content` lies in the segments from the first on.
-pub fn image(id: u32, segments: &[usize], content: &[u8]) -> Vec<Vec<u8>> {
+/// The regions of descriptor `id`, whose segments are so long, when `content` lies in the segments from the first on;
+/// one after another.
+pub fn image(id: u32, segments: &[usize], content: &[u8]) -> Vec<u8> {
+    images(id, segments, content).concat()
+}
+
+fn images(id: u32, segments: &[usize], content: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = content;
     let region = |&len: &usize| {
         let mut region: Vec<u8> = (0..GUARD + len + GUARD).map(|at| guard(id, at)).collect();
@@ -47,12 +52,12 @@ pub fn segments(nic: &Nic, ptag: Ptag, id: u32, lengths: &[usize], content: &[u8
         region.copy_from_slice(&bytes);
         Segment::new(region, GUARD..GUARD + len).expect("within the region")
     };
-    image(id, lengths, content).into_iter().zip(lengths).map(segment).collect()
+    images(id, lengths, content).into_iter().zip(lengths).map(segment).collect()
 }
 
-/// The regions of a descriptor that came back, whole.
-pub fn regions(descriptor: Descriptor) -> Vec<Vec<u8>> {
-    descriptor.into_segments().into_iter().map(|segment| segment.into_region().to_vec()).collect()
+/// The regions of a descriptor that came back, whole, one after another.
+pub fn regions(descriptor: Descriptor) -> Vec<u8> {
+    descriptor.into_segments().into_iter().flat_map(|segment| segment.into_region().to_vec()).collect()
 }
 
 /// What lies in the segments of a descriptor.
