@@ -13,10 +13,12 @@ mod attributes;
 mod completion;
 mod connection;
 mod errors;
+mod flood;
 mod lent;
 mod limits;
 mod many;
 mod memory;
+mod order;
 mod peer;
 mod raw;
 mod read;
@@ -36,6 +38,8 @@ const TOPICS: &[&[Case]] = &[
     limits::CASES,
     lent::CASES,
     raw::CASES,
+    order::CASES,
+    flood::CASES,
     many::CASES,
 ];
 

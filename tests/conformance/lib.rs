@@ -20,6 +20,8 @@
 //! Cases run one after another, so that one may count the descriptors of the process.
 //!
 //! # Rules and the cases that hold transports to them
+//! [`rules`] has them one by one, with the cases of each; `cargo test --test shm -- --rules` prints it. By topic:
+//!
 //! | rule of VIA (Specification 1.0, Developer's Guide) | topic |
 //! |---|---|
 //! | NIC attributes: what `VipQueryNic` reports is what holds | `attributes`, `limits` |
@@ -28,7 +30,7 @@
 //! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
 //! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
 //! | Disconnect: posted descriptors are flushed in order; the VI can be connected again | `connection` |
-//! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion` |
+//! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion`, `order` |
 //! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
 //! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
 //! | Memory and VI carry the same protection tag | `memory` |
@@ -36,12 +38,13 @@
 //! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
 //! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
 //! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
-//! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
+//! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `flood`, `many` |
 //! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |
 //! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
 
 pub mod cases;
 pub mod kit;
+pub mod rules;
 mod runner;
 
 use udeck_via::{Caps, Nic};

@@ -15,6 +15,10 @@ use crate::{Case, Fabric, Options};
 
 /// Runs what the command line asks for, over each of `fabrics`. Fails if any case does.
 pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
+    if std::env::args().any(|argument| argument == "--rules") {
+        crate::rules::print();
+        return ExitCode::SUCCESS;
+    }
     let selection = Selection::from_arguments(std::env::args().skip(1));
     let mut passed = true;
     for fabric in fabrics {
