@@ -145,17 +145,14 @@ impl Target {
 
 impl Actor {
     fn new(station: &Station, home: usize, context: usize, level: Reliability) -> Self {
-        let caps = station.nic.caps();
-        let attributes = ViAttributes {
-            reliability: level,
-            enable_rdma_write: caps.has(Caps::RDMA_WRITE),
-            enable_rdma_read: caps.has(Caps::RDMA_READ),
-            context: context as u64,
-            ..ViAttributes::new(station.ptag)
-        };
-        let vi = Vi::new(&station.nic, attributes).expect("the NIC has the level");
-        let target = Target::new(station, 0);
-        Actor { vi: Some(vi), home, level, book: Book::default(), tie: None, target }
+        let vi = Some(new_vi(station, context, level));
+        Actor { vi, home, level, book: Book::default(), tie: None, target: Target::new(station, 0) }
+    }
+
+    /// Another VI in the place of this one. Its window stays: windows are the NIC's.
+    pub fn replace(&mut self, station: &Station, context: usize) {
+        self.vi = Some(new_vi(station, context, self.level));
+        (self.book, self.tie) = (Book::default(), None);
     }
 
     pub fn vi(&mut self) -> &mut Vi {
@@ -165,6 +162,18 @@ impl Actor {
     pub fn state(&self) -> udeck_via::State {
         self.vi.as_ref().expect("nobody is being connected at the moment").state()
     }
+}
+
+fn new_vi(station: &Station, context: usize, reliability: Reliability) -> Vi {
+    let caps = station.nic.caps();
+    let attributes = ViAttributes {
+        reliability,
+        enable_rdma_write: caps.has(Caps::RDMA_WRITE),
+        enable_rdma_read: caps.has(Caps::RDMA_READ),
+        context: context as u64,
+        ..ViAttributes::new(station.ptag)
+    };
+    Vi::new(&station.nic, attributes).expect("the NIC has the level")
 }
 
 /// Opens two to four NICs with up to three pairs of VIs, each of one of the levels that there are.

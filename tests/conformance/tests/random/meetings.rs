@@ -76,6 +76,17 @@ impl Play<'_> {
         self.tried("disconnect", &format!("{who}"), &Ok(()));
     }
 
+    /// Drops a VI with all that is posted on it, of which nobody hears any more, and makes another.
+    pub fn replace(&mut self) {
+        let who = self.dice.below(self.actors.len());
+        if let Some((tie, side)) = self.actors[who].tie {
+            self.ties[tie].ends[side] = None;
+        }
+        let home = self.actors[who].home;
+        self.actors[who].replace(&self.stations[home], who);
+        self.tried("drop and make a VI", &format!("{who}"), &Ok(()));
+    }
+
     // ---- client and server ----
 
     /// Lets everything happen that is under way, so that a wait in real time finds nothing left to do.

@@ -66,6 +66,7 @@ enum Kind {
     Connect,
     Meet,
     Disconnect,
+    Replace,
     Revoke,
     Mistake,
     Refusal,
@@ -73,7 +74,7 @@ enum Kind {
 }
 
 /// Out of a hundred or so. Mostly what a sensible program does.
-const WEIGHTS: [(usize, Kind); 14] = [
+const WEIGHTS: [(usize, Kind); 15] = [
     (12, Kind::PostReceive),
     (36, Kind::Send),
     (8, Kind::Write),
@@ -84,6 +85,7 @@ const WEIGHTS: [(usize, Kind); 14] = [
     (12, Kind::Connect),
     (3, Kind::Meet),
     (3, Kind::Disconnect),
+    (1, Kind::Replace),
     (1, Kind::Revoke),
     (3, Kind::Mistake),
     (2, Kind::Refusal),
@@ -153,6 +155,7 @@ impl<'a> Play<'a> {
             Kind::Connect => self.connect_somebody(),
             Kind::Meet => self.meet_somebody(),
             Kind::Disconnect => self.disconnect_somebody(),
+            Kind::Replace => self.replace(),
             Kind::Revoke => self.revoke(),
             Kind::Mistake => self.mistake(),
             Kind::Refusal => self.refusal(),
