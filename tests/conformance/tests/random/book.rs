@@ -85,8 +85,8 @@ pub struct Book {
     batch: u64,
     /// The batch of which a receive was flushed: all behind are, too.
     flushed: Option<u64>,
-    /// The batch of which a send has failed: all behind fail, too.
-    failed: Option<u64>,
+    /// The batch of which a send has failed, and how: all behind fail, too.
+    failed: Option<(u64, Status)>,
 }
 
 pub struct PostedReceive {
@@ -172,35 +172,39 @@ impl Book {
     }
 
     /// A send was reported: is it the oldest, may it end so, and is its memory as it was? Returns it, and what lies
-    /// in its segments.
-    pub fn sent(&mut self, completion: Completion, level: Reliability) -> (PostedSend, Vec<u8>) {
+    /// in its segments. That the peer has left may be seen by a send before the VI's state says so.
+    pub fn sent(&mut self, completion: Completion, level: Reliability, left: bool) -> (PostedSend, Vec<u8>) {
         let posted = self.sends.pop_front().expect("a send was reported that nobody has posted");
         let descriptor = completion.descriptor.expect("posted with a descriptor");
         let lies_there = contents(&descriptor);
-        let is_read = matches!(posted.kind, Kind::Read { .. });
-        let content =
-            if is_read && completion.status == Status::Done { &lies_there } else { &posted.content };
-        // The memory of a send is as it was posted.
+        // A read that failed may have read all the same. The memory of all others is as it was posted.
+        let content = if matches!(posted.kind, Kind::Read { .. }) { &lies_there } else { &posted.content };
         assert_bytes(&regions(descriptor), &image(posted.id, &posted.segments, content));
         let all = posted.segments.iter().sum();
         let length = if completion.status == Status::Done { all } else { 0 };
         assert_eq!(completion.length, length, "of a send that ended as {:?}", completion.status);
-        let behind_an_error = self.failed == Some(posted.batch);
+        let failed = self.failed.filter(|(batch, _)| *batch == posted.batch).map(|(_, status)| status);
         match completion.status {
-            // What had left before the error was noticed may be done, where that is all that is promised.
             Status::Done => assert!(
-                !behind_an_error || level != Reliability::Reception,
-                "a send was done behind one that failed"
+                failed.is_none_or(|failed| may_be_done_behind(failed, posted.kind, level)),
+                "a send was done behind one that ended as {failed:?}"
             ),
             status => {
-                assert!(posted.batch < self.batch, "{status:?} while the connection stands");
-                assert!(
-                    !behind_an_error || status == Status::Flushed,
-                    "{status:?} behind a send that failed"
-                );
-                self.failed = Some(posted.batch);
+                let is_over = posted.batch < self.batch || (left && status == Status::Flushed);
+                assert!(is_over, "{status:?} while the connection stands");
+                assert!(failed.is_none() || status == Status::Flushed, "{status:?} behind {failed:?}");
+                self.failed.replace((posted.batch, failed.unwrap_or(status)));
             }
         }
         (posted, lies_there)
     }
+}
+
+/// Whether a descriptor may be done behind one that failed.
+fn may_be_done_behind(failed: Status, kind: Kind, level: Reliability) -> bool {
+    // RDMA needs nobody at the other end: its data are in place although the receiver left before it took the messages
+    // in front. Not so behind an error, which stops the queue.
+    let needs_nobody = matches!(kind, Kind::Write | Kind::Read { .. });
+    // On the other levels, what had left before the error was noticed is done: no more is promised.
+    level != Reliability::Reception || (failed == Status::Flushed && needs_nobody)
 }

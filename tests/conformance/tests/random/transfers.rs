@@ -306,7 +306,8 @@ impl Play<'_> {
         self.coverage.status(status);
         self.note(format!("  sent on {who}: {status:?}"));
         let level = self.actors[who].level;
-        let (posted, content) = self.actors[who].book.sent(completion, level);
+        let left = self.actors[who].tie.is_some_and(|(tie, side)| self.ties[tie].ends[1 - side].is_none());
+        let (posted, content) = self.actors[who].book.sent(completion, level, left);
         match posted.kind {
             Kind::Message { tie, side, at } if status == Status::Done => {
                 let arrived = self.ties[tie].ways[side].sent[at].arrived;
