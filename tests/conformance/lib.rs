@@ -49,7 +49,7 @@ mod runner;
 
 use udeck_via::{Caps, Nic};
 
-pub use runner::main;
+pub use runner::{main, main_of_one};
 
 /// A transport under test: opens NICs that behave as those of different processes of a job, all in this process.
 pub trait Fabric: Sync {

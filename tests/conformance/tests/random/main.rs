@@ -29,9 +29,7 @@ mod play;
 mod transfers;
 
 use std::cell::RefCell;
-use std::panic::catch_unwind;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use udeck_sim::{Fabric, Options, replay};
 
@@ -46,31 +44,10 @@ const SEQUENCES: u64 = 10_000;
 const AGAIN: u64 = 100;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let has = |option: &str| arguments.iter().any(|argument| argument == option);
-    let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let chosen = filters.is_empty() || filters.iter().any(|filter| NAME.contains(filter.as_str()));
-    if has("--list") || has("--ignored") || !chosen {
-        if has("--list") && chosen {
-            println!("{NAME}: test");
-        }
-        return ExitCode::SUCCESS;
-    }
-    let start = Instant::now();
-    println!("\nrunning 1 test");
-    let passed = catch_unwind(play_all).is_ok_and(|gaps| {
-        gaps.iter().for_each(|gap| eprintln!("too seldom: {gap}"));
-        gaps.is_empty()
-    });
-    println!("test {NAME} ... {}", if passed { "ok" } else { "FAILED" });
-    println!(
-        "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2}s\n",
-        if passed { "ok" } else { "FAILED" },
-        u8::from(passed),
-        u8::from(!passed),
-        start.elapsed().as_secs_f64(),
-    );
-    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    udeck_conformance::main_of_one(NAME, || {
+        let gaps = play_all();
+        assert!(gaps.is_empty(), "met too seldom:\n{}", gaps.join("\n"));
+    })
 }
 
 /// Plays them all. Returns what a full run has met too seldom.
