@@ -15,6 +15,7 @@ mod completion;
 mod connection;
 mod errors;
 mod events;
+mod flood;
 mod integrity;
 mod lent;
 mod limits;
@@ -22,6 +23,7 @@ mod many;
 mod memory;
 mod names;
 mod notify;
+mod order;
 mod orphans;
 mod peer;
 mod queues;
@@ -60,6 +62,8 @@ const TOPICS: &[&[Case]] = &[
     lent::CASES,
     raw::CASES,
     orphans::CASES,
+    order::CASES,
+    flood::CASES,
     many::CASES,
 ];
 

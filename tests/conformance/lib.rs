@@ -20,40 +20,7 @@
 //! Cases run one after another, so that one may count the descriptors of the process.
 //!
 //! # Rules and the cases that hold transports to them
-//! | rule of VIA (Specification 1.0, Developer's Guide) | topic |
-//! |---|---|
-//! | NIC attributes: what `VipQueryNic` reports is what holds | `attributes`, `limits` |
-//! | VI states: each call is legal in some states only, and fails without effect in the others | `states`, `connection`, `errors` |
-//! | Connect, accept, reject, wait: exactly one answer per request; a discriminator is compared by its bytes | `connection` |
-//! | Both VIs of a connection have one reliability level, and each side learns when they have not | `connection` |
-//! | Peer-to-peer: both ask, exactly one connection results; who has given up is never connected | `peer` |
-//! | Name service: a name and an index lead to a NIC, its address leads back to the name | `names` |
-//! | Disconnect: posted descriptors are flushed in order; the VI can be connected again | `connection` |
-//! | Work queues are FIFO; immediate data travel with their descriptor | `transfer`, `completion`, `integrity` |
-//! | Reliable levels: each message arrives, once, as it was posted | `integrity`, `transfer` |
-//! | A receive descriptor is there, and long enough, when the message comes; else the connection breaks | `errors` |
-//! | Each reliability level: when a send is done, what a lost or misplaced message does | `reliability` |
-//! | Status bits: each ends its descriptor, or refuses its post, level by level; queues are flushed in order | `statuses` |
-//! | Asynchronous errors: the callback is told once of each connection that ends by an error, and of nothing else | `callback` |
-//! | Memory and VI carry the same protection tag | `memory`, `user_memory` |
-//! | A protection tag is known until it is destroyed, which it is not while something carries it | `registration` |
-//! | Registered memory of the program's own is sent, received, written and read as any; it comes back whole | `user_memory`, `raw` |
-//! | `VipSetMemAttributes`: what peers could do before, they cannot do after | `registration` |
-//! | *(not VIA's)* registrations are kept within bounds, and never outlive their memory | `registration` |
-//! | RDMA writes reach what the peer has registered and enabled, and nothing else | `memory` |
-//! | RDMA reads show what the peer has registered and enabled for it, and nothing else | `read` |
-//! | RDMA write with immediate data consumes a receive descriptor, after the data are visible | `memory` |
-//! | *(uDAPL's)* a shared receive queue serves its VIs in order of posting, and is no VI's to flush | `shared` |
-//! | Completion queues name every queue with news; a waiter is woken, or returns at its deadline | `completion`, `many` |
-//! | A completion queue never overruns: what has no entry is refused; its size changes, and loses nothing | `queues` |
-//! | `VipSendNotify`, `VipRecvNotify`, `VipCQNotify`: a handler is called for what completes | `notify` |
-//! | *(uDAPL's)* software events, and one wait on several queues | `events`, `queues` |
-//! | Resources are bounded, exhaustion is an error, and its end is the end of it | `limits`, `many` |
-//! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw`, `integrity` |
-//! | A descriptor's memory is the NIC's until it is reported, and whole when the receiver reads it | `connection`, `lent`, `raw` |
-//! | *(not VIA's)* objects serve on when what they were made from is dropped first | `orphans` |
-//! | *(not VIA's)* a received message is the sender's own memory until dropped | `lent` |
-
+//! [`rules`] has them one by one, with the cases of each; `cargo test --test shm -- --rules` prints it.
 //!
 //! That the suite notices when a promise is broken is proved by `tests/broken.rs`, over NICs that lie
 //! ([`udeck_via::wrap::Lies`]).
@@ -61,11 +28,12 @@
 pub mod cases;
 pub mod counting;
 pub mod kit;
+pub mod rules;
 mod runner;
 
 use udeck_via::{Caps, Nic};
 
-pub use runner::{main, main_of};
+pub use runner::{main, main_of, main_of_one};
 
 /// A transport under test: opens NICs that behave as those of different processes of a job, all in this process.
 pub trait Fabric: Sync {

@@ -15,6 +15,10 @@ use crate::{Case, Fabric, Options};
 
 /// Runs what the command line asks for, over each of `fabrics`. Fails if any case does.
 pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
+    if std::env::args().any(|argument| argument == "--rules") {
+        crate::rules::print();
+        return ExitCode::SUCCESS;
+    }
     main_of(fabrics, &all().copied().collect::<Vec<_>>())
 }
 
@@ -31,6 +35,31 @@ pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
             passed &= run(*fabric, &chosen, others.len());
         }
     }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one test that is no case of a fabric, if the command line asks for it, and reports as [`main`] does. It fails
+/// by panicking.
+pub fn main_of_one(name: &str, test: impl FnOnce()) -> ExitCode {
+    let selection = Selection::from_arguments(std::env::args().skip(1));
+    if !selection.takes(name) {
+        return ExitCode::SUCCESS;
+    }
+    if selection.list {
+        println!("{name}: test");
+        return ExitCode::SUCCESS;
+    }
+    let start = Instant::now();
+    println!("\nrunning 1 test");
+    let passed = catch_unwind(AssertUnwindSafe(test)).is_ok();
+    let word = if passed { "ok" } else { "FAILED" };
+    println!("test {name} ... {word}");
+    println!(
+        "\ntest result: {word}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2}s\n",
+        u8::from(passed),
+        u8::from(!passed),
+        start.elapsed().as_secs_f64(),
+    );
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

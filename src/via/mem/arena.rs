@@ -119,7 +119,8 @@ impl Arena {
     ) -> Self {
         let lines = u32::try_from(backing.len() / LINE).unwrap_or(u32::MAX);
         let books = Books {
-            spans: Allocator::with_max_allocs(lines, MAX_BLOCKS),
+            // A block takes a line at least: no arena needs a table for more. (The allocator keeps two entries free.)
+            spans: Allocator::with_max_allocs(lines, lines.saturating_add(2).min(MAX_BLOCKS)),
             committed: vec![false; backing.len().div_ceil(CHUNK)],
             kept: (0..=class_of(LARGEST_CLASS)).map(|_| Vec::new()).collect(),
             used: 0,

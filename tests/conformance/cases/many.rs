@@ -133,11 +133,34 @@ fn a_quiet_vi_is_heard_in_a_flood(fabric: &dyn Fabric) {
     }
 }
 
-/// What the process holds of the kernel: open descriptors and mappings.
-fn holdings() -> (usize, usize) {
-    let descriptors = std::fs::read_dir("/proc/self/fd").expect("a mounted /proc").count();
-    let mappings = std::fs::read_to_string("/proc/self/maps").expect("a mounted /proc").lines().count();
-    (descriptors, mappings)
+/// Connections that come and go.
+const CONNECTIONS: usize = 10_000;
+/// KiB by which the process may have grown after them: less than 1 KiB for each.
+const GROWTH: usize = 4096;
+
+/// What the process holds of the kernel: open descriptors, mappings, threads, and KiB of memory.
+struct Holdings {
+    descriptors: usize,
+    mappings: usize,
+    threads: usize,
+    memory: usize,
+}
+
+impl Holdings {
+    fn now() -> Self {
+        let read = |name| std::fs::read_to_string(name).expect("a mounted /proc");
+        let status = read("/proc/self/status");
+        let number = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).expect("the kernel says so");
+            line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+        };
+        Holdings {
+            descriptors: std::fs::read_dir("/proc/self/fd").expect("a mounted /proc").count(),
+            mappings: read("/proc/self/maps").lines().count(),
+            threads: number("Threads:"),
+            memory: number("VmRSS:"),
+        }
+    }
 }
 
 fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
@@ -154,14 +177,19 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
         pair.a.nic.device().reclaim();
         pair.connect();
     };
-    (0..20).for_each(|_| round(&mut pair));
-    let (descriptors, mappings) = holdings();
-    let before = pair.a.nic.device().outbox().usage();
-    (0..1000).for_each(|_| round(&mut pair));
-    assert_eq!(pair.a.nic.device().outbox().usage(), before);
+    // Allocators and caches settle.
+    (0..500).for_each(|_| round(&mut pair));
+    let before = Holdings::now();
+    let usage = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.device().outbox().usage());
+    let used = usage(&pair);
+    (0..CONNECTIONS).for_each(|_| round(&mut pair));
+    assert_eq!(usage(&pair), used);
     // Threads that end give their stacks back a moment later.
-    until("descriptors and mappings are back", || {
-        let now = holdings();
-        (now.0 <= descriptors && now.1 <= mappings + 16).then_some(())
+    until("descriptors, threads and mappings are back", || {
+        let now = Holdings::now();
+        let mapped = now.mappings <= before.mappings + 16;
+        (now.descriptors <= before.descriptors && now.threads <= before.threads && mapped).then_some(())
     });
+    let memory = Holdings::now().memory;
+    assert!(memory <= before.memory + GROWTH, "{} KiB before and {memory} KiB after", before.memory);
 }

@@ -1,0 +1,210 @@
+//! The oracle: what was posted on each VI, what each connection has carried, and what a completion may say of it.
+
+use std::collections::VecDeque;
+
+use udeck_conformance::kit::assert_bytes;
+use udeck_via::{Completion, Reliability, Status};
+
+use crate::image::{contents, image, payload, regions, tag, untag};
+
+/// A connection, of which each side sends one way.
+pub struct Tie {
+    pub level: Reliability,
+    /// The VIs at its ends, until they disconnect. A requester that gave up never was one.
+    pub ends: [Option<usize>; 2],
+    pub ways: [Way; 2],
+}
+
+/// What one side has sent that consumes receives, in the order of its posts.
+#[derive(Default)]
+pub struct Way {
+    pub sent: Vec<Sent>,
+    /// How many of them have come; where there is order, the first ones.
+    pub arrived: usize,
+    /// One found a descriptor too short, which ends a reliable connection.
+    broken: bool,
+}
+
+/// A message.
+pub struct Sent {
+    pub tag: u32,
+    pub len: usize,
+    pub immediate: bool,
+    /// By RDMA: its bytes are in the window, not in the descriptor.
+    pub written: bool,
+    /// At which step.
+    pub posted: u64,
+    /// It is in the receiver's descriptor, whole or as far as it fitted.
+    pub arrived: Option<Status>,
+}
+
+impl Tie {
+    pub fn new(level: Reliability, ends: [Option<usize>; 2]) -> Self {
+        Tie { level, ends, ways: Default::default() }
+    }
+
+    /// The tag of what `side` of connection `number` posts next.
+    pub fn next_tag(&self, number: usize, side: usize) -> u32 {
+        tag(number, side, self.ways[side].sent.len())
+    }
+}
+
+impl Way {
+    /// Which message it is whose immediate data came, and what its receiver was to see of it; checks number and order.
+    pub fn arrives(&mut self, level: Reliability, immediate: Option<u32>) -> &mut Sent {
+        let at = if level == Reliability::Unreliable {
+            untag(immediate.expect("unreliable messages carry their tag")).2
+        } else {
+            self.arrived
+        };
+        let place = self.sent.len();
+        let Some(sent) = self.sent.get_mut(at) else {
+            panic!("message {at} came, and only {place} were sent")
+        };
+        assert!(sent.arrived.is_none(), "message {at} came twice");
+        assert!(!self.broken, "message {at} came after one that broke the connection");
+        let expected = sent.immediate.then_some(sent.tag);
+        assert_eq!(immediate, expected, "message {at} is next in order, and this is its immediate data");
+        self.arrived += 1;
+        sent
+    }
+
+    /// How the message that came was reported.
+    pub fn reported(&mut self, tag: u32, status: Status, level: Reliability) {
+        self.sent[untag(tag).2].arrived = Some(status);
+        self.broken |= status != Status::Done && level != Reliability::Unreliable;
+    }
+}
+
+/// What is posted on a VI and not reported yet, oldest first.
+#[derive(Default)]
+pub struct Book {
+    pub sends: VecDeque<PostedSend>,
+    pub receives: VecDeque<PostedReceive>,
+    /// Counts ends of connections. What was posted before the last one is over.
+    batch: u64,
+    /// The batch of which a receive was flushed: all behind are, too.
+    flushed: Option<u64>,
+    /// The batch of which a send has failed, and how: all behind fail, too.
+    failed: Option<(u64, Status)>,
+}
+
+pub struct PostedReceive {
+    id: u32,
+    batch: u64,
+    segments: Vec<usize>,
+}
+
+pub struct PostedSend {
+    pub kind: Kind,
+    id: u32,
+    batch: u64,
+    segments: Vec<usize>,
+    /// What lies there: of a read, nothing yet.
+    content: Vec<u8>,
+}
+
+/// What a send descriptor asked for.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// A message, or a write with immediate data: of this connection and side, this one.
+    Message { tie: usize, side: usize, at: usize },
+    /// A write that its receiver is not told of.
+    Write,
+    /// A write or read that the peer does not allow.
+    Forbidden,
+    /// A read of so many bytes of the window of a VI, in its so-manyth incarnation, at this step.
+    Read { owner: usize, incarnation: u64, offset: usize, step: u64 },
+}
+
+impl PostedReceive {
+    /// Bytes that it takes.
+    pub fn room(&self) -> usize {
+        self.segments.iter().sum()
+    }
+}
+
+impl Book {
+    pub fn posted_send(&mut self, kind: Kind, id: u32, segments: &[usize], content: Vec<u8>) {
+        let (batch, segments) = (self.batch, segments.to_vec());
+        self.sends.push_back(PostedSend { kind, id, batch, segments, content });
+    }
+
+    pub fn posted_receive(&mut self, id: u32, segments: &[usize]) {
+        let (batch, segments) = (self.batch, segments.to_vec());
+        self.receives.push_back(PostedReceive { id, batch, segments });
+    }
+
+    /// The connection is over, or given up: so is everything posted.
+    pub fn ends(&mut self) {
+        self.batch += 1;
+    }
+
+    /// A receive was reported: is it the oldest, may it be over in this way, and does its memory look like it?
+    /// `content` is what was to come, `written` whether it went elsewhere.
+    pub fn received(&mut self, completion: Completion, arrived: Option<&Sent>) {
+        let posted = self.receives.pop_front().expect("a receive was reported that nobody has posted");
+        let found = regions(completion.descriptor.expect("posted with a descriptor"));
+        let Some(sent) = arrived else {
+            assert_eq!(completion.status, Status::Flushed, "nothing came for this receive");
+            assert!(posted.batch < self.batch, "flushed while its connection stands");
+            assert_eq!((completion.length, completion.immediate), (0, None));
+            // A flushed receive is untouched.
+            assert_bytes(&found, &image(posted.id, &posted.segments, &[]));
+            self.flushed = Some(posted.batch);
+            return;
+        };
+        assert_ne!(self.flushed, Some(posted.batch), "a message was reported behind a flushed receive");
+        let room = posted.room();
+        let fits = if sent.written { 0 } else { sent.len.min(room) };
+        let (length, status) = match sent.written {
+            true => (sent.len, Status::Done),
+            false => (fits, if sent.len > room { Status::LengthError } else { Status::Done }),
+        };
+        assert_eq!(
+            (completion.status, completion.length),
+            (status, length),
+            "{} bytes into {room}",
+            sent.len
+        );
+        // The receive holds the message, and nothing else.
+        assert_bytes(&found, &image(posted.id, &posted.segments, &payload(sent.tag, sent.len)[..fits]));
+    }
+
+    /// A send was reported: is it the oldest, may it end so, and is its memory as it was? Returns it, and what lies
+    /// in its segments. That the peer has left may be seen by a send before the VI's state says so.
+    pub fn sent(&mut self, completion: Completion, level: Reliability, left: bool) -> (PostedSend, Vec<u8>) {
+        let posted = self.sends.pop_front().expect("a send was reported that nobody has posted");
+        let descriptor = completion.descriptor.expect("posted with a descriptor");
+        let lies_there = contents(&descriptor);
+        // A read that failed may have read all the same. The memory of all others is as it was posted.
+        let content = if matches!(posted.kind, Kind::Read { .. }) { &lies_there } else { &posted.content };
+        assert_bytes(&regions(descriptor), &image(posted.id, &posted.segments, content));
+        let all = posted.segments.iter().sum();
+        let length = if completion.status == Status::Done { all } else { 0 };
+        assert_eq!(completion.length, length, "of a send that ended as {:?}", completion.status);
+        let failed = self.failed.filter(|(batch, _)| *batch == posted.batch).map(|(_, status)| status);
+        match completion.status {
+            Status::Done => assert!(
+                failed.is_none_or(|failed| may_be_done_behind(failed, posted.kind, level)),
+                "a send was done behind one that ended as {failed:?}"
+            ),
+            status => {
+                let is_over = posted.batch < self.batch || (left && status == Status::Flushed);
+                assert!(is_over, "{status:?} while the connection stands");
+                assert!(failed.is_none() || status == Status::Flushed, "{status:?} behind {failed:?}");
+                self.failed.replace((posted.batch, failed.unwrap_or(status)));
+            }
+        }
+        (posted, lies_there)
+    }
+}
+
+/// Whether a descriptor may be done behind one that failed.
+fn may_be_done_behind(failed: Status, kind: Kind, level: Reliability) -> bool {
+    // RDMA needs nobody at the other end: its data are in place although the receiver left before it took the messages
+    // in front. Not so behind an error, which stops the queue.
+    let needs_nobody = matches!(kind, Kind::Write | Kind::Read { .. });
+    // On the other levels, what had left before the error was noticed is done: no more is promised.
+    level != Reliability::Reception || (failed == Status::Flushed && needs_nobody)
+}

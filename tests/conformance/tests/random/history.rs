@@ -1,0 +1,67 @@
+//! What a window may contain: every write that was accepted, and since when its bytes must be there.
+
+use crate::image::payload;
+
+/// Bytes of each window.
+pub const LENGTH: usize = 256;
+
+/// The writes to one window, oldest first.
+#[derive(Default)]
+pub struct History(Vec<Write>);
+
+struct Write {
+    /// Seeds its bytes.
+    tag: u32,
+    way: (usize, usize),
+    offset: usize,
+    bytes: Vec<u8>,
+    posted: u64,
+    /// From this step on its bytes, or those of a later write, are to be seen.
+    visible: Option<u64>,
+}
+
+/// What a window contains before anybody has written.
+pub fn blank() -> Vec<u8> {
+    (0..LENGTH).map(|at| 0x5a ^ at as u8).collect()
+}
+
+impl History {
+    /// A write of side `way.1` of connection `way.0` was accepted at step `posted`.
+    pub fn accepted(&mut self, tag: u32, way: (usize, usize), offset: usize, len: usize, posted: u64) {
+        self.0.push(Write { tag, way, offset, bytes: payload(tag, len), posted, visible: None });
+    }
+
+    /// A message of this way, posted at step `posted`, was reported at step `now`: with it all that its sender wrote
+    /// before is visible; without order (unreliable delivery) only the write that carried it.
+    pub fn seen(&mut self, way: (usize, usize), tag: u32, posted: u64, ordered: bool, now: u64) {
+        let before = |write: &&mut Write| {
+            write.way == way && (write.tag == tag || (ordered && write.posted <= posted))
+        };
+        self.0.iter_mut().filter(before).for_each(|write| {
+            write.visible.get_or_insert(now);
+        });
+    }
+
+    /// Whether the window may have contained `bytes` at `offset` at step `now`.
+    pub fn check(&self, offset: usize, bytes: &[u8], now: u64) -> Result<(), String> {
+        for (at, &byte) in (offset..).zip(bytes) {
+            if !self.allows(at, byte, now) {
+                return Err(format!("byte {at} of the window is {byte:#04x}, which nobody wrote there last"));
+            }
+        }
+        Ok(())
+    }
+
+    fn allows(&self, at: usize, byte: u8, now: u64) -> bool {
+        let covers = |write: &&Write| (write.offset..write.offset + write.bytes.len()).contains(&at);
+        for write in self.0.iter().rev().filter(covers) {
+            if write.bytes[at - write.offset] == byte {
+                return true;
+            }
+            if write.visible.is_some_and(|visible| visible <= now) {
+                return false;
+            }
+        }
+        blank()[at] == byte
+    }
+}

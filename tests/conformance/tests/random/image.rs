@@ -1,0 +1,66 @@
+//! What messages and the memory around them look like, so that each byte tells where it belongs.
+
+use udeck_via::{Descriptor, Nic, Ptag, Segment};
+
+/// Bytes before and after each segment that nobody may touch.
+const GUARD: usize = 16;
+
+/// Names a message within its sequence: the connection's number, the sender's side, the place among what it sent.
+/// Travels as immediate data, and seeds the contents.
+pub fn tag(tie: usize, side: usize, at: usize) -> u32 {
+    assert!(tie < 1 << 16 && at < 1 << 15, "a sequence is shorter than that");
+    (tie as u32) << 16 | (side as u32) << 15 | at as u32
+}
+
+/// The connection, side and place that a tag names.
+pub fn untag(tag: u32) -> (usize, usize, usize) {
+    ((tag >> 16) as usize, (tag >> 15 & 1) as usize, (tag & 0x7fff) as usize)
+}
+
+/// What the message of this tag contains: different bytes for different tags and places.
+pub fn payload(tag: u32, len: usize) -> Vec<u8> {
+    let seed = tag.wrapping_mul(0x9e37_79b9);
+    (0..len).map(|at| (at as u32).wrapping_mul(31).wrapping_add(seed >> (8 * (at % 4))) as u8).collect()
+}
+
+/// The regions of descriptor `id`, whose segments are so long, when `content` lies in the segments from the first on;
+/// one after another.
+pub fn image(id: u32, segments: &[usize], content: &[u8]) -> Vec<u8> {
+    images(id, segments, content).concat()
+}
+
+fn images(id: u32, segments: &[usize], content: &[u8]) -> Vec<Vec<u8>> {
+    let mut rest = content;
+    let region = |&len: &usize| {
+        let mut region: Vec<u8> = (0..GUARD + len + GUARD).map(|at| guard(id, at)).collect();
+        let (here, later) = rest.split_at(len.min(rest.len()));
+        region[GUARD..GUARD + here.len()].copy_from_slice(here);
+        rest = later;
+        region
+    };
+    segments.iter().map(region).collect()
+}
+
+fn guard(id: u32, at: usize) -> u8 {
+    0xc3 ^ (at as u8).wrapping_mul(7) ^ (id as u8).wrapping_mul(29)
+}
+
+/// Segments that look like [`image`].
+pub fn segments(nic: &Nic, ptag: Ptag, id: u32, lengths: &[usize], content: &[u8]) -> Vec<Segment> {
+    let segment = |(bytes, &len): (Vec<u8>, &usize)| {
+        let mut region = nic.region(bytes.len(), ptag).expect("arenas are larger than what a sequence posts");
+        region.copy_from_slice(&bytes);
+        Segment::new(region, GUARD..GUARD + len).expect("within the region")
+    };
+    images(id, lengths, content).into_iter().zip(lengths).map(segment).collect()
+}
+
+/// The regions of a descriptor that came back, whole, one after another.
+pub fn regions(descriptor: Descriptor) -> Vec<u8> {
+    descriptor.into_segments().into_iter().flat_map(|segment| segment.into_region().to_vec()).collect()
+}
+
+/// What lies in the segments of a descriptor.
+pub fn contents(descriptor: &Descriptor) -> Vec<u8> {
+    descriptor.segments().iter().flat_map(Segment::bytes).copied().collect()
+}

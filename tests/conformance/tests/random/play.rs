@@ -1,0 +1,293 @@
+//! One sequence: which operations, in which order, and the journal of them.
+
+use std::time::Duration;
+
+use udeck_sim::Fabric;
+use udeck_sim::trace::Happening;
+use udeck_via::{Caps, Cq, Error, Reliability, State, Vi};
+
+use crate::book::Tie;
+use crate::coverage::Coverage;
+use crate::dice::Dice;
+use crate::fleet::{Actor, Station, launch, weather};
+
+/// Operations of a sequence that a failure prints.
+const LAST: usize = 25;
+/// Virtual time after which nothing is under way on links that are not stalled.
+pub const LONG: Duration = Duration::from_secs(1);
+
+/// What was done, and what came of it. Printed when the sequence fails.
+#[derive(Default)]
+pub struct Journal(Vec<String>);
+
+impl Journal {
+    pub fn into_lines(mut self) -> Vec<String> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let from = self.0.len().saturating_sub(LAST);
+            eprintln!("the last of {} operations:", self.0.len());
+            self.0[from..].iter().enumerate().for_each(|(at, line)| eprintln!("  {}: {line}", from + at));
+        }
+    }
+}
+
+/// A sequence under way.
+pub struct Play<'a> {
+    pub fabric: &'a Fabric,
+    pub coverage: &'a mut Coverage,
+    pub dice: Dice,
+    pub journal: Journal,
+    pub stations: Vec<Station>,
+    pub actors: Vec<Actor>,
+    pub ties: Vec<Tie>,
+    /// Links on which nothing arrives at present.
+    pub stalled: Vec<(usize, usize)>,
+    /// Handles of windows that are no more.
+    pub stale: Vec<udeck_via::RemoteBuffer>,
+    pub step: u64,
+    pub descriptors: u32,
+    may_die: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    PostReceive,
+    Send,
+    Write,
+    Read,
+    Reap,
+    Poll,
+    Advance,
+    Connect,
+    Meet,
+    Disconnect,
+    Replace,
+    Revoke,
+    Mistake,
+    Refusal,
+    Fault,
+}
+
+/// Out of a hundred or so. Mostly what a sensible program does.
+const WEIGHTS: [(usize, Kind); 15] = [
+    (12, Kind::PostReceive),
+    (36, Kind::Send),
+    (8, Kind::Write),
+    (6, Kind::Read),
+    (14, Kind::Reap),
+    (8, Kind::Poll),
+    (5, Kind::Advance),
+    (12, Kind::Connect),
+    (3, Kind::Meet),
+    (3, Kind::Disconnect),
+    (1, Kind::Replace),
+    (1, Kind::Revoke),
+    (3, Kind::Mistake),
+    (2, Kind::Refusal),
+    (2, Kind::Fault),
+];
+
+/// Plays the sequence of the fabric's seed, to the end. Returns what was done, and what came of it.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn sequence(fabric: &Fabric, coverage: &mut Coverage) -> Vec<String> {
+    coverage.begin();
+    fabric.record_trace();
+    let mut play = Play::new(fabric, coverage);
+    for _ in 0..play.dice.between(30, 100) {
+        play.step += 1;
+        play.operation();
+    }
+    play.count_faults();
+    play.finish()
+}
+
+impl<'a> Play<'a> {
+    fn new(fabric: &'a Fabric, coverage: &'a mut Coverage) -> Self {
+        let mut dice = Dice::new(fabric.seed());
+        let (stations, actors) = launch(fabric, &mut dice);
+        let may_die = dice.percent(25);
+        let mut play = Play {
+            fabric,
+            coverage,
+            dice,
+            journal: Journal::default(),
+            stations,
+            actors,
+            ties: Vec::new(),
+            stalled: Vec::new(),
+            stale: Vec::new(),
+            step: 0,
+            descriptors: 0,
+            may_die,
+        };
+        let stations = play.stations.len();
+        for link in (0..stations).flat_map(|from| (0..stations).map(move |to| (from, to))) {
+            let weather = weather(&mut play.dice);
+            play.set_link(link, weather);
+        }
+        play
+    }
+
+    fn operation(&mut self) {
+        match self.dice.weighted(&WEIGHTS) {
+            Kind::PostReceive => self.post_receive(),
+            Kind::Send => self.send(),
+            Kind::Write if self.caps().has(Caps::RDMA_WRITE) => self.write(),
+            Kind::Read if self.caps().has(Caps::RDMA_READ) => self.read(),
+            Kind::Write | Kind::Read => self.send(),
+            Kind::Reap => {
+                let who = self.dice.below(self.actors.len());
+                self.reap_one(who);
+            }
+            Kind::Poll => self.poll(),
+            Kind::Advance => {
+                let time = Duration::from_micros(self.dice.below(3000) as u64);
+                self.note(format!("advance by {time:?}"));
+                self.fabric.advance(time);
+            }
+            Kind::Connect => self.connect_somebody(),
+            Kind::Meet => self.meet_somebody(),
+            Kind::Disconnect => self.disconnect_somebody(),
+            Kind::Replace => self.replace(),
+            Kind::Revoke => self.revoke(),
+            Kind::Mistake => self.mistake(),
+            Kind::Refusal => self.refusal(),
+            Kind::Fault => self.fault(),
+        }
+    }
+
+    // ---- what all moves need ----
+
+    pub fn note(&mut self, what: String) {
+        self.journal.0.push(what);
+    }
+
+    /// An operation was tried: counts it, and writes it down.
+    pub fn tried(&mut self, kind: &'static str, details: &str, outcome: &Result<(), Error>) {
+        self.coverage.operation(kind, outcome.is_ok());
+        match outcome {
+            Ok(()) => self.note(format!("{kind} {details}: done")),
+            Err(error) => {
+                self.coverage.error(error);
+                match error {
+                    // How long it has waited is real time: it would not repeat itself.
+                    Error::Timeout { what, .. } => self.note(format!("{kind} {details}: {what}: never came")),
+                    error => self.note(format!("{kind} {details}: {error}")),
+                }
+            }
+        }
+    }
+
+    pub fn caps(&self) -> Caps {
+        self.stations[0].nic.caps()
+    }
+
+    /// A number for a descriptor.
+    pub fn number(&mut self) -> u32 {
+        self.descriptors += 1;
+        self.descriptors
+    }
+
+    /// Calls a VI, and follows its state.
+    pub fn with_vi<T>(&mut self, who: usize, by: &str, call: impl FnOnce(&mut Vi) -> T) -> T {
+        let before = self.actors[who].state();
+        let result = call(self.actors[who].vi());
+        self.follow(who, before, by);
+        result
+    }
+
+    /// A VI that was in `before` has been called.
+    pub fn follow(&mut self, who: usize, before: State, by: &str) {
+        let after = self.actors[who].state();
+        if after == before {
+            return;
+        }
+        let by = if after == State::Error { "itself" } else { by };
+        self.coverage.transition(before, after, by);
+        if after == State::Error {
+            self.actors[who].book.ends();
+        }
+    }
+
+    /// Who fulfils `wish`.
+    pub fn somebody(&mut self, wish: impl Fn(&Actor) -> bool) -> Option<usize> {
+        let all: Vec<_> = (0..self.actors.len()).filter(|&who| wish(&self.actors[who])).collect();
+        self.dice.pick(&all)
+    }
+
+    pub fn cq(&self, who: usize) -> &Cq {
+        &self.stations[self.actors[who].home].cq
+    }
+
+    pub fn is_stalled(&self, a: usize, b: usize) -> bool {
+        self.stalled.contains(&(a, b)) || self.stalled.contains(&(b, a))
+    }
+
+    pub fn set_link(&mut self, link: (usize, usize), to: udeck_sim::Link) {
+        let (from, into) = (&self.stations[link.0], &self.stations[link.1]);
+        if from.alive && into.alive {
+            self.stalled.retain(|other| *other != link);
+            if to.stalled {
+                self.stalled.push(link);
+            }
+            self.fabric.set_link(&from.name, &into.name, to);
+        }
+    }
+
+    /// Whether messages of this VI keep their order.
+    pub fn ordered(&self, who: usize) -> bool {
+        self.actors[who].level != Reliability::Unreliable
+    }
+
+    // ---- faults ----
+
+    fn count_faults(&mut self) {
+        for event in self.fabric.trace() {
+            match event.what {
+                Happening::Lost(_) => self.coverage.fault("a frame is lost"),
+                Happening::Duplicated(_) => self.coverage.fault("a frame comes twice"),
+                Happening::HeldBack(_) => self.coverage.fault("a frame is held back"),
+                Happening::Stalled(_) => self.coverage.fault("a frame waits on a stalled link"),
+                Happening::Broken => self.coverage.fault("a connection breaks"),
+                _ => {}
+            }
+        }
+    }
+
+    fn fault(&mut self) {
+        let stations = self.stations.len();
+        let link = (self.dice.below(stations), self.dice.below(stations));
+        match self.dice.below(4) {
+            0 => {
+                self.coverage.fault("a link stalls");
+                self.note(format!("link {link:?} stalls"));
+                self.set_link(link, udeck_sim::Link { stalled: true, ..Default::default() });
+            }
+            1 if self.may_die => {
+                self.may_die = false;
+                let victim = self.dice.below(stations);
+                self.coverage.fault("a NIC dies");
+                self.note(format!("n{victim} dies"));
+                self.stations[victim].alive = false;
+                self.stalled.retain(|link| link.0 != victim && link.1 != victim);
+                self.fabric.kill(&self.stations[victim].name);
+            }
+            _ => {
+                self.coverage.fault("a link changes");
+                let weather = match self.dice.pick(&self.stalled.clone()) {
+                    Some(stalled) => (stalled, weather(&mut self.dice)),
+                    None => (link, weather(&mut self.dice)),
+                };
+                self.note(format!("link {:?}: {:?}", weather.0, weather.1));
+                self.set_link(weather.0, weather.1);
+            }
+        }
+    }
+}
