@@ -47,6 +47,9 @@ const BUDGET: Duration = Duration::from_millis(1);
 /// Between two looks at the clock, which so cost less than a hundredth of a turn.
 const ROUND_TRIPS: u64 = 64;
 
+/// Pairs of lines that a counter goes through: as many as cells of a ring.
+const LINES: usize = 64;
+
 /// At every size, even if they exceed the budget.
 const MIN_COPIES: u64 = 3;
 
@@ -62,6 +65,10 @@ pub struct RawLimits {
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU64);
+
+fn lines() -> Vec<Line> {
+    std::iter::repeat_with(Line::default).take(LINES).collect()
+}
 
 impl RawLimits {
     /// For copies of up to `largest` bytes, between the cores `cpus`, or wherever the system puts two
@@ -82,29 +89,36 @@ impl RawLimits {
         Ok(RawSample { line, copies })
     }
 
-    /// A counter that goes to and fro between two lines. No pause in the loops: it would lengthen the very
-    /// thing that is measured.
+    /// A counter that goes to and fro between two lines, which are others each time, as a ring's are: how far a line
+    /// is from the cores is a matter of its address, and one pair of lines alone is now near, now far. No pause in
+    /// the loops: it would lengthen the very thing that is measured.
     fn line(&self) -> io::Result<f64> {
         const STOP: u64 = u64::MAX;
-        let (there, back) = (Line::default(), Line::default());
+        let (there, back) = (lines(), lines());
         let echo = || {
-            let mut last = 0;
-            while last != STOP {
+            for place in (0..there.len()).cycle() {
+                let last = back[place].0.load(Ordering::Relaxed);
                 let mut seen = last;
                 while seen == last {
-                    seen = there.0.load(Ordering::Acquire);
+                    seen = there[place].0.load(Ordering::Acquire);
                 }
-                back.0.store(seen, Ordering::Release);
-                last = seen;
+                back[place].0.store(seen, Ordering::Release);
+                if seen == STOP {
+                    break;
+                }
             }
         };
         let call = || {
-            let mut turn = 0;
+            let (mut turn, mut place) = (0, 0);
+            let mut hand_over = |word: u64| {
+                there[place].0.store(word, Ordering::Release);
+                while back[place].0.load(Ordering::Acquire) != word {}
+                place = if place + 1 == there.len() { 0 } else { place + 1 };
+            };
             let mut round_trips = || {
                 for _ in 0..ROUND_TRIPS {
                     turn += 1;
-                    there.0.store(turn, Ordering::Release);
-                    while back.0.load(Ordering::Acquire) != turn {}
+                    hand_over(turn);
                 }
             };
             round_trips();
@@ -114,7 +128,7 @@ impl RawLimits {
                 round_trips();
                 mean = Mean { total: started.elapsed(), count: mean.count + 2 * ROUND_TRIPS };
             }
-            there.0.store(STOP, Ordering::Release);
+            hand_over(STOP);
             mean
         };
         let (mean, ()) = on_both_cores(self.cpus, call, echo)?;

@@ -108,9 +108,9 @@ pub fn raw_limits<C: Contend>(results: &Results<C>) -> Cow<'static, str> {
     if results.raws.iter().all(|raw| raw.line.is_empty()) {
         return "raw limits: not measured, they need two cores".into();
     }
-    "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: memcpy = one copy \
-     out of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the other core \
-     read last"
+    "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: hand-over = a \
+     counter to and fro through 64 pairs of cache lines; memcpy = one copy out of the other core's dirty cache \
+     lines; 2 memcpys = that and a copy into lines that the other core read last"
         .into()
 }
 

@@ -202,8 +202,9 @@ mod tests {
 # Method:  untouched: neither side looks at the data
 # Method:  written+read: the sender writes every word, the receiver sums and checks them all
 # Method:  raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps:
-#          memcpy = one copy out of the other core's dirty cache lines; 2 memcpys = that and a copy
-#          into lines that the other core read last
+#          hand-over = a counter to and fro through 64 pairs of cache lines; memcpy = one copy out
+#          of the other core's dirty cache lines; 2 memcpys = that and a copy into lines that the
+#          other core read last
 
 # Latency (us), untouched
 # Size              copy      hand-off        memcpy     2 memcpys
