@@ -346,7 +346,11 @@ impl Vi {
         let (length, left_over) = match &arrival.body {
             Body::Written(length) => (*length, 0),
             Body::Inline(bytes) => (bytes.bytes().len(), into.fill(std::iter::once(bytes.bytes()))),
-            Body::Lent(_, lent) => (lent.len(), into.fill(lent.parts())),
+            Body::Lent(_, lent) => {
+                let left_over = into.fill(lent.parts());
+                self.nic.device().count_copied(lent.len() - left_over);
+                (lent.len(), left_over)
+            }
         };
         if left_over == 0 {
             return Took::Message(into.complete(Status::Done, length, arrival.immediate));

@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     case!(messages_stay_in_order),
     case!(descriptors_come_back_and_serve_again),
     case!(inline_sends_reach_posted_receives),
+    case!(what_a_posted_receive_costs_is_counted, HAND_OFF),
     case!(posted_sends_reach_lent_receivers),
 ];
 
@@ -287,4 +288,15 @@ fn posted_sends_reach_lent_receivers(fabric: &dyn Fabric) {
         drop(arrival);
         assert_eq!(pair.a.sent().length, len);
     }
+}
+
+/// The one copy that the receiver makes: out of the sender's memory.
+fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    let copied = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.device().bytes_copied());
+    let before = copied(&pair);
+    pair.b.post_receive(5000);
+    pair.a.post_send(&pattern(1, 5000));
+    assert_bytes(&pair.b.received(), &pattern(1, 5000));
+    assert_eq!(copied(&pair), [before[0], before[1] + 5000]);
 }
