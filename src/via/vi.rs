@@ -149,9 +149,21 @@ impl Vi {
         Ok(())
     }
 
-    /// Its state.
+    /// Its state, as far as its calls have seen the connection (VIA: `VipQueryVi`, with the two lengths below and
+    /// [`Vi::attributes`]).
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Descriptors on the send queue: posted, and not reported by [`Vi::send_done`] yet.
+    pub fn send_queue_len(&self) -> usize {
+        self.sends.len()
+    }
+
+    /// Descriptors on the receive queue: posted, and not reported by [`Vi::receive_done`] yet. Those of a shared queue
+    /// are counted from the moment a message took them.
+    pub fn receive_queue_len(&self) -> usize {
+        self.receives.len() + self.received.len()
     }
 
     /// Asks the listener at `to` for a connection and waits for the answer. Returns what the other side sent along.

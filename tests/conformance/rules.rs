@@ -292,6 +292,7 @@ const CALLS: &[Rule] = &[
             "attributes::a_vi_keeps_its_settings",
             "attributes::an_idle_vi_changes_its_settings",
             "attributes::settings_change_while_idle_and_empty_only",
+            "attributes::queue_lengths_count_what_is_posted_and_not_reported",
         ],
     ),
     rule("VipConnectWait", &["connection::requests_wait_in_order", "connection::a_listener_times_out"]),

@@ -19,6 +19,7 @@ pub const CASES: &[Case] = &[
     case!(settings_change_while_idle_and_empty_only),
     case!(reliability_levels_are_there_or_unsupported),
     case!(rdma_write_is_there_or_unsupported),
+    case!(queue_lengths_count_what_is_posted_and_not_reported),
 ];
 
 fn limits_allow_a_program_to_run(fabric: &dyn Fabric) {
@@ -150,4 +151,24 @@ fn rdma_write_is_there_or_unsupported(fabric: &dyn Fabric) {
         assert!(unsupported(&error), "{error}");
     }
     pair.check();
+}
+
+fn queue_lengths_count_what_is_posted_and_not_reported(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    let lengths = |end: &End| (end.vi.send_queue_len(), end.vi.receive_queue_len());
+    assert_eq!((lengths(&pair.a), lengths(&pair.b)), ((0, 0), (0, 0)));
+    (0..3).for_each(|_| pair.b.post_receive(100));
+    pair.a.post_send(b"one");
+    pair.a.post_send(b"two");
+    assert_eq!((lengths(&pair.a), lengths(&pair.b)), ((2, 0), (0, 3)));
+    pair.b.received();
+    assert_eq!(lengths(&pair.b), (0, 2));
+    pair.a.sent();
+    assert_eq!(lengths(&pair.a), (1, 0));
+    pair.a.sent();
+    pair.b.received();
+    pair.b.vi.disconnect();
+    assert_eq!(lengths(&pair.b), (0, 1), "flushed, and not reported");
+    pair.b.vi.receive_done().expect("the flushed receive");
+    assert_eq!((lengths(&pair.a), lengths(&pair.b)), ((0, 0), (0, 0)));
 }
