@@ -33,8 +33,9 @@ const STATUSES: [(&str, &[Caps]); 8] = [
     ("REMOTE_DESC_ERROR", &[Caps::RELIABLE_RECEPTION]),
 ];
 
-const FAULTS: [&str; 8] = [
+const FAULTS: [&str; 9] = [
     "a frame is lost",
+    "a frame arrives corrupt, and is noticed",
     "a frame comes twice",
     "a frame is held back",
     "a frame waits on a stalled link",

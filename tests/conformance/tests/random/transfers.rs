@@ -286,7 +286,10 @@ impl Play<'_> {
         if status == Status::Flushed {
             return self.actors[who].book.received(completion, None);
         }
-        let (tie, side) = self.actors[who].tie.expect("messages come over connections");
+        // Over the connection that it was posted for: what came before that one's end is reported after it, too.
+        let actor = &self.actors[who];
+        let posted = actor.book.receives.front().expect("a receive was reported that nobody has posted");
+        let (tie, side) = actor.ties[&posted.batch];
         let level = self.ties[tie].level;
         let way = &mut self.ties[tie].ways[1 - side];
         let sent = way.arrives(level, completion.immediate);
@@ -306,8 +309,7 @@ impl Play<'_> {
         self.coverage.status(status);
         self.note(format!("  sent on {who}: {status:?}"));
         let level = self.actors[who].level;
-        let left = self.actors[who].tie.is_some_and(|(tie, side)| self.ties[tie].ends[1 - side].is_none());
-        let (posted, content) = self.actors[who].book.sent(completion, level, left);
+        let (posted, content) = self.actors[who].book.sent(completion, level);
         match posted.kind {
             Kind::Message { tie, side, at } if status == Status::Done => {
                 let arrived = self.ties[tie].ways[side].sent[at].arrived;
