@@ -92,14 +92,14 @@ pub struct Book {
 }
 
 pub struct PostedReceive {
-    id: u32,
+    pub id: u32,
     pub batch: u64,
     segments: Vec<usize>,
 }
 
 pub struct PostedSend {
     pub kind: Kind,
-    id: u32,
+    pub id: u32,
     batch: u64,
     segments: Vec<usize>,
     /// What lies there: of a read, nothing yet.
