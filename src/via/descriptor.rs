@@ -210,6 +210,13 @@ impl Descriptor {
 ///
 /// On reliable delivery a send is done when its data have left, so its sender learns of a missing descriptor from the
 /// connection ([`Error::Lost`]); on unreliable delivery it never does, and a [`Status::LengthError`] breaks nothing.
+///
+/// How the sends of a connection end, in the order of their posts: if it was lost, the oldest under way as
+/// `TransportError` and all behind it `Flushed`; if either side disconnected, all `Flushed`. A send is reported `Flushed`
+/// by a VI that is not connected any more. On reliable reception what is `Done` is a prefix of what was posted: behind a
+/// send that was flushed a write or read is flushed as well, although its data may be in place. A work queue is FIFO, and
+/// VIA promises the target to see written data only with a message behind them, of which there is none. Below, what had
+/// left is `Done` also behind one that was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {

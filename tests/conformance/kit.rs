@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use udeck_via::{
-    Block, Completion, Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, Receive, Region, Request,
-    Segment, Status, Vi, ViAttributes, mem,
+    Block, Completion, Cq, Deadline, Descriptor, Error, Listener, NetAddress, Nic, Ptag, Receive, Region,
+    Request, Segment, Status, Vi, ViAttributes, mem,
 };
 
 use crate::{Fabric, Options};
@@ -244,6 +244,27 @@ impl Door {
             let answered = answer(self.listener.wait(soon()).expect("a request"));
             (asker.join().expect("no panic"), answered)
         })
+    }
+
+    /// A request of `end` that has come, and that its maker has given up. How long that takes depends on the machine: so
+    /// each is given more time than the one before, until one has come.
+    pub fn stale(&self, end: &mut End) -> Request {
+        let (net, cq) = (soon(), end.cq.handle());
+        let mut patience = Duration::from_millis(10);
+        for attempt in 0u64.. {
+            let number = attempt.to_le_bytes();
+            let asked = end.vi.connect(&self.address, &cq, &cq, &number, Deadline::after(patience));
+            assert!(matches!(asked, Err(Error::Timeout { .. })), "{asked:?}");
+            // Requests of one NIC stay in order: those of earlier attempts that come late are in front.
+            while let Ok(request) = self.listener.wait(Deadline::after(patience)) {
+                if request.private_data() == number {
+                    return request;
+                }
+            }
+            assert!(!net.passed(), "no request ever came");
+            patience *= 2;
+        }
+        unreachable!("attempts do not run out")
     }
 
     /// Connects `asker` to `answerer`.

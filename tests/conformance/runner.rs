@@ -1,7 +1,7 @@
 //! Runs the cases over the transports it is given, and reports as libtest does.
 //!
 //! libtest's own harness wants one function per test at compile time and runs them side by side; here the tests
-//! are a table times the transports, and run alone.
+//! are a table times the transports, and run alone. `--report-time` prints how long each took.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +32,7 @@ pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
         if selection.list {
             chosen.iter().for_each(|case| println!("{}: test", full_name(*fabric, case)));
         } else {
-            passed &= run(*fabric, &chosen, others.len());
+            passed &= run(*fabric, &chosen, others.len(), selection.times);
         }
     }
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -67,7 +67,7 @@ fn full_name(fabric: &dyn Fabric, case: &Case) -> String {
     format!("{}::{}::{}", fabric.name(), case.topic, case.name)
 }
 
-fn run(fabric: &dyn Fabric, cases: &[&Case], filtered: usize) -> bool {
+fn run(fabric: &dyn Fabric, cases: &[&Case], filtered: usize, times: bool) -> bool {
     let start = Instant::now();
     let caps = fabric.open(&Options::default()).caps();
     println!("\nrunning {} tests", cases.len());
@@ -75,12 +75,13 @@ fn run(fabric: &dyn Fabric, cases: &[&Case], filtered: usize) -> bool {
     let mut failed = Vec::new();
     let mut skipped = BTreeMap::<String, usize>::new();
     for case in cases {
-        let name = full_name(fabric, case);
+        let (name, begun) = (full_name(fabric, case), Instant::now());
+        let took = || if times { format!(" <{:.3}s>", begun.elapsed().as_secs_f64()) } else { String::new() };
         if let Some(missing) = case.needs.iter().find(|cap| !caps.has(**cap)) {
             println!("test {name} ... ignored, needs {missing}");
             *skipped.entry(missing.to_string()).or_default() += 1;
         } else if catch_unwind(AssertUnwindSafe(|| (case.run)(fabric))).is_ok() {
-            println!("test {name} ... ok");
+            println!("test {name} ... ok{}", took());
             passed += 1;
         } else {
             println!("test {name} ... FAILED");
@@ -130,6 +131,8 @@ struct Selection {
     exact: bool,
     list: bool,
     ignored_only: bool,
+    /// How long each took is printed with it.
+    times: bool,
 }
 
 impl Selection {
@@ -139,6 +142,7 @@ impl Selection {
             match argument.as_str() {
                 "--exact" => selection.exact = true,
                 "--list" => selection.list = true,
+                "--report-time" => selection.times = true,
                 "--ignored" => selection.ignored_only = true,
                 "--skip" => selection.skip.extend(arguments.next()),
                 "--format" | "--color" | "--test-threads" | "--logfile" | "-Z" => drop(arguments.next()),
@@ -174,6 +178,7 @@ mod tests {
         assert!(selection("--exact shm::memory::a --test-threads 4").takes("shm::memory::a"));
         assert!(!selection("--skip memory").takes("shm::memory::a"));
         assert!(!selection("--ignored").takes("shm::memory::a"));
+        assert!(selection("--report-time").times && selection("--report-time").takes("shm::memory::a"));
     }
 
     #[test]

@@ -67,7 +67,11 @@ pub fn list(steps: &[Step]) {
 pub fn step(outcome: &Outcome, by_program: bool) {
     if by_program {
         for suite in outcome.suites.iter().filter(|suite| suite.counts != Counts::default()) {
-            println!("    {}: {}", suite.name, line(suite.counts));
+            match &suite.summary {
+                Some(summary) if summary.starts_with(&suite.name) => println!("    {summary}"),
+                Some(summary) => println!("    {}: {summary}", suite.name),
+                None => println!("    {}: {}", suite.name, line(suite.counts)),
+            }
         }
     }
     println!("=== {}: {} in {:.1} s", outcome.name, outcome.verdict.word(), outcome.took.as_secs_f64());

@@ -25,6 +25,8 @@ impl AddAssign for Counts {
 pub struct Suite {
     pub name: String,
     pub counts: Counts,
+    /// What it says of itself: which transport, and why cases were skipped.
+    pub summary: Option<String>,
 }
 
 #[derive(Default)]
@@ -40,7 +42,12 @@ impl Tally {
         if let Some(name) = program(line) {
             self.running = name;
         } else if let Some(counts) = result(line) {
-            self.suites.push(Suite { name: self.running.clone(), counts });
+            self.suites.push(Suite { name: self.running.clone(), counts, summary: None });
+        } else if is_summary(line) {
+            // The conformance suite prints one behind the result of each transport.
+            if let Some(suite) = self.suites.last_mut() {
+                suite.summary = Some(line.to_owned());
+            }
         } else if let Some(name) = failure(line) {
             self.failed.push(format!("{}: {name}", self.running));
         }
@@ -81,6 +88,19 @@ fn result(line: &str) -> Option<Counts> {
     Some(counts)
 }
 
+/// `shm: 70 passed, 2 skipped (2 need rdma-read; this NIC has rdma-write | hand-off)`.
+fn is_summary(line: &str) -> bool {
+    let Some((name, rest)) = line.split_once(": ") else { return false };
+    let is_count = |part: &str, what: &str| {
+        let number = part.split_once(what).map(|(number, _)| number);
+        number.is_some_and(|number| number.parse::<u64>().is_ok())
+    };
+    let mut parts = rest.split(", ");
+    !name.contains(char::is_whitespace)
+        && parts.next().is_some_and(|part| is_count(part, " passed"))
+        && parts.any(|part| is_count(part, " skipped"))
+}
+
 fn failure(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
@@ -119,6 +139,15 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.suites[0].counts, Counts { passed: 1, failed: 1, skipped: 1 });
         assert_eq!(tally.total(), Counts { passed: 2, failed: 1, skipped: 1 });
         assert_eq!(tally.failed, ["udeck_sys: ring::fills"]);
+    }
+
+    #[test]
+    fn a_program_that_sums_itself_up_is_quoted() {
+        let summary = "shm: 3 passed, 1 FAILED, 2 skipped (2 need rdma-read; this NIC has nothing)";
+        let result = "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
+        let tally = read(&format!("{result}\n\n{summary}\n{result}\nthe end: 3 passed, 2 skipped\n"));
+        let summaries: Vec<_> = tally.suites.iter().map(|suite| suite.summary.as_deref()).collect();
+        assert_eq!(summaries, [Some(summary), None]);
     }
 
     #[test]

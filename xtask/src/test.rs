@@ -134,7 +134,8 @@ mod tests {
 
     fn tally(passed: u64, failed: u64) -> Tally {
         let mut tally = Tally::default();
-        tally.suites.push(Suite { name: "t".into(), counts: Counts { passed, failed, skipped: 0 } });
+        let counts = Counts { passed, failed, skipped: 0 };
+        tally.suites.push(Suite { name: "t".into(), counts, summary: None });
         tally
     }
 

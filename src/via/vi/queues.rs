@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::sends::{PostedSend, status_of};
+use super::sends::{End, PostedSend, status_of};
 use super::{Limits, State, Vi, not_connected};
 use crate::attributes::{Caps, Receive, Reliability};
 use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
@@ -267,12 +267,39 @@ impl Vi {
         if !self.leaving.is_empty() && self.sends.all_over() {
             self.leaving.clear();
         }
-        if let Some(port) = &mut self.port
-            && self.sends.settle(&mut **port, level)
-        {
-            self.state = State::Error;
-            self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
-            self.flush_receives();
+        let end = self.port.as_mut().and_then(|port| self.sends.settle(&mut **port, level));
+        match end {
+            Some(End::Broken) => {
+                self.state = State::Error;
+                self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
+                self.flush_receives();
+            }
+            Some(End::Closed) if self.state == State::Connected => self.meet_the_end(),
+            Some(End::Closed) | None => {}
+        }
+    }
+
+    /// A send says that the peer has left: so the program does not see it flushed by a VI that is connected. What came
+    /// before the end is taken first. (A VI that receives lent leaves it to [`Vi::arrival`], which works until it has
+    /// given out everything.)
+    #[cold]
+    fn meet_the_end(&mut self) {
+        if self.attributes.receive == Receive::Posted {
+            // What the end flushes comes behind what came before it.
+            let mut came = std::mem::take(&mut self.received);
+            // Bounded: a peer that goes on sending although it has left does not keep us here.
+            for _ in 0..self.limits.descriptors {
+                match self.take_arrival() {
+                    Took::Message(completion) => came.push_back(completion),
+                    Took::NoMessage => {}
+                    Took::Nothing => break,
+                }
+            }
+            came.append(&mut self.received);
+            self.received = came;
+        }
+        if self.state == State::Connected {
+            self.refused(Refused::Closed);
         }
     }
 
@@ -433,7 +460,7 @@ impl Vi {
     /// reported so once the peer is done with their memory: until then it is not the program's to write.
     pub(super) fn flush_queues(&mut self, first: Status) {
         self.collect_sends();
-        self.sends.flush(first);
+        self.sends.flush(first, self.attributes.reliability);
         self.flush_receives();
     }
 

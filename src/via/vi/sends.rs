@@ -28,6 +28,15 @@ pub(super) struct Sends {
     under_way: usize,
 }
 
+/// How a connection ended of which a send has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// The peer has left in order.
+    Closed,
+    /// By an error.
+    Broken,
+}
+
 /// How a send ends of which the port says this.
 pub(super) fn status_of(fate: Fate, level: Reliability) -> Status {
     match (fate, level) {
@@ -75,39 +84,58 @@ impl Sends {
         self.posted.drain(..).filter(|send| send.status.is_none())
     }
 
-    /// Notes what the port says has ended. Returns whether one ended by an error that breaks the connection; those
-    /// behind it are flushed.
-    pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> bool {
-        let mut broke_at = None;
+    /// Notes what the port says has ended. Returns how the connection ended by it, if it did. At reliable reception
+    /// nothing is done behind a send that is not: what is done is a prefix of what was posted.
+    pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> Option<End> {
+        let mut end = None;
+        let mut stopped_at = None;
         while let Some((number, fate)) = port.ended() {
             let found = self.posted.binary_search_by_key(&number, |send| send.number);
             let Ok(at) = found else { continue };
             let send = &mut self.posted[at];
-            let status = if send.ends_as == Status::Done { status_of(fate, level) } else { send.ends_as };
+            // Otherwise the end of its connection has settled what is behind: here a later connection's sends may be.
+            let is_open = send.ends_as == Status::Done;
+            let status = if is_open { status_of(fate, level) } else { send.ends_as };
             self.under_way -= usize::from(send.status.is_none());
             send.status = Some(status);
-            if breaks(status) {
-                broke_at = Some(broke_at.map_or(at, |first: usize| first.min(at)));
+            if status != Status::Done && is_open {
+                end = end.max(Some(if breaks(status) { End::Broken } else { End::Closed }));
+                stopped_at = Some(stopped_at.map_or(at, |first: usize| first.min(at)));
             }
         }
-        let Some(at) = broke_at else { return false };
-        for later in self.posted.range_mut(at + 1..) {
-            match later.status {
-                None => later.ends_as = Status::Flushed,
-                Some(Status::Done) if level != Reliability::Reception => {}
-                Some(_) => later.status = Some(Status::Flushed),
+        if let Some(at) = stopped_at {
+            for later in self.posted.range_mut(at + 1..) {
+                match later.status {
+                    None => later.ends_as = Status::Flushed,
+                    Some(_) => later.flush_done(level),
+                }
             }
         }
-        true
+        end
     }
 
     /// The connection ends: the oldest unfinished send ends as `first`, all others as flushed.
-    pub fn flush(&mut self, first: Status) {
-        let mut status = first;
-        let unfinished = |send: &&mut PostedSend| send.status.is_none() && send.ends_as == Status::Done;
-        for send in self.posted.iter_mut().filter(unfinished) {
-            send.ends_as = status;
-            status = Status::Flushed;
+    pub fn flush(&mut self, first: Status, level: Reliability) {
+        let mut stopped = false;
+        for send in &mut self.posted {
+            if send.status.is_some() {
+                if stopped {
+                    send.flush_done(level);
+                }
+            } else if send.ends_as == Status::Done {
+                send.ends_as = if stopped { Status::Flushed } else { first };
+                stopped = true;
+            }
+        }
+    }
+}
+
+impl PostedSend {
+    /// It is over, and one before it has failed.
+    fn flush_done(&mut self, level: Reliability) {
+        // Below reliable reception what had left is done: no more is promised.
+        if self.status != Some(Status::Done) || level == Reliability::Reception {
+            self.status = Some(Status::Flushed);
         }
     }
 }

@@ -243,20 +243,15 @@ fn a_closed_listener_refuses_what_waits(fabric: &dyn Fabric) {
 fn an_unanswered_request_times_out(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     let door = Door::new(&pair.b.nic, b"busy");
-    let cq = pair.a.cq.handle();
-    let error = pair.a.vi.connect(&door.address, &cq, &cq, b"", shortly()).unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    drop(door.stale(&mut pair.a));
     assert_eq!(pair.a.vi.state(), State::Idle);
-    drop(door.listener.wait(soon()).expect("the stale request"));
     door.join(&mut pair.a, &mut pair.b);
 }
 
 fn an_answer_that_comes_too_late_connects_nobody(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     let door = Door::new(&pair.b.nic, b"busy");
-    let cq = pair.a.cq.handle();
-    assert!(pair.a.vi.connect(&door.address, &cq, &cq, b"", shortly()).is_err());
-    let stale = door.listener.wait(soon()).unwrap();
+    let stale = door.stale(&mut pair.a);
     if pair.b.accept(stale, b"").is_ok() {
         until("the acceptor learns that the requester gave up", || {
             assert!(pair.b.vi.receive_done().is_none());
@@ -292,17 +287,35 @@ fn a_listener_with_a_handler(fabric: &dyn Fabric) {
     }
 }
 
+/// Requests that time out stay in the listener's queue, if they got there: the slower the machine, the more time it takes.
 fn requests_wait_in_order(fabric: &dyn Fabric) {
-    let (a, b) = nics(fabric);
-    let door = Door::new(&b, b"counter");
-    // Requests that time out stay in the listener's queue.
-    for number in 0..5u8 {
-        let mut end = End::new(&a, |_| {});
-        let cq = end.cq.handle();
-        assert!(end.vi.connect(&door.address, &cq, &cq, &[number], shortly()).is_err());
-    }
-    for number in 0..5u8 {
-        assert_eq!(door.listener.wait(soon()).unwrap().private_data(), [number]);
+    const MANY: u8 = 5;
+    let net = soon();
+    for patience in (0..).map(|round| Duration::from_millis(10 << round)) {
+        let (a, b) = nics(fabric);
+        let door = Door::new(&b, b"counter");
+        for number in 0..MANY {
+            let mut end = End::new(&a, |_| {});
+            let cq = end.cq.handle();
+            let asked = end.vi.connect(&door.address, &cq, &cq, &[number], Deadline::after(patience));
+            assert!(matches!(asked, Err(Error::Timeout { .. })), "{asked:?}");
+        }
+        // One that is in no hurry comes last.
+        let mut waiting = Vec::new();
+        let mut last = End::new(&a, |_| {});
+        let (asked, ()) = door.ask(&mut last, &[MANY], |first| {
+            let mut next = first;
+            while next.private_data() != [MANY] {
+                waiting.push(next.private_data()[0]);
+                next = door.listener.wait(soon()).expect("the last one");
+            }
+        });
+        assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
+        assert!(waiting.is_sorted_by(|one, next| one < next), "{waiting:?}");
+        if waiting.len() == usize::from(MANY) {
+            return;
+        }
+        assert!(!net.passed(), "requests never came");
     }
 }
 

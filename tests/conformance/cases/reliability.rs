@@ -1,6 +1,6 @@
 //! What a completed send promises, level by level, and what a message without a place does to each.
 
-use udeck_via::{Caps, Descriptor, Receive, Reliability, State, Status};
+use udeck_via::{Caps, Descriptor, Error, Receive, Reliability, State, Status};
 
 use crate::kit::{Pair, assert_bytes, contents, pattern, regions, soon, until};
 use crate::{Case, Fabric, Options};
@@ -13,6 +13,9 @@ pub const CASES: &[Case] = &[
     case!(a_send_that_finds_no_receive_is_a_remote_descriptor_error, RELIABLE_RECEPTION),
     case!(a_send_that_finds_a_short_receive_is_a_remote_descriptor_error, RELIABLE_RECEPTION),
     case!(sends_that_nobody_took_are_flushed, RELIABLE_RECEPTION),
+    case!(a_vi_that_reports_a_flushed_send_is_in_error, RELIABLE_RECEPTION),
+    case!(a_lending_vi_that_reports_a_flushed_send_is_in_error, RELIABLE_RECEPTION),
+    case!(a_write_behind_a_flushed_send_is_flushed, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_with_immediate_data_is_done_when_they_arrived, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_whose_immediate_data_find_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_without_immediate_data_needs_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
@@ -145,6 +148,57 @@ fn sends_that_nobody_took_are_flushed(fabric: &dyn Fabric) {
     assert_eq!(end_of_send(&mut pair).0, Status::Done);
     for len in &LENGTHS[1..] {
         assert_eq!(end_of_send(&mut pair), (Status::Flushed, 0, pattern(*len, *len)));
+    }
+}
+
+/// It looks at its sends only; what the peer sent before it left is there all the same.
+fn a_vi_that_reports_a_flushed_send_is_in_error(fabric: &dyn Fabric) {
+    let mut pair = pair(fabric, Reliability::Reception);
+    (0..3).for_each(|_| pair.a.post_receive(100));
+    let (last, words) = (pattern(1, 10), pattern(2, 100));
+    pair.b.post_send(&last);
+    pair.b.post_send(&words);
+    pair.a.post_send(&pattern(3, 5000));
+    pair.b.vi.disconnect();
+    assert_eq!(end_of_send(&mut pair).0, Status::Flushed);
+    assert_eq!(pair.a.vi.state(), State::Error, "a flushed send is seen, and the VI is connected to nobody");
+    assert_eq!(pair.a.received(), last);
+    assert_eq!(pair.a.received(), words);
+    let flushed = pair.a.vi.receive_done().expect("flushed before the send was reported");
+    assert_eq!((flushed.status, pair.a.vi.receive_done().is_none()), (Status::Flushed, true));
+}
+
+fn a_lending_vi_that_reports_a_flushed_send_is_in_error(fabric: &dyn Fabric) {
+    let mut pair = Pair::with(fabric, &Options::default(), |attributes| {
+        attributes.reliability = Reliability::Reception;
+        attributes.receive = Receive::Lent;
+    });
+    pair.b.post_send(&pattern(1, 10));
+    pair.a.post_send(&pattern(2, 5000));
+    pair.b.vi.disconnect();
+    assert_eq!(end_of_send(&mut pair).0, Status::Flushed);
+    assert_eq!(pair.a.vi.state(), State::Error);
+    drop(pair.a.arrival());
+    let end = until("the end", || pair.a.vi.arrival().err());
+    assert!(matches!(end, Error::Closed), "{end}");
+}
+
+/// What is done is a prefix of what was posted, although the write needed nobody at the other end.
+fn a_write_behind_a_flushed_send_is_flushed(fabric: &dyn Fabric) {
+    for peer_leaves in [true, false] {
+        let mut pair = pair(fabric, Reliability::Reception);
+        let window = pair.b.nic.window(1000, pair.b.ptag).unwrap();
+        let bytes = pattern(1, 1000);
+        pair.a.post_send(&bytes);
+        let write = Descriptor::rdma_write([pair.a.region(&bytes)], window.remote());
+        pair.a.vi.post_send(write).unwrap();
+        if !peer_leaves {
+            pair.a.vi.disconnect();
+        }
+        pair.b.vi.disconnect();
+        for _ in 0..2 {
+            assert_eq!(end_of_send(&mut pair), (Status::Flushed, 0, bytes.clone()), "by peer: {peer_leaves}");
+        }
     }
 }
 

@@ -23,6 +23,7 @@ const ASK_FOR_SILENCE: &[&str] = &[
     "a_queue_is_named_until_it_is_empty",
     "room_to_send_is_named",
     "two_queues_of_one_vi_report_apart",
+    "a_wait_on_three_queues_ends_at_its_deadline",
 ];
 
 /// Cases whose posts are tried again while the connection is busy; in the others the first one is to succeed.

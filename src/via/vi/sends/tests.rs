@@ -54,7 +54,7 @@ fn posted(done: &[bool]) -> Sends {
     sends
 }
 
-fn settle(sends: &mut Sends, fates: &[(u64, Fate)], level: Reliability) -> bool {
+fn settle(sends: &mut Sends, fates: &[(u64, Fate)], level: Reliability) -> Option<End> {
     sends.settle(&mut Script(fates.iter().copied().collect()), level)
 }
 
@@ -75,8 +75,12 @@ fn each_fate_is_a_status_of_its_level() {
     for (fate, expected) in table {
         for (level, expected) in LEVELS.into_iter().zip(expected) {
             let mut sends = posted(&[false]);
-            let broke = settle(&mut sends, &[(0, fate)], level);
-            assert_eq!(broke, !matches!(expected, Done | Flushed), "{fate:?} {level:?}");
+            let end = match expected {
+                Done => None,
+                Flushed => Some(End::Closed),
+                _ => Some(End::Broken),
+            };
+            assert_eq!(settle(&mut sends, &[(0, fate)], level), end, "{fate:?} {level:?}");
             assert_eq!(ends(&mut sends), [expected], "{fate:?} {level:?}");
         }
     }
@@ -96,7 +100,7 @@ fn only_the_oldest_bears_the_error() {
     use Status::{Done, Flushed, TransportError};
     let lost = [(3, Fate::Lost), (1, Fate::Lost), (2, Fate::Lost)];
     let mut sends = posted(&[true, false, false, false]);
-    assert!(settle(&mut sends, &lost, Reliability::Delivery));
+    assert_eq!(settle(&mut sends, &lost, Reliability::Delivery), Some(End::Broken));
     assert_eq!(ends(&mut sends), [Done, TransportError, Flushed, Flushed]);
 }
 
@@ -105,9 +109,9 @@ fn what_ends_after_an_error_before_it_is_flushed() {
     use Status::{Done, Flushed, RemoteDescriptorError};
     let mut sends = posted(&[false, false, true, false]);
     let fates = [(0, Fate::Arrived), (1, Fate::Refused)];
-    assert!(settle(&mut sends, &fates, Reliability::Reception));
+    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(End::Broken));
     assert_eq!(ends(&mut sends), [Done, RemoteDescriptorError, Flushed]);
-    assert!(!settle(&mut sends, &[(3, Fate::Unread)], Reliability::Reception));
+    assert_eq!(settle(&mut sends, &[(3, Fate::Unread)], Reliability::Reception), None);
     assert_eq!(ends(&mut sends), [Flushed]);
 }
 
@@ -115,9 +119,46 @@ fn what_ends_after_an_error_before_it_is_flushed() {
 fn a_flush_waits_for_the_memory() {
     use Status::{Flushed, TransportError};
     let mut sends = posted(&[false, false]);
-    sends.flush(TransportError);
+    sends.flush(TransportError, Reliability::Delivery);
     assert_eq!(ends(&mut sends), []);
     assert!(!sends.all_over());
     settle(&mut sends, &[(1, Fate::Arrived), (0, Fate::Lost)], Reliability::Delivery);
     assert_eq!(ends(&mut sends), [TransportError, Flushed]);
+}
+
+#[test]
+fn what_is_done_is_a_prefix_at_reliable_reception_only() {
+    use Status::{Done, Flushed};
+    for (level, last) in [(Reliability::Delivery, Done), (Reliability::Reception, Flushed)] {
+        // The program disconnects.
+        let mut sends = posted(&[false, true]);
+        sends.flush(Flushed, level);
+        settle(&mut sends, &[(0, Fate::Arrived)], level);
+        assert_eq!(ends(&mut sends), [Flushed, last], "{level:?}");
+    }
+    // The peer does.
+    let mut sends = posted(&[false, true]);
+    assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], Reliability::Reception), Some(End::Closed));
+    assert_eq!(ends(&mut sends), [Flushed, Flushed]);
+}
+
+#[test]
+fn the_end_of_one_connection_does_not_reach_the_next() {
+    use Status::{Done, Flushed, TransportError};
+    for level in LEVELS {
+        for first in [Flushed, TransportError] {
+            let mut sends = posted(&[false]);
+            sends.flush(first, level);
+            sends.push(PostedSend {
+                number: 1,
+                status: None,
+                ends_as: Done,
+                length: 0,
+                owner: Err(RawId(1)),
+            });
+            assert_eq!(settle(&mut sends, &[(0, Fate::Lost)], level), None);
+            settle(&mut sends, &[(1, Fate::Arrived)], level);
+            assert_eq!(ends(&mut sends), [first, Done], "{level:?}");
+        }
+    }
 }

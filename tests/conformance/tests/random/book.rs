@@ -87,17 +87,19 @@ pub struct Book {
     flushed: Option<u64>,
     /// The batch of which a send has failed, and how: all behind fail, too.
     failed: Option<(u64, Status)>,
+    /// The batch whose connection was lost, and nobody had ended it in order.
+    lost: Option<u64>,
 }
 
 pub struct PostedReceive {
-    id: u32,
-    batch: u64,
+    pub id: u32,
+    pub batch: u64,
     segments: Vec<usize>,
 }
 
 pub struct PostedSend {
     pub kind: Kind,
-    id: u32,
+    pub id: u32,
     batch: u64,
     segments: Vec<usize>,
     /// What lies there: of a read, nothing yet.
@@ -135,9 +137,20 @@ impl Book {
         self.receives.push_back(PostedReceive { id, batch, segments });
     }
 
+    /// That of what is posted now.
+    pub fn batch(&self) -> u64 {
+        self.batch
+    }
+
     /// The connection is over, or given up: so is everything posted.
     pub fn ends(&mut self) {
         self.batch += 1;
+    }
+
+    /// As [`Book::ends`], because the connection was lost: no program has ended it, nor left a message without a place.
+    pub fn is_lost(&mut self) {
+        self.lost = Some(self.batch);
+        self.ends();
     }
 
     /// A receive was reported: is it the oldest, may it be over in this way, and does its memory look like it?
@@ -172,8 +185,8 @@ impl Book {
     }
 
     /// A send was reported: is it the oldest, may it end so, and is its memory as it was? Returns it, and what lies
-    /// in its segments. That the peer has left may be seen by a send before the VI's state says so.
-    pub fn sent(&mut self, completion: Completion, level: Reliability, left: bool) -> (PostedSend, Vec<u8>) {
+    /// in its segments.
+    pub fn sent(&mut self, completion: Completion, level: Reliability) -> (PostedSend, Vec<u8>) {
         let posted = self.sends.pop_front().expect("a send was reported that nobody has posted");
         let descriptor = completion.descriptor.expect("posted with a descriptor");
         let lies_there = contents(&descriptor);
@@ -185,26 +198,21 @@ impl Book {
         assert_eq!(completion.length, length, "of a send that ended as {:?}", completion.status);
         let failed = self.failed.filter(|(batch, _)| *batch == posted.batch).map(|(_, status)| status);
         match completion.status {
+            // Below reliable reception, what had left before the error was noticed is done: no more is promised.
             Status::Done => assert!(
-                failed.is_none_or(|failed| may_be_done_behind(failed, posted.kind, level)),
+                failed.is_none() || level != Reliability::Reception,
                 "a send was done behind one that ended as {failed:?}"
             ),
             status => {
-                let is_over = posted.batch < self.batch || (left && status == Status::Flushed);
-                assert!(is_over, "{status:?} while the connection stands");
+                assert!(posted.batch < self.batch, "{status:?} while the connection stands");
                 assert!(failed.is_none() || status == Status::Flushed, "{status:?} behind {failed:?}");
+                if failed.is_none() && status == Status::Flushed {
+                    let lost = self.lost == Some(posted.batch);
+                    assert!(!lost, "the oldest send under way when the connection was lost was flushed");
+                }
                 self.failed.replace((posted.batch, failed.unwrap_or(status)));
             }
         }
         (posted, lies_there)
     }
-}
-
-/// Whether a descriptor may be done behind one that failed.
-fn may_be_done_behind(failed: Status, kind: Kind, level: Reliability) -> bool {
-    // RDMA needs nobody at the other end: its data are in place although the receiver left before it took the messages
-    // in front. Not so behind an error, which stops the queue.
-    let needs_nobody = matches!(kind, Kind::Write | Kind::Read { .. });
-    // On the other levels, what had left before the error was noticed is done: no more is promised.
-    level != Reliability::Reception || (failed == Status::Flushed && needs_nobody)
 }

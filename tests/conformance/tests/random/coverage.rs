@@ -33,8 +33,9 @@ const STATUSES: [(&str, &[Caps]); 8] = [
     ("REMOTE_DESC_ERROR", &[Caps::RELIABLE_RECEPTION]),
 ];
 
-const FAULTS: [&str; 8] = [
+const FAULTS: [&str; 9] = [
     "a frame is lost",
+    "a frame arrives corrupt, and is noticed",
     "a frame comes twice",
     "a frame is held back",
     "a frame waits on a stalled link",
@@ -42,6 +43,13 @@ const FAULTS: [&str; 8] = [
     "a link stalls",
     "a NIC dies",
     "a connection breaks",
+];
+
+/// What programs do with the library that no operation, transition or status tells.
+const USES: [&str; 3] = [
+    "a message came into memory of the program's own",
+    "a message left memory of the program's own",
+    "completions were taken where a completion queue named them",
 ];
 
 /// Counts of everything that was met.
@@ -56,6 +64,7 @@ pub struct Coverage {
     statuses: BTreeMap<&'static str, u64>,
     errors: BTreeMap<&'static str, u64>,
     faults: BTreeMap<&'static str, u64>,
+    uses: BTreeMap<&'static str, u64>,
 }
 
 impl Coverage {
@@ -116,6 +125,12 @@ impl Coverage {
         *self.faults.entry(what).or_default() += 1;
     }
 
+    /// One of [`USES`].
+    pub fn used(&mut self, what: &'static str) {
+        let count = self.count();
+        *self.uses.entry(what).or_default() += count;
+    }
+
     /// What was not met often enough by NICs of these abilities.
     pub fn gaps(&self, caps: Caps) -> Vec<String> {
         let mut gaps = Vec::new();
@@ -125,7 +140,8 @@ impl Coverage {
         }
         let transitions = TRANSITIONS.map(|name| ("transition", name, self.transitions.get(name)));
         let faults = FAULTS.map(|name| ("fault", name, self.faults.get(name)));
-        for (what, name, met) in transitions.into_iter().chain(faults) {
+        let uses = USES.map(|name| ("use", name, self.uses.get(name)));
+        for (what, name, met) in transitions.into_iter().chain(faults).chain(uses) {
             let met = met.copied().unwrap_or_default();
             if met < ENOUGH {
                 gaps.push(format!("{what} {name}: met {met} times, not {ENOUGH}"));
@@ -159,7 +175,8 @@ impl fmt::Display for Coverage {
             writeln!(f, "  status {name}: {}", self.statuses.get(name).copied().unwrap_or_default())?;
         }
         self.errors.iter().try_for_each(|(name, count)| writeln!(f, "  error {name}: {count}"))?;
-        self.faults.iter().try_for_each(|(name, count)| writeln!(f, "  fault {name}: {count}"))
+        self.faults.iter().try_for_each(|(name, count)| writeln!(f, "  fault {name}: {count}"))?;
+        self.uses.iter().try_for_each(|(name, count)| writeln!(f, "  use {name}: {count}"))
     }
 }
 

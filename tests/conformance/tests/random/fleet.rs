@@ -1,5 +1,6 @@
 //! The NICs and VIs of a sequence.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use udeck_sim::{Fabric, Link, Options};
@@ -107,6 +108,8 @@ pub struct Actor {
     pub book: Book,
     /// Its last connection, and which end of it.
     pub tie: Option<(usize, usize)>,
+    /// As `tie`, by the batch of its book that was open meanwhile.
+    pub ties: BTreeMap<u64, (usize, usize)>,
     /// What its peers may write and read.
     pub target: Option<Target>,
 }
@@ -146,13 +149,21 @@ impl Target {
 impl Actor {
     fn new(station: &Station, home: usize, context: usize, level: Reliability) -> Self {
         let vi = Some(new_vi(station, context, level));
-        Actor { vi, home, level, book: Book::default(), tie: None, target: Target::new(station, 0) }
+        let (book, ties, target) = (Book::default(), BTreeMap::new(), Target::new(station, 0));
+        Actor { vi, home, level, book, tie: None, ties, target }
     }
 
     /// Another VI in the place of this one. Its window stays: windows are the NIC's.
     pub fn replace(&mut self, station: &Station, context: usize) {
         self.vi = Some(new_vi(station, context, self.level));
         (self.book, self.tie) = (Book::default(), None);
+        self.ties.clear();
+    }
+
+    /// Is one end of a connection.
+    pub fn tied(&mut self, tie: usize, side: usize) {
+        self.tie = Some((tie, side));
+        self.ties.insert(self.book.batch(), (tie, side));
     }
 
     pub fn vi(&mut self) -> &mut Vi {
@@ -194,7 +205,6 @@ pub fn launch(fabric: &Fabric, dice: &mut Dice) -> (Vec<Station>, Vec<Actor>) {
 }
 
 /// What becomes of frames in this sequence: half of them travel undisturbed, so that there is something to disturb.
-/// `Link::corrupt` belongs here as soon as links have it.
 pub fn weather(dice: &mut Dice) -> Link {
     use std::time::Duration;
     use udeck_sim::When;
@@ -206,6 +216,7 @@ pub fn weather(dice: &mut Dice) -> Link {
         2 => Link { duplicate: some(dice), reorder: some(dice), delay, ..Link::default() },
         _ => Link {
             lose: When::Chance(dice.between(1, 8) as f64 / 100.0),
+            corrupt: When::Chance(dice.below(5) as f64 / 100.0),
             duplicate: some(dice),
             reorder: some(dice),
             delay,

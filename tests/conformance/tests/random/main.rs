@@ -1,5 +1,5 @@
-//! Random sequences of operations on the simulated fabric, over links that lose, duplicate, delay, reorder and stall,
-//! and with NICs that die: the properties of VIA's reliability levels hold in each.
+//! Random sequences of operations on the simulated fabric, over links that lose, corrupt, duplicate, delay, reorder
+//! and stall, and with NICs that die: the properties of VIA's reliability levels hold in each.
 //!
 //! One thread drives; time is virtual; everything follows from a seed. A failing seed is printed with its last
 //! operations; `DECK_SIM_SEED` plays it again, alone. `DECK_RANDOM_SEQUENCES` says how many are played. What they met is

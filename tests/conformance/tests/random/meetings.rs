@@ -169,7 +169,7 @@ impl Play<'_> {
         let level = self.actors[ends[1].expect("who accepted")].level;
         for (side, end) in ends.iter().enumerate() {
             if let Some(who) = *end {
-                self.actors[who].tie = Some((self.ties.len(), side));
+                self.actors[who].tied(self.ties.len(), side);
             }
         }
         self.ties.push(Tie::new(level, ends));

@@ -212,8 +212,25 @@ impl<'a> Play<'a> {
         let by = if after == State::Error { "itself" } else { by };
         self.coverage.transition(before, after, by);
         if after == State::Error {
-            self.actors[who].book.ends();
+            let lost = self.can_only_be_lost(who, before);
+            let book = &mut self.actors[who].book;
+            if lost { book.is_lost() } else { book.ends() }
         }
+    }
+
+    /// A connected VI went to the Error state: its peer has not left, and what came next had a place.
+    fn can_only_be_lost(&self, who: usize, before: State) -> bool {
+        let Some((tie, side)) = self.actors[who].tie.filter(|_| before == State::Connected) else {
+            return false;
+        };
+        let (tie, receives) = (&self.ties[tie], &self.actors[who].book.receives);
+        let way = &tie.ways[1 - side];
+        let has_place = match (way.sent.get(way.arrived), receives.front()) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(sent), Some(receive)) => sent.written || sent.len <= receive.room(),
+        };
+        tie.ends[1 - side].is_some() && has_place
     }
 
     /// Who fulfils `wish`.
@@ -252,6 +269,7 @@ impl<'a> Play<'a> {
         for event in self.fabric.trace() {
             match event.what {
                 Happening::Lost(_) => self.coverage.fault("a frame is lost"),
+                Happening::Detected(_) => self.coverage.fault("a frame arrives corrupt, and is noticed"),
                 Happening::Duplicated(_) => self.coverage.fault("a frame comes twice"),
                 Happening::HeldBack(_) => self.coverage.fault("a frame is held back"),
                 Happening::Stalled(_) => self.coverage.fault("a frame waits on a stalled link"),

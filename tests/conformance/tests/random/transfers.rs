@@ -7,7 +7,7 @@ use udeck_via::{Completion, Deadline, Descriptor, Error, MemHandle, RemoteBuffer
 use crate::book::{Kind, Sent};
 use crate::fleet::Target;
 use crate::history::LENGTH;
-use crate::image::{payload, segments, untag};
+use crate::image::{is_own, payload, segments, untag};
 use crate::play::Play;
 
 /// Longest message of a sensible program here: beyond what travels inside a descriptor.
@@ -240,14 +240,15 @@ impl Play<'_> {
 
     // ---- completions ----
 
-    /// Takes all that is over on one VI.
-    pub fn reap_one(&mut self, who: usize) {
+    /// Takes all that is over on one VI. Returns how many there were.
+    pub fn reap_one(&mut self, who: usize) -> usize {
         let found = self.reap(who);
         // To look and find nothing is neither a success nor a failure.
         if found > 0 {
             self.coverage.operation("take completions", true);
         }
         self.note(format!("took {found} completions of {who}"));
+        found
     }
 
     /// Takes all that is over on the VIs that a completion queue names.
@@ -258,7 +259,9 @@ impl Play<'_> {
             let Some(entry) = self.stations[at].cq.poll() else { break };
             let who = entry.context as usize;
             assert_eq!(self.actors[who].home, at, "the completion queue names a VI of its own NIC");
-            self.reap_one(who);
+            if self.reap_one(who) > 0 {
+                self.coverage.used("completions were taken where a completion queue named them");
+            }
         }
         self.note(format!("polled the completion queue of n{at}"));
     }
@@ -286,11 +289,17 @@ impl Play<'_> {
         if status == Status::Flushed {
             return self.actors[who].book.received(completion, None);
         }
-        let (tie, side) = self.actors[who].tie.expect("messages come over connections");
+        // Over the connection that it was posted for: what came before that one's end is reported after it, too.
+        let actor = &self.actors[who];
+        let posted = actor.book.receives.front().expect("a receive was reported that nobody has posted");
+        let (own, (tie, side)) = (is_own(posted.id), actor.ties[&posted.batch]);
         let level = self.ties[tie].level;
         let way = &mut self.ties[tie].ways[1 - side];
         let sent = way.arrives(level, completion.immediate);
         let (tag, posted) = (sent.tag, sent.posted);
+        if own && !sent.written && completion.length > 0 {
+            self.coverage.used("a message came into memory of the program's own");
+        }
         let actor = &mut self.actors[who];
         actor.book.received(completion, Some(sent));
         way.reported(tag, status, level);
@@ -306,8 +315,10 @@ impl Play<'_> {
         self.coverage.status(status);
         self.note(format!("  sent on {who}: {status:?}"));
         let level = self.actors[who].level;
-        let left = self.actors[who].tie.is_some_and(|(tie, side)| self.ties[tie].ends[1 - side].is_none());
-        let (posted, content) = self.actors[who].book.sent(completion, level, left);
+        let (posted, content) = self.actors[who].book.sent(completion, level);
+        if is_own(posted.id) && status == Status::Done && !content.is_empty() {
+            self.coverage.used("a message left memory of the program's own");
+        }
         match posted.kind {
             Kind::Message { tie, side, at } if status == Status::Done => {
                 let arrived = self.ties[tie].ways[side].sent[at].arrived;

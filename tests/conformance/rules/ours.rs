@@ -1,0 +1,106 @@
+//! What VIA leaves to its providers, and what it does not have.
+
+use super::{Rule, rule};
+
+pub const RESOURCES: &[Rule] = &[
+    rule(
+        "each is bounded, exhaustion is an error, and its end is the end of it",
+        &[
+            "limits::the_send_queue_fills_and_recovers",
+            "limits::the_receive_queue_fills_and_recovers",
+            "limits::the_connection_fills_and_recovers",
+            "limits::the_outbox_fills_and_recovers",
+            "limits::the_landing_fills_and_recovers",
+            "limits::the_table_of_windows_fills_and_recovers",
+            "limits::a_request_beyond_all_memory_is_refused",
+            "events::events_are_bounded",
+            "queues::a_full_queue_attaches_no_more",
+            "registration::registrations_in_use_are_bounded",
+            "registration::pinned_memory_is_bounded_by_the_kernel",
+        ],
+    ),
+    rule(
+        "a sender that is too fast is held back",
+        &[
+            "flood::a_flood_of_short_messages_is_held_back",
+            "flood::a_flood_of_long_messages_is_held_back",
+            "completion::room_to_send_is_named",
+        ],
+    ),
+    rule(
+        "each object holds what it needs: no order of dropping is wrong",
+        &[
+            "orphans::a_vi_outlives_its_nic",
+            "orphans::a_vi_outlives_its_completion_queue",
+            "orphans::a_handle_outlives_its_completion_queue",
+            "orphans::a_completion_queue_outlives_its_nic",
+            "orphans::a_listener_outlives_its_nic",
+            "orphans::a_request_outlives_its_listener",
+            "orphans::a_completion_outlives_vi_queue_and_nic",
+            "orphans::a_window_outlives_its_nic",
+        ],
+    ),
+    rule("connections leave nothing behind", &["many::connections_leave_nothing_behind"]),
+];
+
+pub const UDAPL: &[Rule] = &[
+    rule(
+        "shared receive queues: many VIs take from one supply, in the order of its posts",
+        &[
+            "shared::vis_take_from_one_queue_in_order_of_posting",
+            "shared::a_message_that_finds_the_shared_queue_empty_breaks_its_connection_only",
+            "shared::the_end_of_a_vi_flushes_nothing_of_the_shared_queue",
+            "shared::a_shared_queue_is_bounded_and_checks_what_is_posted",
+            "shared::sharing_is_for_idle_vis_of_the_same_nic_and_tag",
+        ],
+    ),
+    rule(
+        "software events: in order, bounded, each ends a wait",
+        &[
+            "events::events_come_out_in_order",
+            "events::events_are_bounded",
+            "events::each_event_ends_a_wait",
+            "events::events_of_many_threads_all_come",
+            "events::events_and_messages_do_not_starve_each_other",
+            "events::events_to_a_queue_that_is_gone_harm_nobody",
+        ],
+    ),
+    rule(
+        "one wait on several completion queues",
+        &["queues::one_wait_on_three_queues", "queues::a_wait_on_three_queues_ends_at_its_deadline"],
+    ),
+    rule(
+        "registration by cache: the same memory is registered once, and never outlives itself",
+        &[
+            "registration::a_registration_is_there_the_next_time",
+            "registration::registrations_end_with_their_memory",
+            "registration::the_longest_unused_registration_makes_room",
+            "registration::what_the_device_refuses_comes_back",
+        ],
+    ),
+];
+
+pub const OURS: &[Rule] = &[
+    rule(
+        "a job's secret is the condition of every connection",
+        &["connection::different_secrets_never_connect"],
+    ),
+    rule(
+        "a received message is the sender's own memory until dropped",
+        &["lent::a_handed_off_block_arrives_with_its_head", "lent::hand_off_copies_nothing"],
+    ),
+    rule(
+        "a message outlives whom it came from and whom it came to",
+        &[
+            "lent::messages_outlive_the_senders_vi",
+            "lent::messages_outlive_the_receivers_vi",
+            "lent::messages_outlive_the_senders_nic",
+            "lent::messages_outlive_the_receivers_nic",
+        ],
+    ),
+    rule(
+        "a receiver that hoards messages does not starve their sender",
+        &["lent::a_hoarding_receiver_does_not_starve_its_sender"],
+    ),
+    rule("errors say what happened", &["errors::errors_say_what_happened"]),
+];
