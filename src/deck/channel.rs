@@ -189,7 +189,7 @@ impl Channel {
                 }
                 Patience::Until(deadline) if deadline.passed() => {
                     let full =
-                        ViaError::Full { what: "the queue of announced messages", bound: String::new() };
+                        ViaError::Full { what: "the queue of announced messages", bound: "".into() };
                     return Err((self.too_late("posting", start, &full), Some(block)));
                 }
                 Patience::Until(deadline) => self.wait(deadline),
@@ -373,7 +373,7 @@ impl Channel {
                 }
             }
             if deadline.passed() {
-                let full = ViaError::Full { what: "the mailbox", bound: String::new() };
+                let full = ViaError::Full { what: "the mailbox", bound: "".into() };
                 return Err(self.too_late("flushing", start, &full));
             }
             self.wait(deadline);
