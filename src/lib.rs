@@ -33,6 +33,34 @@ pub use init::{init, init_with, run_local};
 pub use registry::{open_nic, transports};
 pub use udeck_deck::*;
 
+// Its example stands here because it needs a world, which the message layer alone cannot make.
+/// # Example
+///
+/// ```
+/// use udeck::Adopted;
+/// # fn main() -> udeck::Result {
+/// let world = udeck::init()?;
+/// let inbox = world.mailbox::<f64>("samples")?;
+/// let out = world.postbox::<f64>("samples")?;
+///
+/// let mut samples = Adopted::new(vec![0.0; 1000]);
+/// for round in 1..=3 {
+///     samples.fill(f64::from(round));
+///     out.post(samples)?;                              // moved, as every message
+///     assert_eq!(inbox.retrieve()?[999], f64::from(round));
+///     samples = out.returned().expect("copied when it was posted");
+/// }
+/// let cache = world.stats().registrations;
+/// assert_eq!((cache.misses, cache.hits), (1, 2));      // registered once
+///
+/// let samples: Vec<f64> = samples.into_inner();
+/// # assert_eq!(samples, [3.0; 1000]);
+/// # drop((inbox, out));
+/// # world.finish()
+/// # }
+/// ```
+pub use udeck_deck::Adopted;
+
 /// The Virtual Interface layer, for programs that use it directly.
 pub mod via {
     pub use udeck_via::*;

@@ -88,7 +88,7 @@ impl<'a> Job<'a> {
                 Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
             }
         }
-        Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}") })
+        Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}").into() })
     }
 
     /// What is registered as `key`; `None` if nothing is when the patience ends, or as soon as nobody is left to do it.

@@ -165,3 +165,22 @@ fn a_flush_of_what_was_read_succeeds_although_the_mailbox_is_gone() {
         }
     }
 }
+
+#[test]
+fn a_postbox_in_a_world_of_one_waits_for_a_mailbox_of_another_thread() {
+    let world = alone(8 << 20);
+    assert!(matches!(world.postbox_within::<u8>("late", SHORT), Err(Error::NoSuchMailbox { .. })));
+    let about_to_wait = Event::new();
+    std::thread::scope(|scope| {
+        let (about, world) = (about_to_wait.clone(), &world);
+        let posting = scope.spawn(move || {
+            about.happen();
+            let out = world.postbox::<u8>("late")?;
+            out.post(patterned(world, 1, 100)?).map_err(Error::from)
+        });
+        about_to_wait.wait();
+        let inbox = world.mailbox::<u8>("late").unwrap();
+        assert_pattern(&inbox.retrieve().unwrap(), 1, 100);
+        posting.join().unwrap().unwrap();
+    });
+}

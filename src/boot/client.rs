@@ -139,7 +139,7 @@ impl Client {
     ///
     /// # Errors
     /// [`BootError::NoSuchName`], which lists what does exist; [`BootError::NobodyLeft`] as soon as all the other
-    /// ranks have ended (in a world of one: at once).
+    /// ranks have ended. (In a world of one another thread may register it.)
     pub fn lookup(&self, name: &str, wait: bool, deadline: Instant) -> Result<Record, BootError> {
         let wait = wait.then(|| left(deadline));
         self.call(Asked::Lookup(name), Call::Lookup { name: name.into(), wait }, deadline)

@@ -379,8 +379,12 @@ impl Server {
         self.ranks.get(rank as usize).copied()
     }
 
-    /// The one rank that has not ended, if it is only one.
+    /// The one rank that others have left alone. Not that of a job of one, which was never anything else: what it waits
+    /// for is for another thread of its own to do.
     fn only_left(&self) -> Option<u32> {
+        if self.ranks.len() == 1 {
+            return None;
+        }
         let mut left =
             (0u32..).zip(&self.ranks).filter(|(_, state)| !matches!(state, State::Done | State::Lost));
         match (left.next(), left.next()) {

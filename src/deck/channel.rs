@@ -32,8 +32,10 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// How long a post may wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub enum Patience {
     None,
+    /// The world's deadline. The clock is read only when there is something to wait for.
+    Usual,
     Until(Deadline),
 }
 
@@ -141,18 +143,12 @@ impl Channel {
         protocol: Protocol,
         patience: Patience,
     ) -> Result<(), Failed> {
-        let start = Instant::now();
+        let (start, until) = (Instant::now(), self.until(patience));
         let mut asked = false;
         while is_busy(&error) {
-            let deadline = match patience {
-                Patience::None => {
-                    let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);
-                    return Err((Error::WouldBlock { what: "the post", whom }, Some(block)));
-                }
-                Patience::Until(deadline) if deadline.passed() => {
-                    return Err((self.too_late("posting", start, &error), Some(block)));
-                }
-                Patience::Until(deadline) => deadline,
+            let deadline = match self.may_wait(until, start, &error) {
+                Ok(deadline) => deadline,
+                Err(why) => return Err((why, Some(block))),
             };
             // Ask to be told of room, look once more, then wait.
             if asked {
@@ -173,26 +169,15 @@ impl Channel {
         if let Err(error) = self.check(protocol) {
             return Err((error, Some(block)));
         }
-        let start = Instant::now();
-        self.progress();
-        // What is announced to nobody would be accepted and lost, each time anew. (Answers come to messages that wait.)
-        if self.queue.is_empty()
-            && let Err(error) = self.vi.arrival()
-        {
-            return Err((self.translate(error), Some(block)));
+        let (start, until) = (Instant::now(), self.until(patience));
+        if let Err(error) = self.look() {
+            return Err((error, Some(block)));
         }
         while self.queue.len() >= MAX_QUEUED {
-            match patience {
-                Patience::None => {
-                    let whom = format!("rank {} to retrieve from mailbox {:?}", self.owner, self.mailbox);
-                    return Err((Error::WouldBlock { what: "the post", whom }, Some(block)));
-                }
-                Patience::Until(deadline) if deadline.passed() => {
-                    let full =
-                        ViaError::Full { what: "the queue of announced messages", bound: String::new() };
-                    return Err((self.too_late("posting", start, &full), Some(block)));
-                }
-                Patience::Until(deadline) => self.wait(deadline),
+            let full = ViaError::Full { what: "the queue of announced messages", bound: "".into() };
+            match self.may_wait(until, start, &full) {
+                Ok(deadline) => self.wait(deadline),
+                Err(why) => return Err((why, Some(block))),
             }
             self.progress();
         }
@@ -207,6 +192,65 @@ impl Channel {
         self.queue.extend(last);
         self.fail(&error);
         Ok(())
+    }
+
+    /// Moves things along, and tells if the connection is over: what is announced to nobody would be accepted and lost,
+    /// each time anew.
+    fn look(&mut self) -> Result {
+        self.progress();
+        // Answers come to messages that wait; where none does, there is nothing to take but the end.
+        if self.queue.is_empty()
+            && let Err(error) = self.vi.arrival()
+        {
+            return Err(self.translate(error));
+        }
+        Ok(())
+    }
+
+    /// Accepts a copy of `bytes` as a message. Waits, if it must, for the memory of it, then as [`Channel::post`].
+    pub fn post_copy(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
+        let limit = self.vi.nic().attributes().max_transfer;
+        if bytes.len() > limit {
+            return Err(Error::TooLarge { asked: bytes.len(), limit });
+        }
+        let (start, until) = (Instant::now(), self.until(patience));
+        let mut block = loop {
+            self.look()?;
+            match self.world.allocate(bytes.len(), Fill::Keep) {
+                Ok(block) => break block,
+                Err(error) if is_busy(&error) => {
+                    let deadline = self.may_wait(until, start, &error)?;
+                    self.wait(look_again(&error, deadline));
+                }
+                Err(error) => return Err(self.translate(error)),
+            }
+        };
+        block.bytes_mut().copy_from_slice(bytes);
+        block.set_notes([tag, 0]);
+        self.counters.copied(bytes.len());
+        let patience = until.map_or(Patience::None, Patience::Until);
+        self.post(block, protocol, patience).map_err(|(error, _)| error)
+    }
+
+    fn until(&self, patience: Patience) -> Option<Deadline> {
+        match patience {
+            Patience::None => None,
+            Patience::Usual => Some(Deadline::after(self.world.config().deadline)),
+            Patience::Until(deadline) => Some(deadline),
+        }
+    }
+
+    /// Until when a post may wait because of `error`, or why it may not.
+    #[cold]
+    fn may_wait(&self, until: Option<Deadline>, start: Instant, error: &ViaError) -> Result<Deadline> {
+        match until {
+            None => {
+                let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);
+                Err(Error::WouldBlock { what: "the post", whom })
+            }
+            Some(deadline) if deadline.passed() => Err(self.too_late("posting", start, error)),
+            Some(deadline) => Ok(deadline),
+        }
     }
 
     /// Sends a message that needs no announcement.
@@ -373,7 +417,7 @@ impl Channel {
                 }
             }
             if deadline.passed() {
-                let full = ViaError::Full { what: "the mailbox", bound: String::new() };
+                let full = ViaError::Full { what: "the mailbox", bound: "".into() };
                 return Err(self.too_late("flushing", start, &full));
             }
             self.wait(deadline);

@@ -137,6 +137,17 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Adopted buffers have come back, and none was taken: [`crate::Postbox::returned`] gives them out.
+    #[error(
+        "{count} adopted buffers posted to mailbox {name:?} have come back, the most that are kept: take them by \
+         Postbox::returned"
+    )]
+    Unclaimed {
+        /// The mailbox.
+        name: String,
+        /// How many are kept.
+        count: usize,
+    },
     /// Several things went wrong, all told by `finish`.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),

@@ -13,6 +13,7 @@
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `adopted`, `postable` | messages in memory of the program's own; all that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //!
 //! This crate names no transport: it decides by the abilities (`Caps`) that a NIC has.
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adopted;
 mod barrier;
 mod buffer;
 mod channel;
@@ -34,6 +36,7 @@ mod item;
 mod mailbox;
 mod message;
 mod pack;
+mod postable;
 mod postbox;
 mod progress;
 mod protocol;
@@ -43,6 +46,7 @@ mod stats;
 mod wire;
 mod world;
 
+pub use adopted::Adopted;
 pub use buffer::Buf;
 pub use bytemuck::Pod;
 pub use config::Config;
@@ -51,6 +55,7 @@ pub use item::{Item, Packed};
 pub use mailbox::{Iter, Mailbox};
 pub use message::Message;
 pub use pack::{ItemType, PackError, PackType};
+pub use postable::Postable;
 pub use postbox::Postbox;
 pub use protocol::Protocol;
 pub use received::{Nested, Received};

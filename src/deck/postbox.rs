@@ -6,11 +6,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_via::{Block, Deadline};
+use udeck_via::mem::{StableBuffer, UserMemory};
+use udeck_via::{Block, Deadline, Region};
 
+use crate::adopted::Returns;
 use crate::channel::{Channel, Failed, Patience};
-use crate::error::{PostError, Result};
+use crate::error::{Error, PostError, Result};
 use crate::item::Item;
+use crate::postable::Postable;
 use crate::progress::Slot;
 use crate::protocol::Protocol;
 use crate::shared::Shared;
@@ -24,6 +27,7 @@ pub struct Postbox<T: Item> {
     protocol: Cell<Protocol>,
     world: Arc<Shared>,
     name: String,
+    returns: RefCell<Returns>,
     items: PhantomData<fn(T)>,
 }
 
@@ -43,6 +47,7 @@ impl<T: Item> Postbox<T> {
             protocol: Cell::new(world.config().protocol),
             world: world.clone(),
             name: name.to_owned(),
+            returns: RefCell::default(),
             items: PhantomData,
         }
     }
@@ -67,56 +72,67 @@ impl<T: Item> Postbox<T> {
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`] or
-    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] tells of earlier messages.
+    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] tells of earlier messages. An [`crate::Adopted`] one
+    /// also with [`crate::Error::TooLarge`], [`crate::Error::Unclaimed`], or what the NIC has against registering it.
     #[doc(alias = "deck_mbox_post")]
     #[inline]
-    pub fn post(&self, message: T::Outgoing) -> Result<(), PostError<T::Outgoing>> {
-        match self.post_with(message, Patience::None) {
-            Err(PostError { error: crate::Error::WouldBlock { .. }, message: Some(message) }) => {
-                self.post_within(message, self.world.config().deadline)
-            }
-            other => other,
-        }
+    pub fn post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M>> {
+        message.post_to(self, Patience::Usual)
     }
 
     /// Posts if that needs no waiting.
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::WouldBlock`]; otherwise as [`Postbox::post`].
-    pub fn try_post(&self, message: T::Outgoing) -> Result<(), PostError<T::Outgoing>> {
-        self.post_with(message, Patience::None)
+    pub fn try_post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M>> {
+        message.post_to(self, Patience::None)
     }
 
     /// Posts, waiting at most `limit`.
     ///
     /// # Errors
     /// As [`Postbox::post`].
-    pub fn post_within(&self, message: T::Outgoing, limit: Duration) -> Result<(), PostError<T::Outgoing>> {
-        self.post_with(message, Patience::Until(Deadline::after(limit)))
+    pub fn post_within<M: Postable<T>>(&self, message: M, limit: Duration) -> Result<(), PostError<M>> {
+        message.post_to(self, Patience::Until(Deadline::after(limit)))
     }
 
     #[inline]
-    fn post_with(&self, message: T::Outgoing, patience: Patience) -> Result<(), PostError<T::Outgoing>> {
-        let (block, capacity) = T::into_block(message);
-        match self.post_block(block, patience) {
-            Ok(()) => Ok(()),
-            Err((error, block)) => {
-                Err(PostError { error, message: block.map(|block| T::from_block(block, capacity)) })
-            }
-        }
+    pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<(), Failed> {
+        self.post_with(|channel, protocol| channel.post(block, protocol, patience))
+    }
+
+    /// Posts a copy. May wait for the memory of it, too.
+    pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result {
+        self.post_with(|channel, protocol| channel.post_copy(bytes, tag, protocol, patience))
     }
 
     #[inline]
-    fn post_block(&self, block: Block, patience: Patience) -> Result<(), Failed> {
+    fn post_with<R>(&self, post: impl FnOnce(&mut Channel, Protocol) -> R) -> R {
         let mut home = self.home.borrow_mut();
         if let Home::Here(channel) = &mut *home {
-            let result = channel.post(block, self.protocol.get(), patience);
+            let result = post(channel, self.protocol.get());
             if channel.has_queued() {
                 home.share(&self.world);
             }
             return result;
         }
-        home.post_shared(&self.world, |channel| channel.post(block, self.protocol.get(), patience))
+        home.post_shared(&self.world, |channel| post(channel, self.protocol.get()))
+    }
+
+    /// Registers memory that is to be posted here.
+    #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
+    pub(crate) fn register<B: StableBuffer>(
+        &self,
+        memory: UserMemory<B>,
+    ) -> Result<Region, (Error, UserMemory<B>)> {
+        self.world.register(memory).map_err(|(error, memory)| {
+            let what = format!("registering a message to mailbox {:?}", self.name);
+            (Error::via(what, error), memory)
+        })
+    }
+
+    pub(crate) fn returns(&self) -> &RefCell<Returns> {
+        &self.returns
     }
 
     /// Waits until everything posted here has been read by the mailbox's owner, at most the world's deadline.

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
-use udeck_via::mem::Fill;
-use udeck_via::{Block, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Vi, ViAttributes};
+use udeck_via::mem::{Fill, StableBuffer, UserMemory};
+use udeck_via::{Block, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Region};
+use udeck_via::{Vi, ViAttributes};
 
 use crate::channel::Channel;
 use crate::config::Config;
@@ -37,7 +38,7 @@ pub(crate) struct Shared {
     size: usize,
     client: Client,
     nic: Nic,
-    /// Of all postboxes' VIs, which have no memory of their own. (One each would stay with the NIC when they are gone.)
+    /// Of all postboxes' VIs, and of adopted memory. (One each would stay with the NIC when they are gone.)
     postboxes: Ptag,
     config: Config,
     oversubscribed: bool,
@@ -211,6 +212,15 @@ impl Shared {
             .map_err(|error| Error::via(format!("making a message of {len} bytes"), error))
     }
 
+    /// Makes memory of the program's known to the NIC, or finds that it is still known.
+    #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
+    pub fn register<B: StableBuffer>(
+        &self,
+        memory: UserMemory<B>,
+    ) -> Result<Region, (ViaError, UserMemory<B>)> {
+        self.nic.register_memory(memory, self.postboxes)
+    }
+
     // ---- counts ----
 
     /// Counters for one end of `mailbox`. The library's own messages are not counted.
@@ -237,6 +247,7 @@ impl Shared {
         let mut stats = books.gone;
         books.living.iter().for_each(|counters| counters.add_to(&mut stats));
         stats.bytes_copied += self.nic.device().bytes_copied();
+        stats.registrations = self.nic.registrations();
         stats
     }
 

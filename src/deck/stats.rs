@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use udeck_via::mem::CacheUse;
+
 /// What this rank's library did so far. Payload bytes; headers are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,6 +18,8 @@ pub struct Stats {
     pub bytes_retrieved: u64,
     /// Bytes that the library copied, on this rank, for posting and retrieving.
     pub bytes_copied: u64,
+    /// Registrations of memory that the library did not allocate ([`crate::Adopted`], and the program's own at the NIC).
+    pub registrations: CacheUse,
 }
 
 /// The counts of one mailbox or postbox. One thread writes at a time, so adding is a load and a store, not a

@@ -1,5 +1,6 @@
 //! What can go wrong with VI operations. Descriptors that were accepted report by [`crate::Status`] instead.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
@@ -55,8 +56,8 @@ pub enum Error {
     Full {
         /// What is full.
         what: &'static str,
-        /// Its bound, in words.
-        bound: String,
+        /// Its bound, in words. (No allocation where posts are refused again and again.)
+        bound: Cow<'static, str>,
     },
     /// No memory left. \[ERROR_RESOURCE\]
     #[error("no room for {asked} bytes in the {arena} arena: {full}; {remedy}")]

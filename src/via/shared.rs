@@ -56,7 +56,7 @@ impl SharedReceives {
         let mut posted = self.inner.posted.lock();
         if posted.len() == self.inner.bound {
             let bound = format!("{} descriptors", self.inner.bound);
-            return Err((Error::Full { what: "the shared receive queue", bound }, descriptor));
+            return Err((Error::Full { what: "the shared receive queue", bound: bound.into() }, descriptor));
         }
         posted.push_back(descriptor);
         Ok(())

@@ -106,7 +106,7 @@ impl Board {
         let Some(number) = self.free.lock().bells.pop() else {
             return Err(Error::Full {
                 what: "the table of completion queues",
-                bound: format!("{BELLS} per process"),
+                bound: format!("{BELLS} per process").into(),
             });
         };
         if let Err(error) = self.commit(number as usize * size_of::<Bell>(), size_of::<Bell>()) {
@@ -127,7 +127,7 @@ impl Board {
         let Some(index) = free.windows.pop() else {
             return Err(Error::Full {
                 what: "the table of windows",
-                bound: format!("{WINDOWS} per process"),
+                bound: format!("{WINDOWS} per process").into(),
             });
         };
         free.drawn = free.drawn.wrapping_mul(0x9E37_79B1).wrapping_add(0x7F4A_7C15);

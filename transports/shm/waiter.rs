@@ -80,7 +80,7 @@ impl ShmNotifier {
             }
             None => {
                 let bound = format!("{QUEUES} work queues");
-                return Err(Error::Full { what: "the completion queue", bound });
+                return Err(Error::Full { what: "the completion queue", bound: bound.into() });
             }
         };
         Ok(Attached { notifier: self.clone(), bit })

@@ -161,7 +161,7 @@ impl Device for SimDevice {
             if world.nodes[self.node].windows.len() == WINDOWS {
                 return Err(Error::Full {
                     what: "the table of windows",
-                    bound: format!("{WINDOWS} per NIC"),
+                    bound: format!("{WINDOWS} per NIC").into(),
                 });
             }
             loop {

@@ -61,7 +61,7 @@ impl SimWaiter {
             let waiters = &mut world.nodes[node].waiters;
             if *waiters == WAITERS {
                 let bound = format!("{WAITERS} per NIC");
-                return Err(Error::Full { what: "the table of completion queues", bound });
+                return Err(Error::Full { what: "the table of completion queues", bound: bound.into() });
             }
             *waiters += 1;
             let number = world.fresh_number();
@@ -139,7 +139,7 @@ impl World {
             if watching.queues == QUEUES {
                 waiters[..taken].iter().for_each(|waiter| self.release(*waiter));
                 let bound = format!("{QUEUES} work queues");
-                return Err(Error::Full { what: "the completion queue", bound });
+                return Err(Error::Full { what: "the completion queue", bound: bound.into() });
             }
             watching.queues += 1;
         }

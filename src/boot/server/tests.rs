@@ -233,9 +233,20 @@ fn a_lookup_that_nobody_can_answer_fails_at_once() {
     assert_eq!(replies(&bench.call(1, Call::Done)), [(1, Reply::Ok)]);
     assert_eq!(replies(&bench.server.ended(2, "lost")), [(0, Reply::Failed(Failure::NobodyLeft))]);
     assert_eq!(bench.lookup(0, "x", Some(SECOND)), Some(Reply::Failed(Failure::NobodyLeft)));
+}
 
+#[test]
+fn in_a_job_of_one_a_lookup_waits_for_another_thread() {
     let mut alone = Bench::new(1);
-    assert_eq!(alone.lookup(0, "x", Some(SECOND)), Some(Reply::Failed(Failure::NobodyLeft)));
+    assert_eq!(alone.lookup(0, "x", Some(SECOND)), None);
+    let registered = alone.call(0, Call::Register { name: "x".into(), value: vec![1] });
+    assert!(
+        matches!(&replies(&registered)[..], [.., (0, Reply::Record(record))] if record.value == [1]),
+        "{registered:?}"
+    );
+    assert_eq!(alone.lookup(0, "y", Some(SECOND)), None);
+    let late = replies(&alone.pass(SECOND));
+    assert!(matches!(&late[..], [(0, Reply::Failed(Failure::NoSuch { .. }))]), "{late:?}");
 }
 
 #[test]

@@ -182,6 +182,6 @@ impl Books {
         let bound = format!(
             "{entries} entries, and {attached} work queues and {events} software events have one; Cq::resize makes room"
         );
-        Error::Full { what, bound }
+        Error::Full { what, bound: bound.into() }
     }
 }

@@ -144,7 +144,7 @@ impl<R> Cache<R> {
         } else {
             return Ok(());
         };
-        Err(Error::Full { what: "registered memory", bound })
+        Err(Error::Full { what: "registered memory", bound: bound.into() })
     }
 
     /// Its user is done: the registration is kept, as the most recently used.

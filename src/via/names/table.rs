@@ -82,12 +82,12 @@ impl HostTable {
             return Err(NameError::AddressTaken { address: address.to_vec(), owner: owner.clone() }.into());
         }
         if self.owners.len() == MAX_NICS {
-            return Err(Error::Full { what: "the table of hosts", bound: format!("{MAX_NICS} NICs") });
+            return Err(Error::Full { what: "the table of hosts", bound: format!("{MAX_NICS} NICs").into() });
         }
         let index = self.hosts.get(name).map_or(0, Vec::len);
         if index == MAX_NICS_PER_HOST {
             let bound = format!("{MAX_NICS_PER_HOST} NICs of {name:?}");
-            return Err(Error::Full { what: "a host", bound });
+            return Err(Error::Full { what: "a host", bound: bound.into() });
         }
         self.hosts.entry(name.to_owned()).or_default().push(address.to_vec());
         self.owners.insert(address.to_vec(), name.to_owned());

@@ -21,7 +21,7 @@ pub(super) fn parse(origin: &str, bytes: &[u8]) -> Result<HostTable> {
     if bytes.len() > MAX_TEXT {
         return Err(Error::Full {
             what: "a table of hosts",
-            bound: format!("{MAX_TEXT} bytes; {origin} is longer"),
+            bound: format!("{MAX_TEXT} bytes; {origin} is longer").into(),
         });
     }
     let text =

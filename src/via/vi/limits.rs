@@ -37,6 +37,6 @@ impl Limits {
             return Error::InvalidParameter(format!("{total} bytes, at most {transfer} travel"));
         }
         let bound = format!("{descriptors} descriptors, until send_done takes some");
-        Error::Full { what: "the send queue", bound }
+        Error::Full { what: "the send queue", bound: bound.into() }
     }
 }

@@ -242,7 +242,10 @@ impl Vi {
         }
         let bound = self.limits.descriptors;
         if self.receives.len() + self.received.len() >= bound {
-            return Err(Error::Full { what: "the receive queue", bound: format!("{bound} descriptors") });
+            return Err(Error::Full {
+                what: "the receive queue",
+                bound: format!("{bound} descriptors").into(),
+            });
         }
         Ok(())
     }

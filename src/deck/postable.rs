@@ -1,0 +1,44 @@
+//! What can be posted, and how it becomes a block of registered memory: the one thing a channel carries.
+
+use bytemuck::Pod;
+
+use crate::buffer::Buf;
+use crate::channel::Patience;
+use crate::error::PostError;
+use crate::item::{Item, Packed};
+use crate::message::Message;
+use crate::postbox::Postbox;
+
+/// What a postbox of `T` takes: [`Buf`] and [`crate::Adopted`] for plain data, [`Message`] for [`Packed`].
+///
+/// Sealed.
+pub trait Postable<T: Item>: sealed::Sealed + Sized {
+    #[doc(hidden)]
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<T: bytemuck::Pod> Sealed for super::Buf<T> {}
+    impl Sealed for super::Message {}
+    impl<T: bytemuck::Pod + Send> Sealed for crate::Adopted<T> {}
+}
+
+impl<T: Pod> Postable<T> for Buf<T> {
+    #[inline]
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>> {
+        postbox
+            .post_block(self.into_block(), patience)
+            .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })
+    }
+}
+
+impl Postable<Packed> for Message {
+    fn post_to(self, postbox: &Postbox<Packed>, patience: Patience) -> Result<(), PostError<Self>> {
+        let capacity = self.capacity();
+        postbox.post_block(self.into_block(), patience).map_err(|(error, block)| PostError {
+            error,
+            message: block.map(|block| Message::from_block(block, capacity)),
+        })
+    }
+}
