@@ -76,17 +76,19 @@ impl Sends {
     }
 
     /// Notes what the port says has ended. Returns whether one ended by an error that breaks the connection; those
-    /// behind it are flushed.
+    /// behind it are flushed. (One that was to end so, because its connection had ended before, breaks none: those
+    /// behind it may be the next connection's.)
     pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> bool {
         let mut broke_at = None;
         while let Some((number, fate)) = port.ended() {
             let found = self.posted.binary_search_by_key(&number, |send| send.number);
             let Ok(at) = found else { continue };
             let send = &mut self.posted[at];
-            let status = if send.ends_as == Status::Done { status_of(fate, level) } else { send.ends_as };
+            let foregone = send.ends_as != Status::Done;
+            let status = if foregone { send.ends_as } else { status_of(fate, level) };
             self.under_way -= usize::from(send.status.is_none());
             send.status = Some(status);
-            if breaks(status) {
+            if !foregone && breaks(status) {
                 broke_at = Some(broke_at.map_or(at, |first: usize| first.min(at)));
             }
         }

@@ -121,3 +121,17 @@ fn a_flush_waits_for_the_memory() {
     settle(&mut sends, &[(1, Fate::Arrived), (0, Fate::Lost)], Reliability::Delivery);
     assert_eq!(ends(&mut sends), [TransportError, Flushed]);
 }
+
+/// A VI that is connected again has sends of both connections on its queue.
+#[test]
+fn what_the_last_connection_leaves_behind_ends_nothing_of_the_next() {
+    use Status::{Done, TransportError};
+    for level in LEVELS {
+        let mut sends = posted(&[false]);
+        sends.flush(TransportError);
+        let owner = Err(RawId(1));
+        sends.push(PostedSend { number: 1, status: Some(Done), ends_as: Done, length: 0, owner });
+        assert!(!settle(&mut sends, &[(0, Fate::Arrived)], level));
+        assert_eq!(ends(&mut sends), [TransportError, Done], "{level:?}");
+    }
+}
