@@ -93,12 +93,13 @@ impl ShmPort {
         }
     }
 
-    /// The peer broke the protocol: the connection is over, here and there.
+    /// The peer broke the protocol: the connection is over, here and there. It is told how far we have read: what we
+    /// have read we may be holding, and it takes back the rest only.
     #[cold]
     fn corrupt(&mut self, what: &dyn std::fmt::Display) -> Refused {
         let why = format!("the peer broke the protocol: {what}");
         self.connection.lose(&why, false);
-        self.connection.close(BROKEN);
+        self.close(Some(&why));
         Refused::Lost(why)
     }
 
@@ -135,9 +136,12 @@ impl ShmPort {
         Ok(None)
     }
 
-    /// The next message in the ring.
+    /// The next message in the ring. None once we have closed: then the peer takes back what we had not read.
     #[inline]
     fn next(&mut self) -> Result<Option<Arrival>, Refused> {
+        if self.closed {
+            return Ok(None);
+        }
         while let Some(taken) = self.consumer.pop() {
             match self.arrival(&taken) {
                 Ok(None) => {}

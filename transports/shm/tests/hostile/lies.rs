@@ -56,6 +56,26 @@ fn credit_for_more_than_was_sent() {
     }
 }
 
+/// It takes back what we have not read when we hang up on it: so it learns what we have read, and may be holding.
+#[test]
+fn a_liar_is_told_what_was_read_of_it() {
+    let mut scene = Scene::new();
+    let (meta, aux, words, used) = cell::lent(&[(64, 500)], &[], 3, None);
+    scene.grip.push(meta, aux, &words[..used]);
+    let held = scene.vi.arrival().unwrap().expect("a message");
+    scene.grip.push(u32::MAX, 0, &[]);
+    let (meta, aux) = cell::inline(4, None);
+    scene.grip.push(meta, aux, &[0]);
+    let error = scene.vi.arrival().unwrap_err();
+    let ours = crate::layout::Direction::new(&scene.grip.control, 1);
+    assert_eq!(ours.sender().state.load(Ordering::Relaxed), crate::layout::BROKEN);
+    assert!(udeck_sys::ring::credit_of(&scene.grip.direction()) >= 1, "the first is held here");
+    let error_again = scene.vi.arrival().expect_err("what lies behind is no message any more");
+    assert_eq!(error_again.to_string(), error.to_string());
+    drop(held);
+    scene.assert_lost_because(&error, "malformed cell");
+}
+
 /// The flag by which a sender asks to be told of room stays up while the request for credit goes out: else nobody
 /// would be told when its answer comes.
 #[test]
