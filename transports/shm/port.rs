@@ -13,7 +13,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
-use crate::connection::{BROKEN_BY_PEER, Connection, LendError};
+use crate::connection::{BROKEN_BY_PEER, Connection, LendError, Loss};
 use crate::device::ShmDevice;
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 
@@ -98,7 +98,7 @@ impl ShmPort {
     #[cold]
     fn corrupt(&mut self, what: &dyn std::fmt::Display) -> Refused {
         let why = format!("the peer broke the protocol: {what}");
-        self.connection.lose(&why, false);
+        self.connection.lose(&why, Loss::Lied);
         self.close(Some(&why));
         Refused::Lost(why)
     }

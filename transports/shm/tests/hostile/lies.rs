@@ -76,6 +76,22 @@ fn a_liar_is_told_what_was_read_of_it() {
     scene.assert_lost_because(&error, "malformed cell");
 }
 
+/// It may only be stopped, and go on later in the middle of a message.
+#[test]
+fn a_peer_that_is_stuck_keeps_what_it_reads() {
+    let Scene { prey, rogue, grip, mut vi } = Scene::new();
+    let region = prey.nic.region(500, vi.attributes().ptag).unwrap();
+    vi.post_send(Descriptor::new([region])).unwrap();
+    let deadline = soon();
+    while vi.send_inline(None, &[], b"?").is_ok() || vi.state() == State::Connected {
+        assert!(!deadline.passed(), "the link is up still");
+        rogue.ask_in_vain();
+    }
+    assert!(vi.send_done().is_none(), "the rogue may be reading it");
+    drop((rogue, grip));
+    assert_eq!(vi.send_wait(soon()).unwrap().status, Status::TransportError);
+}
+
 /// The flag by which a sender asks to be told of room stays up while the request for credit goes out: else nobody
 /// would be told when its answer comes.
 #[test]
