@@ -176,13 +176,11 @@ impl ShmDevice {
 
     /// The link that our requests to `address` take, made if need be.
     fn link_to(&self, address: &[u8], deadline: Deadline) -> Result<Arc<Link>> {
-        let mut links = self.links.lock();
-        if let Some(link) = links.made.get(address).filter(|link| link.is_usable()) {
-            let link = link.clone();
-            drop(links);
+        if let Some(link) = self.made_to(address) {
             link.wait_up(deadline)?;
             return Ok(link);
         }
+        // May wait: without the lock, which the reactor takes, and whoever takes a window back.
         let socket = connect_socket(address, deadline)?;
         let (uid, pid) =
             socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
@@ -191,6 +189,12 @@ impl ShmDevice {
         }
         let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
         let (handshake, meet) = Handshake::connect(self.options.secret, self.boot_id, nonce);
+        let mut links = self.links.lock();
+        if let Some(others) = links.made.get(address).filter(|link| link.is_usable()).cloned() {
+            drop(links);
+            others.wait_up(deadline)?;
+            return Ok(others);
+        }
         let link = Link::new(socket, pid, handshake);
         links.made.insert(address.to_vec(), link.clone());
         drop(links);
@@ -198,6 +202,10 @@ impl ShmDevice {
         link.send(&meet, &[]).map_err(Error::Lost)?;
         link.wait_up(deadline)?;
         Ok(link)
+    }
+
+    fn made_to(&self, address: &[u8]) -> Option<Arc<Link>> {
+        self.links.lock().made.get(address).filter(|link| link.is_usable()).cloned()
     }
 
     /// Lets the reactor run a link: its datagrams, and the death of the process behind it.
