@@ -316,6 +316,10 @@ impl ShmDevice {
         Ok(())
     }
 
+    pub fn max_transfer(&self) -> usize {
+        self.attributes.max_transfer
+    }
+
     pub fn is_trusting(&self) -> bool {
         self.options.trusting
     }

@@ -223,6 +223,13 @@ impl ShmPort {
         if held <= HELD_QUOTA && self.device.is_trusting() {
             return Ok(lent);
         }
+        // Several pieces may be the same one, again and again.
+        let most = self.device.max_transfer();
+        if lent.len() > most {
+            return Err(
+                self.corrupt(&format!("it lent {} bytes, at most {most} are copied here", lent.len()))
+            );
+        }
         self.device.count_copied(lent.len());
         if held <= HELD_QUOTA && self.reliability == Reliability::Reception {
             // The sender waits for word that the message is in place: a copy is not that yet.

@@ -92,6 +92,22 @@ fn a_peer_that_is_stuck_keeps_what_it_reads() {
     assert_eq!(vi.send_wait(soon()).unwrap().status, Status::TransportError);
 }
 
+/// One that must be copied here, and would take more memory than any message may.
+#[test]
+fn a_message_longer_than_any_is_not_copied() {
+    let mut scene = Scene::new();
+    let mut held = Vec::new();
+    for token in 0..=32 {
+        let (meta, aux, words, used) = cell::lent(&[(0, 64)], &[], token, None);
+        scene.grip.push(meta, aux, &words[..used]);
+        held.push(scene.vi.arrival().unwrap().expect("a message"));
+    }
+    let (meta, aux, words, used) = cell::lent(&[(0, OUTBOX); 3], &[], 40, None);
+    scene.grip.push(meta, aux, &words[..used]);
+    let error = scene.vi.arrival().expect_err("three times all of its memory");
+    scene.assert_lost_because(&error, "it lent 12582912 bytes, at most 8388608 are copied");
+}
+
 /// The flag by which a sender asks to be told of room stays up while the request for credit goes out: else nobody
 /// would be told when its answer comes.
 #[test]
