@@ -67,9 +67,10 @@ impl Entry {
         fence(Ordering::SeqCst);
     }
 
-    /// Writer, inside its gate: what `handle` names, if this entry has that handle.
+    /// Writer, inside its gate: what `handle` names, if this entry has that handle. Nothing has handle 0: an entry that
+    /// was withdrawn holds it, beside what it exposed.
     pub fn look_up(&self, handle: u32) -> Option<Exposed> {
-        (self.handle.load(Ordering::Acquire) == handle).then(|| Exposed {
+        (handle != 0 && self.handle.load(Ordering::Acquire) == handle).then(|| Exposed {
             tag: self.tag.load(Ordering::Relaxed),
             offset: self.offset.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
@@ -108,6 +109,15 @@ impl Gate {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_withdrawn_has_no_handle() {
+        let entry = Entry::default();
+        assert_eq!(entry.look_up(0), None);
+        entry.expose(7, Exposed { tag: 1, offset: 64, len: 128, rights: 2 });
+        entry.withdraw();
+        assert_eq!((entry.look_up(0), entry.look_up(7)), (None, None));
+    }
 
     #[test]
     fn a_writer_inside_is_seen_until_it_leaves() {

@@ -12,7 +12,7 @@ use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::{CqHandle, Place, Places};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
-use crate::mem::{Block, Carrier, RemoteBuffer, TagUse};
+use crate::mem::{Arena, Block, Carrier, RemoteBuffer, TagUse};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
@@ -51,6 +51,8 @@ struct Leaving {
 /// Belongs to one thread at a time. Dropping it disconnects; what was sent before still arrives.
 pub struct Vi {
     nic: Nic,
+    /// The NIC's, close at hand: blocks that are posted are of it.
+    outbox: Arc<Arena>,
     limits: Limits,
     attributes: ViAttributes,
     /// Of `attributes.ptag`.
@@ -86,6 +88,7 @@ impl Vi {
         check_attributes(nic, &attributes)?;
         Ok(Vi {
             nic: nic.clone(),
+            outbox: nic.device().outbox().clone(),
             limits: Limits::of(nic.attributes()),
             attributes,
             tag: nic.tags().take(attributes.ptag, Carrier::Vi)?,
@@ -283,8 +286,8 @@ impl Vi {
     /// most `max_head` bytes) travels with it. No completion.
     ///
     /// # Errors
-    /// The block comes back with [`Error::Full`] when the peer has to read or to give buffers back first, or a
-    /// final error.
+    /// The block comes back with [`Error::Full`] when the peer has to read or to give buffers back first,
+    /// [`Error::InvalidParameter`] when it is of another NIC, or a final error.
     #[inline]
     pub fn hand_off(
         &mut self,
@@ -292,6 +295,9 @@ impl Vi {
         head: &[u8],
         block: Block,
     ) -> Result<(), (Error, Block)> {
+        if !self.outbox.owns(&block) {
+            return Err((foreign_block(), block));
+        }
         let Some(port) = &mut self.port else { return Err((not_connected("hand-off", self.state), block)) };
         let segment = [(block.offset(), block.len())];
         match port.lend(immediate, head, &segment, Held::Block(block)) {
@@ -304,8 +310,12 @@ impl Vi {
     /// Copies the block's bytes into the peer's window and sends the immediate data. Done when it returns.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::RdmaProtection`], [`Error::Unsupported`], or a final one.
+    /// [`Error::Full`], [`Error::RdmaProtection`], [`Error::Unsupported`], [`Error::InvalidParameter`] when the block is
+    /// of another NIC, or a final one.
     pub fn rdma_write(&mut self, block: &Block, to: RemoteBuffer, immediate: Option<u32>) -> Result {
+        if !self.outbox.owns(block) {
+            return Err(foreign_block());
+        }
         self.write_located(&[(block.offset(), block.len())], to, immediate)
     }
 
@@ -407,6 +417,11 @@ fn check_shared(shared: &SharedReceives, nic: &Nic, attributes: &ViAttributes) -
         return Err(Error::InvalidParameter("a VI that receives lent takes no descriptors".into()));
     }
     shared.admit(nic, attributes.ptag)
+}
+
+#[cold]
+fn foreign_block() -> Error {
+    Error::InvalidParameter("the block belongs to another NIC: take one from the outbox of the VI's".into())
 }
 
 #[cold]

@@ -38,8 +38,8 @@ pub struct Connection {
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
     why_lost: OnceLock<String>,
-    /// The peer's process has left.
-    parted: AtomicBool,
+    /// The peer's process has left, or is dead: it touches nothing of ours any more.
+    gone: AtomicBool,
     /// The program's callback for errors is told over this.
     reporter: Arc<Reporter>,
     /// Our own queues' places on our bells, to be told of the connection's end.
@@ -64,6 +64,17 @@ struct LentBooks {
 }
 
 const _: () = assert!(SLOTS == u64::BITS);
+
+/// How a peer came to be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Its process is dead, or has closed its link.
+    Dead,
+    /// It broke the protocol. Its process lives, and may be inside our windows; what it reads of ours it loses.
+    Lied,
+    /// It does not read its link. Stopped, perhaps: it may go on with what it was doing, and keeps what it has.
+    Stuck,
+}
 
 /// Set in a token that comes back with word that its message found no place.
 const REFUSED: u16 = 1 << 15;
@@ -109,7 +120,7 @@ impl Connection {
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
-            parted: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             reporter: reporter.clone(),
             own: Mutex::default(),
         })
@@ -249,9 +260,10 @@ impl Connection {
         Some(self.why_lost.get().map_or("", String::as_str))
     }
 
-    /// Whether the peer's process has nothing to do with it any more.
-    pub fn is_over(&self) -> bool {
-        self.lost.load(Ordering::Acquire) || self.parted.load(Ordering::Acquire)
+    /// Whether the peer's process touches nothing of ours any more. Not the same as [`Connection::lost`]: a connection
+    /// may be lost to a peer that lives.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once not,
@@ -259,23 +271,27 @@ impl Connection {
     /// (`ShmPort::inside_gate`) and turns back.
     pub fn has_visitor(&self) -> bool {
         fence(Ordering::SeqCst);
-        !self.is_over() && !self.incoming.sender().gate.position().is_multiple_of(2)
+        !self.is_gone() && !self.incoming.sender().gate.position().is_multiple_of(2)
     }
 
-    /// Ends the connection for this process: the peer died, or broke the protocol. What we lent it is ours again.
-    /// Wakes whoever waits on it. A peer that had closed in order before it died has left: that is no loss.
-    pub fn lose(&self, why: &str, peer_is_dead: bool) {
-        if peer_is_dead && !matches!(self.peer_state(), OPEN | BROKEN) {
+    /// Ends the connection for this process. What we lent to a peer that is dead is ours again. Wakes whoever waits on
+    /// it. A peer that had closed in order before it died has left: that is no loss. May be called again when a peer
+    /// that was lost alive has died.
+    pub fn lose(&self, why: &str, how: Loss) {
+        if how == Loss::Dead && !matches!(self.peer_state(), OPEN | BROKEN) {
             return self.part();
         }
         // First: whoever finds the loss by looking knows less about it.
         self.reporter.lost(why);
         let _ = self.why_lost.set(why.to_owned());
         self.lost.store(true, Ordering::Release);
-        if peer_is_dead {
-            self.lent.lock().forget();
-        } else {
-            self.lent.lock().report_lost();
+        match how {
+            Loss::Dead => {
+                self.gone.store(true, Ordering::Release);
+                self.lent.lock().forget();
+            }
+            Loss::Lied => self.lent.lock().report_lost(),
+            Loss::Stuck => {}
         }
         self.announce_to_own();
     }
@@ -286,7 +302,7 @@ impl Connection {
         if theirs.load(Ordering::Relaxed) == OPEN {
             theirs.store(CLOSED, Ordering::Release);
         }
-        self.parted.store(true, Ordering::Release);
+        self.gone.store(true, Ordering::Release);
         self.lent.lock().forget();
         self.announce_to_own();
     }

@@ -24,7 +24,7 @@ use crate::Options;
 use crate::arenas::Segment;
 use crate::board::{BELLS, Board, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
-use crate::connection::Connection;
+use crate::connection::{Connection, Loss};
 use crate::fading::{Fading, Visitor};
 use crate::handshake::Handshake;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
@@ -56,6 +56,8 @@ pub struct ShmDevice {
 
 /// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
 const ACCEPTS: usize = 16;
+/// Datagrams of one link before the others are looked at.
+const DATAGRAMS: usize = 64;
 /// Hand-shakes that may be under way, and how long one may take.
 const MAX_MEETING: usize = 128;
 const MEETING_TIME: Duration = Duration::from_secs(10);
@@ -157,11 +159,12 @@ impl ShmDevice {
     /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.
     fn has_room_to_meet(&self) -> bool {
         let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
+        self.forget_spent(&links);
         let mut meeting = 0;
         for link in links {
             match link.meeting_for() {
                 Some(age) if age > MEETING_TIME => {
-                    link.down("the hand-shake took too long", false);
+                    link.down("the hand-shake took too long", Loss::Stuck);
                     self.forget_link(&link);
                 }
                 Some(_) => meeting += 1,
@@ -173,13 +176,11 @@ impl ShmDevice {
 
     /// The link that our requests to `address` take, made if need be.
     fn link_to(&self, address: &[u8], deadline: Deadline) -> Result<Arc<Link>> {
-        let mut links = self.links.lock();
-        if let Some(link) = links.made.get(address).filter(|link| link.is_usable()) {
-            let link = link.clone();
-            drop(links);
+        if let Some(link) = self.made_to(address) {
             link.wait_up(deadline)?;
             return Ok(link);
         }
+        // May wait: without the lock, which the reactor takes, and whoever takes a window back.
         let socket = connect_socket(address, deadline)?;
         let (uid, pid) =
             socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
@@ -188,6 +189,12 @@ impl ShmDevice {
         }
         let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
         let (handshake, meet) = Handshake::connect(self.options.secret, self.boot_id, nonce);
+        let mut links = self.links.lock();
+        if let Some(others) = links.made.get(address).filter(|link| link.is_usable()).cloned() {
+            drop(links);
+            others.wait_up(deadline)?;
+            return Ok(others);
+        }
         let link = Link::new(socket, pid, handshake);
         links.made.insert(address.to_vec(), link.clone());
         drop(links);
@@ -195,6 +202,10 @@ impl ShmDevice {
         link.send(&meet, &[]).map_err(Error::Lost)?;
         link.wait_up(deadline)?;
         Ok(link)
+    }
+
+    fn made_to(&self, address: &[u8]) -> Option<Arc<Link>> {
+        self.links.lock().made.get(address).filter(|link| link.is_usable()).cloned()
     }
 
     /// Lets the reactor run a link: its datagrams, and the death of the process behind it.
@@ -207,7 +218,7 @@ impl ShmDevice {
             tokens.push(self.reactor.add(
                 &death,
                 Box::new(move || {
-                    link.down(&format!("process {pid} died"), true);
+                    link.down(&format!("process {pid} died"), Loss::Dead);
                     Interest::Done
                 }),
             )?);
@@ -224,32 +235,44 @@ impl ShmDevice {
         Ok(())
     }
 
-    /// A link has something to read.
+    /// A link has something to read. One that went down while its process lives is watched for that process's end.
     fn on_link(&self, link: &Arc<Link>) -> Interest {
         let mut buffer = [0; MAX_DATAGRAM];
-        let end: (String, bool) = loop {
-            match socket::receive(link.socket(), &mut buffer) {
+        for _ in 0..DATAGRAMS {
+            let was_down = link.is_down();
+            let (why, how) = match socket::receive(link.socket(), &mut buffer) {
                 Ok(socket::Received::Nothing) => return Interest::Keep,
-                Ok(socket::Received::Closed) => {
-                    break (format!("process {} closed its link or died", name(link.pid)), true);
-                }
+                Ok(socket::Received::Closed) => ("closed its link or died".to_owned(), Loss::Dead),
+                // Nobody believes it any more.
+                Ok(socket::Received::Datagram { .. }) if was_down => continue,
                 Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
-                    if let Err(why) = self.on_datagram(link, &buffer[..len], fds) {
-                        break (format!("process {}: {why}", name(link.pid)), false);
+                    match self.on_datagram(link, &buffer[..len], fds) {
+                        Ok(()) => continue,
+                        Err(why) => (why, Loss::Lied),
                     }
                 }
                 Ok(socket::Received::Datagram { .. }) => {
-                    break (format!("process {} sent an oversized datagram", name(link.pid)), false);
+                    ("sent an oversized datagram".to_owned(), Loss::Lied)
                 }
-                Err(error) => {
-                    break (format!("reading the link of process {}: {error}", name(link.pid)), false);
-                }
+                // There is the watch for its death.
+                Err(_) if was_down => return Interest::Done,
+                Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
+            };
+            link.down(&format!("process {}: {why}", name(link.pid)), how);
+            if how == Loss::Dead || link.connections().is_empty() {
+                self.forget_link(link);
+                self.fading.sweep(&self.board);
+                return Interest::Done;
             }
-        };
-        link.down(&end.0, end.1);
-        self.forget_link(link);
-        self.fading.sweep(&self.board);
-        Interest::Done
+        }
+        Interest::Keep
+    }
+
+    /// Forgets links that are down and were kept for connections, which are gone now.
+    fn forget_spent(&self, links: &[Arc<Link>]) {
+        for link in links.iter().filter(|link| link.is_down() && link.connections().is_empty()) {
+            self.forget_link(link);
+        }
     }
 
     fn forget_link(&self, link: &Arc<Link>) {
@@ -291,6 +314,10 @@ impl ShmDevice {
             }
         }
         Ok(())
+    }
+
+    pub fn max_transfer(&self) -> usize {
+        self.attributes.max_transfer
     }
 
     pub fn is_trusting(&self) -> bool {
@@ -336,7 +363,7 @@ impl ShmDevice {
 
 /// Whether the peer still uses something of ours over a connection that we have closed.
 fn is_in_use(connection: &Connection) -> bool {
-    connection.lost().is_none() && (connection.reclaim() || connection.has_visitor())
+    !connection.is_gone() && (connection.reclaim() || connection.has_visitor())
 }
 
 /// A control segment, and the places of its two queues on our bells.
@@ -454,6 +481,10 @@ impl Device for ShmDevice {
             })
             .map_err(|e| Error::os("creating a connection's control segment", e))?;
         let (send, receive, bells) = attach(&self.board, queues)?;
+        // The peer may be inside our windows before we have its answer, and still when we no longer wait for it. Who
+        // takes a window back sees it by this, which nothing else is done with.
+        let asked = Connection::new(control.clone(), 0, link.clone(), bells, hello, queues.reporter);
+        link.carry(&asked);
         match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { bells, hello }) => {
                 let connection = Connection::new(control, 0, link, bells, &hello, queues.reporter);
@@ -469,6 +500,7 @@ impl Device for ShmDevice {
             Err(error) => {
                 // An answer that comes too late finds the connection closed.
                 mark_closed(&control);
+                self.retire(&asked);
                 Err(error)
             }
         }
@@ -521,7 +553,7 @@ impl IncomingRequest {
         self.answered = true;
         let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
         if let Err(why) = self.link.send(&refusal, &[]) {
-            self.link.down(&why, false);
+            self.link.down(&why, Loss::Stuck);
         }
     }
 }
@@ -539,7 +571,7 @@ impl Incoming for IncomingRequest {
         self.answered = true;
         let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };
         self.link.send(&accept, &[]).map_err(|why| {
-            self.link.down(&why, false);
+            self.link.down(&why, Loss::Stuck);
             Error::Lost(why)
         })?;
         Ok(port)

@@ -31,7 +31,7 @@ impl Visitor {
 
     /// Whether it may be in the middle of what it began then.
     pub fn is_inside(&self) -> bool {
-        !self.connection.incoming.sender().gate.is_clear_of(self.seen) && !self.connection.is_over()
+        !self.connection.incoming.sender().gate.is_clear_of(self.seen) && !self.connection.is_gone()
     }
 }
 

@@ -18,7 +18,7 @@ use udeck_via::transport::Hello;
 use udeck_via::{Error, Result};
 
 use crate::board::BoardView;
-use crate::connection::Connection;
+use crate::connection::{Connection, Loss};
 use crate::handshake::{Handshake, Step};
 use crate::link_wire::{Bells, Datagram, Why};
 
@@ -44,6 +44,8 @@ struct State {
     connections: Vec<Weak<Connection>>,
     /// The peer said goodbye: its end is no loss.
     parted: bool,
+    /// Its process is dead, or has closed the link.
+    gone: bool,
 }
 
 enum Phase {
@@ -119,6 +121,7 @@ impl Link {
             requests: HashMap::new(),
             connections: Vec::new(),
             parted: false,
+            gone: false,
         };
         Arc::new(Link {
             socket,
@@ -306,9 +309,9 @@ impl Link {
         state.connections.retain(|connection| connection.strong_count() > 0);
         state.connections.push(Arc::downgrade(connection));
         if let Phase::Down(why) = &state.phase {
-            let why = why.clone();
+            let (why, how) = (why.clone(), if state.gone { Loss::Dead } else { Loss::Stuck });
             drop(state);
-            connection.lose(&why, true);
+            connection.lose(&why, how);
         }
     }
 
@@ -317,23 +320,37 @@ impl Link {
         self.state.lock().connections.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends the link and its connections. The first reason counts.
-    pub fn down(&self, why: &str, peer_is_dead: bool) {
+    /// Whether it is down.
+    pub fn is_down(&self) -> bool {
+        matches!(self.state.lock().phase, Phase::Down(_))
+    }
+
+    /// Ends the link and its connections. The first reason counts. A link whose peer lives keeps its connections: they
+    /// are told once more when it is dead, which is when it is certain to have left our memory.
+    pub fn down(&self, why: &str, how: Loss) {
         let mut state = self.state.lock();
-        if matches!(state.phase, Phase::Down(_)) {
+        let was_down = matches!(state.phase, Phase::Down(_));
+        if state.gone || (was_down && how != Loss::Dead) {
             return;
         }
+        state.gone = how == Loss::Dead;
         let parted = state.parted;
         let why = if parted { "the process has left the job" } else { why };
-        state.phase = Phase::Down(why.to_owned());
-        let connections: Vec<_> = state.connections.drain(..).filter_map(|c| c.upgrade()).collect();
+        if !was_down {
+            state.phase = Phase::Down(why.to_owned());
+        }
+        let connections: Vec<_> = state.connections.iter().filter_map(Weak::upgrade).collect();
+        if state.gone {
+            state.connections.clear();
+        }
         drop(state);
         self.changed.notify_all();
         for connection in connections {
-            if parted {
-                connection.part();
-            } else {
-                connection.lose(why, peer_is_dead);
+            match (parted, how) {
+                (true, Loss::Dead) => connection.part(),
+                // It has said so, and not left yet.
+                (true, Loss::Lied | Loss::Stuck) => {}
+                (false, how) => connection.lose(why, how),
             }
         }
     }

@@ -13,7 +13,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
-use crate::connection::{BROKEN_BY_PEER, Connection, LendError};
+use crate::connection::{BROKEN_BY_PEER, Connection, LendError, Loss};
 use crate::device::ShmDevice;
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 
@@ -93,12 +93,13 @@ impl ShmPort {
         }
     }
 
-    /// The peer broke the protocol: the connection is over, here and there.
+    /// The peer broke the protocol: the connection is over, here and there. It is told how far we have read: what we
+    /// have read we may be holding, and it takes back the rest only.
     #[cold]
     fn corrupt(&mut self, what: &dyn std::fmt::Display) -> Refused {
         let why = format!("the peer broke the protocol: {what}");
-        self.connection.lose(&why, false);
-        self.connection.close(BROKEN);
+        self.connection.lose(&why, Loss::Lied);
+        self.close(Some(&why));
         Refused::Lost(why)
     }
 
@@ -135,9 +136,12 @@ impl ShmPort {
         Ok(None)
     }
 
-    /// The next message in the ring.
+    /// The next message in the ring. None once we have closed: then the peer takes back what we had not read.
     #[inline]
     fn next(&mut self) -> Result<Option<Arrival>, Refused> {
+        if self.closed {
+            return Ok(None);
+        }
         while let Some(taken) = self.consumer.pop() {
             match self.arrival(&taken) {
                 Ok(None) => {}
@@ -218,6 +222,13 @@ impl ShmPort {
         let lent = unsafe { Lent::new(parts, self.connection.clone(), token) };
         if held <= HELD_QUOTA && self.device.is_trusting() {
             return Ok(lent);
+        }
+        // Several pieces may be the same one, again and again.
+        let most = self.device.max_transfer();
+        if lent.len() > most {
+            return Err(
+                self.corrupt(&format!("it lent {} bytes, at most {most} are copied here", lent.len()))
+            );
         }
         self.device.count_copied(lent.len());
         if held <= HELD_QUOTA && self.reliability == Reliability::Reception {

@@ -133,12 +133,14 @@ impl Night {
     /// that can ask `until`, which sleeps on queue `asker`.
     fn doze(&self, at: usize, cq: &mut Cq, asker: usize, mut wakes: u64, deadline: Deadline) {
         while self.look(at, cq).is_continue() && !deadline.passed() {
-            cq.park(deadline.remaining());
+            // Between the look, which may take the wake-up that is counted here, and the park, which then does not see
+            // it. One that is counted later finds the park, or makes it return at once.
             let now = self.queues[at].wakes();
             if now != wakes {
                 wakes = now;
                 self.queues[asker].rouse();
             }
+            cq.park(deadline.remaining());
         }
     }
 

@@ -171,6 +171,12 @@ impl Arena {
         Ok(Block { record: NonNull::from(Box::leak(record)) })
     }
 
+    /// Whether the block is one of this arena's: the offset of another's names memory of somebody else here.
+    #[inline]
+    pub fn owns(&self, block: &Block) -> bool {
+        block.record().inner == self.inner
+    }
+
     /// Where `[address, address + len)` lies in this arena, if it does.
     pub(super) fn offset_of(&self, address: NonNull<u8>, len: usize) -> Option<u64> {
         let backing = &self.inner().backing;

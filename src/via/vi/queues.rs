@@ -326,9 +326,13 @@ impl Vi {
         self.received.pop_front()
     }
 
-    /// Takes what has arrived next, if anything has, into the oldest descriptor.
+    /// Takes what has arrived next, if anything has, into the oldest descriptor. Nothing in the Error state: who was
+    /// told that the connection broke takes back what was not read by then, and its memory is no message any more.
     #[inline]
     fn take_arrival(&mut self) -> Took {
+        if self.state != State::Connected {
+            return Took::Nothing;
+        }
         let Some(port) = &mut self.port else { return Took::Nothing };
         let mut room = 0;
         let landed = match self.receives.front_mut().and_then(ReceiveInto::one_piece) {

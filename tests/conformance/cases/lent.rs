@@ -3,7 +3,7 @@
 use std::thread;
 
 use udeck_via::transport::Body;
-use udeck_via::{Arrival, Error, Lent, Nic};
+use udeck_via::{Arrival, Error, Lent, MemHandle, Nic, RemoteBuffer};
 
 use crate::kit::{End, Pair, address, assert_bytes, pattern, until};
 use crate::{Case, Fabric};
@@ -16,6 +16,7 @@ pub const CASES: &[Case] = &[
     case!(a_block_is_dropped_on_another_thread),
     case!(blocks_are_dropped_in_any_order),
     case!(a_refused_hand_off_gives_the_block_back),
+    case!(a_block_of_another_nic_is_refused),
     case!(a_hoarding_receiver_does_not_starve_its_sender),
     case!(messages_outlive_the_senders_vi),
     case!(messages_outlive_the_receivers_vi),
@@ -150,6 +151,21 @@ fn a_refused_hand_off_gives_the_block_back(fabric: &dyn Fabric) {
     let (error, block) = pair.a.vi.hand_off(None, b"", block).unwrap_err();
     assert!(matches!(error, Error::InvalidState { .. }), "{error}");
     assert_eq!(block.bytes(), b"idle");
+}
+
+/// Its offset there would name memory of somebody else here.
+fn a_block_of_another_nic_is_refused(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let bytes = pattern(1, LEN);
+    let foreign = pair.b.block(&bytes);
+    let nowhere = RemoteBuffer { handle: MemHandle(0), offset: 0, len: LEN };
+    let error = pair.a.vi.rdma_write(&foreign, nowhere, None).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+    let (error, foreign) = pair.a.vi.hand_off(None, &[], foreign).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+    assert_bytes(foreign.bytes(), &bytes);
+    pair.b.vi.hand_off(None, &[], foreign).expect("it is of this NIC");
+    assert_bytes(lent(pair.a.arrival()).bytes(), &bytes);
 }
 
 fn a_hoarding_receiver_does_not_starve_its_sender(fabric: &dyn Fabric) {

@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     case!(write_beyond_the_buffer_it_was_given, RDMA_WRITE),
     case!(write_by_a_handle_that_never_was, RDMA_WRITE),
     case!(write_to_a_revoked_window, RDMA_WRITE),
+    case!(write_by_no_handle_to_a_revoked_window, RDMA_WRITE),
     case!(write_to_a_dropped_window, RDMA_WRITE),
     case!(write_to_a_window_of_another_tag, RDMA_WRITE),
     case!(write_to_a_vi_that_does_not_allow_it, RDMA_WRITE),
@@ -255,6 +256,16 @@ fn write_to_a_revoked_window(fabric: &dyn Fabric) {
     assert_eq!(settled[..], [5; 100]);
     assert_unharmed(&mut pair, &next);
     write(&mut pair.a, &[7; 100], next.remote()).unwrap();
+}
+
+/// The handle of a window that is not open: it must not name what an entry without a window still says.
+fn write_by_no_handle_to_a_revoked_window(fabric: &dyn Fabric) {
+    let (mut pair, window) = writable(fabric, 100);
+    let nowhere = RemoteBuffer { handle: MemHandle(0), ..window.remote() };
+    let settled = window.revoke(soon()).unwrap();
+    let before = settled.to_vec();
+    assert_protected(write(&mut pair.a, &pattern(3, 100), nowhere));
+    assert_eq!(settled[..], before);
 }
 
 fn write_to_a_dropped_window(fabric: &dyn Fabric) {

@@ -10,6 +10,7 @@ const TOPIC: &str = "shared";
 pub const CASES: &[Case] = &[
     case!(vis_take_from_one_queue_in_order_of_posting),
     case!(a_message_that_finds_the_shared_queue_empty_breaks_its_connection_only),
+    case!(a_broken_vi_takes_nothing_from_the_shared_queue),
     case!(the_end_of_a_vi_flushes_nothing_of_the_shared_queue),
     case!(a_shared_queue_is_bounded_and_checks_what_is_posted),
     case!(sharing_is_for_idle_vis_of_the_same_nic_and_tag),
@@ -74,6 +75,18 @@ fn a_message_that_finds_the_shared_queue_empty_breaks_its_connection_only(fabric
     });
     sharing.post(100);
     assert_eq!(sharing.exchange(1, b"the other").1, b"the other");
+}
+
+/// What came behind the message that broke it is its sender's again.
+fn a_broken_vi_takes_nothing_from_the_shared_queue(fabric: &dyn Fabric) {
+    let mut sharing = Sharing::new(fabric, 8);
+    (0..2).for_each(|number| sharing.askers[0].post_send(&pattern(number, 5000)));
+    [10, 5000].into_iter().for_each(|len| sharing.post(len));
+    let completion = sharing.answerers[0].vi.receive_wait(soon()).expect("the first");
+    assert_eq!(completion.status, Status::LengthError);
+    assert_eq!(sharing.answerers[0].vi.state(), udeck_via::State::Error);
+    assert!(sharing.answerers[0].vi.receive_done().is_none());
+    assert_eq!(sharing.shared.len(), 1);
 }
 
 fn the_end_of_a_vi_flushes_nothing_of_the_shared_queue(fabric: &dyn Fabric) {

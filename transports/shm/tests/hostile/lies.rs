@@ -56,6 +56,58 @@ fn credit_for_more_than_was_sent() {
     }
 }
 
+/// It takes back what we have not read when we hang up on it: so it learns what we have read, and may be holding.
+#[test]
+fn a_liar_is_told_what_was_read_of_it() {
+    let mut scene = Scene::new();
+    let (meta, aux, words, used) = cell::lent(&[(64, 500)], &[], 3, None);
+    scene.grip.push(meta, aux, &words[..used]);
+    let held = scene.vi.arrival().unwrap().expect("a message");
+    scene.grip.push(u32::MAX, 0, &[]);
+    let (meta, aux) = cell::inline(4, None);
+    scene.grip.push(meta, aux, &[0]);
+    let error = scene.vi.arrival().unwrap_err();
+    let ours = crate::layout::Direction::new(&scene.grip.control, 1);
+    assert_eq!(ours.sender().state.load(Ordering::Relaxed), crate::layout::BROKEN);
+    assert!(udeck_sys::ring::credit_of(&scene.grip.direction()) >= 1, "the first is held here");
+    let error_again = scene.vi.arrival().expect_err("what lies behind is no message any more");
+    assert_eq!(error_again.to_string(), error.to_string());
+    drop(held);
+    scene.assert_lost_because(&error, "malformed cell");
+}
+
+/// It may only be stopped, and go on later in the middle of a message.
+#[test]
+fn a_peer_that_is_stuck_keeps_what_it_reads() {
+    let Scene { prey, rogue, grip, mut vi } = Scene::new();
+    let region = prey.nic.region(500, vi.attributes().ptag).unwrap();
+    vi.post_send(Descriptor::new([region])).unwrap();
+    let deadline = soon();
+    while vi.send_inline(None, &[], b"?").is_ok() || vi.state() == State::Connected {
+        assert!(!deadline.passed(), "the link is up still");
+        rogue.ask_in_vain();
+    }
+    assert!(vi.send_done().is_none(), "the rogue may be reading it");
+    drop((rogue, grip));
+    assert_eq!(vi.send_wait(soon()).unwrap().status, Status::TransportError);
+}
+
+/// One that must be copied here, and would take more memory than any message may.
+#[test]
+fn a_message_longer_than_any_is_not_copied() {
+    let mut scene = Scene::new();
+    let mut held = Vec::new();
+    for token in 0..=32 {
+        let (meta, aux, words, used) = cell::lent(&[(0, 64)], &[], token, None);
+        scene.grip.push(meta, aux, &words[..used]);
+        held.push(scene.vi.arrival().unwrap().expect("a message"));
+    }
+    let (meta, aux, words, used) = cell::lent(&[(0, OUTBOX); 3], &[], 40, None);
+    scene.grip.push(meta, aux, &words[..used]);
+    let error = scene.vi.arrival().expect_err("three times all of its memory");
+    scene.assert_lost_because(&error, "it lent 12582912 bytes, at most 8388608 are copied");
+}
+
 /// The flag by which a sender asks to be told of room stays up while the request for credit goes out: else nobody
 /// would be told when its answer comes.
 #[test]

@@ -48,13 +48,41 @@ pub struct Grip {
 impl Rogue {
     /// Connects without a word.
     pub fn silent(address: &[u8]) -> Self {
+        Self::over(socket::connect_to(address).unwrap())
+    }
+
+    fn over(socket: OwnedFd) -> Self {
         Rogue {
-            socket: socket::connect_to(address).unwrap(),
+            socket,
             board: Board::new().unwrap(),
             outbox: Segment::outbox(OUTBOX).unwrap(),
             landing: Segment::landing(LANDING).unwrap(),
             prey_board: None,
             requests: 0,
+        }
+    }
+
+    /// Lets the prey, which asks at `listener`, in, and receives its request: the control segment of that.
+    pub fn asked(listener: &OwnedFd) -> (Self, Arc<Mapping>) {
+        socket::wait_readable(listener.as_fd(), Duration::from_secs(60)).unwrap();
+        let socket = socket::accept_from(listener.as_fd()).unwrap().expect("the prey comes");
+        let mut rogue = Self::over(socket);
+        let mut handshake = Handshake::accept(SECRET, boot_id().unwrap(), [2; 32]);
+        loop {
+            let Received { datagram, fds } = rogue.receive().expect("the prey goes on");
+            if let Datagram::Request { .. } = datagram {
+                let control =
+                    segment::adopt(fds[0].as_fd(), CONTROL_BYTES..=CONTROL_BYTES, PeerAccess::Write);
+                return (rogue, Arc::new(control.unwrap()));
+            }
+            match handshake.input(&datagram).unwrap() {
+                Step::Send(answer) => rogue.send(&answer, &[]),
+                Step::Met(Some(answer)) => {
+                    rogue.prey_board = Some(BoardView::adopt(fds[0].as_fd()).unwrap());
+                    rogue.send(&answer, &[rogue.board.fd(), rogue.outbox.fd(), rogue.landing.fd()]);
+                }
+                Step::SendSegments(_) | Step::Met(None) => unreachable!("that is the connector's part"),
+            }
         }
     }
 
@@ -124,6 +152,21 @@ impl Rogue {
         let bells = Bells { send: bit, receive: bit };
         let request = Datagram::Request { id: self.requests, bells, hello, discriminator: NAME.to_vec() };
         self.send(&request, &[control]);
+    }
+
+    /// Asks for a connection to nobody, if the prey's queue has room for that, and does not read the answer.
+    pub fn ask_in_vain(&self) {
+        let (fd, _) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
+        let bit = BellBit { bell: 0, bit: 0 };
+        let hello = Hello {
+            reliability: Reliability::Delivery,
+            writable_ptag: None,
+            readable_ptag: None,
+            private_data: Vec::new(),
+        };
+        let bells = Bells { send: bit, receive: bit };
+        let request = Datagram::Request { id: 0, bells, hello, discriminator: b"nobody".to_vec() };
+        let _ = socket::send(self.socket(), &request.encode(), &[fd.as_fd()]);
     }
 
     /// Gets a connection: its end, and the prey's.

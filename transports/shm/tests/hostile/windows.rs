@@ -1,10 +1,13 @@
 //! Windows that are taken back while a peer is in the middle of a write: nothing is lost for good, nothing too early.
 
-use udeck_via::{Deadline, Error, Vi, Window};
+use udeck_sys::socket;
+use udeck_via::{Deadline, Error, NetAddress, Vi, Window};
 
 use super::prey::{Prey, soon};
 use super::rogue::{Grip, Rogue};
 use crate::board::WINDOWS;
+use crate::layout::Direction;
+use crate::link_wire::Datagram;
 
 const LEN: usize = 5 << 20; // more than half of the prey's landing
 
@@ -126,4 +129,63 @@ fn memory_that_a_writer_has_left_is_found_when_it_is_short() {
     assert!(matches!(error, Error::NoMemory { .. }), "{error}");
     scene.grip.direction().sender().gate.leave();
     scene.window(LEN).expect("what the first one held");
+}
+
+/// It has what it needs as soon as it is asked, and we have yet to hear from it.
+#[test]
+fn a_window_is_not_quiet_because_its_writer_has_not_answered() {
+    let prey = Prey::new();
+    let host = b"udeck-rogue-that-is-asked".to_vec();
+    let listener = socket::listen_at(&host).unwrap();
+    let mut vi = super::prey::vi(&prey.nic);
+    let window = prey.nic.window(LEN, vi.attributes().ptag).unwrap();
+    let (to, queue) = (NetAddress { host, discriminator: b"rogue".to_vec() }, prey.cq.handle());
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| vi.connect(&to, &queue, &queue, &[], soon()));
+        let (rogue, control) = Rogue::asked(&listener);
+        Direction::new(&control, 1).sender().gate.enter();
+        let error = window.revoke(Deadline::now()).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        drop(rogue);
+        let error = asking.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+    });
+}
+
+/// It broke the protocol elsewhere, and is in the middle of a write as before.
+#[test]
+fn a_window_is_not_quiet_because_its_writer_lied() {
+    let (mut scene, window) = Scene::new();
+    scene.grip.push(u32::MAX, 0, &[]);
+    assert!(matches!(scene.vi.arrival(), Err(Error::Lost(_))));
+    assert_not_quiet_until_the_rogue_dies(scene, window);
+}
+
+#[test]
+fn a_window_is_not_quiet_because_its_writers_link_is_down() {
+    let (mut scene, window) = Scene::new();
+    scene.rogue.send(&Datagram::Welcome, &[]);
+    let deadline = soon();
+    while scene.vi.send_inline(None, &[], b"?").is_ok() {
+        assert!(!deadline.passed(), "the link is up still");
+        std::thread::yield_now();
+    }
+    assert_not_quiet_until_the_rogue_dies(scene, window);
+}
+
+fn assert_not_quiet_until_the_rogue_dies(scene: Scene, window: Window) {
+    let Scene { rogue, grip, vi, mut prey } = scene;
+    drop(vi);
+    let error = window.revoke(Deadline::now()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    let device = prey.nic.device().clone();
+    device.reclaim();
+    assert_eq!(device.landing().usage().blocks, 1, "the rogue is still inside");
+    drop((rogue, grip));
+    let deadline = soon();
+    while device.landing().usage().blocks > 0 {
+        assert!(!deadline.passed(), "the rogue is dead");
+        std::thread::yield_now();
+    }
+    prey.serves_the_honest(1);
 }
