@@ -141,7 +141,8 @@ impl std::fmt::Debug for ShmNotifier {
 pub struct ShmWaiter {
     notifier: Arc<ShmNotifier>,
     hot: Vec<HotRing>,
-    /// Where the scan of `hot` starts (a place in it, or 0), and how often it found something there in a row.
+    /// Where the scan of `hot` starts (a place in it, or 0), and how often it found something there since the others
+    /// were looked at.
     turn: usize,
     burst: u32,
     /// Cold rings and send queues with news.
@@ -220,10 +221,13 @@ impl ShmWaiter {
         if may_stay && let Some(ready) = self.poll_turn() {
             return Some(ready);
         }
-        self.burst = 0;
         let sometimes = self.looks % 4 < 2;
-        let others = if may_stay && !sometimes { None } else { self.poll_other_hot() };
-        others.or_else(|| self.poll_turn())
+        if may_stay && !sometimes {
+            // The burst goes on: what was found before it came here counts, however the finds fall on the looks.
+            return None;
+        }
+        self.burst = 0;
+        self.poll_other_hot().or_else(|| self.poll_turn())
     }
 
     fn poll_other_hot(&mut self) -> Option<Ready> {
