@@ -37,7 +37,7 @@ pub struct ShmNotifier {
     board: Arc<Board>,
     bell: u32,
     places: Mutex<Places>,
-    /// Grows when a place is vacated: the waiter drops what it knew of it.
+    /// Grows with `places` locked when a place is vacated: the waiter drops what it knew of it.
     vacated: AtomicU32,
 }
 
@@ -110,8 +110,9 @@ impl Drop for Attached {
         let mut places = self.notifier.places.lock();
         let place = places.taken[self.bit as usize].take();
         places.free.push(self.bit);
+        // Under the lock: whoever sees the bit's next connection knows that this one went.
+        self.notifier.vacated.fetch_add(1, Ordering::Relaxed);
         drop(places);
-        self.notifier.vacated.fetch_add(1, Ordering::Release);
         drop(place); // may end a connection: outside the lock
     }
 }
@@ -269,11 +270,11 @@ impl ShmWaiter {
     /// Looks at the bell and at vacated places.
     #[cold]
     fn refresh(&mut self) {
-        let vacated = self.notifier.vacated.load(Ordering::Acquire);
         let mut rung = std::mem::take(&mut self.rung);
         self.notifier.bell().drain(|bit| rung.push(bit));
         let notifier = self.notifier.clone();
         let places = notifier.places.lock();
+        let vacated = notifier.vacated.load(Ordering::Relaxed);
         if vacated != self.vacated_seen {
             self.vacated_seen = vacated;
             self.drop_vacated(&places);
