@@ -121,3 +121,12 @@ fn a_flush_waits_for_the_memory() {
     settle(&mut sends, &[(1, Fate::Arrived), (0, Fate::Lost)], Reliability::Delivery);
     assert_eq!(ends(&mut sends), [TransportError, Flushed]);
 }
+
+/// The bound on a send queue counts what is over and not yet reported, too.
+#[test]
+fn a_send_counts_until_it_is_reported() {
+    let mut sends = posted(&[true, false]);
+    assert_eq!(sends.len(), 2);
+    assert!(sends.pop_over().is_some() && sends.pop_over().is_none());
+    assert_eq!(sends.len(), 1);
+}
