@@ -1,6 +1,7 @@
 //! What mailboxes, postboxes and the world have in common.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -176,6 +177,10 @@ impl Shared {
         let (name, node) = (name.to_owned(), owner as usize);
         match (self.ends.how_lost(owner), error) {
             (Some(how), _) | (None, ViaError::Lost(how)) => Error::PeerLost { node, how },
+            // It registered the mailbox, and now nobody is there: the launcher's word of its end is on the way.
+            (None, ViaError::Os { what, source }) if source.kind() == io::ErrorKind::ConnectionRefused => {
+                Error::PeerLost { node, how: format!("{what}: {source}") }
+            }
             (None, ViaError::NoMatch(_)) => Error::MailboxGone { name, owner: node },
             (None, ViaError::Timeout { waited, .. }) => {
                 let what = format!("connecting to mailbox {name:?}");

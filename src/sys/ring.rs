@@ -68,7 +68,7 @@ unsafe impl Shared for ConsumerLine {}
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Cell>() == 64);
+    assert!(size_of::<Cell>() == 64 && PAYLOAD_BYTES == 64 - 16);
     assert!(size_of::<ConsumerLine>() == 128);
 };
 

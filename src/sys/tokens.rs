@@ -106,6 +106,14 @@ mod tests {
         Arc::new((0..SLOTS).map(|_| AtomicU32::new(0)).collect())
     }
 
+    /// Both ends agree whatever it is; but all slots of a lap have the same, and no position is too great for it.
+    #[cfg(not(loom))]
+    #[test]
+    fn the_lap_changes_with_the_first_slot() {
+        let laps = [0, SLOTS - 1, SLOTS, 2 * SLOTS - 1, u32::MAX].map(|position| encode(5, position) >> 16);
+        assert_eq!(laps, [1, 1, 2, 2, u32::MAX / SLOTS % 0xffff + 1]);
+    }
+
     #[cfg(not(loom))]
     #[test]
     fn prop_tokens_come_back_over_many_laps() {

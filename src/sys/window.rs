@@ -135,6 +135,22 @@ mod tests {
         assert_eq!(entry.look_up(7), None);
         assert!(gate.is_clear_of(seen), "a later visit is another one");
     }
+
+    #[test]
+    fn no_two_visits_stand_at_the_same_place() {
+        let gate = Gate::default();
+        let visits: Vec<_> =
+            std::iter::repeat_with(|| (gate.enter(), gate.position(), gate.leave()).1).take(3).collect();
+        assert_eq!(visits, [1, 3, 5]);
+    }
+
+    /// The gate lies in memory that peers can write: a writer that goes in is inside whatever was there.
+    #[test]
+    fn whoever_enters_is_inside() {
+        let gate = Gate(AtomicU64::new(7));
+        gate.enter();
+        assert!(!gate.is_clear_of(gate.position()));
+    }
 }
 
 #[cfg(all(test, loom))]

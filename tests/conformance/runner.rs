@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use udeck_via::Caps;
 
 use crate::cases::all;
-use crate::{Case, Fabric, Options};
+use crate::{Case, Fabric, Options, kit};
 
 /// Runs what the command line asks for, over each of `fabrics`. Fails if any case does.
 pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
@@ -26,6 +26,9 @@ pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
 pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
     let selection = Selection::from_arguments(std::env::args().skip(1));
     let mut passed = true;
+    if stops_at_a_failure() {
+        kit::set_patience(Duration::from_secs(10));
+    }
     for fabric in fabrics {
         let (chosen, others): (Vec<&Case>, Vec<&Case>) =
             cases.iter().partition(|case| selection.takes(&full_name(*fabric, case)));
@@ -33,6 +36,9 @@ pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
             chosen.iter().for_each(|case| println!("{}: test", full_name(*fabric, case)));
         } else {
             passed &= run(*fabric, &chosen, others.len(), selection.times);
+            if !passed && stops_at_a_failure() {
+                break;
+            }
         }
     }
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -63,6 +69,11 @@ pub fn main_of_one(name: &str, test: impl FnOnce()) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Set for a judge of mutants: the first failure is the verdict, and what fails by waiting need not wait long.
+fn stops_at_a_failure() -> bool {
+    std::env::var_os("UDECK_FAIL_FAST").is_some()
+}
+
 fn full_name(fabric: &dyn Fabric, case: &Case) -> String {
     format!("{}::{}::{}", fabric.name(), case.topic, case.name)
 }
@@ -86,6 +97,9 @@ fn run(fabric: &dyn Fabric, cases: &[&Case], filtered: usize, times: bool) -> bo
         } else {
             println!("test {name} ... FAILED");
             failed.push(name);
+            if stops_at_a_failure() {
+                break;
+            }
         }
     }
     if !failed.is_empty() {

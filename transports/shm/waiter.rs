@@ -37,7 +37,7 @@ pub struct ShmNotifier {
     board: Arc<Board>,
     bell: u32,
     places: Mutex<Places>,
-    /// Grows when a place is vacated: the waiter drops what it knew of it.
+    /// Grows with `places` locked when a place is vacated: the waiter drops what it knew of it.
     vacated: AtomicU32,
 }
 
@@ -110,8 +110,9 @@ impl Drop for Attached {
         let mut places = self.notifier.places.lock();
         let place = places.taken[self.bit as usize].take();
         places.free.push(self.bit);
+        // Under the lock: whoever sees the bit's next connection knows that this one went.
+        self.notifier.vacated.fetch_add(1, Ordering::Relaxed);
         drop(places);
-        self.notifier.vacated.fetch_add(1, Ordering::Release);
         drop(place); // may end a connection: outside the lock
     }
 }
@@ -121,7 +122,7 @@ impl Notifier for ShmNotifier {
         self
     }
     fn wake(&self) {
-        self.bell().ring(WAKE);
+        self.bell().ring_own(WAKE);
     }
 }
 
@@ -141,7 +142,8 @@ impl std::fmt::Debug for ShmNotifier {
 pub struct ShmWaiter {
     notifier: Arc<ShmNotifier>,
     hot: Vec<HotRing>,
-    /// Where the scan of `hot` starts (a place in it, or 0), and how often it found something there in a row.
+    /// Where the scan of `hot` starts (a place in it, or 0), and how often it found something there since the others
+    /// were looked at.
     turn: usize,
     burst: u32,
     /// Cold rings and send queues with news.
@@ -220,10 +222,13 @@ impl ShmWaiter {
         if may_stay && let Some(ready) = self.poll_turn() {
             return Some(ready);
         }
-        self.burst = 0;
         let sometimes = self.looks % 4 < 2;
-        let others = if may_stay && !sometimes { None } else { self.poll_other_hot() };
-        others.or_else(|| self.poll_turn())
+        if may_stay && !sometimes {
+            // The burst goes on: what was found before it came here counts, however the finds fall on the looks.
+            return None;
+        }
+        self.burst = 0;
+        self.poll_other_hot().or_else(|| self.poll_turn())
     }
 
     fn poll_other_hot(&mut self) -> Option<Ready> {
@@ -265,11 +270,11 @@ impl ShmWaiter {
     /// Looks at the bell and at vacated places.
     #[cold]
     fn refresh(&mut self) {
-        let vacated = self.notifier.vacated.load(Ordering::Acquire);
         let mut rung = std::mem::take(&mut self.rung);
         self.notifier.bell().drain(|bit| rung.push(bit));
         let notifier = self.notifier.clone();
         let places = notifier.places.lock();
+        let vacated = notifier.vacated.load(Ordering::Relaxed);
         if vacated != self.vacated_seen {
             self.vacated_seen = vacated;
             self.drop_vacated(&places);

@@ -137,6 +137,26 @@ mod models {
     }
 
     #[test]
+    fn a_message_is_read_where_it_lies() {
+        let (mut producer, mut consumer, _) = ends(4);
+        let _ = producer.push(9, 5, &[1, 2, 3]);
+        let read = |message: &Lying<'_>| (message.meta, message.aux(), message.words().take(3).collect());
+        assert_eq!(consumer.pop_with(read), Some((9, 5, vec![1, 2, 3])));
+        assert_eq!(consumer.pop_with(read), None);
+    }
+
+    #[test]
+    fn both_ends_know_how_far_they_came() {
+        let (mut producer, mut consumer, heap) = ends(4);
+        (0..3).for_each(|i| _ = producer.push(0, i, &[]));
+        (0..3).for_each(|_| _ = consumer.pop());
+        assert_eq!((producer.position(), consumer.position()), (3, 3));
+        assert_eq!(credit_of(&heap), 0, "not said yet");
+        consumer.publish_credit();
+        assert_eq!(credit_of(&heap), 3);
+    }
+
+    #[test]
     fn one_message_touches_one_line_and_an_eighth() {
         // The facade counts by construction: a push writes one cell and reads the consumer's line, which the
         // consumer writes once per quarter ring.

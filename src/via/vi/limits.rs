@@ -40,3 +40,20 @@ impl Limits {
         Error::Full { what: "the send queue", bound: bound.into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_names_the_bound_that_is_exceeded() {
+        let limits = Limits { segments: 3, transfer: 100, inline: 10, descriptors: 8 };
+        let named = |segments, total| limits.exceeded(segments, total).to_string();
+        assert!(named(4, 100).contains("4 segments"), "{}", named(4, 100));
+        assert!(named(3, 101).contains("101 bytes"), "{}", named(3, 101));
+        assert!(
+            matches!(limits.exceeded(3, 100), Error::Full { .. }),
+            "both bounds are kept: the queue is full"
+        );
+    }
+}

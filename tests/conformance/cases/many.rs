@@ -10,6 +10,7 @@ pub const CASES: &[Case] = &[
     case!(every_vi_of_many_is_served),
     case!(a_flood_is_served_fairly),
     case!(a_quiet_vi_is_heard_in_a_flood),
+    case!(a_rhythm_starves_nobody),
     case!(connections_leave_nothing_behind),
 ];
 
@@ -38,6 +39,14 @@ impl Crowd {
     /// Sends on one VI until its connection is full.
     fn fill(&mut self, at: usize) {
         while self.senders[at].send_inline(None, b"", b"flood").is_ok() {}
+    }
+
+    /// Looks once, and takes one message from the VI that is named, if it has one.
+    fn poll_one(&mut self) -> Option<usize> {
+        let entry = self.cq.poll()?;
+        let at = entry.context as usize;
+        let is_message = entry.source == Source::Receive && self.receivers[at].arrival().unwrap().is_some();
+        is_message.then_some(at)
     }
 
     /// Waits for news and takes one message from the VI that it names.
@@ -129,6 +138,38 @@ fn a_quiet_vi_is_heard_in_a_flood(fabric: &dyn Fabric) {
             crowd.fill(at);
             others += 1;
             assert!(others < VIS * 200, "served {others} messages of others meanwhile");
+        }
+    }
+}
+
+/// One VI has a message at every fourth look, a flood goes on beside it, and a third VI has one message. However the
+/// rhythm falls on the turns of the completion queue, that message's turn comes; and when the first VI, which was
+/// busy last, has nothing more (the last phase, which never comes up).
+fn a_rhythm_starves_nobody(fabric: &dyn Fabric) {
+    const VIS: usize = 12;
+    const PERIOD: usize = 4;
+    let (rhythmic, quiet, flooding) = (0, 1, VIS - 1);
+    for phase in 0..=PERIOD {
+        let mut crowd = Crowd::new(fabric, VIS);
+        for at in 0..VIS {
+            crowd.senders[at].send_inline(None, b"", b"first").unwrap();
+        }
+        (0..VIS).for_each(|_| _ = crowd.serve_one());
+        (0..4 * VIS).for_each(|_| _ = crowd.poll_one());
+        crowd.fill(flooding);
+        crowd.senders[rhythmic].send_inline(None, b"", b"busy last").unwrap();
+        until("it is busy", || (crowd.poll_one()? == rhythmic).then_some(()));
+        crowd.senders[quiet].send_inline(None, b"", b"hear me").unwrap();
+        for looks in 0.. {
+            if looks % PERIOD == phase {
+                crowd.senders[rhythmic].send_inline(None, b"", b"tick").unwrap();
+            }
+            let at = crowd.poll_one();
+            if at == Some(quiet) {
+                break;
+            }
+            crowd.fill(flooding);
+            assert!(looks < VIS * 40, "phase {phase}: not heard in {looks} looks");
         }
     }
 }

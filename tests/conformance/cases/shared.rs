@@ -116,8 +116,9 @@ fn a_shared_queue_is_bounded_and_checks_what_is_posted(fabric: &dyn Fabric) {
     (0..2).for_each(|_| shared.post(descriptor(ptag, 1)).expect("there is room"));
     let (error, _) = shared.post(descriptor(ptag, 1)).expect_err("no room");
     assert!(matches!(&error, Error::Full { bound, .. } if bound.contains('2')), "{error}");
+    assert!(!shared.is_empty() && shared.len() == 2);
     shared.take_back().expect("two are there");
-    shared.post(descriptor(ptag, 1)).expect("there is room again");
+    shared.post(descriptor(ptag, too_many - 1)).expect("there is room again, and for the most segments");
 }
 
 fn sharing_is_for_idle_vis_of_the_same_nic_and_tag(fabric: &dyn Fabric) {

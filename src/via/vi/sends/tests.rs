@@ -162,3 +162,12 @@ fn the_end_of_one_connection_does_not_reach_the_next() {
         }
     }
 }
+
+/// The bound on a send queue counts what is over and not yet reported, too.
+#[test]
+fn a_send_counts_until_it_is_reported() {
+    let mut sends = posted(&[true, false]);
+    assert_eq!(sends.len(), 2);
+    assert!(sends.pop_over().is_some() && sends.pop_over().is_none());
+    assert_eq!(sends.len(), 1);
+}
