@@ -136,16 +136,17 @@ impl Traffic {
         }
     }
 
-    /// The VI among `vis` that a direction's message with this number comes on; both ranks come to the same.
+    /// The VI among `vis` that a direction's message with this number comes on, in this batch of the lane; both ranks
+    /// come to the same.
     #[inline]
-    pub fn on(self, number: u64, vis: usize) -> usize {
+    pub fn on(self, number: u64, batch: u64, vis: usize) -> usize {
+        let by_chance = |number| {
+            let chance = verify::mix(number) >> 32; // of 2^32
+            ((chance * vis as u64) >> 32) as usize
+        };
         match self {
-            // Connected last: the worst place for who searches from the first on.
-            Traffic::OneBusy => vis - 1,
-            Traffic::Spread => {
-                let chance = verify::mix(number) >> 32; // of 2^32
-                ((chance * vis as u64) >> 32) as usize
-            }
+            Traffic::OneBusy => by_chance(batch),
+            Traffic::Spread => by_chance(number),
         }
     }
 }
@@ -211,6 +212,8 @@ pub fn contenders(plan: &Plan, ways: &[Way]) -> Results<Contender> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::vi::report::plan;
 
@@ -266,10 +269,13 @@ mod tests {
         for vis in [1, 2, 10, 1000] {
             let mut came = vec![0; vis];
             for number in 0..100 * vis as u64 {
-                came[Traffic::Spread.on(number, vis)] += 1;
-                assert_eq!(Traffic::OneBusy.on(number, vis), vis - 1);
+                came[Traffic::Spread.on(number, 7, vis)] += 1;
+                assert_eq!(Traffic::OneBusy.on(number, 7, vis), Traffic::OneBusy.on(0, 7, vis));
             }
             assert!(came.iter().all(|&messages| (50..=150).contains(&messages)), "{came:?}");
+            let busy: HashSet<_> =
+                (0..20 * vis as u64).map(|batch| Traffic::OneBusy.on(0, batch, vis)).collect();
+            assert_eq!(busy.len(), vis, "each has its batch");
         }
     }
 

@@ -20,13 +20,24 @@ const DOOR: &[u8] = b"deckperf.vi";
 
 /// Everything that a batch needs.
 pub struct Ends {
-    lanes: Vec<(Way, Lane)>,
+    lanes: Vec<Lanes>,
     memory: Memory,
     /// The peer's window, if there is RDMA.
     theirs: Option<RemoteBuffer>,
     /// Kept open; the peer writes here.
     _mine: Option<Window>,
 }
+
+/// Serve one way, batch by batch in turn. How far a connection's cache lines are from the cores is a matter of their
+/// addresses: with one connection alone, a way would be fast or slow by luck, in all rounds of a run.
+struct Lanes {
+    way: Way,
+    lanes: Vec<Lane>,
+    batches: u64,
+}
+
+/// Lanes of one VI each. Among many VIs there are as many places as VIs.
+const LANES_OF_ONE: usize = 8;
 
 impl Ends {
     /// Both ranks call this with the same ways; blocks until all VIs are connected.
@@ -39,30 +50,47 @@ impl Ends {
         let lanes = ways
             .iter()
             .map(|&way| {
-                let cq = Cq::new(nic)?;
                 let attributes = |context| ViAttributes {
                     enable_rdma_write: way.transfer == Transfer::RdmaWrite,
                     context,
                     ..ViAttributes::new(memory.ptag)
                 };
-                let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
-                Ok((way, Lane::new(way.look, vis.collect::<Result<_>>()?, cq)))
+                let mut lane = || {
+                    let cq = Cq::new(nic)?;
+                    let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
+                    Ok(Lane::new(way.look, vis.collect::<Result<_>>()?, cq))
+                };
+                let count = if way.vis == 1 { LANES_OF_ONE } else { 1 };
+                let lanes = (0..count).map(|_| lane()).collect::<Result<_>>()?;
+                Ok(Lanes { way, lanes, batches: 0 })
             })
             .collect::<Result<_>>()?;
         Ok(Self { lanes, memory, theirs: greeter.theirs, _mine: mine })
     }
 
-    /// The VIs that serve `way`, the memory, and where an RDMA write of `size` bytes goes.
-    pub fn of(&mut self, way: Way, size: usize) -> Result<(&mut Lane, &mut Memory, Option<RemoteBuffer>)> {
+    /// The VIs that serve the next batch of `way` and its number, the memory, and where an RDMA write of `size` bytes
+    /// goes.
+    pub fn of(&mut self, way: Way, size: usize) -> Result<(Turns<'_>, &mut Memory, Option<RemoteBuffer>)> {
         let place = match way.transfer {
             Transfer::Send => None,
             Transfer::RdmaWrite => self.theirs.map(|theirs| RemoteBuffer { len: size, ..theirs }),
         };
-        let lane = self.lanes.iter_mut().find(|(known, _)| *known == way);
-        let (_, lane) =
-            lane.ok_or_else(|| Failure::BadOrder(format!("{way:?} is not among those of this run")))?;
-        Ok((lane, &mut self.memory, place))
+        let known = self.lanes.iter_mut().find(|lanes| lanes.way == way);
+        let Lanes { lanes, batches, .. } =
+            known.ok_or_else(|| Failure::BadOrder(format!("{way:?} is not among those of this run")))?;
+        let number = *batches;
+        *batches += 1;
+        let at = number as usize % lanes.len();
+        Ok((Turns { lane: &mut lanes[at], number }, &mut self.memory, place))
     }
+}
+
+/// Who serves a batch.
+pub struct Turns<'e> {
+    /// The VIs.
+    pub lane: &'e mut Lane,
+    /// Of the batch, among those of its way.
+    pub number: u64,
 }
 
 /// Makes the connections, one after the other, on both sides in the same order.

@@ -7,7 +7,7 @@ use udeck::via::{Deadline, Descriptor, Region, RemoteBuffer};
 use super::{
     Plan,
     contender::{Contender, Look, ways},
-    ends::{Ends, Memory},
+    ends::{Ends, Memory, Turns},
     lane::Lane,
     order::{Batch, Order},
 };
@@ -86,6 +86,8 @@ struct Turn<'e> {
     leads: bool,
     deadline: Deadline,
     lane: &'e mut Lane,
+    /// Of this batch, among those of its way.
+    number: u64,
     memory: &'e mut Memory,
     /// To send with: as many as may be under way.
     idle: Vec<Descriptor>,
@@ -112,7 +114,7 @@ impl<'e> Turn<'e> {
             Order::Stop => return Err(Failure::BadOrder(format!("{order:?} is not timed"))),
         };
         let leads = link.leads();
-        let (lane, memory, place) = ends.of(batch.way, batch.size)?;
+        let (Turns { lane, number }, memory, place) = ends.of(batch.way, batch.size)?;
         let Shape { warm_up, iterations, messages } = batch.shape;
         let repeats = warm_up + iterations;
         let (incoming, ahead, under_way) = match (streams, leads) {
@@ -127,6 +129,7 @@ impl<'e> Turn<'e> {
             leads,
             deadline: Deadline::after(link.world().config().deadline),
             lane,
+            number,
             memory,
             idle: Vec::with_capacity(under_way as usize),
             taken: None,
@@ -240,7 +243,7 @@ impl<'e> Turn<'e> {
 
     #[inline]
     fn on(&self, number: u64) -> usize {
-        self.batch.traffic.on(number, self.lane.len())
+        self.batch.traffic.on(number, self.number, self.lane.len())
     }
 
     fn send_window(&mut self) -> Result {

@@ -185,8 +185,9 @@ impl Report {
         }
         if !self.plan.counts.is_empty() {
             sentences.push(
-                "one busy VI: all messages come on the one that was connected last; spread: each comes on \
-                 another VI, as if by chance; both over the same connections"
+                "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each \
+                 comes on another VI, as if by chance; both over the same connections. A way with one VI has \
+                 eight connections, which take turns"
                     .into(),
             );
         }
