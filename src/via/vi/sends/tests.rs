@@ -171,3 +171,22 @@ fn a_send_counts_until_it_is_reported() {
     assert!(sends.pop_over().is_some() && sends.pop_over().is_none());
     assert_eq!(sends.len(), 1);
 }
+
+#[test]
+fn what_is_under_way_is_counted_until_it_ends() {
+    let mut sends = posted(&[false, true, false]);
+    assert!(sends.oldest_is_under_way() && !sends.all_over());
+    settle(&mut sends, &[(0, Fate::Arrived)], Reliability::Delivery);
+    assert!(!sends.oldest_is_under_way() && !sends.all_over());
+    settle(&mut sends, &[(2, Fate::Arrived)], Reliability::Delivery);
+    assert!(!sends.oldest_is_under_way() && sends.all_over());
+    assert_eq!(sends.len(), 3, "over, and not reported");
+}
+
+#[test]
+fn the_unfinished_are_taken_and_no_longer_counted() {
+    let mut sends = posted(&[false, true, false]);
+    let numbers: Vec<u64> = sends.take_unfinished().map(|send| send.number).collect();
+    assert_eq!(numbers, [0, 2]);
+    assert!(sends.all_over() && sends.len() == 0);
+}
