@@ -241,9 +241,9 @@ impl Vi {
         self.peering.as_ref().ok_or_else(|| not_connected(what, self.state))
     }
 
-    /// Ends the connection, or withdraws a peer request: what was sent still arrives, what is posted here is flushed. Leads to idle, also from
-    /// the Error state. Sends whose memory the peer is still reading are reported when it is done: until then the send
-    /// queue keeps its place on its completion queue, and is named there.
+    /// Ends the connection, or withdraws a peer request: what was sent still arrives, what is posted here is flushed.
+    /// Leads to idle, also from the Error state. Sends whose memory the peer is still reading are reported when it is
+    /// done: until then the send queue keeps its place on its completion queue, and is named there.
     pub fn disconnect(&mut self) {
         self.peering = None;
         if let Some(reporter) = self.reporter.take() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use udeck_via::mem::Rights;
-use udeck_via::transport::{Connected, Device, Hello, OnRequest, Queues, Registration, Waiter};
+use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Registration, Waiter};
 use udeck_via::{Arena, Deadline, Error, MemHandle, NetAddress, Nic, NicAttributes, Ptag, Result};
 
 /// The counting NIC's device.
@@ -69,6 +69,7 @@ impl Drop for Counted {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Device for Counting {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
@@ -90,6 +91,9 @@ impl Device for Counting {
             return Err(Error::Timeout { what: "a peer to leave".into(), waited: Duration::ZERO });
         }
         self.inner.conceal(handle, deadline)
+    }
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.inner.conceal_later(handle, memory);
     }
     fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
         if self.books.fails() {

@@ -112,10 +112,10 @@ impl Vi {
         }
     }
 
-    /// Sends from where it lies.
+    /// Sends from where it lies. Checked already.
     fn send_located(&mut self, located: &[(u64, usize)], immediate: Option<u32>) -> Result<Option<Status>> {
-        let total = self.check_send(located.len(), located.iter().map(|s| s.1).sum())?;
-        if total == 0 && self.travels_inside(0) {
+        let is_empty = located.iter().all(|piece| piece.1 == 0);
+        if is_empty && self.travels_inside(0) {
             return self.send_inside(immediate, &[]);
         }
         let held = Held::Caller(self.next_send);
