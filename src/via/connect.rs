@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -10,13 +10,15 @@ use parking_lot::{Condvar, Mutex};
 use crate::cq::{CqHandle, Places};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::transport::{Hello, Incoming, Queues};
+use crate::transport::{Device, Hello, Incoming, Queues};
 use crate::vi::Vi;
 use udeck_sys::Deadline;
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.
 pub struct Request {
     incoming: Box<dyn Incoming>,
+    /// Whose ports it makes. Weak, because devices keep requests that nobody has taken yet.
+    device: Weak<dyn Device>,
 }
 
 impl Request {
@@ -28,10 +30,16 @@ impl Request {
     /// Connects the requester to `vi`, which is idle. Arrivals are announced on `receive`, room to send on `send`.
     ///
     /// # Errors
-    /// [`Error::InvalidReliability`] (the requester learns it too), [`Error::InvalidState`], [`Error::Full`] when a
-    /// completion queue has no entry free (the requester is refused), or the transport's.
+    /// [`Error::InvalidReliability`] (the requester learns it too), [`Error::InvalidState`],
+    /// [`Error::InvalidParameter`] when the VI is of another NIC than the one that was asked, [`Error::Full`] when a
+    /// completion queue has no entry free (the requester is refused each time), or the transport's.
     pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
         vi.require_idle("accept")?;
+        if !self.device.ptr_eq(&Arc::downgrade(vi.nic().device())) {
+            // The port would take the VI's offsets for places in its own device's memory.
+            self.incoming.reject("the program over there accepted with a VI of another NIC");
+            return Err(Error::InvalidParameter("the request came to another NIC than the VI's".into()));
+        }
         if self.incoming.hello().reliability != vi.attributes().reliability {
             self.incoming.reject_reliability();
             return Err(Error::InvalidReliability);
@@ -127,7 +135,8 @@ impl Listener {
         waiting: Arc<Waiting>,
         mut on_request: impl FnMut(Request) + Send + 'static,
     ) -> Result<Self> {
-        let on_incoming = Box::new(move |incoming| on_request(Request { incoming }));
+        let device = Arc::downgrade(nic.device());
+        let on_incoming = Box::new(move |incoming| on_request(Request { incoming, device: device.clone() }));
         nic.device().listen(discriminator, on_incoming)?;
         Ok(Listener { nic: nic.clone(), discriminator: discriminator.to_vec(), waiting })
     }

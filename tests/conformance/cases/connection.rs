@@ -15,6 +15,7 @@ pub const CASES: &[Case] = &[
     case!(an_idle_vi_takes_receives_but_no_sends),
     case!(a_connected_vi_cannot_connect),
     case!(a_connected_vi_cannot_accept),
+    case!(a_vi_of_another_nic_cannot_accept),
     case!(a_vi_in_error_takes_nothing_until_disconnected),
     case!(a_lent_vi_takes_no_receives),
     case!(private_data_travel_both_ways),
@@ -98,6 +99,21 @@ fn a_connected_vi_cannot_accept(fabric: &dyn Fabric) {
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     assert_eq!(other.vi.state(), State::Idle);
     pair.check();
+}
+
+/// Also not with a completion queue of the NIC that was asked, which would connect it to memory of that one.
+fn a_vi_of_another_nic_cannot_accept(fabric: &dyn Fabric) {
+    let (a, b) = nics(fabric);
+    let (mut asker, mut stranger) = (End::new(&a, |_| {}), End::new(&a, |_| {}));
+    let mut asked_end = End::new(&b, |_| {});
+    let door = Door::new(&b, b"nic");
+    let cq = asked_end.cq.handle();
+    let (asked, answered) =
+        door.ask(&mut asker, b"", |request| request.accept(&mut stranger.vi, &cq, &cq, b""));
+    assert!(matches!(answered, Err(Error::InvalidParameter(_))), "{answered:?}");
+    assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
+    assert_eq!((asker.vi.state(), stranger.vi.state()), (State::Idle, State::Idle));
+    door.join(&mut asker, &mut asked_end);
 }
 
 fn a_vi_in_error_takes_nothing_until_disconnected(fabric: &dyn Fabric) {
