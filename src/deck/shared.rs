@@ -195,13 +195,13 @@ impl Shared {
     /// A block; when the arena is full, first collects what receivers have given back.
     #[inline]
     pub fn allocate(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
-        let outbox = self.nic.device().outbox();
+        let outbox = self.nic.outbox();
         if len >= LARGE {
-            self.nic.device().reclaim_recent();
+            self.nic.reclaim_recent();
         }
         match outbox.block(len, fill) {
             Err(ViaError::NoMemory { .. }) => {
-                self.nic.device().reclaim();
+                self.nic.reclaim();
                 outbox.block(len, fill)
             }
             other => other,
@@ -251,7 +251,7 @@ impl Shared {
         let books = self.books.lock();
         let mut stats = books.gone;
         books.living.iter().for_each(|counters| counters.add_to(&mut stats));
-        stats.bytes_copied += self.nic.device().bytes_copied();
+        stats.bytes_copied += self.nic.bytes_copied();
         stats.registrations = self.nic.registrations();
         stats
     }

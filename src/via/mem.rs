@@ -1,4 +1,4 @@
-//! Registered memory: arenas, and what is cut from them. The only `unsafe` of this crate is in here.
+//! Registered memory: arenas, and what is cut from them. The only `unsafe` blocks of this crate are in here.
 //!
 //! Messages are born registered: the transport maps one *outbox* arena (peers read it) and one *landing* arena
 //! (peers write it by RDMA), and all that the library allocates is cut from these. Buffers of the program's own are

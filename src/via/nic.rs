@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
-use crate::mem::{CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window};
+use crate::mem::{Arena, CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window};
 use crate::report::Alarm;
 use crate::transport::Device;
 
@@ -116,6 +116,32 @@ impl Nic {
         Window::new(self, len, ptag, rights)
     }
 
+    /// Memory that messages are sent from. (What it holds of [`Region`]s and [`crate::Block`]s is in its books.)
+    pub fn outbox(&self) -> &Arc<Arena> {
+        self.device.outbox()
+    }
+
+    /// Memory that [`Window`]s are cut from.
+    pub fn landing(&self) -> &Arc<Arena> {
+        self.device.landing()
+    }
+
+    /// Collects what peers have given back or left, after an arena ran dry. Does not wait.
+    pub fn reclaim(&self) {
+        self.device.reclaim();
+    }
+
+    /// As [`Nic::reclaim`], from those few peers to whom most recently something was lent: cheap enough before every
+    /// large allocation, so that the same few blocks go to and fro and stay in the caches.
+    pub fn reclaim_recent(&self) {
+        self.device.reclaim_recent();
+    }
+
+    /// Payload bytes that were copied in software for this NIC so far (inline messages not counted).
+    pub fn bytes_copied(&self) -> u64 {
+        self.device.bytes_copied()
+    }
+
     pub(crate) fn require(&self, what: &'static str, needed: Caps) -> Result {
         if self.caps().has(needed) {
             return Ok(());
@@ -127,8 +153,9 @@ impl Nic {
         &self.alarm
     }
 
-    /// The transport's side of it.
-    pub fn device(&self) -> &Arc<dyn Device> {
+    /// The transport's side of it. For this crate only: what it does is sound when the VI layer asks for it
+    /// ([`crate::transport`]).
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 

@@ -6,6 +6,21 @@
 //!
 //! Threads: a `Device` is used from any thread. A `Port` and a `Waiter` belong to one thread at a time
 //! (`&mut`), different ports to different threads. [`Notifier`]s may be attached from any thread.
+//!
+//! Safety: this contract is about offsets, and both sides take the other's on trust. The VI layer makes slices of memory
+//! because the device says that no peer is in it; a device lets peers at memory because the VI layer says that nobody
+//! writes it. So neither side is open to safe code:
+//!
+//! * To implement [`Device`] and [`Port`] is `unsafe`: each states what its implementer promises.
+//! * To call them takes one, and no safe function gives one out: a transport gives its device to [`crate::Nic::new`] and
+//!   to nobody else (that is part of the promise), the NIC keeps it to this crate, and ports and requests go from the
+//!   device to the VI layer. [`crate::Nic::raw_device`] is `unsafe`.
+//!
+//! *The caller's part*, kept by the VI layer: what it exposes is a live block of [`Device::landing`], of which no slice
+//! exists until [`Device::conceal`] was `Ok`; segments lie in live blocks of [`Device::outbox`], which nobody writes (for
+//! [`Port::rdma_read`], nobody reads or writes) until the call says, or [`Port::ended`], that they are the caller's
+//! again; memory in [`Device::register`] stays allocated until the registration is dropped; and a port belongs to a VI
+//! of the device that made it. The [`Deadline`]s, numbers and names of the other calls are free.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -20,7 +35,18 @@ pub use crate::report::Reporter;
 use udeck_sys::Deadline;
 
 /// An opened NIC.
-pub trait Device: Send + Sync + Debug {
+///
+/// # Safety
+/// Whoever implements it promises that, if the caller's part of the contract is kept ([`crate::transport`]):
+///
+/// * [`Device::outbox`] and [`Device::landing`] are the same arenas at every call. No peer writes the first. None
+///   accesses the second but inside what is exposed, by the rights that it was exposed with.
+/// * When [`Device::conceal`] was `Ok`, nobody is in that memory nor comes to it; [`Device::conceal_later`] keeps its
+///   memory until that is so.
+/// * Memory is not accessed any more when its [`Registration`] has been dropped.
+/// * Its ports, those of its [`Incoming`] requests too, keep [`Port`]'s contract.
+/// * Safe code gets at it, its ports and its requests through the [`crate::Nic`] only.
+pub unsafe trait Device: Send + Sync + Debug {
     /// What it can do.
     fn attributes(&self) -> &NicAttributes;
     /// Memory that messages are sent from: only we write it.
@@ -299,7 +325,15 @@ pub enum Refused {
 }
 
 /// The connected ends of one VI's two work queues.
-pub trait Port: Send + Debug {
+///
+/// # Safety
+/// Whoever implements it promises that, if the caller's part of the contract is kept ([`crate::transport`]):
+///
+/// * What was posted, and nothing else of the outbox, is accessed; only [`Port::rdma_read`] writes it. RDMA is over when
+///   the call returns; where a [`Held`] was taken, nobody is in the memory any more when [`Port::ended`] tells its
+///   number, or the block or the owner in it is dropped. A refused post is accessed by nobody.
+/// * That holds after [`Port::leave`], and when the port is dropped.
+pub unsafe trait Port: Send + Debug {
     /// Sends `head` + `body` (at most `max_inline` bytes together), copied before the call returns.
     ///
     /// # Errors

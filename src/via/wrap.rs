@@ -3,17 +3,17 @@
 //!
 //! ```
 //! use udeck_via::Nic;
-//! use udeck_via::wrap::{Trace, Wrapped};
+//! use udeck_via::wrap::{Trace, wrapped};
 //!
 //! fn traced(nic: &Nic) -> Nic {
-//!     Nic::new(Wrapped::new(nic.device().clone(), Trace::printing(std::io::stderr())))
+//!     wrapped(nic, Trace::printing(std::io::stderr()))
 //! }
 //! ```
 //!
 //! From then on the program uses the new NIC only: the old one's completion queues are not wrapped, and both draw
 //! protection tags of their own. What is not wrapped costs nothing; wrappers nest.
 //!
-//! One mechanism for all: [`Wrapped`] is a device that calls another one, and passes each connected port and each
+//! One mechanism for all: `Wrapped` is a device that calls another one, and passes each connected port and each
 //! waiter through its [`Interpose`]. Memory, windows and connection requests go straight through. The inner device
 //! sees its own notifiers ([`Queues`]), because transports look for their own type behind them.
 //!
@@ -36,6 +36,7 @@ use std::sync::{Arc, Weak};
 use crate::attributes::{NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, MemHandle, Ptag, Rights};
+use crate::nic::Nic;
 use crate::transport::{
     Connected, Device, Hello, Incoming, OnRequest, Owner, Port, Queues, Registration, Waiter,
 };
@@ -45,8 +46,12 @@ pub use fault::{Fault, Lies, Luck};
 pub use random::When;
 pub use trace::{Call, Event, Log, Outcome, Trace, Who};
 
-/// Puts something of its own around the ports and waiters of a [`Wrapped`] device.
-pub trait Interpose: Send + Sync + Debug {
+/// Puts something of its own around the ports and waiters of a [`wrapped`] device.
+///
+/// # Safety
+/// It hands the inner port to nobody, and its own port keeps the contract of [`Port`]: what it calls on the inner one is
+/// what was called on itself, or what keeps the caller's part of that contract as well.
+pub unsafe trait Interpose: Send + Sync + Debug {
     /// Around a port, as soon as it is connected; perhaps on the transport's own thread: it must not block.
     fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port>;
     /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
@@ -66,9 +71,14 @@ pub struct Connection<'a> {
     pub outbox: &'a Arc<Arena>,
 }
 
+/// `nic` with `interpose` around its ports and waiters: a NIC of its own, over the same device.
+pub fn wrapped(nic: &Nic, interpose: impl Interpose + 'static) -> Nic {
+    Nic::new(Wrapped::new(nic.device().clone(), interpose))
+}
+
 /// A device with an [`Interpose`] around its ports and waiters.
 #[derive(Debug)]
-pub struct Wrapped {
+struct Wrapped {
     inner: Arc<dyn Device>,
     layer: Arc<Layer>,
 }
@@ -82,8 +92,7 @@ struct Layer {
 }
 
 impl Wrapped {
-    /// `device` with `interpose` around it, for [`crate::Nic::new`].
-    pub fn new(device: Arc<dyn Device>, interpose: impl Interpose + 'static) -> Arc<Self> {
+    fn new(device: Arc<dyn Device>, interpose: impl Interpose + 'static) -> Arc<Self> {
         let interpose = Box::new(interpose);
         let layer = Layer { interpose, connections: AtomicU64::new(0), waiters: AtomicU64::new(0) };
         Arc::new(Wrapped { inner: device, layer: Arc::new(layer) })
@@ -104,7 +113,8 @@ impl Layer {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl Device for Wrapped {
+// SAFETY: every call is passed on as it came, to a device that keeps the contract, and its ports are an `Interpose`'s.
+unsafe impl Device for Wrapped {
     fn attributes(&self) -> &NicAttributes {
         self.inner.attributes()
     }

@@ -39,7 +39,9 @@ impl Counting {
         let mut attributes = nic.attributes().clone();
         limits(&mut attributes);
         let books = Arc::<Books>::default();
-        let device = Counting { inner: nic.device().clone(), attributes, books: books.clone() };
+        // SAFETY: what is called on it is what the VI layer called on this one.
+        let inner = unsafe { nic.raw_device() };
+        let device = Counting { inner, attributes, books: books.clone() };
         (Nic::new(Arc::new(device)), books)
     }
 }
@@ -70,7 +72,8 @@ impl Drop for Counted {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl Device for Counting {
+// SAFETY: every call is passed on as it came, or fails before it has done anything, to a device that keeps the contract.
+unsafe impl Device for Counting {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
     }

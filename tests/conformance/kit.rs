@@ -109,7 +109,7 @@ impl End {
 
     /// A block that holds `bytes`, for hand-off.
     pub fn block(&self, bytes: &[u8]) -> Block {
-        let arena = self.nic.device().outbox();
+        let arena = self.nic.outbox();
         let mut block = arena.block(bytes.len(), mem::Fill::Keep).expect("a block");
         block.bytes_mut().copy_from_slice(bytes);
         block

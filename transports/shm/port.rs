@@ -327,7 +327,9 @@ impl ShmPort {
     }
 }
 
-impl Port for ShmPort {
+// SAFETY: what is lent is noted in private memory before its descriptor is published, and ends when the peer gives it back
+// or is gone (`connection`); RDMA copies before it returns.
+unsafe impl Port for ShmPort {
     #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.room()?;

@@ -116,7 +116,9 @@ enum Found {
     Lent { head: Inline, bytes: Bytes, loaned: Loaned, beyond: bool },
 }
 
-impl Port for SimPort {
+// SAFETY: what is lent ends when the receiver has dropped it or can no longer be given it (`loans`); RDMA copies before it
+// returns.
+unsafe impl Port for SimPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let content = Content::Inline(Inline::gather(head, body));
         self.with(|world| {

@@ -16,11 +16,20 @@ enum What {
     Anything,
     /// A block around this call.
     Call(&'static str),
+    /// `unsafe trait` and `unsafe impl`: a promise stated or given, and nothing done.
+    Promise,
 }
 
 const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/sys/", what: What::Anything },
     Place { at: "src/via/mem", what: What::Anything },
+    // Whoever implements a device or a port answers for memory.
+    Place { at: "src/via/transport.rs", what: What::Promise },
+    Place { at: "src/via/wrap", what: What::Promise },
+    Place { at: "src/via/vi/sends/tests.rs", what: What::Promise },
+    Place { at: "src/via/tests/ui/", what: What::Promise },
+    Place { at: "tests/conformance/counting.rs", what: What::Promise },
+    Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
     Place { at: "transports/", what: What::Anything },
     Place { at: "src/capi/", what: What::Anything },
     // Processes and signals, for which rustix has no call.
@@ -88,6 +97,7 @@ impl What {
                 let last_line = words[0].0 + CALL_WITHIN_LINES;
                 words.iter().take_while(|(line, _)| *line <= last_line).any(|(_, word)| word == name)
             }
+            What::Promise => matches!(words.get(1), Some((_, "trait" | "impl"))),
         }
     }
 }
@@ -97,6 +107,7 @@ impl Place {
         match self.what {
             What::Anything => format!("{}*", self.at),
             What::Call(name) => format!("{}* (for {name})", self.at),
+            What::Promise => format!("{}* (for `unsafe trait` and `unsafe impl`)", self.at),
         }
     }
 }
@@ -197,6 +208,17 @@ mod tests {
         let bad = "unsafe {\n    libc::fork();\n}\n// pre_exec";
         assert_eq!(found(&[("src/launch/spawn.rs", good)]), Vec::<String>::new());
         assert_eq!(found(&[("src/launch/spawn.rs", bad)]).len(), 1);
+    }
+
+    #[test]
+    fn a_promise_is_no_block() {
+        let path = "src/via/transport.rs";
+        for good in ["pub unsafe trait Port {}", "unsafe impl Port for P {}"] {
+            assert_eq!(found(&[(path, good)]), Vec::<String>::new(), "{good}");
+        }
+        for bad in ["fn f() { unsafe { g() } }", "unsafe fn f() {}", "trait T { unsafe fn f(); }"] {
+            assert_eq!(found(&[(path, bad)]).len(), 1, "{bad}");
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Memory and posts by address, without giving the buffer away: for the C interfaces and for those who keep their own
-//! books.
+//! books. And the device itself, for those who put one of their own in front of it.
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::cache::Identity;
 use super::registrar::{Afterwards, Lease};
@@ -11,6 +12,7 @@ use super::{MemAttributes, Ptag, RemoteBuffer, Rights};
 use crate::descriptor::{Operation, RawId, ReceiveInto};
 use crate::error::Result;
 use crate::nic::Nic;
+use crate::transport::Device;
 use crate::vi::{Piece, Pieces, Vi};
 
 /// A piece of registered memory by address.
@@ -78,6 +80,15 @@ impl Nic {
         let tag = self.tags().take(ptag, Carrier::Region)?;
         let lease = self.registrar().register(Identity::fresh(), memory, ptag, Afterwards::End)?;
         Ok(RawRegion { place: memory, lease, tag })
+    }
+
+    /// The device behind this NIC, for one that goes in front of it. ([`crate::wrap`] does that in safe code.)
+    ///
+    /// # Safety
+    /// What is called on it, and on the ports and requests that it makes, is what the VI layer called on the device in
+    /// front, or what keeps the caller's part of [`crate::transport`]'s contract as well.
+    pub unsafe fn raw_device(&self) -> Arc<dyn Device> {
+        self.device().clone()
     }
 }
 

@@ -23,4 +23,7 @@ pairs! {
     cq_is_not_shared,
     request_accepted_twice,
     handler_of_one_thread_only,
+    device_without_the_vi_layer,
+    device_taken_in_safe_code,
+    port_implemented_in_safe_code,
 }

@@ -128,7 +128,8 @@ impl Trouble {
     }
 }
 
-impl Interpose for Fault {
+// SAFETY: its ports pass calls on as they came, or a copy in their place.
+unsafe impl Interpose for Fault {
     fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port> {
         let plan = self.trouble.plan(Some(connection.reliability));
         Box::new(FaultyPort::new(port, plan, self.seed, connection, &self.desks))

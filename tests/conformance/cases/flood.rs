@@ -134,7 +134,7 @@ fn is_held_back(fabric: &dyn Fabric, len: usize) {
             Err((error, _)) => panic!("{error}"),
         }
         assert!(sent - taken <= 2 * most, "{sent} sent and {taken} taken, with queues of {most}");
-        let blocks = pair.a.nic.device().outbox().usage().blocks;
+        let blocks = pair.a.nic.outbox().usage().blocks;
         assert!(blocks <= most + 1, "{blocks} blocks for a queue of {most} descriptors");
     }
     assert!(held_back > 0, "{MESSAGES} messages fit queues of {most}");

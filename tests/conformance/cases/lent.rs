@@ -39,13 +39,13 @@ fn lent(arrival: Arrival) -> Lent {
 }
 
 fn blocks(nic: &Nic) -> usize {
-    nic.device().reclaim();
-    nic.device().outbox().usage().blocks
+    nic.reclaim();
+    nic.outbox().usage().blocks
 }
 
 /// Uses memory as a program does that goes on: whatever is free is written over.
 fn churn(nic: &Nic) {
-    let arena = nic.device().outbox();
+    let arena = nic.outbox();
     let all: Vec<_> = (0..200).map(|_| arena.block(LEN, udeck_via::mem::Fill::Keep).unwrap()).collect();
     for mut block in all {
         block.bytes_mut().fill(0xee);
@@ -70,7 +70,7 @@ fn a_handed_off_block_arrives_with_its_head(fabric: &dyn Fabric) {
 
 fn hand_off_copies_nothing(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
-    let copied = |pair: &Pair| (pair.a.nic.device().bytes_copied(), pair.b.nic.device().bytes_copied());
+    let copied = |pair: &Pair| (pair.a.nic.bytes_copied(), pair.b.nic.bytes_copied());
     let before = copied(&pair);
     for number in 0..100 {
         hand_off(&mut pair.a, number).unwrap();
@@ -181,7 +181,7 @@ fn a_hoarding_receiver_does_not_starve_its_sender(fabric: &dyn Fabric) {
         assert_bytes(message.bytes(), &pattern(number, LEN));
     }
     let in_place = pair.a.nic.attributes().max_descriptors_per_queue;
-    let copied = pair.b.nic.device().bytes_copied();
+    let copied = pair.b.nic.bytes_copied();
     assert!(
         copied as usize >= (COUNT - in_place) * LEN,
         "what it holds beyond its quota are copies: {copied}"

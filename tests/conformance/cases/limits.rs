@@ -138,14 +138,14 @@ fn the_outbox_fills_and_recovers(fabric: &dyn Fabric) {
     let nic = small(fabric);
     let ptag = nic.ptag();
     fill_twice(|len| nic.region(len, ptag));
-    assert_eq!(nic.device().outbox().usage().used, 0);
+    assert_eq!(nic.outbox().usage().used, 0);
 }
 
 fn the_landing_fills_and_recovers(fabric: &dyn Fabric) {
     let nic = small(fabric);
     let ptag = nic.ptag();
     fill_twice(|len| nic.window(len, ptag));
-    assert_eq!(nic.device().landing().usage().used, 0);
+    assert_eq!(nic.landing().usage().used, 0);
 }
 
 fn a_request_beyond_all_memory_is_refused(fabric: &dyn Fabric) {
@@ -162,10 +162,10 @@ fn the_table_of_windows_fills_and_recovers(fabric: &dyn Fabric) {
     let (most, ptag) = (nic.attributes().max_windows, nic.ptag());
     for _ in 0..2 {
         let mut windows: Vec<_> = (0..most).map(|_| nic.window(64, ptag).unwrap()).collect();
-        let used = nic.device().landing().usage();
+        let used = nic.landing().usage();
         let error = nic.window(64, ptag).unwrap_err();
         assert!(matches!(error, Error::Full { .. }), "{error}");
-        assert_eq!(nic.device().landing().usage(), used, "a refused window holds no memory");
+        assert_eq!(nic.landing().usage(), used, "a refused window holds no memory");
         windows.pop();
         nic.window(64, ptag).expect("room for one again");
     }

@@ -215,13 +215,13 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
         pair.b.vi.disconnect();
         pair.a.drain_news();
         pair.b.drain_news();
-        pair.a.nic.device().reclaim();
+        pair.a.nic.reclaim();
         pair.connect();
     };
     // Allocators and caches settle.
     (0..500).for_each(|_| round(&mut pair));
     let before = Holdings::now();
-    let usage = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.device().outbox().usage());
+    let usage = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.outbox().usage());
     let used = usage(&pair);
     (0..CONNECTIONS).for_each(|_| round(&mut pair));
     assert_eq!(usage(&pair), used);

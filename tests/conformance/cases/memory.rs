@@ -310,13 +310,13 @@ fn write_while_not_connected(fabric: &dyn Fabric) {
 fn revoke_gives_the_bytes(fabric: &dyn Fabric) {
     let (mut pair, window) = writable(fabric, 5000);
     let bytes = pattern(4, 5000);
-    let before = pair.b.nic.device().landing().usage();
+    let before = pair.b.nic.landing().usage();
     write(&mut pair.a, &bytes, window.remote()).unwrap();
     let settled = window.revoke(soon()).unwrap();
     assert_bytes(&settled, &bytes);
-    assert_eq!(pair.b.nic.device().landing().usage(), before, "still held");
+    assert_eq!(pair.b.nic.landing().usage(), before, "still held");
     drop(settled);
-    assert_eq!(pair.b.nic.device().landing().usage().used, 0, "home again");
+    assert_eq!(pair.b.nic.landing().usage().used, 0, "home again");
 }
 
 fn a_handle_is_not_used_again_at_once(fabric: &dyn Fabric) {

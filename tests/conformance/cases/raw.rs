@@ -147,7 +147,7 @@ fn memory_registered_by_address_is_sent_and_received(fabric: &dyn Fabric) {
         assert_bytes(&into, &bytes);
     }
     assert_eq!(pair.a.nic.registrations().entries, 0);
-    assert_eq!(pair.a.nic.device().outbox().usage().used, 0, "nothing stays staged");
+    assert_eq!(pair.a.nic.outbox().usage().used, 0, "nothing stays staged");
 }
 
 fn memory_of_both_kinds_is_sent_by_address(fabric: &dyn Fabric) {
@@ -277,7 +277,7 @@ fn raw_writes_that_are_refused(fabric: &dyn Fabric) {
     let error = unsafe { pair.a.vi.post_rdma_write_raw(&[segment], window.remote(), None, 1) }.unwrap_err();
     assert!(matches!(error, Error::RdmaProtection { .. }), "one byte beyond the window: {error}");
     assert!(pair.a.vi.send_done().is_none());
-    assert_eq!(pair.a.nic.device().outbox().usage().used, 0);
+    assert_eq!(pair.a.nic.outbox().usage().used, 0);
     pair.check();
 }
 
@@ -317,7 +317,7 @@ fn a_raw_send_arrives_though_its_vi_is_gone(fabric: &dyn Fabric) {
     drop((other, registration));
     b.vi.disconnect();
     until("the memory is home", || {
-        nic.device().reclaim();
-        (nic.device().outbox().usage().used == 0).then_some(())
+        nic.reclaim();
+        (nic.outbox().usage().used == 0).then_some(())
     });
 }

@@ -242,7 +242,7 @@ fn descriptors_come_back_and_serve_again(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let mut sending = Descriptor::new([pair.a.region(&[0; 6000])]);
     let mut receiving = Descriptor::new([pair.b.region(&[0; 6000])]);
-    let before = pair.a.nic.device().outbox().usage();
+    let before = pair.a.nic.outbox().usage();
     for round in 0..100u8 {
         let mut region = regions(sending).remove(0);
         region.fill(round);
@@ -252,7 +252,7 @@ fn descriptors_come_back_and_serve_again(fabric: &dyn Fabric) {
         assert!(receiving.segments()[0].bytes().iter().all(|&byte| byte == round));
         sending = pair.a.sent().descriptor.unwrap();
     }
-    assert_eq!(pair.a.nic.device().outbox().usage(), before, "the same memory served a hundred times");
+    assert_eq!(pair.a.nic.outbox().usage(), before, "the same memory served a hundred times");
 }
 
 fn inline_sends_reach_posted_receives(fabric: &dyn Fabric) {
@@ -293,7 +293,7 @@ fn posted_sends_reach_lent_receivers(fabric: &dyn Fabric) {
 /// The one copy that the receiver makes: out of the sender's memory.
 fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
-    let copied = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.device().bytes_copied());
+    let copied = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.bytes_copied());
     let before = copied(&pair);
     pair.b.post_receive(5000);
     pair.a.post_send(&pattern(1, 5000));

@@ -53,7 +53,7 @@ fn send_sizes(pair: &mut Pair) {
         assert_eq!(buffer.as_ptr(), address, "the very buffer");
         assert_bytes(&buffer, &bytes);
     }
-    assert_eq!(pair.a.nic.device().outbox().usage().used, 0, "nothing stays staged");
+    assert_eq!(pair.a.nic.outbox().usage().used, 0, "nothing stays staged");
 }
 
 fn user_memory_is_sent(fabric: &dyn Fabric) {
@@ -71,12 +71,12 @@ fn user_memory_receives(fabric: &dyn Fabric) {
         let bytes = pattern(len, len);
         let buffer = vec![0xee; len + 10];
         let address = buffer.as_ptr();
-        let before = pair.b.nic.device().outbox().usage();
+        let before = pair.b.nic.outbox().usage();
         pair.b.vi.post_receive(Descriptor::new([registered(&pair.b, buffer)])).unwrap();
         pair.a.post_send(&bytes);
         let received = pair.b.vi.receive_wait(soon()).unwrap();
         assert_eq!((received.status, received.length), (Status::Done, len));
-        assert_eq!(pair.b.nic.device().outbox().usage(), before, "it needs no memory of the library");
+        assert_eq!(pair.b.nic.outbox().usage(), before, "it needs no memory of the library");
         let buffer = buffer_of(received.descriptor.unwrap());
         assert_eq!(buffer.as_ptr(), address);
         assert_bytes(&buffer[..len], &bytes);
@@ -156,7 +156,7 @@ fn writes(fabric: &dyn Fabric, reliability: Reliability) {
         window.read(0, &mut there).unwrap();
         assert_bytes(&there, &bytes);
     }
-    assert_eq!(pair.a.nic.device().outbox().usage().used, 0, "nothing stays staged");
+    assert_eq!(pair.a.nic.outbox().usage().used, 0, "nothing stays staged");
 }
 
 fn user_memory_is_written_from(fabric: &dyn Fabric) {
@@ -178,11 +178,11 @@ fn shown(fabric: &dyn Fabric, bytes: &[u8]) -> (Pair, udeck_via::Window) {
 fn user_memory_is_read_into(fabric: &dyn Fabric) {
     let bytes = pattern(5, 75_000);
     let (mut pair, window) = shown(fabric, &bytes);
-    let before = pair.a.nic.device().bytes_copied();
+    let before = pair.a.nic.bytes_copied();
     let whole = Descriptor::rdma_read([registered(&pair.a, vec![1; 75_000])], window.remote());
     pair.a.vi.post_send(whole).unwrap();
     assert_bytes(&buffer_of(pair.a.sent().descriptor.unwrap()), &bytes);
-    assert_eq!(pair.a.nic.device().bytes_copied() - before, 2 * 75_000, "into a block, and out of it");
+    assert_eq!(pair.a.nic.bytes_copied() - before, 2 * 75_000, "into a block, and out of it");
     let empty: Vec<_> = pieces(&pair.a, [5, 1000, 70_000]).iter().map(|piece| vec![1; piece.len()]).collect();
     let len = empty.concat().len();
     let from = RemoteBuffer { offset: 100, len, ..window.remote() };
@@ -198,19 +198,19 @@ fn a_read_that_is_refused_leaves_the_memory(fabric: &dyn Fabric) {
     let (error, descriptor) = pair.a.vi.post_send(beyond).unwrap_err();
     assert!(matches!(error, Error::RdmaProtection { .. }), "{error}");
     assert_eq!(buffer_of(descriptor), [1; 101]);
-    assert_eq!(pair.a.nic.device().outbox().usage().used, 0);
+    assert_eq!(pair.a.nic.outbox().usage().used, 0);
     pair.check();
 }
 
 fn what_is_sent_is_copied_once(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let mut copied = |region: fn(&End, Vec<u8>) -> Region| {
-        let before = pair.a.nic.device().bytes_copied();
+        let before = pair.a.nic.bytes_copied();
         pair.b.post_receive(5000);
         pair.a.vi.post_send(Descriptor::new([region(&pair.a, pattern(1, 5000))])).unwrap();
         pair.b.received();
         pair.a.sent();
-        pair.a.nic.device().bytes_copied() - before
+        pair.a.nic.bytes_copied() - before
     };
     let from_the_arena = copied(|end, bytes| end.region(&bytes));
     assert_eq!(copied(registered), from_the_arena + 5000, "once more than from the outbox");
@@ -277,8 +277,8 @@ fn what_was_sent_arrives_though_its_vi_is_gone(fabric: &dyn Fabric) {
     drop(others);
     b.vi.disconnect();
     crate::kit::until("the memory is home", || {
-        nic.device().reclaim();
-        (nic.device().outbox().usage().used == 0).then_some(())
+        nic.reclaim();
+        (nic.outbox().usage().used == 0).then_some(())
     });
 }
 
@@ -294,7 +294,7 @@ fn flushed_descriptors_have_their_memory(fabric: &dyn Fabric) {
     assert_eq!(buffer_of(flushed.descriptor.unwrap()), [4; 50]);
     let sent = pair.a.vi.send_wait(soon()).unwrap();
     assert_eq!(buffer_of(sent.descriptor.unwrap()), [5; 500]);
-    assert_eq!(pair.a.nic.device().outbox().usage().used, 0);
+    assert_eq!(pair.a.nic.outbox().usage().used, 0);
 }
 
 fn only_the_right_type_takes_the_buffer_out(fabric: &dyn Fabric) {

@@ -10,17 +10,17 @@ pub struct Holdings(BTreeMap<String, usize>);
 impl Holdings {
     /// At this moment.
     pub fn of(world: &World) -> Self {
-        let device = world.nic().device();
+        let nic = world.nic();
         // What came back is collected when memory is needed: now.
-        device.reclaim();
+        nic.reclaim();
         let mut counts = mapped_segments();
         counts.insert("descriptors".into(), descriptors());
         let mut count_blocks = |name: &str, arena: ArenaUse| {
             counts.insert(format!("blocks of the {name}"), arena.blocks);
             counts.insert(format!("bytes of the {name}"), arena.used);
         };
-        count_blocks("outbox", device.outbox().usage());
-        count_blocks("landing", device.landing().usage());
+        count_blocks("outbox", nic.outbox().usage());
+        count_blocks("landing", nic.landing().usage());
         Self(counts)
     }
 

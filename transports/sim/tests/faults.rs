@@ -166,7 +166,7 @@ fn a_request_under_way_ends_with_the_death_of_whom_it_asks() {
 #[test]
 fn what_a_program_reads_stays_whole_when_its_nic_dies() {
     let (fabric, mut pair) = Pair::new(1, Reliability::Delivery);
-    let outbox = pair.a.nic().device().outbox().clone();
+    let outbox = pair.a.nic().outbox().clone();
     pair.hand_off(3, 5000);
     let arrival = pair.b.arrival().unwrap().unwrap();
     fabric.kill("b");

@@ -118,7 +118,7 @@ fn who_left_still_learns_how_its_sends_ended() {
 #[test]
 fn ends_that_cross_leave_nothing_out() {
     let (fabric, mut pair) = slow(1);
-    let outbox = pair.a.nic().device().outbox().clone();
+    let outbox = pair.a.nic().outbox().clone();
     (0..2).for_each(|number| pair.post_numbered(number, 3000));
     pair.a.disconnect();
     pair.b.disconnect();
@@ -199,7 +199,7 @@ fn a_death_before_anybody_took_it_is_a_transport_error() {
     fabric.advance(3 * MILLISECOND);
     fabric.kill("b");
     assert_eq!(pair.end_of_send(), Status::TransportError);
-    assert_eq!(pair.a.nic().device().outbox().usage().blocks, 0);
+    assert_eq!(pair.a.nic().outbox().usage().blocks, 0);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn hand_offs_wait_for_no_receipt() {
     pair.hand_off(0, 3000);
     fabric.advance(3 * MILLISECOND);
     drop(taken(&mut pair, 0));
-    assert_eq!(pair.a.nic().device().outbox().usage().blocks, 0);
+    assert_eq!(pair.a.nic().outbox().usage().blocks, 0);
     assert_eq!(happened(&fabric, |what| matches!(what, Happening::Acknowledged(_))), 0);
 }
 

@@ -161,7 +161,9 @@ impl FaultyPort {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl Port for FaultyPort {
+// SAFETY: calls are passed on as they came, or not at all, to a port that keeps the contract. What ends before that port
+// says so is a post in whose place a copy was lent, in a block of its own, or one that was done when it returned.
+unsafe impl Port for FaultyPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.before_post()?;
         let sent = self.inner.send(immediate, head, body);

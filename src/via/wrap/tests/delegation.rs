@@ -23,7 +23,8 @@ fn interposers() -> [(&'static str, Box<dyn Interpose>); 3] {
     ]
 }
 
-impl Interpose for Box<dyn Interpose> {
+// SAFETY: as the one in the box.
+unsafe impl Interpose for Box<dyn Interpose> {
     fn port(&self, port: Box<dyn Port>, connection: &crate::wrap::Connection<'_>) -> Box<dyn Port> {
         (**self).port(port, connection)
     }

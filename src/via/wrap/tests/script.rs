@@ -104,7 +104,8 @@ impl std::fmt::Debug for ScriptedDevice {
     }
 }
 
-impl Device for ScriptedDevice {
+// SAFETY: no peer reaches its arenas, and these stay the same.
+unsafe impl Device for ScriptedDevice {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
     }
@@ -246,7 +247,8 @@ impl std::fmt::Debug for ScriptedPort {
     }
 }
 
-impl Port for ScriptedPort {
+// SAFETY: it touches no memory, and has no peer that would.
+unsafe impl Port for ScriptedPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.0.asked(format!("send {immediate:?} {head:?} {body:?}"));
         Ok(())

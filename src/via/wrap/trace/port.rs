@@ -42,7 +42,8 @@ fn number_of(held: &Held) -> Option<u64> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl Port for TracedPort {
+// SAFETY: every call is passed on as it came, to a port that keeps the contract.
+unsafe impl Port for TracedPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let sent = self.inner.send(immediate, head, body);
         self.note(Call::Send { immediate, head: head.len(), body: body.len() }, Outcome::of(&sent));

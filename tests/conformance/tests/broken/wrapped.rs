@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use udeck_conformance::{Fabric, Options};
 use udeck_sys::reactor::Reactor;
 use udeck_via::Nic;
-use udeck_via::wrap::{Interpose, Wrapped};
+use udeck_via::wrap::{Interpose, wrapped};
 
 /// Shared memory.
 pub struct Shm;
@@ -68,6 +68,6 @@ impl<I: Interpose + 'static, F: Fn() -> I + Sync> Fabric for Wrapping<'_, F> {
     }
 
     fn open(&self, options: &Options) -> Nic {
-        Nic::new(Wrapped::new(self.inner.open(options).device().clone(), (self.interpose)()))
+        wrapped(&self.inner.open(options), (self.interpose)())
     }
 }

@@ -97,7 +97,7 @@ impl Play<'_> {
         }
         self.fabric.advance(LONG);
         for station in &self.stations {
-            for arena in [station.nic.device().outbox(), station.nic.device().landing()].map(Arc::clone) {
+            for arena in [station.nic.outbox(), station.nic.landing()].map(Arc::clone) {
                 let usage = arena.usage();
                 assert_eq!((usage.blocks, usage.used), (0, 0), "blocks of {} that nobody has", station.name);
             }

@@ -146,7 +146,7 @@ impl Attack {
     }
 
     fn call_something(&mut self) {
-        let block = |attack: &Self, len| attack.prey.nic.device().outbox().block(len, Fill::Zero);
+        let block = |attack: &Self, len| attack.prey.nic.outbox().block(len, Fill::Zero);
         let result = match self.random.below(16) {
             0..=6 => self.take(),
             7 => self.vi.send_inline(Some(1), b"head", b"body"),

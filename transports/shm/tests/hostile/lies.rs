@@ -27,11 +27,11 @@ impl Scene {
     }
 
     fn block(&self) -> Block {
-        self.prey.nic.device().outbox().block(500, Fill::Zero).unwrap()
+        self.prey.nic.outbox().block(500, Fill::Zero).unwrap()
     }
 
     fn blocks_out(&self) -> usize {
-        self.prey.nic.device().outbox().usage().blocks
+        self.prey.nic.outbox().usage().blocks
     }
 
     /// The rogue's connection is over, for this reason, and no other.

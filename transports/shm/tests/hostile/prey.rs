@@ -86,7 +86,7 @@ impl Prey {
 
 /// One message.
 fn exchange(from: &mut Vi, to: &mut Vi, number: u64) {
-    let mut block = from.nic().device().outbox().block(5000, Fill::Keep).unwrap();
+    let mut block = from.nic().outbox().block(5000, Fill::Keep).unwrap();
     block.bytes_mut().chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&number.to_le_bytes()));
     from.hand_off(None, b"honest", block).unwrap();
     let arrival = to.arrival().unwrap().expect("what was posted is there");

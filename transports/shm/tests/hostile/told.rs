@@ -158,7 +158,7 @@ fn a_process_that_ends_in_order() {
 fn a_peer_that_dies_after_our_own_end() {
     let mut scene = Scene::new();
     // It holds a buffer of ours: so the connection is there still.
-    let block = scene.prey.nic.device().outbox().block(500, Fill::Zero).unwrap();
+    let block = scene.prey.nic.outbox().block(500, Fill::Zero).unwrap();
     scene.vi.hand_off(None, &[], block).unwrap();
     scene.vi.disconnect();
     scene.say(BROKEN);

@@ -35,7 +35,7 @@ impl Scene {
     }
 
     fn blocks(&self) -> usize {
-        self.prey.nic.device().landing().usage().blocks
+        self.prey.nic.landing().usage().blocks
     }
 
     fn await_blocks(&self, blocks: usize) {
@@ -113,11 +113,11 @@ fn a_window_is_not_quiet_because_its_vi_is_gone() {
     drop(vi);
     let error = window.revoke(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    let landing = prey.nic.device().landing();
-    prey.nic.device().reclaim();
+    let landing = prey.nic.landing();
+    prey.nic.reclaim();
     assert_eq!(landing.usage().blocks, 1, "the rogue is still inside");
     grip.direction().sender().gate.leave();
-    prey.nic.device().reclaim();
+    prey.nic.reclaim();
     assert_eq!(landing.usage().blocks, 0);
 }
 
@@ -178,12 +178,12 @@ fn assert_not_quiet_until_the_rogue_dies(scene: Scene, window: Window) {
     drop(vi);
     let error = window.revoke(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    let device = prey.nic.device().clone();
-    device.reclaim();
-    assert_eq!(device.landing().usage().blocks, 1, "the rogue is still inside");
+    let nic = prey.nic.clone();
+    nic.reclaim();
+    assert_eq!(nic.landing().usage().blocks, 1, "the rogue is still inside");
     drop((rogue, grip));
     let deadline = soon();
-    while device.landing().usage().blocks > 0 {
+    while nic.landing().usage().blocks > 0 {
         assert!(!deadline.passed(), "the rogue is dead");
         std::thread::yield_now();
     }

@@ -73,7 +73,7 @@ impl Pair {
 
     /// Sends a message where it lies.
     pub fn hand_off(&mut self, number: u32, len: usize) {
-        let mut block = self.a.nic().device().outbox().block(len, Fill::Keep).expect("memory");
+        let mut block = self.a.nic().outbox().block(len, Fill::Keep).expect("memory");
         block.bytes_mut().copy_from_slice(&body(number, len));
         self.a.hand_off(Some(number), b"", block).expect("there is room");
     }

@@ -1,0 +1,9 @@
+//! Only the VI layer tells a device which memory peers may write: it knows whether somebody has a slice of that.
+
+use udeck_via::{MemHandle, Nic, Ptag};
+
+fn expose(nic: &Nic, ptag: Ptag) -> MemHandle {
+    nic.window(64, ptag).unwrap().remote().handle
+}
+
+fn main() {}

@@ -1,0 +1,38 @@
+//! The VI layer gives memory back when a port says so: whoever implements one promises that it is true.
+
+use udeck_via::mem::{Block, RemoteBuffer};
+use udeck_via::transport::{Arrival, Fate, Held, Owner, Port, Refused};
+
+#[derive(Debug)]
+struct Keeper(Vec<Block>);
+
+unsafe impl Port for Keeper {
+    fn send(&mut self, _: Option<u32>, _: &[u8], _: &[u8]) -> Result<(), Refused> {
+        Ok(())
+    }
+    fn lend(&mut self, _: Option<u32>, _: &[u8], _: &[(u64, usize)], held: Held) -> Result<(), (Refused, Held)> {
+        let Held::Block(block) = held else { return Err((Refused::Busy, held)) };
+        self.0.push(block);
+        Ok(())
+    }
+    fn rdma_write(&mut self, _: &[(u64, usize)], _: RemoteBuffer, _: Option<u32>) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        Ok(None)
+    }
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        None
+    }
+    fn keep(&mut self, _: u64, owner: Owner) -> Result<(), Owner> {
+        Err(owner)
+    }
+    fn want_room(&mut self) {}
+    fn unread(&mut self) -> Result<u32, Refused> {
+        Ok(0)
+    }
+    fn close(&mut self, _: Option<&str>) {}
+    fn leave(&mut self) {}
+}
+
+fn main() {}
