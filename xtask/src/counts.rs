@@ -105,7 +105,7 @@ fn no_valgrind() -> Result<Option<String>, String> {
         Ok(output) if output.status.success() => Ok(None),
         Ok(output) => Err(format!("`valgrind --version` failed ({})", output.status)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(
-            "callgrind counts the instructions, and valgrind is not installed (package valgrind)".into(),
+            "valgrind is not installed (package valgrind), whose callgrind counts instructions".into(),
         )),
         Err(error) => Err(format!("cannot start valgrind: {error}")),
     }

@@ -133,11 +133,13 @@ mod tests {
             problems: vec!["udeck_sys: ring::wraps".into()],
             ..Outcome::new("loom")
         };
-        let text = summary_text(&[good, bad, Outcome::not_run("jobs")]);
+        let skipped = Outcome { skips: vec!["no valgrind".into()], ..Outcome::not_run("counts") };
+        let text = summary_text(&[good, bad, skipped]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped"));
         assert!(lines.contains(&"failed: loom: udeck_sys: ring::wraps"), "{text}");
-        assert!(lines.iter().any(|line| line.starts_with("jobs") && line.contains("not run")), "{text}");
+        assert!(lines.contains(&"skipped: counts: no valgrind"), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("counts") && line.contains("not run")), "{text}");
     }
 
     #[test]
