@@ -25,7 +25,7 @@ const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
 const MODULE: &str = "fast_paths::counted";
 /// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
 /// differently on two machines. glibc ignores what it does not know.
-const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
+const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";
 
 /// What came of the comparison.
 #[derive(Debug, Default)]
