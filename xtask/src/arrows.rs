@@ -28,6 +28,7 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/launch", may: &["src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/capi", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },
+    Rule { folder: "bench-apps/fast-paths", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &["."], tests_may: &[] },
     Rule {
         folder: "tests/conformance",

@@ -1,10 +1,11 @@
 //! The project's own commands, so that a check is written once and runs the same on every machine.
 //!
-//! Needs the Rust toolchain and nothing else. Everything here runs other programs and waits for them, each
+//! Needs the Rust toolchain, and valgrind for `counts`. Everything here runs other programs and waits for them, each
 //! under a time limit; nothing here is linked into what users get.
 
 mod arrows;
 mod child;
+mod counts;
 mod places;
 mod report;
 mod rust_text;
@@ -21,6 +22,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Test(options) => test::run(&options),
         Command::Weaken => weaken::run(WEAKEN_LIMIT),
+        Command::Counts { write: false } => counts::run(COUNTS_LIMIT),
+        Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -56,10 +59,23 @@ enum Command {
     /// Proves that the models can fail. Takes a few minutes: each point is a build. Not part of `test`; run it when you
     /// touch a sync point or a model.
     Weaken,
+
+    /// Count the instructions of the fast paths, and compare them with the record
+    ///
+    /// The step `counts` of `test`. Needs valgrind. A path that needs more than 5 % more than
+    /// `bench-apps/fast-paths/instructions.txt` says, or less, fails.
+    Counts {
+        /// Make what is counted now the record; the commit's message gives the reason
+        #[arg(long)]
+        write: bool,
+    },
 }
 
 /// For one build and run of the models.
 const WEAKEN_LIMIT: Duration = Duration::from_secs(600);
+
+/// For the build of the library and some seconds of counting.
+const COUNTS_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args)]
 pub(crate) struct TestOptions {

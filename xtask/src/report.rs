@@ -14,6 +14,8 @@ pub struct Outcome {
     pub suites: Vec<Suite>,
     /// What failed: tests by name, or commands with how they ended.
     pub problems: Vec<String>,
+    /// Why something was left out.
+    pub skips: Vec<String>,
     pub took: Duration,
 }
 
@@ -32,6 +34,7 @@ impl Outcome {
             counts: Counts::default(),
             suites: Vec::new(),
             problems: Vec::new(),
+            skips: Vec::new(),
             took: Duration::ZERO,
         }
     }
@@ -98,6 +101,9 @@ fn summary_text(outcomes: &[Outcome]) -> String {
             writeln!(text, "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1}", verdict.word());
     }
     for outcome in outcomes {
+        for reason in &outcome.skips {
+            let _ = writeln!(text, "skipped: {}: {reason}", outcome.name);
+        }
         for problem in &outcome.problems {
             let _ = writeln!(text, "failed: {}: {problem}", outcome.name);
         }
@@ -127,11 +133,13 @@ mod tests {
             problems: vec!["udeck_sys: ring::wraps".into()],
             ..Outcome::new("loom")
         };
-        let text = summary_text(&[good, bad, Outcome::not_run("jobs")]);
+        let skipped = Outcome { skips: vec!["no valgrind".into()], ..Outcome::not_run("counts") };
+        let text = summary_text(&[good, bad, skipped]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped"));
         assert!(lines.contains(&"failed: loom: udeck_sys: ring::wraps"), "{text}");
-        assert!(lines.iter().any(|line| line.starts_with("jobs") && line.contains("not run")), "{text}");
+        assert!(lines.contains(&"skipped: counts: no valgrind"), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("counts") && line.contains("not run")), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::{
     TestOptions, arrows,
     child::Cargo,
-    places, report,
+    counts, places, report,
     report::{Outcome, Verdict},
     steps,
     steps::{Role, Step, Work},
@@ -49,6 +49,7 @@ fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
     let mut outcome = Outcome::new(step.name);
     match &step.work {
         Work::Arrows => check_arrows(workspace, &mut outcome),
+        Work::Counts => outcome.compared(counts::check(workspace, limit)),
         Work::Commands(commands) => {
             for (role, cargo) in commands {
                 let went_well = run_command(*role, cargo, workspace, limit, &mut outcome);
@@ -121,6 +122,14 @@ impl Outcome {
         false
     }
 
+    /// Each path is a check.
+    fn compared(&mut self, report: counts::Report) {
+        self.counts.passed += report.passed;
+        self.counts.skipped += u64::from(report.skipped.is_some());
+        self.skips.extend(report.skipped);
+        report.problems.into_iter().for_each(|problem| self.fail(problem));
+    }
+
     fn fail(&mut self, problem: String) {
         self.counts.failed += 1;
         self.problems.push(problem);
@@ -169,6 +178,21 @@ mod tests {
         assert_eq!(booked(Role::Check, Some("exit status: 1"), Tally::default()), (false, 0, 1));
         assert_eq!(booked(Role::Prepare, None, Tally::default()), (true, 0, 0));
         assert_eq!(booked(Role::Prepare, Some("exit status: 1"), Tally::default()), (false, 0, 1));
+    }
+
+    #[test]
+    fn a_path_out_of_tolerance_is_a_failure_and_a_comparison_that_cannot_be_made_a_skip() {
+        let mut outcome = Outcome::new("counts");
+        let problems = vec!["post".into()];
+        outcome.compared(counts::Report { passed: 2, problems, skipped: None });
+        assert_eq!(outcome.counts, Counts { passed: 2, failed: 1, skipped: 0 });
+        assert_eq!(outcome.problems, ["post"]);
+
+        let mut outcome = Outcome::new("counts");
+        let skipped = Some("no valgrind".into());
+        outcome.compared(counts::Report { skipped, ..counts::Report::default() });
+        assert_eq!(outcome.counts, Counts { passed: 0, failed: 0, skipped: 1 });
+        assert_eq!(outcome.skips, ["no valgrind"]);
     }
 
     #[test]

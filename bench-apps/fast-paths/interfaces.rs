@@ -1,0 +1,93 @@
+//! Two connected VIs on one NIC, and the paths between them.
+
+use std::{thread, time::Duration};
+
+use udeck::via::{
+    Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, RemoteBuffer, Source, Status, Vi, ViAttributes,
+};
+
+use crate::{Result, counted};
+
+const DOOR: &[u8] = b"fast-paths";
+
+/// Of a message that travels inside its cell.
+const SMALL: usize = 8;
+/// Of an RDMA write.
+const LINE: usize = 64;
+
+/// Goes through each path `rounds` times.
+pub fn run(nic: &Nic, rounds: usize) -> Result {
+    let ptag = nic.ptag();
+    let mut here = End::new(nic, ptag)?;
+    let mut there = End::new(nic, ptag)?;
+    meet(nic, &mut here, &mut there)?;
+    // A new connection names its queues once.
+    while there.cq.poll().is_some() {}
+    sends(nic, ptag, &mut here, &mut there, rounds)?;
+    writes(nic, ptag, &mut here, rounds)
+}
+
+struct End {
+    vi: Vi,
+    cq: Cq,
+}
+
+impl End {
+    fn new(nic: &Nic, ptag: Ptag) -> Result<Self> {
+        let attributes = ViAttributes { enable_rdma_write: true, ..ViAttributes::new(ptag) };
+        Ok(End { vi: Vi::new(nic, attributes)?, cq: Cq::new(nic)? })
+    }
+}
+
+/// The only place where two threads are needed: asking waits for the answer.
+fn meet(nic: &Nic, here: &mut End, there: &mut End) -> Result {
+    let listener = Listener::new(nic, DOOR)?;
+    let address = NetAddress { host: nic.attributes().address.clone(), discriminator: DOOR.to_vec() };
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let (ours, theirs) = (here.cq.handle(), there.cq.handle());
+    thread::scope(|scope| -> Result {
+        let answering = &mut there.vi;
+        let answer = scope.spawn(move || listener.wait(deadline)?.accept(answering, &theirs, &theirs, b""));
+        here.vi.connect(&address, &ours, &ours, b"", deadline)?;
+        Ok(answer.join().expect("the answering end panicked")?)
+    })
+}
+
+/// One message at a time, and a look at the empty queue after each.
+fn sends(nic: &Nic, ptag: Ptag, here: &mut End, there: &mut End, rounds: usize) -> Result {
+    let mut send = Descriptor::new([nic.region(SMALL, ptag)?]);
+    let mut receive = Descriptor::new([nic.region(SMALL, ptag)?]);
+    for _ in 0..rounds {
+        counted::vi_post_receive(&mut there.vi, receive);
+        counted::vi_post_send(&mut here.vi, send);
+
+        assert_eq!(counted::cq_poll_found(&mut there.cq).source, Source::Receive);
+        let came = counted::vi_receive_done(&mut there.vi);
+        assert_eq!((came.status, came.length), (Status::Done, SMALL));
+        receive = came.descriptor.map_err(|id| format!("{id} was not posted here"))?;
+        assert!(counted::cq_poll_empty(&mut there.cq), "one message was sent");
+
+        let sent = counted::vi_send_done(&mut here.vi);
+        assert_eq!((sent.status, sent.length), (Status::Done, SMALL));
+        send = sent.descriptor.map_err(|id| format!("{id} was not posted here"))?;
+    }
+    Ok(())
+}
+
+fn writes(nic: &Nic, ptag: Ptag, here: &mut End, rounds: usize) -> Result {
+    let window = nic.window(LINE, ptag)?;
+    let place = RemoteBuffer { len: LINE, ..window.remote() };
+    let mut line = nic.region(LINE, ptag)?;
+    line.fill(1);
+    let mut write = Descriptor::rdma_write([line], place);
+    for _ in 0..rounds {
+        counted::rdma_write(&mut here.vi, write);
+        let written = here.vi.send_done().ok_or("an RDMA write is over when it was posted")?;
+        assert_eq!((written.status, written.length), (Status::Done, LINE));
+        write = written.descriptor.map_err(|id| format!("{id} was not posted here"))?;
+    }
+    let mut came = [0; LINE];
+    window.read(0, &mut came)?;
+    assert_eq!(came, [1; LINE]);
+    Ok(())
+}

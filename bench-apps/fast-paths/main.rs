@@ -1,0 +1,82 @@
+//! Goes through the fast paths, for `cargo xtask counts`, which runs it under callgrind.
+//!
+//! On a shared machine a time says little and an instruction count says the same every day. So that it does, one thread
+//! drives both ends of every connection: nobody waits, spins or sleeps, and the library's own threads have nothing to do.
+//! What is counted stands in [`counted`]; the rest of this program prepares.
+
+mod counted;
+mod interfaces;
+
+use std::hint::black_box;
+
+use udeck::{Config, Packed, World};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Each path is gone through so often: what is done once, or once per lap of a ring, falls below a tenth of an
+/// instruction, or is spread evenly.
+const ROUNDS: usize = 4096;
+
+/// Elements of a message that travels inside its cell, and of one that is handed off: 8 bytes and 64 KiB.
+const SMALL: usize = 1;
+const LARGE: usize = (64 << 10) / size_of::<u64>();
+
+fn main() -> Result {
+    run(ROUNDS)
+}
+
+fn run(rounds: usize) -> Result {
+    // Not the environment's settings: they would be counted, too.
+    let world = udeck::init_with(Config::default())?;
+    buffers(&world, rounds);
+    mailboxes(&world, rounds)?;
+    packed(&world, rounds)?;
+    interfaces::run(world.nic(), rounds)?;
+    Ok(world.finish()?)
+}
+
+fn buffers(world: &World, rounds: usize) {
+    for _ in 0..rounds {
+        counted::buf_drop(counted::buf_make(world, black_box(SMALL)));
+    }
+}
+
+fn mailboxes(world: &World, rounds: usize) -> Result {
+    let inbox = world.mailbox::<u64>("fast-paths")?;
+    let out = world.postbox::<u64>("fast-paths")?;
+    for round in 0..rounds as u64 {
+        let mut small = world.buf::<u64>(SMALL)?;
+        small[0] = round;
+        counted::mailbox_post(&out, small);
+        assert_eq!(counted::mailbox_retrieve(&inbox), round);
+    }
+    for round in 0..rounds as u64 {
+        let mut large = world.buf_reused::<u64>(LARGE)?;
+        large[LARGE - 1] = round;
+        counted::hand_off_post(&out, large);
+        assert_eq!(counted::hand_off_retrieve(&inbox), round);
+    }
+    Ok(())
+}
+
+fn packed(world: &World, rounds: usize) -> Result {
+    let inbox = world.mailbox::<Packed>("fast-paths.packed")?;
+    let out = world.postbox::<Packed>("fast-paths.packed")?;
+    for round in 0..rounds as i64 {
+        let mut message = world.message(128)?;
+        counted::pack(&mut message, round, black_box(&[0.5; 4]), black_box("fast"));
+        out.post(message)?;
+        let mut received = inbox.retrieve()?;
+        assert_eq!(counted::unpack(&mut received), (round, 2.0, 4));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    /// Where there is no callgrind, the paths are at least gone through.
+    #[test]
+    fn every_path_can_be_gone_through() {
+        super::run(100).unwrap();
+    }
+}

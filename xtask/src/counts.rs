@@ -1,0 +1,157 @@
+//! Instructions per operation on the fast paths, compared with a record that the repository keeps.
+//!
+//! On a shared machine a time says little; an instruction count says the same every day, so that a path which became
+//! dearer is noticed in the commit that did it. `bench-apps/fast-paths` goes through the paths, callgrind counts, and
+//! `instructions.txt` beside it is the record. It changes only by `cargo xtask counts --write`, in a commit whose
+//! message gives the reason: hence a path that became *cheaper* fails the step, too. Otherwise the gain could be lost
+//! again unnoticed.
+//!
+//! Counts depend on the instruction set, on the compiler, and on which of libc's copy routines fits the processor. The
+//! last is pinned. A record of another instruction set is not compared; one of another compiler is, with a
+//! [wider tolerance](verdict::Tolerance).
+
+mod callgrind;
+mod record;
+mod verdict;
+
+use crate::{child::Cargo, workspace::Workspace};
+use record::{Record, Toolchain};
+use std::{fs, io::ErrorKind, path::Path, process::Command, time::Duration};
+use verdict::{Row, Tolerance};
+
+/// Below the root.
+const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
+/// Where the paths are: one function each.
+const MODULE: &str = "fast_paths::counted";
+/// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
+/// differently on two machines. glibc ignores what it does not know.
+const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";
+
+/// What came of the comparison.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Paths within the tolerance.
+    pub passed: u64,
+    /// Paths out of it, or what kept us from counting.
+    pub problems: Vec<String>,
+    /// Why nothing was compared.
+    pub skipped: Option<String>,
+}
+
+/// Counts, prints the table, and compares. Blocks for the build and some seconds more, at most `limit`.
+pub fn check(workspace: &Workspace, limit: Duration) -> Report {
+    compare(workspace, limit)
+        .unwrap_or_else(|problem| Report { problems: vec![problem], ..Report::default() })
+}
+
+/// `cargo xtask counts`: the step alone. `Ok(false)`: some path is out of tolerance.
+pub fn run(limit: Duration) -> Result<bool, String> {
+    let report = check(&Workspace::load()?, limit);
+    report.problems.iter().for_each(|problem| println!("failed: {problem}"));
+    report.skipped.iter().for_each(|reason| println!("skipped: {reason}"));
+    Ok(report.problems.is_empty())
+}
+
+/// `cargo xtask counts --write`: makes what is counted now the record.
+pub fn write(limit: Duration) -> Result<bool, String> {
+    let workspace = Workspace::load()?;
+    let toolchain = Toolchain::in_use()?;
+    if let Some(reason) = no_valgrind()? {
+        return Err(reason);
+    }
+    let counted = count(&workspace, &toolchain, limit)?;
+    let path = workspace.root.join(RECORD);
+    let before = if path.exists() { read(&path)?.paths } else { Default::default() };
+    show(&verdict::rows(&before, &counted));
+    fs::write(&path, Record { toolchain, paths: counted }.to_string())
+        .map_err(|error| format!("cannot write {RECORD}: {error}"))?;
+    println!("{RECORD} is renewed: commit it with the reason in the message");
+    Ok(true)
+}
+
+fn compare(workspace: &Workspace, limit: Duration) -> Result<Report, String> {
+    let record = read(&workspace.root.join(RECORD))?;
+    let toolchain = Toolchain::in_use()?;
+    let skip = |reason| Ok(Report { skipped: Some(reason), ..Report::default() });
+    if record.toolchain.target != toolchain.target {
+        let recorded = &record.toolchain.target;
+        return skip(format!("{RECORD} is of {recorded}, this is {}", toolchain.target));
+    }
+    if let Some(reason) = no_valgrind()? {
+        return skip(reason);
+    }
+    let tolerance = Tolerance::between(&record.toolchain, &toolchain);
+    let rows = verdict::rows(&record.paths, &count(workspace, &toolchain, limit)?);
+    show(&rows);
+    println!("tolerance: {tolerance}");
+    let problems: Vec<_> = rows.iter().filter_map(|row| row.problem(&tolerance)).collect();
+    Ok(Report { passed: (rows.len() - problems.len()) as u64, problems, skipped: None })
+}
+
+fn show(rows: &[Row]) {
+    println!("{:20} {:>12} {:>10} {:>8}", "path", "instructions", "recorded", "change");
+    rows.iter().for_each(|row| println!("{row}"));
+}
+
+fn read(path: &Path) -> Result<Record, String> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {RECORD}: {error}; `cargo xtask counts --write` makes it"))?;
+    Record::parse(&text).map_err(|problem| format!("{RECORD}: {problem}"))
+}
+
+/// Why callgrind cannot be had; `None`: it can.
+fn no_valgrind() -> Result<Option<String>, String> {
+    match Command::new("valgrind").arg("--version").output() {
+        Ok(output) if output.status.success() => Ok(None),
+        Ok(output) => Err(format!("`valgrind --version` failed ({})", output.status)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(
+            "valgrind is not installed (package valgrind), whose callgrind counts instructions".into(),
+        )),
+        Err(error) => Err(format!("cannot start valgrind: {error}")),
+    }
+}
+
+/// Instructions per operation, by path.
+fn count(workspace: &Workspace, toolchain: &Toolchain, limit: Duration) -> Result<record::Paths, String> {
+    let output = workspace.target.join("fast-paths.callgrind");
+    let log = workspace.target.join("fast-paths.valgrind.log");
+    // A run that ends early must not pass with the counts of the one before.
+    match fs::remove_file(&output) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(format!("cannot remove {}: {error}", output.display()));
+        }
+        _ => {}
+    }
+    let command = command(&toolchain.target, &output, &log);
+    println!("    $ {command}");
+    let ended = command
+        .run(&workspace.root, limit, |_| {})
+        .map_err(|error| format!("cannot run `{command}`: {error}"))?;
+    if let Some(reason) = ended {
+        return Err(format!("`{command}`: {reason}; valgrind's words are in {}", log.display()));
+    }
+    let text = fs::read_to_string(&output)
+        .map_err(|error| format!("cannot read what callgrind wrote to {}: {error}", output.display()))?;
+    callgrind::paths(&text, MODULE).map_err(|problem| format!("{}: {problem}", output.display()))
+}
+
+/// Builds the program and runs it under callgrind.
+fn command(target: &str, output: &Path, log: &Path) -> Cargo {
+    let runner = [
+        "env".into(),
+        BASELINE.into(),
+        "valgrind".into(),
+        "--tool=callgrind".into(),
+        // Names and positions written out: a parser of a few lines reads them.
+        "--compress-strings=no".into(),
+        "--compress-pos=no".into(),
+        format!("--callgrind-out-file={}", output.display()),
+        // It complains of system calls that are new to it; the library does without.
+        format!("--log-file={}", log.display()),
+    ];
+    // The words of `{:?}` are TOML's, for paths that people have.
+    Cargo::new("run --release -p fast-paths --config")
+        .arg(format!("target.{target}.runner = {runner:?}"))
+        // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
+        .env("RUSTFLAGS", "")
+}

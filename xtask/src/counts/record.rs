@@ -1,0 +1,121 @@
+//! The record: a text that people review, one path a line.
+
+use std::{collections::BTreeMap, fmt, process::Command};
+
+/// Instructions per operation, by path.
+pub type Paths = BTreeMap<String, f64>;
+
+/// What was counted, and by what it was built.
+#[derive(Debug, PartialEq)]
+pub struct Record {
+    pub toolchain: Toolchain,
+    pub paths: Paths,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Toolchain {
+    /// Version, commit and date, as `rustc --version` says.
+    pub rustc: String,
+    /// The triple.
+    pub target: String,
+}
+
+const HEADER: &str = "\
+# Instructions per operation on the fast paths, as callgrind counts them; bench-apps/fast-paths/counted.rs has the paths.
+# `cargo xtask counts` compares, `cargo xtask counts --write` renews this file. It changes only in a commit whose message
+# gives the reason.
+";
+
+impl Record {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (mut rustc, mut target, mut paths) = (None, None, Paths::new());
+        for (index, line) in text.lines().enumerate() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let bad = |what: &str| format!("line {}: {what}: {line:?}", index + 1);
+            let (name, value) = line.split_once(' ').ok_or_else(|| bad("a name without a value"))?;
+            let value = value.trim_start();
+            match name {
+                "rustc" => rustc = Some(value.to_owned()),
+                "target" => target = Some(value.to_owned()),
+                path => {
+                    let count = value.parse().ok().filter(|count: &f64| count.is_finite() && *count > 0.0);
+                    let count = count.ok_or_else(|| bad("not a number of instructions"))?;
+                    if paths.insert(path.to_owned(), count).is_some() {
+                        return Err(bad("recorded twice"));
+                    }
+                }
+            }
+        }
+        let rustc = rustc.ok_or("no line `rustc`")?;
+        let target = target.ok_or("no line `target`")?;
+        Ok(Record { toolchain: Toolchain { rustc, target }, paths })
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Toolchain { rustc, target } = &self.toolchain;
+        write!(f, "{HEADER}\n{:20} {rustc}\n{:20} {target}\n\n", "rustc", "target")?;
+        self.paths.iter().try_for_each(|(path, count)| writeln!(f, "{path:20} {count:8.1}"))
+    }
+}
+
+impl Toolchain {
+    /// The one that cargo builds with here.
+    pub fn in_use() -> Result<Self, String> {
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = Command::new(&rustc)
+            .arg("-vV")
+            .output()
+            .map_err(|error| format!("cannot start {}: {error}", rustc.display()))?;
+        Self::parse(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+            format!("`{} -vV` printed something unexpected ({})", rustc.display(), output.status)
+        })
+    }
+
+    /// `rustc 1.95.0 (59807616e 2026-04-14)`, and further down `host: x86_64-unknown-linux-gnu`.
+    fn parse(printed: &str) -> Option<Self> {
+        let rustc = printed.lines().find_map(|line| line.strip_prefix("rustc "))?;
+        let target = printed.lines().find_map(|line| line.strip_prefix("host: "))?;
+        Some(Toolchain { rustc: rustc.to_owned(), target: target.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let toolchain =
+            Toolchain::parse("rustc 1.95.0 (5980 2026-04-14)\nbinary: rustc\nhost: x86_64-linux\n");
+        let paths = [("post".to_owned(), 284.2), ("retrieve".to_owned(), 779.0)].into();
+        Record { toolchain: toolchain.expect("both lines are there"), paths }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        assert_eq!(record().toolchain.rustc, "1.95.0 (5980 2026-04-14)");
+        assert_eq!(record().toolchain.target, "x86_64-linux");
+        assert_eq!(Record::parse(&record().to_string()).unwrap(), record());
+    }
+
+    #[test]
+    fn nonsense_is_named_with_its_line() {
+        let good = record().to_string();
+        let lines = good.lines().count();
+        for (bad, what) in [
+            ("post 1.0", "recorded twice"),
+            ("send many", "not a number"),
+            ("send 0", "not a number"),
+            ("send NaN", "not a number"),
+            ("send", "without a value"),
+        ] {
+            let problem = Record::parse(&format!("{good}{bad}\n")).unwrap_err();
+            assert!(problem.contains(&format!("line {}", lines + 1)) && problem.contains(what), "{problem}");
+        }
+        assert!(Record::parse("target x\n").unwrap_err().contains("rustc"));
+        assert!(Record::parse("rustc x\n").unwrap_err().contains("target"));
+    }
+}
