@@ -8,7 +8,15 @@ use udeck_sys::Topology;
 
 use crate::registry::open_nic;
 
-/// The world that `deckrun` has started this process in; alone, a world of one.
+/// For each peer, if they all connect: two links (one made by either side), of three descriptors each: a socket, the
+/// reactor's hold on it, and the watch for the process's death.
+const DESCRIPTORS_PER_PEER: u64 = 2 * 3;
+/// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 128 ranks need no more than
+/// the usual 1024.
+const OTHER_DESCRIPTORS: u64 = 256;
+
+/// The world that `deckrun` has started this process in; alone, a world of one. In a job of more than 128 ranks this may
+/// raise this process's soft limit on open descriptors, for rank 0 may hear from all of them.
 ///
 /// # Errors
 /// [`Error::Config`] names a setting that makes no sense; otherwise what the launcher or the operating system refused.
@@ -62,6 +70,8 @@ where
 
 fn world(client: Client, config: Config) -> Result<World> {
     let welcome = client.welcome();
+    let descriptors = u64::from(welcome.size) * DESCRIPTORS_PER_PEER + OTHER_DESCRIPTORS;
+    udeck_sys::make_room_for_descriptors(descriptors).map_err(no_room)?;
     let opened = open_nic("shm0", welcome.secret, config.arena, config.trusting);
     let nic =
         opened.map_err(|source| Error::Via { what: "opening shm0".into(), source: Box::new(source) })?;
@@ -71,4 +81,8 @@ fn world(client: Client, config: Config) -> Result<World> {
 
 fn no_service(source: std::io::Error) -> BootError {
     BootError::Io { what: "starting a name service in this process".into(), source }
+}
+
+fn no_room(source: std::io::Error) -> BootError {
+    BootError::Io { what: "raising the limit on open descriptors for a job of this size".into(), source }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
 
-use crate::{rounds::Pace, sizes, vi};
+use crate::{clones, costs, overlap, rounds::Pace, sizes, vi};
 
 /// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
 pub const PROTOCOLS: [Protocol; 5] =
@@ -19,6 +19,9 @@ Examples:
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
   deckperf --format json > run.json              everything measured, with percentiles
   deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
+  deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
+  deckperf clones                                many clones of a mailbox: idle, and flooding it
+  deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
   deckperf verify                                no timing: every byte of every message is checked";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
@@ -40,6 +43,33 @@ enum Command {
     Bandwidth,
     /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols
     Verify,
+    /// The fraction of a transfer that is hidden behind computation, for sender and receiver
+    Overlap {
+        /// Computation that goes with each message [default: twice the transfer]
+        #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        compute: Option<u64>,
+    },
+    /// Latency beside idle clones of the mailbox, fairness and memory when clones flood it
+    Clones {
+        /// Clones that flood the mailbox
+        #[arg(long, value_name = "N", default_value_t = 1000,
+              value_parser = clap::value_parser!(u64).range(1..=1500))]
+        flooding: u64,
+    },
+    /// Making mailboxes and clones, memory of idle connections, a blocked rank, starting many ranks
+    Costs {
+        /// Ranks that are started and pass a barrier; 0: none
+        #[arg(long, value_name = "N", default_value_t = 500,
+              value_parser = clap::value_parser!(u32).range(0..=4096))]
+        ranks: u32,
+        /// Connections that lie idle
+        #[arg(long, value_name = "N", default_value_t = 1000,
+              value_parser = clap::value_parser!(u64).range(1..=1500))]
+        connections: u64,
+    },
+    /// What `costs` starts
+    #[command(hide = true)]
+    Muster(costs::muster::Order),
 }
 
 #[derive(Args, Debug)]
@@ -47,7 +77,7 @@ struct Options {
     /// What is measured: mailboxes, or the virtual interfaces under them
     #[arg(long, global = true, value_enum, default_value_t = Layer::Mailbox)]
     layer: Layer,
-    /// How messages travel: copy, eager, rdma-write, hand-off, auto [default: all but auto; verify: all]
+    /// How messages travel: copy, eager, rdma-write, hand-off, auto [default: all but auto; verify, overlap: all]
     #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = parse_protocol)]
     protocol: Vec<Protocol>,
     /// Message sizes in bytes, such as 8,4K,1M [default: eleven sizes from 0 to 4M]
@@ -63,9 +93,9 @@ struct Options {
     #[arg(long, global = true, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     iterations: Option<u64>,
-    /// Seconds to measure for, in all
-    #[arg(long, global = true, value_name = "SECONDS", default_value = "24", value_parser = parse_seconds)]
-    time: Duration,
+    /// Seconds to measure for, in all [default: 24; clones: 16; costs: a rank is blocked for 10]
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
+    time: Option<Duration>,
     /// Messages under way in the bandwidth test (fewer where they would exceed 64 MiB)
     #[arg(long, global = true, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=4096))]
@@ -98,6 +128,14 @@ pub enum Task {
     MeasureVi(vi::Plan),
     /// Check data.
     Verify(Checks),
+    /// Measure overlap.
+    Overlap(overlap::Plan),
+    /// Measure clones.
+    Clones(clones::Plan),
+    /// Measure costs.
+    Costs(costs::Plan),
+    /// Be a job of ranks that pass a barrier, or one of them.
+    Muster(costs::muster::Order),
 }
 
 /// What is measured, and how.
@@ -190,6 +228,11 @@ impl Cli {
     /// Options that do not go together.
     pub fn task(self) -> Result<Task, clap::Error> {
         let Cli { command, options } = self;
+        if options.layer == Layer::Vi
+            && let Some(name) = command.and_then(Command::of_mailboxes_only)
+        {
+            return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
+        }
         match (command, options.layer) {
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
@@ -197,7 +240,25 @@ impl Cli {
             }
             (Some(Command::Latency), _) => options.measurement(vec![Test::Latency], false),
             (Some(Command::Bandwidth), _) => options.measurement(vec![Test::Bandwidth], false),
+            (Some(Command::Overlap { compute }), _) => Ok(Task::Overlap(options.overlap(compute))),
+            (Some(Command::Clones { flooding }), _) => Ok(Task::Clones(options.clones(flooding as usize))),
+            (Some(Command::Costs { ranks, connections }), _) => {
+                Ok(Task::Costs(options.costs(ranks, connections as usize)))
+            }
+            (Some(Command::Muster(order)), _) => Ok(Task::Muster(order)),
             (None, _) => options.measurement(vec![Test::Latency, Test::Bandwidth], true),
+        }
+    }
+}
+
+impl Command {
+    /// Its name, if virtual interfaces know no such thing.
+    fn of_mailboxes_only(self) -> Option<&'static str> {
+        match self {
+            Command::Overlap { .. } => Some("overlap"),
+            Command::Clones { .. } => Some("clones"),
+            Command::Costs { .. } => Some("costs"),
+            _ => None,
         }
     }
 }
@@ -238,12 +299,51 @@ impl Options {
                 PayloadChoice::Both => vec![Payload::Untouched, Payload::WrittenRead],
             },
             iterations: self.iterations,
-            time: self.time,
+            time: self.time_or(24),
             window: self.window,
             format: self.format,
             pin: !self.no_pin,
             overview,
         }
+    }
+
+    fn overlap(self, compute: Option<u64>) -> overlap::Plan {
+        overlap::Plan {
+            protocols: self.protocols_or(&PROTOCOLS),
+            sizes: self.sizes_or(&overlap::SIZES),
+            compute: compute.map(Duration::from_micros),
+            iterations: self.iterations,
+            time: self.time_or(24),
+            format: self.format,
+            pin: !self.no_pin,
+        }
+    }
+
+    fn clones(self, flooding: usize) -> clones::Plan {
+        clones::Plan {
+            counts: clones::COUNTS.to_vec(),
+            pace: Pace { iterations: self.iterations, time: self.time_or(16), window: 1 },
+            flooding,
+            each: clones::EACH,
+            sizes: self.sizes_or(&clones::SIZES),
+            format: self.format,
+            pin: !self.no_pin,
+        }
+    }
+
+    fn costs(self, ranks: u32, connections: usize) -> costs::Plan {
+        costs::Plan {
+            batch: costs::BATCH,
+            connections,
+            blocked: self.time_or(10),
+            ranks,
+            format: self.format,
+            pin: !self.no_pin,
+        }
+    }
+
+    fn time_or(&self, seconds: u64) -> Duration {
+        self.time.unwrap_or(Duration::from_secs(seconds))
     }
 
     fn checks(self) -> Checks {
@@ -265,6 +365,12 @@ impl Options {
             }
         }
         once
+    }
+
+    /// Ascending, each once.
+    fn sizes_or(&self, default: &[usize]) -> Vec<usize> {
+        let asked = if self.sizes.is_empty() { default } else { &self.sizes };
+        sizes::perturbed(asked, 0..=0)
     }
 
     fn sizes_or_default(&self) -> &[usize] {
@@ -401,6 +507,29 @@ mod tests {
         assert_eq!(bandwidth.tests, [Test::Bandwidth]);
         assert_eq!((bandwidth.sizes, bandwidth.pace.window), (vec![8, 1 << 20], 16));
         assert!(bandwidth.counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
+    }
+
+    #[test]
+    fn experiments_have_lengths_of_their_own() {
+        let Task::Overlap(overlap) = task("deckperf overlap --compute 50 --protocol copy") else {
+            panic!("overlap")
+        };
+        assert_eq!(
+            (overlap.time, overlap.compute),
+            (Duration::from_secs(24), Some(Duration::from_micros(50)))
+        );
+        assert_eq!(
+            (&overlap.protocols[..], &overlap.sizes[..]),
+            (&[Protocol::Copy][..], &overlap::SIZES[..])
+        );
+        let Task::Clones(clones) = task("deckperf clones --sizes 4K,8,8") else { panic!("clones") };
+        assert_eq!((clones.pace.time, clones.flooding), (Duration::from_secs(16), 1000));
+        assert_eq!((&clones.counts[..], &clones.sizes[..]), (&[1, 10, 100, 1000][..], &[8, 4096][..]));
+        let Task::Costs(costs) = task("deckperf costs --time 3 --no-pin") else { panic!("costs") };
+        assert_eq!((costs.blocked, costs.ranks, costs.connections), (Duration::from_secs(3), 500, 1000));
+        assert!(!costs.pin);
+        assert!(error("deckperf clones --flooding 9999").contains("1..=1500"));
+        assert!(error("deckperf costs --layer vi").contains("`costs` is about mailboxes"));
     }
 
     #[test]

@@ -81,30 +81,11 @@ pub fn document<C>(
             })
         })
         .collect();
-    let ratios: Vec<Value> = findings
-        .iter()
-        .map(|finding| {
-            let ratio = &finding.ratio;
-            json!({
-                "of": finding.what,
-                "median": ratio.median,
-                "low_95": ratio.low,
-                "high_95": ratio.high,
-                "rounds": ratio.rounds,
-            })
-        })
-        .collect();
+    let ratios: Vec<Value> = findings.iter().map(ratio_json).collect();
     let object = json!({
         "udeck": machine.version,
         "date": machine.date,
-        "machine": {
-            "cpu": machine.cpu,
-            "cores": machine.cores,
-            "kernel": machine.kernel,
-            "build": machine.build,
-            "pinning": machine.pinning,
-            "transport": machine.transport,
-        },
+        "machine": machine_json(machine),
         "method": method,
         "window": window,
         "rounds": results.rounds,
@@ -113,6 +94,30 @@ pub fn document<C>(
         "ratios": ratios,
     });
     format!("{object:#}\n")
+}
+
+/// Where it was measured.
+pub fn machine_json(machine: &Machine) -> Value {
+    json!({
+        "cpu": machine.cpu,
+        "cores": machine.cores,
+        "kernel": machine.kernel,
+        "build": machine.build,
+        "pinning": machine.pinning,
+        "transport": machine.transport,
+    })
+}
+
+/// A ratio with its bounds.
+pub fn ratio_json(finding: &Finding) -> Value {
+    let ratio = &finding.ratio;
+    json!({
+        "of": finding.what,
+        "median": ratio.median,
+        "low_95": ratio.low,
+        "high_95": ratio.high,
+        "rounds": ratio.rounds,
+    })
 }
 
 fn cells(report: &Report) -> impl Iterator<Item = (Test, usize, Protocol)> {

@@ -68,6 +68,20 @@ pub enum Failure {
     /// `verify` found messages that are not what was posted.
     #[error("verify: {0} messages did not arrive as they were posted")]
     Mismatch(u64),
+    /// The job that `costs` starts did not do what it was to do.
+    #[error(
+        "{ranks} ranks did not all start and pass a barrier ({status}): the lines above say why; \
+         --ranks starts fewer, 0 none"
+    )]
+    Muster {
+        /// As many as were asked for.
+        ranks: u32,
+        /// Of the launcher.
+        status: String,
+    },
+    /// deckrun could not start a job.
+    #[error(transparent)]
+    Launch(#[from] deckrun::LaunchError),
     /// A rank's report is not what was asked for.
     #[error("rank 1 reported {0} words: do both ranks run the same deckperf?")]
     BadReport(usize),

@@ -1,6 +1,8 @@
 //! The mailboxes between the two ranks: one for the messages under test, one for what the ranks tell each
 //! other.
 
+use std::time::Duration;
+
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
 use crate::failure::{Failure, Result};
@@ -83,5 +85,15 @@ impl<'w> Link<'w> {
     /// What the peer told.
     pub fn hear(&self) -> Result<Received<u64>> {
         Ok(self.words_in.retrieve()?)
+    }
+
+    /// The same, waiting at most `limit`.
+    pub fn hear_within(&self, limit: Duration) -> Result<Received<u64>> {
+        Ok(self.words_in.retrieve_within(limit)?)
+    }
+
+    /// What the peer told, if it did.
+    pub fn try_hear(&self) -> Result<Option<Received<u64>>> {
+        Ok(self.words_in.try_retrieve()?)
     }
 }

@@ -4,15 +4,20 @@
 //! clock and prints; rank 1 follows its orders.
 
 mod cli;
+mod clones;
+mod costs;
 mod experiment;
 mod export;
 mod failure;
 mod link;
 mod machine;
+mod memory;
 mod order;
+mod overlap;
 mod raw;
 mod report;
 mod rounds;
+mod sheet;
 mod sizes;
 mod stats;
 mod summary;
@@ -45,6 +50,9 @@ use crate::{
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let task = Cli::parse().task().unwrap_or_else(|error| error.exit());
+    if let Task::Muster(order) = task {
+        return costs::muster::play(order).unwrap_or_else(|error| exit_code(Err(error)));
+    }
     match deckrun::launch_self(deckrun::Job::new(2)) {
         Ok(Some(outcome)) => outcome.exit_code(),
         Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
@@ -81,19 +89,30 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
         Task::MeasureVi(plan) => (&[][..], plan.pin),
         Task::Verify(checks) => (&checks.protocols[..], checks.pin),
+        Task::Overlap(plan) => (&plan.protocols[..], plan.pin),
+        Task::Clones(plan) => (&[][..], plan.pin),
+        Task::Costs(plan) => (&[][..], plan.pin),
+        Task::Muster(_) => unreachable!("it has a job of its own"),
     };
     let link = Link::open(world, protocols)?;
     let places = Places::take(&link, pin)?;
     if !link.leads() {
         match task {
             Task::MeasureVi(plan) => vi::follow(&link, plan)?,
-            Task::Measure(_) | Task::Verify(_) => follow(&link)?,
+            Task::Overlap(_) => overlap::follow(&link)?,
+            Task::Clones(plan) => clones::follow(&link, plan)?,
+            Task::Costs(plan) => costs::follow(&link, plan)?,
+            Task::Measure(_) | Task::Verify(_) | Task::Muster(_) => follow(&link)?,
         }
         return Ok(Ok(String::new()));
     }
     let printed = match task {
         // Its orders are its own, the last one too.
         Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&link, plan, &places)?)),
+        Task::Overlap(plan) => return Ok(Ok(measure_overlap(&link, plan, &places)?)),
+        Task::Clones(plan) => return Ok(Ok(measure_clones(&link, plan, &places)?)),
+        Task::Costs(plan) => return Ok(Ok(measure_costs(&link, plan, &places)?)),
+        Task::Muster(_) => unreachable!("it has a job of its own"),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
     };
@@ -120,6 +139,30 @@ fn measure_vi(link: &Link<'_>, plan: &vi::Plan, places: &Places) -> Result<Strin
     let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let printed = vi::measure(link, plan, places.describe(), raw, passed)?;
+    bar.finish_and_clear();
+    Ok(printed)
+}
+
+fn measure_overlap(link: &Link<'_>, plan: &overlap::Plan, places: &Places) -> Result<String> {
+    let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
+    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let printed = overlap::measure(link, plan, places.describe(), passed)?;
+    bar.finish_and_clear();
+    Ok(printed)
+}
+
+fn measure_clones(link: &Link<'_>, plan: &clones::Plan, places: &Places) -> Result<String> {
+    let raw = places.raw_limits(clones::LARGEST);
+    let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
+    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let printed = clones::measure(link, plan, places.describe(), raw, passed)?;
+    bar.finish_and_clear();
+    Ok(printed)
+}
+
+fn measure_costs(link: &Link<'_>, plan: &costs::Plan, places: &Places) -> Result<String> {
+    let bar = progress_bar(costs::STEPS, "measuring");
+    let printed = costs::measure(link, plan, places.describe(), || bar.inc(1))?;
     bar.finish_and_clear();
     Ok(printed)
 }
@@ -266,6 +309,48 @@ mod tests {
         assert!(rows[1].starts_with("100,send,work-queue,1,one-busy,bandwidth,MB/s,"), "{text}");
         let figure = |row: &&str| row.split(',').nth(7).is_some_and(|cell| cell.parse::<f64>().is_ok());
         assert!(rows[1..].iter().all(figure), "{text}");
+    }
+
+    #[test]
+    fn two_ranks_overlap() {
+        let text = run("deckperf overlap --no-pin --sizes 8,70000 --iterations 2 --time 0.01 --format csv");
+        let (sender, receiver) = text.split_once("\n\n").expect("a table per side");
+        for table in [sender, receiver] {
+            let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+            assert_eq!(rows.len(), 1 + 2 * cli::PROTOCOLS.len(), "{text}");
+            assert_eq!(rows[0][..2], ["size", "protocol"]);
+            let measured = |row: &Vec<&str>| row[2..].iter().all(|cell| cell.parse::<f64>().is_ok());
+            assert!(rows[1..].iter().all(measured), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_ranks_measure_clones() {
+        let text = run(
+            "deckperf clones --no-pin --sizes 8,600 --flooding 20 --iterations 2 --time 0.01 --format csv",
+        );
+        let (latency, flood) = text.split_once("\n\n").expect("two tables");
+        let firsts: Vec<&str> = latency.lines().map(|row| row.split(',').next().expect("a cell")).collect();
+        assert_eq!(firsts, ["clones", "1", "10", "100", "1000", "1"]);
+        let rows: Vec<Vec<&str>> = flood.lines().skip(1).map(|row| row.split(',').collect()).collect();
+        assert_eq!(rows.iter().map(|row| row[..2].join(" ")).collect::<Vec<_>>(), ["8 20", "600 20"]);
+        for row in &rows {
+            let [blocks, bound] = [9, 10].map(|at| row[at].parse::<u64>().expect("a count"));
+            assert!(blocks <= bound, "{text}");
+        }
+        assert!(rows[1][9] != "0", "a flood of messages in the arena: {text}");
+    }
+
+    #[test]
+    fn two_ranks_measure_costs() {
+        let text = run("deckperf costs --no-pin --ranks 0 --connections 30 --time 0.01 --format json");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("valid JSON");
+        let tables = &value["tables"];
+        assert_eq!(tables["making"].as_array().map(Vec::len), Some(3), "{text}");
+        assert!(tables["making"][0]["p50"].as_f64().is_some_and(|time| time > 0.0), "{text}");
+        assert_eq!(tables["idle_connection"][0]["connections"], 30);
+        assert!(tables["blocked"][0]["seconds"].as_f64().is_some_and(|time| time >= 0.01), "{text}");
+        assert!(tables["start"].is_null(), "no ranks were asked for");
     }
 
     #[test]

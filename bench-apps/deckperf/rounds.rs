@@ -272,7 +272,7 @@ fn run_size<R: Runner>(
 
 /// Every place once, starting one later in each round and backwards in every other one: nobody always
 /// runs behind the same neighbour.
-fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
+pub fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
     (0..len).map(move |step| {
         let step = if round.is_multiple_of(2) { step } else { len - 1 - step };
         (step + round) % len

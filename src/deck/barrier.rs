@@ -11,6 +11,7 @@ use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 
 use crate::buffer::Buf;
+use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
@@ -40,12 +41,8 @@ impl Barrier {
         let next = distances
             .map(|distance| {
                 let node = (rank + distance) % size;
-                let to = name(node);
-                let deadline = Deadline::after(world.config().setup);
-                let connected = world.connect::<u8>(&to, true, deadline);
-                let channel = connected
-                    .map_err(|error| if world.ends().is_done(node as u32) { ended(node) } else { error })?;
-                let postbox = Postbox::new(world, &to, channel);
+                let channel = meet(world, node)?;
+                let postbox = Postbox::new(world, &name(node), channel);
                 postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
                 Ok(postbox)
             })
@@ -94,6 +91,28 @@ impl Barrier {
             }
         }
         Ok(())
+    }
+}
+
+/// Connects to a rank when it comes to its first barrier. That it computes before is no fault of its set-up: it is waited
+/// for as at any barrier. It may end instead, which is looked for once in a set-up's time.
+fn meet(world: &Arc<Shared>, node: usize) -> Result<Channel> {
+    let (start, config) = (Instant::now(), world.config());
+    let deadline = Deadline::after(config.deadline);
+    loop {
+        let connected = world.connect::<u8>(&name(node), true, Deadline::after(config.setup).min(deadline));
+        match connected {
+            Err(_) if world.ends().is_done(node as u32) => return Err(ended(node)),
+            Err(Error::NoSuchMailbox { .. }) => {}
+            other => return other,
+        }
+        if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
+            return Err(Error::PeerLost { node: node as usize, how });
+        }
+        if deadline.passed() {
+            let whom = format!("rank {node}, which has come to no barrier yet");
+            return Err(Error::Deadline { what: "the barrier".into(), waited: start.elapsed(), whom });
+        }
     }
 }
 

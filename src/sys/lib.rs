@@ -17,6 +17,8 @@ mod futex;
 #[cfg(not(loom))]
 mod inherit;
 #[cfg(not(loom))]
+mod limits;
+#[cfg(not(loom))]
 pub mod reactor;
 pub mod ring;
 #[cfg(not(loom))]
@@ -32,4 +34,6 @@ pub use cpu::{Topology, boot_id, pin_to_cpu, usable_cpus};
 pub use deadline::Deadline;
 #[cfg(not(loom))]
 pub use inherit::inherited_stream;
+#[cfg(not(loom))]
+pub use limits::make_room_for_descriptors;
 pub use wait::{Pause, Spinner};

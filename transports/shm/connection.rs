@@ -55,9 +55,10 @@ struct Own {
 /// Buffers that the peer holds, by token.
 struct LentBooks {
     collector: Collector<Direction>,
-    held: [Option<Held>; SLOTS as usize],
-    /// By token: the position in the ring of the message that it is part of.
-    position: [u32; SLOTS as usize],
+    /// As long as the highest token that was ever out: most connections lend nothing, and none of them needs room for it.
+    held: Vec<Option<Held>>,
+    /// By token: the position in the ring of the message that it is part of. As long as `held`.
+    position: Vec<u32>,
     free: u64,
     /// Ends of [`Held::Caller`]s that were not reported yet.
     returned: VecDeque<(u64, Fate)>,
@@ -102,8 +103,8 @@ impl Connection {
         let incoming = Direction::new(&control, 1 - side);
         let lent = LentBooks {
             collector: Collector::new(outgoing.clone()),
-            held: [const { None }; SLOTS as usize],
-            position: [0; SLOTS as usize],
+            held: Vec::new(),
+            position: Vec::new(),
             free: u64::MAX,
             returned: VecDeque::new(),
         };
@@ -184,8 +185,7 @@ impl Connection {
         }
         let token = books.free.trailing_zeros() as u16;
         books.free &= books.free - 1;
-        books.held[usize::from(token)] = Some(held);
-        books.position[usize::from(token)] = position;
+        books.hold(token, held, position);
         Ok(token)
     }
 
@@ -363,10 +363,21 @@ impl LentBooks {
         Ok(())
     }
 
+    #[inline]
+    fn hold(&mut self, token: u16, held: Held, position: u32) {
+        let token = usize::from(token);
+        if token >= self.held.len() {
+            self.held.resize_with(token + 1, || None);
+            self.position.resize(token + 1, 0);
+        }
+        self.held[token] = Some(held);
+        self.position[token] = position;
+    }
+
     /// The peer has closed after reading `credit` messages: it never looks at the others, which may have been sent
     /// before we could know. A peer that looks all the same spoils its own reading.
     fn collect_unread(&mut self, credit: u32) {
-        for token in 0..SLOTS as usize {
+        for token in 0..self.held.len() {
             let is_unread = (self.position[token].wrapping_sub(credit) as i32) >= 0;
             if is_unread && let Some(held) = self.held[token].take() {
                 if let Held::Caller(number) = held {

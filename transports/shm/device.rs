@@ -58,8 +58,9 @@ pub struct ShmDevice {
 const ACCEPTS: usize = 16;
 /// Datagrams of one link before the others are looked at.
 const DATAGRAMS: usize = 64;
-/// Hand-shakes that may be under way, and how long one may take.
-const MAX_MEETING: usize = 128;
+/// Hand-shakes that may be under way, and how long one may take. All ranks of a large job may call on one at the same time,
+/// and on few processors each answers late.
+const MAX_MEETING: usize = 1024;
 const MEETING_TIME: Duration = Duration::from_secs(10);
 /// Connections that [`Device::reclaim_recent`] looks at.
 const RECENT: usize = 4;

@@ -149,11 +149,13 @@ pub struct ShmWaiter {
     /// Cold rings and send queues with news.
     news: VecDeque<News>,
     /// By bit: whether it stands in `news`.
-    listed: Vec<bool>,
+    listed: Vec<Listed>,
     /// Bits of the bell, while it is looked at.
     rung: Vec<u32>,
     polls: u64,
-    /// How often [`ShmWaiter::look_around`] was called.
+    /// What the hot rings have coming of the looks (see [`ShmWaiter::is_turn_of_hot`]).
+    share: usize,
+    /// How often [`ShmWaiter::poll_hot`] was called.
     looks: u32,
     vacated_seen: u32,
 }
@@ -167,9 +169,16 @@ struct HotRing {
 struct News {
     bit: u32,
     place: Place,
-    /// Named when its ring was empty: whoever looked has seen the connection's end, if that was the news.
-    named: bool,
     served: u32,
+}
+
+/// Whether a queue stands in the list of news.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    No,
+    Yes,
+    /// And was named when its ring was empty: whoever looked has seen the connection's end, if that was the news.
+    Named,
 }
 
 impl ShmWaiter {
@@ -186,6 +195,7 @@ impl ShmWaiter {
             listed: Vec::new(),
             rung: Vec::new(),
             polls: 0,
+            share: 0,
             looks: 0,
             vacated_seen: 0,
         })
@@ -203,26 +213,46 @@ impl ShmWaiter {
         Some(ring.place.ready)
     }
 
-    /// Everything that may have news, turn about, so that neither kind starves the other.
+    /// Everything that may have news, each ring as often as any other.
     fn look_around(&mut self) -> Option<Ready> {
-        self.looks = self.looks.wrapping_add(1);
         if self.has_vacated() || self.notifier.bell().has_news() {
             self.refresh();
         }
-        if self.looks.is_multiple_of(2) {
+        if self.is_turn_of_hot() {
             self.poll_hot().or_else(|| self.poll_news())
         } else {
             self.poll_news().or_else(|| self.poll_hot())
         }
     }
 
+    /// Shares out the looks evenly (Bresenham's line): of `hot` hot rings and `cold` queues with news, the hot ones have
+    /// `hot` of every `hot + cold`. Half for each kind would serve a thousand that flood as often as the eight.
+    fn is_turn_of_hot(&mut self) -> bool {
+        let hot = self.hot.len();
+        let in_both = self.hot.iter().filter(|ring| self.is_listed(ring.bit)).count();
+        let all = hot + self.news.len() - in_both;
+        self.share += hot;
+        let turn = self.share >= all;
+        self.share = self.share.checked_rem(all).unwrap_or(0);
+        turn
+    }
+
+    fn is_listed(&self, bit: u32) -> bool {
+        self.listed.get(bit as usize).is_some_and(|&listed| listed != Listed::No)
+    }
+
+    fn is_hot(&self, bit: u32) -> bool {
+        self.hot.iter().any(|ring| ring.bit == bit)
+    }
+
     /// The ring that was busy last, but not for ever; the others after it, or sometimes.
     fn poll_hot(&mut self) -> Option<Ready> {
+        self.looks = self.looks.wrapping_add(1);
         let may_stay = self.burst < BURST;
         if may_stay && let Some(ready) = self.poll_turn() {
             return Some(ready);
         }
-        let sometimes = self.looks % 4 < 2;
+        let sometimes = self.looks.is_multiple_of(2);
         if may_stay && !sometimes {
             // The burst goes on: what was found before it came here counts, however the finds fall on the looks.
             return None;
@@ -242,17 +272,24 @@ impl ShmWaiter {
 
     fn poll_news(&mut self) -> Option<Ready> {
         for _ in 0..self.news.len() {
-            let news = self.news.front_mut()?;
-            let has_arrival = news.place.ready.queue == Queue::Receive && news.place.connection.has_arrival();
-            if news.named && !has_arrival {
-                // Cold, and found empty: the next post rings again.
-                let news = self.news.pop_front().expect("seen");
-                self.listed[news.bit as usize] = false;
+            let news = self.news.front()?;
+            let (bit, ready) = (news.bit, news.place.ready);
+            let has_arrival = ready.queue == Queue::Receive && news.place.connection.has_arrival();
+            if has_arrival && self.is_hot(bit) {
+                // Served among the hot ones. It stays listed until it was found empty: its connection may have ended.
+                self.news.rotate_left(1);
                 continue;
             }
-            news.named = !has_arrival;
+            let listed = &mut self.listed[bit as usize];
+            if *listed == Listed::Named && !has_arrival {
+                // Cold, and found empty: the next post rings again.
+                *listed = Listed::No;
+                self.news.pop_front();
+                continue;
+            }
+            *listed = if has_arrival { Listed::Yes } else { Listed::Named };
+            let news = self.news.front_mut()?;
             news.served += 1;
-            let ready = news.place.ready;
             if news.served >= BURST {
                 news.served = 0;
                 self.news.rotate_left(1);
@@ -279,7 +316,7 @@ impl ShmWaiter {
             self.vacated_seen = vacated;
             self.drop_vacated(&places);
         }
-        self.listed.resize(places.taken.len(), false);
+        self.listed.resize(places.taken.len(), Listed::No);
         for bit in rung.drain(..) {
             if let Some(Some(place)) = places.taken.get(bit as usize) {
                 self.admit(bit, place.clone());
@@ -299,7 +336,7 @@ impl ShmWaiter {
         self.news.retain(|news| {
             let keep = stands(news.bit, &news.place);
             if !keep && let Some(listed) = listed.get_mut(news.bit as usize) {
-                *listed = false;
+                *listed = Listed::No;
             }
             keep
         });
@@ -307,7 +344,7 @@ impl ShmWaiter {
 
     /// A queue has news: polls its ring from now on, if there is place, and names it once in any case.
     fn admit(&mut self, bit: u32, place: Place) {
-        if place.ready.queue == Queue::Receive && !self.hot.iter().any(|ring| ring.bit == bit) {
+        if place.ready.queue == Queue::Receive && !self.is_hot(bit) {
             if self.hot.len() == HOT {
                 self.cool_one_idle();
             }
@@ -316,17 +353,23 @@ impl ShmWaiter {
                 self.hot.push(HotRing { bit, place: place.clone(), last_served: self.polls });
             }
         }
-        if let Some(news) = self.news.iter_mut().find(|news| self.listed[bit as usize] && news.bit == bit) {
-            news.named = false;
-        } else {
-            self.listed[bit as usize] = true;
-            self.news.push_back(News { bit, place, named: false, served: 0 });
+        self.list(bit, place);
+    }
+
+    /// What is listed already is to be named once more.
+    fn list(&mut self, bit: u32, place: Place) {
+        let before = std::mem::replace(&mut self.listed[bit as usize], Listed::Yes);
+        if before == Listed::No {
+            self.news.push_back(News { bit, place, served: 0 });
         }
     }
 
     fn cool_one_idle(&mut self) {
-        let idle = self.hot.iter().position(|ring| self.polls - ring.last_served > IDLE_POLLS);
-        if let Some(at) = idle {
+        // In a flood a ring's turn may come later than that: what waits is not idle.
+        let is_idle = |ring: &HotRing| {
+            self.polls - ring.last_served > IDLE_POLLS && !ring.place.connection.has_arrival()
+        };
+        if let Some(at) = self.hot.iter().position(is_idle) {
             let ring = self.hot.swap_remove(at);
             self.turn = 0;
             self.cool(ring);
@@ -336,9 +379,8 @@ impl ShmWaiter {
     /// Stops polling a ring. A message that came before its poster could know stays in the news.
     fn cool(&mut self, ring: HotRing) {
         attend(&ring.place.connection.incoming, ring::COLD);
-        if ring.place.connection.has_arrival() && !self.listed[ring.bit as usize] {
-            self.listed[ring.bit as usize] = true;
-            self.news.push_back(News { bit: ring.bit, place: ring.place, named: false, served: 0 });
+        if ring.place.connection.has_arrival() && !self.is_listed(ring.bit) {
+            self.list(ring.bit, ring.place);
         }
     }
 }

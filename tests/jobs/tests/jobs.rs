@@ -39,6 +39,34 @@ mod examples {
     }
 
     #[test]
+    fn barrier() {
+        both_ways("barrier");
+    }
+
+    /// Many times more ranks than processors, all of which meet several others.
+    #[test]
+    fn barrier_of_64() {
+        let [_, ended] = alone_and_as(64, "barrier");
+        ended.line_with("64 ranks passed two barriers");
+    }
+
+    /// What a job of this size takes is the machine's to give: processes, and some gigabytes of address space each.
+    #[test]
+    #[ignore = "starts 500 processes"]
+    fn barrier_of_500() {
+        let [_, ended] = alone_and_as(500, "barrier");
+        ended.line_with("500 ranks passed two barriers");
+    }
+
+    /// Rank 0 hears from all of them: its descriptors and hand-shakes are what this is about.
+    #[test]
+    #[ignore = "starts 500 processes"]
+    fn hello_of_500() {
+        let [_, ended] = alone_and_as(500, "hello");
+        ended.line_with("hello from rank 499 of 500");
+    }
+
+    #[test]
     fn pi() {
         for ended in both_ways("pi") {
             ended.line_with("3.14159");

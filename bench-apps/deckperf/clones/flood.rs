@@ -1,0 +1,146 @@
+//! Clones that post as fast as they are let: whose messages the mailbox gives out, and the memory that it takes.
+
+use udeck::{Error, Postbox, via};
+
+use crate::{
+    failure::{Failure, Result},
+    link::Link,
+    memory,
+};
+
+/// What the mailbox's owner saw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flood {
+    /// Bytes per message.
+    pub size: usize,
+    /// Messages given out, by clone.
+    pub delivered: Vec<u64>,
+    /// Of both processes, in bytes: without clones, with idle ones, with all queues full, and when the clones are gone.
+    pub memory: [u64; 4],
+    /// Message blocks that the posting rank had in use, at most.
+    pub blocks: u64,
+    /// How many it may have: a queue for each clone, and the message just being posted.
+    pub bound: u64,
+}
+
+impl Flood {
+    /// Most and least delivered; without clones there is nothing to compare.
+    pub fn extremes(&self) -> Option<(u64, u64)> {
+        Some((*self.delivered.iter().max()?, *self.delivered.iter().min()?))
+    }
+
+    /// Above 1: so much more had the most favoured clone than the least favoured. Infinite if one starved.
+    pub fn unfairness(&self) -> Option<f64> {
+        self.extremes().map(|(most, least)| most as f64 / least as f64)
+    }
+}
+
+fn name(size: usize) -> String {
+    format!("flood.{size}")
+}
+
+/// Rank 0: owns the mailbox and takes `each` messages for each of its clones, of whichever they come.
+pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<Flood> {
+    let inbox = link.world().mailbox::<u8>(&name(size))?;
+    let before = memory::proportional()?;
+    link.tell(&[])?;
+    let [before_there, idle_there] = heard(link)?;
+    let idle = memory::proportional()?;
+    link.tell(&[])?; // pour
+    link.hear()?; // every clone has posted
+
+    let mut delivered = vec![0; clones];
+    for _ in 0..clones * each {
+        let tag = inbox.retrieve()?.tag() as usize;
+        *delivered.get_mut(tag).ok_or_else(|| Failure::BadOrder(format!("a message of clone {tag}")))? += 1;
+    }
+    let during = memory::proportional()?;
+    link.tell(&[])?; // stop
+    let [during_there, blocks] = heard(link)?;
+    drop(inbox);
+    link.tell(&[])?;
+    let [after_there] = heard(link)?;
+    let after = memory::proportional()?;
+    let queue = link.world().nic().attributes().max_descriptors_per_queue;
+    Ok(Flood {
+        size,
+        delivered,
+        memory: [before + before_there, idle + idle_there, during + during_there, after + after_there],
+        blocks,
+        bound: (clones * queue + 1) as u64,
+    })
+}
+
+/// Rank 1: keeps the queues of all clones full until it is told to stop.
+pub fn pour(link: &Link<'_>, clones: usize, size: usize) -> Result {
+    let world = link.world();
+    link.hear()?;
+    let before = memory::proportional()?;
+    let postboxes = (0..clones).map(|_| Ok(world.postbox(&name(size))?)).collect::<Result<Vec<_>>>()?;
+    link.tell(&[before, memory::proportional()?])?;
+    link.hear()?;
+    let visit = || -> Result {
+        for (number, postbox) in postboxes.iter().enumerate() {
+            fill(link, postbox, number, size)?;
+        }
+        Ok(())
+    };
+    visit()?;
+    link.tell(&[])?;
+    let (device, mut blocks) = (world.nic().device(), 0);
+    while link.try_hear()?.is_none() {
+        visit()?;
+        blocks = blocks.max(device.outbox().usage().blocks as u64);
+    }
+    link.tell(&[memory::proportional()?, blocks])?;
+    link.hear()?;
+    drop(postboxes);
+    device.reclaim();
+    link.tell(&[memory::proportional()?])
+}
+
+/// Messages of one clone before the next one's turn: a mailbox that takes them as fast as they come would keep the posting
+/// rank at one clone for ever.
+const VISIT: usize = 16;
+
+/// Posts until the queue is full, or the memory for messages is: both are back-pressure.
+fn fill(link: &Link<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> Result {
+    for _ in 0..VISIT {
+        let mut message = match link.world().buf_reused(size) {
+            Ok(message) => message,
+            Err(Error::Via { source, .. }) if matches!(*source, via::Error::NoMemory { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        message.set_tag(number as u32);
+        match postbox.try_post(message) {
+            Ok(()) => {}
+            Err(refused) if matches!(refused.error, Error::WouldBlock { .. }) => return Ok(()),
+            Err(refused) => return Err(refused.into()),
+        }
+    }
+    Ok(())
+}
+
+fn heard<const WORDS: usize>(link: &Link<'_>) -> Result<[u64; WORDS]> {
+    let report = link.hear()?;
+    report[..].try_into().map_err(|_| Failure::BadReport(report.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_served_decides() {
+        let of = |delivered: &[u64]| Flood {
+            size: 8,
+            delivered: delivered.to_vec(),
+            memory: [0; 4],
+            blocks: 0,
+            bound: 0,
+        };
+        assert_eq!(of(&[100, 120, 110]).unfairness(), Some(1.2));
+        assert_eq!(of(&[5, 0]).unfairness(), Some(f64::INFINITY));
+        assert_eq!(of(&[]).unfairness(), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! Round trips over one clone, while others are idle.
+
+use std::{
+    io::Read,
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use udeck::{Mailbox, Postbox, World};
+
+use crate::{
+    cli::Test,
+    failure::{Failure, Result},
+    link::Link,
+    raw::{RawLimits, RawSample},
+    rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
+};
+
+/// Who is timed against whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// Of the mailbox; one of them is busy.
+    pub clones: usize,
+    /// Beside them each process holds an idle TCP connection to the other, for which a thread of its own waits.
+    pub tcp: bool,
+}
+
+/// One batch of round trips.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Order {
+    contender: Contender,
+    shape: Shape,
+}
+
+impl Contend for Contender {
+    type Order = Order;
+
+    fn test(&self) -> Test {
+        Test::Latency
+    }
+
+    fn order(&self, _: usize, shape: Shape) -> Order {
+        Order { contender: *self, shape }
+    }
+}
+
+/// By number of clones, and one clone beside an idle TCP connection.
+pub fn contenders(counts: &[usize]) -> Results<Contender> {
+    let alone = |&clones| Contender { clones, tcp: false };
+    let all = counts.iter().map(alone).chain([Contender { clones: 1, tcp: true }]);
+    Results::empty(&[SMALL], all.map(|contender| (contender, SMALL)))
+}
+
+/// On the wire: `[clones, tcp, warm-up, iterations, port]`; no clones: stop.
+const STOP: [u64; 5] = [0; 5];
+
+impl Order {
+    fn encode(&self, port: u16) -> [u64; 5] {
+        let Contender { clones, tcp } = self.contender;
+        let Shape { warm_up, iterations, .. } = self.shape;
+        [clones as u64, u64::from(tcp), warm_up, iterations, u64::from(port)]
+    }
+
+    /// `None`: nothing more to do.
+    fn decode(words: &[u64]) -> Result<Option<(Self, u16)>> {
+        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
+        let &[clones, tcp, warm_up, iterations, port] = words else { return Err(bad("not five words")) };
+        if clones == 0 {
+            return Ok(None);
+        }
+        let port = u16::try_from(port).map_err(|_| bad("no port"))?;
+        let contender = Contender { clones: clones as usize, tcp: tcp != 0 };
+        Ok(Some((Order { contender, shape: Shape { warm_up, iterations, messages: 2 } }, port)))
+    }
+}
+
+/// For each number of clones a mailbox of this rank's own, and so many clones of the peer's.
+pub struct Ends(Vec<End>);
+
+struct End {
+    inbox: Mailbox<u8>,
+    clones: Vec<Postbox<u8>>,
+    batches: usize,
+}
+
+impl Ends {
+    /// Both ranks call this with the same counts. Every clone is used once: none is idle because it is unknown.
+    pub fn open(link: &Link<'_>, counts: &[usize]) -> Result<Self> {
+        let world = link.world();
+        let (me, peer) = (world.rank(), 1 - world.rank());
+        let inboxes = counts.iter().map(|count| Ok(world.mailbox(&format!("clones.{count}.{me}"))?));
+        let inboxes = inboxes.collect::<Result<Vec<_>>>()?;
+        let open = |(inbox, &count): (Mailbox<u8>, &usize)| -> Result<End> {
+            let name = format!("clones.{count}.{peer}");
+            let clones = (0..count).map(|_| Ok(world.postbox(&name)?)).collect::<Result<Vec<_>>>()?;
+            for clone in &clones {
+                clone.post(world.buf_reused(SMALL)?)?;
+            }
+            for _ in 0..count {
+                inbox.retrieve()?;
+            }
+            Ok(End { inbox, clones, batches: 0 })
+        };
+        inboxes.into_iter().zip(counts).map(open).collect::<Result<_>>().map(Ends)
+    }
+
+    fn of(&mut self, clones: usize) -> Result<&mut End> {
+        let unknown = || Failure::BadOrder(format!("no mailbox has {clones} clones in this run"));
+        self.0.iter_mut().find(|end| end.clones.len() == clones).ok_or_else(unknown)
+    }
+}
+
+impl End {
+    /// The timed round trips, all over one clone; over another in each batch.
+    fn ping_pong(&mut self, world: &World, shape: Shape) -> Result<Duration> {
+        const STRIDE: usize = 389; // no divisor of the counts: every clone has its turn
+        let clone = &self.clones[self.batches * STRIDE % self.clones.len()];
+        self.batches += 1;
+        let post = || -> Result { Ok(clone.post(world.buf_reused(SMALL)?)?) };
+        let mut started = Instant::now();
+        for turn in 0..shape.warm_up + shape.iterations {
+            if turn == shape.warm_up {
+                started = Instant::now();
+            }
+            if world.rank() == 0 {
+                post()?;
+                self.inbox.retrieve()?;
+            } else {
+                self.inbox.retrieve()?;
+                post()?;
+            }
+        }
+        Ok(started.elapsed())
+    }
+}
+
+/// An idle connection, and the thread that waits for it to say something.
+struct Idle {
+    stream: TcpStream,
+    waiting: JoinHandle<()>,
+}
+
+impl Idle {
+    fn wait_for(stream: TcpStream) -> Result<Self> {
+        let mut watched = stream.try_clone().map_err(Failure::system(TCP))?;
+        let waiting = thread::spawn(move || {
+            // Nothing is ever said: this returns when the connection is shut down.
+            let _ = watched.read(&mut [0]);
+        });
+        Ok(Idle { stream, waiting })
+    }
+
+    fn end(self) {
+        // A connection that the peer has shut down already is as good.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.waiting.join();
+    }
+}
+
+const TCP: &str = "an idle TCP connection over loopback";
+
+/// Rank 0: gives the orders and holds the clock.
+pub struct Conductor<'l, 'w> {
+    link: &'l Link<'w>,
+    ends: Ends,
+    raw: Option<RawLimits>,
+}
+
+impl<'l, 'w> Conductor<'l, 'w> {
+    /// `raw`: where there are two cores to measure it on.
+    pub fn new(link: &'l Link<'w>, ends: Ends, raw: Option<RawLimits>) -> Self {
+        Self { link, ends, raw }
+    }
+
+    /// Lets rank 1 go on.
+    pub fn stop(self) -> Result {
+        self.link.tell(&STOP)
+    }
+}
+
+impl Runner for Conductor<'_, '_> {
+    type Contender = Contender;
+
+    fn post(&mut self, order: Order) -> Result<Sample> {
+        let failed = || Failure::system(TCP);
+        let listener = order.contender.tcp.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+        let listener = listener.transpose().map_err(failed())?;
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(failed())?;
+        self.link.tell(&order.encode(address.map_or(0, |address| address.port())))?;
+        let accept = |listener: TcpListener| listener.accept().map(|(stream, _)| stream);
+        let stream = listener.map(accept).transpose().map_err(failed())?;
+        let idle = stream.map(Idle::wait_for).transpose()?;
+        self.link.hear()?; // rank 1 is ready
+        let elapsed = self.ends.of(order.contender.clones)?.ping_pong(self.link.world(), order.shape)?;
+        idle.into_iter().for_each(Idle::end);
+        Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
+    }
+
+    fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
+    }
+}
+
+/// Rank 1: follows orders until there are no more.
+pub fn follow(link: &Link<'_>, mut ends: Ends) -> Result {
+    while let Some((order, port)) = Order::decode(&link.hear()?)? {
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        let stream = order.contender.tcp.then(connect).transpose().map_err(Failure::system(TCP))?;
+        let idle = stream.map(Idle::wait_for).transpose()?;
+        link.tell(&[])?;
+        ends.of(order.contender.clones)?.ping_pong(link.world(), order.shape)?;
+        idle.into_iter().for_each(Idle::end);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_journey() {
+        let shape = Shape { warm_up: 3, iterations: 700, messages: 2 };
+        for contender in [Contender { clones: 1000, tcp: false }, Contender { clones: 1, tcp: true }] {
+            let order = Order { contender, shape };
+            let decoded = Order::decode(&order.encode(4099)).expect("decodes");
+            assert_eq!(decoded, Some((order, 4099)));
+        }
+        assert_eq!(Order::decode(&STOP).expect("decodes"), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (words, part) in [(&[1; 4][..], "not five words"), (&[1, 0, 0, 1, 65_536], "no port")] {
+            let error = Order::decode(words).expect_err("nonsense").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

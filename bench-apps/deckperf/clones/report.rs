@@ -1,0 +1,142 @@
+//! What a run shows.
+
+use std::borrow::Cow;
+
+use super::{Plan, flood::Flood, idle::Contender};
+use crate::{
+    report::{LATENCY, raw_limits, scheduling},
+    rounds::{Results, SMALL},
+    sheet::{Cell, Sheet},
+    stats::{median, paired_ratio, percentile},
+    summary::Finding,
+};
+
+/// How the figures came about, a sentence each.
+pub fn method(plan: &Plan, results: &Results<Contender>) -> Vec<Cow<'static, str>> {
+    let mut sentences = scheduling(plan.pace.iterations, results);
+    sentences.extend([
+        Cow::from(LATENCY),
+        "idle: a mailbox per row at either rank, with so many clones of the other's; all messages of a batch go over one \
+         clone, the others are connected, have been used once, and are idle"
+            .into(),
+        "tcp: beside the one clone, either process holds an idle TCP connection to the other, for which a thread of its \
+         own sleeps. A mailbox's wait has no descriptor in it: sockets are the reactor's, a thread too"
+            .into(),
+        format!(
+            "flood: rank 1 posts over {} clones in turn, as much as it is let, up to 16 messages at a time; rank 0 takes {} messages for each, of whichever they come, \
+             and counts",
+            plan.flooding, plan.each
+        )
+        .into(),
+        "memory: PSS (/proc/self/smaps_rollup) of both ranks, so what they share counts once; blocks: messages in the \
+         posting rank's arena at most, and their bound, a queue for each clone. The arena keeps what it once took"
+            .into(),
+        raw_limits(results),
+    ]);
+    sentences
+}
+
+fn figures(results: &Results<Contender>, clones: usize, tcp: bool) -> &[f64] {
+    results.of(Contender { clones, tcp }, SMALL).map_or(&[], |series| &series.figures)
+}
+
+/// A row per contender.
+pub fn latencies(counts: &[usize], results: &Results<Contender>) -> Sheet {
+    let line = results.raw(SMALL).and_then(|raw| median(&raw.line));
+    let contenders = counts.iter().map(|&clones| (clones, false)).chain([(1, true)]);
+    let row = |(clones, tcp)| {
+        let of = figures(results, clones, tcp);
+        let at = |percent| Cell::Figure(percentile(of, percent));
+        let beside = if tcp { "tcp" } else { "nothing" };
+        let figures = [Cell::Figure(median(of)), at(99.0), at(99.9), Cell::Figure(line)];
+        [&[Cell::Count(clones as u64), Cell::text(beside)][..], &figures].concat()
+    };
+    Sheet {
+        title: format!("Latency (us) of {SMALL} bytes over one clone, the others idle"),
+        name: "latency",
+        columns: vec!["clones", "beside", "p50", "p99", "p99.9", "raw_line"],
+        rows: contenders.map(row).collect(),
+    }
+}
+
+/// Every ratio whose two sides were measured; at most 1.05 is the goal.
+pub fn findings(counts: &[usize], results: &Results<Contender>) -> Vec<Finding> {
+    let one = figures(results, 1, false);
+    let more = counts.iter().filter(|&&clones| clones > 1);
+    let ratio = |what: String, of: &[f64]| Some(Finding { what, ratio: paired_ratio(of, one)? });
+    let idle = more.filter_map(|&clones| {
+        ratio(format!("{} idle clones / none (goal: 1.05)", clones - 1), figures(results, clones, false))
+    });
+    let tcp = ratio("idle tcp / none (goal: 1.05)".to_owned(), figures(results, 1, true));
+    idle.chain(tcp).collect()
+}
+
+/// A row per size of message.
+pub fn floods(floods: &[Flood]) -> Sheet {
+    let kib = |bytes: u64| Cell::Count(bytes >> 10);
+    let row = |flood: &Flood| {
+        let extremes = flood.extremes();
+        let count = |count: Option<u64>| Cell::Figure(count.map(|count| count as f64));
+        let head = [Cell::Count(flood.size as u64), Cell::Count(flood.delivered.len() as u64)];
+        let delivered = [
+            count(extremes.map(|(_, least)| least)),
+            count(extremes.map(|(most, _)| most)),
+            Cell::Figure(flood.unfairness()),
+        ];
+        let blocks = [Cell::Count(flood.blocks), Cell::Count(flood.bound)];
+        [&head[..], &delivered, &flood.memory.map(kib), &blocks].concat()
+    };
+    Sheet {
+        title: "Flood: messages given out by clone (most / least; goal: 1.2), and memory (KiB)".to_owned(),
+        name: "flood",
+        columns: vec![
+            "size", "clones", "least", "most", "ratio", "before", "idle", "flooded", "after", "blocks",
+            "bound",
+        ],
+        rows: floods.iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clones::idle::contenders;
+
+    #[test]
+    fn every_ratio_is_to_the_one_clone() {
+        let counts = [1, 10, 1000];
+        let mut results = contenders(&counts);
+        for (number, series) in results.posts.iter_mut().enumerate() {
+            series.figures = vec![number as f64 + 1.0; 3];
+        }
+        let found = findings(&counts, &results);
+        let ratios: Vec<_> = found.iter().map(|finding| (&finding.what[..], finding.ratio.median)).collect();
+        assert_eq!(
+            ratios,
+            [
+                ("9 idle clones / none (goal: 1.05)", 2.0),
+                ("999 idle clones / none (goal: 1.05)", 3.0),
+                ("idle tcp / none (goal: 1.05)", 4.0),
+            ]
+        );
+        let sheet = latencies(&counts, &results);
+        assert_eq!(sheet.rows.len(), 4);
+        assert_eq!(sheet.rows[3][..3], [Cell::Count(1), Cell::text("tcp"), Cell::Figure(Some(4.0))]);
+    }
+
+    #[test]
+    fn a_flood_is_a_row() {
+        let flood = Flood {
+            size: 8,
+            delivered: vec![90, 108],
+            memory: [1 << 20, 2 << 20, 3 << 20, 1 << 20],
+            blocks: 7,
+            bound: 129,
+        };
+        let sheet = floods(&[flood]);
+        let [row] = &sheet.rows[..] else { panic!("one row") };
+        assert_eq!(row.len(), sheet.columns.len());
+        assert_eq!(row[4], Cell::Figure(Some(1.2)));
+        assert_eq!(row[5..9], [1024, 2048, 3072, 1024].map(Cell::Count));
+    }
+}

@@ -1,0 +1,64 @@
+//! `deckperf costs`: what mailboxes and clones take to make and to keep, what waiting takes, and what many ranks take to
+//! start.
+
+mod creation;
+mod idle;
+pub mod muster;
+mod report;
+
+use std::time::Duration;
+
+use crate::{cli::Format, failure::Result, link::Link, machine::Machine, sheet::Paper};
+
+/// Mailboxes, and clones, in a round of making them.
+pub const BATCH: usize = 50;
+
+/// What is measured, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Mailboxes, and clones, in a round of making them.
+    pub batch: usize,
+    /// Connections that lie idle while their memory is looked at.
+    pub connections: usize,
+    /// For how long a rank is blocked.
+    pub blocked: Duration,
+    /// That are started and pass a barrier; 0: none.
+    pub ranks: u32,
+    /// How the result is written.
+    pub format: Format,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+}
+
+/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run; `progress` counts to
+/// [`STEPS`].
+pub fn measure(link: &Link<'_>, plan: &Plan, places: String, mut progress: impl FnMut()) -> Result<String> {
+    let creation = creation::measure(link, plan.batch)?;
+    progress();
+    let memory = idle::memory(link, plan.connections)?;
+    progress();
+    let blocked = idle::blocked(link, plan.blocked)?;
+    progress();
+    let muster = (plan.ranks > 0).then(|| muster::run(plan.ranks)).transpose()?;
+    progress();
+    link.tell(&[])?;
+    let machine = Machine::describe(places, link.world().nic().attributes().name.clone());
+    let paper = Paper {
+        method: report::method(plan),
+        sheets: report::sheets(&machine, &creation, &memory, &blocked, muster.as_ref()),
+        machine,
+        findings: Vec::new(),
+    };
+    Ok(paper.render(plan.format))
+}
+
+/// Of [`measure`].
+pub const STEPS: u64 = 4;
+
+/// Rank 1.
+pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
+    creation::serve(link)?;
+    idle::serve_memory(link)?;
+    idle::block(link, plan.blocked)?;
+    link.hear().map(drop) // rank 0 is done
+}

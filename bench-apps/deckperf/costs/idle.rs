@@ -1,0 +1,137 @@
+//! What is taken by those who do nothing: connections without messages, and a rank that waits.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use udeck::Error;
+
+use crate::{
+    failure::{Failure, Result},
+    link::Link,
+    memory,
+};
+
+const CROWD: &str = "costs.crowd";
+
+/// Memory of both processes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// How many lie idle.
+    pub connections: usize,
+    /// Before they were made.
+    pub before: u64,
+    /// While they lie idle.
+    pub idle: u64,
+    /// When they are gone.
+    pub after: u64,
+}
+
+impl Memory {
+    /// Bytes for each, in both processes together.
+    pub fn each(&self) -> f64 {
+        (self.idle as f64 - self.before as f64) / self.connections as f64
+    }
+}
+
+/// Rank 0: makes the connections.
+pub fn memory(link: &Link<'_>, connections: usize) -> Result<Memory> {
+    let world = link.world();
+    drop(world.postbox::<u8>(CROWD)?); // whatever the first one takes besides
+    let both = || -> Result<u64> {
+        link.tell(&[])?;
+        let report = link.hear()?;
+        let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+        Ok(theirs + memory::proportional()?)
+    };
+    let before = both()?;
+    let crowd = (0..connections).map(|_| Ok(world.postbox::<u8>(CROWD)?)).collect::<Result<Vec<_>>>()?;
+    let idle = both()?;
+    drop(crowd);
+    let after = both()?;
+    Ok(Memory { connections, before, idle, after })
+}
+
+/// Rank 1: has the mailbox, and says what it holds each of the three times.
+pub fn serve_memory(link: &Link<'_>) -> Result {
+    let inbox = link.world().mailbox::<u8>(CROWD)?;
+    for _ in 0..3 {
+        link.hear()?;
+        // Takes note of the connections that came, and of those that ended.
+        while inbox.try_retrieve()?.is_some() {}
+        link.tell(&[memory::proportional()?])?;
+    }
+    Ok(())
+}
+
+/// Processor time and what it was taken in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Blocked {
+    /// Of all threads of the process.
+    pub processor: Duration,
+    /// On the clock.
+    pub lasted: Duration,
+}
+
+impl Blocked {
+    /// Of one core.
+    pub fn percent(&self) -> f64 {
+        self.processor.as_secs_f64() / self.lasted.as_secs_f64() * 100.0
+    }
+}
+
+/// Rank 0: asks what rank 1 took.
+pub fn blocked(link: &Link<'_>, limit: Duration) -> Result<Blocked> {
+    link.tell(&[])?;
+    // This rank blocks too, and longer: no core is busy on behalf of the other.
+    let report = link.hear_within(limit * 2 + Duration::from_secs(60))?;
+    let &[processor, lasted] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+    Ok(Blocked { processor: Duration::from_nanos(processor), lasted: Duration::from_nanos(lasted) })
+}
+
+/// Rank 1: is blocked in `retrieve` for `limit`, because nobody posts.
+pub fn block(link: &Link<'_>, limit: Duration) -> Result {
+    let silent = link.world().mailbox::<u8>("costs.silent")?;
+    link.hear()?;
+    let (before, started) = (processor_time(), Instant::now());
+    match silent.retrieve_within(limit) {
+        Err(Error::Deadline { .. }) => {}
+        Err(error) => return Err(error.into()),
+        Ok(_) => return Err(Failure::BadOrder("a message in a mailbox that nobody knows".into())),
+    }
+    let (lasted, processor) = (started.elapsed(), processor_time() - before);
+    link.tell(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
+}
+
+/// Of this process, all threads, user and system.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_out_over_the_connections() {
+        let memory =
+            Memory { connections: 1000, before: 5 << 20, idle: (5 << 20) + 12_288_000, after: 5 << 20 };
+        assert_eq!(memory.each(), 12_288.0);
+        let shrunk = Memory { idle: (5 << 20) - 1000, ..memory };
+        assert_eq!(shrunk.each(), -1.0, "the allocator may give back meanwhile");
+    }
+
+    #[test]
+    fn a_core_is_a_hundred_percent() {
+        let half = Blocked { processor: Duration::from_millis(50), lasted: Duration::from_millis(100) };
+        assert_eq!(half.percent(), 50.0);
+    }
+
+    #[test]
+    fn processor_time_is_what_threads_took() {
+        let before = processor_time();
+        let busy = move || while processor_time() < before + Duration::from_millis(2) {};
+        std::thread::spawn(busy).join().expect("ends");
+        assert!(processor_time() > before);
+    }
+}

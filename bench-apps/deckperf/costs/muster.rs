@@ -1,0 +1,117 @@
+//! Starting many ranks on this host, all of which pass a barrier: a job of its own, by deckrun's library.
+//!
+//! Rank 0 of the measurement starts this program once more (`deckperf muster`), which starts the ranks. So the launcher
+//! has a process without threads of its own, as it wants.
+
+use std::{
+    io::{self, Write},
+    process::{Command, ExitCode, Stdio},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::failure::{Failure, Result};
+
+/// What it took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Muster {
+    /// How many.
+    pub ranks: u32,
+    /// Until the last rank was there: from the launcher's start to rank 0 having passed a barrier.
+    pub passed: Duration,
+    /// One barrier more, when all connections exist.
+    pub barrier: Duration,
+    /// Until the launcher had ended, and everything with it.
+    pub ended: Duration,
+}
+
+/// The hidden subcommand.
+#[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// How many to start
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: u32,
+    /// This process is one of them
+    #[arg(long)]
+    pub rank: bool,
+}
+
+const STARTING: &str = "starting deckperf once more, to start ranks";
+
+/// Starts the ranks and waits until all have ended.
+pub fn run(ranks: u32) -> Result<Muster> {
+    let program = std::env::current_exe().map_err(Failure::system(STARTING))?;
+    let (started, on_the_wall) = (Instant::now(), now());
+    let output = Command::new(program)
+        .args(["muster", "--ranks", &ranks.to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(Failure::system(STARTING))?;
+    let ended = started.elapsed();
+    let found = String::from_utf8_lossy(&output.stdout);
+    match (output.status.success(), read(&found)) {
+        (true, Some([passed, barrier])) => {
+            Ok(Muster { ranks, passed: passed.saturating_sub(on_the_wall), barrier, ended })
+        }
+        _ => Err(Failure::Muster { ranks, status: output.status.to_string() }),
+    }
+}
+
+/// `deckperf muster`: the launcher, or one of the ranks.
+pub fn play(order: Order) -> Result<ExitCode> {
+    if order.rank {
+        return be_a_rank().map(|()| ExitCode::SUCCESS);
+    }
+    use_all_cpus().map_err(Failure::system("letting the ranks use every processor"))?;
+    let program = std::env::current_exe().map_err(Failure::system(STARTING))?;
+    let job = deckrun::Job::new(order.ranks).program(program);
+    let job = job.args(["muster", "--ranks", &order.ranks.to_string(), "--rank"]);
+    Ok(job.bind(deckrun::Bind::None).run()?.exit_code())
+}
+
+/// Whoever started this was pinned, and it inherited that.
+fn use_all_cpus() -> io::Result<()> {
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu)); // the kernel leaves out what there is not
+    Ok(sched_setaffinity(None, &all)?)
+}
+
+fn be_a_rank() -> Result {
+    let world = udeck::init()?;
+    world.barrier()?;
+    let (passed, started) = (now(), Instant::now());
+    world.barrier()?;
+    let barrier = started.elapsed();
+    if world.rank() == 0 {
+        let line = format!("{} {}\n", passed.as_nanos(), barrier.as_nanos());
+        io::stdout().write_all(line.as_bytes()).map_err(Failure::system("reporting the barrier"))?;
+    }
+    Ok(world.finish()?)
+}
+
+/// Two numbers of nanoseconds.
+fn read(text: &str) -> Option<[Duration; 2]> {
+    let numbers: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+    let [passed, barrier] = <[u64; 2]>::try_from(numbers?).ok()?;
+    Some([passed, barrier].map(Duration::from_nanos))
+}
+
+/// A clock that two processes share.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_two_numbers_are_a_report() {
+        assert_eq!(read("1500 7\n"), Some([Duration::from_nanos(1500), Duration::from_nanos(7)]));
+        for text in ["", "1", "1 2 3", "1 x", "-1 2"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `deckperf overlap`: how much of a transfer hides behind computation.
+//!
+//! Three batches lie close together in time (the sandwich): the transfer alone, as much computation alone, and both at
+//! once: post, compute, wait until it is done. What both took beyond the computation is what was not hidden. Source: the
+//! post-work-wait method of Lawry, Wilson, Maccabe, Brightwell, *COMB*, 2002, and of Sandia's SMB.
+
+mod batch;
+mod report;
+mod sandwich;
+
+use std::time::{Duration, Instant};
+
+use udeck::Protocol;
+
+use crate::{cli::Format, failure::Result, link::Link, machine::Machine, rounds::rotation, sheet::Paper};
+
+pub use batch::follow;
+
+use batch::{Order, Side, Work, conduct, timed_work};
+use sandwich::{Sandwich, Series};
+
+/// What is measured when nothing is said.
+pub const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// Fewer say nothing about the spread, whatever `--time` asks for.
+const MIN_ROUNDS: usize = 5;
+/// Of the transfers in one batch, in all.
+const BATCH: Duration = Duration::from_micros(1500);
+const MAX_ITERATIONS: u64 = 1000;
+/// To learn what a transfer takes.
+const TRIED: u64 = 20;
+const TRIES: u64 = 5;
+/// As much computation as could hide the whole transfer, with a margin for those that are slower now and then.
+const WORK_PER_TRANSFER: f64 = 2.0;
+
+/// What is measured, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// In the order of the rows.
+    pub protocols: Vec<Protocol>,
+    /// Ascending, in bytes.
+    pub sizes: Vec<usize>,
+    /// Per message; `None`: twice the transfer.
+    pub compute: Option<Duration>,
+    /// Transfers in a batch; `None`: calibrated.
+    pub iterations: Option<u64>,
+    /// For the whole run.
+    pub time: Duration,
+    /// How the result is written.
+    pub format: Format,
+    /// Each rank on a core of its own.
+    pub pin: bool,
+}
+
+/// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
+pub fn measure(
+    link: &Link<'_>,
+    plan: &Plan,
+    places: String,
+    mut progress: impl FnMut(Duration),
+) -> Result<String> {
+    let started = Instant::now();
+    let mut series = empty(plan);
+    let per_1000 = Work::calibrate();
+    for series in &mut series {
+        calibrate(link, plan, per_1000, series)?;
+        progress(started.elapsed());
+    }
+    let mut rounds = 0;
+    loop {
+        let round_started = Instant::now();
+        for at in rotation(rounds, series.len()) {
+            let sandwich = measure_one(link, &series[at])?;
+            series[at].sandwiches.push(sandwich);
+            progress(started.elapsed());
+        }
+        rounds += 1;
+        if started.elapsed() + round_started.elapsed() > plan.time && rounds >= MIN_ROUNDS {
+            break;
+        }
+    }
+    link.tell(&Order::Stop.encode()?)?;
+    let nic = &link.world().nic().attributes().name;
+    let transport = format!("{nic}; copy has {} fragments under way", link.world().config().copy_window);
+    let machine = Machine::describe(places, transport);
+    let method = report::method(&machine, plan, rounds, started.elapsed());
+    let paper = Paper { machine, method, sheets: report::sheets(&series), findings: Vec::new() };
+    Ok(paper.render(plan.format))
+}
+
+/// For every protocol, size and side.
+fn empty(plan: &Plan) -> Vec<Series> {
+    let mut all = Vec::new();
+    for side in [Side::Sender, Side::Receiver] {
+        for &size in &plan.sizes {
+            let of = |&protocol| Series::new(side, protocol, size);
+            all.extend(plan.protocols.iter().map(of));
+        }
+    }
+    all
+}
+
+/// How many transfers fill a batch, and how much computation goes with each.
+fn calibrate(link: &Link<'_>, plan: &Plan, per_1000: Duration, series: &mut Series) -> Result {
+    let transfers = |series: &Series| conduct(link, series.batch(Work::NONE));
+    transfers(series)?; // pays for fresh memory
+    series.iterations = plan.iterations.unwrap_or(TRIED);
+    // The best of a few: one that was disturbed would ask for computation of another order.
+    let mut best = transfers(series)?;
+    for _ in 1..TRIES {
+        best = best.min(transfers(series)?);
+    }
+    let transfer = best.div_f64(series.iterations as f64);
+    let fitting = (BATCH.as_secs_f64() / transfer.as_secs_f64()) as u64;
+    series.iterations = plan.iterations.unwrap_or(fitting.clamp(1, MAX_ITERATIONS));
+    let compute = plan.compute.unwrap_or(transfer.mul_f64(WORK_PER_TRANSFER));
+    series.work = Work::lasting(compute, per_1000);
+    Ok(())
+}
+
+/// The three batches.
+fn measure_one(link: &Link<'_>, series: &Series) -> Result<Sandwich> {
+    let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / series.iterations as f64;
+    let transfer = conduct(link, series.batch(Work::NONE))?;
+    let compute = timed_work(series.iterations, series.work);
+    let both = conduct(link, series.batch(series.work))?;
+    let [transfer, compute, both] = [transfer, compute, both].map(per_message);
+    Ok(Sandwich { transfer, compute, both })
+}

@@ -1,0 +1,239 @@
+//! The timed loops, which both ranks run in step, and what rank 0 tells rank 1.
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use udeck::Protocol;
+
+use crate::{
+    cli::PROTOCOLS,
+    failure::{Failure, Result},
+    link::Link,
+    sizes::MAX_SIZE,
+};
+
+/// Whose time is taken: rank 0's, as ...
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It posts, computes, and waits for the word that the message has been read.
+    Sender,
+    /// It says that it is ready, computes, and retrieves.
+    Receiver,
+}
+
+impl Side {
+    /// As in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Sender => "sender",
+            Side::Receiver => "receiver",
+        }
+    }
+}
+
+/// A fixed amount of computation, in steps that depend on each other and touch no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work(u64);
+
+impl Work {
+    /// No computation.
+    pub const NONE: Work = Work(0);
+
+    /// How long 1000 steps last here, at best.
+    pub fn calibrate() -> Duration {
+        const STEPS: u64 = 1 << 20;
+        let fastest = (0..5).map(|_| timed_work(1, Work(STEPS))).min().unwrap_or_default();
+        fastest.mul_f64(1000.0 / STEPS as f64)
+    }
+
+    /// About as much as lasts `time`, where 1000 steps last `per_1000`.
+    pub fn lasting(time: Duration, per_1000: Duration) -> Self {
+        let steps = time.as_secs_f64() / per_1000.as_secs_f64().max(1e-9) * 1000.0;
+        Work((steps as u64).max(1))
+    }
+
+    #[inline]
+    fn perform(self) {
+        let mut value = self.0;
+        for _ in 0..self.0 {
+            value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    }
+}
+
+/// The computation alone, `iterations` times.
+pub fn timed_work(iterations: u64, work: Work) -> Duration {
+    let mut lasted = Duration::ZERO;
+    for _ in 0..iterations {
+        let started = Instant::now();
+        work.perform();
+        lasted += started.elapsed();
+    }
+    lasted
+}
+
+/// Messages that are timed together, each by itself: what lies between them is not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Who computes.
+    pub side: Side,
+    /// How its messages travel.
+    pub protocol: Protocol,
+    /// Bytes per message.
+    pub size: usize,
+    /// How many there are.
+    pub iterations: u64,
+    /// Rank 0's, with each.
+    pub work: Work,
+}
+
+/// What rank 1 is to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The other side of a batch. Rank 0 keeps to itself how much it computes.
+    Take {
+        /// The role of rank 0.
+        side: Side,
+        /// How the messages travel.
+        protocol: Protocol,
+        /// Bytes per message.
+        size: usize,
+        /// How many there are.
+        iterations: u64,
+    },
+    /// Nothing more.
+    Stop,
+}
+
+const STOP: u64 = 0;
+const RANK_0_SENDS: u64 = 1;
+const RANK_0_RECEIVES: u64 = 2;
+
+impl Order {
+    /// `[kind, protocol, size, iterations]`
+    pub fn encode(&self) -> Result<[u64; 4]> {
+        let &Order::Take { side, protocol, size, iterations } = self else { return Ok([STOP; 4]) };
+        let number = PROTOCOLS
+            .iter()
+            .position(|&known| known == protocol)
+            .ok_or_else(|| Failure::BadOrder(format!("protocol {protocol} has no number")))?;
+        let kind = match side {
+            Side::Sender => RANK_0_SENDS,
+            Side::Receiver => RANK_0_RECEIVES,
+        };
+        Ok([kind, number as u64, size as u64, iterations])
+    }
+
+    /// What rank 0 sent, if it is an order at all.
+    pub fn decode(words: &[u64]) -> Result<Self> {
+        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
+        let &[kind, protocol, size, iterations] = words else { return Err(bad("not four words")) };
+        let side = match kind {
+            STOP => return Ok(Order::Stop),
+            RANK_0_SENDS => Side::Sender,
+            RANK_0_RECEIVES => Side::Receiver,
+            _ => return Err(bad("no such kind")),
+        };
+        let known = usize::try_from(protocol).ok().and_then(|index| PROTOCOLS.get(index));
+        let protocol = *known.ok_or_else(|| bad("no such protocol"))?;
+        let size = usize::try_from(size).ok().filter(|&size| size <= MAX_SIZE);
+        let size = size.ok_or_else(|| bad("message too large"))?;
+        Ok(Order::Take { side, protocol, size, iterations })
+    }
+}
+
+/// Rank 0's side of a batch: how long its messages, and the computation, took.
+pub fn conduct(link: &Link<'_>, batch: Batch) -> Result<Duration> {
+    let Batch { side, protocol, size, iterations, .. } = batch;
+    link.tell(&Order::Take { side, protocol, size, iterations }.encode()?)?;
+    let mut lasted = Duration::ZERO;
+    for _ in 0..iterations {
+        lasted += match side {
+            Side::Sender => send(link, &batch)?,
+            Side::Receiver => receive(link, &batch)?,
+        };
+    }
+    Ok(lasted)
+}
+
+fn send(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
+    let outlet = link.outlet(batch.protocol)?;
+    link.await_acknowledgement()?; // rank 1 retrieves next
+    let message = link.world().buf_reused::<u8>(batch.size)?;
+    let started = Instant::now();
+    outlet.post(message)?;
+    batch.work.perform();
+    link.await_acknowledgement()?; // rank 1 has it
+    Ok(started.elapsed())
+}
+
+fn receive(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
+    let started = Instant::now();
+    link.acknowledge()?;
+    batch.work.perform();
+    let message = link.retrieve(batch.protocol, batch.size)?;
+    let lasted = started.elapsed();
+    drop(message);
+    Ok(lasted)
+}
+
+/// Rank 1: follows orders until there are no more. It never computes.
+pub fn follow(link: &Link<'_>) -> Result {
+    loop {
+        let Order::Take { side, protocol, size, iterations } = Order::decode(&link.hear()?)? else {
+            return Ok(());
+        };
+        for _ in 0..iterations {
+            match side {
+                Side::Sender => {
+                    link.acknowledge()?;
+                    link.retrieve(protocol, size)?;
+                    link.acknowledge()?;
+                }
+                Side::Receiver => {
+                    let message = link.world().buf_reused::<u8>(size)?;
+                    link.await_acknowledgement()?;
+                    link.outlet(protocol)?.post(message)?;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_journey() {
+        for side in [Side::Sender, Side::Receiver] {
+            for protocol in PROTOCOLS {
+                let order = Order::Take { side, protocol, size: 4099, iterations: 7 };
+                assert_eq!(Order::decode(&order.encode().expect("encodes")).expect("decodes"), order);
+            }
+        }
+        assert_eq!(Order::decode(&Order::Stop.encode().expect("encodes")).expect("decodes"), Order::Stop);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (words, part) in [
+            (&[][..], "not four words"),
+            (&[3, 0, 8, 1], "no such kind"),
+            (&[1, 99, 8, 1], "no such protocol"),
+            (&[2, 0, u64::MAX, 1], "message too large"),
+        ] {
+            let error = Order::decode(words).expect_err("nonsense").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn work_is_asked_for_by_time() {
+        let per_1000 = Duration::from_micros(2);
+        assert_eq!(Work::lasting(Duration::from_micros(10), per_1000), Work(5000));
+        assert_eq!(Work::lasting(Duration::ZERO, per_1000), Work(1), "never none");
+    }
+}

@@ -1,0 +1,107 @@
+//! What a run shows.
+
+use std::{borrow::Cow, time::Duration};
+
+use super::{
+    MIN_ROUNDS, Plan, Side, WORK_PER_TRANSFER,
+    sandwich::{Sandwich, Series},
+};
+use crate::{
+    machine::Machine,
+    sheet::{Cell, Sheet},
+};
+
+const COLUMNS: [&str; 9] = [
+    "size",
+    "protocol",
+    "transfer_us",
+    "compute_us",
+    "both_us",
+    "hidden",
+    "hidden_p1",
+    "hidden_p99",
+    "availability",
+];
+
+/// How the figures came about, a sentence each.
+pub fn method(machine: &Machine, plan: &Plan, rounds: usize, elapsed: Duration) -> Vec<Cow<'static, str>> {
+    let work = match plan.compute {
+        Some(time) => format!("{} us", time.as_secs_f64() * 1e6),
+        None => format!("{WORK_PER_TRANSFER} times its transfer"),
+    };
+    vec![
+        format!(
+            "sandwich: in each of {rounds} rounds ({:.1} s in all, at least {MIN_ROUNDS}) every row runs three batches \
+             next to each other, in rotating order: the transfer alone, the computation alone, and both (post, compute, \
+             wait)",
+            elapsed.as_secs_f64()
+        )
+        .into(),
+        "hidden = 1 - (both - compute) / transfer, availability = compute / both, of each round; then the median, and \
+         the 1st and 99th percentile"
+            .into(),
+        "sender: rank 0 posts, computes, and waits for the word of rank 1, which does nothing but retrieve, that it has the \
+         message; \
+         receiver: rank 0 says that it is ready, computes, and retrieves what rank 1 posts at that word; the payload is \
+         untouched"
+            .into(),
+        format!("each message goes with computation of {work}, which touches no memory").into(),
+        format!(
+            "{} cores for two ranks that both spin: announced messages (copy, rdma-write) move behind a computation only \
+             when the thread deck-progress gets a core, which looks every millisecond whether the rank does",
+            machine.cores
+        )
+        .into(),
+    ]
+}
+
+/// A table per side.
+pub fn sheets(series: &[Series]) -> Vec<Sheet> {
+    [Side::Sender, Side::Receiver]
+        .into_iter()
+        .map(|side| Sheet {
+            title: format!("Overlap of transfer and computation at the {}", side.name()),
+            name: side.name(),
+            columns: COLUMNS.to_vec(),
+            rows: series.iter().filter(|series| series.side == side).map(row).collect(),
+        })
+        .collect()
+}
+
+fn row(series: &Series) -> Vec<Cell> {
+    let p50 = |of: fn(&Sandwich) -> f64| Cell::Figure(series.p50(of));
+    let hidden = |percent| Cell::Figure(series.percentile(Sandwich::hidden, percent));
+    vec![
+        Cell::Count(series.size as u64),
+        Cell::text(series.protocol),
+        p50(|sandwich| sandwich.transfer),
+        p50(|sandwich| sandwich.compute),
+        p50(|sandwich| sandwich.both),
+        p50(Sandwich::hidden),
+        hidden(1.0),
+        hidden(99.0),
+        p50(Sandwich::availability),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use udeck::Protocol;
+
+    use super::*;
+
+    #[test]
+    fn each_side_has_its_rows() {
+        let with = |side, size, both| Series {
+            sandwiches: vec![Sandwich { transfer: 10.0, compute: 20.0, both }; 3],
+            ..Series::new(side, Protocol::HandOff, size)
+        };
+        let all = [with(Side::Sender, 8, 20.0), with(Side::Receiver, 8, 25.0), with(Side::Receiver, 9, 30.0)];
+        let sheets = sheets(&all);
+        assert_eq!(sheets.iter().map(|sheet| sheet.rows.len()).collect::<Vec<_>>(), [1, 2]);
+        let figures = [10.0, 20.0, 25.0, 0.5, 0.5, 0.5, 0.8].map(|figure| Cell::Figure(Some(figure)));
+        let expected = [&[Cell::Count(8), Cell::text("hand-off")][..], &figures].concat();
+        assert_eq!(sheets[1].rows[0], expected);
+        assert_eq!(expected.len(), COLUMNS.len());
+    }
+}

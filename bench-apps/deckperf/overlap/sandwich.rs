@@ -1,0 +1,100 @@
+//! The arithmetic of three times.
+
+use udeck::Protocol;
+
+use super::batch::{Batch, Side, Work};
+use crate::stats::{median, percentile};
+
+/// What a message took in one round, in µs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sandwich {
+    /// The transfer alone.
+    pub transfer: f64,
+    /// The computation alone.
+    pub compute: f64,
+    /// Post, compute, wait.
+    pub both: f64,
+}
+
+impl Sandwich {
+    /// The fraction of the transfer that is hidden behind the computation: 1 - (both - compute) / transfer. Below 0 when
+    /// computing makes the transfer slower; noise can take it above 1.
+    pub fn hidden(&self) -> f64 {
+        1.0 - (self.both - self.compute) / self.transfer
+    }
+
+    /// The fraction of the time that the program has for computing.
+    pub fn availability(&self) -> f64 {
+        self.compute / self.both
+    }
+}
+
+/// One row: a protocol at one size, seen from one side.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Who computes.
+    pub side: Side,
+    /// How messages travel.
+    pub protocol: Protocol,
+    /// Bytes per message.
+    pub size: usize,
+    /// Messages in a batch.
+    pub iterations: u64,
+    /// That goes with each message.
+    pub work: Work,
+    /// One per round.
+    pub sandwiches: Vec<Sandwich>,
+}
+
+impl Series {
+    /// Nothing measured yet.
+    pub fn new(side: Side, protocol: Protocol, size: usize) -> Self {
+        Self { side, protocol, size, iterations: 1, work: Work::NONE, sandwiches: Vec::new() }
+    }
+
+    /// One batch of its messages.
+    pub fn batch(&self, work: Work) -> Batch {
+        let &Self { side, protocol, size, iterations, .. } = self;
+        Batch { side, protocol, size, iterations, work }
+    }
+
+    /// The median over the rounds; `None` before the first.
+    pub fn p50(&self, of: impl Fn(&Sandwich) -> f64) -> Option<f64> {
+        median(&self.of(of))
+    }
+
+    /// Over the rounds.
+    pub fn percentile(&self, of: impl Fn(&Sandwich) -> f64, percent: f64) -> Option<f64> {
+        percentile(&self.of(of), percent)
+    }
+
+    fn of(&self, of: impl Fn(&Sandwich) -> f64) -> Vec<f64> {
+        self.sandwiches.iter().map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hides_costs_nothing_beyond_the_computation() {
+        let at = |both| Sandwich { transfer: 10.0, compute: 20.0, both };
+        assert_eq!((at(20.0).hidden(), at(20.0).availability()), (1.0, 1.0));
+        assert_eq!((at(25.0).hidden(), at(25.0).availability()), (0.5, 0.8));
+        assert_eq!(at(30.0).hidden(), 0.0, "one after the other");
+        assert_eq!(at(40.0).hidden(), -1.0, "each in the other's way");
+    }
+
+    #[test]
+    fn a_rows_figures_are_those_of_its_rounds() {
+        let mut series = Series::new(Side::Sender, Protocol::Copy, 8);
+        assert_eq!(series.p50(Sandwich::hidden), None);
+        let rounds = [20.0, 25.0, 30.0, 25.0, 28.0];
+        series.sandwiches = rounds.map(|both| Sandwich { transfer: 10.0, compute: 20.0, both }).to_vec();
+        assert_eq!(series.p50(Sandwich::hidden), Some(0.5));
+        assert_eq!(series.percentile(Sandwich::hidden, 1.0), Some(0.0));
+        assert_eq!(series.percentile(Sandwich::hidden, 99.0), Some(1.0));
+        assert_eq!(series.p50(|sandwich| sandwich.both), Some(25.0));
+    }
+}

@@ -1,0 +1,189 @@
+//! Reports that are a few plain tables: the same columns as aligned text, CSV and JSON.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+
+use crate::{cli::Format, export, machine::Machine, summary::Finding, table};
+
+/// A report of tables.
+pub struct Paper {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// How, a sentence each.
+    pub method: Vec<Cow<'static, str>>,
+    /// In the order of printing.
+    pub sheets: Vec<Sheet>,
+    /// Ratios of latencies.
+    pub findings: Vec<Finding>,
+}
+
+/// One table.
+pub struct Sheet {
+    /// For readers, with the unit where all columns share one.
+    pub title: String,
+    /// For programs.
+    pub name: &'static str,
+    /// Named alike in every format.
+    pub columns: Vec<&'static str>,
+    /// Each as long as `columns`.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// What stands in a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// A name.
+    Text(String),
+    /// Something that was counted.
+    Count(u64),
+    /// Something that was measured; `None`: it could not be.
+    Figure(Option<f64>),
+}
+
+impl Cell {
+    /// A name.
+    pub fn text(text: impl ToString) -> Self {
+        Cell::Text(text.to_string())
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Cell::Text(text) => text.clone(),
+            Cell::Count(count) => count.to_string(),
+            Cell::Figure(figure) => table::cell(*figure),
+        }
+    }
+
+    fn csv(&self) -> String {
+        match self {
+            Cell::Figure(figure) => figure.map_or(String::new(), |figure| format!("{figure:.4}")),
+            other => other.show(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Cell::Text(text) => json!(text),
+            Cell::Count(count) => json!(count),
+            Cell::Figure(figure) => json!(figure),
+        }
+    }
+}
+
+impl Paper {
+    /// In the format that was asked for, with a line break at the end. CSV: a header line and rows for each table, an
+    /// empty line between them.
+    pub fn render(&self, format: Format) -> String {
+        match format {
+            Format::Table => {
+                let tables: String = self.sheets.iter().map(Sheet::table).collect();
+                table::head(&self.machine, &self.method) + &tables + &table::shows(&self.findings, &[])
+            }
+            Format::Csv => self.sheets.iter().map(Sheet::csv).collect::<Vec<_>>().join("\n"),
+            Format::Json => {
+                let tables: Map<_, _> =
+                    self.sheets.iter().map(|sheet| (sheet.name.to_owned(), sheet.json())).collect();
+                let ratios: Vec<_> = self.findings.iter().map(export::ratio_json).collect();
+                let document = json!({
+                    "machine": export::machine_json(&self.machine),
+                    "method": self.method,
+                    "tables": tables,
+                    "ratios": ratios,
+                });
+                format!("{document:#}\n")
+            }
+        }
+    }
+}
+
+impl Sheet {
+    /// The first column to the left, the others to the right.
+    fn table(&self) -> String {
+        let head: Vec<String> = self.columns.iter().map(|&name| name.to_owned()).collect();
+        let rows: Vec<Vec<String>> =
+            self.rows.iter().map(|row| row.iter().map(Cell::show).collect()).collect();
+        let head = head
+            .iter()
+            .enumerate()
+            .map(|(at, name)| if at == 0 { format!("# {name}") } else { name.clone() });
+        let lines: Vec<Vec<String>> = std::iter::once(head.collect()).chain(rows).collect();
+        let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let mut text = format!("\n# {}\n", self.title);
+        for line in &lines {
+            for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+                text += &if at == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+            }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn csv(&self) -> String {
+        let mut text = self.columns.join(",") + "\n";
+        for row in &self.rows {
+            text += &row.iter().map(Cell::csv).collect::<Vec<_>>().join(",");
+            text.push('\n');
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Vec<Cell>| -> Value {
+            let cells = self.columns.iter().zip(row);
+            Value::Object(cells.map(|(name, cell)| ((*name).to_owned(), cell.json())).collect())
+        };
+        self.rows.iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paper() -> Paper {
+        let machine = crate::report::sample(Format::Table).machine;
+        let sheet = |name| Sheet {
+            title: "Colours (1)".to_owned(),
+            name,
+            columns: vec!["colour", "number", "part"],
+            rows: vec![
+                vec![Cell::text("red"), Cell::Count(12_345_678), Cell::Figure(Some(0.123))],
+                vec![Cell::text("ultramarine"), Cell::Count(0), Cell::Figure(None)],
+            ],
+        };
+        Paper {
+            machine,
+            method: vec!["by eye".into()],
+            sheets: vec![sheet("one"), sheet("two")],
+            findings: vec![],
+        }
+    }
+
+    #[test]
+    fn a_table_is_aligned() {
+        let expected = "
+# Colours (1)
+# colour       number  part
+red          12345678  0.12
+ultramarine         0     -
+";
+        assert!(paper().render(Format::Table).ends_with(&expected.repeat(2)));
+    }
+
+    #[test]
+    fn csv_keeps_the_tables_apart() {
+        let one = "colour,number,part\nred,12345678,0.1230\nultramarine,0,\n";
+        assert_eq!(paper().render(Format::Csv), format!("{one}\n{one}"));
+    }
+
+    #[test]
+    fn json_names_every_cell() {
+        let value: Value = serde_json::from_str(&paper().render(Format::Json)).expect("valid JSON");
+        assert_eq!(value["machine"]["cpu"], "Some CPU");
+        assert_eq!(value["tables"]["two"][0], json!({"colour": "red", "number": 12_345_678, "part": 0.123}));
+        assert_eq!(value["tables"]["one"][1]["part"], Value::Null);
+    }
+}
