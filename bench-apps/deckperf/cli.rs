@@ -5,11 +5,14 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
 
-use crate::{rounds::Pace, sizes, vi};
+use crate::{peers, rounds::Pace, sizes, vi};
 
 /// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
 pub const PROTOCOLS: [Protocol; 5] =
     [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff, Protocol::Auto];
+
+/// For the whole run, where the command does not say.
+const DEFAULT_TIME: Duration = Duration::from_secs(24);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +22,7 @@ Examples:
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
   deckperf --format json > run.json              everything measured, with percentiles
   deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
+  deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
   deckperf verify                                no timing: every byte of every message is checked";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
@@ -40,6 +44,15 @@ enum Command {
     Bandwidth,
     /// Check every byte of messages of all sizes, each ±3 bytes, over all protocols
     Verify,
+    /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
+    Peers,
+    /// A rank of ours that `peers` conducts; started alone, all of them
+    #[command(hide = true)]
+    PeerRank {
+        /// In the job.
+        #[arg(long)]
+        ranks: u32,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -63,9 +76,9 @@ struct Options {
     #[arg(long, global = true, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     iterations: Option<u64>,
-    /// Seconds to measure for, in all
-    #[arg(long, global = true, value_name = "SECONDS", default_value = "24", value_parser = parse_seconds)]
-    time: Duration,
+    /// Seconds to measure for, in all [default: 24; peers: 60]
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
+    time: Option<Duration>,
     /// Messages under way in the bandwidth test (fewer where they would exceed 64 MiB)
     #[arg(long, global = true, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=4096))]
@@ -98,6 +111,10 @@ pub enum Task {
     MeasureVi(vi::Plan),
     /// Check data.
     Verify(Checks),
+    /// Compare with other libraries.
+    Peers(peers::Plan),
+    /// Be the ranks of a job, this many, under a conductor.
+    PeerRank(u32),
 }
 
 /// What is measured, and how.
@@ -191,6 +208,9 @@ impl Cli {
     pub fn task(self) -> Result<Task, clap::Error> {
         let Cli { command, options } = self;
         match (command, options.layer) {
+            (Some(Command::PeerRank { ranks }), _) => Ok(Task::PeerRank(ranks)),
+            (Some(Command::Peers), Layer::Mailbox) => options.peers_plan().map(Task::Peers),
+            (Some(Command::Peers), Layer::Vi) => Err(conflict("`peers` compares mailboxes, not --layer vi")),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
@@ -226,6 +246,13 @@ impl Options {
         Ok(vi::Plan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
     }
 
+    fn peers_plan(self) -> Result<peers::Plan, clap::Error> {
+        if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
+            return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
+        }
+        Ok(peers::Plan { time: self.time.unwrap_or(peers::DEFAULT_TIME), format: self.format })
+    }
+
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
         let offset = isize::from(self.perturb.unwrap_or(0));
         Plan {
@@ -238,7 +265,7 @@ impl Options {
                 PayloadChoice::Both => vec![Payload::Untouched, Payload::WrittenRead],
             },
             iterations: self.iterations,
-            time: self.time,
+            time: self.time.unwrap_or(DEFAULT_TIME),
             window: self.window,
             format: self.format,
             pin: !self.no_pin,
@@ -401,6 +428,18 @@ mod tests {
         assert_eq!(bandwidth.tests, [Test::Bandwidth]);
         assert_eq!((bandwidth.sizes, bandwidth.pace.window), (vec![8, 1 << 20], 16));
         assert!(bandwidth.counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
+    }
+
+    #[test]
+    fn peers_have_a_plan_of_their_own() {
+        let Task::Peers(plan) = task("deckperf peers --format json") else { panic!("compares") };
+        assert_eq!((plan.time, plan.format), (peers::DEFAULT_TIME, Format::Json));
+        let Task::Peers(plan) = task("deckperf peers --time 2") else { panic!("compares") };
+        assert_eq!((plan.time, plan.format), (Duration::from_secs(2), Format::Table));
+        assert!(error("deckperf peers --sizes 8").contains("sizes of its own"));
+        assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
+        assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));
+        assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4));
     }
 
     #[test]

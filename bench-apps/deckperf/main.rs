@@ -10,6 +10,7 @@ mod failure;
 mod link;
 mod machine;
 mod order;
+mod peers;
 mod raw;
 mod report;
 mod rounds;
@@ -45,11 +46,22 @@ use crate::{
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let task = Cli::parse().task().unwrap_or_else(|error| error.exit());
-    match deckrun::launch_self(deckrun::Job::new(2)) {
+    let ranks = match task {
+        Task::Peers(plan) => return print(peers::measure(&plan)),
+        Task::PeerRank(ranks) => ranks,
+        _ => 2,
+    };
+    match deckrun::launch_self(deckrun::Job::new(ranks)) {
         Ok(Some(outcome)) => outcome.exit_code(),
         Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
         Err(error) => exit_code(Err(error)),
     }
+}
+
+fn print(printed: Result<String>) -> ExitCode {
+    exit_code(printed.and_then(|text| {
+        io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
+    }))
 }
 
 fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
@@ -65,7 +77,7 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 /// A whole life in a job: both ranks say good-bye before rank 0 reports what was wrong.
 fn be_a_rank(world: World, task: &Task) -> Result {
     let (rank, size) = (world.rank(), world.size());
-    if size != 2 {
+    if size != 2 && !matches!(task, Task::PeerRank(_)) {
         world.finish()?;
         return if rank == 0 { Err(Failure::WrongJobSize(size)) } else { Ok(()) };
     }
@@ -81,13 +93,15 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
         Task::MeasureVi(plan) => (&[][..], plan.pin),
         Task::Verify(checks) => (&checks.protocols[..], checks.pin),
+        // These ranks have other links, and follow another process.
+        Task::Peers(_) | Task::PeerRank(_) => return peers::serve(world).map(|()| Ok(String::new())),
     };
     let link = Link::open(world, protocols)?;
     let places = Places::take(&link, pin)?;
     if !link.leads() {
         match task {
             Task::MeasureVi(plan) => vi::follow(&link, plan)?,
-            Task::Measure(_) | Task::Verify(_) => follow(&link)?,
+            _ => follow(&link)?,
         }
         return Ok(Ok(String::new()));
     }
@@ -96,6 +110,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&link, plan, &places)?)),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
+        Task::Peers(_) | Task::PeerRank(_) => Ok(String::new()),
     };
     link.tell(&Order::Stop.encode()?)?;
     Ok(printed)
