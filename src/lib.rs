@@ -68,5 +68,5 @@ pub mod via {
 
 /// Processors and pinning.
 pub mod sys {
-    pub use udeck_sys::{Topology, pin_to_cpu, usable_cpus};
+    pub use udeck_sys::{Topology, pin_to_cpu, restrict_to_cpus, usable_cpus};
 }

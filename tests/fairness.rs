@@ -80,7 +80,7 @@ fn a_flood_takes_no_more_memory_than_its_queues_hold() {
     let bound = CLONES * queue + 2;
     let (mut most, mut bytes) = (0, 0);
     flood.served(CLONES * EACH, || {
-        let usage = nic.device().outbox().usage();
+        let usage = nic.outbox().usage();
         (most, bytes) = (most.max(usage.blocks), bytes.max(usage.used));
     });
     assert!(most > CLONES * queue / 2, "{most} messages are no flood");
@@ -91,7 +91,7 @@ fn a_flood_takes_no_more_memory_than_its_queues_hold() {
     let Flood { world, inbox, postboxes, .. } = flood;
     drop((inbox, postboxes));
     // What lay unread comes home when the connections have ended, on both sides.
-    nic.device().reclaim();
-    assert_eq!(nic.device().outbox().usage().used, 0);
+    nic.reclaim();
+    assert_eq!(nic.outbox().usage().used, 0);
     world.finish().unwrap();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
 
-use crate::{clones, costs, overlap, rounds::Pace, sizes, vi};
+use crate::{clones, costs, overlap, peers, rounds::Pace, sizes, vi};
 
 /// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
 pub const PROTOCOLS: [Protocol; 5] =
@@ -22,6 +22,7 @@ Examples:
   deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
   deckperf clones                                many clones of a mailbox: idle, and flooding it
   deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
+  deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
   deckperf verify                                no timing: every byte of every message is checked";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
@@ -70,6 +71,15 @@ enum Command {
     /// What `costs` starts
     #[command(hide = true)]
     Muster(costs::muster::Order),
+    /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
+    Peers,
+    /// A rank of ours that `peers` conducts; started alone, all of them
+    #[command(hide = true)]
+    PeerRank {
+        /// In the job.
+        #[arg(long)]
+        ranks: u32,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -93,7 +103,7 @@ struct Options {
     #[arg(long, global = true, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     iterations: Option<u64>,
-    /// Seconds to measure for, in all [default: 24; clones: 16; costs: a rank is blocked for 10]
+    /// Seconds to measure for, in all [default: 24; clones: 16; peers: 60; costs: a rank is blocked for 10]
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     time: Option<Duration>,
     /// Messages under way in the bandwidth test (fewer where they would exceed 64 MiB)
@@ -136,6 +146,10 @@ pub enum Task {
     Costs(costs::Plan),
     /// Be a job of ranks that pass a barrier, or one of them.
     Muster(costs::muster::Order),
+    /// Compare with other libraries.
+    Peers(peers::Plan),
+    /// Be the ranks of a job, this many, under a conductor.
+    PeerRank(u32),
 }
 
 /// What is measured, and how.
@@ -234,6 +248,9 @@ impl Cli {
             return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
         }
         match (command, options.layer) {
+            (Some(Command::PeerRank { ranks }), _) => Ok(Task::PeerRank(ranks)),
+            (Some(Command::Peers), Layer::Mailbox) => options.peers_plan().map(Task::Peers),
+            (Some(Command::Peers), Layer::Vi) => Err(conflict("`peers` compares mailboxes, not --layer vi")),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
@@ -285,6 +302,13 @@ impl Options {
         let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
         let counts = if tests.contains(&Test::Latency) { vi::COUNTS.to_vec() } else { Vec::new() };
         Ok(vi::Plan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
+    }
+
+    fn peers_plan(self) -> Result<peers::Plan, clap::Error> {
+        if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
+            return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
+        }
+        Ok(peers::Plan { time: self.time_or(peers::SECONDS), format: self.format })
     }
 
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
@@ -530,6 +554,18 @@ mod tests {
         assert!(!costs.pin);
         assert!(error("deckperf clones --flooding 9999").contains("1..=1500"));
         assert!(error("deckperf costs --layer vi").contains("`costs` is about mailboxes"));
+    }
+
+    #[test]
+    fn peers_have_a_plan_of_their_own() {
+        let Task::Peers(plan) = task("deckperf peers --format json") else { panic!("compares") };
+        assert_eq!((plan.time, plan.format), (Duration::from_secs(peers::SECONDS), Format::Json));
+        let Task::Peers(plan) = task("deckperf peers --time 2") else { panic!("compares") };
+        assert_eq!((plan.time, plan.format), (Duration::from_secs(2), Format::Table));
+        assert!(error("deckperf peers --sizes 8").contains("sizes of its own"));
+        assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
+        assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));
+        assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4));
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn perform(link: &Link<'_>, order: Order) -> Result<(Duration, verify::Tally)> {
 }
 
 /// A message there, a message back.
-fn ping_pong(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
+pub fn ping_pong(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
     let outlet = link.outlet(batch.protocol)?;
     let leads = link.leads();
     let mut started = Instant::now();
@@ -98,7 +98,7 @@ fn ping_pong(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
 }
 
 /// Windows of messages from rank 0, each acknowledged when its last message has been taken.
-fn stream(link: &Link<'_>, batch: &Batch, window: u64) -> Result<Duration> {
+pub fn stream(link: &Link<'_>, batch: &Batch, window: u64) -> Result<Duration> {
     let outlet = link.outlet(batch.protocol)?;
     let leads = link.leads();
     let mut started = Instant::now();

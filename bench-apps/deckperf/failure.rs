@@ -26,6 +26,17 @@ pub enum Failure {
     /// Nothing came, and nobody said why.
     #[error("waited in vain for {0} (DECK_DEADLINE sets how long)")]
     Overdue(&'static str),
+    /// A contender of `deckperf peers` that cannot be done without.
+    #[error("{who}: {what}")]
+    Contender {
+        /// Its name.
+        who: String,
+        /// What went wrong, perhaps with what it said.
+        what: String,
+    },
+    /// `deckperf peers` as a rank, or on one processor.
+    #[error("peers: {0}")]
+    CannotConduct(&'static str),
     /// Pinning or a raw measurement failed.
     #[error("{what}: {source}")]
     System {

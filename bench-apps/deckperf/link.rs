@@ -21,10 +21,15 @@ pub struct Link<'w> {
 impl<'w> Link<'w> {
     /// Both ranks call this with the same protocols; each waits until the other's mailboxes exist.
     pub fn open(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
-        let (me, peer) = match (world.size(), world.rank()) {
-            (2, me) => (me, 1 - me),
-            (size, _) => return Err(Failure::WrongJobSize(size)),
-        };
+        match world.size() {
+            2 => Self::in_pairs(world, protocols),
+            size => Err(Failure::WrongJobSize(size)),
+        }
+    }
+
+    /// The same for every two neighbours of a job: ranks 0 and 1, 2 and 3, and so on.
+    pub fn in_pairs(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
+        let (me, peer) = (world.rank(), world.rank() ^ 1);
         let inbox = world.mailbox(&format!("perf.{me}"))?;
         let words_in = world.mailbox(&format!("perf.words.{me}"))?;
         let mut outlets = Vec::with_capacity(protocols.len() + 1);
@@ -38,9 +43,9 @@ impl<'w> Link<'w> {
         Ok(Self { world, inbox, outlets, words_in, words_out })
     }
 
-    /// Rank 0 says what happens, rank 1 follows.
+    /// Rank 0 says what happens, rank 1 follows; so in each pair.
     pub fn leads(&self) -> bool {
-        self.world.rank() == 0
+        self.world.rank().is_multiple_of(2)
     }
 
     /// The world that the link lies in.

@@ -14,6 +14,7 @@ mod machine;
 mod memory;
 mod order;
 mod overlap;
+mod peers;
 mod raw;
 mod report;
 mod rounds;
@@ -50,14 +51,25 @@ use crate::{
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
     let task = Cli::parse().task().unwrap_or_else(|error| error.exit());
-    if let Task::Muster(order) = task {
-        return costs::muster::play(order).unwrap_or_else(|error| exit_code(Err(error)));
-    }
-    match deckrun::launch_self(deckrun::Job::new(2)) {
+    let ranks = match task {
+        Task::Muster(order) => {
+            return costs::muster::play(order).unwrap_or_else(|error| exit_code(Err(error)));
+        }
+        Task::Peers(plan) => return print(peers::measure(&plan)),
+        Task::PeerRank(ranks) => ranks,
+        _ => 2,
+    };
+    match deckrun::launch_self(deckrun::Job::new(ranks)) {
         Ok(Some(outcome)) => outcome.exit_code(),
         Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
         Err(error) => exit_code(Err(error)),
     }
+}
+
+fn print(printed: Result<String>) -> ExitCode {
+    exit_code(printed.and_then(|text| {
+        io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
+    }))
 }
 
 fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
@@ -73,7 +85,7 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 /// A whole life in a job: both ranks say good-bye before rank 0 reports what was wrong.
 fn be_a_rank(world: World, task: &Task) -> Result {
     let (rank, size) = (world.rank(), world.size());
-    if size != 2 {
+    if size != 2 && !matches!(task, Task::PeerRank(_)) {
         world.finish()?;
         return if rank == 0 { Err(Failure::WrongJobSize(size)) } else { Ok(()) };
     }
@@ -93,6 +105,8 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Clones(plan) => (&[][..], plan.pin),
         Task::Costs(plan) => (&[][..], plan.pin),
         Task::Muster(_) => unreachable!("it has a job of its own"),
+        // These ranks have other links, and follow another process.
+        Task::Peers(_) | Task::PeerRank(_) => return peers::serve(world).map(|()| Ok(String::new())),
     };
     let link = Link::open(world, protocols)?;
     let places = Places::take(&link, pin)?;
@@ -102,7 +116,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
             Task::Overlap(_) => overlap::follow(&link)?,
             Task::Clones(plan) => clones::follow(&link, plan)?,
             Task::Costs(plan) => costs::follow(&link, plan)?,
-            Task::Measure(_) | Task::Verify(_) | Task::Muster(_) => follow(&link)?,
+            _ => follow(&link)?,
         }
         return Ok(Ok(String::new()));
     }
@@ -115,6 +129,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Muster(_) => unreachable!("it has a job of its own"),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
+        Task::Peers(_) | Task::PeerRank(_) => Ok(String::new()),
     };
     link.tell(&Order::Stop.encode()?)?;
     Ok(printed)

@@ -45,7 +45,7 @@ pub fn head(machine: &Machine, method: &[Cow<'static, str>]) -> String {
 }
 
 /// Lines of at most 100 characters, unless a word is longer than that.
-fn wrapped(first: &str, others: &str, sentence: &str) -> String {
+pub fn wrapped(first: &str, others: &str, sentence: &str) -> String {
     let mut text = first.to_owned();
     let mut line = first.len();
     for (index, word) in sentence.split(' ').enumerate() {
@@ -170,7 +170,8 @@ pub fn cell(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
 
-fn three_digits(value: f64) -> String {
+/// For ratios, and for figures of any magnitude.
+pub fn three_digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),

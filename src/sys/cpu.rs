@@ -23,6 +23,18 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Restricts the calling thread, and what it starts from now on, to these processors.
+///
+/// # Errors
+/// The kernel's, when none of them exists and lies inside the process's cpuset.
+pub fn restrict_to_cpus(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    Ok(sched_setaffinity(None, &set)?)
+}
+
 /// How much parallelism there really is for the ranks on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
@@ -79,6 +91,20 @@ mod tests {
         .join()
         .unwrap();
         assert!(pin_to_cpu(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn restricting_keeps_what_was_named_and_children_inherit_it() {
+        let cpus = usable_cpus();
+        let last = cpus[cpus.len() - 1];
+        std::thread::spawn(move || {
+            restrict_to_cpus(&[last, usize::MAX]).unwrap();
+            assert_eq!(usable_cpus(), [last]);
+            assert_eq!(std::thread::spawn(usable_cpus).join().unwrap(), [last]);
+        })
+        .join()
+        .unwrap();
+        assert!(restrict_to_cpus(&[]).is_err());
     }
 
     #[test]

@@ -87,15 +87,15 @@ pub fn pour(link: &Link<'_>, clones: usize, size: usize) -> Result {
     };
     visit()?;
     link.tell(&[])?;
-    let (device, mut blocks) = (world.nic().device(), 0);
+    let (nic, mut blocks) = (world.nic(), 0);
     while link.try_hear()?.is_none() {
         visit()?;
-        blocks = blocks.max(device.outbox().usage().blocks as u64);
+        blocks = blocks.max(nic.outbox().usage().blocks as u64);
     }
     link.tell(&[memory::proportional()?, blocks])?;
     link.hear()?;
     drop(postboxes);
-    device.reclaim();
+    nic.reclaim();
     link.tell(&[memory::proportional()?])
 }
 

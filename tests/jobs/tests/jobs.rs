@@ -238,6 +238,48 @@ mod deckperf {
         assert_eq!(counts, [4 + 2 * 6 * 2, 4, 4, 4], "{ended}");
     }
 
+    /// A figure of ours for each row, by its title.
+    fn peers(job: udeck_jobs::Job) -> Option<Vec<(String, f64)>> {
+        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+            println!("skipped: `deckperf peers` compares on two processors, and this host has one");
+            return None;
+        }
+        let ended = job.args(["peers", "--time", "1", "--format", "csv"]).run().ok();
+        let ours = ended.stdout.lines().filter_map(|line| {
+            let (title, rest) = line.strip_prefix('"')?.split_once("\",")?;
+            let (_unit, figure) = rest.split_once(",ours,")?;
+            Some((title.to_owned(), figure.split(',').next()?.parse().ok()?))
+        });
+        Some(ours.collect())
+    }
+
+    fn has_all_of_ours(rows: &[(String, f64)]) {
+        for title in ["8 B", "64 KiB w+r, hand-off", "8 B rate", "1 MiB stream", "barrier, 8 ranks"] {
+            assert!(rows.iter().any(|(row, figure)| row == title && *figure > 0.0), "{title}: {rows:?}");
+        }
+    }
+
+    #[test]
+    fn peers_needs_none() {
+        if let Some(rows) = peers(Bin::deckperf().alone().env("PATH", "/nonexistent")) {
+            has_all_of_ours(&rows);
+        }
+    }
+
+    /// Whatever that is on this host: it takes part, or it is said to be missing.
+    #[test]
+    fn peers_runs_what_is_installed() {
+        if let Some(rows) = peers(Bin::deckperf().alone()) {
+            has_all_of_ours(&rows);
+        }
+    }
+
+    #[test]
+    fn peers_starts_its_own_ranks() {
+        let ended = Bin::deckperf().ranks(2).arg("peers").run().fails();
+        assert!(ended.stderr.contains("run `deckperf peers` without deckrun"), "{ended}");
+    }
+
     #[test]
     fn verify_checks_every_byte_over_every_protocol() {
         let ended = Bin::deckperf().alone().args(["verify", "--no-pin"]).run().ok();

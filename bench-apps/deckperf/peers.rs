@@ -1,0 +1,81 @@
+//! µDECK beside other libraries, in the same minutes on the same two processors.
+//!
+//! ```text
+//!   conductor (this process, no rank)
+//!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs
+//!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, mpi.rs, job.rs
+//!     ├ two threads ────────── raw cache line and memcpy                         ../raw.rs
+//!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
+//! ```
+//!
+//! All jobs live from the beginning to the end, and all but one of them block in a system call at any time: the
+//! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only what ran in
+//! the same round (`bounds.rs`). What is compared, and with which result it is good, is data (`targets.rs`).
+
+mod bounds;
+mod export;
+mod field;
+mod job;
+mod mpi;
+mod rank;
+mod report;
+mod request;
+mod schedule;
+mod scratch;
+mod table;
+mod targets;
+mod whole;
+
+use std::{env, time::Duration};
+
+pub use rank::serve;
+
+use self::{field::Field, report::Report, scratch::Scratch};
+use crate::{
+    cli::Format,
+    failure::{Failure, Result},
+    machine::Machine,
+};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// For the whole run, but for its start.
+    pub time: Duration,
+    /// How the result is written.
+    pub format: Format,
+}
+
+/// Programs that are run whole get one turn in a round, and there are ten of them: fewer rounds leave them without
+/// bounds.
+pub const SECONDS: u64 = 60;
+
+/// Starts everybody, measures, and ends everybody. What is printed.
+///
+/// # Errors
+/// That this process cannot conduct, or that ours fail. A peer that fails is named in the report.
+pub fn measure(plan: &Plan) -> Result<String> {
+    // deckrun has set it.
+    if env::var_os("DECK_RANK").is_some() {
+        return Err(Failure::CannotConduct("starts its own ranks: run `deckperf peers` without deckrun"));
+    }
+    let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
+        return Err(Failure::CannotConduct("compares on two processors, and this process may use one"));
+    };
+    let cores = [first, second];
+    // Whoever is started from here on inherits it: more ranks than two are too many wherever this runs.
+    udeck::sys::restrict_to_cpus(&cores)
+        .map_err(Failure::system("restricting this process to two processors"))?;
+
+    let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
+    let mut field = Field::assemble(scratch.path(), cores)?;
+    let bar = crate::progress_bar(plan.time.as_millis() as u64, "comparing");
+    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
+    bar.finish_and_clear();
+
+    let pinning = format!("one on core {first}, one on core {second}; 4 and 8 share these cores");
+    let machine = Machine::describe(pinning, udeck::transports().join(", "));
+    let Field { peers, missing, .. } = field;
+    Ok(Report::new(machine, peers, missing, &outcome).render(plan.format))
+}

@@ -1,0 +1,155 @@
+//! The report for other programs: CSV and JSON.
+
+use serde_json::{Value, json};
+
+use super::{
+    bounds::Ratio,
+    report::{Check, Comparison, Line, Report},
+    targets::Bound,
+};
+use crate::export::field;
+
+const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,source";
+
+/// A header line; then for each row a line for ours, the limit and each peer; then one for each target.
+pub fn csv(report: &Report) -> String {
+    let mut text = format!("{COLUMNS}\n");
+    for line in &report.lines {
+        // A title may have a comma.
+        let start = format!("\"{}\",{}", line.row.title, line.row.unit.name());
+        text += &format!("{start},ours{},,,,,,,\n", field(line.ours));
+        for (name, other) in others(report, line) {
+            let Comparison { figure, figures, ratio } = other;
+            text += &format!("{start},{name}{},{figures}{},,,\n", field(figure), ratio_fields(ratio));
+        }
+        for check in &line.checks {
+            let Check { target, against, ratio, verdict } = check;
+            let (wanted, verdict, source) = (wanted(target.bound), verdict.name(), target.source);
+            let rounds = ratio.map_or(0, |ratio| ratio.figures);
+            let ratio = ratio_fields(*ratio);
+            text += &format!("{start},\"{against}\",,{rounds}{ratio},{wanted},{verdict},{source}\n");
+        }
+    }
+    text
+}
+
+/// One object: `machine`, `method`, `peers`, `missing`, `failed`, `rows`; what was not measured is null.
+pub fn json(report: &Report) -> String {
+    let machine = &report.machine;
+    let peers = report
+        .peers
+        .iter()
+        .map(|peer| json!({ "name": peer.name, "version": peer.version, "flags": peer.flags }));
+    let object = json!({
+        "udeck": machine.version,
+        "date": machine.date,
+        "machine": {
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "kernel": machine.kernel,
+            "build": machine.build,
+            "pinning": machine.pinning,
+            "transport": machine.transport,
+        },
+        "method": report.method,
+        "peers": peers.collect::<Vec<_>>(),
+        "missing": report.missing,
+        "failed": report.losses,
+        "rows": report.lines.iter().map(|line| row(report, line)).collect::<Vec<_>>(),
+    });
+    format!("{object:#}\n")
+}
+
+fn row(report: &Report, line: &Line) -> Value {
+    let column = &line.row.column;
+    let others = others(report, line).map(|(name, other)| {
+        json!({ "name": name, "figure": other.figure, "rounds": other.figures, "ours_ratio": ratio(other.ratio) })
+    });
+    let checks = line.checks.iter().map(|check| {
+        json!({
+            "against": check.against,
+            "ratio": ratio(check.ratio),
+            "wanted": wanted(check.target.bound),
+            "verdict": check.verdict.name(),
+            "source": check.target.source,
+        })
+    });
+    json!({
+        "title": line.row.title,
+        "test": column.test.name(),
+        "ranks": column.ranks,
+        "bytes": column.bytes,
+        "payload": column.payload.name(),
+        "protocol": line.row.ours.to_string(),
+        "unit": line.row.unit.name(),
+        "ours": line.ours,
+        "others": others.collect::<Vec<_>>(),
+        "best_peer": line.best.map(|best| report.peers[best].name),
+        "targets": checks.collect::<Vec<_>>(),
+    })
+}
+
+/// The limit, and the peers.
+fn others<'r>(report: &'r Report, line: &'r Line) -> impl Iterator<Item = (&'static str, Comparison)> + 'r {
+    let peers = report.peers.iter().map(|peer| peer.name).zip(line.peers.iter().copied());
+    std::iter::once(("limit", line.limit)).chain(peers)
+}
+
+fn wanted(bound: Bound) -> String {
+    match bound {
+        Bound::AtMost(ratio) => format!("<={ratio}"),
+        Bound::AtLeast(ratio) => format!(">={ratio}"),
+    }
+}
+
+fn ratio(ratio: Option<Ratio>) -> Value {
+    ratio.map_or(Value::Null, |ratio| {
+        json!({ "value": ratio.value, "low_95": ratio.low, "high_95": ratio.high, "rounds": ratio.figures })
+    })
+}
+
+fn ratio_fields(ratio: Option<Ratio>) -> String {
+    [ratio.map(|ratio| ratio.value), ratio.map(|ratio| ratio.low), ratio.map(|ratio| ratio.high)]
+        .map(field)
+        .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::{report::sample, targets::ROWS};
+
+    #[test]
+    fn csv_has_a_line_for_everybody_and_every_target() {
+        let text = csv(&sample());
+        let targets: usize = ROWS.iter().map(|row| row.targets.len()).sum();
+        assert_eq!(text.lines().count(), 1 + 4 * ROWS.len() + targets);
+        for line in [
+            "\"8 B\",us,ours,1.1250,,,,,,,",
+            "\"8 B\",us,UCX,3.3750,6,0.3333,0.3333,0.3333,,,",
+            "\"barrier, 8 ranks\",us,UCX,,0,,,,,,",
+            "\"8 B\",us,\"the raw limit\",,6,1.2500,1.2500,1.2500,<=1.5,met,benchmarks.md",
+            "\"8 B rate\",M/s,\"the raw limit\",,6,0.8000,0.8000,0.8000,>=0.6,met,issue 4",
+        ] {
+            assert!(text.lines().any(|printed| printed == line), "{line}\nis missing in\n{text}");
+        }
+        let columns = |line: &str| {
+            let quoted =
+                line.split('"').skip(1).step_by(2).map(|quoted| quoted.matches(',').count()).sum::<usize>();
+            line.matches(',').count() - quoted
+        };
+        assert!(text.lines().all(|line| columns(line) == columns(COLUMNS)), "{text}");
+    }
+
+    #[test]
+    fn json_holds_the_peers_and_every_row() {
+        let value: Value = serde_json::from_str(&json(&sample())).expect("valid JSON");
+        assert_eq!(value["peers"][1]["version"], "1.13.1");
+        assert_eq!(value["missing"][0], "libfabric: not installed (apt install libfabric-bin)");
+        let rows = value["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), ROWS.len());
+        assert_eq!((&rows[0]["best_peer"], &rows[0]["protocol"]), (&json!("UCX"), &json!("auto")));
+        assert_eq!(rows[0]["targets"][1]["verdict"], "met");
+        assert_eq!(rows[0]["others"][0]["name"], "limit");
+    }
+}

@@ -1,0 +1,208 @@
+//! Who takes part, and how each of them is run on this host.
+
+use std::{env, path::Path, process::Command, thread, time::Duration};
+
+use super::{
+    job::Job,
+    mpi::{Installed, MPIS},
+    request::{Column, Request, Test, Way},
+    schedule::{Mode, Runner, Series, Who},
+    targets::{self, ROWS},
+    whole::{PROGRAMS, Program},
+};
+use crate::{
+    cli::Payload,
+    failure::{Failure, Result},
+    raw::{MIN_COPY, RawLimits},
+};
+
+/// A peer that is here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// Of the library.
+    pub name: &'static str,
+    /// Of the library.
+    pub version: String,
+    /// That it is run with.
+    pub flags: String,
+}
+
+/// All contenders, alive. Between two batches each of them blocks in a system call.
+pub struct Field {
+    /// In the order of the columns, and by number in [`Who::Peer`].
+    pub peers: Vec<Peer>,
+    /// Who is not here, or of no use, and what to do about it.
+    pub missing: Vec<String>,
+    jobs: Vec<(Who, usize, Job)>,
+    /// The peer's number and its program.
+    programs: Vec<(usize, &'static Program)>,
+    raw: RawLimits,
+    cores: [usize; 2],
+}
+
+impl Field {
+    /// Starts all jobs, on `cores`, to which this process is restricted already. Blocks for some seconds.
+    ///
+    /// # Errors
+    /// That ours do not start. A peer that does not is missing.
+    pub fn assemble(scratch: &Path, cores: [usize; 2]) -> Result<Self> {
+        let largest = ROWS.iter().map(|row| row.column.bytes).max().unwrap_or(0);
+        let raw = RawLimits::new(Some(cores), largest);
+        let (peers, missing) = (Vec::new(), Vec::new());
+        let mut field = Field { peers, missing, jobs: Vec::new(), programs: Vec::new(), raw, cores };
+        for ranks in targets::job_sizes() {
+            let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks)?);
+            let job = job.map_err(|what| Failure::Contender { who: field.name(Who::Ours), what })?;
+            field.jobs.push((Who::Ours, ranks, job));
+        }
+        for mpi in &MPIS {
+            match mpi.install(scratch) {
+                Ok(installed) => field.enter(scratch, &installed),
+                Err(None) => field.missing.push(absent(mpi.name, mpi.packages)),
+                Err(Some(why)) => field.missing.push(format!("{}: {why}", mpi.name)),
+            }
+        }
+        for program in &PROGRAMS {
+            match program.version() {
+                Some(version) => {
+                    field.programs.push((field.peers.len(), program));
+                    field.peers.push(Peer { name: program.name, version, flags: program.flags.to_owned() });
+                }
+                None => field.missing.push(absent(program.name, program.package)),
+            }
+        }
+        Ok(field)
+    }
+
+    fn enter(&mut self, scratch: &Path, installed: &Installed) {
+        let (number, name) = (self.peers.len(), installed.mpi.name);
+        self.peers.push(Peer { name, version: installed.version.clone(), flags: installed.flags() });
+        for ranks in targets::job_sizes() {
+            let command = installed.command(ranks, self.cores.len());
+            match Job::start(scratch, &format!("peer-{number}-{ranks}"), ranks, command) {
+                Ok(job) => self.jobs.push((Who::Peer(number), ranks, job)),
+                Err(why) => self.missing.push(format!("{name}, {ranks} ranks: {why}")),
+            }
+        }
+    }
+
+    /// Empty series for all that they can do.
+    pub fn series(&self) -> Vec<Series> {
+        let mut all: Vec<Series> = Vec::new();
+        let mut add = |who, way, column: &Column, mode| {
+            let known = |series: &Series| (series.who, series.way, &series.column) == (who, way, column);
+            if !all.iter().any(known) {
+                all.push(Series::new(who, way, *column, mode));
+            }
+        };
+        for row in ROWS {
+            let column = &row.column;
+            for (who, _, _) in self.jobs.iter().filter(|(_, ranks, _)| *ranks == column.ranks) {
+                let way = if *who == Who::Ours { row.ours } else { row.theirs };
+                add(*who, way, column, Mode::Conducted);
+            }
+            for (number, program) in &self.programs {
+                if row.theirs == Way::Send && program.does(column) {
+                    add(Who::Peer(*number), Way::Send, column, Mode::Whole);
+                }
+            }
+            match limit(column) {
+                Some(Mode::Conducted) if self.carrier(column.ranks).is_none() => {}
+                Some(mode) => add(Who::Limit, Way::Bare, column, mode),
+                None => {}
+            }
+        }
+        all
+    }
+
+    /// The job that has a shared window, in which it runs what is bare.
+    fn carrier(&self, ranks: usize) -> Option<usize> {
+        self.jobs.iter().position(|(who, size, _)| *who != Who::Ours && *size == ranks)
+    }
+}
+
+/// Who measures what the machine can do: an MPI's ranks, or threads of this process, which need no MPI.
+fn limit(column: &Column) -> Option<Mode> {
+    let (small, untouched) = (column.bytes < MIN_COPY, column.payload == Payload::Untouched);
+    match column.test {
+        Test::Latency => (column.ranks == 2 && (small || untouched)).then_some(Mode::Itself),
+        Test::Stream if small => Some(Mode::Conducted),
+        Test::Stream => untouched.then_some(Mode::Itself),
+        Test::Barrier => Some(Mode::Conducted),
+    }
+}
+
+fn ours(ranks: usize) -> Result<Command> {
+    let program = env::current_exe().map_err(Failure::system("finding this program's own file"))?;
+    let mut command = Command::new(program);
+    command.args(["peer-rank", "--ranks", &ranks.to_string()]);
+    Ok(command)
+}
+
+fn absent(name: &str, packages: &str) -> String {
+    format!("{name}: not installed (apt install {packages})")
+}
+
+impl Runner for Field {
+    fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
+        let index = match who {
+            Who::Limit => self.carrier(column.ranks),
+            who => self.jobs.iter().position(|(known, ranks, _)| (*known, *ranks) == (who, column.ranks)),
+        };
+        let index = index.ok_or("its job is gone")?;
+        let done = self.jobs[index].2.run(request);
+        if done.is_err() {
+            self.jobs.remove(index);
+        }
+        done
+    }
+
+    fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String> {
+        let own = |program: &&(usize, _)| who == Who::Peer(program.0);
+        if let Some((_, program)) = self.programs.iter().find(own) {
+            return program.measure(column, self.cores);
+        }
+        // On a thread of its own, because the near side stays pinned; what this thread starts must not be.
+        let measured = thread::scope(|scope| scope.spawn(|| self.raw.measure(column.bytes)).join());
+        let sample =
+            measured.map_err(|_| "the thread that measures it failed")?.map_err(|error| error.to_string())?;
+        Ok(sample.copies.map_or(sample.line, |copies| copies.out))
+    }
+
+    fn name(&self, who: Who) -> String {
+        match who {
+            Who::Ours => "µDECK".to_owned(),
+            Who::Limit => "the machine's limit".to_owned(),
+            Who::Peer(number) => self.peers[number].name.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_absent_is_named_with_what_brings_it() {
+        let lines: Vec<String> = MPIS.iter().map(|mpi| absent(mpi.name, mpi.packages)).collect();
+        assert_eq!(
+            lines,
+            [
+                "MPICH: not installed (apt install mpich libmpich-dev)",
+                "Open MPI: not installed (apt install openmpi-bin libopenmpi-dev)"
+            ]
+        );
+        assert_eq!(
+            absent(PROGRAMS[1].name, PROGRAMS[1].package),
+            "libfabric: not installed (apt install libfabric-bin)"
+        );
+    }
+
+    #[test]
+    fn every_target_against_a_limit_has_one() {
+        for row in ROWS {
+            let wants = row.targets.iter().any(|target| target.against == targets::Against::Limit);
+            assert!(!wants || limit(&row.column).is_some(), "{}", row.title);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! One of our ranks under a conductor: the same tests as `peer.c`'s, loop for loop, over mailboxes.
+//!
+//! Between batches it blocks in `read`, outside the library, and leaves its core to the others.
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use udeck::{Protocol, World};
+
+use super::request::{CONDUCTOR, Request, Test, WINDOW, Way};
+use crate::{
+    experiment,
+    failure::{Failure, Result},
+    link::Link,
+    order,
+};
+
+/// Follows the conductor until it hangs up.
+pub fn serve(world: &World) -> Result {
+    let address =
+        env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
+    let protocols = [Protocol::Auto, Protocol::HandOff, Protocol::RdmaWrite];
+    let link = Link::in_pairs(world, &protocols)?;
+    let io = Failure::system;
+    let mut answers = UnixStream::connect(address).map_err(io("connecting to the conductor"))?;
+    let orders = BufReader::new(answers.try_clone().map_err(io("connecting to the conductor"))?);
+    let mut say = move |text: String| writeln!(answers, "{text}").map_err(io("answering the conductor"));
+    say(format!("rank {} of {}", world.rank(), world.size()))?;
+    for line in orders.lines() {
+        let line = match line {
+            Ok(line) => line,
+            // A conductor that was killed in the middle of a batch.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(io("hearing the conductor")(error)),
+        };
+        match line.parse().map_err(Failure::BadOrder).and_then(|request| time(&link, &request)) {
+            Ok(elapsed) => say(elapsed.as_nanos().to_string())?,
+            Err(failure) => {
+                say(format!("error {failure}"))?;
+                return Err(failure);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of all pairs together if there are several: otherwise one could finish before the next one begins. A barrier waits for
+/// everybody by itself.
+fn time(link: &Link<'_>, request: &Request) -> Result<Duration> {
+    let world = link.world();
+    world.barrier()?; // everybody is awake
+    if world.size() == 2 || request.test == Test::Barrier {
+        return run(link, request, request.warm_up, request.iterations);
+    }
+    run(link, request, 0, request.warm_up)?;
+    world.barrier()?;
+    let started = Instant::now();
+    run(link, request, 0, request.iterations)?;
+    world.barrier()?;
+    Ok(started.elapsed())
+}
+
+fn run(link: &Link<'_>, request: &Request, warm_up: u64, iterations: u64) -> Result<Duration> {
+    let &Request { test, payload, bytes: size, way, .. } = request;
+    let Way::Mailbox(protocol) = way else {
+        return Err(Failure::BadOrder(format!("{way} is not a way of mailboxes")));
+    };
+    let batch = order::Batch { protocol, payload, size, warm_up, iterations };
+    match test {
+        Test::Latency => experiment::ping_pong(link, &batch),
+        Test::Stream => experiment::stream(link, &batch, WINDOW),
+        Test::Barrier => barriers(link.world(), warm_up, iterations),
+    }
+}
+
+fn barriers(world: &World, warm_up: u64, iterations: u64) -> Result<Duration> {
+    for _ in 0..warm_up {
+        world.barrier()?;
+    }
+    let started = Instant::now();
+    for _ in 0..iterations {
+        world.barrier()?;
+    }
+    Ok(started.elapsed())
+}

@@ -1,0 +1,285 @@
+//! What a run shows: ours beside the limit and the peers, and the targets.
+
+use std::borrow::Cow;
+
+use super::{
+    bounds::{Figures, MIN_FIGURES, Ratio, Verdict, ratio},
+    export,
+    field::Peer,
+    request::Way,
+    schedule::{Outcome, Who},
+    table,
+    targets::{Against, ROWS, Row, Target, Unit},
+};
+use crate::{cli::Format, machine::Machine};
+
+/// Everything that is printed.
+pub struct Report {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// In the order of the columns.
+    pub peers: Vec<Peer>,
+    /// Who is not here, or of no use, and why.
+    pub missing: Vec<String>,
+    /// Who failed on the way, and why.
+    pub losses: Vec<String>,
+    /// How the figures came about, a sentence each.
+    pub method: Vec<Cow<'static, str>>,
+    /// In the order of the table.
+    pub lines: Vec<Line>,
+}
+
+/// One row with what was measured.
+pub struct Line {
+    /// Which.
+    pub row: &'static Row,
+    /// Ours, in the row's unit.
+    pub ours: Option<f64>,
+    /// The machine's.
+    pub limit: Comparison,
+    /// One per peer.
+    pub peers: Vec<Comparison>,
+    /// Of the peers, whose figure is best.
+    pub best: Option<usize>,
+    /// One per target.
+    pub checks: Vec<Check>,
+}
+
+/// Somebody else's figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// In the row's unit.
+    pub figure: Option<f64>,
+    /// Rounds in which it was measured.
+    pub figures: usize,
+    /// Ours / theirs.
+    pub ratio: Option<Ratio>,
+}
+
+/// A target, and whether it is met.
+pub struct Check {
+    /// Which.
+    pub target: &'static Target,
+    /// Ours divided by what, in words.
+    pub against: String,
+    /// `None`: one of the two was not measured.
+    pub ratio: Option<Ratio>,
+    /// Inconclusive without a ratio.
+    pub verdict: Verdict,
+}
+
+impl Report {
+    /// Works out all ratios and verdicts.
+    pub fn new(machine: Machine, peers: Vec<Peer>, missing: Vec<String>, outcome: &Outcome) -> Self {
+        let lines = ROWS.iter().map(|row| Line::new(row, &peers, outcome)).collect();
+        let losses = outcome.losses.clone();
+        Self { machine, peers, missing, losses, method: method(outcome), lines }
+    }
+
+    /// With a line break at the end.
+    pub fn render(&self, format: Format) -> String {
+        match format {
+            Format::Table => table::render(self),
+            Format::Csv => export::csv(self),
+            Format::Json => export::json(self),
+        }
+    }
+}
+
+impl Line {
+    fn new(row: &'static Row, peers: &[Peer], outcome: &Outcome) -> Self {
+        let ours = outcome.of(Who::Ours, row.ours, &row.column);
+        let compare = |theirs: Option<&Figures>| Comparison::new(row, ours, theirs);
+        let limit = compare(outcome.of(Who::Limit, Way::Bare, &row.column));
+        let of = |number| outcome.of(Who::Peer(number), row.theirs, &row.column);
+        let median = |number: &usize| of(*number).and_then(Figures::median).unwrap_or(f64::INFINITY);
+        let best = (0..peers.len())
+            .filter(|number| median(number).is_finite())
+            .min_by(|one, other| median(one).total_cmp(&median(other)));
+        let mut line = Line {
+            row,
+            ours: ours.and_then(Figures::median).map(|micros| row.show(micros)),
+            limit,
+            peers: (0..peers.len()).map(|number| compare(of(number))).collect(),
+            best,
+            checks: Vec::new(),
+        };
+        let check = |target| line.check(target, peers, |title| compare(named(title, outcome)));
+        line.checks = row.targets.iter().map(check).collect();
+        line
+    }
+
+    fn check(&self, target: &'static Target, peers: &[Peer], ours: impl Fn(&str) -> Comparison) -> Check {
+        let (against, ratio) = match target.against {
+            Against::Limit => ("the raw limit".to_owned(), self.limit.ratio),
+            Against::Ours(title) => (format!("ours, {title}"), ours(title).ratio),
+            Against::BestPeer => match self.best {
+                Some(best) => (format!("best peer, {}", peers[best].name), self.peers[best].ratio),
+                None => ("best peer: there is none".to_owned(), None),
+            },
+        };
+        let verdict = ratio.map_or(Verdict::Inconclusive, |ratio| ratio.verdict(target.bound));
+        Check { target, against, ratio, verdict }
+    }
+}
+
+/// Ours, in another row.
+fn named<'o>(title: &str, outcome: &'o Outcome) -> Option<&'o Figures> {
+    let row = ROWS.iter().find(|row| row.title == title)?;
+    outcome.of(Who::Ours, row.ours, &row.column)
+}
+
+impl Comparison {
+    fn new(row: &Row, ours: Option<&Figures>, theirs: Option<&Figures>) -> Self {
+        let Some(theirs) = theirs else { return Self::default() };
+        let ratio = ours.and_then(|ours| ratio(ours, theirs));
+        Self {
+            figure: theirs.median().map(|micros| row.show(micros)),
+            figures: theirs.len(),
+            ratio: if row.unit == Unit::Micros { ratio } else { ratio.map(Ratio::inverted) },
+        }
+    }
+}
+
+impl Row {
+    /// In its unit, of µs for a message.
+    fn show(&self, micros: f64) -> f64 {
+        match self.unit {
+            Unit::Micros => micros,
+            Unit::Millions => 1.0 / micros,
+            Unit::Gigabytes => self.column.bytes as f64 / micros / 1e3,
+        }
+    }
+}
+
+impl Unit {
+    /// As in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Micros => "us",
+            Unit::Millions => "M/s",
+            Unit::Gigabytes => "GB/s",
+        }
+    }
+}
+
+fn method(outcome: &Outcome) -> Vec<Cow<'static, str>> {
+    let rounds = format!(
+        "interleaved: all jobs live all the time, and all but one of them block; in each of {} rounds ({:.0} s in \
+         all) each contender runs one batch of 2 ms (10 ms with 4 or 8 ranks), column by column in random order; \
+         programs that run whole take turns, one in a round",
+        outcome.rounds,
+        outcome.elapsed.as_secs_f64(),
+    );
+    let bounds = format!(
+        "a figure is the median over rounds; a ratio is the median of the rounds' ratios, in brackets its 95 % bounds \
+         (bootstrap over rounds); a target is met or missed if both bounds say so and there are {MIN_FIGURES} rounds"
+    );
+    let rest = "one-way latency is half a round trip, with 4 and 8 ranks of all pairs at once; rate and stream are \
+                windows of 64, each acknowledged; w+r: the sender writes every word, the receiver sums and checks them \
+                all, otherwise nobody looks; MPI window: data and a flag in memory of MPI_Win_allocate_shared";
+    let limits = "limit: latency a cache line's hand-over or, from 4 KiB, a memcpy out of the other core's dirty lines; \
+                  rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks)";
+    vec![rounds.into(), bounds.into(), rest.into(), limits.into()]
+}
+
+/// A small run for the tests of the formats: ours takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
+#[cfg(test)]
+pub fn sample() -> Report {
+    use super::schedule::{Mode, Series};
+
+    let mut series = Vec::new();
+    for row in ROWS {
+        let who = [
+            (Who::Ours, row.ours, 1.0),
+            (Who::Limit, Way::Bare, 0.8),
+            (Who::Peer(0), row.theirs, 4.0),
+            (Who::Peer(1), row.theirs, 3.0),
+        ];
+        for (who, way, micros) in who {
+            if who == Who::Peer(1) && row.column.ranks > 2 {
+                continue;
+            }
+            let mut one = Series::new(who, way, row.column, Mode::Conducted);
+            let weather = [1.0, 1.5, 1.0, 2.0, 1.0, 1.25];
+            weather.iter().enumerate().for_each(|(round, weather)| one.figures.push(round, micros * weather));
+            series.push(one);
+        }
+    }
+    let outcome = Outcome {
+        series,
+        rounds: 6,
+        elapsed: std::time::Duration::from_secs(5),
+        losses: vec!["UCX, 2 ranks: did not end within 20 s, killed".to_owned()],
+    };
+    let machine = Machine {
+        version: "1.2.3",
+        date: "2026-01-02 03:04 UTC".to_owned(),
+        cpu: "Some CPU".to_owned(),
+        cores: 2,
+        kernel: "Linux 6.1".to_owned(),
+        build: "rustc 1.95.0, optimised".to_owned(),
+        pinning: "one on core 0, one on core 1".to_owned(),
+        transport: "shm".to_owned(),
+    };
+    let peer = |name, version: &str| Peer { name, version: version.to_owned(), flags: "no flags".to_owned() };
+    let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
+    Report::new(machine, vec![peer("MPICH", "4.0.2"), peer("UCX", "1.13.1")], missing, &outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line<'r>(report: &'r Report, title: &str) -> &'r Line {
+        report.lines.iter().find(|line| line.row.title == title).expect(title)
+    }
+
+    fn close(value: Option<f64>, to: f64) -> bool {
+        value.is_some_and(|value| (value / to - 1.0).abs() < 1e-9)
+    }
+
+    #[test]
+    fn the_best_peer_is_the_fastest_that_took_part() {
+        let report = sample();
+        assert_eq!(line(&report, "8 B").best, Some(1));
+        assert_eq!(line(&report, "barrier, 8 ranks").best, Some(0));
+        assert!(close(line(&report, "8 B").peers[1].ratio.map(|ratio| ratio.value), 1.0 / 3.0));
+        assert_eq!(line(&report, "barrier, 8 ranks").peers[1], Comparison::default());
+    }
+
+    #[test]
+    fn rates_are_shown_and_compared_as_rates() {
+        let report = sample();
+        let (rate, stream) = (line(&report, "8 B rate"), line(&report, "1 MiB stream"));
+        let median = 1.125; // of the weather
+        assert!(close(rate.ours, 1.0 / median));
+        assert!(close(rate.limit.ratio.map(|ratio| ratio.value), 0.8));
+        assert!(close(stream.ours, 1048.576 / median));
+        assert!(close(stream.peers[0].ratio.map(|ratio| ratio.value), 4.0));
+    }
+
+    #[test]
+    fn verdicts_follow_from_ratios_and_targets() {
+        let report = sample();
+        let verdicts =
+            |title| line(&report, title).checks.iter().map(|check| check.verdict).collect::<Vec<_>>();
+        // 1.25 × the limit, a third of the best peer.
+        assert_eq!(verdicts("8 B"), [Verdict::Met, Verdict::Met]);
+        assert_eq!(verdicts("8 B rate"), [Verdict::Met, Verdict::Met]);
+        // As fast as the 8-byte message, and as one copy.
+        assert_eq!(verdicts("1 MiB, hand-off"), [Verdict::Met]);
+        assert_eq!(verdicts("1 MiB w+r, hand-off"), [Verdict::Met, Verdict::Met]);
+    }
+
+    #[test]
+    fn without_peers_their_targets_are_open() {
+        let Report { machine, .. } = sample();
+        let nothing =
+            Outcome { series: Vec::new(), rounds: 0, elapsed: Default::default(), losses: Vec::new() };
+        let report = Report::new(machine, Vec::new(), Vec::new(), &nothing);
+        for check in report.lines.iter().flat_map(|line| &line.checks) {
+            assert!(check.ratio.is_none() && check.verdict == Verdict::Inconclusive);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What the conductor asks of a job, ours or an MPI's: one line of text, the same to every rank.
+//!
+//! `batch TEST PAYLOAD BYTES WARM-UP ITERATIONS WAY`; each rank answers with nanoseconds, or `error` and why.
+//! `peer.c` reads the same line.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use udeck::Protocol;
+
+use crate::cli::{PROTOCOLS, Payload};
+
+/// In an environment variable: the path of the socket on which the conductor waits for the ranks of a job.
+pub const CONDUCTOR: &str = "DECKPERF_CONDUCTOR";
+
+/// Messages in a window of [`Test::Stream`]; `peer.c` has the same.
+pub const WINDOW: u64 = 64;
+
+/// What a batch is timed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Every pair of ranks plays ping-pong.
+    Latency,
+    /// Windows of [`WINDOW`] messages, each acknowledged.
+    Stream,
+    /// All ranks wait for each other.
+    Barrier,
+}
+
+/// How a contender does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Ours: by mailboxes, with this protocol.
+    Mailbox(Protocol),
+    /// `MPI_Send` and its kin.
+    Send,
+    /// By memory of `MPI_Win_allocate_shared` and a flag in it.
+    Window,
+    /// Without any message passing: what the machine can do.
+    Bare,
+}
+
+/// What is measured: contenders of the same column are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// What is timed.
+    pub test: Test,
+    /// How many take part.
+    pub ranks: usize,
+    /// What happens to the data.
+    pub payload: Payload,
+    /// In a message.
+    pub bytes: usize,
+}
+
+/// Iterations that are timed together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request {
+    /// What; the job knows how many ranks it has.
+    pub test: Test,
+    /// What happens to the data.
+    pub payload: Payload,
+    /// In a message.
+    pub bytes: usize,
+    /// Iterations before the clock starts.
+    pub warm_up: u64,
+    /// Round trips, windows or barriers.
+    pub iterations: u64,
+    /// How.
+    pub way: Way,
+}
+
+impl Column {
+    /// Messages that go one way, or barriers, in an iteration: a figure is for one of them.
+    pub fn per_iteration(&self) -> u64 {
+        match self.test {
+            Test::Latency => 2,
+            Test::Stream => WINDOW,
+            Test::Barrier => 1,
+        }
+    }
+}
+
+impl Request {
+    /// Of this column.
+    pub fn new(column: &Column, way: Way, warm_up: u64, iterations: u64) -> Self {
+        let &Column { test, payload, bytes, .. } = column;
+        Self { test, payload, bytes, warm_up, iterations, way }
+    }
+}
+
+/// What a rank answered.
+///
+/// # Errors
+/// What it says went wrong, or that it says nothing sensible.
+pub fn parse_answer(line: &str) -> Result<Duration, String> {
+    match (line.strip_prefix("error "), line.parse()) {
+        (Some(why), _) => Err(why.to_owned()),
+        // What takes no time at all was not measured.
+        (None, Ok(nanoseconds)) if nanoseconds > 0 => Ok(Duration::from_nanos(nanoseconds)),
+        _ => Err(format!("answered {line:?} instead of a time")),
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { test, payload, bytes, warm_up, iterations, way } = self;
+        write!(f, "batch {} {} {bytes} {warm_up} {iterations} {way}", test.name(), payload.name())
+    }
+}
+
+impl FromStr for Request {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let bad = |what: &str| format!("{what} in the order {line:?}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &["batch", test, payload, bytes, warm_up, iterations, way] = &words[..] else {
+            return Err(bad("not a batch of six words"));
+        };
+        let number = |text: &str| text.parse().map_err(|_| bad("a bad number"));
+        Ok(Request {
+            test: find([Test::Latency, Test::Stream, Test::Barrier], test, Test::name)
+                .ok_or_else(|| bad("no such test"))?,
+            payload: find([Payload::Untouched, Payload::WrittenRead], payload, Payload::name)
+                .ok_or_else(|| bad("no such payload"))?,
+            bytes: bytes.parse().map_err(|_| bad("a bad size"))?,
+            warm_up: number(warm_up)?,
+            iterations: number(iterations)?,
+            way: way.parse().map_err(|()| bad("no such way"))?,
+        })
+    }
+}
+
+fn find<T: Copy, const N: usize>(all: [T; N], name: &str, of: fn(T) -> &'static str) -> Option<T> {
+    all.into_iter().find(|&one| of(one) == name)
+}
+
+impl Test {
+    /// As in an order.
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::Latency => "latency",
+            Test::Stream => "stream",
+            Test::Barrier => "barrier",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Mailbox(protocol) => protocol.fmt(f),
+            Way::Send => f.pad("send"),
+            Way::Window => f.pad("window"),
+            Way::Bare => f.pad("bare"),
+        }
+    }
+}
+
+impl FromStr for Way {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let ours = PROTOCOLS.map(Way::Mailbox);
+        let all = ours.into_iter().chain([Way::Send, Way::Window, Way::Bare]);
+        all.into_iter().find(|way| way.to_string() == text).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_survive_the_journey() {
+        for test in [Test::Latency, Test::Stream, Test::Barrier] {
+            for payload in [Payload::Untouched, Payload::WrittenRead] {
+                for way in [Way::Mailbox(Protocol::HandOff), Way::Send, Way::Window, Way::Bare] {
+                    let request = Request { test, payload, bytes: 4096, warm_up: 3, iterations: 70, way };
+                    assert_eq!(request.to_string().parse(), Ok(request));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_line_is_the_one_that_peer_c_reads() {
+        let column = Column { test: Test::Latency, ranks: 2, payload: Payload::WrittenRead, bytes: 8 };
+        let line = Request::new(&column, Way::Send, 1, 20).to_string();
+        assert_eq!(line, "batch latency written+read 8 1 20 send");
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_reason() {
+        for (line, why) in [
+            ("", "six words"),
+            ("batch latency untouched 8 1 20", "six words"),
+            ("batch guess untouched 8 1 20 send", "no such test"),
+            ("batch latency torn 8 1 20 send", "no such payload"),
+            ("batch latency untouched -8 1 20 send", "bad size"),
+            ("batch latency untouched 8 1 many send", "bad number"),
+            ("batch latency untouched 8 1 20 telepathy", "no such way"),
+        ] {
+            let error = line.parse::<Request>().expect_err(line);
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn answers_are_times_or_reasons() {
+        assert_eq!(parse_answer("1500"), Ok(Duration::from_nanos(1500)));
+        assert_eq!(parse_answer("error no such order: x"), Err("no such order: x".to_owned()));
+        assert!(parse_answer("0").is_err() && parse_answer("-1").is_err() && parse_answer("").is_err());
+    }
+}

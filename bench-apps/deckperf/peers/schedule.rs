@@ -1,0 +1,344 @@
+//! The order in which contenders take their turns: in each round every column once, and in a column every contender
+//! within milliseconds of the others, all in random order.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    bounds::{Chance, Figures},
+    request::{Column, Request, Way},
+};
+use crate::failure::{Failure, Result};
+
+/// Whose figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// µDECK.
+    Ours,
+    /// The machine's own.
+    Limit,
+    /// The peer of this number.
+    Peer(usize),
+}
+
+/// How a contender comes to its figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It runs the iterations that it is told, in every round.
+    Conducted,
+    /// It measures itself, in every round.
+    Itself,
+    /// It is a program that is run whole: one of these in each round, because that takes long.
+    Whole,
+}
+
+/// One contender in one column.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Whose.
+    pub who: Who,
+    /// How it does it.
+    pub way: Way,
+    /// What.
+    pub column: Column,
+    /// How it is run.
+    pub mode: Mode,
+    /// In a batch.
+    pub iterations: u64,
+    /// In µs for a message or a barrier.
+    pub figures: Figures,
+    /// It failed, and runs no more.
+    pub lost: bool,
+}
+
+/// Whatever runs the contenders: the jobs of this host, or a test.
+pub trait Runner {
+    /// Runs one batch.
+    fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String>;
+    /// Lets the contender measure itself: µs for a message or a barrier.
+    fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String>;
+    /// For what is said when it fails.
+    fn name(&self, who: Who) -> String;
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Outcome {
+    /// All of them, lost ones included.
+    pub series: Vec<Series>,
+    /// Completed ones.
+    pub rounds: usize,
+    /// Calibration included.
+    pub elapsed: Duration,
+    /// Who failed, at what, and why.
+    pub losses: Vec<String>,
+}
+
+/// Long enough to dwarf what starts it, short enough to stay within one mood of a shared machine.
+const BATCH: Duration = Duration::from_millis(2);
+/// Where ranks take turns on a processor, some of their turns.
+const CROWDED_BATCH: Duration = Duration::from_millis(10);
+/// Whatever `--time` asks for.
+const MIN_ROUNDS: usize = 5;
+const MAX_ITERATIONS: u64 = 1_000_000;
+
+impl Series {
+    /// Nothing yet.
+    pub fn new(who: Who, way: Way, column: Column, mode: Mode) -> Self {
+        Self { who, way, column, mode, iterations: 1, figures: Figures::default(), lost: false }
+    }
+
+    /// What fails together: all that a job does, but only one run of a program.
+    fn falls_with(&self, other: &Series) -> bool {
+        let job = |series: &Series| (series.who, series.column.ranks, series.mode);
+        match self.mode {
+            Mode::Whole => (self.who, self.column) == (other.who, other.column),
+            _ => job(self) == job(other),
+        }
+    }
+}
+
+/// Runs rounds until the time is used up; at least five. `progress` hears how much of it has passed.
+///
+/// # Errors
+/// That one of ours failed. Others are lost, and the rest goes on.
+pub fn measure(
+    time: Duration,
+    series: Vec<Series>,
+    runner: &mut impl Runner,
+    mut progress: impl FnMut(Duration),
+) -> Result<Outcome> {
+    let started = Instant::now();
+    let mut outcome = Outcome { series, rounds: 0, elapsed: Duration::ZERO, losses: Vec::new() };
+    for index in 0..outcome.series.len() {
+        if outcome.series[index].mode == Mode::Conducted && !outcome.series[index].lost {
+            let done = calibrate(runner, &mut outcome.series[index]);
+            outcome.note(runner, index, done)?;
+            progress(started.elapsed());
+        }
+    }
+    let mut chance = Chance(0);
+    loop {
+        let round_started = Instant::now();
+        for index in outcome.turns(&mut chance) {
+            // It may have been lost earlier in this round.
+            if !outcome.series[index].lost {
+                let done = outcome.turn(runner, index);
+                outcome.note(runner, index, done)?;
+                progress(started.elapsed());
+            }
+        }
+        outcome.rounds += 1;
+        outcome.elapsed = started.elapsed();
+        if outcome.elapsed + round_started.elapsed() > time && outcome.rounds >= MIN_ROUNDS {
+            return Ok(outcome);
+        }
+    }
+}
+
+impl Outcome {
+    /// The figures of a contender that has some.
+    pub fn of(&self, who: Who, way: Way, column: &Column) -> Option<&Figures> {
+        let wanted = |series: &&Series| (series.who, series.way, &series.column) == (who, way, column);
+        let found = self.series.iter().find(wanted).map(|series| &series.figures);
+        found.filter(|figures| figures.len() > 0)
+    }
+
+    /// Who runs in the next round, in which order.
+    fn turns(&self, chance: &mut Chance) -> Vec<usize> {
+        let indices = || 0..self.series.len();
+        let wholes: Vec<usize> = indices().filter(|&index| self.series[index].mode == Mode::Whole).collect();
+        let whole = wholes.get(self.rounds % wholes.len().max(1));
+        let mut columns: Vec<Column> = Vec::new();
+        for series in &self.series {
+            if !columns.contains(&series.column) {
+                columns.push(series.column);
+            }
+        }
+        chance.shuffle(&mut columns);
+        let mut turns = Vec::new();
+        for column in columns {
+            let runs = |index: &usize| {
+                let series = &self.series[*index];
+                series.column == column && (series.mode != Mode::Whole || whole == Some(index))
+            };
+            let mut members: Vec<usize> = indices().filter(runs).collect();
+            chance.shuffle(&mut members);
+            turns.extend(members);
+        }
+        turns
+    }
+
+    fn turn(&mut self, runner: &mut impl Runner, index: usize) -> Result<(), String> {
+        let series = &mut self.series[index];
+        let micros = match series.mode {
+            Mode::Conducted => {
+                let elapsed = run(runner, series, series.iterations)?;
+                elapsed.as_secs_f64() * 1e6 / (series.iterations * series.column.per_iteration()) as f64
+            }
+            Mode::Itself | Mode::Whole => runner.figure(series.who, &series.column)?,
+        };
+        series.figures.push(self.rounds, micros);
+        Ok(())
+    }
+
+    fn note(&mut self, runner: &impl Runner, index: usize, done: Result<(), String>) -> Result {
+        let Err(what) = done else { return Ok(()) };
+        let failed = self.series[index].clone();
+        let who = runner.name(failed.who);
+        if failed.who == Who::Ours {
+            return Err(Failure::Contender { who, what });
+        }
+        for series in self.series.iter_mut().filter(|series| failed.falls_with(series)) {
+            series.lost = true;
+        }
+        let Column { test, ranks, bytes, .. } = failed.column;
+        self.losses.push(format!("{who}, {} of {bytes} bytes, {ranks} ranks: {what}", test.name()));
+        Ok(())
+    }
+}
+
+/// Finds how many iterations fill a batch. The first one is thrown away: it pays for fresh memory.
+fn calibrate(runner: &mut impl Runner, series: &mut Series) -> Result<(), String> {
+    let batch = if series.column.ranks > 2 { CROWDED_BATCH } else { BATCH };
+    run(runner, series, 1)?;
+    let mut tried = 1;
+    loop {
+        let elapsed = run(runner, series, tried)?;
+        // A float cast saturates, so a clock that did not move asks for the maximum.
+        let fitting = (tried as f64 * batch.as_secs_f64() / elapsed.as_secs_f64()) as u64;
+        if fitting <= 2 * tried || tried == MAX_ITERATIONS {
+            series.iterations = fitting.clamp(1, MAX_ITERATIONS);
+            return Ok(());
+        }
+        tried = fitting.min(100 * tried).min(MAX_ITERATIONS);
+    }
+}
+
+fn run(runner: &mut impl Runner, series: &Series, iterations: u64) -> Result<Duration, String> {
+    let request = Request::new(&series.column, series.way, (iterations / 10).max(1), iterations);
+    runner.time(series.who, &series.column, &request)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::{cli::Payload, peers::request::Test};
+
+    /// Peer n takes 2ⁿ µs for a message, ours 1 µs; a peer fails when it is told to.
+    #[derive(Default)]
+    struct Steady {
+        turns: Vec<(Who, Column)>,
+        fails: Option<(Who, usize)>,
+    }
+
+    impl Steady {
+        fn micros(&mut self, who: Who, column: &Column) -> Result<f64, String> {
+            self.turns.push((who, *column));
+            match (self.fails, who) {
+                (Some(fails), _) if fails == (who, column.ranks) => Err("fell over".to_owned()),
+                (_, Who::Peer(number)) => Ok(f64::from(2 << number)),
+                _ => Ok(1.0),
+            }
+        }
+    }
+
+    impl Runner for Steady {
+        fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
+            let messages = (request.iterations * column.per_iteration()) as f64;
+            Ok(Duration::from_secs_f64(self.micros(who, column)? * messages / 1e6))
+        }
+
+        fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String> {
+            self.micros(who, column)
+        }
+
+        fn name(&self, who: Who) -> String {
+            format!("{who:?}")
+        }
+    }
+
+    fn column(ranks: usize, bytes: usize) -> Column {
+        Column { test: Test::Latency, ranks, payload: Payload::Untouched, bytes }
+    }
+
+    fn series() -> Vec<Series> {
+        let mut series = Vec::new();
+        for column in [column(2, 8), column(2, 4096), column(4, 8)] {
+            for who in [Who::Ours, Who::Peer(0)] {
+                series.push(Series::new(who, Way::Send, column, Mode::Conducted));
+            }
+            series.push(Series::new(Who::Limit, Way::Bare, column, Mode::Itself));
+        }
+        for column in [column(2, 8), column(2, 4096)] {
+            series.push(Series::new(Who::Peer(1), Way::Send, column, Mode::Whole));
+        }
+        series
+    }
+
+    fn measured(runner: &mut Steady) -> Result<Outcome> {
+        measure(Duration::from_nanos(1), series(), runner, |_| ())
+    }
+
+    #[test]
+    fn everybody_runs_in_every_round_but_whole_programs_take_turns() {
+        let outcome = measured(&mut Steady::default()).expect("measures");
+        assert_eq!((outcome.rounds, outcome.losses.len()), (MIN_ROUNDS, 0));
+        let count = |mode| {
+            let of = outcome.series.iter().filter(|series| series.mode == mode);
+            of.map(|series| series.figures.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(count(Mode::Conducted), [MIN_ROUNDS; 6]);
+        assert_eq!(count(Mode::Itself), [MIN_ROUNDS; 3]);
+        assert_eq!(count(Mode::Whole), [3, 2]);
+        let peer = outcome.of(Who::Peer(0), Way::Send, &column(4, 8)).and_then(Figures::median);
+        assert!(peer.is_some_and(|micros| (micros - 2.0).abs() < 1e-2), "{peer:?}");
+    }
+
+    #[test]
+    fn a_columns_contenders_run_one_after_the_other_in_changing_order() {
+        let mut runner = Steady::default();
+        let outcome = measured(&mut runner).expect("measures");
+        let per_round: Vec<_> =
+            (0..2).map(|_| outcome.turns(&mut Chance(runner.turns.len() as u64))).collect();
+        assert_eq!(per_round[0], per_round[1], "the same chance, the same order");
+        let mut chance = Chance(0);
+        let orders: HashSet<Vec<usize>> = (0..20).map(|_| outcome.turns(&mut chance)).collect();
+        assert!(orders.len() > 10, "{orders:?}");
+        for order in orders {
+            let columns: Vec<Column> = order.iter().map(|&index| outcome.series[index].column).collect();
+            let changes = columns.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            assert_eq!(changes, 2, "three columns: {columns:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_fails_loses_its_job_and_nothing_else() {
+        let mut runner = Steady { fails: Some((Who::Peer(0), 2)), ..Steady::default() };
+        let outcome = measured(&mut runner).expect("goes on");
+        assert_eq!(outcome.losses, ["Peer(0), latency of 8 bytes, 2 ranks: fell over"]);
+        let lost: Vec<_> = outcome.series.iter().filter(|series| series.lost).collect();
+        assert!(
+            lost.len() == 2
+                && lost.iter().all(|series| series.who == Who::Peer(0) && series.column.ranks == 2)
+        );
+        assert!(outcome.of(Who::Peer(0), Way::Send, &column(2, 8)).is_none());
+        assert!(outcome.of(Who::Peer(0), Way::Send, &column(4, 8)).is_some());
+    }
+
+    #[test]
+    fn a_whole_program_that_fails_loses_one_column_at_a_time() {
+        let mut runner = Steady { fails: Some((Who::Peer(1), 2)), ..Steady::default() };
+        let outcome = measured(&mut runner).expect("goes on");
+        assert_eq!(outcome.losses.len(), 2);
+        assert_eq!(runner.turns.iter().filter(|(who, _)| *who == Who::Peer(1)).count(), 2);
+    }
+
+    #[test]
+    fn without_ours_there_is_nothing_to_compare() {
+        let mut runner = Steady { fails: Some((Who::Ours, 4)), ..Steady::default() };
+        let error = measured(&mut runner).expect_err("ours failed");
+        assert_eq!(error.to_string(), "Ours: fell over");
+    }
+}

@@ -1,0 +1,235 @@
+//! What is compared, and with what result it is good: all of it is data, and nothing else knows a target.
+//!
+//! Sources: `issue 4` is item 5 of the issue that asks for this command; `benchmarks.md`, part *Targets*, states the
+//! method and some more of them. Where both state one, the harder stands here.
+
+use udeck::Protocol;
+
+use super::request::{Column, Test, Way};
+use crate::cli::Payload::{self, Untouched, WrittenRead};
+
+/// One line of the table.
+#[derive(Debug)]
+pub struct Row {
+    /// Unique.
+    pub title: &'static str,
+    /// What is measured.
+    pub column: Column,
+    /// How we do it.
+    pub ours: Way,
+    /// How an MPI does it; programs that are run whole take part wherever MPI sends.
+    pub theirs: Way,
+    /// How figures are shown.
+    pub unit: Unit,
+    /// Of the ratio of ours to something else.
+    pub targets: &'static [Target],
+}
+
+/// Of a row's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Less is better.
+    Micros,
+    /// 10⁶ messages per second; more is better.
+    Millions,
+    /// 10⁹ bytes per second; more is better.
+    Gigabytes,
+}
+
+/// A ratio of figures, and where it should lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// Ours divided by what.
+    pub against: Against,
+    /// In which direction.
+    pub bound: Bound,
+    /// Who says so.
+    pub source: &'static str,
+}
+
+/// The denominator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// What the machine can do.
+    Limit,
+    /// Whichever peer is best in this run.
+    BestPeer,
+    /// Ours, in the row of this title.
+    Ours(&'static str),
+}
+
+/// What a good ratio is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// Of times.
+    AtMost(f64),
+    /// Of rates.
+    AtLeast(f64),
+}
+
+/// The best protocol with one copy, which hand-off is compared with.
+const ONE_COPY: Protocol = Protocol::RdmaWrite;
+
+const ISSUE: &str = "issue 4";
+const BENCHMARKS: &str = "benchmarks.md";
+
+const SMALL: usize = 8;
+const PAGE: usize = 4 << 10;
+const MIDDLE: usize = 64 << 10;
+const LARGE: usize = 1 << 20;
+
+/// In the order of the table.
+pub const ROWS: &[Row] = &[
+    latency("8 B", SMALL, Untouched, Protocol::Auto, &SMALL_TARGETS),
+    latency("8 B w+r", SMALL, WrittenRead, Protocol::Auto, &SMALL_TARGETS),
+    latency("4 KiB", PAGE, Untouched, Protocol::Auto, &[beat_peers_by(0.6, ISSUE)]),
+    latency("4 KiB w+r", PAGE, WrittenRead, Protocol::Auto, &[beat_peers_by(0.6, ISSUE)]),
+    latency("64 KiB", MIDDLE, Untouched, Protocol::Auto, &[beat_peers_by(0.5, ISSUE)]),
+    latency("64 KiB w+r", MIDDLE, WrittenRead, Protocol::Auto, &[beat_peers_by(0.5, ISSUE)]),
+    latency(ONE_COPY_MIDDLE, MIDDLE, WrittenRead, ONE_COPY, &[]),
+    latency(
+        "64 KiB w+r, hand-off",
+        MIDDLE,
+        WrittenRead,
+        Protocol::HandOff,
+        &[at_most(1.0, Against::Ours(ONE_COPY_MIDDLE), ISSUE), beat_peers_by(1.0, ISSUE)],
+    ),
+    shared_window("64 KiB w+r, MPI window", MIDDLE),
+    latency(
+        "1 MiB, one copy",
+        LARGE,
+        Untouched,
+        ONE_COPY,
+        &[at_most(1.3, Against::Limit, ISSUE), beat_peers_by(0.4, ISSUE)],
+    ),
+    latency(ONE_COPY_LARGE, LARGE, WrittenRead, ONE_COPY, &[beat_peers_by(0.4, ISSUE)]),
+    latency(
+        "1 MiB, hand-off",
+        LARGE,
+        Untouched,
+        Protocol::HandOff,
+        &[at_most(1.5, Against::Ours("8 B"), ISSUE)],
+    ),
+    latency(
+        "1 MiB w+r, hand-off",
+        LARGE,
+        WrittenRead,
+        Protocol::HandOff,
+        &[at_most(1.0, Against::Ours(ONE_COPY_LARGE), ISSUE), beat_peers_by(1.0, ISSUE)],
+    ),
+    shared_window("1 MiB w+r, MPI window", LARGE),
+    Row {
+        title: "8 B rate",
+        column: Column { test: Test::Stream, ranks: 2, payload: Untouched, bytes: SMALL },
+        ours: Way::Mailbox(Protocol::Auto),
+        theirs: Way::Send,
+        unit: Unit::Millions,
+        targets: &[at_least(0.6, Against::Limit, ISSUE), at_least(2.0, Against::BestPeer, ISSUE)],
+    },
+    stream("1 MiB stream", Untouched),
+    stream("1 MiB stream w+r", WrittenRead),
+    barrier("barrier, 2 ranks", 2, &[]),
+    barrier("barrier, 4 ranks", 4, &[at_most(1.3, Against::Limit, ISSUE), beat_peers_by(0.7, ISSUE)]),
+    barrier("barrier, 8 ranks", 8, &[at_most(1.3, Against::Limit, ISSUE), beat_peers_by(0.5, ISSUE)]),
+    crowd("8 B, 4 ranks at once", 4),
+    crowd("8 B, 8 ranks at once", 8),
+];
+
+const WINDOW_TARGETS: [Target; 1] = [beat_peers_by(1.0, ISSUE)];
+const STREAM_TARGETS: [Target; 1] = [at_least(2.0, Against::BestPeer, ISSUE)];
+const CROWD_TARGETS: [Target; 1] = [beat_peers_by(0.5, ISSUE)];
+const SMALL_TARGETS: [Target; 2] = [at_most(1.5, Against::Limit, BENCHMARKS), beat_peers_by(0.6, BENCHMARKS)];
+const ONE_COPY_MIDDLE: &str = "64 KiB w+r, one copy";
+const ONE_COPY_LARGE: &str = "1 MiB w+r, one copy";
+
+const fn latency(
+    title: &'static str,
+    bytes: usize,
+    payload: Payload,
+    protocol: Protocol,
+    targets: &'static [Target],
+) -> Row {
+    let column = Column { test: Test::Latency, ranks: 2, payload, bytes };
+    Row { title, column, ours: Way::Mailbox(protocol), theirs: Way::Send, unit: Unit::Micros, targets }
+}
+
+const fn shared_window(title: &'static str, bytes: usize) -> Row {
+    Row { theirs: Way::Window, ..latency(title, bytes, WrittenRead, Protocol::HandOff, &WINDOW_TARGETS) }
+}
+
+const fn stream(title: &'static str, payload: Payload) -> Row {
+    Row {
+        title,
+        column: Column { test: Test::Stream, ranks: 2, payload, bytes: LARGE },
+        ours: Way::Mailbox(Protocol::HandOff),
+        theirs: Way::Send,
+        unit: Unit::Gigabytes,
+        targets: &STREAM_TARGETS,
+    }
+}
+
+const fn barrier(title: &'static str, ranks: usize, targets: &'static [Target]) -> Row {
+    let column = Column { test: Test::Barrier, ranks, payload: Untouched, bytes: 0 };
+    Row { column, ..latency(title, 0, Untouched, Protocol::Auto, targets) }
+}
+
+/// Every pair of ranks at once, more ranks than processors.
+const fn crowd(title: &'static str, ranks: usize) -> Row {
+    let column = Column { test: Test::Latency, ranks, payload: Untouched, bytes: SMALL };
+    Row { column, ..latency(title, SMALL, Untouched, Protocol::Auto, &CROWD_TARGETS) }
+}
+
+const fn at_most(ratio: f64, against: Against, source: &'static str) -> Target {
+    Target { against, bound: Bound::AtMost(ratio), source }
+}
+
+const fn at_least(ratio: f64, against: Against, source: &'static str) -> Target {
+    Target { against, bound: Bound::AtLeast(ratio), source }
+}
+
+const fn beat_peers_by(ratio: f64, source: &'static str) -> Target {
+    at_most(ratio, Against::BestPeer, source)
+}
+
+/// How many ranks the jobs have, ascending.
+pub fn job_sizes() -> Vec<usize> {
+    let mut sizes: Vec<usize> = ROWS.iter().map(|row| row.column.ranks).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn rows_have_titles_of_their_own_and_targets_name_rows() {
+        let titles: HashSet<&str> = ROWS.iter().map(|row| row.title).collect();
+        assert_eq!(titles.len(), ROWS.len());
+        for target in ROWS.iter().flat_map(|row| row.targets) {
+            if let Against::Ours(title) = target.against {
+                assert!(titles.contains(title), "{title}");
+            }
+        }
+    }
+
+    #[test]
+    fn times_have_upper_bounds_and_rates_lower_ones() {
+        for row in ROWS {
+            let upper = |target: &Target| matches!(target.bound, Bound::AtMost(_));
+            assert!(
+                row.targets.iter().all(|target| upper(target) == (row.unit == Unit::Micros)),
+                "{}",
+                row.title
+            );
+        }
+    }
+
+    #[test]
+    fn jobs_have_two_four_and_eight_ranks() {
+        assert_eq!(job_sizes(), [2, 4, 8]);
+    }
+}

@@ -1,0 +1,242 @@
+//! Programs that cannot be conducted: they are run whole, one size at a time, between rounds, and their own figure is
+//! taken.
+
+use std::{
+    io::Read,
+    net::{Ipv4Addr, TcpListener},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    job::{ends, last_lines},
+    mpi,
+    request::{Column, Test},
+};
+use crate::cli::Payload;
+
+/// A benchmark that comes with a library; it runs as a server and a client.
+#[derive(Debug)]
+pub struct Program {
+    /// Of the library.
+    pub name: &'static str,
+    /// What brings it, in Debian.
+    pub package: &'static str,
+    /// Its flags, for the report.
+    pub flags: &'static str,
+    executable: &'static str,
+    /// What says the library's version.
+    version: [&'static str; 2],
+    server: fn(&Column, &str) -> Vec<String>,
+    client: fn(&Column, &str) -> Vec<String>,
+    /// µs per message in what the client printed.
+    figure: fn(&Column, &str) -> Option<f64>,
+    streams: bool,
+}
+
+/// In the order of the columns.
+pub const PROGRAMS: [Program; 2] = [
+    Program {
+        name: "UCX",
+        package: "ucx-utils",
+        flags: "ucx_perftest -t tag_lat (median), tag_bw -O 64",
+        executable: "ucx_perftest",
+        version: ["ucx_info", "-v"],
+        server: |_, port| words(&format!("-p {port}")),
+        client: ucx_client,
+        figure: ucx_figure,
+        streams: true,
+    },
+    Program {
+        name: "libfabric",
+        package: "libfabric-bin",
+        flags: "fi_pingpong -p shm -e rdm",
+        executable: "fi_pingpong",
+        version: ["fi_info", "--version"],
+        server: |column, port| words(&format!("-p shm -e rdm {} -B {port}", fabric_size(column))),
+        client: |column, port| words(&format!("-p shm -e rdm {} -P {port} 127.0.0.1", fabric_size(column))),
+        figure: fabric_figure,
+        streams: false,
+    },
+];
+
+/// For one run of server and client.
+const RUN_LIMIT: Duration = Duration::from_secs(20);
+/// The server says nowhere that it listens: a client that came too early is run again.
+const ATTEMPTS: u32 = 40;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(25);
+
+impl Program {
+    /// `None` if it is not here.
+    pub fn version(&'static self) -> Option<String> {
+        // It prints its usage, and that it was asked to.
+        Command::new(self.executable).arg("-h").stdin(Stdio::null()).output().ok()?;
+        let [program, argument] = self.version;
+        let said = Command::new(program).arg(argument).stdin(Stdio::null()).output();
+        Some(mpi::version(
+            &said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default(),
+        ))
+    }
+
+    /// Whether it can do this.
+    pub fn does(&self, column: &Column) -> bool {
+        let test = column.test == Test::Latency || column.test == Test::Stream && self.streams;
+        test && column.ranks == 2 && column.payload == Payload::Untouched
+    }
+
+    /// µs per message, as the program itself has measured them, server and client on one core each.
+    ///
+    /// # Errors
+    /// That it did not start, end in time, or print a figure, and what it said.
+    pub fn measure(&self, column: &Column, cores: [usize; 2]) -> Result<f64, String> {
+        let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
+        let mut server = self.spawn((self.server)(column, &port), cores[1])?;
+        let deadline = Instant::now() + RUN_LIMIT;
+        let mut why = String::new();
+        for _ in 0..ATTEMPTS {
+            let client = self.spawn((self.client)(column, &port), cores[0])?;
+            let printed = client.output(deadline.saturating_duration_since(Instant::now()))?;
+            if let Some(micros) = (self.figure)(column, &printed).filter(|micros| *micros > 0.0) {
+                return Ok(micros);
+            }
+            why = format!("{} printed no figure{}", self.executable, last_lines(&printed));
+            if ends(&server.0, BETWEEN_ATTEMPTS) || Instant::now() > deadline {
+                break;
+            }
+        }
+        server.stop();
+        Err(why)
+    }
+
+    /// The core is inherited from the thread that starts it.
+    fn spawn(&self, arguments: Vec<String>, core: usize) -> Result<Running, String> {
+        let start = || {
+            udeck::sys::pin_to_cpu(core)?;
+            let mut command = Command::new(self.executable);
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+        };
+        let started = thread::scope(|scope| scope.spawn(start).join());
+        let child = started.map_err(|_| "the thread that starts it failed".to_owned())?;
+        child.map(Running).map_err(|error| format!("{}: {error}", self.executable))
+    }
+}
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Running {
+    /// What it prints until it ends by itself. A few lines, which fit into the pipe.
+    fn output(mut self, limit: Duration) -> Result<String, String> {
+        if !ends(&self.0, limit) {
+            return Err(format!("did not end within {} s, killed", RUN_LIMIT.as_secs()));
+        }
+        let mut printed = Vec::new();
+        let read = self.0.stdout.take().map(|mut pipe| pipe.read_to_end(&mut printed));
+        read.transpose().map_err(|error| format!("reading what it printed: {error}"))?;
+        Ok(String::from_utf8_lossy(&printed).into_owned())
+    }
+
+    fn stop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Free a moment ago.
+fn free_port() -> std::io::Result<String> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port().to_string())
+}
+
+/// Long enough to reach the steady state, short enough for many runs.
+fn iterations(bytes: usize) -> usize {
+    (32 << 20).min(20_000 * bytes.max(1)) / bytes.max(1)
+}
+
+fn ucx_client(column: &Column, port: &str) -> Vec<String> {
+    let bytes = column.bytes;
+    let iterations = iterations(bytes).max(100);
+    let test = match column.test {
+        Test::Stream => format!("tag_bw -O 64 -n {}", 4 * iterations),
+        _ => format!("tag_lat -n {iterations}"),
+    };
+    words(&format!("127.0.0.1 -p {port} -s {bytes} -w {} -f -v -t {test}", iterations / 10))
+}
+
+/// The last line of comma-separated figures: iterations; median, average and overall latency; average and overall
+/// bandwidth; average and overall rate.
+fn ucx_figure(column: &Column, printed: &str) -> Option<f64> {
+    let line =
+        printed.lines().rev().map(str::trim).find(|line| line.starts_with(|c: char| c.is_ascii_digit()))?;
+    let figures: Vec<f64> = line.split(',').filter_map(|figure| figure.trim().parse().ok()).collect();
+    match (column.test, &figures[..]) {
+        (Test::Stream, &[.., rate]) if figures.len() == 8 => Some(1e6 / rate),
+        (Test::Latency, &[_, median, ..]) if figures.len() == 8 => Some(median),
+        _ => None,
+    }
+}
+
+fn fabric_size(column: &Column) -> String {
+    format!("-S {} -I {}", column.bytes, iterations(column.bytes).max(100))
+}
+
+/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`, and below each its figure.
+fn fabric_figure(_: &Column, printed: &str) -> Option<f64> {
+    let mut lines = printed.lines().skip_while(|line| !line.starts_with("bytes"));
+    let at = lines.next()?.split_whitespace().position(|title| title == "usec/xfer")?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(test: Test, bytes: usize) -> Column {
+        Column { test, ranks: 2, payload: Payload::Untouched, bytes }
+    }
+
+    #[test]
+    fn what_ucx_prints_is_understood() {
+        let head = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n";
+        let printed = format!("{head}   512,0.315,0.400,0.410,0.02,0.06,2475000,2000000\n");
+        assert_eq!(ucx_figure(&column(Test::Latency, 8), &printed), Some(0.315));
+        assert_eq!(ucx_figure(&column(Test::Stream, 8), &printed), Some(0.5));
+        assert_eq!(ucx_figure(&column(Test::Latency, 8), head), None);
+        assert_eq!(ucx_figure(&column(Test::Latency, 8), "1,2\n"), None);
+    }
+
+    #[test]
+    fn what_fi_pingpong_prints_is_understood() {
+        let printed = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                       4k      1k      =1k      7.8m        0.00s   4819.28       0.85       1.18\n";
+        assert_eq!(fabric_figure(&column(Test::Latency, 4096), printed), Some(0.85));
+        assert_eq!(fabric_figure(&column(Test::Latency, 4096), "fi_getinfo: -61\n"), None);
+    }
+
+    #[test]
+    fn only_what_a_program_can_do_is_asked_of_it() {
+        let [ucx, fabric] = &PROGRAMS;
+        assert!(ucx.does(&column(Test::Stream, 8)) && !fabric.does(&column(Test::Stream, 8)));
+        assert!(!ucx.does(&column(Test::Barrier, 0)));
+        assert!(!ucx.does(&Column { payload: Payload::WrittenRead, ..column(Test::Latency, 8) }));
+        assert!(!fabric.does(&Column { ranks: 4, ..column(Test::Latency, 8) }));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_has_no_version() {
+        static MISSING: Program = Program { executable: "deckperf-has-no-such-peer", ..PROGRAMS[0] };
+        assert_eq!(MISSING.version(), None);
+        let why = MISSING.measure(&column(Test::Latency, 8), [0, 1]).expect_err("is not there");
+        assert!(why.starts_with("deckperf-has-no-such-peer: "), "{why}");
+    }
+}
