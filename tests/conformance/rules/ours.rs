@@ -7,6 +7,7 @@ pub const RESOURCES: &[Rule] = &[
         "each is bounded, exhaustion is an error, and its end is the end of it",
         &[
             "limits::the_send_queue_fills_and_recovers",
+            "limits::rdma_writes_keep_the_bounds_of_sends",
             "limits::the_receive_queue_fills_and_recovers",
             "limits::the_connection_fills_and_recovers",
             "limits::the_outbox_fills_and_recovers",

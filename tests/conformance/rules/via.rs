@@ -224,6 +224,7 @@ pub const CONNECTIONS: &[Rule] = &[
             "states::a_pending_vi_keeps_its_receives_for_the_connection",
             "states::a_withdrawn_request_flushes_the_receives",
             "peer::a_peer_request_is_withdrawn",
+            "peer::a_withdrawn_peer_request_asks_no_more",
         ],
     ),
     rule(
