@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     case!(a_lending_vi_that_reports_a_flushed_send_is_in_error, RELIABLE_RECEPTION),
     case!(a_write_behind_a_flushed_send_is_flushed, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_with_immediate_data_is_done_when_they_arrived, RELIABLE_RECEPTION, RDMA_WRITE),
+    case!(a_write_to_a_lending_receiver_is_done_when_that_looks_on, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_whose_immediate_data_find_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_without_immediate_data_needs_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(after_an_error_both_connect_again, RELIABLE_RECEPTION),
@@ -216,6 +217,23 @@ fn a_write_with_immediate_data_is_done_when_they_arrived(fabric: &dyn Fabric) {
     let mut there = vec![0; 1000];
     window.read(0, &mut there).unwrap();
     assert_bytes(&there, &bytes);
+}
+
+/// Its immediate data take no descriptor there, and no memory that could be dropped.
+fn a_write_to_a_lending_receiver_is_done_when_that_looks_on(fabric: &dyn Fabric) {
+    let mut pair = Pair::with(fabric, &Options::default(), |attributes| {
+        attributes.reliability = Reliability::Reception;
+        attributes.receive = Receive::Lent;
+        attributes.enable_rdma_write = true;
+    });
+    let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
+    for number in 0..3 {
+        let write = Descriptor::rdma_write([pair.a.region(&[1; 100])], window.remote());
+        pair.a.vi.post_send(write.immediate(number)).unwrap();
+        assert_eq!(pair.b.arrival().immediate, Some(number));
+        assert!(pair.b.vi.arrival().unwrap().is_none(), "nothing comes behind it");
+        assert_eq!(pair.a.sent().length, 100);
+    }
 }
 
 fn a_write_whose_immediate_data_find_no_receive(fabric: &dyn Fabric) {

@@ -24,6 +24,7 @@ pub const CASES: &[Case] = &[
     case!(inline_sends_reach_posted_receives),
     case!(what_a_posted_receive_costs_is_counted, HAND_OFF),
     case!(posted_sends_reach_lent_receivers),
+    case!(a_sender_learns_what_is_unread),
 ];
 
 const SIZES: [usize; 12] = [0, 1, 7, 47, 48, 49, 63, 64, 65, 4096, 65_537, 1 << 20];
@@ -299,4 +300,20 @@ fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     pair.a.post_send(&pattern(1, 5000));
     assert_bytes(&pair.b.received(), &pattern(1, 5000));
     assert_eq!(copied(&pair), [before[0], before[1] + 5000]);
+}
+
+fn a_sender_learns_what_is_unread(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    assert_eq!(pair.a.vi.unread().unwrap(), 0);
+    for _ in 0..2 {
+        (0..3).for_each(|_| pair.a.vi.send_inline(None, b"", b"unread").unwrap());
+        for _ in 0..2 {
+            assert_eq!(pair.a.vi.unread().unwrap(), 3, "asking is no message");
+        }
+        (0..3).for_each(|_| drop(pair.b.arrival()));
+        until("the sender is told", || {
+            assert!(pair.b.vi.arrival().unwrap().is_none());
+            (pair.a.vi.unread().unwrap() == 0).then_some(())
+        });
+    }
 }

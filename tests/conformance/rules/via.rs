@@ -80,6 +80,7 @@ pub const RELIABILITY: &[Rule] = &[
             "reliability::sends_are_done_as_they_arrive",
             "reliability::a_write_with_immediate_data_is_done_when_they_arrived",
             "reliability::a_send_to_a_lending_receiver_is_done_when_it_is_dropped",
+            "reliability::a_write_to_a_lending_receiver_is_done_when_that_looks_on",
         ],
     ),
     rule(
