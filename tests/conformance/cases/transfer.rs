@@ -307,7 +307,7 @@ fn a_sender_learns_what_is_unread(fabric: &dyn Fabric) {
     assert_eq!(pair.a.vi.unread().unwrap(), 0);
     for _ in 0..2 {
         (0..3).for_each(|_| pair.a.vi.send_inline(None, b"", b"unread").unwrap());
-        for _ in 0..2 {
+        for _ in 0..3 {
             assert_eq!(pair.a.vi.unread().unwrap(), 3, "asking is no message");
         }
         (0..3).for_each(|_| drop(pair.b.arrival()));
@@ -316,4 +316,6 @@ fn a_sender_learns_what_is_unread(fabric: &dyn Fabric) {
             (pair.a.vi.unread().unwrap() == 0).then_some(())
         });
     }
+    pair.b.vi.disconnect();
+    assert_eq!(pair.a.vi.unread().unwrap(), 0, "everything was read before the end");
 }

@@ -81,6 +81,7 @@ pub const RELIABILITY: &[Rule] = &[
             "reliability::a_write_with_immediate_data_is_done_when_they_arrived",
             "reliability::a_send_to_a_lending_receiver_is_done_when_it_is_dropped",
             "reliability::a_write_to_a_lending_receiver_is_done_when_that_looks_on",
+            "reliability::a_write_that_cannot_be_announced_writes_nothing",
         ],
     ),
     rule(
