@@ -55,6 +55,16 @@ fn the_receive_queue_fills_and_recovers(fabric: &dyn Fabric) {
     pair.a.post_send(b"room");
     assert_eq!(pair.b.received(), b"room");
     pair.b.vi.post_receive(descriptor).expect("there is room again");
+    pair.b.vi.disconnect();
+    let flushed =
+        |pair: &mut Pair| pair.b.vi.receive_done().expect("one that was flushed").descriptor.unwrap();
+    let one = flushed(&mut pair);
+    pair.b.vi.post_receive(one).expect("one was reported");
+    let two = flushed(&mut pair);
+    pair.b.vi.post_receive(two).expect("one more was");
+    let one_more = Descriptor::new([pair.b.region(b"one more")]);
+    let (error, _) = pair.b.vi.post_receive(one_more).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "those that nobody took count: {error}");
 }
 
 fn the_connection_fills_and_recovers(fabric: &dyn Fabric) {

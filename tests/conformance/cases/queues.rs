@@ -267,14 +267,10 @@ fn a_receive_queue_is_not_named_after_disconnect(fabric: &dyn Fabric) {
     pair.a.vi.disconnect();
     pair.a.drain_news();
     pair.b.vi.disconnect();
-    drop(arrival);
-    let mut named = Vec::new();
-    until("the send is over", || {
-        named.extend(pair.a.cq.poll());
-        pair.a.vi.send_done()
-    });
-    named.extend(std::iter::from_fn(|| pair.a.cq.poll()));
+    let named: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll()).collect();
     assert!(named.iter().all(|entry| entry.source == Source::Send), "{named:?}");
+    drop(arrival);
+    until("the send is over", || pair.a.vi.send_done());
 }
 
 /// Three connections from one NIC, on two of whose completion queues, and on one of another NIC, messages arrive.

@@ -1,7 +1,7 @@
 //! Sends and receives: sizes, pieces, immediate data, order.
 
 use udeck_via::transport::Body;
-use udeck_via::{Caps, Descriptor, Region, Reliability, Segment};
+use udeck_via::{Caps, Descriptor, Region, Reliability, Segment, Status};
 
 use crate::kit::{End, Pair, assert_bytes, contents, pattern, regions, soon, until};
 use crate::{Case, Fabric, Options};
@@ -291,7 +291,7 @@ fn posted_sends_reach_lent_receivers(fabric: &dyn Fabric) {
     }
 }
 
-/// The one copy that the receiver makes: out of the sender's memory.
+/// The one copy that the receiver makes: out of the sender's memory, as far as its descriptor reaches.
 fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let copied = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.device().bytes_copied());
@@ -300,6 +300,10 @@ fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     pair.a.post_send(&pattern(1, 5000));
     assert_bytes(&pair.b.received(), &pattern(1, 5000));
     assert_eq!(copied(&pair), [before[0], before[1] + 5000]);
+    pair.b.post_receive(1000);
+    pair.a.post_send(&pattern(1, 5000));
+    assert_eq!(pair.b.vi.receive_wait(soon()).unwrap().status, Status::LengthError);
+    assert_eq!(copied(&pair), [before[0], before[1] + 6000]);
 }
 
 fn a_sender_learns_what_is_unread(fabric: &dyn Fabric) {

@@ -144,6 +144,7 @@ pub const QUEUES: &[Rule] = &[
             "statuses::an_error_flushes_both_queues_reception",
             "connection::disconnect_flushes_receives_in_order",
             "connection::the_peers_end_flushes_receives_in_order",
+            "connection::flushed_receives_come_before_what_arrives_later",
             "raw::raw_receives_are_flushed",
         ],
     ),
