@@ -181,6 +181,14 @@ mod tests {
         Taken { meta, aux, payload }
     }
 
+    #[test]
+    fn an_inline_message_is_as_long_as_a_cell_at_most() {
+        for (len, fits) in [(PAYLOAD_BYTES, true), (PAYLOAD_BYTES + 1, false), (255, false)] {
+            let cell = Taken { meta: meta(INLINE, len, 0, None), aux: 0, payload: [0; PAYLOAD_WORDS] };
+            assert_eq!(decode(&cell).is_ok(), fits, "{len} bytes");
+        }
+    }
+
     proptest! {
         #[test]
         fn prop_lent_cells_round_trip(
@@ -206,7 +214,11 @@ mod tests {
 
         /// Any bytes decode to something in bounds, or to an error.
         #[test]
-        fn prop_garbage_cells_are_contained(meta: u32, aux: u64, payload: [u64; PAYLOAD_WORDS]) {
+        fn prop_garbage_cells_are_contained(
+            kind in 0..=FLUSH + 1, count in prop_oneof![0..=MAX_SEGMENTS as u8 + 1, any::<u8>()], head: u8, flags: u8,
+            aux: u64, payload: [u64; PAYLOAD_WORDS],
+        ) {
+            let meta = u32::from_le_bytes([kind, count, head, flags]);
             if let Ok((_, content)) = decode(&Taken { meta, aux, payload }) {
                 match content {
                     Content::Inline(bytes) => prop_assert!(bytes.bytes().len() <= PAYLOAD_BYTES),

@@ -227,6 +227,21 @@ fn a_watched_rank_that_closes_is_announced_with_the_watchers_words() {
 }
 
 #[test]
+fn what_waited_for_a_closed_connection_is_forgotten_and_nothing_else() {
+    let config = Config { patience: SECOND, ..Config::new(3).unwrap() };
+    let mut bench = Bench::with(config);
+    for rank in [0, 1] {
+        assert_eq!(bench.lookup(rank, "late", Some(SECOND)), None);
+    }
+    bench.server.disconnected(bench.now, 1);
+    let answered: Vec<_> = replies(&bench.call(2, Call::Register { name: "late".into(), value: vec![9] }))
+        .into_iter()
+        .map(|(rank, _)| rank)
+        .collect();
+    assert_eq!(answered, [2, 0]);
+}
+
+#[test]
 fn a_lookup_that_nobody_can_answer_fails_at_once() {
     let mut bench = Bench::new(3);
     assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
@@ -300,7 +315,7 @@ fn every_bound_says_itself() {
     assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
     assert!(matches!(
         bench.lookup(0, "x", Some(SECOND)),
-        Some(Reply::Failed(Failure::TooBig { limit: 1, .. }))
+        Some(Reply::Failed(Failure::TooBig { limit: 1, got: 2, .. }))
     ));
     assert!(matches!(bench.register(1, ""), Some(Reply::Failed(Failure::Refused { .. }))));
 }

@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     case!(a_vi_keeps_its_settings),
     case!(an_idle_vi_changes_its_settings),
     case!(settings_change_while_idle_and_empty_only),
+    case!(what_is_unreported_keeps_the_settings),
     case!(reliability_levels_are_there_or_unsupported),
     case!(rdma_write_is_there_or_unsupported),
     case!(queue_lengths_count_what_is_posted_and_not_reported),
@@ -114,6 +115,31 @@ fn settings_change_while_idle_and_empty_only(fabric: &dyn Fabric) {
     assert_ne!(pair.b.vi.attributes().context, 7);
     pair.b.vi.set_attributes(other).unwrap();
     assert_eq!(pair.b.vi.attributes().context, 7);
+}
+
+/// A send and a flushed receive, and each of them alone.
+fn what_is_unreported_keeps_the_settings(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    for send_first in [false, true] {
+        pair.b.post_receive(8);
+        pair.b.post_send(b"done");
+        pair.b.vi.disconnect();
+        let other = ViAttributes { context: 7, ..ViAttributes::new(pair.b.ptag) };
+        let refused = |vi: &mut Vi| {
+            let error = vi.set_attributes(other).unwrap_err();
+            assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+        };
+        let vi = &mut pair.b.vi;
+        refused(vi);
+        let first = if send_first { vi.send_done() } else { vi.receive_done() };
+        assert!(first.is_some());
+        refused(vi);
+        let second = if send_first { vi.receive_done() } else { vi.send_done() };
+        assert!(second.is_some());
+        vi.set_attributes(other).expect("everything is reported");
+        pair.a.vi.disconnect();
+        pair.connect();
+    }
 }
 
 fn reliability_levels_are_there_or_unsupported(fabric: &dyn Fabric) {

@@ -43,6 +43,7 @@ pub const CASES: &[Case] = &[
     case!(the_receiver_disconnects_before_reading),
     case!(disconnect_flushes_receives_in_order),
     case!(the_peers_end_flushes_receives_in_order),
+    case!(flushed_receives_come_before_what_arrives_later),
     case!(a_dropped_vi_disconnects),
     case!(a_vi_connects_again),
 ];
@@ -146,7 +147,11 @@ fn a_lent_vi_takes_no_receives(fabric: &dyn Fabric) {
     let (error, descriptor) = pair.a.vi.post_receive(descriptor).unwrap_err();
     assert!(matches!(error, Error::InvalidState { .. }), "{error}");
     assert_eq!(&regions(descriptor)[0][..], b"abc");
+    pair.a.drain_news();
+    pair.b.vi.send_inline(Some(5), b"", b"").unwrap();
+    pair.a.cq.wait(soon(), || false).expect("it has arrived");
     assert!(pair.a.vi.receive_done().is_none());
+    assert_eq!(pair.a.arrival().immediate, Some(5), "it was not taken");
 }
 
 fn private_data_travel_both_ways(fabric: &dyn Fabric) {
@@ -497,6 +502,20 @@ fn the_peers_end_flushes_receives_in_order(fabric: &dyn Fabric) {
     pair.a.vi.disconnect();
     assert_flushed_in_order(&mut pair.b);
     assert_eq!(pair.b.vi.state(), State::Error);
+}
+
+fn flushed_receives_come_before_what_arrives_later(fabric: &dyn Fabric) {
+    let mut pair = Pair::posted(fabric);
+    pair.b.post_receive(8);
+    pair.a.vi.disconnect();
+    pair.b.vi.disconnect();
+    pair.connect();
+    pair.b.post_receive(8);
+    pair.b.drain_news();
+    pair.a.post_send(b"later");
+    pair.b.cq.wait(soon(), || false).expect("it has arrived");
+    assert_eq!(pair.b.vi.receive_done().expect("the oldest").status, Status::Flushed);
+    assert_eq!(pair.b.received(), b"later");
 }
 
 fn a_dropped_vi_disconnects(fabric: &dyn Fabric) {

@@ -3,21 +3,23 @@
 use std::thread;
 
 use udeck_via::transport::Body;
-use udeck_via::{Arrival, Error, Lent, MemHandle, Nic, RemoteBuffer};
+use udeck_via::{Arrival, Error, Lent, MemHandle, Nic, Receive, Reliability, RemoteBuffer};
 
 use crate::kit::{End, Pair, address, assert_bytes, pattern, until};
-use crate::{Case, Fabric};
+use crate::{Case, Fabric, Options};
 
 const TOPIC: &str = "lent";
 pub const CASES: &[Case] = &[
     case!(a_handed_off_block_arrives_with_its_head),
     case!(hand_off_copies_nothing, HAND_OFF),
     case!(a_block_comes_home_when_it_is_dropped, HAND_OFF),
+    case!(a_vi_takes_back_what_was_dropped),
     case!(a_block_is_dropped_on_another_thread),
     case!(blocks_are_dropped_in_any_order),
     case!(a_refused_hand_off_gives_the_block_back),
     case!(a_block_of_another_nic_is_refused),
     case!(a_hoarding_receiver_does_not_starve_its_sender),
+    case!(a_hoarding_receiver_does_not_withhold_receipts, RELIABLE_RECEPTION),
     case!(messages_outlive_the_senders_vi),
     case!(messages_outlive_the_receivers_vi),
     case!(messages_outlive_the_senders_nic),
@@ -90,6 +92,19 @@ fn a_block_comes_home_when_it_is_dropped(fabric: &dyn Fabric) {
     assert_bytes(message.bytes(), &pattern(1, LEN));
     drop(message);
     assert_eq!(blocks(&pair.a.nic), before, "home");
+}
+
+/// By itself: nobody asks its NIC.
+fn a_vi_takes_back_what_was_dropped(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let blocks = |end: &End| end.nic.device().outbox().usage().blocks;
+    let before = blocks(&pair.a);
+    hand_off(&mut pair.a, 1).unwrap();
+    drop(pair.b.arrival());
+    until("the block is home", || {
+        pair.a.vi.reclaim();
+        (blocks(&pair.a) == before).then_some(())
+    });
 }
 
 fn a_block_is_dropped_on_another_thread(fabric: &dyn Fabric) {
@@ -169,8 +184,20 @@ fn a_block_of_another_nic_is_refused(fabric: &dyn Fabric) {
 }
 
 fn a_hoarding_receiver_does_not_starve_its_sender(fabric: &dyn Fabric) {
+    hoard(Pair::lent(fabric));
+}
+
+/// Though the sender waits for word of each message: what is copied has arrived.
+fn a_hoarding_receiver_does_not_withhold_receipts(fabric: &dyn Fabric) {
+    hoard(Pair::with(fabric, &Options::default(), |attributes| {
+        attributes.reliability = Reliability::Reception;
+        attributes.receive = Receive::Lent;
+    }));
+}
+
+/// `b` drops nothing of what it takes.
+fn hoard(mut pair: Pair) {
     const COUNT: usize = 500;
-    let mut pair = Pair::lent(fabric);
     let mut hoard = Vec::new();
     for number in 0..COUNT {
         until("the sender goes on", || hand_off(&mut pair.a, number).ok());

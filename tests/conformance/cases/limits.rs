@@ -1,8 +1,8 @@
 //! What is bounded says when it is full, and goes on when it is not.
 
-use udeck_via::{Cq, Descriptor, Error, Nic, Region};
+use udeck_via::{Cq, Descriptor, Error, Nic, Region, ViAttributes};
 
-use crate::kit::{Pair, contents, pattern, regions, soon, until};
+use crate::kit::{End, Pair, contents, pattern, regions, soon, until};
 use crate::{Case, Fabric, Options};
 
 const TOPIC: &str = "limits";
@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     case!(the_connection_fills_and_recovers),
     case!(too_many_segments_are_refused),
     case!(a_transfer_too_long_is_refused),
+    case!(rdma_writes_keep_the_bounds_of_sends, RDMA_WRITE),
     case!(the_outbox_fills_and_recovers),
     case!(the_landing_fills_and_recovers, RDMA_WRITE),
     case!(a_request_beyond_all_memory_is_refused),
@@ -54,6 +55,16 @@ fn the_receive_queue_fills_and_recovers(fabric: &dyn Fabric) {
     pair.a.post_send(b"room");
     assert_eq!(pair.b.received(), b"room");
     pair.b.vi.post_receive(descriptor).expect("there is room again");
+    pair.b.vi.disconnect();
+    let flushed =
+        |pair: &mut Pair| pair.b.vi.receive_done().expect("one that was flushed").descriptor.unwrap();
+    let one = flushed(&mut pair);
+    pair.b.vi.post_receive(one).expect("one was reported");
+    let two = flushed(&mut pair);
+    pair.b.vi.post_receive(two).expect("one more was");
+    let one_more = Descriptor::new([pair.b.region(b"one more")]);
+    let (error, _) = pair.b.vi.post_receive(one_more).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "those that nobody took count: {error}");
 }
 
 fn the_connection_fills_and_recovers(fabric: &dyn Fabric) {
@@ -103,6 +114,30 @@ fn a_transfer_too_long_is_refused(fabric: &dyn Fabric) {
     assert_eq!(descriptor.len(), most + 1);
     drop(descriptor);
     pair.check();
+}
+
+fn rdma_writes_keep_the_bounds_of_sends(fabric: &dyn Fabric) {
+    let settings = |attributes: &mut ViAttributes| attributes.enable_rdma_write = true;
+    let mut pair = Pair::with(fabric, &Options::default(), settings);
+    let window = pair.b.nic.window(64, pair.b.ptag).unwrap();
+    let write = |end: &End, pieces: usize| {
+        Descriptor::rdma_write((0..pieces).map(|_| end.region(b"x")), window.remote())
+    };
+    let (segments, most) = {
+        let limits = pair.a.nic.attributes();
+        (limits.max_segments, limits.max_descriptors_per_queue)
+    };
+    let too_many = write(&pair.a, segments + 1);
+    let (error, descriptor) = pair.a.vi.post_send(too_many).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+    assert_eq!(descriptor.segments().len(), segments + 1);
+    for _ in 0..most {
+        pair.a.vi.post_send(write(&pair.a, 1)).expect("the queue has room");
+    }
+    let (error, descriptor) = pair.a.vi.post_send(write(&pair.a, 1)).unwrap_err();
+    assert!(matches!(error, Error::Full { what: "the send queue", .. }), "{error}");
+    pair.a.sent();
+    pair.a.vi.post_send(descriptor).expect("there is room again");
 }
 
 const SMALL: usize = 4 << 20;

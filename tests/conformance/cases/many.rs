@@ -211,6 +211,10 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
         pair.a.vi.hand_off(None, b"", block).unwrap();
         drop(pair.b.arrival());
         pair.a.vi.send_inline(None, b"", b"unread").unwrap();
+        for _ in 0..2 {
+            let unread = pair.a.block(&[2; 5000]);
+            pair.a.vi.hand_off(None, b"", unread).unwrap();
+        }
         pair.a.vi.disconnect();
         pair.b.vi.disconnect();
         pair.a.drain_news();

@@ -19,6 +19,7 @@ pub const CASES: &[Case] = &[
     case!(a_peer_request_that_timed_out_connects_nobody),
     case!(a_side_that_gave_up_resets_the_other),
     case!(a_peer_request_is_withdrawn),
+    case!(a_withdrawn_peer_request_asks_no_more),
     case!(a_dropped_vi_withdraws_its_peer_request),
     case!(peer_requests_need_an_idle_vi),
     case!(peers_meet_at_the_same_discriminator_only),
@@ -180,6 +181,24 @@ fn a_peer_request_is_withdrawn(fabric: &dyn Fabric) {
         meet(&mut pair.b, &mut pair.a);
         assert_joined(pair);
     });
+}
+
+/// The thread that asks, where this side does, ends long before the deadline.
+fn a_withdrawn_peer_request_asks_no_more(fabric: &dyn Fabric) {
+    both_orders(fabric, |pair| {
+        // Several: of those before, one may be about to end.
+        let before = threads();
+        for number in 0..20 {
+            ask(&mut pair.a, &pair.b, &[number], Deadline::after(Duration::from_secs(3600))).unwrap();
+            pair.a.vi.disconnect();
+        }
+        until("no thread asks", || (threads() <= before).then_some(()));
+    });
+}
+
+/// Threads of this process.
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").expect("a mounted /proc").count()
 }
 
 fn a_dropped_vi_withdraws_its_peer_request(fabric: &dyn Fabric) {

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     case!(a_peer_request_has_places),
     case!(a_send_that_is_out_at_disconnect_is_named, HAND_OFF),
     case!(a_send_that_is_out_at_disconnect_keeps_one_place, HAND_OFF),
+    case!(a_receive_queue_is_not_named_after_disconnect, HAND_OFF),
     case!(one_wait_on_three_queues),
     case!(a_wait_on_three_queues_ends_at_its_deadline),
     case!(threads_take_turns_on_one_queue),
@@ -256,6 +257,20 @@ fn a_send_that_is_out_at_disconnect_keeps_one_place(fabric: &dyn Fabric) {
         }
         b.vi.disconnect();
     }
+}
+
+/// It has no place any more, though the send queue has, and whatever the peer does.
+fn a_receive_queue_is_not_named_after_disconnect(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    pair.a.post_send(&[1; 5000]);
+    let arrival = pair.b.arrival();
+    pair.a.vi.disconnect();
+    pair.a.drain_news();
+    pair.b.vi.disconnect();
+    let named: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll()).collect();
+    assert!(named.iter().all(|entry| entry.source == Source::Send), "{named:?}");
+    drop(arrival);
+    until("the send is over", || pair.a.vi.send_done());
 }
 
 /// Three connections from one NIC, on two of whose completion queues, and on one of another NIC, messages arrive.

@@ -17,6 +17,8 @@ pub const CASES: &[Case] = &[
     case!(a_lending_vi_that_reports_a_flushed_send_is_in_error, RELIABLE_RECEPTION),
     case!(a_write_behind_a_flushed_send_is_flushed, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_with_immediate_data_is_done_when_they_arrived, RELIABLE_RECEPTION, RDMA_WRITE),
+    case!(a_write_to_a_lending_receiver_is_done_when_that_looks_on, RELIABLE_RECEPTION, RDMA_WRITE),
+    case!(a_write_that_cannot_be_announced_writes_nothing, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_whose_immediate_data_find_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_without_immediate_data_needs_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(after_an_error_both_connect_again, RELIABLE_RECEPTION),
@@ -37,6 +39,15 @@ fn pair(fabric: &dyn Fabric, reliability: Reliability) -> Pair {
     Pair::with(fabric, &Options::default(), |attributes| {
         attributes.reliability = reliability;
         attributes.enable_rdma_write = caps.has(Caps::RDMA_WRITE);
+    })
+}
+
+/// Both receive lent, and are told of receipts.
+fn lending(fabric: &dyn Fabric) -> Pair {
+    Pair::with(fabric, &Options::default(), |attributes| {
+        attributes.reliability = Reliability::Reception;
+        attributes.receive = Receive::Lent;
+        attributes.enable_rdma_write = true;
     })
 }
 
@@ -216,6 +227,42 @@ fn a_write_with_immediate_data_is_done_when_they_arrived(fabric: &dyn Fabric) {
     let mut there = vec![0; 1000];
     window.read(0, &mut there).unwrap();
     assert_bytes(&there, &bytes);
+}
+
+/// Its immediate data take no descriptor there, and no memory that could be dropped.
+fn a_write_to_a_lending_receiver_is_done_when_that_looks_on(fabric: &dyn Fabric) {
+    let mut pair = lending(fabric);
+    let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
+    for number in 0..3 {
+        let write = Descriptor::rdma_write([pair.a.region(&[1; 100])], window.remote());
+        pair.a.vi.post_send(write.immediate(number)).unwrap();
+        assert_eq!(pair.b.arrival().immediate, Some(number));
+        assert!(pair.b.vi.arrival().unwrap().is_none(), "nothing comes behind it");
+        assert_eq!(pair.a.sent().length, 100);
+    }
+}
+
+/// What the receiver holds and what it has not read yet take up the connection together.
+fn a_write_that_cannot_be_announced_writes_nothing(fabric: &dyn Fabric) {
+    let mut pair = lending(fabric);
+    let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..pair.a.nic.attributes().max_descriptors_per_queue / 2 {
+        let block = pair.a.block(&[1; 5000]);
+        pair.a.vi.hand_off(None, b"", block).expect("few are under way");
+        held.push(pair.b.arrival());
+    }
+    let mut last = 0;
+    let error = until("a full connection", || {
+        let write = Descriptor::rdma_write([pair.a.region(&[last + 1; 100])], window.remote());
+        let refused = pair.a.vi.post_send(write.immediate(0)).err();
+        last += u8::from(refused.is_none());
+        refused.map(|(error, _)| error)
+    });
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    let mut there = [0; 100];
+    window.read(0, &mut there).unwrap();
+    assert_eq!(there, [last; 100], "what the last one wrote that was taken");
 }
 
 fn a_write_whose_immediate_data_find_no_receive(fabric: &dyn Fabric) {

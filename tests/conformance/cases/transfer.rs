@@ -1,7 +1,7 @@
 //! Sends and receives: sizes, pieces, immediate data, order.
 
 use udeck_via::transport::Body;
-use udeck_via::{Caps, Descriptor, Region, Reliability, Segment};
+use udeck_via::{Caps, Descriptor, Region, Reliability, Segment, Status};
 
 use crate::kit::{End, Pair, assert_bytes, contents, pattern, regions, soon, until};
 use crate::{Case, Fabric, Options};
@@ -24,6 +24,7 @@ pub const CASES: &[Case] = &[
     case!(inline_sends_reach_posted_receives),
     case!(what_a_posted_receive_costs_is_counted, HAND_OFF),
     case!(posted_sends_reach_lent_receivers),
+    case!(a_sender_learns_what_is_unread),
 ];
 
 const SIZES: [usize; 12] = [0, 1, 7, 47, 48, 49, 63, 64, 65, 4096, 65_537, 1 << 20];
@@ -290,7 +291,7 @@ fn posted_sends_reach_lent_receivers(fabric: &dyn Fabric) {
     }
 }
 
-/// The one copy that the receiver makes: out of the sender's memory.
+/// The one copy that the receiver makes: out of the sender's memory, as far as its descriptor reaches.
 fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let copied = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.bytes_copied());
@@ -299,4 +300,26 @@ fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     pair.a.post_send(&pattern(1, 5000));
     assert_bytes(&pair.b.received(), &pattern(1, 5000));
     assert_eq!(copied(&pair), [before[0], before[1] + 5000]);
+    pair.b.post_receive(1000);
+    pair.a.post_send(&pattern(1, 5000));
+    assert_eq!(pair.b.vi.receive_wait(soon()).unwrap().status, Status::LengthError);
+    assert_eq!(copied(&pair), [before[0], before[1] + 6000]);
+}
+
+fn a_sender_learns_what_is_unread(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    assert_eq!(pair.a.vi.unread().unwrap(), 0);
+    for _ in 0..2 {
+        (0..3).for_each(|_| pair.a.vi.send_inline(None, b"", b"unread").unwrap());
+        for _ in 0..3 {
+            assert_eq!(pair.a.vi.unread().unwrap(), 3, "asking is no message");
+        }
+        (0..3).for_each(|_| drop(pair.b.arrival()));
+        until("the sender is told", || {
+            assert!(pair.b.vi.arrival().unwrap().is_none());
+            (pair.a.vi.unread().unwrap() == 0).then_some(())
+        });
+    }
+    pair.b.vi.disconnect();
+    assert_eq!(pair.a.vi.unread().unwrap(), 0, "everything was read before the end");
 }

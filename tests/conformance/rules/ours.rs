@@ -7,6 +7,7 @@ pub const RESOURCES: &[Rule] = &[
         "each is bounded, exhaustion is an error, and its end is the end of it",
         &[
             "limits::the_send_queue_fills_and_recovers",
+            "limits::rdma_writes_keep_the_bounds_of_sends",
             "limits::the_receive_queue_fills_and_recovers",
             "limits::the_connection_fills_and_recovers",
             "limits::the_outbox_fills_and_recovers",
@@ -25,6 +26,7 @@ pub const RESOURCES: &[Rule] = &[
             "flood::a_flood_of_short_messages_is_held_back",
             "flood::a_flood_of_long_messages_is_held_back",
             "completion::room_to_send_is_named",
+            "transfer::a_sender_learns_what_is_unread",
         ],
     ),
     rule(
@@ -87,7 +89,11 @@ pub const OURS: &[Rule] = &[
     ),
     rule(
         "a received message is the sender's own memory until dropped",
-        &["lent::a_handed_off_block_arrives_with_its_head", "lent::hand_off_copies_nothing"],
+        &[
+            "lent::a_handed_off_block_arrives_with_its_head",
+            "lent::hand_off_copies_nothing",
+            "lent::a_vi_takes_back_what_was_dropped",
+        ],
     ),
     rule(
         "a message outlives whom it came from and whom it came to",
@@ -100,7 +106,10 @@ pub const OURS: &[Rule] = &[
     ),
     rule(
         "a receiver that hoards messages does not starve their sender",
-        &["lent::a_hoarding_receiver_does_not_starve_its_sender"],
+        &[
+            "lent::a_hoarding_receiver_does_not_starve_its_sender",
+            "lent::a_hoarding_receiver_does_not_withhold_receipts",
+        ],
     ),
     rule("errors say what happened", &["errors::errors_say_what_happened"]),
 ];

@@ -80,6 +80,8 @@ pub const RELIABILITY: &[Rule] = &[
             "reliability::sends_are_done_as_they_arrive",
             "reliability::a_write_with_immediate_data_is_done_when_they_arrived",
             "reliability::a_send_to_a_lending_receiver_is_done_when_it_is_dropped",
+            "reliability::a_write_to_a_lending_receiver_is_done_when_that_looks_on",
+            "reliability::a_write_that_cannot_be_announced_writes_nothing",
         ],
     ),
     rule(
@@ -142,6 +144,7 @@ pub const QUEUES: &[Rule] = &[
             "statuses::an_error_flushes_both_queues_reception",
             "connection::disconnect_flushes_receives_in_order",
             "connection::the_peers_end_flushes_receives_in_order",
+            "connection::flushed_receives_come_before_what_arrives_later",
             "raw::raw_receives_are_flushed",
         ],
     ),
@@ -224,6 +227,7 @@ pub const CONNECTIONS: &[Rule] = &[
             "states::a_pending_vi_keeps_its_receives_for_the_connection",
             "states::a_withdrawn_request_flushes_the_receives",
             "peer::a_peer_request_is_withdrawn",
+            "peer::a_withdrawn_peer_request_asks_no_more",
         ],
     ),
     rule(

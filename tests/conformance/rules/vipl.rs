@@ -61,6 +61,7 @@ pub const CALLS: &[Rule] = &[
         &[
             "attributes::an_idle_vi_changes_its_settings",
             "attributes::settings_change_while_idle_and_empty_only",
+            "attributes::what_is_unreported_keeps_the_settings",
         ],
     ),
     rule("VipConnectWait", &["connection::requests_wait_in_order", "connection::a_listener_times_out"]),

@@ -100,6 +100,25 @@ fn the_scan_rotates() {
 }
 
 #[test]
+fn the_scan_goes_on_behind_what_ended_a_sleep() {
+    let Several { mut queues, fakes } = Several::new();
+    let mut cno = Cno::default();
+    for at in 0..QUEUES {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| cno.wait(&mut all(&mut queues), soon(), || false));
+            Several::until_all_sleep(&fakes);
+            fakes[at].announce(1);
+            assert_eq!(waiting.join().unwrap().unwrap(), Some((at, received(1))));
+        });
+        fakes.iter().for_each(|fake| fake.announce(2));
+        for step in 1..=QUEUES {
+            let next = (at + step) % QUEUES;
+            assert_eq!(cno.poll(&mut all(&mut queues)), Some((next, received(2))));
+        }
+    }
+}
+
+#[test]
 fn a_panic_of_until_wakes_the_others() {
     let Several { mut queues, fakes } = Several::new();
     let (handle, stop, deadline) = (queues[0].handle(), AtomicBool::new(false), soon());

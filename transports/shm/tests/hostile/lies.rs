@@ -102,6 +102,9 @@ fn a_message_longer_than_any_is_not_copied() {
         scene.grip.push(meta, aux, &words[..used]);
         held.push(scene.vi.arrival().unwrap().expect("a message"));
     }
+    let (meta, aux, words, used) = cell::lent(&[(0, OUTBOX); 2], &[], 39, None);
+    scene.grip.push(meta, aux, &words[..used]);
+    held.push(scene.vi.arrival().unwrap().expect("as long as a message may be"));
     let (meta, aux, words, used) = cell::lent(&[(0, OUTBOX); 3], &[], 40, None);
     scene.grip.push(meta, aux, &words[..used]);
     let error = scene.vi.arrival().expect_err("three times all of its memory");
@@ -144,6 +147,16 @@ fn the_end_is_named_after_the_last_message() {
         }
         assert_eq!(messages, sent);
     }
+}
+
+/// Whoever sleeps on a completion queue has nobody else to learn it from.
+#[test]
+fn the_end_of_a_process_is_named() {
+    let Scene { mut prey, rogue, grip, mut vi } = Scene::new();
+    while prey.cq.poll().is_some() {}
+    drop((rogue, grip));
+    assert!(prey.cq.wait(soon(), || false).is_some(), "both of its queues have news");
+    assert!(matches!(vi.arrival(), Err(Error::Lost(_))));
 }
 
 #[test]
