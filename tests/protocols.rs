@@ -156,7 +156,9 @@ fn without_trust_a_default_that_cannot_be_is_refused_where_it_is_first_used() {
         ranks_with(2, &config, move |world| {
             let _inbox = world.mailbox::<u8>(&format!("in{}", world.rank()))?;
             let error = world.postbox::<u8>(&format!("in{}", world.rank())).unwrap_err();
-            assert!(matches!(&error, Error::Unsupported { possible, .. } if possible == "auto, eager, copy, handshake"));
+            assert!(
+                matches!(&error, Error::Unsupported { possible, .. } if possible == "auto, eager, copy, handshake")
+            );
             // What the library sends itself does not depend on it.
             world.barrier()?;
             world.finish()

@@ -38,8 +38,7 @@ impl Thresholds {
     pub const NEVER: usize = usize::MAX;
 
     /// What `DECK_AUTO` may be.
-    pub(crate) const EXPECTED: &str =
-        "NAME=BYTES,... of hand-off, rdma-write and rdma-read (e.g. hand-off=41,rdma-write=32K,rdma-read=never)";
+    pub(crate) const EXPECTED: &str = "NAME=BYTES,... of hand-off, rdma-write and rdma-read (e.g. hand-off=41,rdma-write=32K,rdma-read=never)";
 
     /// What a message of `len` bytes travels by.
     #[inline]
@@ -145,10 +144,19 @@ mod tests {
     #[test]
     fn thresholds_are_read() {
         let read = Thresholds::parse("rdma-read=1M,hand-off=never").unwrap();
-        let expected = Thresholds { hand_off: Thresholds::NEVER, rdma_read: 1 << 20, ..Thresholds::default() };
+        let expected =
+            Thresholds { hand_off: Thresholds::NEVER, rdma_read: 1 << 20, ..Thresholds::default() };
         assert_eq!(read, expected);
         assert_eq!(read.choose(1 << 20, Caps::HAND_OFF | Caps::RDMA_READ), Protocol::RdmaRead);
-        for bad in ["", "hand-off", "hand-off=", "eager=1", "hand-off=1,", "rdma-read=-1", "hand-off=99999999999999999999"] {
+        for bad in [
+            "",
+            "hand-off",
+            "hand-off=",
+            "eager=1",
+            "hand-off=1,",
+            "rdma-read=-1",
+            "hand-off=99999999999999999999",
+        ] {
             assert_eq!(Thresholds::parse(bad), None, "{bad}");
         }
     }
@@ -157,9 +165,17 @@ mod tests {
     fn an_explanation_names_what_decided() {
         let auto = Thresholds::default();
         let small = auto.explain(8, Caps::HAND_OFF);
-        assert!(small.why.contains("hand-off begins at 41 bytes") && small.why.contains("inline"), "{}", small.why);
+        assert!(
+            small.why.contains("hand-off begins at 41 bytes") && small.why.contains("inline"),
+            "{}",
+            small.why
+        );
         let without = auto.explain(64 << 10, Caps::RDMA_WRITE);
-        assert!(without.why.contains("has no hand-off") && without.why.contains("takes 32768"), "{}", without.why);
+        assert!(
+            without.why.contains("has no hand-off") && without.why.contains("takes 32768"),
+            "{}",
+            without.why
+        );
     }
 
     proptest! {

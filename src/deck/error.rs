@@ -109,7 +109,9 @@ pub enum Error {
     },
     /// The buffer that the receiver had ready for a message is too small. Posted by `handshake`, which asks first: the
     /// message comes back, and can be posted again.
-    #[error("rank {node} had room for {have} bytes, the message has {needed}; post it again, or a shorter one")]
+    #[error(
+        "rank {node} had room for {have} bytes, the message has {needed}; post it again, or a shorter one"
+    )]
     NoRoom {
         /// The receiver.
         node: usize,

@@ -92,13 +92,13 @@ impl Channel {
         self.pairs += 1;
         let mut attributes = ViAttributes::new(self.world.postboxes());
         attributes.reliability = Reliability::Reception;
-        let (cq, introduction) = (self.cq.handle(), self.world.introduce(self.number, Role::Data(self.pairs)));
+        let (cq, introduction) =
+            (self.cq.handle(), self.world.introduce(self.number, Role::Data(self.pairs)));
         let connected = Vi::new(self.vi.nic(), attributes).and_then(|mut vi| {
             vi.connect(&self.to, &cq, &cq, &introduction, deadline)?;
             Ok(vi)
         });
-        let vi =
-            connected.map_err(|error| self.world.connect_error(&self.mailbox, self.owner, error))?;
+        let vi = connected.map_err(|error| self.world.connect_error(&self.mailbox, self.owner, error))?;
         self.data = Some(Data { vi, number: self.pairs, answer: None });
         Ok(self.pairs)
     }

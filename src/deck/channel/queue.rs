@@ -200,7 +200,9 @@ impl Channel {
                 let tag = Some(front.block.notes()[0]);
                 self.vi.rdma_write(&front.block, to, tag).map_err(|error| (Some(error), front))
             }
-            (Protocol::Copy, Stage::Copying { sent, fragments }) => self.send_fragments(front, sent, fragments),
+            (Protocol::Copy, Stage::Copying { sent, fragments }) => {
+                self.send_fragments(front, sent, fragments)
+            }
             (Protocol::RdmaRead, _) => self
                 .announce_readable(front.block)
                 .map_err(|(error, block)| (Some(error), Waiting { block, how, stage })),

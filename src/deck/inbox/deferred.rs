@@ -5,9 +5,7 @@
 //! ring: so order is kept, and the sender's bounds are what piles up. Every retrieve tries again.
 
 use udeck_via::mem::Fill;
-use udeck_via::{
-    Block, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault,
-};
+use udeck_via::{Block, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault};
 
 use super::lane::Lane;
 use crate::received::{Parcel, Stored};

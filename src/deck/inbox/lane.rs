@@ -152,7 +152,8 @@ impl Lane {
                 self.prepare(kind, wire::decode_length(rest)?, tag, world, ptag)
             }
             Kind::AskRead => {
-                let from = RemoteBuffer { handle: MemHandle(part), offset: 0, len: wire::decode_length(rest)? };
+                let from =
+                    RemoteBuffer { handle: MemHandle(part), offset: 0, len: wire::decode_length(rest)? };
                 self.deferred = Some(Deferred::Read { from, tag });
                 Ok(())
             }

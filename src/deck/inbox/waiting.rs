@@ -147,8 +147,7 @@ impl Inbox {
             self.reported.insert(node);
             return Err(Error::PeerLost { node: node as usize, how });
         }
-        let connected =
-            self.lanes.iter().any(Option::is_some) || self.door.came() != self.let_in;
+        let connected = self.lanes.iter().any(Option::is_some) || self.door.came() != self.let_in;
         if !connected && self.world.is_deserted() {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
