@@ -8,8 +8,15 @@ use udeck::Protocol;
 use crate::{rounds::Pace, sizes, vi};
 
 /// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
-pub const PROTOCOLS: [Protocol; 5] =
-    [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff, Protocol::Auto];
+pub const PROTOCOLS: [Protocol; 7] = [
+    Protocol::Copy,
+    Protocol::Eager,
+    Protocol::RdmaWrite,
+    Protocol::HandOff,
+    Protocol::RdmaRead,
+    Protocol::Handshake,
+    Protocol::Auto,
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,6 +26,7 @@ Examples:
   deckperf bandwidth --protocol auto --sizes 8,4K,1M --window 16 --format csv
   deckperf --format json > run.json              everything measured, with percentiles
   deckperf --layer vi                            one layer below: send/receive and RDMA write between VIs
+  deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
@@ -28,6 +36,9 @@ Examples:
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Measure nothing: say which protocol a message of each size takes, and why
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -47,7 +58,8 @@ struct Options {
     /// What is measured: mailboxes, or the virtual interfaces under them
     #[arg(long, global = true, value_enum, default_value_t = Layer::Mailbox)]
     layer: Layer,
-    /// How messages travel: copy, eager, rdma-write, hand-off, auto [default: all but auto; verify: all]
+    /// How messages travel: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: the first four;
+    /// verify: all]
     #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = parse_protocol)]
     protocol: Vec<Protocol>,
     /// Message sizes in bytes, such as 8,4K,1M [default: eleven sizes from 0 to 4M]
@@ -98,6 +110,8 @@ pub enum Task {
     MeasureVi(vi::Plan),
     /// Check data.
     Verify(Checks),
+    /// Say what would carry messages of these sizes, ascending.
+    Explain(Vec<usize>),
 }
 
 /// What is measured, and how.
@@ -189,8 +203,12 @@ impl Cli {
     /// # Errors
     /// Options that do not go together.
     pub fn task(self) -> Result<Task, clap::Error> {
-        let Cli { command, options } = self;
+        let Cli { command, explain, options } = self;
         match (command, options.layer) {
+            (None, Layer::Mailbox) if explain => Ok(Task::Explain(options.plan(Vec::new(), false).sizes)),
+            _ if explain => {
+                Err(conflict("--explain is about what carries messages of a mailbox; it measures nothing"))
+            }
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
@@ -379,7 +397,10 @@ mod tests {
     fn bad_values_list_what_is_possible() {
         let unknown = error("deckperf latency --protocol eager,telepathy");
         assert!(unknown.contains("'telepathy'"), "{unknown}");
-        assert!(unknown.contains("copy, eager, rdma-write, hand-off, auto"), "{unknown}");
+        assert!(
+            unknown.contains("copy, eager, rdma-write, hand-off, rdma-read, handshake, auto"),
+            "{unknown}"
+        );
         assert!(error("deckperf --sizes 8,4X").contains("0, 8, 4K, 1M"));
         assert!(error("deckperf --format xml").contains("table, csv, json"));
         assert!(error("deckperf --payload half").contains("untouched, written+read, both"));
@@ -401,6 +422,14 @@ mod tests {
         assert_eq!(bandwidth.tests, [Test::Bandwidth]);
         assert_eq!((bandwidth.sizes, bandwidth.pace.window), (vec![8, 1 << 20], 16));
         assert!(bandwidth.counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
+    }
+
+    #[test]
+    fn a_choice_is_explained_instead_of_measuring() {
+        assert_eq!(task("deckperf --explain --sizes 1M,8"), Task::Explain(vec![8, 1 << 20]));
+        assert_eq!(task("deckperf --explain"), Task::Explain(sizes::DEFAULT_SIZES.to_vec()));
+        assert!(error("deckperf --explain latency").contains("--explain"));
+        assert!(error("deckperf --explain --layer vi").contains("--explain"));
     }
 
     #[test]

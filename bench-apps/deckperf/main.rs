@@ -5,6 +5,7 @@
 
 mod cli;
 mod experiment;
+mod explain;
 mod export;
 mod failure;
 mod link;
@@ -81,13 +82,14 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
         Task::MeasureVi(plan) => (&[][..], plan.pin),
         Task::Verify(checks) => (&checks.protocols[..], checks.pin),
+        Task::Explain(_) => (&[][..], false),
     };
     let link = Link::open(world, protocols)?;
     let places = Places::take(&link, pin)?;
     if !link.leads() {
         match task {
             Task::MeasureVi(plan) => vi::follow(&link, plan)?,
-            Task::Measure(_) | Task::Verify(_) => follow(&link)?,
+            Task::Measure(_) | Task::Verify(_) | Task::Explain(_) => follow(&link)?,
         }
         return Ok(Ok(String::new()));
     }
@@ -96,6 +98,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&link, plan, &places)?)),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
+        Task::Explain(sizes) => Ok(explain::table(&link, sizes)?),
     };
     link.tell(&Order::Stop.encode()?)?;
     Ok(printed)
@@ -202,10 +205,10 @@ mod tests {
 
     #[test]
     fn two_ranks_verify() {
-        let text = run("deckperf verify --no-pin --sizes 0,8,4K --protocol copy,eager,hand-off,auto");
+        let text = run("deckperf verify --no-pin --sizes 0,8,4K");
         // Offsets of three around 0, 8 and 4096 make 18 sizes; 64 messages each way.
-        let bytes = 128 * 4 * ((0..4).sum::<u64>() + (5..12).sum::<u64>() + (4093..4100).sum::<u64>());
-        let start = format!("verified {} messages, {bytes} bytes", 18 * 4 * 128);
+        let bytes = 128 * 7 * ((0..4).sum::<u64>() + (5..12).sum::<u64>() + (4093..4100).sum::<u64>());
+        let start = format!("verified {} messages, {bytes} bytes", 18 * 7 * 128);
         assert!(text.starts_with(&start), "{text}, not {start}");
     }
 
@@ -219,6 +222,17 @@ mod tests {
             text.lines().nth(2).is_some_and(|row| row.starts_with("4096,rdma-write,latency,us,")),
             "{text}"
         );
+    }
+
+    #[test]
+    fn two_ranks_explain() {
+        let text = run("deckperf --explain --no-pin --sizes 40,41");
+        for line in ["# receive model  cq (DECK_RECEIVE)", "hand-off=41,rdma-write=32768,rdma-read=never"] {
+            assert!(text.contains(line), "{line:?} is missing in {text}");
+        }
+        let rows: Vec<&str> = text.lines().rev().take(2).collect();
+        assert!(rows[1].contains("40  eager ") && rows[1].contains("hand-off begins at 41 bytes"), "{text}");
+        assert!(rows[0].contains("41  hand-off "), "{text}");
     }
 
     #[test]
