@@ -83,7 +83,7 @@ fn a_barrier_works_whatever_protocol_the_world_prefers() {
 
 #[test]
 fn a_flush_waits_until_the_owner_has_read_everything() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let (flushed, read) = (Event::new(), Event::new());
         let mut config = config();
         config.deadline = SHORT;
