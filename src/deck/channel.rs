@@ -52,8 +52,8 @@ pub(crate) type Failed = (Error, Option<Block>);
 pub(crate) struct Channel {
     /// The control VI: everything but the data of `handshake`.
     vi: Vi,
-    /// The data VI, from the first handshake on.
-    data: Option<handshake::Data>,
+    /// The data VI, from the first handshake on. (Boxed: most channels have none.)
+    data: Option<Box<handshake::Data>>,
     /// Data VIs made so far.
     pairs: u32,
     cq: Cq,

@@ -273,7 +273,7 @@ impl Inbox {
             }
             match (newcomer, &mut self.lanes[context]) {
                 (Newcomer::Lane(lane), place) => *place = Some(lane),
-                (Newcomer::Data(vi, pair), Some(lane)) => lane.data = Some(Data::new(vi, pair)),
+                (Newcomer::Data(vi, pair), Some(lane)) => lane.data = Some(Box::new(Data::new(vi, pair))),
                 // Its lane has ended meanwhile.
                 (Newcomer::Data(..), None) => {}
             }

@@ -99,7 +99,7 @@ impl Channel {
             Ok(vi)
         });
         let vi = connected.map_err(|error| self.world.connect_error(&self.mailbox, self.owner, error))?;
-        self.data = Some(Data { vi, number: self.pairs, answer: None });
+        self.data = Some(Box::new(Data { vi, number: self.pairs, answer: None }));
         Ok(self.pairs)
     }
 

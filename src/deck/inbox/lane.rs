@@ -29,7 +29,8 @@ pub(super) struct Lane {
     coming: VecDeque<Coming>,
     /// An announcement that has to be served before anything that came behind it.
     pub deferred: Option<Deferred>,
-    pub data: Option<Data>,
+    /// Boxed: most lanes have none.
+    pub data: Option<Box<Data>>,
 }
 
 /// A message that was announced.
