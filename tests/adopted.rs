@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Event, LONG, PROTOCOLS, SHORT, alone, assert_pattern, pattern_of, patterned, ranks};
+use common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, pattern_of, patterned, ranks};
 use udeck::{Adopted, Error, Pod, Postbox, Protocol, World};
 
 /// The elements of [`pattern_of`] in memory of our own, tagged with their seed.
@@ -42,7 +42,7 @@ fn goes_round<T: Pod + Send>(protocol: Protocol, len: usize) {
 
 #[test]
 fn a_buffer_arrives_comes_back_and_is_registered_once() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         for len in [0, 1, 40, 41, 5000, 1 << 20] {
             goes_round::<u8>(protocol, len);
         }
@@ -79,7 +79,7 @@ fn boxed_slices_are_buffers_too() {
 #[test]
 fn buffers_of_both_kinds_keep_their_order_and_come_back_in_it() {
     const MANY: usize = 16;
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(16 << 20);
         let inbox = world.mailbox::<u8>("in").unwrap();
         let out = world.postbox::<u8>("in").unwrap();
@@ -143,7 +143,7 @@ fn a_buffer_goes_from_thread_to_thread() {
 
 #[test]
 fn a_destroyed_mailbox_gives_the_buffer_back_and_it_goes_elsewhere() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         for len in [3, 5000] {
             let world = alone(8 << 20);
             let gone = world.mailbox::<u8>("gone").unwrap();
@@ -167,7 +167,7 @@ fn a_destroyed_mailbox_gives_the_buffer_back_and_it_goes_elsewhere() {
 
 #[test]
 fn a_full_mailbox_gives_the_buffer_back() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(64 << 20);
         let inbox = world.mailbox::<u8>("in").unwrap();
         let out = world.postbox::<u8>("in").unwrap();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PROTOCOLS, alone, assert_pattern, patterned, ranks};
+use common::{PROTOCOLS, alone, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Error, Protocol, Result, World};
 
 const ARENA: usize = 8 << 20;
@@ -53,7 +53,7 @@ fn fresh_messages_are_zeroed_and_aligned_also_in_used_memory() {
 
 /// Does something with a large message so often that the arena would be used up if it did not come home.
 fn comes_home(mut once: impl FnMut(&World, Protocol, usize) -> Result) {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(ARENA);
         for seed in 0..MANY {
             once(&world, protocol, seed).unwrap_or_else(|error| panic!("{protocol}, round {seed}: {error}"));
@@ -191,7 +191,7 @@ fn a_mailbox_without_memory_for_an_announced_message_refuses_it_and_says_why() {
 
 #[test]
 fn messages_outlive_the_world_and_their_mailbox() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(ARENA);
         let inbox = world.mailbox::<u8>("in").unwrap();
         let out = world.postbox::<u8>("in").unwrap();

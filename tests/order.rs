@@ -20,7 +20,7 @@ fn post_in_sequence(world: &World, posts: &[(Protocol, usize, bool)]) -> Result 
     for (at, &(protocol, len, patient)) in posts.iter().enumerate() {
         out.set_protocol(protocol)?;
         let mut message = patterned(world, at, len)?;
-        if patient {
+        if patient || protocol == Protocol::Handshake {
             out.post(message)?;
             continue;
         }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Event, LONG, PROTOCOLS, SHORT, alone, assert_pattern, patterned, ranks};
+use common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Error, Packed, Postbox, Protocol, World};
 
 #[test]
 fn a_post_to_a_destroyed_mailbox_gives_the_message_back() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(8 << 20);
         for len in [3, 5000] {
             let inbox = world.mailbox::<u8>("in").unwrap();
@@ -62,7 +62,7 @@ fn fill(world: &World, out: &Postbox<u8>, len: usize) -> usize {
 
 #[test]
 fn a_full_mailbox_makes_posts_wait_and_gives_messages_back_at_the_deadline() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         for len in [3, 5000] {
             let world = alone(64 << 20);
             let inbox = world.mailbox::<u8>("in").unwrap();
@@ -186,7 +186,7 @@ fn what_did_not_fit_can_also_be_retrieved_where_it_lies() {
 
 #[test]
 fn finishing_tells_what_was_announced_and_never_fetched() {
-    for protocol in [Protocol::RdmaWrite, Protocol::Copy] {
+    for protocol in [Protocol::RdmaWrite, Protocol::Copy, Protocol::RdmaRead] {
         ranks(2, move |world| {
             if world.rank() == 0 {
                 let inbox = world.mailbox::<u8>("in")?;

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Event, LONG, PROTOCOLS, SHORT, assert_pattern, patterned, ranks};
+use common::{Event, LONG, PROTOCOLS, SHORT, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Protocol, Result};
 
 const SIZES: [usize; 3] = [8, 5000, (1 << 20) + 3];
@@ -85,7 +85,7 @@ fn two_ranks_announce_to_each_other_before_either_retrieves() {
 
 #[test]
 fn a_dropped_postbox_loses_nothing() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let (posted, arrived) = (Event::new(), Event::new());
         ranks(2, move |world| {
             if world.rank() == 0 {

@@ -88,7 +88,7 @@ fn copies(protocol: Protocol, len: usize) -> usize {
     match protocol {
         Protocol::Auto if len > 40 => 0,
         Protocol::HandOff => 0,
-        Protocol::RdmaWrite => 1,
+        Protocol::RdmaWrite | Protocol::RdmaRead | Protocol::Handshake => 1,
         _ => 2,
     }
 }
@@ -135,12 +135,12 @@ fn without_trust_nothing_is_shared_and_auto_still_works() {
             for (at, len) in all_sizes(&[(1 << 20) + 3]) {
                 out.post(patterned(&world, at, len)?)?;
             }
-            for protocol in [Protocol::HandOff, Protocol::RdmaWrite] {
+            for protocol in [Protocol::HandOff, Protocol::RdmaWrite, Protocol::RdmaRead] {
                 let error = out.set_protocol(protocol).unwrap_err();
                 let Error::Unsupported { protocol: named, node: 0, possible, .. } = &error else {
                     panic!("{error}")
                 };
-                assert_eq!((*named, possible.as_str()), (protocol, "auto, eager, copy"));
+                assert_eq!((*named, possible.as_str()), (protocol, "auto, eager, copy, handshake"));
             }
         }
         world.barrier()?;
@@ -150,13 +150,15 @@ fn without_trust_nothing_is_shared_and_auto_still_works() {
 
 #[test]
 fn without_trust_a_default_that_cannot_be_is_refused_where_it_is_first_used() {
-    for protocol in [Protocol::HandOff, Protocol::RdmaWrite] {
+    for protocol in [Protocol::HandOff, Protocol::RdmaWrite, Protocol::RdmaRead] {
         let mut config = config();
         (config.trusting, config.protocol) = (false, protocol);
         ranks_with(2, &config, move |world| {
             let _inbox = world.mailbox::<u8>(&format!("in{}", world.rank()))?;
             let error = world.postbox::<u8>(&format!("in{}", world.rank())).unwrap_err();
-            assert!(matches!(&error, Error::Unsupported { possible, .. } if possible == "auto, eager, copy"));
+            assert!(
+                matches!(&error, Error::Unsupported { possible, .. } if possible == "auto, eager, copy, handshake")
+            );
             // What the library sends itself does not depend on it.
             world.barrier()?;
             world.finish()

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PROTOCOLS, alone, patterned};
+use common::{alone, asynchronous, patterned};
 
 #[test]
 fn counts_add_up_over_mailboxes_and_postboxes_that_are_gone() {
@@ -10,7 +10,7 @@ fn counts_add_up_over_mailboxes_and_postboxes_that_are_gone() {
     let (mut messages, mut bytes) = (0, 0);
     for round in 0..3 {
         let inbox = world.mailbox::<u8>("in").unwrap();
-        for protocol in PROTOCOLS {
+        for protocol in asynchronous() {
             let out = world.postbox::<u8>("in").unwrap();
             out.set_protocol(protocol).unwrap();
             for len in [0, 10, 10_000 + round] {

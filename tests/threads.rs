@@ -5,7 +5,9 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Event, LONG, PROTOCOLS, SHORT, alone, assert_pattern, config, patterned, ranks, ranks_with};
+use common::{
+    Event, LONG, PROTOCOLS, SHORT, alone, assert_pattern, asynchronous, config, patterned, ranks, ranks_with,
+};
 use udeck::{Error, Result};
 
 #[test]
@@ -81,7 +83,7 @@ fn a_barrier_works_whatever_protocol_the_world_prefers() {
 
 #[test]
 fn a_flush_waits_until_the_owner_has_read_everything() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let (flushed, read) = (Event::new(), Event::new());
         let mut config = config();
         config.deadline = SHORT;
@@ -144,7 +146,7 @@ fn flushes_and_readers_meet() {
 
 #[test]
 fn a_flush_of_what_was_read_succeeds_although_the_mailbox_is_gone() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(8 << 20);
         for read in [true, false] {
             let inbox = world.mailbox::<u8>("in").unwrap();

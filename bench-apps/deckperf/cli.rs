@@ -8,8 +8,15 @@ use udeck::Protocol;
 use crate::{clones, costs, overlap, peers, rounds::Pace, sizes, vi};
 
 /// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
-pub const PROTOCOLS: [Protocol; 5] =
-    [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff, Protocol::Auto];
+pub const PROTOCOLS: [Protocol; 7] = [
+    Protocol::Copy,
+    Protocol::Eager,
+    Protocol::RdmaWrite,
+    Protocol::HandOff,
+    Protocol::RdmaRead,
+    Protocol::Handshake,
+    Protocol::Auto,
+];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +30,7 @@ Examples:
   deckperf clones                                many clones of a mailbox: idle, and flooding it
   deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
   deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
+  deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked";
 
 /// Latency and bandwidth of µDECK mailboxes, or of the virtual interfaces under them, between two ranks on
@@ -32,6 +40,9 @@ Examples:
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Measure nothing: say which protocol a message of each size takes, and why
+    #[arg(long)]
+    explain: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -87,7 +98,8 @@ struct Options {
     /// What is measured: mailboxes, or the virtual interfaces under them
     #[arg(long, global = true, value_enum, default_value_t = Layer::Mailbox)]
     layer: Layer,
-    /// How messages travel: copy, eager, rdma-write, hand-off, auto [default: all but auto; verify, overlap: all]
+    /// How messages travel: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: the first four;
+    /// verify, overlap: all]
     #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = parse_protocol)]
     protocol: Vec<Protocol>,
     /// Message sizes in bytes, such as 8,4K,1M [default: eleven sizes from 0 to 4M]
@@ -150,6 +162,8 @@ pub enum Task {
     Peers(peers::Plan),
     /// Be the ranks of a job, this many, under a conductor.
     PeerRank(u32),
+    /// Say what would carry messages of these sizes, ascending.
+    Explain(Vec<usize>),
 }
 
 /// What is measured, and how.
@@ -241,13 +255,17 @@ impl Cli {
     /// # Errors
     /// Options that do not go together.
     pub fn task(self) -> Result<Task, clap::Error> {
-        let Cli { command, options } = self;
+        let Cli { command, explain, options } = self;
         if options.layer == Layer::Vi
             && let Some(name) = command.and_then(Command::of_mailboxes_only)
         {
             return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
         }
         match (command, options.layer) {
+            (None, Layer::Mailbox) if explain => Ok(Task::Explain(options.plan(Vec::new(), false).sizes)),
+            _ if explain => {
+                Err(conflict("--explain is about what carries messages of a mailbox; it measures nothing"))
+            }
             (Some(Command::PeerRank { ranks }), _) => Ok(Task::PeerRank(ranks)),
             (Some(Command::Peers), Layer::Mailbox) => options.peers_plan().map(Task::Peers),
             (Some(Command::Peers), Layer::Vi) => Err(conflict("`peers` compares mailboxes, not --layer vi")),
@@ -509,7 +527,10 @@ mod tests {
     fn bad_values_list_what_is_possible() {
         let unknown = error("deckperf latency --protocol eager,telepathy");
         assert!(unknown.contains("'telepathy'"), "{unknown}");
-        assert!(unknown.contains("copy, eager, rdma-write, hand-off, auto"), "{unknown}");
+        assert!(
+            unknown.contains("copy, eager, rdma-write, hand-off, rdma-read, handshake, auto"),
+            "{unknown}"
+        );
         assert!(error("deckperf --sizes 8,4X").contains("0, 8, 4K, 1M"));
         assert!(error("deckperf --format xml").contains("table, csv, json"));
         assert!(error("deckperf --payload half").contains("untouched, written+read, both"));
@@ -566,6 +587,14 @@ mod tests {
         assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
         assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));
         assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4));
+    }
+
+    #[test]
+    fn a_choice_is_explained_instead_of_measuring() {
+        assert_eq!(task("deckperf --explain --sizes 1M,8"), Task::Explain(vec![8, 1 << 20]));
+        assert_eq!(task("deckperf --explain"), Task::Explain(sizes::DEFAULT_SIZES.to_vec()));
+        assert!(error("deckperf --explain latency").contains("--explain"));
+        assert!(error("deckperf --explain --layer vi").contains("--explain"));
     }
 
     #[test]

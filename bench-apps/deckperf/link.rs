@@ -40,6 +40,8 @@ impl<'w> Link<'w> {
             outlets.push((protocol, outlet));
         }
         let words_out = world.postbox(&format!("perf.words.{peer}"))?;
+        // Both ranks tell before they hear: whatever the program's default is, this may not wait for the peer.
+        words_out.set_protocol(Protocol::Auto)?;
         Ok(Self { world, inbox, outlets, words_in, words_out })
     }
 

@@ -7,6 +7,7 @@ mod cli;
 mod clones;
 mod costs;
 mod experiment;
+mod explain;
 mod export;
 mod failure;
 mod link;
@@ -107,6 +108,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Muster(_) => unreachable!("it has a job of its own"),
         // These ranks have other links, and follow another process.
         Task::Peers(_) | Task::PeerRank(_) => return peers::serve(world).map(|()| Ok(String::new())),
+        Task::Explain(_) => (&[][..], false),
     };
     let link = Link::open(world, protocols)?;
     let places = Places::take(&link, pin)?;
@@ -130,6 +132,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
         Task::Peers(_) | Task::PeerRank(_) => Ok(String::new()),
+        Task::Explain(sizes) => Ok(explain::table(&link, sizes)?),
     };
     link.tell(&Order::Stop.encode()?)?;
     Ok(printed)
@@ -260,10 +263,10 @@ mod tests {
 
     #[test]
     fn two_ranks_verify() {
-        let text = run("deckperf verify --no-pin --sizes 0,8,4K --protocol copy,eager,hand-off,auto");
+        let text = run("deckperf verify --no-pin --sizes 0,8,4K");
         // Offsets of three around 0, 8 and 4096 make 18 sizes; 64 messages each way.
-        let bytes = 128 * 4 * ((0..4).sum::<u64>() + (5..12).sum::<u64>() + (4093..4100).sum::<u64>());
-        let start = format!("verified {} messages, {bytes} bytes", 18 * 4 * 128);
+        let bytes = 128 * 7 * ((0..4).sum::<u64>() + (5..12).sum::<u64>() + (4093..4100).sum::<u64>());
+        let start = format!("verified {} messages, {bytes} bytes", 18 * 7 * 128);
         assert!(text.starts_with(&start), "{text}, not {start}");
     }
 
@@ -277,6 +280,17 @@ mod tests {
             text.lines().nth(2).is_some_and(|row| row.starts_with("4096,rdma-write,latency,us,")),
             "{text}"
         );
+    }
+
+    #[test]
+    fn two_ranks_explain() {
+        let text = run("deckperf --explain --no-pin --sizes 40,41");
+        for line in ["# receive model  cq (DECK_RECEIVE)", "hand-off=41,rdma-write=32768,rdma-read=never"] {
+            assert!(text.contains(line), "{line:?} is missing in {text}");
+        }
+        let rows: Vec<&str> = text.lines().rev().take(2).collect();
+        assert!(rows[1].contains("40  eager ") && rows[1].contains("hand-off begins at 41 bytes"), "{text}");
+        assert!(rows[0].contains("41  hand-off "), "{text}");
     }
 
     #[test]

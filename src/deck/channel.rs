@@ -4,28 +4,34 @@
 //! in the queue until the mailbox has answered; whatever is posted behind it waits too, so that messages of one postbox
 //! arrive in order. Announcements run ahead of each other, so that a stream of them is not a stream of round trips.
 //!
+//! | file | what it is |
+//! |---|---|
+//! | here | posting; what goes out at once; waiting, and what errors mean |
+//! | `queue` | announced messages, in order |
+//! | `copying` | `copy`: fragments |
+//! | `reading` | `rdma-read`: messages that the mailbox reads by itself |
+//! | `handshake` | `handshake`: a pair of VIs, and a post that waits |
+//!
 //! Nothing here blocks but [`Channel::post`] and [`Channel::flush`], with deadlines. [`Channel::progress`] may be called
 //! by whoever has the channel: the poster, another call of its thread, or the helper.
 
-use std::collections::VecDeque;
+mod copying;
+mod handshake;
+mod queue;
+mod reading;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Block, Cq, Deadline, Error as ViaError, MemHandle, RemoteBuffer, Vi};
+use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Vi};
 
 use crate::error::{Error, Result};
 use crate::protocol::{MAX_INLINE, Protocol};
 use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind};
-
-/// Messages that may wait for the mailbox's answer.
-const MAX_QUEUED: usize = 16;
-/// Bytes of a fragment of the `copy` protocol.
-const FRAGMENT: usize = 64 << 10;
 
 /// Memory may come free where a waiting post does not hear of it: so often it looks.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
@@ -44,52 +50,49 @@ pub(crate) type Failed = (Error, Option<Block>);
 
 /// One connection to a mailbox.
 pub(crate) struct Channel {
+    /// The control VI: everything but the data of `handshake`.
     vi: Vi,
+    /// The data VI, from the first handshake on. (Boxed: most channels have none.)
+    data: Option<Box<handshake::Data>>,
+    /// Data VIs made so far.
+    pairs: u32,
     cq: Cq,
     world: Arc<Shared>,
+    /// Where the mailbox is.
+    to: NetAddress,
     mailbox: String,
     owner: u32,
     number: u32,
-    queue: VecDeque<Waiting>,
+    queue: queue::Queue,
+    reads: reading::Reads,
     counters: Arc<Counters>,
 }
 
-struct Waiting {
-    block: Block,
-    how: Protocol,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Nothing was said of it yet.
-    Unsaid,
-    /// Announced.
-    Asked,
-    /// The mailbox has memory for it.
-    Ready { handle: MemHandle },
-    /// Likewise; so many bytes are on their way, and so many more fragments may be.
-    Copying { sent: usize, fragments: u32 },
+/// What a channel leads to, and from where.
+pub(crate) struct Whom {
+    pub mailbox: String,
+    /// Its rank.
+    pub owner: u32,
+    /// The postbox's.
+    pub number: u32,
 }
 
 impl Channel {
-    pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, mailbox: &str, owner: u32, number: u32) -> Self {
-        let counters = world.counters(mailbox);
-        Channel {
-            vi,
-            cq,
-            world,
-            mailbox: mailbox.to_owned(),
-            owner,
-            number,
-            queue: VecDeque::new(),
-            counters,
-        }
+    pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, to: NetAddress, whom: Whom) -> Self {
+        let counters = world.counters(&whom.mailbox);
+        let Whom { mailbox, owner, number } = whom;
+        let (queue, reads) = Default::default();
+        Channel { vi, data: None, pairs: 0, cq, world, to, mailbox, owner, number, queue, reads, counters }
     }
 
     /// Whether messages wait for the mailbox.
     pub fn has_queued(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || !self.reads.is_empty()
+    }
+
+    /// What the connection can do.
+    pub fn caps(&self) -> Caps {
+        self.vi.nic().caps()
     }
 
     /// Whether the connection can carry messages by `protocol`.
@@ -116,7 +119,7 @@ impl Channel {
         {
             return Err((error, Some(block)));
         }
-        let protocol = protocol.resolve(block.len(), self.vi.nic().caps());
+        let protocol = protocol.resolve(block.len(), self.vi.nic().caps(), &self.world.config().auto);
         let len = block.len();
         if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
             self.post_now(block, protocol, patience)?;
@@ -163,48 +166,6 @@ impl Channel {
             }
         }
         Err((self.translate(error), Some(block)))
-    }
-
-    fn post_queued(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<(), Failed> {
-        if let Err(error) = self.check(protocol) {
-            return Err((error, Some(block)));
-        }
-        let (start, until) = (Instant::now(), self.until(patience));
-        if let Err(error) = self.look() {
-            return Err((error, Some(block)));
-        }
-        while self.queue.len() >= MAX_QUEUED {
-            let full = ViaError::Full { what: "the queue of announced messages", bound: "".into() };
-            match self.may_wait(until, start, &full) {
-                Ok(deadline) => self.wait(deadline),
-                Err(why) => return Err((why, Some(block))),
-            }
-            self.progress();
-        }
-        self.queue.push_back(Waiting { block, how: protocol, stage: Stage::Unsaid });
-        let Err(error) = self.try_progress() else { return Ok(()) };
-        // Those before it are lost; this one the peer has not heard of.
-        let last = self.queue.pop_back();
-        if let Some(Waiting { block, stage: Stage::Unsaid, .. }) = last {
-            self.fail(&error);
-            return Err((self.translate(error), Some(block)));
-        }
-        self.queue.extend(last);
-        self.fail(&error);
-        Ok(())
-    }
-
-    /// Moves things along, and tells if the connection is over: what is announced to nobody would be accepted and lost,
-    /// each time anew.
-    fn look(&mut self) -> Result {
-        self.progress();
-        // Answers come to messages that wait; where none does, there is nothing to take but the end.
-        if self.queue.is_empty()
-            && let Err(error) = self.vi.arrival()
-        {
-            return Err(self.translate(error));
-        }
-        Ok(())
     }
 
     /// Accepts a copy of `bytes` as a message. Waits, if it must, for the memory of it, then as [`Channel::post`].
@@ -281,121 +242,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Moves queued messages along as far as they go without waiting. Returns whether anything moved.
-    pub fn progress(&mut self) -> bool {
-        if self.queue.is_empty() {
-            return false;
-        }
-        self.try_progress().unwrap_or_else(|error| {
-            self.fail(&error);
-            true
-        })
-    }
-
-    fn try_progress(&mut self) -> Result<bool, ViaError> {
-        let mut moved = false;
-        while let Some(arrival) = self.vi.arrival()? {
-            moved = true;
-            self.on_answer(&arrival);
-        }
-        Ok(self.advance()? | moved)
-    }
-
-    fn on_answer(&mut self, arrival: &Arrival) {
-        let Body::Inline(inline) = &arrival.body else { return };
-        let Ok((kind, part, rest)) = wire::decode(inline.bytes()) else { return };
-        if let (Kind::More, Some(Waiting { stage: Stage::Copying { fragments, .. }, .. })) =
-            (kind, self.queue.front_mut())
-        {
-            *fragments += 1;
-            return;
-        }
-        let Some(at) = self.queue.iter().position(|waiting| waiting.stage == Stage::Asked) else { return };
-        let asked = &mut self.queue[at];
-        match (kind, asked.how) {
-            (Kind::Ready, Protocol::Copy) => asked.stage = Stage::Copying { sent: 0, fragments: part },
-            (Kind::Ready, _) => asked.stage = Stage::Ready { handle: MemHandle(part) },
-            (Kind::Refused, _) => {
-                self.queue.remove(at);
-                let why = format!("rank {} refused it: {}", self.owner, String::from_utf8_lossy(rest));
-                self.world.note_undelivered(self.number, 1, &self.mailbox, self.owner, &why);
-            }
-            _ => {}
-        }
-    }
-
-    /// Sends what can be sent from the head of the queue, and announces what stands behind.
-    fn advance(&mut self) -> Result<bool, ViaError> {
-        let mut advanced = false;
-        while let Some(front) = self.queue.pop_front() {
-            match self.finish_front(front) {
-                Ok(()) => advanced = true,
-                Err((error, front)) => {
-                    self.queue.push_front(front);
-                    match error {
-                        Some(error) if !is_busy(&error) => return Err(error),
-                        _ => break,
-                    }
-                }
-            }
-        }
-        for at in 0..self.queue.len() {
-            let waiting = &self.queue[at];
-            let kind = match (waiting.how, waiting.stage) {
-                (Protocol::RdmaWrite, Stage::Unsaid) => Kind::AskWrite,
-                (Protocol::Copy, Stage::Unsaid) => Kind::AskCopy,
-                (_, Stage::Unsaid) => break, // goes out when it is first
-                _ => continue,
-            };
-            let len = (waiting.block.len() as u64).to_le_bytes();
-            match self.vi.send_inline(Some(waiting.block.notes()[0]), &wire::head(kind, 0), &len) {
-                Ok(()) => self.queue[at].stage = Stage::Asked,
-                Err(error) if is_busy(&error) => break,
-                Err(error) => return Err(error),
-            }
-            advanced = true;
-        }
-        Ok(advanced)
-    }
-
-    /// Completes the first message of the queue, if it can be. `Err(None)`: it waits for its answer.
-    fn finish_front(&mut self, mut front: Waiting) -> Result<(), (Option<ViaError>, Waiting)> {
-        let Waiting { how, stage, .. } = front;
-        match (how, stage) {
-            (Protocol::RdmaWrite, Stage::Ready { handle }) => {
-                let to = RemoteBuffer { handle, offset: 0, len: front.block.len() };
-                let tag = Some(front.block.notes()[0]);
-                self.vi.rdma_write(&front.block, to, tag).map_err(|error| (Some(error), front))
-            }
-            (Protocol::Copy, Stage::Copying { mut sent, mut fragments }) => {
-                let mut stopped = None;
-                while fragments > 0 && stopped.is_none() {
-                    let end = (sent + FRAGMENT).min(front.block.len());
-                    match self.send_copy(&front.block, sent..end, Kind::Fragment) {
-                        Ok(()) if end == front.block.len() => return Ok(()),
-                        Ok(()) => (sent, fragments) = (end, fragments - 1),
-                        Err(error) => stopped = Some(error),
-                    }
-                }
-                front.stage = Stage::Copying { sent, fragments };
-                Err((stopped, front))
-            }
-            (Protocol::Eager | Protocol::HandOff, _) => self
-                .send(front.block, how)
-                .map_err(|(error, block)| (Some(error), Waiting { block, how, stage })),
-            _ => Err((None, front)),
-        }
-    }
-
-    /// The connection is over: what was queued is lost.
-    fn fail(&mut self, error: &ViaError) {
-        let why = error.to_string();
-        if !self.queue.is_empty() {
-            self.world.note_undelivered(self.number, self.queue.len(), &self.mailbox, self.owner, &why);
-        }
-        self.queue.clear();
-    }
-
     /// What happened to earlier messages, told once.
     #[cold]
     fn undelivered(&self) -> Result {
@@ -408,7 +254,7 @@ impl Channel {
         loop {
             self.progress();
             self.undelivered()?;
-            if self.queue.is_empty() {
+            if !self.has_queued() {
                 self.vi.want_room();
                 match self.vi.unread() {
                     Ok(0) => return Ok(()),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::auto::{Thresholds, bytes};
 use crate::error::{Error, Result};
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, ReceiveModel};
 
 /// Well below what a connection can lend at a time.
 const MAX_COPY_WINDOW: u32 = 16;
@@ -14,6 +15,10 @@ const MAX_COPY_WINDOW: u32 = 16;
 pub struct Config {
     /// Protocol of postboxes that choose none (`DECK_PROTOCOL`).
     pub protocol: Protocol,
+    /// From which sizes on [`Protocol::Auto`] takes which protocol (`DECK_AUTO`).
+    pub auto: Thresholds,
+    /// How mailboxes look for messages (`DECK_RECEIVE`, `cq` or `wq`).
+    pub receive: ReceiveModel,
     /// Deadline of `retrieve`, `post`, `flush`, `barrier` (`DECK_DEADLINE`, seconds): generous, because a peer may
     /// compute for minutes, but nothing waits for ever.
     pub deadline: Duration,
@@ -32,6 +37,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             protocol: Protocol::Auto,
+            auto: Thresholds::default(),
+            receive: ReceiveModel::CompletionQueue,
             deadline: Duration::from_secs(600),
             setup: Duration::from_secs(30),
             arena: None,
@@ -54,8 +61,14 @@ impl Config {
         let mut config = Config::default();
         let bad = |variable, value: String, expected| Error::Config { variable, value, expected };
         if let Some(text) = lookup("DECK_PROTOCOL") {
-            const EXPECTED: &str = "auto, eager, copy, rdma-write or hand-off";
-            config.protocol = text.parse().map_err(|_| bad("DECK_PROTOCOL", text, EXPECTED))?;
+            config.protocol = text.parse().map_err(|_| bad("DECK_PROTOCOL", text, Protocol::EXPECTED))?;
+        }
+        if let Some(text) = lookup("DECK_AUTO") {
+            config.auto =
+                Thresholds::parse(&text).ok_or_else(|| bad("DECK_AUTO", text, Thresholds::EXPECTED))?;
+        }
+        if let Some(text) = lookup("DECK_RECEIVE") {
+            config.receive = text.parse().map_err(|_| bad("DECK_RECEIVE", text, ReceiveModel::EXPECTED))?;
         }
         for (variable, setting) in
             [("DECK_DEADLINE", &mut config.deadline), ("DECK_SETUP_TIMEOUT", &mut config.setup)]
@@ -66,9 +79,9 @@ impl Config {
             }
         }
         if let Some(text) = lookup("DECK_ARENA") {
-            let bytes =
-                bytes(&text).ok_or_else(|| bad("DECK_ARENA", text, "bytes, at least 2M (e.g. 512M, 4G)"))?;
-            config.arena = Some(bytes);
+            let arena = bytes(&text).filter(|bytes| (2 << 20..1 << 44).contains(bytes));
+            config.arena =
+                Some(arena.ok_or_else(|| bad("DECK_ARENA", text, "bytes, at least 2M (e.g. 512M, 4G)"))?);
         }
         if let Some(text) = lookup("DECK_COPY_WINDOW") {
             let window = text.parse().ok().filter(|window| (1..=MAX_COPY_WINDOW).contains(window));
@@ -90,17 +103,6 @@ fn seconds(text: &str) -> Option<Duration> {
     (seconds > 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
 }
 
-fn bytes(text: &str) -> Option<usize> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' | b'k' => (&text[..text.len() - 1], 10),
-        b'M' | b'm' => (&text[..text.len() - 1], 20),
-        b'G' | b'g' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let bytes = digits.parse::<usize>().ok()?.checked_mul(1 << shift)?;
-    (2 << 20..1 << 44).contains(&bytes).then_some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +116,9 @@ mod tests {
         assert_eq!(with("DECK_ARENA", "512M").unwrap().arena, Some(512 << 20));
         assert_eq!(with("DECK_DEADLINE", "1.5s").unwrap().deadline, Duration::from_millis(1500));
         assert_eq!(with("DECK_PROTOCOL", "eager").unwrap().protocol, Protocol::Eager);
+        assert_eq!(with("DECK_RECEIVE", "wq").unwrap().receive, ReceiveModel::WorkQueues);
+        let auto = with("DECK_AUTO", "rdma-write=1M,hand-off=4K").unwrap().auto;
+        assert_eq!((auto.rdma_write, auto.hand_off, auto.rdma_read), (1 << 20, 4096, Thresholds::NEVER));
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
         assert_eq!(Config::from_lookup(|_| None).unwrap(), Config::default());
     }
@@ -128,6 +133,10 @@ mod tests {
             ("DECK_DEADLINE", "nan"),
             ("DECK_SETUP_TIMEOUT", "soon"),
             ("DECK_PROTOCOL", "fast"),
+            ("DECK_AUTO", "hand-off"),
+            ("DECK_AUTO", "eager=3"),
+            ("DECK_AUTO", ""),
+            ("DECK_RECEIVE", "dq"),
             ("DECK_TRUST", "maybe"),
             ("DECK_COPY_WINDOW", "0"),
             ("DECK_COPY_WINDOW", "17"),

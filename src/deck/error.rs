@@ -107,6 +107,19 @@ pub enum Error {
         /// The sender.
         from: usize,
     },
+    /// The buffer that the receiver had ready for a message is too small. Posted by `handshake`, which asks first: the
+    /// message comes back, and can be posted again.
+    #[error(
+        "rank {node} had room for {have} bytes, the message has {needed}; post it again, or a shorter one"
+    )]
+    NoRoom {
+        /// The receiver.
+        node: usize,
+        /// Bytes of the message.
+        needed: usize,
+        /// Bytes of the receiver's buffer.
+        have: usize,
+    },
     /// A message larger than any that can be sent.
     #[error(
         "a message of {asked} bytes: at most {limit} are possible; send it in pieces, or raise DECK_ARENA"

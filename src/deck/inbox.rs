@@ -1,30 +1,32 @@
 //! The engine behind a mailbox: all connections made to it, and what is arriving on them.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | here | the next message |
+//! | `waiting` | waiting for it, and looking for it by either [`crate::ReceiveModel`] |
+//! | `door` | connections, on their way in |
+//! | `lane` | one connection, and what arrives on it |
+//! | `deferred` | announced messages that we read, or post a descriptor for |
+
+mod deferred;
+mod door;
+mod lane;
+mod waiting;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use udeck_via::mem::Fill;
-use udeck_via::transport::{Arrival, Body, Inline};
-use udeck_via::{
-    Block, Cq, CqHandle, Deadline, Error as ViaError, Lent, Listener, Ptag, Receive, Request, Vi,
-};
-use udeck_via::{ViAttributes, Window};
+use udeck_via::{Cq, CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
+use self::deferred::{Data, Served};
+use self::door::{DATA, Door, Newcomer};
+use self::lane::Lane;
 use crate::error::{Error, Result};
-use crate::received::{Parcel, Stored};
+use crate::protocol::ReceiveModel;
+use crate::received::Parcel;
 use crate::shared::Shared;
 use crate::stats::Counters;
-use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
-
-/// How long a finished RDMA write may take to leave its gate.
-const SETTLE: Duration = Duration::from_secs(1);
-
-/// Why most messages are refused. Has to fit into a refusal.
-const NO_MEMORY: &str = "its arena is full (raise DECK_ARENA)";
-const _: () = assert!(NO_MEMORY.len() <= Inline::CAPACITY - HEAD_BYTES);
+use crate::wire::Malformed;
 
 /// A mailbox's connections.
 pub(crate) struct Inbox {
@@ -36,6 +38,15 @@ pub(crate) struct Inbox {
     let_in: u32,
     /// Parcels that could not be given out yet, oldest first.
     set_aside: VecDeque<Parcel>,
+    model: ReceiveModel,
+    /// Whose turn it is, where work queues are asked.
+    turn: usize,
+    /// Lanes with an announcement for which there was no memory.
+    stalled: Vec<usize>,
+    /// Bytes of the buffer that the program retrieves into, if it does.
+    room: Option<usize>,
+    /// Bytes and sender of the message that was just found too long for it.
+    too_long: Option<(usize, u32)>,
     world: Arc<Shared>,
     name: String,
     ptag: Ptag,
@@ -46,48 +57,17 @@ pub(crate) struct Inbox {
     listener: Option<Listener>,
 }
 
-/// Connections that were accepted on the reactor's thread and not seen by the owner yet.
-struct Door {
-    waiting: Mutex<Vec<(usize, Lane)>>,
-    free: Mutex<Contexts>,
-    came: AtomicU32,
-}
-
-/// Which contexts are free: lanes that ended are reused.
-#[derive(Default)]
-struct Contexts {
-    free: Vec<usize>,
-    next: usize,
-}
-
-/// One connection.
-struct Lane {
-    vi: Vi,
-    from: u32,
-    postbox: u32,
-    /// Announced messages, in the order of their answers.
-    coming: VecDeque<Coming>,
-}
-
-/// A message that was announced.
-enum Coming {
-    Written(Window),
-    Copied { block: Block, filled: usize, tag: u32 },
-}
-
 impl Inbox {
     pub fn open(world: &Arc<Shared>, name: &str) -> Result<Self> {
         let nic = world.nic();
         let failed = |error| Error::via(format!("creating mailbox {name:?}"), error);
         let mut cq = Cq::new(nic).map_err(failed)?;
         cq.set_oversubscribed(world.oversubscribed());
-        let door =
-            Arc::new(Door { waiting: Mutex::default(), free: Mutex::default(), came: AtomicU32::new(0) });
+        let door = Arc::<Door>::default();
         let ptag = nic.ptag();
         let (accept, handle, accepting_nic) = (door.clone(), cq.handle(), nic.clone());
-        let one_sided = nic.caps().has(udeck_via::Caps::RDMA_WRITE);
         let listener = Listener::with_handler(nic, name.as_bytes(), move |request| {
-            accept.admit(&accepting_nic, request, &handle, ptag, one_sided);
+            accept.admit(&accepting_nic, request, &handle, ptag);
         })
         .map_err(failed)?;
         Ok(Inbox {
@@ -96,6 +76,11 @@ impl Inbox {
             door,
             let_in: 0,
             set_aside: VecDeque::new(),
+            model: world.config().receive,
+            turn: 0,
+            stalled: Vec::new(),
+            room: None,
+            too_long: None,
             world: world.clone(),
             name: name.to_owned(),
             ptag,
@@ -136,14 +121,19 @@ impl Inbox {
         self.set_aside.push_front(parcel);
     }
 
-    /// The oldest message that `fits`; one that does not stays at the head of its postbox, and only that waits.
+    /// The oldest message of at most `room` bytes; one that is longer stays at the head of its postbox, and only that
+    /// waits.
     ///
     /// `Err` in the result: nothing fits, and this is how many bytes the oldest message has, and its sender.
-    pub fn next_that(
-        &mut self,
-        deadline: Deadline,
-        fits: impl Fn(&Parcel) -> bool,
-    ) -> Result<Result<Parcel, (usize, u32)>> {
+    pub fn next_within(&mut self, deadline: Deadline, room: usize) -> Result<Result<Parcel, (usize, u32)>> {
+        self.room = Some(room);
+        let found = self.find_within(deadline, room);
+        (self.room, self.too_long) = (None, None);
+        found
+    }
+
+    fn find_within(&mut self, deadline: Deadline, room: usize) -> Result<Result<Parcel, (usize, u32)>> {
+        let fits = |parcel: &Parcel| parcel.bytes().len() <= room;
         let mut blocked = BTreeSet::new();
         for at in 0..self.set_aside.len() {
             let parcel = &self.set_aside[at];
@@ -154,11 +144,17 @@ impl Inbox {
             blocked.insert(lane);
         }
         loop {
+            if let Some(too_long) = self.too_long.take() {
+                return Ok(Err(too_long));
+            }
             let parcel = match self.poll()? {
                 Some(parcel) => parcel,
-                None => match self.set_aside.front() {
-                    Some(oldest) => return Ok(Err((oldest.bytes().len(), oldest.from))),
-                    None => self.wait_for_next(deadline)?,
+                None => match self.longest_waiting() {
+                    Some(too_long) => return Ok(Err(too_long)),
+                    None => match self.wait_for_any(deadline)? {
+                        Some(parcel) => parcel,
+                        None => continue,
+                    },
                 },
             };
             let lane = (parcel.from, parcel.postbox);
@@ -170,63 +166,24 @@ impl Inbox {
         }
     }
 
-    #[cold]
-    fn wait_for_next(&mut self, deadline: Deadline) -> Result<Parcel> {
-        let start = Instant::now();
-        loop {
-            self.report_ends()?;
-            let world = &self.world;
-            let (ends, came) = (world.ends().seen(), self.door.came.load(Ordering::Acquire));
-            let door = &self.door;
-            let entry = self.cq.wait(world.slice(deadline), || {
-                world.help_others();
-                world.ends().seen() != ends || door.came.load(Ordering::Relaxed) != came
-            });
-            if let Some(entry) = entry
-                && let Some(parcel) = self.look_at(entry.context)?
-            {
-                return Ok(parcel);
-            }
-            if let Some(parcel) = self.poll()? {
-                return Ok(parcel);
-            }
-            if deadline.passed() {
-                let what = format!("retrieving from mailbox {:?}", self.name);
-                return Err(Error::Deadline { what, waited: start.elapsed(), whom: self.whom() });
-            }
-        }
-    }
-
-    /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
-    fn report_ends(&mut self) -> Result {
-        if let Some((node, how)) = self.world.ends().lost_beyond(&self.reported) {
-            self.reported.insert(node);
-            return Err(Error::PeerLost { node: node as usize, how });
-        }
-        let connected =
-            self.lanes.iter().any(Option::is_some) || self.door.came.load(Ordering::Acquire) != self.let_in;
-        if !connected && self.world.is_deserted() {
-            return Err(Error::NobodyLeft { name: self.name.clone() });
-        }
-        Ok(())
-    }
-
-    /// Who could post.
-    fn whom(&self) -> String {
-        let ranks: BTreeSet<u32> = self.lanes.iter().flatten().map(|lane| lane.from).collect();
-        let ranks: Vec<u32> = ranks.into_iter().collect();
-        match ranks.len() {
-            0 => "any rank (none has made a postbox of it yet)".into(),
-            _ => format!("{} to post", udeck_boot::Ranks(&ranks)),
-        }
+    /// Bytes and sender of a message that does not fit: the one that was just refused, or the oldest.
+    fn longest_waiting(&mut self) -> Option<(usize, u32)> {
+        let oldest = || self.set_aside.front().map(|oldest| (oldest.bytes().len(), oldest.from));
+        self.too_long.take().or_else(oldest)
     }
 
     /// A message, if one can be had without waiting.
     #[inline]
     fn poll(&mut self) -> Result<Option<Parcel>> {
+        if self.model != ReceiveModel::CompletionQueue || !self.stalled.is_empty() {
+            return self.poll_otherwise();
+        }
         while let Some(entry) = self.cq.poll() {
             if let Some(parcel) = self.look_at(entry.context)? {
                 return Ok(Some(parcel));
+            }
+            if self.is_held_up() {
+                break;
             }
         }
         Ok(None)
@@ -239,12 +196,16 @@ impl Inbox {
         if !matches!(self.lanes.get(context), Some(Some(_))) {
             self.let_in();
         }
-        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
+        let Some(Some(lane)) = self.lanes.get_mut(context) else { return self.look_at_data(context as u64) };
+        if lane.deferred.is_some() {
+            return self.serve(context);
+        }
         match lane.vi.arrival() {
             Ok(None) => Ok(None),
             Ok(Some(arrival)) => match lane.take(arrival, &self.world, &self.counters, self.ptag) {
+                Ok(None) => self.serve(context),
                 Ok(parcel) => Ok(parcel),
-                Err(Malformed) => self.end_lane(context, Some("it broke the message protocol".into())),
+                Err(Malformed) => self.end_malformed(context),
             },
             Err(ViaError::Lost(how)) => self.end_lane(context, Some(how)),
             Err(_) => self.end_lane(context, None),
@@ -254,8 +215,9 @@ impl Inbox {
     #[cold]
     fn end_lane(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
         let Some(lane) = self.lanes[context].take() else { return Ok(None) };
-        self.door.free.lock().free.push(context);
+        self.stalled.retain(|stalled| *stalled != context);
         let from = lane.from;
+        self.door.leave(context, (from, lane.postbox));
         drop(lane);
         match lost {
             Some(how) if !self.world.ends().is_done(from) && self.reported.insert(from) => {
@@ -266,184 +228,56 @@ impl Inbox {
         }
     }
 
+    /// Serves what a lane has announced, if it waits for that.
+    #[cold]
+    fn serve(&mut self, context: usize) -> Result<Option<Parcel>> {
+        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
+        let Some(deferred) = lane.deferred.take() else { return Ok(None) };
+        let from = lane.from;
+        // The data VI that a request names may stand at the door.
+        self.let_in();
+        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
+        self.stalled.retain(|stalled| *stalled != context);
+        match lane.serve(deferred, self.room, &self.world, self.ptag) {
+            Ok(Served::Parcel(parcel)) => return Ok(Some(parcel)),
+            Ok(Served::Answered) => {}
+            Ok(Served::NotYet) => {
+                lane.deferred = Some(deferred);
+                self.stalled.push(context);
+            }
+            Ok(Served::TooLong(bytes)) => self.too_long = Some((bytes, from)),
+            Err(Malformed) => return self.end_malformed(context),
+        }
+        Ok(None)
+    }
+
+    /// What a data VI has.
+    #[cold]
+    fn look_at_data(&mut self, context: u64) -> Result<Option<Parcel>> {
+        let control = (context & !DATA) as usize;
+        let Some(Some(lane)) = self.lanes.get_mut(control) else { return Ok(None) };
+        lane.take_data().or_else(|Malformed| self.end_malformed(control))
+    }
+
+    fn end_malformed(&mut self, context: usize) -> Result<Option<Parcel>> {
+        self.end_lane(context, Some("it broke the message protocol".into()))
+    }
+
     /// Takes over the connections that were accepted meanwhile.
     #[cold]
     fn let_in(&mut self) {
-        for (context, lane) in self.door.waiting.lock().drain(..) {
+        for (context, newcomer) in self.door.let_in() {
+            self.let_in = self.let_in.wrapping_add(1);
             if self.lanes.len() <= context {
                 self.lanes.resize_with(context + 1, || None);
             }
-            self.lanes[context] = Some(lane);
-            self.let_in = self.let_in.wrapping_add(1);
-        }
-    }
-}
-
-impl Door {
-    /// Accepts a connection. On the reactor's thread.
-    fn admit(&self, nic: &udeck_via::Nic, request: Request, cq: &CqHandle, ptag: Ptag, one_sided: bool) {
-        let Ok((from, postbox)) = wire::introduced(request.private_data()) else {
-            return request.reject("a mailbox talks only to postboxes");
-        };
-        let context = self.free.lock().take();
-        let mut attributes = ViAttributes::new(ptag);
-        attributes.receive = Receive::Lent;
-        attributes.enable_rdma_write = one_sided;
-        attributes.context = context as u64;
-        // Held while accepting: the owner may be told of the first message before the lane is in the list.
-        let mut waiting = self.waiting.lock();
-        let accepted =
-            Vi::new(nic, attributes).and_then(|mut vi| request.accept(&mut vi, cq, cq, &[]).map(|()| vi));
-        match accepted {
-            Ok(vi) => {
-                waiting.push((context, Lane { vi, from, postbox, coming: VecDeque::new() }));
-                drop(waiting);
-                self.came.fetch_add(1, Ordering::Release);
-                cq.wake();
+            match (newcomer, &mut self.lanes[context]) {
+                (Newcomer::Lane(lane), place) => *place = Some(lane),
+                (Newcomer::Data(vi, pair), Some(lane)) => lane.data = Some(Box::new(Data::new(vi, pair))),
+                // Its lane has ended meanwhile.
+                (Newcomer::Data(..), None) => {}
             }
-            // The requester was told, or is gone.
-            Err(_) => self.free.lock().free.push(context),
         }
-    }
-}
-
-impl Contexts {
-    fn take(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next - 1
-        })
-    }
-}
-
-impl Lane {
-    #[inline]
-    fn parcel(&self, tag: u32, stored: Stored) -> Option<Parcel> {
-        Some(Parcel { from: self.from, postbox: self.postbox, tag, stored })
-    }
-
-    /// What an arrival amounts to.
-    #[inline]
-    fn take(
-        &mut self,
-        arrival: Arrival,
-        world: &Shared,
-        counters: &Counters,
-        ptag: Ptag,
-    ) -> Result<Option<Parcel>, Malformed> {
-        let tag = arrival.immediate.unwrap_or(0);
-        match arrival.body {
-            Body::Inline(inline) => {
-                let (kind, _, rest) = wire::decode(inline.bytes())?;
-                if kind == Kind::Eager {
-                    counters.copied(rest.len());
-                    return Ok(self.parcel(tag, Stored::Inline(inline)));
-                }
-                self.announced(kind, wire::decode_length(rest)?, tag, world, ptag)?;
-                Ok(None)
-            }
-            Body::Lent(head, lent) => self.take_lent(head, lent, tag, world, counters),
-            Body::Written(len) => self.take_written(len, tag),
-        }
-    }
-
-    fn take_lent(
-        &mut self,
-        head: Inline,
-        lent: Lent,
-        tag: u32,
-        world: &Shared,
-        counters: &Counters,
-    ) -> Result<Option<Parcel>, Malformed> {
-        match wire::decode(head.bytes())?.0 {
-            Kind::HandOff => Ok(self.parcel(tag, Stored::Lent(lent))),
-            // Without memory for the copy, the sender's will do.
-            Kind::Eager => match world.allocate(lent.len(), Fill::Keep) {
-                Err(_) => Ok(self.parcel(tag, Stored::Lent(lent))),
-                Ok(mut block) => {
-                    block.bytes_mut().copy_from_slice(lent.bytes());
-                    counters.copied(lent.len());
-                    Ok(self.parcel(tag, Stored::Owned(block)))
-                }
-            },
-            Kind::Fragment => self.take_fragment(lent, world.config().copy_window, counters),
-            _ => Err(Malformed),
-        }
-    }
-
-    fn take_fragment(
-        &mut self,
-        lent: Lent,
-        window: u32,
-        counters: &Counters,
-    ) -> Result<Option<Parcel>, Malformed> {
-        let Some(Coming::Copied { block, filled, tag }) = self.coming.front_mut() else {
-            return Err(Malformed);
-        };
-        let room = block.bytes_mut().get_mut(*filled..*filled + lent.len()).ok_or(Malformed)?;
-        room.copy_from_slice(lent.bytes());
-        counters.copied(lent.len());
-        *filled += lent.len();
-        if *filled < block.len() {
-            // What the sender may send unasked needs no word; without one it may be gone already.
-            let unasked = window.saturating_sub(1) as usize * lent.len();
-            let ask = block.len() - *filled > unasked;
-            drop(lent); // goes home before its sender is asked for more
-            if ask {
-                self.vi.send_inline(None, &wire::head(Kind::More, 0), &[]).map_err(|_| Malformed)?;
-            }
-            return Ok(None);
-        }
-        let tag = *tag;
-        match self.coming.pop_front() {
-            Some(Coming::Copied { block, .. }) => Ok(self.parcel(tag, Stored::Owned(block))),
-            _ => Err(Malformed),
-        }
-    }
-
-    fn take_written(&mut self, len: usize, tag: u32) -> Result<Option<Parcel>, Malformed> {
-        let Some(Coming::Written(window)) = self.coming.pop_front() else { return Err(Malformed) };
-        if window.len() != len {
-            return Err(Malformed);
-        }
-        let settled = window.revoke(Deadline::after(SETTLE)).map_err(|_| Malformed)?;
-        Ok(self.parcel(tag, Stored::Settled(settled)))
-    }
-
-    /// A postbox announces a message: finds memory, and answers.
-    #[cold]
-    fn announced(
-        &mut self,
-        kind: Kind,
-        len: usize,
-        tag: u32,
-        world: &Shared,
-        ptag: Ptag,
-    ) -> Result<(), Malformed> {
-        let prepared = match kind {
-            Kind::AskWrite => world.nic().window(len, ptag).map(Coming::Written),
-            Kind::AskCopy => {
-                world.allocate(len, Fill::Keep).map(|block| Coming::Copied { block, filled: 0, tag })
-            }
-            _ => return Err(Malformed),
-        };
-        let answer = match &prepared {
-            Ok(Coming::Written(window)) => wire::head(Kind::Ready, window.remote().handle.0),
-            Ok(Coming::Copied { .. }) => wire::head(Kind::Ready, world.config().copy_window.max(1)),
-            Err(_) => wire::head(Kind::Refused, 0),
-        };
-        let why = match &prepared {
-            Ok(_) => String::new(),
-            Err(ViaError::NoMemory { .. }) => NO_MEMORY.into(),
-            Err(error) => error.to_string(),
-        };
-        let room = Inline::CAPACITY - HEAD_BYTES;
-        let why = &why.as_bytes()[..why.len().min(room)];
-        // A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its
-        // answers is no postbox.
-        self.vi.send_inline(None, &answer, why).map_err(|_| Malformed)?;
-        self.coming.extend(prepared);
-        Ok(())
     }
 }
 
@@ -451,7 +285,7 @@ impl Drop for Inbox {
     fn drop(&mut self) {
         // No new connections first; then those that nobody will look at.
         self.listener = None;
-        self.door.waiting.lock().clear();
+        drop(self.door.let_in());
         self.lanes.clear();
         // Nothing carries the tag any more, unless a connection is being accepted right now: then it stays with the NIC.
         let _ = self.world.nic().destroy_ptag(self.ptag);

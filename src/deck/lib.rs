@@ -10,6 +10,7 @@
 //! | `shared`, `ends` | what its objects have in common; ranks that ended |
 //! | `mailbox`, `inbox` | retrieving: typed surface, and the engine behind it |
 //! | `postbox`, `channel` | posting: typed surface, and the engine behind it |
+//! | `protocol`, `auto` | ways for a message to travel, and how one is chosen |
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod adopted;
+mod auto;
 mod barrier;
 mod buffer;
 mod channel;
@@ -47,6 +49,7 @@ mod wire;
 mod world;
 
 pub use adopted::Adopted;
+pub use auto::{Choice, Thresholds};
 pub use buffer::Buf;
 pub use bytemuck::Pod;
 pub use config::Config;
@@ -57,7 +60,7 @@ pub use message::Message;
 pub use pack::{ItemType, PackError, PackType};
 pub use postable::Postable;
 pub use postbox::Postbox;
-pub use protocol::Protocol;
+pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
 pub use stats::Stats;
 pub use world::World;

@@ -129,7 +129,7 @@ impl<T: Pod> Mailbox<T> {
         let deadline = Deadline::after(self.world.config().deadline);
         let mut inbox = self.inbox.borrow_mut();
         let room = std::mem::size_of_val(to);
-        match inbox.next_that(deadline, |parcel| parcel.bytes().len() <= room)? {
+        match inbox.next_within(deadline, room)? {
             Ok(parcel) => {
                 check_length::<T>(&parcel)?;
                 let bytes = parcel.bytes();
@@ -164,7 +164,7 @@ impl<T: Item> Drop for Mailbox<T> {
 
 impl<T: Item> fmt::Debug for Mailbox<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mailbox({:?} of {})", self.name, T::kind())
+        write!(f, "Mailbox({:?} of {}, {})", self.name, T::kind(), self.world.config().receive)
     }
 }
 

@@ -10,6 +10,7 @@ use udeck_via::mem::{StableBuffer, UserMemory};
 use udeck_via::{Block, Deadline, Region};
 
 use crate::adopted::Returns;
+use crate::auto::Choice;
 use crate::channel::{Channel, Failed, Patience};
 use crate::error::{Error, PostError, Result};
 use crate::item::Item;
@@ -72,7 +73,9 @@ impl<T: Item> Postbox<T> {
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`] or
-    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] tells of earlier messages. An [`crate::Adopted`] one
+    /// [`crate::Error::Deadline`]; [`crate::Error::Undelivered`] tells of earlier messages. By [`Protocol::Handshake`] it
+    /// waits until the message was received, and comes back also with [`crate::Error::NoRoom`]; not at a deadline that
+    /// passes while it is being received. An [`crate::Adopted`] one
     /// also with [`crate::Error::TooLarge`], [`crate::Error::Unclaimed`], or what the NIC has against registering it.
     #[doc(alias = "deck_mbox_post")]
     #[inline]
@@ -94,6 +97,31 @@ impl<T: Item> Postbox<T> {
     /// As [`Postbox::post`].
     pub fn post_within<M: Postable<T>>(&self, message: M, limit: Duration) -> Result<(), PostError<M>> {
         message.post_to(self, Patience::Until(Deadline::after(limit)))
+    }
+
+    /// Posts this one message by `protocol`, whatever is set; otherwise as [`Postbox::post`].
+    ///
+    /// # Errors
+    /// The message comes back with [`crate::Error::Unsupported`], which names the missing ability and the protocols that
+    /// are possible; by [`Protocol::Handshake`] also with [`crate::Error::NoRoom`], which says how much room the receiver
+    /// had. Otherwise as [`Postbox::post`].
+    pub fn post_by<M: Postable<T>>(&self, protocol: Protocol, message: M) -> Result<(), PostError<M>> {
+        let usual = Restore(&self.protocol, self.protocol.get());
+        if let Err(error) = self.set_protocol(protocol) {
+            return Err(PostError { error, message: Some(message) });
+        }
+        let posted = message.post_to(self, Patience::Usual);
+        drop(usual);
+        posted
+    }
+
+    /// What a message of `len` bytes would travel by if it were posted now, and why.
+    pub fn explain(&self, len: usize) -> Choice {
+        let auto = &self.world.config().auto;
+        match self.protocol.get() {
+            Protocol::Auto => auto.explain(len, self.with_channel(|channel| channel.caps())),
+            protocol => Choice { protocol, why: "it is set for all messages of this postbox".into() },
+        }
     }
 
     #[inline]
@@ -172,6 +200,15 @@ impl Home {
             *self = Home::Here(channel);
         }
         result
+    }
+}
+
+/// Sets a postbox's protocol as it was before.
+struct Restore<'a>(&'a Cell<Protocol>, Protocol);
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
     }
 }
 

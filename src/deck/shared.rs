@@ -9,17 +9,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_boot::Client;
 use udeck_via::mem::{Fill, StableBuffer, UserMemory};
-use udeck_via::{Block, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Region};
+use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Region};
 use udeck_via::{Vi, ViAttributes};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Whom};
 use crate::config::Config;
 use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::item::Item;
 use crate::progress::Progress;
 use crate::stats::{Counters, Stats};
-use crate::wire::{self, Advert};
+use crate::wire::{Advert, Introduction, Role};
 
 /// Names of the library's own mailboxes begin so.
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
@@ -166,14 +166,25 @@ impl Shared {
         cq.set_oversubscribed(self.oversubscribed);
         let mut attributes = ViAttributes::new(self.postboxes);
         attributes.receive = Receive::Lent;
+        attributes.enable_rdma_read = self.nic.caps().has(Caps::RDMA_READ);
         let mut vi = Vi::new(&self.nic, attributes).map_err(failed)?;
         let to = NetAddress { host: advert.address, discriminator: name.as_bytes().to_vec() };
-        let introduction = wire::introduce(self.rank as u32, number);
+        let introduction = self.introduce(number, Role::Control);
         vi.connect(&to, &cq.handle(), &cq.handle(), &introduction, deadline).map_err(failed)?;
-        Ok(Channel::new(vi, cq, self.clone(), name, owner, number))
+        Ok(Channel::new(vi, cq, self.clone(), to, Whom { mailbox: name.to_owned(), owner, number }))
     }
 
-    fn connect_error(&self, name: &str, owner: u32, error: ViaError) -> Error {
+    /// What a connection of postbox `number` says of itself.
+    pub fn introduce(&self, number: u32, role: Role) -> [u8; 12] {
+        Introduction { rank: self.rank as u32, postbox: number, role }.encode()
+    }
+
+    /// The tag of all postboxes' VIs.
+    pub fn postboxes(&self) -> Ptag {
+        self.postboxes
+    }
+
+    pub fn connect_error(&self, name: &str, owner: u32, error: ViaError) -> Error {
         let (name, node) = (name.to_owned(), owner as usize);
         match (self.ends.how_lost(owner), error) {
             (Some(how), _) | (None, ViaError::Lost(how)) => Error::PeerLost { node, how },

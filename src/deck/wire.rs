@@ -9,12 +9,20 @@
 //! HandOff    part: 0     lent: read it where it lies
 //! AskWrite   part: 0     u64 length                            -> Ready or Refused
 //! AskCopy    part: 0     u64 length                            -> Ready or Refused
+//! AskRead    part: handle  u64 length: read it there           -> Fin or Refused
+//! Request    part: pair    immediate data: the length          -> Ack, Nack or Refused (the handshake's REQST)
 //! Fragment   part: 0     lent: the next piece of the message that AskCopy announced
 //! Ready      part: handle  (mailbox to postbox) where to write; for AskCopy, how many fragments may come
 //! More       part: 0     (mailbox to postbox) one fragment was read, one more may come
-//! Refused    part: 0     (mailbox to postbox) text
+//! Refused    part: the kind of announcement that it answers (mailbox to postbox) text; immediate data: the pair
+//! Fin        part: 0     (mailbox to postbox) the oldest message of AskRead was read
+//! Ack        part: pair  (mailbox to postbox) a descriptor is posted on the data VI: send the message there
+//! Nack       part: pair  (mailbox to postbox) the message is too large; immediate data: bytes of room
 //! ```
-//! The end of an RDMA write is announced by its immediate data alone.
+//! The end of an RDMA write is announced by its immediate data alone; so is a message on a data VI (the tag).
+
+/// Longest message that a [`Kind::Request`] can name.
+pub(crate) const MAX_REQUEST: usize = u32::MAX as usize;
 
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -31,10 +39,15 @@ pub(crate) enum Kind {
     Ready = 6,
     Refused = 7,
     More = 8,
+    AskRead = 9,
+    Fin = 10,
+    Request = 11,
+    Ack = 12,
+    Nack = 13,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 13] = [
         Kind::Eager,
         Kind::HandOff,
         Kind::AskWrite,
@@ -43,6 +56,11 @@ impl Kind {
         Kind::Ready,
         Kind::Refused,
         Kind::More,
+        Kind::AskRead,
+        Kind::Fin,
+        Kind::Request,
+        Kind::Ack,
+        Kind::Nack,
     ];
 }
 
@@ -74,19 +92,48 @@ pub(crate) fn decode_length(rest: &[u8]) -> Result<usize, Malformed> {
     usize::try_from(u64::from_le_bytes(bytes)).map_err(|_| Malformed)
 }
 
-/// Who makes a connection: rank, and the number of its postbox.
-pub(crate) fn introduce(rank: u32, postbox: u32) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&rank.to_le_bytes());
-    bytes[4..].copy_from_slice(&postbox.to_le_bytes());
-    bytes
+/// Which of a postbox's two VIs a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The one that it has from the start: everything but the data of `handshake`.
+    Control,
+    /// The data VI of its so-manieth pair, counted from 1: a postbox that gave a handshake up makes another one.
+    Data(u32),
 }
 
-/// Reads [`introduce`].
-pub(crate) fn introduced(bytes: &[u8]) -> Result<(u32, u32), Malformed> {
-    let bytes: [u8; 8] = bytes.try_into().map_err(|_| Malformed)?;
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    Ok((word(0), word(4)))
+/// Who makes a connection, in its private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Introduction {
+    /// The rank.
+    pub rank: u32,
+    /// The number of its postbox.
+    pub postbox: u32,
+    pub role: Role,
+}
+
+impl Introduction {
+    /// Rank, postbox, pair (0: control).
+    pub fn encode(self) -> [u8; 12] {
+        let pair = match self.role {
+            Role::Control => 0,
+            Role::Data(pair) => pair,
+        };
+        let mut bytes = [0; 12];
+        for (place, word) in bytes.chunks_exact_mut(4).zip([self.rank, self.postbox, pair]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let bytes: [u8; 12] = bytes.try_into().map_err(|_| Malformed)?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let role = match word(8) {
+            0 => Role::Control,
+            pair => Role::Data(pair),
+        };
+        Ok(Introduction { rank: word(0), postbox: word(4), role })
+    }
 }
 
 /// What a mailbox says of itself in the name service.
@@ -150,7 +197,17 @@ mod tests {
                 prop_assert_eq!(rest.len(), bytes.len() - HEAD_BYTES);
                 prop_assert_eq!((head(kind, part)[0], &head(kind, part)[4..]), (bytes[0], &bytes[4..8]));
             }
-            prop_assert_eq!(introduced(&bytes).is_ok(), bytes.len() == 8);
+            match Introduction::decode(&bytes) {
+                Ok(introduction) => prop_assert_eq!(&introduction.encode()[..], &bytes[..]),
+                Err(Malformed) => prop_assert_ne!(bytes.len(), 12),
+            }
+        }
+
+        #[test]
+        fn prop_introductions_round_trip(rank: u32, postbox: u32, pair: u32) {
+            let role = if pair == 0 { Role::Control } else { Role::Data(pair) };
+            let introduction = Introduction { rank, postbox, role };
+            prop_assert_eq!(Introduction::decode(&introduction.encode()), Ok(introduction));
         }
     }
 }

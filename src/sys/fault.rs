@@ -32,6 +32,11 @@ mod armed {
         "retrieve.credited",
         "release.claimed",
         "release.published",
+        "read.announced",
+        "read.fetched",
+        "handshake.asked",
+        "handshake.granted",
+        "handshake.sent",
     ];
 
     struct Plan {

@@ -42,7 +42,7 @@ unsafe impl Shared for Gate {}
 pub struct Exposed {
     /// The owner's protection tag.
     pub tag: u32,
-    /// Start, in the owner's landing memory.
+    /// Start, in the owner's memory: which of its segments, `rights` say.
     pub offset: u64,
     /// Bytes.
     pub len: u64,

@@ -47,12 +47,12 @@ pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
 pub use mem::{
-    Arena, ArenaUse, Block, CacheUse, Lent, MemAttributes, MemHandle, Ptag, Region, RemoteBuffer, Rights,
-    Settled, StableBuffer, UserMemory, Window,
+    Arena, ArenaUse, Block, CacheUse, Lent, MemAttributes, MemHandle, Ptag, Readable, Region, RemoteBuffer,
+    Rights, Settled, StableBuffer, UserMemory, Window,
 };
 pub use nic::Nic;
 pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
-pub use udeck_sys::Deadline;
+pub use udeck_sys::{Deadline, Pause, Spinner, fault};
 pub use vi::{State, Vi};

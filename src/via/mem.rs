@@ -7,6 +7,7 @@
 //! * [`Block`], [`Region`]: outbox memory that we own: plain slices.
 //! * [`UserMemory`]: a buffer of the program's, which makes a [`Region`] too ([`crate::Nic::register`]).
 //! * [`Lent`]: a peer's outbox memory that it handed over: a read-only slice until dropped.
+//! * [`Readable`]: outbox memory that its owner gave up, for peers to fetch by RDMA: no slice until it is revoked.
 //! * [`Window`]: landing memory that peers may be writing or reading: copies in and out only, no slice.
 //! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
 
@@ -14,6 +15,7 @@ pub(crate) mod arena;
 mod cache;
 pub(crate) mod lent;
 mod raw;
+mod readable;
 mod region;
 mod registrar;
 mod tags;
@@ -25,6 +27,7 @@ pub use cache::CacheUse;
 pub use lent::{Lender, Lent, PrivateCopy};
 pub(crate) use raw::scatter_raw;
 pub use raw::{RawRegion, RawSegment};
+pub use readable::Readable;
 pub use region::Region;
 pub(crate) use registrar::Registrar;
 pub(crate) use tags::{Carrier, TagUse, Tags};
@@ -38,7 +41,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ptag(pub u32);
 
-/// Names an exposed [`Window`] to peers; not guessable.
+/// Names an exposed [`Window`] or [`Readable`] to peers; not guessable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemHandle(pub u32);
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
-use crate::mem::{Arena, CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window};
+use crate::mem::{
+    Arena, Block, CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window,
+};
 use crate::report::Alarm;
 use crate::transport::Device;
 
@@ -58,6 +60,15 @@ impl Nic {
     /// [`Error::NoMemory`]; [`Error::InvalidPtag`] when this NIC has no such tag.
     pub fn region(&self, len: usize, ptag: Ptag) -> Result<Region> {
         Region::new(self, len, ptag)
+    }
+
+    /// As [`Nic::region`], of a block that is there already: its bytes stay, and [`Region::into_block`] gives it back.
+    ///
+    /// # Errors
+    /// The block comes back with [`Error::InvalidPtag`] when this NIC has no such tag, [`Error::InvalidParameter`] when
+    /// it is another NIC's.
+    pub fn region_of(&self, block: Block, ptag: Ptag) -> Result<Region, (Error, Block)> {
+        Region::of_block(self, block, ptag)
     }
 
     /// Registers a buffer of the program's (VIA: `VipRegisterMem`): it makes a region like any other, and

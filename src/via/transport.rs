@@ -69,7 +69,17 @@ pub unsafe trait Device: Send + Sync + Debug {
         let have = self.attributes().caps;
         Err(Error::Unsupported { what: "a readable window", needed: Caps::RDMA_READ, have })
     }
-    /// Takes [`Device::expose`] back, and waits until no peer is in the middle of a write. New writes fail from
+    /// Lets peers read `[offset, offset + len)` of the *outbox* arena over VIs of tag `ptag`: memory that nobody writes
+    /// until [`Device::conceal`] has taken this back.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] where there is no RDMA read; [`crate::Error::Full`] when the table of windows is.
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        let _ = (offset, len, ptag);
+        let have = self.attributes().caps;
+        Err(Error::Unsupported { what: "a message that peers read", needed: Caps::RDMA_READ, have })
+    }
+    /// Takes [`Device::expose`] or [`Device::share`] back, and waits until no peer is in the middle of a write. New writes fail from
     /// the moment of the call.
     ///
     /// # Errors
@@ -366,7 +376,7 @@ pub unsafe trait Port: Send + Debug {
         immediate: Option<u32>,
     ) -> Result<(), Refused>;
 
-    /// Copies `len` bytes of the peer's window to `segments` (offset and length in the outbox arena; the caller owns
+    /// Copies `len` bytes of the peer's window, or of what it [shares](Device::share), to `segments` (offset and length in the outbox arena; the caller owns
     /// them, and nobody else reads them), one after another, where `len` is what the segments hold. Done when it
     /// returns.
     ///

@@ -319,6 +319,19 @@ impl Vi {
         self.write_located(&[(block.offset(), block.len())], to, immediate)
     }
 
+    /// Copies from the peer's window, or from what it shares ([`Nic::readable`]), as many bytes as the block has. Done
+    /// when it returns; the peer learns nothing of it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] (try again), [`Error::RdmaProtection`], [`Error::Unsupported`], [`Error::InvalidParameter`] when
+    /// the block is of another NIC, or a final one.
+    pub fn rdma_read(&mut self, into: &mut Block, from: RemoteBuffer) -> Result {
+        if !self.outbox.owns(into) {
+            return Err(foreign_block());
+        }
+        self.read_located(&[(into.offset(), into.len())], from, None).map(drop)
+    }
+
     /// The next arrival on a VI that receives lent.
     ///
     /// # Errors

@@ -135,6 +135,10 @@ unsafe impl Device for Wrapped {
         self.inner.expose_for(offset, len, ptag, rights)
     }
 
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.inner.share(offset, len, ptag)
+    }
+
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         self.inner.conceal(handle, deadline)
     }

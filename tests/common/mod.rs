@@ -9,8 +9,20 @@ use std::time::Duration;
 use udeck::{Buf, Config, Pod, Protocol, Result, World};
 
 /// Every protocol.
-pub const PROTOCOLS: [Protocol; 5] =
-    [Protocol::Auto, Protocol::Eager, Protocol::Copy, Protocol::RdmaWrite, Protocol::HandOff];
+pub const PROTOCOLS: [Protocol; 7] = [
+    Protocol::Auto,
+    Protocol::Eager,
+    Protocol::Copy,
+    Protocol::RdmaWrite,
+    Protocol::RdmaRead,
+    Protocol::Handshake,
+    Protocol::HandOff,
+];
+
+/// Those by which a post does not wait for its retrieve.
+pub fn asynchronous() -> impl Iterator<Item = Protocol> {
+    PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::Handshake)
+}
 
 /// A safety net: nothing here should take as long, but a hang is to become an error.
 pub const LONG: Duration = Duration::from_secs(30);

@@ -29,6 +29,7 @@ mod peer;
 mod queues;
 mod raw;
 mod read;
+mod readable;
 mod registration;
 mod reliability;
 mod shared;
@@ -47,6 +48,7 @@ const TOPICS: &[&[Case]] = &[
     integrity::CASES,
     memory::CASES,
     read::CASES,
+    readable::CASES,
     user_memory::CASES,
     registration::CASES,
     completion::CASES,

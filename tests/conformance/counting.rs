@@ -89,6 +89,9 @@ unsafe impl Device for Counting {
     fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
         self.inner.expose_for(offset, len, ptag, rights)
     }
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.inner.share(offset, len, ptag)
+    }
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         if self.books.fails() {
             return Err(Error::Timeout { what: "a peer to leave".into(), waited: Duration::ZERO });

@@ -23,6 +23,8 @@ pub const WINDOWS: u32 = 512;
 /// The rights of a window, as its entry has them.
 pub const WRITABLE: u32 = 1;
 pub const READABLE: u32 = 2;
+/// Set where an entry is about outbox memory instead of landing memory.
+pub const IN_OUTBOX: u32 = 4;
 
 const WINDOWS_AT: usize = BELLS as usize * size_of::<Bell>();
 /// Bytes of a board.
@@ -123,6 +125,17 @@ impl Board {
     /// Publishes landing memory under a fresh handle: the low bits name the entry, the others differ each time an
     /// entry is reused. (Peers can read the table: here a handle stops bugs, not attackers.)
     pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        let right = |given: bool, bit: u32| if given { bit } else { 0 };
+        let rights = right(rights.write, WRITABLE) | right(rights.read, READABLE);
+        self.publish(Exposed { tag: ptag.0, offset, len: len as u64, rights })
+    }
+
+    /// As [`Board::expose`], outbox memory, to be read.
+    pub fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.publish(Exposed { tag: ptag.0, offset, len: len as u64, rights: READABLE | IN_OUTBOX })
+    }
+
+    fn publish(&self, exposed: Exposed) -> Result<MemHandle> {
         let mut free = self.free.lock();
         let Some(index) = free.windows.pop() else {
             return Err(Error::Full {
@@ -133,9 +146,6 @@ impl Board {
         free.drawn = free.drawn.wrapping_mul(0x9E37_79B1).wrapping_add(0x7F4A_7C15);
         let handle = MemHandle((free.drawn & !(WINDOWS - 1) | index).max(WINDOWS + index));
         drop(free);
-        let right = |given: bool, bit: u32| if given { bit } else { 0 };
-        let rights = right(rights.write, WRITABLE) | right(rights.read, READABLE);
-        let exposed = Exposed { tag: ptag.0, offset, len: len as u64, rights };
         self.view.window(handle).expose(handle.0, exposed);
         Ok(handle)
     }

@@ -420,6 +420,11 @@ unsafe impl Device for ShmDevice {
         self.board.expose(offset, len, ptag, rights)
     }
 
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.fading.sweep(&self.board);
+        self.board.share(offset, len, ptag)
+    }
+
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         self.board.withdraw(handle);
         let start = Instant::now();

@@ -11,7 +11,7 @@ use udeck_via::mem::{Lent, PrivateCopy};
 use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Owner, Port, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
-use crate::board::{READABLE, WRITABLE};
+use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{BROKEN_BY_PEER, Connection, LendError, Loss};
 use crate::device::ShmDevice;
@@ -269,7 +269,8 @@ impl ShmPort {
         Ok(total)
     }
 
-    /// The address of `total` bytes of a peer's window, if it allows the access to us. Called inside the gate.
+    /// The address of `total` bytes of a peer's window, or of what it shares of its outbox, if it allows the access to us.
+    /// Called inside the gate.
     fn exposed(&self, at: RemoteBuffer, total: usize, tag: Option<u32>, right: u32) -> Option<NonNull<u8>> {
         let link = &self.connection.link;
         let exposed = link.peer_board().window(at.handle).look_up(at.handle.0)?;
@@ -278,7 +279,13 @@ impl ShmPort {
         if !allowed || end as u64 > exposed.len || total > at.len {
             return None;
         }
-        link.landing_at(exposed.offset.checked_add(at.offset as u64)?, total)
+        let start = exposed.offset.checked_add(at.offset as u64)?;
+        match (right, exposed.rights & IN_OUTBOX) {
+            (_, 0) => link.landing_at(start, total),
+            (READABLE, _) => link.outbox_at(start, total),
+            // Whatever the entry says: outboxes are mapped read-only.
+            _ => None,
+        }
     }
 
     /// Checks the source, and copies. Inside the gate.
@@ -290,8 +297,8 @@ impl ShmPort {
             let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
             // (`Port::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
-            // memory, mapped while the link lives and checked for `total` bytes: another segment. That somebody may
-            // be writing there is what `copy_in` is for.
+            // memory or outbox, mapped while the link lives and checked for `total` bytes: another mapping. That
+            // somebody may be writing there is what `copy_in` is for.
             unsafe {
                 let to = std::slice::from_raw_parts_mut(target.as_ptr(), len);
                 udeck_sys::copy_in(to, source);

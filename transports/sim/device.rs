@@ -73,6 +73,33 @@ impl SimDevice {
         self.attributes.caps.has(caps)
     }
 
+    fn require_read(&self, what: &'static str) -> Result {
+        if self.has(Caps::RDMA_READ) {
+            return Ok(());
+        }
+        Err(Error::Unsupported { what, needed: Caps::RDMA_READ, have: self.attributes.caps })
+    }
+
+    /// An entry in the table of windows, under a fresh handle.
+    fn publish(&self, exposed: Exposed) -> Result<MemHandle> {
+        self.shared.with(|world| {
+            if world.nodes[self.node].windows.len() == WINDOWS {
+                return Err(Error::Full {
+                    what: "the table of windows",
+                    bound: format!("{WINDOWS} per NIC").into(),
+                });
+            }
+            loop {
+                let handle = world.random.next() as u32;
+                let windows = &mut world.nodes[self.node].windows;
+                if handle != 0 && !windows.contains_key(&handle) {
+                    windows.insert(handle, exposed);
+                    return Ok(MemHandle(handle));
+                }
+            }
+        })
+    }
+
     /// Sends a request on its way.
     fn request(&self, to: &NetAddress, hello: &Hello, waiters: [u64; 2]) -> Result<u64> {
         self.shared.with(|world| {
@@ -155,26 +182,15 @@ unsafe impl Device for SimDevice {
     }
 
     fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
-        if rights.read && !self.has(Caps::RDMA_READ) {
-            let (needed, have) = (Caps::RDMA_READ, self.attributes.caps);
-            return Err(Error::Unsupported { what: "a readable window", needed, have });
+        if rights.read {
+            self.require_read("a readable window")?;
         }
-        self.shared.with(|world| {
-            if world.nodes[self.node].windows.len() == WINDOWS {
-                return Err(Error::Full {
-                    what: "the table of windows",
-                    bound: format!("{WINDOWS} per NIC").into(),
-                });
-            }
-            loop {
-                let handle = world.random.next() as u32;
-                let windows = &mut world.nodes[self.node].windows;
-                if handle != 0 && !windows.contains_key(&handle) {
-                    windows.insert(handle, Exposed { offset, len, ptag, rights });
-                    return Ok(MemHandle(handle));
-                }
-            }
-        })
+        self.publish(Exposed { offset, len, ptag, rights, in_outbox: false })
+    }
+
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.require_read("a message that peers read")?;
+        self.publish(Exposed { offset, len, ptag, rights: Rights::READ, in_outbox: true })
     }
 
     /// Writes and reads happen under the fabric's lock: none is under way when this returns.

@@ -103,10 +103,11 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
     true
 }
 
-/// Copies `len` bytes at `offset` of landing memory; `None` when they lie outside.
+/// Copies `len` bytes at `offset` of memory that its owner exposes; `None` when they lie outside.
 pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<Lent> {
     let at = from.at(offset, len)?;
-    // SAFETY: inside, just checked; it belongs to a window, which its program may be writing at this moment.
+    // SAFETY: inside, just checked; it belongs to a window, which its program may be writing at this moment, or to
+    // a block that nobody writes.
     Some(unsafe { PrivateCopy::take(&[(at, len)]) })
 }
 

@@ -1,10 +1,12 @@
 //! RDMA: the checks that a window's owner asks for, and the copying.
 
+use std::sync::Arc;
+
 use udeck_via::transport::{Held, Inline, Refused};
 use udeck_via::{MemHandle, Ptag, RemoteBuffer};
 
 use crate::frame::{Content, Message};
-use crate::memory::{scatter, snapshot, write_remote};
+use crate::memory::{Memory, scatter, snapshot, write_remote};
 use crate::port::SimPort;
 use crate::world::{Exposed, World};
 
@@ -49,10 +51,9 @@ impl SimPort {
         if world.wire(link).link.stalled || (awaited && !self.end(world).has_token()) {
             return Err(Refused::Busy);
         }
-        let at = self.exposed(world, to, total, tag, |window| window.rights.write)?;
-        let (ours, theirs) = link;
-        let (from, into) = (&world.nodes[ours].outbox, &world.nodes[theirs].landing);
-        if write_remote(from, segments, into, at) { Ok(()) } else { Err(Refused::Protection) }
+        let (into, at) = self.exposed(world, to, total, tag, |window| window.rights.write)?;
+        let from = &world.nodes[link.0].outbox;
+        if write_remote(from, segments, &into, at) { Ok(()) } else { Err(Refused::Protection) }
     }
 
     /// Reads: the question and the answer are a frame each, and both have crossed when it returns.
@@ -70,12 +71,12 @@ impl SimPort {
         if ways.iter().any(|&link| world.wire(link).link.stalled) {
             return Err(Refused::Busy);
         }
-        let at = self.exposed(world, from, total, tag, |window| window.rights.read)?;
-        let (ours, theirs) = ways[0];
+        let (memory, at) = self.exposed(world, from, total, tag, |window| window.rights.read)?;
+        let (ours, _) = ways[0];
         let question = [u64::from(from.handle.0), from.offset as u64, total as u64];
         let question = Inline::new([question[0], question[1], question[2], 0, 0, 0], size_of_val(&question));
         world.cross(self.connection, 1 - self.side, Content::Inline(question))?;
-        let copy = snapshot(&world.nodes[theirs].landing, at, total).ok_or(Refused::Protection)?;
+        let copy = snapshot(&memory, at, total).ok_or(Refused::Protection)?;
         let answer = Content::Copied { head: Inline::gather(b"", b""), copy, token: None };
         let Content::Copied { copy, .. } = world.cross(self.connection, self.side, answer)? else {
             unreachable!("what arrives is what was sent")
@@ -87,7 +88,7 @@ impl SimPort {
         Ok(())
     }
 
-    /// Where `total` bytes of a peer's window lie in its landing memory, if it allows us this.
+    /// Where `total` bytes of a peer's window lie, in its landing memory or outbox, if it allows us this.
     fn exposed(
         &self,
         world: &World,
@@ -95,7 +96,7 @@ impl SimPort {
         total: usize,
         tag: Option<Ptag>,
         allows: impl Fn(&Exposed) -> bool,
-    ) -> Result<u64, Refused> {
+    ) -> Result<(Arc<Memory>, u64), Refused> {
         let peer = world.connections[&self.connection].ends[1 - self.side].node;
         let MemHandle(handle) = place.handle;
         let window = world.nodes[peer].windows.get(&handle).ok_or(Refused::Protection)?;
@@ -103,6 +104,8 @@ impl SimPort {
         if tag != Some(window.ptag) || !allows(window) || end > window.len || total > place.len {
             return Err(Refused::Protection);
         }
-        Ok(window.offset + place.offset as u64)
+        let node = &world.nodes[peer];
+        let memory = if window.in_outbox { &node.outbox } else { &node.landing };
+        Ok((memory.clone(), window.offset + place.offset as u64))
     }
 }

@@ -79,6 +79,8 @@ pub struct Exposed {
     pub len: usize,
     pub ptag: Ptag,
     pub rights: Rights,
+    /// It lies in the outbox, not in landing memory.
+    pub in_outbox: bool,
 }
 
 /// What happens at a moment.

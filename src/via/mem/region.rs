@@ -60,6 +60,17 @@ impl Region {
         }
     }
 
+    /// A region whose memory is a block of the NIC's outbox; its bytes stay.
+    pub(crate) fn of_block(nic: &Nic, block: Block, ptag: Ptag) -> Result<Self, (Error, Block)> {
+        if !nic.device().outbox().owns(&block) {
+            return Err((Error::InvalidParameter("the block belongs to another NIC".into()), block));
+        }
+        match nic.tags().take(ptag, Carrier::Region) {
+            Ok(tag) => Ok(Region { memory: Memory::Block(block), tag }),
+            Err(error) => Err((error, block)),
+        }
+    }
+
     /// The tag it carries.
     #[inline]
     pub fn ptag(&self) -> Ptag {
@@ -108,6 +119,18 @@ impl Region {
                 UserMemory::from_allocation(memory).map_err(back)
             }
             block @ Memory::Block(_) => Err(Region { memory: block, tag }),
+        }
+    }
+
+    /// The block that it is made of, with the bytes as they are now.
+    ///
+    /// # Errors
+    /// The region comes back when it is made of the program's own memory.
+    pub fn into_block(self) -> Result<Block, Region> {
+        let Region { memory, tag } = self;
+        match memory {
+            Memory::Block(block) => Ok(block),
+            user @ Memory::User(_) => Err(Region { memory: user, tag }),
         }
     }
 

@@ -158,7 +158,7 @@ impl Vi {
 
     /// An RDMA read is over when it returns; so a fence (VIA's QFENCE), which holds a descriptor back until the
     /// reads before it are done, has nothing to wait for, and there is no such flag.
-    fn read_located(
+    pub(super) fn read_located(
         &mut self,
         located: &[(u64, usize)],
         from: RemoteBuffer,

@@ -97,7 +97,7 @@ fn a_block_comes_home_when_it_is_dropped(fabric: &dyn Fabric) {
 /// By itself: nobody asks its NIC.
 fn a_vi_takes_back_what_was_dropped(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
-    let blocks = |end: &End| end.nic.device().outbox().usage().blocks;
+    let blocks = |end: &End| end.nic.outbox().usage().blocks;
     let before = blocks(&pair.a);
     hand_off(&mut pair.a, 1).unwrap();
     drop(pair.b.arrival());

@@ -93,7 +93,8 @@ mod examples {
 mod nas_ft {
     use super::*;
 
-    const PROTOCOLS: [&str; 5] = ["auto", "eager", "copy", "rdma-write", "hand-off"];
+    const PROTOCOLS: [&str; 7] =
+        ["auto", "eager", "copy", "rdma-write", "rdma-read", "handshake", "hand-off"];
 
     /// Runs with these arguments, alone if on one rank.
     fn run(ranks: usize, arguments: &[&str]) -> Ended {
@@ -184,7 +185,8 @@ mod deckperf {
     use std::collections::HashMap;
 
     const SIZES: [&str; 3] = ["0", "8", "65536"];
-    const PROTOCOLS: [&str; 5] = ["copy", "eager", "rdma-write", "hand-off", "auto"];
+    const PROTOCOLS: [&str; 7] =
+        ["copy", "eager", "rdma-write", "hand-off", "rdma-read", "handshake", "auto"];
 
     /// The rows of a short run, by column name. No figure is judged: tests say nothing about speed.
     fn latency(protocols: &str) -> Vec<HashMap<String, String>> {

@@ -79,6 +79,7 @@ fn a_device() {
             format!("{:?}", device.expose(1, 2, Ptag(3))),
             format!("{:?}", device.expose_for(1, 2, Ptag(3), Rights::WRITE)),
             format!("{:?}", device.expose_for(1, 2, Ptag(3), Rights::BOTH)),
+            format!("{:?}", device.share(1, 2, Ptag(3))),
             format!("{:?}", device.conceal(MemHandle(8), Deadline::now())),
             format!("{:?}", device.listen(b"here", Box::new(|_| {}))),
             format!("{:?}", connected.unwrap().1),

@@ -123,6 +123,10 @@ unsafe impl Device for ScriptedDevice {
         self.script.asked(format!("expose_for {offset} {len} {ptag:?} {rights:?}"));
         Ok(MemHandle(2))
     }
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.script.asked(format!("share {offset} {len} {ptag:?}"));
+        Ok(MemHandle(3))
+    }
     fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
         self.script.asked(format!("conceal {handle:?}"));
         Err(Error::Closed)

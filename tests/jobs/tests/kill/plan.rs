@@ -11,8 +11,14 @@ pub struct Kill {
     pub passage: u64,
 }
 
-pub const PROTOCOLS: [Protocol; 4] =
-    [Protocol::Eager, Protocol::Copy, Protocol::RdmaWrite, Protocol::HandOff];
+pub const PROTOCOLS: [Protocol; 6] = [
+    Protocol::Eager,
+    Protocol::Copy,
+    Protocol::RdmaWrite,
+    Protocol::RdmaRead,
+    Protocol::Handshake,
+    Protocol::HandOff,
+];
 
 /// All kills of one role and protocol.
 pub fn kills(role: Role, protocol: Protocol) -> Vec<Kill> {
@@ -36,14 +42,24 @@ fn passages(point: &str) -> &'static [u64] {
 /// Why a victim in this role never passes a point.
 pub fn never_passed(point: &str, role: Role, protocol: Protocol) -> Option<&'static str> {
     use {Protocol::*, Role::*};
-    let announces = matches!(protocol, Copy | RdmaWrite);
+    let announces = matches!(protocol, Copy | RdmaWrite | RdmaRead | Handshake);
+    match (point, role) {
+        ("read.announced" | "handshake.asked" | "handshake.sent", Retrieves) => {
+            return Some("the poster does");
+        }
+        ("read.fetched" | "handshake.granted", Posts) => return Some("the retriever does"),
+        _ => {}
+    }
     match (point.split('.').next()?, role, protocol) {
         ("post", Retrieves, _) if !announces => Some("a retriever sends only answers to announcements"),
         ("retrieve", Posts, _) if !announces => Some("a poster gets only answers to its announcements"),
-        ("rdma", _, Eager | Copy | HandOff) => Some("only rdma-write writes by RDMA"),
-        ("rdma", Retrieves, _) => Some("the poster writes"),
+        ("rdma", _, Eager | Copy | HandOff | Handshake) => Some("it does no RDMA"),
+        ("rdma", Retrieves, RdmaWrite) => Some("the poster writes"),
+        ("rdma", Posts, RdmaRead) => Some("the retriever reads"),
+        ("read", _, other) if other != RdmaRead => Some("only rdma-read is read"),
+        ("handshake", _, other) if other != Handshake => Some("only handshake shakes hands"),
         ("release", Posts, _) => Some("nothing is lent to a poster"),
-        ("release", Retrieves, RdmaWrite) => Some("what is written by RDMA is not lent"),
+        ("release", Retrieves, RdmaWrite | RdmaRead) => Some("what goes by RDMA is not lent"),
         _ => None,
     }
 }

@@ -1,0 +1,39 @@
+//! `copy`: the message in fragments, as many at a time as the mailbox allows.
+
+use udeck_via::Error as ViaError;
+
+use super::Channel;
+use super::queue::{Stage, Stays, Waiting};
+use crate::wire::Kind;
+
+/// Bytes of a fragment.
+const FRAGMENT: usize = 64 << 10;
+
+impl Channel {
+    /// The mailbox has read a fragment: one more may come.
+    pub(super) fn on_more(&mut self) {
+        if let Some(Waiting { stage: Stage::Copying { fragments, .. }, .. }) = self.queue.front_mut() {
+            *fragments += 1;
+        }
+    }
+
+    /// Sends as much as may be sent of a message of which `sent` bytes are on their way.
+    pub(super) fn send_fragments(
+        &mut self,
+        mut front: Waiting,
+        mut sent: usize,
+        mut fragments: u32,
+    ) -> Result<(), Stays> {
+        let mut stopped: Option<ViaError> = None;
+        while fragments > 0 && stopped.is_none() {
+            let end = (sent + FRAGMENT).min(front.block.len());
+            match self.send_copy(&front.block, sent..end, Kind::Fragment) {
+                Ok(()) if end == front.block.len() => return Ok(()),
+                Ok(()) => (sent, fragments) = (end, fragments - 1),
+                Err(error) => stopped = Some(error),
+            }
+        }
+        front.stage = Stage::Copying { sent, fragments };
+        Err((stopped, front))
+    }
+}

@@ -1,0 +1,172 @@
+//! Announcements that the mailbox serves by itself: it reads the message (`rdma-read`), or posts a receive descriptor for
+//! it (`handshake`).
+//!
+//! Both need memory of ours. While there is none, the announcement stays with its lane, and what came behind it in the
+//! ring: so order is kept, and the sender's bounds are what piles up. Every retrieve tries again.
+
+use udeck_via::mem::Fill;
+use udeck_via::{Block, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault};
+
+use super::lane::Lane;
+use crate::received::{Parcel, Stored};
+use crate::shared::Shared;
+use crate::wire::{Kind, Malformed};
+
+/// An announcement that was not served yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deferred {
+    /// The message lies there.
+    Read { from: RemoteBuffer, tag: u32 },
+    /// The message is to be sent on the data VI of that pair.
+    Request { len: usize, pair: u32 },
+}
+
+/// What became of it.
+pub(super) enum Served {
+    Parcel(Parcel),
+    /// There is nothing more to do; an announcement that nobody stands behind any more is dropped.
+    Answered,
+    /// There is no memory for it at the moment.
+    NotYet,
+    /// The sender was told that there is no room for so many bytes.
+    TooLong(usize),
+}
+
+/// A lane's data VI.
+pub(super) struct Data {
+    pub vi: Vi,
+    /// Of the pair.
+    pub pair: u32,
+    /// Bytes of the message that a descriptor is posted for.
+    awaited: Option<usize>,
+}
+
+impl Deferred {
+    /// Bytes of the message.
+    pub fn len(self) -> usize {
+        match self {
+            Deferred::Read { from, .. } => from.len,
+            Deferred::Request { len, .. } => len,
+        }
+    }
+}
+
+impl Data {
+    pub fn new(vi: Vi, pair: u32) -> Self {
+        Data { vi, pair, awaited: None }
+    }
+}
+
+impl Lane {
+    /// `room`: bytes of the buffer that the program has ready, if it brought one.
+    pub fn serve(
+        &mut self,
+        deferred: Deferred,
+        room: Option<usize>,
+        world: &Shared,
+        ptag: Ptag,
+    ) -> Result<Served, Malformed> {
+        match deferred {
+            Deferred::Read { from, tag } => self.read(from, tag, world),
+            Deferred::Request { len, pair } => self.grant(len, pair, room, world, ptag),
+        }
+    }
+
+    fn read(&mut self, from: RemoteBuffer, tag: u32, world: &Shared) -> Result<Served, Malformed> {
+        let mut block = match room_for(from.len, world) {
+            Ok(Some(block)) => block,
+            Ok(None) => return Ok(Served::NotYet),
+            Err(error) => return self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered),
+        };
+        match self.vi.rdma_read(&mut block, from) {
+            Ok(()) => {}
+            Err(ViaError::Full { .. }) => return Ok(Served::NotYet),
+            Err(ViaError::RdmaProtection { .. }) => return Err(Malformed),
+            Err(error @ ViaError::Unsupported { .. }) => {
+                return self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered);
+            }
+            // The sender has left, and its message with it: the next look at the ring says so.
+            Err(_) => return Ok(Served::Answered),
+        }
+        fault::point("read.fetched");
+        // A sender that cannot be told has gone meanwhile. The message is here all the same.
+        let _ = self.answer(None, Kind::Fin, 0, &[]);
+        let (from, postbox) = (self.from, self.postbox);
+        Ok(Served::Parcel(Parcel { from, postbox, tag, stored: Stored::Owned(block) }))
+    }
+
+    /// Posts a receive descriptor for a message on the data VI.
+    fn grant(
+        &mut self,
+        len: usize,
+        pair: u32,
+        room: Option<usize>,
+        world: &Shared,
+        ptag: Ptag,
+    ) -> Result<Served, Malformed> {
+        // A request of a pair that is no more was given up.
+        let Some(data) = self.data.as_mut().filter(|data| data.pair == pair) else {
+            return Ok(Served::Answered);
+        };
+        if data.awaited.is_some() {
+            return Err(Malformed);
+        }
+        if let Some(room) = room.filter(|room| *room < len) {
+            return self.answer(Some(room as u32), Kind::Nack, pair, &[]).map(|()| Served::TooLong(len));
+        }
+        let granted = match room_for(len, world) {
+            Ok(Some(block)) => world.nic().region_of(block, ptag).map_err(|(error, _)| error),
+            Ok(None) => return Ok(Served::NotYet),
+            Err(error) => Err(error),
+        };
+        let region = match granted {
+            Ok(region) => region,
+            Err(error) => return self.refuse(Kind::Request, pair, &error).map(|()| Served::Answered),
+        };
+        if data.vi.post_receive(Descriptor::new([region])).is_err() {
+            // The data VI is over: its sender has given up, or is gone.
+            self.data = None;
+            return Ok(Served::Answered);
+        }
+        data.awaited = Some(len);
+        self.answer(Some(len as u32), Kind::Ack, pair, &[])?;
+        fault::point("handshake.granted");
+        Ok(Served::Answered)
+    }
+
+    /// What has come on the data VI.
+    pub fn take_data(&mut self) -> Result<Option<Parcel>, Malformed> {
+        let Some(data) = &mut self.data else { return Ok(None) };
+        let Some(completion) = data.vi.receive_done() else {
+            if data.vi.state() != State::Connected {
+                self.data = None;
+            }
+            return Ok(None);
+        };
+        match (completion.status, data.awaited.take()) {
+            (Status::Done, Some(len)) if len == completion.length => {
+                let tag = completion.immediate.unwrap_or(0);
+                let block = completion.descriptor.ok().and_then(block_of).ok_or(Malformed)?;
+                Ok(self.parcel(tag, Stored::Owned(block)))
+            }
+            (Status::Done | Status::LengthError, _) => Err(Malformed),
+            _ => {
+                self.data = None;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A block for a message of `len` bytes; `None`: not now.
+fn room_for(len: usize, world: &Shared) -> Result<Option<Block>, ViaError> {
+    match world.allocate(len, Fill::Keep) {
+        Ok(block) => Ok(Some(block)),
+        Err(ViaError::NoMemory { asked, limit, .. }) if asked <= limit => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn block_of(descriptor: Descriptor) -> Option<Block> {
+    descriptor.into_segments().pop()?.into_region().into_block().ok()
+}

@@ -1,0 +1,134 @@
+//! The door: connections that were accepted on the reactor's thread, until the mailbox's owner lets them in.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use udeck_via::{Caps, CqHandle, Nic, Ptag, Receive, Reliability, Request, Vi, ViAttributes};
+
+use super::lane::Lane;
+use crate::wire::{Introduction, Role};
+
+/// Set in the context of a data VI; the rest of it is that of its control VI.
+pub(super) const DATA: u64 = 1 << 63;
+
+/// Connections that were accepted and not seen by the owner yet.
+#[derive(Default)]
+pub(super) struct Door {
+    /// With the contexts of their lanes.
+    waiting: Mutex<Vec<(usize, Newcomer)>>,
+    contexts: Mutex<Contexts>,
+    came: AtomicU32,
+}
+
+/// A connection that comes in.
+pub(super) enum Newcomer {
+    Lane(Lane),
+    /// The data VI of a lane, and the number of the pair that they are.
+    Data(Vi, u32),
+}
+
+/// Which contexts are free: lanes that ended are reused.
+#[derive(Default)]
+struct Contexts {
+    free: Vec<usize>,
+    next: usize,
+    /// The lane of each postbox, by rank and number: where its data VI belongs.
+    of: HashMap<(u32, u32), usize>,
+}
+
+impl Door {
+    /// How many have come, all in all.
+    #[inline]
+    pub fn came(&self) -> u32 {
+        self.came.load(Ordering::Acquire)
+    }
+
+    /// Those that wait. Includes whoever is being accepted at this moment.
+    pub fn let_in(&self) -> Vec<(usize, Newcomer)> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+
+    /// Accepts a connection. On the reactor's thread.
+    pub fn admit(&self, nic: &Nic, request: Request, cq: &CqHandle, ptag: Ptag) {
+        let Ok(who) = Introduction::decode(request.private_data()) else {
+            return request.reject("a mailbox talks only to postboxes");
+        };
+        let postbox = (who.rank, who.postbox);
+        match who.role {
+            Role::Control => self.admit_control(nic, request, cq, ptag, postbox),
+            Role::Data(pair) => self.admit_data(nic, request, cq, ptag, (postbox, pair)),
+        }
+    }
+
+    fn admit_control(&self, nic: &Nic, request: Request, cq: &CqHandle, ptag: Ptag, postbox: (u32, u32)) {
+        let context = self.contexts.lock().take(postbox);
+        let mut attributes = ViAttributes::new(ptag);
+        attributes.receive = Receive::Lent;
+        attributes.enable_rdma_write = nic.caps().has(Caps::RDMA_WRITE);
+        attributes.context = context as u64;
+        let lane = |vi| Newcomer::Lane(Lane::new(vi, postbox.0, postbox.1));
+        if !self.accept(nic, attributes, request, cq, context, lane) {
+            self.leave(context, postbox);
+        }
+    }
+
+    fn admit_data(
+        &self,
+        nic: &Nic,
+        request: Request,
+        cq: &CqHandle,
+        ptag: Ptag,
+        (postbox, pair): ((u32, u32), u32),
+    ) {
+        let Some(context) = self.contexts.lock().of.get(&postbox).copied() else {
+            return request.reject("that postbox has no control VI here");
+        };
+        let mut attributes = ViAttributes::new(ptag);
+        attributes.reliability = Reliability::Reception;
+        attributes.context = context as u64 | DATA;
+        self.accept(nic, attributes, request, cq, context, |vi| Newcomer::Data(vi, pair));
+    }
+
+    /// Whether it worked; if not, the requester was told, or is gone.
+    fn accept(
+        &self,
+        nic: &Nic,
+        attributes: ViAttributes,
+        request: Request,
+        cq: &CqHandle,
+        context: usize,
+        newcomer: impl FnOnce(Vi) -> Newcomer,
+    ) -> bool {
+        // Held while accepting: the owner may be told of the first message before the newcomer is in the list.
+        let mut waiting = self.waiting.lock();
+        let accepted =
+            Vi::new(nic, attributes).and_then(|mut vi| request.accept(&mut vi, cq, cq, &[]).map(|()| vi));
+        let Ok(vi) = accepted else { return false };
+        waiting.push((context, newcomer(vi)));
+        drop(waiting);
+        self.came.fetch_add(1, Ordering::Release);
+        cq.wake();
+        true
+    }
+
+    /// A lane has ended; its context is free.
+    pub fn leave(&self, context: usize, postbox: (u32, u32)) {
+        let mut contexts = self.contexts.lock();
+        if contexts.of.get(&postbox) == Some(&context) {
+            contexts.of.remove(&postbox);
+        }
+        contexts.free.push(context);
+    }
+}
+
+impl Contexts {
+    fn take(&mut self, postbox: (u32, u32)) -> usize {
+        let context = self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        });
+        self.of.insert(postbox, context);
+        context
+    }
+}

@@ -1,0 +1,169 @@
+//! Waiting for a message, and looking for one by either receive model.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use udeck_via::mem::Fill;
+use udeck_via::{Deadline, Pause, Spinner};
+
+use super::Inbox;
+use super::door::DATA;
+use crate::error::{Error, Result};
+use crate::protocol::ReceiveModel;
+use crate::received::Parcel;
+
+/// Memory may come free where a waiting retrieve does not hear of it: so often it looks.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+/// Looks while a lane is stalled: the completion queue names it again and again, and may name nothing else.
+const LOOKS: usize = 64;
+
+impl Inbox {
+    /// Waits for a message.
+    #[cold]
+    pub(super) fn wait_for_next(&mut self, deadline: Deadline) -> Result<Parcel> {
+        loop {
+            if let Some(parcel) = self.wait_for_any(deadline)? {
+                return Ok(parcel);
+            }
+        }
+    }
+
+    /// Waits for a message; `None`: for one that was refused as too long.
+    #[cold]
+    pub(super) fn wait_for_any(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
+        let start = Instant::now();
+        loop {
+            self.report_ends()?;
+            if let Some(parcel) = self.pause(deadline)? {
+                return Ok(Some(parcel));
+            }
+            match self.poll()? {
+                None if self.too_long.is_none() => {}
+                found => return Ok(found),
+            }
+            if deadline.passed() {
+                let what = format!("retrieving from mailbox {:?}", self.name);
+                return Err(Error::Deadline { what, waited: start.elapsed(), whom: self.whom() });
+            }
+        }
+    }
+
+    /// Waits until there may be a message.
+    fn pause(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
+        let (ends, came) = (self.world.ends().seen(), self.door.came());
+        if !self.stalled.is_empty() {
+            // The completion queue would name the stalled lane at once.
+            std::thread::sleep(MEMORY_PAUSE.min(deadline.remaining()));
+            self.world.help_others();
+            return Ok(None);
+        }
+        if self.model == ReceiveModel::WorkQueues
+            && let Some(parcel) = self.spin(deadline)?
+        {
+            return Ok(Some(parcel));
+        }
+        let (world, door) = (&self.world, &self.door);
+        let entry = self.cq.wait(world.slice(deadline), || {
+            world.help_others();
+            world.ends().seen() != ends || door.came() != came
+        });
+        entry.map_or(Ok(None), |entry| self.look_at(entry.context))
+    }
+
+    /// Asks the work queues for as long as waiting spins.
+    fn spin(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
+        let mut spinner = Spinner::new(self.world.oversubscribed());
+        loop {
+            match self.scan()? {
+                None if !self.is_held_up() && !deadline.passed() => {}
+                found => return Ok(found),
+            }
+            self.world.help_others();
+            if spinner.pause() == Pause::Sleep {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether looking further has to wait: for memory, or for the program to hear that its buffer is too small.
+    #[inline]
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.stalled.is_empty() || self.too_long.is_some()
+    }
+
+    /// A message that can be had without waiting, where the completion queue alone does not find it.
+    #[cold]
+    pub(super) fn poll_otherwise(&mut self) -> Result<Option<Parcel>> {
+        for context in self.stalled.clone() {
+            if let Some(parcel) = self.look_at(context as u64)? {
+                return Ok(Some(parcel));
+            }
+        }
+        if self.model == ReceiveModel::WorkQueues {
+            return self.scan();
+        }
+        for _ in 0..LOOKS {
+            let Some(entry) = self.cq.poll() else { break };
+            if let Some(parcel) = self.look_at(entry.context)? {
+                return Ok(Some(parcel));
+            }
+            if self.too_long.is_some() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks every VI's own queue once, beginning behind the one that had something last.
+    fn scan(&mut self) -> Result<Option<Parcel>> {
+        if self.door.came() != self.let_in {
+            self.let_in();
+        }
+        for _ in 0..self.lanes.len() {
+            let context = self.turn as u64;
+            self.turn = (self.turn + 1) % self.lanes.len();
+            let found = match self.look_at(context)? {
+                None if self.too_long.is_none() => self.look_at_data(context | DATA)?,
+                found => found,
+            };
+            if found.is_some() || self.too_long.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The memory that is waited for, if it is.
+    fn shortage(&self) -> Option<String> {
+        let lane = self.lanes.get(*self.stalled.first()?)?.as_ref()?;
+        let (len, from) = (lane.deferred?.len(), lane.from);
+        let why = self.world.allocate(len, Fill::Keep).err()?;
+        Some(format!("memory for the {len} bytes that rank {from} announced: {why}"))
+    }
+
+    /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
+    fn report_ends(&mut self) -> Result {
+        if let Some((node, how)) = self.world.ends().lost_beyond(&self.reported) {
+            self.reported.insert(node);
+            return Err(Error::PeerLost { node: node as usize, how });
+        }
+        let connected = self.lanes.iter().any(Option::is_some) || self.door.came() != self.let_in;
+        if !connected && self.world.is_deserted() {
+            return Err(Error::NobodyLeft { name: self.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// Who could post.
+    fn whom(&self) -> String {
+        if let Some(shortage) = self.shortage() {
+            return shortage;
+        }
+        let ranks: BTreeSet<u32> = self.lanes.iter().flatten().map(|lane| lane.from).collect();
+        let ranks: Vec<u32> = ranks.into_iter().collect();
+        match ranks.len() {
+            0 => "any rank (none has made a postbox of it yet)".into(),
+            _ => format!("{} to post", udeck_boot::Ranks(&ranks)),
+        }
+    }
+}

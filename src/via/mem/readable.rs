@@ -1,0 +1,108 @@
+//! A message that peers fetch by themselves: outbox memory that its owner gave up until they have.
+//!
+//! A [`super::Window`] is landing memory, for which its owner has no slices; a message lies in the outbox already, and
+//! copying it to a window first would be the copy that RDMA read is to save. Peers map the outbox read-only, so all
+//! that is shared is the right to look. The block is inside the [`Readable`]: nobody writes it while peers read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::arena::Block;
+use super::tags::{Carrier, TagUse};
+use super::{MemHandle, Ptag, RemoteBuffer};
+use crate::attributes::Caps;
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+use crate::transport::Device;
+use udeck_sys::Deadline;
+
+/// A block of outbox memory that peers may RDMA-read, and nobody writes, until it is revoked.
+pub struct Readable {
+    /// `None` only while it is taken apart.
+    block: Option<Block>,
+    handle: MemHandle,
+    device: Arc<dyn Device>,
+    _tag: TagUse,
+}
+
+impl Nic {
+    /// Lets peers connected to VIs of tag `ptag` RDMA-read the block where it lies. Takes an entry of the NIC's windows
+    /// ([`crate::NicAttributes::max_windows`]). Does not block.
+    ///
+    /// # Errors
+    /// The block comes back with [`Error::Unsupported`] without RDMA read, [`Error::InvalidPtag`] when this NIC has no
+    /// such tag, [`Error::InvalidParameter`] when the block is another NIC's, or [`Error::Full`] when all windows are
+    /// taken.
+    pub fn readable(&self, block: Block, ptag: Ptag) -> Result<Readable, (Error, Block)> {
+        match self.share(&block, ptag) {
+            Ok((handle, tag)) => {
+                Ok(Readable { block: Some(block), handle, device: self.device().clone(), _tag: tag })
+            }
+            Err(error) => Err((error, block)),
+        }
+    }
+
+    fn share(&self, block: &Block, ptag: Ptag) -> Result<(MemHandle, TagUse)> {
+        self.require("a message that peers read", Caps::RDMA_READ)?;
+        if !self.device().outbox().owns(block) {
+            return Err(Error::InvalidParameter("the block belongs to another NIC".into()));
+        }
+        let tag = self.tags().take(ptag, Carrier::Window)?;
+        Ok((self.device().share(block.offset(), block.len(), ptag)?, tag))
+    }
+}
+
+impl Readable {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.block.as_ref().map_or(0, Block::len)
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What a peer needs to read it.
+    pub fn remote(&self) -> RemoteBuffer {
+        RemoteBuffer { handle: self.handle, offset: 0, len: self.len() }
+    }
+
+    /// Stops new reads and gives the block back at once, for an owner that has told nobody of it: a peer that reads at
+    /// this moment all the same gets what is written there next.
+    pub fn recall(mut self) -> Block {
+        let block = self.block.take().expect("present until taken apart");
+        self.device.conceal_later(self.handle, Box::new(()));
+        block
+    }
+
+    /// Stops new reads, waits until none is under way, and gives the block back.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when a peer is still reading at the deadline: the NIC takes the memory back when it has left.
+    pub fn revoke(mut self, deadline: Deadline) -> Result<Block> {
+        let block = self.block.take().expect("present until taken apart");
+        match self.device.conceal(self.handle, deadline) {
+            Ok(()) => Ok(block),
+            Err(error) => {
+                self.device.conceal_later(self.handle, Box::new(block));
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Readable {
+    fn drop(&mut self) {
+        // Without a deadline to spend: a peer may be reading at this very moment.
+        if let Some(block) = self.block.take() {
+            self.device.conceal_later(self.handle, Box::new(block));
+        }
+    }
+}
+
+impl fmt::Debug for Readable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Readable({:?}, {:?})", self.block, self.handle)
+    }
+}

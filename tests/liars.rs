@@ -1,0 +1,154 @@
+//! Whoever announces what is not there ends his own connection, and nothing else.
+
+mod common;
+
+use common::{alone, assert_pattern, patterned, ranks};
+use udeck::via::{Cq, Deadline, NetAddress, Receive, Reliability, Vi, ViAttributes};
+use udeck::{Error, Mailbox, Protocol, World};
+
+/// What postboxes say, as `src/deck/wire.rs` has it.
+const ASK_READ: u8 = 9;
+const FIN: u8 = 10;
+const REQUEST: u8 = 11;
+const ACK: u8 = 12;
+/// The pair of the only data VI.
+const PAIR: u32 = 1;
+/// A mailbox answers a lie at once: this passes only where nothing happens at all.
+const DEADLINE: std::time::Duration = common::LONG;
+
+/// A connection to the mailbox "in" that is no postbox.
+struct Liar {
+    vi: Vi,
+    cq: Cq,
+    to: NetAddress,
+}
+
+impl Liar {
+    fn of(world: &World) -> Self {
+        let nic = world.nic();
+        let to = NetAddress { host: nic.attributes().address.clone(), discriminator: b"in".to_vec() };
+        let cq = Cq::new(nic).unwrap();
+        let mut attributes = ViAttributes::new(nic.ptag());
+        attributes.receive = Receive::Lent;
+        attributes.enable_rdma_read = true;
+        let mut liar = Liar { vi: Vi::new(nic, attributes).unwrap(), cq, to };
+        let cq = liar.cq.handle();
+        liar.vi.connect(&liar.to, &cq, &cq, &introduction(0), Deadline::after(DEADLINE)).unwrap();
+        liar
+    }
+
+    fn data_vi(&self) -> Vi {
+        let mut attributes = ViAttributes::new(self.vi.nic().ptag());
+        attributes.reliability = Reliability::Reception;
+        let mut vi = Vi::new(self.vi.nic(), attributes).unwrap();
+        let cq = self.cq.handle();
+        vi.connect(&self.to, &cq, &cq, &introduction(PAIR), Deadline::after(DEADLINE)).unwrap();
+        vi
+    }
+
+    fn say(&mut self, kind: u8, part: u32, immediate: u32, rest: &[u8]) {
+        let mut head = [kind, 0, 0, 0, 0, 0, 0, 0];
+        head[4..].copy_from_slice(&part.to_le_bytes());
+        self.vi.send_inline(Some(immediate), &head, rest).unwrap();
+    }
+}
+
+fn introduction(pair: u32) -> Vec<u8> {
+    [0_u32, 99, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn inbox(world: &World) -> Mailbox<u8> {
+    world.mailbox("in").unwrap()
+}
+
+/// The liar's connection ends, the mailbox says so, and others post as before.
+fn assert_caught(world: &World, inbox: &Mailbox<u8>) {
+    let error = inbox.retrieve().unwrap_err();
+    let Error::PeerLost { node: 0, how } = &error else { panic!("{error}") };
+    assert!(how.contains("broke the message protocol"), "{how}");
+    let out = world.postbox::<u8>("in").unwrap();
+    out.post_by(Protocol::RdmaRead, patterned(world, 4, 1000).unwrap()).unwrap();
+    assert_pattern(&inbox.retrieve().unwrap(), 4, 1000);
+}
+
+#[test]
+fn a_message_that_lies_nowhere() {
+    for handle in [0, 7, u32::MAX] {
+        let world = alone(8 << 20);
+        let inbox = inbox(&world);
+        let mut liar = Liar::of(&world);
+        liar.say(ASK_READ, handle, 0, &100_u64.to_le_bytes());
+        assert_caught(&world, &inbox);
+    }
+}
+
+#[test]
+fn a_message_shorter_than_announced() {
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liar = Liar::of(&world);
+    let ptag = liar.vi.attributes().ptag;
+    let block = world.nic().region(100, ptag).unwrap().into_block().unwrap();
+    let readable = world.nic().readable(block, ptag).unwrap();
+    liar.say(ASK_READ, readable.remote().handle.0, 0, &101_u64.to_le_bytes());
+    assert_caught(&world, &inbox);
+}
+
+#[test]
+fn a_message_longer_than_any() {
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liar = Liar::of(&world);
+    liar.say(ASK_READ, 7, 0, &u64::MAX.to_le_bytes());
+    assert!(inbox.try_retrieve().unwrap().is_none(), "it is refused, and nothing is waited for");
+    assert!(liar.vi.arrival().unwrap().is_some(), "the sender is told");
+}
+
+#[test]
+fn announcements_of_the_wrong_length_and_answers_to_nothing() {
+    for (kind, rest) in [(ASK_READ, &[1_u8; 7][..]), (FIN, &[]), (ACK, &[])] {
+        let world = alone(8 << 20);
+        let inbox = inbox(&world);
+        let mut liar = Liar::of(&world);
+        liar.say(kind, 0, 0, rest);
+        assert_caught(&world, &inbox);
+    }
+}
+
+#[test]
+fn a_second_request_while_one_is_granted() {
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liar = Liar::of(&world);
+    let _data = liar.data_vi();
+    for _ in 0..2 {
+        liar.say(REQUEST, PAIR, 100, &[]);
+    }
+    assert_caught(&world, &inbox);
+}
+
+#[test]
+fn a_request_without_a_pair_is_dropped() {
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liar = Liar::of(&world);
+    liar.say(REQUEST, PAIR, 100, &[]);
+    assert!(inbox.try_retrieve().unwrap().is_none());
+    assert!(liar.vi.arrival().unwrap().is_none(), "nobody answers it");
+}
+
+#[test]
+fn a_data_vi_of_nobody_is_refused() {
+    ranks(1, |world| {
+        let _inbox = inbox(&world);
+        let nic = world.nic();
+        let to = NetAddress { host: nic.attributes().address.clone(), discriminator: b"in".to_vec() };
+        let mut attributes = ViAttributes::new(nic.ptag());
+        attributes.reliability = Reliability::Reception;
+        let (cq, mut vi) = (Cq::new(nic).unwrap(), Vi::new(nic, attributes).unwrap());
+        let handle = cq.handle();
+        let refused = vi.connect(&to, &handle, &handle, &introduction(PAIR), Deadline::after(DEADLINE));
+        assert!(refused.unwrap_err().to_string().contains("no control VI"));
+        world.finish()
+    });
+}
