@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Block, Cq, Deadline, Error as ViaError, MemHandle, RemoteBuffer, Vi};
+use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, MemHandle, RemoteBuffer, Vi};
 
 use crate::error::{Error, Result};
 use crate::protocol::{MAX_INLINE, Protocol};
@@ -45,6 +45,8 @@ pub(crate) type Failed = (Error, Option<Block>);
 /// One connection to a mailbox.
 pub(crate) struct Channel {
     vi: Vi,
+    /// The NIC's, close at hand: asking the device is a call per message.
+    caps: Caps,
     cq: Cq,
     world: Arc<Shared>,
     mailbox: String,
@@ -76,6 +78,7 @@ impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, mailbox: &str, owner: u32, number: u32) -> Self {
         let counters = world.counters(mailbox);
         Channel {
+            caps: vi.nic().caps(),
             vi,
             cq,
             world,
@@ -116,7 +119,7 @@ impl Channel {
         {
             return Err((error, Some(block)));
         }
-        let protocol = protocol.resolve(block.len(), self.vi.nic().caps());
+        let protocol = protocol.resolve(block.len(), self.caps);
         let len = block.len();
         if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
             self.post_now(block, protocol, patience)?;
@@ -208,7 +211,24 @@ impl Channel {
     }
 
     /// Accepts a copy of `bytes` as a message. Waits, if it must, for the memory of it, then as [`Channel::post`].
+    #[inline]
     pub fn post_copy(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
+        let short = bytes.len() <= MAX_INLINE && self.queue.is_empty() && !self.world.has_undelivered();
+        if short
+            && protocol.resolve(bytes.len(), self.caps) == Protocol::Eager
+            && self.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok()
+        {
+            self.counters.copied(bytes.len());
+            self.counters.posted(bytes.len());
+            return Ok(());
+        }
+        // Which also finds out what is wrong, if something is.
+        self.post_copied(bytes, tag, protocol, patience)
+    }
+
+    /// As [`Channel::post_copy`], by way of a block.
+    #[cold]
+    fn post_copied(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
         let limit = self.vi.nic().attributes().max_transfer;
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });

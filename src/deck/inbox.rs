@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Arrival, Body, Inline};
+use udeck_via::transport::{Arrival, Body, Inline, Landed};
 use udeck_via::{
     Block, Cq, CqHandle, Deadline, Error as ViaError, Lent, Listener, Ptag, Receive, Request, Vi,
 };
@@ -113,21 +113,27 @@ impl Inbox {
         &self.counters
     }
 
-    /// The next message, if one is there.
+    /// Puts the next message into `parcel`, if one is there.
     #[inline]
-    pub fn try_next(&mut self) -> Result<Option<Parcel>> {
-        match self.set_aside.pop_front() {
-            Some(parcel) => Ok(Some(parcel)),
-            None => self.poll(),
+    pub fn try_next(&mut self, parcel: &mut Parcel) -> Result<bool> {
+        if self.set_aside.is_empty() {
+            return self.poll_into(parcel);
+        }
+        self.take_set_aside(parcel);
+        Ok(true)
+    }
+
+    #[cold]
+    fn take_set_aside(&mut self, to: &mut Parcel) {
+        if let Some(parcel) = self.set_aside.pop_front() {
+            *to = parcel;
         }
     }
 
     /// The next message.
     pub fn next(&mut self, deadline: Deadline) -> Result<Parcel> {
-        match self.try_next()? {
-            Some(parcel) => Ok(parcel),
-            None => self.wait_for_next(deadline),
-        }
+        let mut parcel = Parcel::NONE;
+        if self.try_next(&mut parcel)? { Ok(parcel) } else { self.wait_for_next(deadline) }
     }
 
     /// A message that could not be given out after all: the next one again.
@@ -182,8 +188,9 @@ impl Inbox {
                 world.help_others();
                 world.ends().seen() != ends || door.came.load(Ordering::Relaxed) != came
             });
+            let mut parcel = Parcel::NONE;
             if let Some(entry) = entry
-                && let Some(parcel) = self.look_at(entry.context)?
+                && self.look_at(entry.context, &mut parcel)?
             {
                 return Ok(parcel);
             }
@@ -222,38 +229,71 @@ impl Inbox {
     }
 
     /// A message, if one can be had without waiting.
-    #[inline]
     fn poll(&mut self) -> Result<Option<Parcel>> {
-        while let Some(entry) = self.cq.poll() {
-            if let Some(parcel) = self.look_at(entry.context)? {
-                return Ok(Some(parcel));
-            }
-        }
-        Ok(None)
+        let mut parcel = Parcel::NONE;
+        Ok(self.poll_into(&mut parcel)?.then_some(parcel))
     }
 
-    /// What a lane has.
+    /// As [`Inbox::poll`]: whether there was one.
     #[inline]
-    fn look_at(&mut self, context: u64) -> Result<Option<Parcel>> {
+    fn poll_into(&mut self, parcel: &mut Parcel) -> Result<bool> {
+        while let Some(entry) = self.cq.poll() {
+            if self.look_at(entry.context, parcel)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What a lane has: whether that is a message, which then is in `parcel`.
+    #[inline]
+    fn look_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
         let context = context as usize;
         if !matches!(self.lanes.get(context), Some(Some(_))) {
             self.let_in();
         }
-        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
-        match lane.vi.arrival() {
-            Ok(None) => Ok(None),
-            Ok(Some(arrival)) => match lane.take(arrival, &self.world, &self.counters, self.ptag) {
-                Ok(parcel) => Ok(parcel),
-                Err(Malformed) => self.end_lane(context, Some("it broke the message protocol".into())),
-            },
-            Err(ViaError::Lost(how)) => self.end_lane(context, Some(how)),
-            Err(_) => self.end_lane(context, None),
+        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(false) };
+        let inline = parcel.clear();
+        let arrival = match lane.vi.arrival_into(inline) {
+            Ok(None) => return Ok(false),
+            Ok(Some(Landed::Arrival(arrival))) => arrival,
+            Ok(Some(Landed::Copied { immediate, .. })) => {
+                if let Ok((Kind::Eager, _, rest)) = wire::decode(inline.bytes()) {
+                    self.counters.copied(rest.len());
+                    (parcel.from, parcel.postbox) = (lane.from, lane.postbox);
+                    parcel.tag = immediate.unwrap_or(0);
+                    return Ok(true);
+                }
+                Arrival { immediate, body: Body::Inline(*inline) }
+            }
+            Err(error) => return self.end_with(context, error),
+        };
+        self.take(context, arrival, parcel)
+    }
+
+    /// An arrival that is more than a short message.
+    #[inline(never)]
+    fn take(&mut self, context: usize, arrival: Arrival, parcel: &mut Parcel) -> Result<bool> {
+        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(false) };
+        match lane.take(arrival, &self.world, &self.counters, self.ptag) {
+            Ok(None) => Ok(false),
+            Ok(Some(taken)) => {
+                *parcel = taken;
+                Ok(true)
+            }
+            Err(Malformed) => self.end_lane(context, Some("it broke the message protocol".into())),
         }
     }
 
     #[cold]
-    fn end_lane(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
-        let Some(lane) = self.lanes[context].take() else { return Ok(None) };
+    fn end_with(&mut self, context: usize, error: ViaError) -> Result<bool> {
+        let lost = if let ViaError::Lost(how) = error { Some(how) } else { None };
+        self.end_lane(context, lost)
+    }
+
+    #[cold]
+    fn end_lane(&mut self, context: usize, lost: Option<String>) -> Result<bool> {
+        let Some(lane) = self.lanes[context].take() else { return Ok(false) };
         self.door.free.lock().free.push(context);
         let from = lane.from;
         drop(lane);
@@ -262,7 +302,7 @@ impl Inbox {
                 let how = self.world.ends().how_lost(from).unwrap_or(how);
                 Err(Error::PeerLost { node: from as usize, how })
             }
-            _ => Ok(None),
+            _ => Ok(false),
         }
     }
 
@@ -323,7 +363,6 @@ impl Lane {
     }
 
     /// What an arrival amounts to.
-    #[inline]
     fn take(
         &mut self,
         arrival: Arrival,

@@ -42,6 +42,7 @@ impl Protocol {
     ];
 
     /// What `Auto` means for a message of `len` bytes.
+    #[inline]
     pub(crate) fn resolve(self, len: usize, caps: Caps) -> Protocol {
         match self {
             Protocol::Auto if len <= MAX_INLINE => Protocol::Eager,

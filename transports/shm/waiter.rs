@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_sys::bell::{BITS, Bell};
 use udeck_sys::ring::{self, attend};
+use udeck_sys::segment::SharedRef;
 use udeck_via::transport::{Notifier, Queue, Ready, Waiter};
 use udeck_via::{Error, Result};
 
@@ -36,6 +37,7 @@ const WAKE: u32 = BITS - 1;
 pub struct ShmNotifier {
     board: Arc<Board>,
     bell: u32,
+    own: SharedRef<Bell>,
     places: Mutex<Places>,
     /// Grows with `places` locked when a place is vacated: the waiter drops what it knew of it.
     vacated: AtomicU32,
@@ -60,8 +62,9 @@ pub struct Attached {
 }
 
 impl ShmNotifier {
+    #[inline]
     fn bell(&self) -> &Bell {
-        self.board.view().bell(self.bell)
+        &self.own
     }
 
     /// Whether the queue is of the NIC that shows `board`.
@@ -175,8 +178,13 @@ struct News {
 impl ShmWaiter {
     pub fn new(board: &Arc<Board>) -> Result<Self> {
         let bell = board.take_bell()?;
-        let notifier =
-            ShmNotifier { board: board.clone(), bell, places: Mutex::default(), vacated: AtomicU32::new(0) };
+        let notifier = ShmNotifier {
+            board: board.clone(),
+            bell,
+            own: board.view().keep_bell(bell),
+            places: Mutex::default(),
+            vacated: AtomicU32::new(0),
+        };
         Ok(ShmWaiter {
             notifier: Arc::new(notifier),
             hot: Vec::with_capacity(HOT),
@@ -243,16 +251,21 @@ impl ShmWaiter {
     fn poll_news(&mut self) -> Option<Ready> {
         for _ in 0..self.news.len() {
             let news = self.news.front_mut()?;
-            let has_arrival = news.place.ready.queue == Queue::Receive && news.place.connection.has_arrival();
+            let Place { ready, connection } = &news.place;
+            let ready = *ready;
+            let has_arrival = ready.queue == Queue::Receive && connection.has_arrival();
+            if has_arrival && !connection.has_ended() && self.hot.iter().any(|ring| ring.bit == news.bit) {
+                // From now on it is found by polling, and its end, which rings after it can be seen, by the bell.
+                self.forget_oldest_news();
+                return Some(ready);
+            }
             if news.named && !has_arrival {
                 // Cold, and found empty: the next post rings again.
-                let news = self.news.pop_front().expect("seen");
-                self.listed[news.bit as usize] = false;
+                self.forget_oldest_news();
                 continue;
             }
             news.named = !has_arrival;
             news.served += 1;
-            let ready = news.place.ready;
             if news.served >= BURST {
                 news.served = 0;
                 self.news.rotate_left(1);
@@ -260,6 +273,12 @@ impl ShmWaiter {
             return Some(ready);
         }
         None
+    }
+
+    fn forget_oldest_news(&mut self) {
+        if let Some(news) = self.news.pop_front() {
+            self.listed[news.bit as usize] = false;
+        }
     }
 
     #[inline]
@@ -348,12 +367,13 @@ impl Waiter for ShmWaiter {
     #[inline]
     fn poll(&mut self) -> Option<Ready> {
         self.polls += 1;
-        if self.burst < BURST
-            && self.news.is_empty()
-            && !self.has_vacated()
-            && let Some(ready) = self.poll_turn()
-        {
-            return Some(ready);
+        if self.burst < BURST && self.news.is_empty() && !self.has_vacated() {
+            if let Some(ready) = self.poll_turn() {
+                return Some(ready);
+            }
+            if self.hot.len() <= 1 && !self.notifier.bell().has_news() {
+                return None;
+            }
         }
         self.look_around()
     }
