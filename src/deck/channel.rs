@@ -56,6 +56,8 @@ pub(crate) struct Channel {
     data: Option<Box<handshake::Data>>,
     /// Data VIs made so far.
     pairs: u32,
+    /// The NIC's, close at hand: asking the device is a call per message.
+    caps: Caps,
     cq: Cq,
     world: Arc<Shared>,
     /// Where the mailbox is.
@@ -81,8 +83,21 @@ impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, to: NetAddress, whom: Whom) -> Self {
         let counters = world.counters(&whom.mailbox);
         let Whom { mailbox, owner, number } = whom;
-        let (queue, reads) = Default::default();
-        Channel { vi, data: None, pairs: 0, cq, world, to, mailbox, owner, number, queue, reads, counters }
+        Channel {
+            caps: vi.nic().caps(),
+            vi,
+            data: None,
+            pairs: 0,
+            cq,
+            world,
+            to,
+            mailbox,
+            owner,
+            number,
+            queue: Default::default(),
+            reads: Default::default(),
+            counters,
+        }
     }
 
     /// Whether messages wait for the mailbox.
@@ -119,7 +134,7 @@ impl Channel {
         {
             return Err((error, Some(block)));
         }
-        let protocol = protocol.resolve(block.len(), self.vi.nic().caps(), &self.world.config().auto);
+        let protocol = protocol.resolve(block.len(), self.caps, &self.world.config().auto);
         let len = block.len();
         if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
             self.post_now(block, protocol, patience)?;
@@ -169,7 +184,24 @@ impl Channel {
     }
 
     /// Accepts a copy of `bytes` as a message. Waits, if it must, for the memory of it, then as [`Channel::post`].
+    #[inline]
     pub fn post_copy(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
+        let short = bytes.len() <= MAX_INLINE && self.queue.is_empty() && !self.world.has_undelivered();
+        if short
+            && protocol.resolve(bytes.len(), self.caps, &self.world.config().auto) == Protocol::Eager
+            && self.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok()
+        {
+            self.counters.copied(bytes.len());
+            self.counters.posted(bytes.len());
+            return Ok(());
+        }
+        // Which also finds out what is wrong, if something is.
+        self.post_copied(bytes, tag, protocol, patience)
+    }
+
+    /// As [`Channel::post_copy`], by way of a block.
+    #[cold]
+    fn post_copied(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
         let limit = self.vi.nic().attributes().max_transfer;
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });

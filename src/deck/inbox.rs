@@ -16,6 +16,7 @@ mod waiting;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use udeck_via::transport::{Arrival, Body, Landed};
 use udeck_via::{Cq, CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
 use self::deferred::{Data, Served};
@@ -26,7 +27,7 @@ use crate::protocol::ReceiveModel;
 use crate::received::Parcel;
 use crate::shared::Shared;
 use crate::stats::Counters;
-use crate::wire::Malformed;
+use crate::wire::{self, Kind, Malformed};
 
 /// A mailbox's connections.
 pub(crate) struct Inbox {
@@ -98,21 +99,27 @@ impl Inbox {
         &self.counters
     }
 
-    /// The next message, if one is there.
+    /// Puts the next message into `parcel`, if one is there.
     #[inline]
-    pub fn try_next(&mut self) -> Result<Option<Parcel>> {
-        match self.set_aside.pop_front() {
-            Some(parcel) => Ok(Some(parcel)),
-            None => self.poll(),
+    pub fn try_next(&mut self, parcel: &mut Parcel) -> Result<bool> {
+        if self.set_aside.is_empty() {
+            return self.poll_into(parcel);
+        }
+        self.take_set_aside(parcel);
+        Ok(true)
+    }
+
+    #[cold]
+    fn take_set_aside(&mut self, to: &mut Parcel) {
+        if let Some(parcel) = self.set_aside.pop_front() {
+            *to = parcel;
         }
     }
 
     /// The next message.
     pub fn next(&mut self, deadline: Deadline) -> Result<Parcel> {
-        match self.try_next()? {
-            Some(parcel) => Ok(parcel),
-            None => self.wait_for_next(deadline),
-        }
+        let mut parcel = Parcel::NONE;
+        if self.try_next(&mut parcel)? { Ok(parcel) } else { self.wait_for_next(deadline) }
     }
 
     /// A message that could not be given out after all: the next one again.
@@ -173,43 +180,81 @@ impl Inbox {
     }
 
     /// A message, if one can be had without waiting.
-    #[inline]
     fn poll(&mut self) -> Result<Option<Parcel>> {
+        let mut parcel = Parcel::NONE;
+        Ok(self.poll_into(&mut parcel)?.then_some(parcel))
+    }
+
+    /// As [`Inbox::poll`]: whether there was one.
+    #[inline]
+    fn poll_into(&mut self, parcel: &mut Parcel) -> Result<bool> {
         if self.model != ReceiveModel::CompletionQueue || !self.stalled.is_empty() {
-            return self.poll_otherwise();
+            return Ok(parcel.fill(self.poll_otherwise()?));
         }
         while let Some(entry) = self.cq.poll() {
-            if let Some(parcel) = self.look_at(entry.context)? {
-                return Ok(Some(parcel));
+            if self.look_at(entry.context, parcel)? {
+                return Ok(true);
             }
             if self.is_held_up() {
                 break;
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
-    /// What a lane has.
+    /// What a lane has: whether that is a message, which then is in `parcel`.
     #[inline]
-    fn look_at(&mut self, context: u64) -> Result<Option<Parcel>> {
+    fn look_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
         let context = context as usize;
         if !matches!(self.lanes.get(context), Some(Some(_))) {
             self.let_in();
         }
-        let Some(Some(lane)) = self.lanes.get_mut(context) else { return self.look_at_data(context as u64) };
+        let Some(Some(lane)) = self.lanes.get_mut(context) else {
+            return Ok(parcel.fill(self.look_at_data(context as u64)?));
+        };
         if lane.deferred.is_some() {
-            return self.serve(context);
+            return Ok(parcel.fill(self.serve(context)?));
         }
-        match lane.vi.arrival() {
-            Ok(None) => Ok(None),
-            Ok(Some(arrival)) => match lane.take(arrival, &self.world, &self.counters, self.ptag) {
-                Ok(None) => self.serve(context),
-                Ok(parcel) => Ok(parcel),
-                Err(Malformed) => self.end_malformed(context),
-            },
-            Err(ViaError::Lost(how)) => self.end_lane(context, Some(how)),
-            Err(_) => self.end_lane(context, None),
+        let inline = parcel.clear();
+        let arrival = match lane.vi.arrival_into(inline) {
+            Ok(None) => return Ok(false),
+            Ok(Some(Landed::Arrival(arrival))) => arrival,
+            Ok(Some(Landed::Copied { immediate, .. })) => {
+                if let Ok((Kind::Eager, _, rest)) = wire::decode(inline.bytes()) {
+                    self.counters.copied(rest.len());
+                    (parcel.from, parcel.postbox) = (lane.from, lane.postbox);
+                    parcel.tag = immediate.unwrap_or(0);
+                    return Ok(true);
+                }
+                Arrival { immediate, body: Body::Inline(*inline) }
+            }
+            Err(error) => return Ok(parcel.fill(self.end_with(context, error)?)),
+        };
+        Ok(parcel.fill(self.take(context, arrival)?))
+    }
+
+    /// An arrival that is more than a short message.
+    #[inline(never)]
+    fn take(&mut self, context: usize, arrival: Arrival) -> Result<Option<Parcel>> {
+        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
+        match lane.take(arrival, &self.world, &self.counters, self.ptag) {
+            Ok(None) => self.serve(context),
+            Ok(parcel) => Ok(parcel),
+            Err(Malformed) => self.end_malformed(context),
         }
+    }
+
+    /// As [`Inbox::look_at`], where speed does not matter.
+    #[cold]
+    fn look_into(&mut self, context: u64) -> Result<Option<Parcel>> {
+        let mut parcel = Parcel::NONE;
+        Ok(self.look_at(context, &mut parcel)?.then_some(parcel))
+    }
+
+    #[cold]
+    fn end_with(&mut self, context: usize, error: ViaError) -> Result<Option<Parcel>> {
+        let lost = if let ViaError::Lost(how) = error { Some(how) } else { None };
+        self.end_lane(context, lost)
     }
 
     #[cold]

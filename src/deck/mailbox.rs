@@ -52,10 +52,11 @@ impl<T: Item> Mailbox<T> {
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
         // The clock is read only once there is nothing to take.
-        match self.take_now()? {
-            Some(received) => Ok(received),
-            None => self.retrieve_within(self.world.config().deadline),
+        let mut received = Received::new(Parcel::NONE);
+        if self.take_now(&mut received)? {
+            return Ok(received);
         }
+        self.retrieve_within(self.world.config().deadline)
     }
 
     /// The next message, if one is there.
@@ -64,7 +65,8 @@ impl<T: Item> Mailbox<T> {
     /// [`Error::PeerLost`] once for each rank that dies.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
         self.world.help_others();
-        self.take_now()
+        let mut received = Received::new(Parcel::NONE);
+        Ok(self.take_now(&mut received)?.then_some(received))
     }
 
     /// The next message, waiting at most `limit`.
@@ -73,8 +75,9 @@ impl<T: Item> Mailbox<T> {
     /// As [`Mailbox::retrieve`].
     pub fn retrieve_within(&self, limit: Duration) -> Result<Received<T>> {
         let mut inbox = self.inbox.borrow_mut();
-        let parcel = inbox.next(Deadline::after(limit))?;
-        self.give_out(&mut inbox, parcel)
+        let mut received = Received::new(inbox.next(Deadline::after(limit))?);
+        self.give_out(&mut inbox, received.parcel_mut())?;
+        Ok(received)
     }
 
     /// Messages as they come, for ever: combine with `take`. Each is a [`Mailbox::retrieve`].
@@ -82,37 +85,46 @@ impl<T: Item> Mailbox<T> {
         Iter(self)
     }
 
+    /// Fills `received`, if a message is there.
     #[inline]
-    fn take_now(&self) -> Result<Option<Received<T>>> {
+    fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
         let mut inbox = self.inbox.borrow_mut();
-        match inbox.try_next()? {
-            Some(parcel) => self.give_out(&mut inbox, parcel).map(Some),
-            None => Ok(None),
+        let found = inbox.try_next(received.parcel_mut())?;
+        if found {
+            self.give_out(&mut inbox, received.parcel_mut())?;
         }
+        Ok(found)
     }
 
+    /// Checks a parcel, and counts it.
     #[inline]
-    fn give_out(&self, inbox: &mut Inbox, mut parcel: Parcel) -> Result<Received<T>> {
-        check_length::<T>(&parcel)?;
-        // Inline bytes are aligned to 8, everything else to 64.
-        if !parcel.bytes().as_ptr().addr().is_multiple_of(T::ALIGN) {
-            parcel = self.align(inbox, parcel)?;
+    fn give_out(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
+        let bytes = parcel.bytes();
+        let (len, address) = (bytes.len(), bytes.as_ptr().addr());
+        check_length::<T>(parcel, len)?;
+        let is_aligned = match parcel.stored {
+            // Wherever it lies now, it will be moved.
+            Stored::Inline(_) => T::ALIGN <= align_of::<u64>(),
+            _ => address.is_multiple_of(T::ALIGN),
+        };
+        if !is_aligned {
+            self.align(inbox, parcel)?;
         }
-        inbox.counters().retrieved(parcel.bytes().len());
-        Ok(Received::new(parcel))
+        inbox.counters().retrieved(len);
+        Ok(())
     }
 
     /// Copies the message to where it is aligned. Without memory for that, it stays the next one.
     #[cold]
-    fn align(&self, inbox: &mut Inbox, mut parcel: Parcel) -> Result<Parcel> {
+    fn align(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
         match self.world.allocate_or_error(parcel.bytes().len(), Fill::Keep) {
             Ok(mut block) => {
                 block.bytes_mut().copy_from_slice(parcel.bytes());
                 parcel.stored = Stored::Owned(block);
-                Ok(parcel)
+                Ok(())
             }
             Err(error) => {
-                inbox.put_back(parcel);
+                inbox.put_back(std::mem::replace(parcel, Parcel::NONE));
                 Err(error)
             }
         }
@@ -131,8 +143,8 @@ impl<T: Pod> Mailbox<T> {
         let room = std::mem::size_of_val(to);
         match inbox.next_within(deadline, room)? {
             Ok(parcel) => {
-                check_length::<T>(&parcel)?;
                 let bytes = parcel.bytes();
+                check_length::<T>(&parcel, bytes.len())?;
                 bytemuck::cast_slice_mut(to)[..bytes.len()].copy_from_slice(bytes);
                 inbox.counters().retrieved(bytes.len());
                 inbox.counters().copied(bytes.len());
@@ -147,8 +159,7 @@ impl<T: Pod> Mailbox<T> {
 
 /// Every parcel that is given out passes here once.
 #[inline]
-fn check_length<T: Item>(parcel: &Parcel) -> Result {
-    let bytes = parcel.bytes().len();
+fn check_length<T: Item>(parcel: &Parcel, bytes: usize) -> Result {
     if bytes.is_multiple_of(T::SIZE) {
         return Ok(());
     }

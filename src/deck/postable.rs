@@ -9,7 +9,8 @@ use crate::item::{Item, Packed};
 use crate::message::Message;
 use crate::postbox::Postbox;
 
-/// What a postbox of `T` takes: [`Buf`] and [`crate::Adopted`] for plain data, [`Message`] for [`Packed`].
+/// What a postbox of `T` takes: [`Buf`], [`crate::Adopted`] and a slice, of which a copy is posted, for plain data;
+/// [`Message`] for [`Packed`].
 ///
 /// Sealed.
 pub trait Postable<T: Item>: sealed::Sealed + Sized {
@@ -20,6 +21,7 @@ pub trait Postable<T: Item>: sealed::Sealed + Sized {
 mod sealed {
     pub trait Sealed {}
     impl<T: bytemuck::Pod> Sealed for super::Buf<T> {}
+    impl<T: bytemuck::Pod> Sealed for &[T] {}
     impl Sealed for super::Message {}
     impl<T: bytemuck::Pod + Send> Sealed for crate::Adopted<T> {}
 }
@@ -30,6 +32,18 @@ impl<T: Pod> Postable<T> for Buf<T> {
         postbox
             .post_block(self.into_block(), patience)
             .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })
+    }
+}
+
+/// Posts a copy: a short message goes straight into its descriptor, a longer one into a buffer of the library's. Its tag
+/// is 0.
+impl<T: Pod> Postable<T> for &[T] {
+    #[inline]
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>> {
+        match postbox.post_copy(bytemuck::cast_slice(self), 0, patience) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(PostError { error, message: Some(self) }),
+        }
     }
 }
 

@@ -130,6 +130,7 @@ impl<T: Item> Postbox<T> {
     }
 
     /// Posts a copy. May wait for the memory of it, too.
+    #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result {
         self.post_with(|channel, protocol| channel.post_copy(bytes, tag, protocol, patience))
     }

@@ -36,6 +36,26 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
+    /// Nothing yet: a place for what arrives, which is filled rather than moved about.
+    pub const NONE: Parcel = Parcel { from: 0, postbox: 0, tag: 0, stored: Stored::Inline(Inline::EMPTY) };
+
+    /// Makes it nothing again, and gives the place for a short message's bytes.
+    #[inline]
+    pub fn clear(&mut self) -> &mut Inline {
+        self.stored = Stored::Inline(Inline::EMPTY);
+        match &mut self.stored {
+            Stored::Inline(inline) => inline,
+            _ => unreachable!("just stored"),
+        }
+    }
+
+    /// Whether there was one; then it is here.
+    pub fn fill(&mut self, found: Option<Parcel>) -> bool {
+        let Some(parcel) = found else { return false };
+        *self = parcel;
+        true
+    }
+
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.stored {
@@ -57,9 +77,15 @@ pub struct Received<T: Item> {
 }
 
 impl<T: Item> Received<T> {
-    /// The bytes are aligned, and a whole number of elements.
+    /// The bytes are aligned, and a whole number of elements, when it is given out.
+    #[inline]
     pub(crate) fn new(parcel: Parcel) -> Self {
         Received { parcel, cursor: 0, elements: PhantomData }
+    }
+
+    #[inline]
+    pub(crate) fn parcel_mut(&mut self) -> &mut Parcel {
+        &mut self.parcel
     }
 
     /// The rank that posted it.

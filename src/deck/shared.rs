@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
-use udeck_via::mem::{Fill, StableBuffer, UserMemory};
+use udeck_via::mem::{Arena, Fill, StableBuffer, UserMemory};
 use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Region};
 use udeck_via::{Vi, ViAttributes};
 
@@ -39,6 +39,9 @@ pub(crate) struct Shared {
     size: usize,
     client: Client,
     nic: Nic,
+    /// The NIC's, close at hand: asking the device is a call per message.
+    outbox: Arc<Arena>,
+    max_transfer: usize,
     /// Of all postboxes' VIs, and of adopted memory. (One each would stay with the NIC when they are gone.)
     postboxes: Ptag,
     config: Config,
@@ -79,6 +82,8 @@ impl Shared {
             size: client.welcome().size as usize,
             client,
             postboxes: nic.ptag(),
+            outbox: nic.outbox().clone(),
+            max_transfer: nic.attributes().max_transfer,
             nic,
             config,
             oversubscribed,
@@ -206,26 +211,31 @@ impl Shared {
     /// A block; when the arena is full, first collects what receivers have given back.
     #[inline]
     pub fn allocate(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
-        let outbox = self.nic.outbox();
         if len >= LARGE {
             self.nic.reclaim_recent();
         }
-        match outbox.block(len, fill) {
-            Err(ViaError::NoMemory { .. }) => {
-                self.nic.reclaim();
-                outbox.block(len, fill)
-            }
+        match self.outbox.block(len, fill) {
+            Err(ViaError::NoMemory { .. }) => self.allocate_reclaimed(len, fill),
             other => other,
         }
     }
 
+    #[cold]
+    fn allocate_reclaimed(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
+        self.nic.reclaim();
+        self.outbox.block(len, fill)
+    }
+
+    #[inline]
     pub fn allocate_or_error(&self, len: usize, fill: Fill) -> Result<Block> {
-        let limit = self.nic.attributes().max_transfer;
+        let limit = self.max_transfer;
         if len > limit {
             return Err(Error::TooLarge { asked: len, limit });
         }
-        self.allocate(len, fill)
-            .map_err(|error| Error::via(format!("making a message of {len} bytes"), error))
+        match self.allocate(len, fill) {
+            Ok(block) => Ok(block),
+            Err(error) => Err(no_block(len, error)),
+        }
     }
 
     /// Makes memory of the program's known to the NIC, or finds that it is still known.
@@ -355,4 +365,9 @@ impl Shared {
     pub fn part(&self, deadline: Deadline) -> Result {
         Ok(self.client.done(deadline.instant())?)
     }
+}
+
+#[cold]
+fn no_block(len: usize, error: ViaError) -> Error {
+    Error::via(format!("making a message of {len} bytes"), error)
 }

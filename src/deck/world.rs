@@ -133,6 +133,7 @@ impl World {
     ///
     /// # Errors
     /// [`Error::TooLarge`], or what is wrong with the arena.
+    #[inline]
     pub fn buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Zero)
     }
@@ -142,14 +143,16 @@ impl World {
     ///
     /// # Errors
     /// As [`World::buf`].
+    #[inline]
     pub fn buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
         self.new_buf(len, Fill::Keep)
     }
 
+    #[inline]
     fn new_buf<T: Pod>(&self, len: usize, fill: Fill) -> Result<Buf<T>> {
         check_item::<T>()?;
-        let limit = self.shared.nic().attributes().max_transfer;
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(Error::TooLarge { asked: usize::MAX, limit })?;
+        // So many bytes that no message has them.
+        let bytes = len.saturating_mul(size_of::<T>());
         Ok(Buf::new(self.shared.allocate_or_error(bytes, fill)?))
     }
 

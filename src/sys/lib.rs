@@ -4,7 +4,8 @@
 //! messages, the [`bell`] that wakes a sleeper, sealed memory [`segment`]s, and the one racy copy
 //! ([`copy_in`]). The crates above never touch an atomic in shared memory except through these types.
 //!
-//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's.
+//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's, and the feature `touch` ones that a
+//! test watches.
 
 pub mod atomic;
 pub mod bell;
@@ -26,6 +27,8 @@ pub mod segment;
 #[cfg(not(loom))]
 pub mod socket;
 pub mod tokens;
+#[cfg(all(feature = "touch", not(loom)))]
+pub mod touch;
 mod wait;
 pub mod window;
 

@@ -284,6 +284,9 @@ impl Inline {
     /// Most bytes that fit.
     pub const CAPACITY: usize = Inline::WORDS * 8;
 
+    /// No bytes.
+    pub const EMPTY: Inline = Inline { words: [0; Inline::WORDS], len: 0 };
+
     /// The first `len` bytes of `words`, at most [`Inline::CAPACITY`].
     #[inline]
     pub fn new(words: [u64; Inline::WORDS], len: usize) -> Self {
@@ -298,6 +301,17 @@ impl Inline {
         bytes[..head.len()].copy_from_slice(head);
         bytes[head.len()..head.len() + body.len()].copy_from_slice(body);
         inline
+    }
+
+    /// As many bytes as there is room for, to be written before [`Inline::set_len`].
+    #[inline]
+    pub(crate) fn room(&mut self) -> &mut [u8; Inline::CAPACITY] {
+        bytemuck::cast_mut(&mut self.words)
+    }
+
+    #[inline]
+    pub(crate) fn set_len(&mut self, len: usize) {
+        self.len = len.min(Inline::CAPACITY) as u8;
     }
 
     /// The bytes, 8-byte aligned.

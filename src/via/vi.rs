@@ -17,7 +17,7 @@ use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
-use crate::transport::{Arrival, Held, Owner, Port, Queues, Refused};
+use crate::transport::{Arrival, Held, Inline, Landed, Owner, Port, Queues, Refused};
 use limits::Limits;
 use queues::Staged;
 pub(crate) use queues::{Piece, Pieces};
@@ -342,6 +342,26 @@ impl Vi {
         let Some(port) = &mut self.port else { return Err(not_connected("receive", self.state)) };
         match port.receive() {
             Ok(arrival) => Ok(arrival),
+            Err(refused) => Err(self.refused(refused)),
+        }
+    }
+
+    /// As [`Vi::arrival`], but a message that travelled inside its descriptor may be put into `to` at once
+    /// ([`Landed::Copied`]): one that is moved on by value costs more than its bytes.
+    ///
+    /// # Errors
+    /// As [`Vi::arrival`].
+    #[inline]
+    pub fn arrival_into(&mut self, to: &mut Inline) -> Result<Option<Landed>> {
+        debug_assert_eq!(self.attributes.receive, Receive::Lent);
+        let Some(port) = &mut self.port else { return Err(not_connected("receive", self.state)) };
+        match port.receive_into(to.room()) {
+            Ok(landed) => {
+                if let Some(Landed::Copied { len, .. }) = landed {
+                    to.set_len(len);
+                }
+                Ok(landed)
+            }
             Err(refused) => Err(self.refused(refused)),
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use udeck_sys::bell::Bell;
-use udeck_sys::segment::{self, Mapping, PeerAccess};
+use udeck_sys::segment::{self, Mapping, PeerAccess, SharedRef};
 use udeck_sys::window::{Entry, Exposed};
 use udeck_via::{Error, MemHandle, Ptag, Result, Rights};
 
@@ -46,6 +46,11 @@ impl BoardView {
     /// Bell `number`, modulo the number of bells (a peer may have named it).
     pub fn bell(&self, number: u32) -> &Bell {
         self.0.structure((number % BELLS) as usize * size_of::<Bell>())
+    }
+
+    /// As [`BoardView::bell`], checked once for many looks.
+    pub fn keep_bell(&self, number: u32) -> SharedRef<Bell> {
+        SharedRef::new(self.0.clone(), (number % BELLS) as usize * size_of::<Bell>())
     }
 
     /// The entry that `handle` would have.

@@ -321,6 +321,11 @@ impl Connection {
         self.incoming.sender().state.load(Ordering::Acquire)
     }
 
+    /// Whether what is in the ring is the last of it.
+    pub fn has_ended(&self) -> bool {
+        self.peer_state() != OPEN || self.lost.load(Ordering::Acquire)
+    }
+
     /// Tells the peer that nothing more comes.
     pub fn close(&self, state: u32) {
         debug_assert!(state >= CLOSED);

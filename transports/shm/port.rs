@@ -432,18 +432,22 @@ unsafe impl Port for ShmPort {
         if self.receipt.is_some() {
             self.forget_receipt();
         }
+        if self.closed {
+            // Then the peer takes back what we had not read.
+            return self.end().map(|last| last.map(Landed::Arrival));
+        }
         let popped = self.consumer.pop_with(|message| match cell::as_inline(message) {
             Some((immediate, len)) => {
                 let fits = len.min(to.len());
                 cell::unpack(message, &mut to[..fits]);
-                Ok(Landed::Copied { immediate, len })
+                Ok((immediate, len))
             }
             None => Err(message.take()),
         });
         match popped {
-            Some(Ok(landed)) => {
+            Some(Ok((immediate, len))) => {
                 self.popped(false);
-                Ok(Some(landed))
+                Ok(Some(Landed::Copied { immediate, len }))
             }
             Some(Err(taken)) => self.landed(&taken),
             None if self.stands() => Ok(None),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_sys::bell::{BITS, Bell};
 use udeck_sys::ring::{self, attend};
+use udeck_sys::segment::SharedRef;
 use udeck_via::transport::{Notifier, Queue, Ready, Waiter};
 use udeck_via::{Error, Result};
 
@@ -36,6 +37,7 @@ const WAKE: u32 = BITS - 1;
 pub struct ShmNotifier {
     board: Arc<Board>,
     bell: u32,
+    own: SharedRef<Bell>,
     places: Mutex<Places>,
     /// Grows with `places` locked when a place is vacated: the waiter drops what it knew of it.
     vacated: AtomicU32,
@@ -60,8 +62,9 @@ pub struct Attached {
 }
 
 impl ShmNotifier {
+    #[inline]
     fn bell(&self) -> &Bell {
-        self.board.view().bell(self.bell)
+        &self.own
     }
 
     /// Whether the queue is of the NIC that shows `board`.
@@ -184,8 +187,13 @@ enum Listed {
 impl ShmWaiter {
     pub fn new(board: &Arc<Board>) -> Result<Self> {
         let bell = board.take_bell()?;
-        let notifier =
-            ShmNotifier { board: board.clone(), bell, places: Mutex::default(), vacated: AtomicU32::new(0) };
+        let notifier = ShmNotifier {
+            board: board.clone(),
+            bell,
+            own: board.view().keep_bell(bell),
+            places: Mutex::default(),
+            vacated: AtomicU32::new(0),
+        };
         Ok(ShmWaiter {
             notifier: Arc::new(notifier),
             hot: Vec::with_capacity(HOT),
@@ -274,17 +282,21 @@ impl ShmWaiter {
         for _ in 0..self.news.len() {
             let news = self.news.front()?;
             let (bit, ready) = (news.bit, news.place.ready);
-            let has_arrival = ready.queue == Queue::Receive && news.place.connection.has_arrival();
+            let connection = &news.place.connection;
+            let has_arrival = ready.queue == Queue::Receive && connection.has_arrival();
             if has_arrival && self.is_hot(bit) {
-                // Served among the hot ones. It stays listed until it was found empty: its connection may have ended.
-                self.news.rotate_left(1);
+                // Served among the hot ones, and its end, which rings after it can be seen, is found by the bell.
+                if connection.has_ended() {
+                    self.news.rotate_left(1)
+                } else {
+                    self.forget_oldest_news()
+                }
                 continue;
             }
             let listed = &mut self.listed[bit as usize];
             if *listed == Listed::Named && !has_arrival {
                 // Cold, and found empty: the next post rings again.
-                *listed = Listed::No;
-                self.news.pop_front();
+                self.forget_oldest_news();
                 continue;
             }
             *listed = if has_arrival { Listed::Yes } else { Listed::Named };
@@ -297,6 +309,12 @@ impl ShmWaiter {
             return Some(ready);
         }
         None
+    }
+
+    fn forget_oldest_news(&mut self) {
+        if let Some(news) = self.news.pop_front() {
+            self.listed[news.bit as usize] = Listed::No;
+        }
     }
 
     #[inline]
@@ -390,12 +408,13 @@ impl Waiter for ShmWaiter {
     #[inline]
     fn poll(&mut self) -> Option<Ready> {
         self.polls += 1;
-        if self.burst < BURST
-            && self.news.is_empty()
-            && !self.has_vacated()
-            && let Some(ready) = self.poll_turn()
-        {
-            return Some(ready);
+        if self.burst < BURST && self.news.is_empty() && !self.has_vacated() {
+            if let Some(ready) = self.poll_turn() {
+                return Some(ready);
+            }
+            if self.hot.len() <= 1 && !self.notifier.bell().has_news() {
+                return None;
+            }
         }
         self.look_around()
     }

@@ -39,7 +39,7 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
     let folder = |name: &str| workspace.target.join(name).display().to_string();
     let mut steps = static_checks();
-    steps.extend(in_process_tests(tests, &folder("loom")));
+    steps.extend(in_process_tests(tests, &folder("loom"), &folder("touch")));
     steps.extend(whole_jobs(tests, &folder("release"), &folder("fault")));
     steps.push(step(
         "counts",
@@ -66,7 +66,7 @@ fn static_checks() -> Vec<Step> {
     ]
 }
 
-fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
+fn in_process_tests(tests: &str, loom_target: &str, touch_target: &str) -> Vec<Step> {
     let unit = Cargo::new(tests)
         .args("--workspace --lib --bins --tests")
         .args(OWN_STEPS)
@@ -85,6 +85,9 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
         .arg(loom_target)
         .args("-- loom_")
         .add_flags("RUSTFLAGS", "--cfg loom");
+    // Likewise.
+    let lines =
+        Cargo::new(tests).args("-p udeck-jobs --features touch --test lines --target-dir").arg(touch_target);
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
         step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
@@ -112,6 +115,7 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
             )
         },
         step("loom", "rings and wake-ups under every interleaving", one(Role::SomeTests, loom)),
+        step("lines", "a short message costs one shared cache line", one(Role::SomeTests, lines)),
     ]
 }
 
@@ -193,7 +197,7 @@ mod tests {
 
     #[test]
     fn builds_that_differ_in_flags_or_features_have_their_own_target_folders() {
-        for (name, folder) in [("loom", "/w/out/loom"), ("kill", "/w/out/fault")] {
+        for (name, folder) in [("loom", "/w/out/loom"), ("lines", "/w/out/touch"), ("kill", "/w/out/fault")] {
             let steps = steps(false);
             let step = steps.iter().find(|step| step.name == name).expect("a step of this name");
             let last = commands(step).pop().expect("a command");

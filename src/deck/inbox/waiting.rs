@@ -67,7 +67,7 @@ impl Inbox {
             world.help_others();
             world.ends().seen() != ends || door.came() != came
         });
-        entry.map_or(Ok(None), |entry| self.look_at(entry.context))
+        entry.map_or(Ok(None), |entry| self.look_into(entry.context))
     }
 
     /// Asks the work queues for as long as waiting spins.
@@ -95,7 +95,7 @@ impl Inbox {
     #[cold]
     pub(super) fn poll_otherwise(&mut self) -> Result<Option<Parcel>> {
         for context in self.stalled.clone() {
-            if let Some(parcel) = self.look_at(context as u64)? {
+            if let Some(parcel) = self.look_into(context as u64)? {
                 return Ok(Some(parcel));
             }
         }
@@ -104,7 +104,7 @@ impl Inbox {
         }
         for _ in 0..LOOKS {
             let Some(entry) = self.cq.poll() else { break };
-            if let Some(parcel) = self.look_at(entry.context)? {
+            if let Some(parcel) = self.look_into(entry.context)? {
                 return Ok(Some(parcel));
             }
             if self.too_long.is_some() {
@@ -122,7 +122,7 @@ impl Inbox {
         for _ in 0..self.lanes.len() {
             let context = self.turn as u64;
             self.turn = (self.turn + 1) % self.lanes.len();
-            let found = match self.look_at(context)? {
+            let found = match self.look_into(context)? {
                 None if self.too_long.is_none() => self.look_at_data(context | DATA)?,
                 found => found,
             };

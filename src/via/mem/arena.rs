@@ -1,11 +1,12 @@
 //! Arenas: registered memory handed out in blocks.
 //!
 //! Blocks of up to 4 MiB come in size classes and are kept, most recently used first, when they are freed: the
-//! usual allocation is a pop from a short list, of memory that is in the cache. Larger ones go to and from the
-//! span allocator (`offset-allocator`) directly. Memory is committed by chunks on first use and never given back
+//! usual allocation is a pop from a short list, of memory that is in the cache; of small blocks, one is at hand for each
+//! thread without a lock ([`pockets`]). Larger ones go to and from the span allocator (`offset-allocator`) directly. Memory is committed by chunks on first use and never given back
 //! to the kernel on the fast path.
 
 mod gather;
+mod pockets;
 
 use std::fmt;
 use std::io;
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use udeck_sys::segment::CHUNK;
 
 use crate::error::{Error, Result};
+use pockets::Pockets;
 
 /// Alignment and granularity of blocks: a cache line.
 pub(crate) const LINE: usize = 64;
@@ -80,6 +82,7 @@ struct Inner {
     remedy: &'static str,
     peers_write: bool,
     backing: Box<dyn Backing>,
+    pockets: Pockets,
     books: Mutex<Books>,
 }
 
@@ -90,6 +93,7 @@ struct Books {
     /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
     #[allow(clippy::vec_box, reason = "blocks point at their records")]
     kept: Vec<Vec<Box<Record>>>,
+    /// Bytes and number of the blocks that somebody holds, and of those that lie in pockets.
     used: usize,
     blocks: usize,
     /// The `Arena` itself is gone.
@@ -127,7 +131,8 @@ impl Arena {
             blocks: 0,
             closed: false,
         };
-        let inner = Box::new(Inner { name, remedy, peers_write, backing, books: Mutex::new(books) });
+        let (pockets, books) = (Pockets::default(), Mutex::new(books));
+        let inner = Box::new(Inner { name, remedy, peers_write, backing, pockets, books });
         Arena { inner: NonNull::from(Box::leak(inner)) }
     }
 
@@ -144,30 +149,26 @@ impl Arena {
     ///
     /// # Panics
     /// On a landing arena, whose memory has no slices.
+    #[inline]
     pub fn block(&self, len: usize, fill: Fill) -> Result<Block> {
         assert!(!self.inner().peers_write, "landing memory has no private blocks");
         let mut block = self.raw(len)?;
         if fill == Fill::Zero {
-            block.bytes_mut().fill(0);
+            block.zero();
         }
         Ok(block)
     }
 
     /// A block that peers may come to write; for [`super::Window`], which never makes a slice of it.
+    #[inline]
     pub(super) fn raw(&self, len: usize) -> Result<Block> {
-        let inner = self.inner();
-        let mut books = inner.books.lock();
-        let class = (len <= LARGEST_CLASS).then(|| class_of(len));
-        let kept = class.and_then(|class| books.kept[class].pop());
-        let mut record = match kept {
+        let class = class_of(len);
+        let mut record = match self.inner().pockets.take(class) {
             Some(record) => record,
-            None => inner.carve(self.inner, &mut books, len, class)?,
+            None => self.inner().from_books(self.inner, len, class)?,
         };
         record.len = len;
         record.notes = [0; 2];
-        books.used += record.capacity;
-        books.blocks += 1;
-        drop(books);
         Ok(Block { record: NonNull::from(Box::leak(record)) })
     }
 
@@ -189,7 +190,10 @@ impl Arena {
         let inner = self.inner();
         let books = inner.books.lock();
         let committed = books.committed.iter().filter(|c| **c).count() * CHUNK;
-        ArenaUse { used: books.used, blocks: books.blocks, committed, limit: inner.backing.len() }
+        let (pocketed, bytes) = inner.pockets.contents();
+        // Saturating: a block that goes from one pocket to another meanwhile is seen twice.
+        let (used, blocks) = (books.used.saturating_sub(bytes), books.blocks.saturating_sub(pocketed));
+        ArenaUse { used, blocks, committed, limit: inner.backing.len() }
     }
 }
 
@@ -203,6 +207,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let mut books = self.inner().books.lock();
         books.closed = true;
+        self.inner().pockets.close(|record| books.keep(record));
         let last = books.blocks == 0;
         drop(books);
         if last {
@@ -213,8 +218,22 @@ impl Drop for Arena {
 }
 
 impl Inner {
-    /// A block of fresh memory; gives kept blocks back to the span allocator when there is no room otherwise.
+    /// A kept block, or one of fresh memory.
     #[cold]
+    fn from_books(&self, this: NonNull<Inner>, len: usize, class: usize) -> Result<Box<Record>> {
+        let mut books = self.books.lock();
+        let class = (len <= LARGEST_CLASS).then_some(class);
+        let kept = class.and_then(|class| books.kept[class].pop());
+        let record = match kept {
+            Some(record) => record,
+            None => self.carve(this, &mut books, len, class)?,
+        };
+        books.used += record.capacity;
+        books.blocks += 1;
+        Ok(record)
+    }
+
+    /// A block of fresh memory; gives kept blocks back to the span allocator when there is no room otherwise.
     fn carve(
         &self,
         this: NonNull<Inner>,
@@ -227,6 +246,7 @@ impl Inner {
         let span = match books.spans.allocate(lines) {
             Some(span) => span,
             None => {
+                self.pockets.empty(|record| books.keep(record));
                 books.forget_kept();
                 books.spans.allocate(lines).ok_or_else(|| self.no_memory(books, len))?
             }
@@ -277,19 +297,25 @@ impl Inner {
     }
 
     /// Takes a block back. Returns whether the arena is gone and this was its last block.
+    #[cold]
     fn take_back(&self, record: Box<Record>) -> bool {
         let mut books = self.books.lock();
-        books.used -= record.capacity;
-        books.blocks -= 1;
-        match record.class {
-            Some(class) => books.kept[class].push(record),
-            None => books.spans.free(record.span),
-        }
+        books.keep(record);
         books.closed && books.blocks == 0
     }
 }
 
 impl Books {
+    /// Takes a block back.
+    fn keep(&mut self, record: Box<Record>) {
+        self.used -= record.capacity;
+        self.blocks -= 1;
+        match record.class {
+            Some(class) => self.kept[class].push(record),
+            None => self.spans.free(record.span),
+        }
+    }
+
     fn forget_kept(&mut self) {
         for class in &mut self.kept {
             for record in class.drain(..) {
@@ -403,6 +429,18 @@ impl Block {
     pub(super) fn base(&self) -> NonNull<u8> {
         self.record().base
     }
+
+    #[inline]
+    fn zero(&mut self) {
+        let record = self.record_mut();
+        if record.len <= LINE {
+            // A whole line is a few stores; so many bytes as there are would be a call.
+            // SAFETY: as in `bytes_mut`; no block has less than a line.
+            unsafe { record.base.cast::<[u8; LINE]>().write([0; LINE]) };
+        } else {
+            self.bytes_mut().fill(0);
+        }
+    }
 }
 
 impl fmt::Debug for Block {
@@ -412,25 +450,42 @@ impl fmt::Debug for Block {
 }
 
 impl Drop for Block {
+    #[inline]
     fn drop(&mut self) {
         let inner = self.record().inner;
         // SAFETY: the block owns its record, made by `Box::leak`.
         let record = unsafe { Box::from_raw(self.record.as_ptr()) };
-        // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
-        let last = unsafe { inner.as_ref() }.take_back(record);
-        if last {
-            // SAFETY: the arena's handle is gone and no other block is left.
-            drop(unsafe { Box::from_raw(inner.as_ptr()) });
+        let put = match record.class {
+            // SAFETY: the arena's memory goes with its last block at the earliest, and this is one until it is put; the
+            // reference is to atomics only, so it may outlive them unused.
+            Some(class) => unsafe { &(*inner.as_ptr()).pockets }.put(class, record),
+            None => Err(record),
+        };
+        if let Err(record) = put {
+            by_the_books(inner, record);
         }
+    }
+}
+
+/// A block comes home that no pocket takes.
+#[cold]
+fn by_the_books(inner: NonNull<Inner>, record: Box<Record>) {
+    // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
+    let last = unsafe { inner.as_ref() }.take_back(record);
+    if last {
+        // SAFETY: the arena's handle is gone and no other block is left.
+        drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use proptest::prelude::*;
 
-    struct Heap(Vec<[u64; 8]>);
+    struct Heap(Vec<[u64; 8]>, #[allow(dead_code, reason = "counted")] Arc<()>);
     // SAFETY: heap memory of our own; 8-byte alignment suffices for these tests, which ask no more.
     unsafe impl Backing for Heap {
         fn base(&self) -> NonNull<u8> {
@@ -445,7 +500,14 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn arena(lines: usize) -> Arena {
-        Arena::new("test", "free something", false, Box::new(Heap(vec![[0; 8]; lines])))
+        counted_arena(lines).0
+    }
+
+    /// An arena, and what is referred to once more as long as its memory lives.
+    pub(crate) fn counted_arena(lines: usize) -> (Arena, Arc<()>) {
+        let alive = Arc::new(());
+        let heap = Heap(vec![[0; 8]; lines], alive.clone());
+        (Arena::new("test", "free something", false, Box::new(heap)), alive)
     }
 
     #[test]

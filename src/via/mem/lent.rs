@@ -21,13 +21,17 @@ pub trait Lender: Send + Sync {
 }
 
 /// A message in its sender's memory, ours to read until dropped. Dropping it sends the buffer home.
+///
+/// Small, because it is moved by value: most messages have one piece, so the others are boxed.
 pub struct Lent {
-    parts: [(NonNull<u8>, usize); MAX_PARTS],
-    count: usize,
+    first: Option<Part>,
+    others: Option<Box<[Option<Part>; MAX_PARTS - 1]>>,
     lender: Arc<dyn Lender>,
     token: u16,
     refused: bool,
 }
+
+type Part = (NonNull<u8>, usize);
 
 // SAFETY: read-only memory, and a lender that is `Send + Sync`.
 unsafe impl Send for Lent {}
@@ -45,9 +49,13 @@ impl Lent {
     /// readable, and nobody writes it (SAFETY.md: an admitted peer is trusted not to write what it gave away).
     pub unsafe fn new(parts: &[(NonNull<u8>, usize)], lender: Arc<dyn Lender>, token: u16) -> Self {
         assert!(parts.len() <= MAX_PARTS);
-        let mut all = [(NonNull::dangling(), 0); MAX_PARTS];
-        all[..parts.len()].copy_from_slice(parts);
-        Lent { parts: all, count: parts.len(), lender, token, refused: false }
+        let others =
+            (parts.len() > 1).then(|| Box::new(std::array::from_fn(|at| parts.get(1 + at).copied())));
+        Lent { first: parts.first().copied(), others, lender, token, refused: false }
+    }
+
+    fn places(&self) -> impl Iterator<Item = Part> {
+        self.first.into_iter().chain(self.others.iter().flat_map(|others| others.iter().flatten().copied()))
     }
 
     /// Sends the buffer home with word that the message found no place here.
@@ -58,9 +66,7 @@ impl Lent {
     /// The pieces, in order.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         // SAFETY: mapped, readable and unwritten while `self` lives, as `new` was promised.
-        self.parts[..self.count]
-            .iter()
-            .map(|&(at, len)| unsafe { std::slice::from_raw_parts(at.as_ptr(), len) })
+        self.places().map(|(at, len)| unsafe { std::slice::from_raw_parts(at.as_ptr(), len) })
     }
 
     /// The message, when it is in one piece (hand-offs always are).
@@ -71,7 +77,7 @@ impl Lent {
 
     /// Bytes of all pieces together.
     pub fn len(&self) -> usize {
-        self.parts[..self.count].iter().map(|&(_, len)| len).sum()
+        self.places().map(|(_, len)| len).sum()
     }
 
     /// Whether there are none.
@@ -125,15 +131,15 @@ impl PrivateCopy {
 
     /// As [`PrivateCopy::keeping`], but with the copy as `alter` leaves it.
     pub(crate) fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> Lent {
-        let (parts, count) = (lent.parts, lent.count);
+        let parts: Vec<Part> = lent.places().collect();
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
-        unsafe { Self::copy(&parts[..count], Some(lent), alter) }
+        unsafe { Self::copy(&parts, Some(lent), alter) }
     }
 
     /// The same message once more: it has no home to go to.
     pub(crate) fn twin(lent: &Lent) -> Lent {
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
-        unsafe { Self::take(&lent.parts[..lent.count]) }
+        unsafe { Self::take(&lent.places().collect::<Vec<Part>>()) }
     }
 
     /// # Safety

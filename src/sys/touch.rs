@@ -1,0 +1,85 @@
+//! Which words of shared memory a thread touches, for tests of what a message costs.
+//!
+//! With the feature `touch`, [`crate::atomic`]'s integers are these: the same operations, each noted with its address
+//! while the thread [`watch`]es. Structures in shared memory consist of them only ([`crate::atomic::Shared`]), and their
+//! words cannot be reached past them: what a ring, a bell or a gate does to shared memory is noted, whole. Bulk data is
+//! not (the bytes of a message that is lent or copied): a short message has none, it travels in its cell's words.
+
+use core::sync::atomic::{self, Ordering};
+use std::cell::RefCell;
+
+/// One access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// Of the word.
+    pub address: usize,
+    /// Whether it wrote, or could have.
+    pub wrote: bool,
+}
+
+thread_local! {
+    static SEEN: RefCell<Option<Vec<Touch>>> = const { RefCell::new(None) };
+}
+
+/// What `act` touches on this thread, in order.
+pub fn watch<R>(act: impl FnOnce() -> R) -> (R, Vec<Touch>) {
+    SEEN.with_borrow_mut(|seen| *seen = Some(Vec::new()));
+    let result = act();
+    (result, SEEN.take().unwrap_or_default())
+}
+
+fn note<T>(word: &T, wrote: bool) {
+    let touch = Touch { address: std::ptr::from_ref(word).addr(), wrote };
+    SEEN.with_borrow_mut(|seen| {
+        if let Some(seen) = seen {
+            seen.push(touch);
+        }
+    });
+}
+
+macro_rules! noted {
+    ($name:ident, $int:ty) => {
+        /// The integer of that name in [`core::sync::atomic`], watched.
+        #[derive(Debug, Default)]
+        #[repr(transparent)]
+        pub struct $name(atomic::$name);
+
+        #[allow(missing_docs, reason = "as in core")]
+        impl $name {
+            pub const fn new(value: $int) -> Self {
+                $name(atomic::$name::new(value))
+            }
+            pub fn load(&self, order: Ordering) -> $int {
+                note(self, false);
+                self.0.load(order)
+            }
+            pub fn store(&self, value: $int, order: Ordering) {
+                note(self, true);
+                self.0.store(value, order);
+            }
+            pub fn swap(&self, value: $int, order: Ordering) -> $int {
+                note(self, true);
+                self.0.swap(value, order)
+            }
+            pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                note(self, true);
+                self.0.fetch_add(value, order)
+            }
+            pub fn fetch_or(&self, value: $int, order: Ordering) -> $int {
+                note(self, true);
+                self.0.fetch_or(value, order)
+            }
+        }
+    };
+}
+
+noted!(AtomicU32, u32);
+noted!(AtomicU64, u64);
+
+impl AtomicU32 {
+    /// The word itself, for a system call.
+    pub(crate) fn raw(&self) -> &atomic::AtomicU32 {
+        note(self, true);
+        &self.0
+    }
+}

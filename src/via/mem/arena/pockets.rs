@@ -1,0 +1,203 @@
+//! Pockets: small blocks at hand, so that making and freeing one takes no lock.
+//!
+//! An arena has [`POCKETS`] of them, and a thread uses one, always the same. A pocket has room for one block of each
+//! small class; a second one freed goes to the arena's list, under its lock. So at most [`POCKETS`] × 2,304 bytes lie here,
+//! whatever the threads do. They lie with the arena and not with the threads: nothing is to be given back when a thread
+//! ends, and an arena that runs dry empties all of them ([`Pockets::empty`]), also those of threads that sleep. Threads
+//! beyond the number of pockets share; that costs them their advantage and nothing else.
+//!
+//! # Memory ordering
+//! A place is one word: null, a record, or [`CLOSED`]. Whoever takes the record out of it, by a swap that gives it to
+//! nobody else, owns it: [`Pockets::put`] is a Release, every removal an Acquire, so what the last owner did with the
+//! block happens before what the next one does. No two words are read together. That an arena is closed stands in the
+//! place itself: a block that comes home is either put before [`Pockets::close`] swaps the place, and found there, or
+//! finds it closed and goes to the books, whose lock decides who is last. Nothing of the arena is touched after a block
+//! was put: from then on the arena may go.
+
+use std::cell::Cell;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use super::{Record, class_size};
+
+/// Pockets of an arena.
+const POCKETS: usize = 16;
+/// Classes of blocks that have a place in a pocket: the first ones, up to 768 bytes.
+const CLASSES: usize = 8;
+
+/// In the place of a record when the arena is closed. (A record is aligned.)
+const CLOSED: *mut Record = std::ptr::without_provenance_mut(1);
+
+/// One line. Atomics through and through, without padding: so a place may go while a reference to it is held.
+#[repr(align(64))]
+#[derive(Default)]
+struct Pocket([AtomicPtr<Record>; CLASSES]);
+
+const _: () = assert!(size_of::<Pocket>() == CLASSES * size_of::<AtomicPtr<Record>>());
+
+/// The pockets of one arena.
+#[derive(Default)]
+pub(super) struct Pockets([Pocket; POCKETS]);
+
+/// Which pocket the calling thread uses.
+#[inline]
+fn mine() -> usize {
+    thread_local! {
+        /// This thread's number, plus one.
+        static NUMBER: Cell<usize> = const { Cell::new(0) };
+    }
+    let number = NUMBER.get();
+    if number != 0 {
+        return number % POCKETS;
+    }
+    number_this(&NUMBER) % POCKETS
+}
+
+#[cold]
+fn number_this(place: &'static std::thread::LocalKey<Cell<usize>>) -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
+    place.set(number);
+    number
+}
+
+impl Pockets {
+    /// The block of `class` in this thread's pocket, if there is one.
+    #[inline]
+    pub fn take(&self, class: usize) -> Option<Box<Record>> {
+        let place = self.0[mine()].0.get(class)?;
+        // A look first: an empty place is left as it is.
+        if place.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        taken(place.swap(null_mut(), Ordering::Acquire))
+    }
+
+    /// Puts a block of `class` into this thread's pocket, unless there is one already, or the arena is closed. When it
+    /// was put, the arena, and `self` with it, may be gone.
+    #[inline]
+    pub fn put(&self, class: usize, record: Box<Record>) -> Result<(), Box<Record>> {
+        let Some(place) = self.0[mine()].0.get(class) else { return Err(record) };
+        if !place.load(Ordering::Relaxed).is_null() {
+            return Err(record);
+        }
+        let record = Box::into_raw(record);
+        match place.compare_exchange(null_mut(), record, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            // SAFETY: it was not put anywhere, so the box is ours still.
+            Err(_) => Err(unsafe { Box::from_raw(record) }),
+        }
+    }
+
+    /// Takes everything out.
+    pub fn empty(&self, mut to: impl FnMut(Box<Record>)) {
+        self.places().for_each(|(_, place)| {
+            if !place.load(Ordering::Relaxed).is_null() {
+                taken(place.swap(null_mut(), Ordering::Acquire)).into_iter().for_each(&mut to);
+            }
+        });
+    }
+
+    /// Takes everything out, and lets nothing in again. Nobody takes from here any more.
+    pub fn close(&self, mut to: impl FnMut(Box<Record>)) {
+        self.places().for_each(|(_, place)| {
+            taken(place.swap(CLOSED, Ordering::Acquire)).into_iter().for_each(&mut to);
+        });
+    }
+
+    /// How many blocks lie here, and their bytes.
+    pub fn contents(&self) -> (usize, usize) {
+        let full = self.places().filter(|(_, place)| {
+            let record = place.load(Ordering::Relaxed);
+            !record.is_null() && record != CLOSED
+        });
+        full.fold((0, 0), |(blocks, bytes), (class, _)| (blocks + 1, bytes + class_size(class)))
+    }
+
+    fn places(&self) -> impl Iterator<Item = (usize, &AtomicPtr<Record>)> {
+        self.0.iter().flat_map(|pocket| pocket.0.iter().enumerate())
+    }
+}
+
+/// What was swapped out of a place.
+#[inline]
+fn taken(record: *mut Record) -> Option<Box<Record>> {
+    let record = NonNull::new(record).filter(|record| record.as_ptr() != CLOSED)?;
+    // SAFETY: `put` made it of a box, and the swap that took it out of its place gave it to us alone.
+    Some(unsafe { Box::from_raw(record.as_ptr()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use crate::mem::arena::tests::arena;
+    use crate::mem::arena::{Block, Fill, LINE};
+
+    #[test]
+    fn a_dry_arena_empties_the_pockets_of_others() {
+        let arena = arena(4);
+        let (freed, done) = (&Barrier::new(2), &Barrier::new(2));
+        thread::scope(|scope| {
+            let arena = &arena;
+            scope.spawn(move || {
+                let blocks: Vec<Block> = (0..2).map(|_| arena.block(1, Fill::Keep).unwrap()).collect();
+                drop(blocks); // one into this thread's pocket, one into the list
+                freed.wait();
+                done.wait(); // the thread lives on, and does nothing
+            });
+            freed.wait();
+            assert_eq!(arena.usage().blocks, 0, "what lies in a pocket is nobody's");
+            let all = arena.block(4 * LINE, Fill::Keep).expect("the whole arena");
+            assert_eq!((arena.usage().used, arena.usage().blocks), (4 * LINE, 1));
+            let error = arena.block(1, Fill::Keep).unwrap_err().to_string();
+            assert!(error.contains("256 of 256 bytes are in use"), "{error}");
+            drop(all);
+            done.wait();
+        });
+        assert_eq!(arena.usage().used, 0);
+    }
+
+    /// Blocks come home while the arena goes: whichever comes last frees its memory, once. (Miri and the sanitizers see
+    /// more here than the count does.)
+    #[test]
+    fn blocks_come_home_while_the_arena_goes() {
+        for _ in 0..500 {
+            let (arena, alive) = crate::mem::arena::tests::counted_arena(64);
+            let blocks: Vec<Block> = (0..4).map(|_| arena.block(1, Fill::Keep).unwrap()).collect();
+            let start = &Barrier::new(blocks.len() + 1);
+            thread::scope(|scope| {
+                for block in blocks {
+                    scope.spawn(move || {
+                        start.wait();
+                        drop(block);
+                    });
+                }
+                start.wait();
+                drop(arena);
+            });
+            assert_eq!(std::sync::Arc::strong_count(&alive), 1, "its memory is still there");
+        }
+    }
+
+    #[test]
+    fn threads_hand_blocks_on_without_losing_any() {
+        let arena = arena(256);
+        thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let arena = &arena;
+                scope.spawn(move || {
+                    for round in 0..2000u32 {
+                        let mut block = arena.block(1 + round as usize % 200, Fill::Keep).unwrap();
+                        block.bytes_mut().fill(thread);
+                        assert!(block.bytes().iter().all(|&byte| byte == thread), "two have the same block");
+                    }
+                });
+            }
+        });
+        let usage = arena.usage();
+        assert_eq!((usage.used, usage.blocks), (0, 0));
+        arena.block(256 * LINE, Fill::Keep).expect("all of it is there again");
+    }
+}
