@@ -31,5 +31,7 @@ pub use copy::copy_in;
 pub use cpu::{Topology, boot_id, pin_to_cpu, usable_cpus};
 pub use deadline::Deadline;
 #[cfg(not(loom))]
+pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
+#[cfg(not(loom))]
 pub use inherit::inherited_stream;
 pub use wait::{Pause, Spinner};

@@ -5,7 +5,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -116,6 +116,11 @@ impl Shared {
 
     pub fn wakes(&self) -> u64 {
         self.wakes.load(Ordering::Acquire)
+    }
+
+    /// What is slept on in this queue's place while it is armed.
+    pub fn sleep_word(&self) -> Option<&AtomicU32> {
+        self.notifier.sleep_word()
     }
 
     /// Wakes the waiting thread for its own sake: no call of the program's.
