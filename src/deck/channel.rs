@@ -7,6 +7,8 @@
 //! Nothing here blocks but [`Channel::post`] and [`Channel::flush`], with deadlines. [`Channel::progress`] may be called
 //! by whoever has the channel: the poster, another call of its thread, or the helper.
 
+mod share;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;

@@ -13,6 +13,7 @@
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `share` | one message to many mailboxes |
 //! | `adopted`, `postable` | messages in memory of the program's own; all that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //!
@@ -41,6 +42,7 @@ mod postbox;
 mod progress;
 mod protocol;
 mod received;
+mod share;
 mod shared;
 mod stats;
 mod wire;
@@ -59,5 +61,6 @@ pub use postable::Postable;
 pub use postbox::Postbox;
 pub use protocol::Protocol;
 pub use received::{Nested, Received};
+pub use share::{PostAllError, SharedBuf, post_all, post_all_within};
 pub use stats::Stats;
 pub use world::World;

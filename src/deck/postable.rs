@@ -9,7 +9,7 @@ use crate::item::{Item, Packed};
 use crate::message::Message;
 use crate::postbox::Postbox;
 
-/// What a postbox of `T` takes: [`Buf`] and [`crate::Adopted`] for plain data, [`Message`] for [`Packed`].
+/// What a postbox of `T` takes: [`Buf`], [`crate::SharedBuf`] and [`crate::Adopted`] for plain data, [`Message`] for [`Packed`].
 ///
 /// Sealed.
 pub trait Postable<T: Item>: sealed::Sealed + Sized {
@@ -22,6 +22,7 @@ mod sealed {
     impl<T: bytemuck::Pod> Sealed for super::Buf<T> {}
     impl Sealed for super::Message {}
     impl<T: bytemuck::Pod + Send> Sealed for crate::Adopted<T> {}
+    impl<T: bytemuck::Pod> Sealed for crate::SharedBuf<T> {}
 }
 
 impl<T: Pod> Postable<T> for Buf<T> {
