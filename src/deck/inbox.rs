@@ -1,5 +1,7 @@
 //! The engine behind a mailbox: all connections made to it, and what is arriving on them.
 
+mod ready;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +20,7 @@ use crate::received::{Parcel, Stored};
 use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
+pub(crate) use ready::Around;
 
 /// How long a finished RDMA write may take to leave its gate.
 const SETTLE: Duration = Duration::from_secs(1);

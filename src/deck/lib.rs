@@ -13,6 +13,7 @@
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `select` | waiting at several mailboxes |
 //! | `share` | one message to many mailboxes |
 //! | `adopted`, `postable` | messages in memory of the program's own; all that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
@@ -42,6 +43,7 @@ mod postbox;
 mod progress;
 mod protocol;
 mod received;
+mod select;
 mod share;
 mod shared;
 mod stats;
@@ -61,6 +63,7 @@ pub use postable::Postable;
 pub use postbox::Postbox;
 pub use protocol::Protocol;
 pub use received::{Nested, Received};
+pub use select::{Selectable, select, select_within, try_select};
 pub use share::{PostAllError, SharedBuf, post_all, post_all_within};
 pub use stats::Stats;
 pub use world::World;
