@@ -7,6 +7,8 @@
 //! Nothing here blocks but [`Channel::post`] and [`Channel::flush`], with deadlines. [`Channel::progress`] may be called
 //! by whoever has the channel: the poster, another call of its thread, or the helper.
 
+#[cfg(feature = "async")]
+mod room;
 mod share;
 
 use std::collections::VecDeque;
@@ -53,6 +55,9 @@ pub(crate) struct Channel {
     owner: u32,
     number: u32,
     queue: VecDeque<Waiting>,
+    /// Whether a post that did not wait would have waited for memory.
+    #[cfg(feature = "async")]
+    short_of_memory: std::cell::Cell<bool>,
     counters: Arc<Counters>,
 }
 
@@ -85,6 +90,8 @@ impl Channel {
             owner,
             number,
             queue: VecDeque::new(),
+            #[cfg(feature = "async")]
+            short_of_memory: std::cell::Cell::default(),
             counters,
         }
     }
@@ -245,6 +252,8 @@ impl Channel {
     /// Until when a post may wait because of `error`, or why it may not.
     #[cold]
     fn may_wait(&self, until: Option<Deadline>, start: Instant, error: &ViaError) -> Result<Deadline> {
+        #[cfg(feature = "async")]
+        self.short_of_memory.set(matches!(error, ViaError::NoMemory { .. }));
         match until {
             None => {
                 let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);

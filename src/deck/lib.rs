@@ -15,6 +15,7 @@
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
 //! | `select` | waiting at several mailboxes |
 //! | `share` | one message to many mailboxes |
+//! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
 //! | `adopted`, `postable` | messages in memory of the program's own; all that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //!
@@ -47,6 +48,8 @@ mod select;
 mod share;
 mod shared;
 mod stats;
+#[cfg(feature = "async")]
+mod tasks;
 mod wire;
 mod world;
 
@@ -56,11 +59,15 @@ pub use bytemuck::Pod;
 pub use config::Config;
 pub use error::{Error, PostError, Result};
 pub use item::{Item, Packed};
+#[cfg(feature = "async")]
+pub use mailbox::tasks::{Messages, Retrieve};
 pub use mailbox::{Iter, Mailbox};
 pub use message::Message;
 pub use pack::{ItemType, PackError, PackType};
 pub use postable::Postable;
 pub use postbox::Postbox;
+#[cfg(feature = "async")]
+pub use postbox::tasks::{Flush, Post};
 pub use protocol::Protocol;
 pub use received::{Nested, Received};
 pub use select::{Selectable, select, select_within, try_select};

@@ -1,5 +1,8 @@
 //! Mailboxes: where messages are retrieved.
 
+#[cfg(feature = "async")]
+pub(crate) mod tasks;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;

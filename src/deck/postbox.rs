@@ -1,5 +1,8 @@
 //! Postboxes: where messages are posted.
 
+#[cfg(feature = "async")]
+pub(crate) mod tasks;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;

@@ -70,6 +70,12 @@ impl Inbox {
         self.whom()
     }
 
+    /// Gets ready for others to sleep on its queue.
+    #[cfg(feature = "async")]
+    pub fn arm(&mut self) -> udeck_via::transport::Armed {
+        self.cq.arm()
+    }
+
     /// What to wait on, and what to notice by the way.
     pub fn queue_and_around(&mut self) -> (&mut Cq, Around<'_>) {
         let (world, door) = (&*self.world, &*self.door);
