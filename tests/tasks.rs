@@ -117,7 +117,8 @@ fn two_tasks_of_one_thread_talk_to_another_rank() {
             let ([first_in, second_in], [first_out, second_out]) = (&mut inboxes, &mut outs);
             let first = talk(first_in, first_out, me == 0, 10);
             let (first, second) = block_on(both(first, talk(second_in, second_out, me == 1, 5000)));
-            (first?, second?);
+            first?;
+            second?;
             world.barrier()?;
             world.finish()
         });

@@ -87,7 +87,12 @@ pub const OURS: &[Rule] = &[
     ),
     rule(
         "a received message is the sender's own memory until dropped",
-        &["lent::a_handed_off_block_arrives_with_its_head", "lent::hand_off_copies_nothing"],
+        &[
+            "lent::a_handed_off_block_arrives_with_its_head",
+            "lent::hand_off_copies_nothing",
+            "lent::a_shared_block_comes_home_when_all_have_dropped_it",
+            "lent::a_shared_block_that_is_refused_has_no_owner_here",
+        ],
     ),
     rule(
         "a message outlives whom it came from and whom it came to",
