@@ -88,9 +88,18 @@ fn a_select_that_waits_sleeps_in_its_one_thread() {
             asleep = if state.starts_with('S') { asleep + 1 } else { 0 };
             std::thread::yield_now();
         }
+        assert!(!threads().contains(&"via-cno".into()), "the other queues need no threads");
         out.post(world.buf(1).unwrap()).unwrap();
     }
     waiting.join().unwrap().unwrap();
+}
+
+/// The names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names =
+        tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 #[test]
