@@ -24,6 +24,60 @@
 //! # })
 //! # }
 //! ```
+//!
+//! # Several mailboxes, several tasks
+//!
+//! A thread waits at several mailboxes, of whatever types, by [`select`]. With the feature `async`, tasks of any executor
+//! wait by `Mailbox::retrieve_async`, `Mailbox::stream` (a `futures_core::Stream`), `Postbox::post_async` and
+//! `Postbox::flush_async`, and hold no thread meanwhile: a thread of the library's (`via-watch`, one for 127 waiting tasks)
+//! sleeps in their place. These calls have no deadlines, which are the executor's matter; a future that is dropped has
+//! taken no message.
+//!
+//! ```
+//! # #[cfg(feature = "async")]
+//! # fn main() -> udeck::Result {
+//! # use std::{pin::pin, sync::Arc, task::{Context, Poll, Wake}, thread::{self, Thread}};
+//! # struct Unpark(Thread);
+//! # impl Wake for Unpark {
+//! #     fn wake(self: Arc<Self>) { self.0.unpark() }
+//! # }
+//! # fn block_on<F: Future>(future: F) -> F::Output {
+//! #     let (mut future, waker) = (pin!(future), Arc::new(Unpark(thread::current())).into());
+//! #     loop {
+//! #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+//! #             Poll::Ready(output) => return output,
+//! #             Poll::Pending => thread::park(),
+//! #         }
+//! #     }
+//! # }
+//! # udeck::run_local(2, |world| {
+//! if world.rank() == 0 {
+//!     let mut inbox = world.mailbox::<u64>("numbers")?;
+//!     let sum = block_on(async {                           // or a task of the executor that you have
+//!         let mut sum = 0;
+//!         for _ in 0..3 {
+//!             sum += inbox.retrieve_async().await?[0];
+//!         }
+//!         Ok::<_, udeck::Error>(sum)
+//!     });
+//!     assert_eq!(sum?, 6);
+//! } else {
+//!     let mut numbers = world.postbox::<u64>("numbers")?;
+//!     block_on(async {
+//!         for number in 1..=3 {
+//!             let mut buf = world.buf::<u64>(1)?;
+//!             buf[0] = number;
+//!             numbers.post_async(buf).await?;              // waits for room, if it must, as a task
+//!         }
+//!         Ok::<_, udeck::Error>(())
+//!     })?;
+//! }
+//! world.finish()
+//! # })
+//! # }
+//! # #[cfg(not(feature = "async"))]
+//! # fn main() {}
+//! ```
 
 mod init;
 pub mod names;
@@ -32,6 +86,30 @@ mod registry;
 pub use init::{init, init_with, run_local};
 pub use registry::{open_nic, transports};
 pub use udeck_deck::*;
+
+/// # Example
+///
+/// ```
+/// # fn main() -> udeck::Result {
+/// let world = udeck::init()?;
+/// let inboxes = [world.mailbox::<u8>("one")?, world.mailbox::<u8>("two")?];
+/// let outs = [world.postbox::<u8>("one")?, world.postbox::<u8>("two")?];
+///
+/// let mut buf = world.buf::<u8>(100_000)?;
+/// buf.fill(7);
+/// let message = buf.share();                           // sealed: read-only from here on
+/// udeck::post_all(&[&outs[0], &outs[1]], &message)?;   // lent twice, copied nowhere
+/// assert_eq!(world.stats().bytes_copied, 0);
+///
+/// let received = [inboxes[0].retrieve()?, inboxes[1].retrieve()?];
+/// let message = world.unshare(message).expect_err("both still read it");
+/// drop(received);
+/// let buf = world.unshare(message).expect("the program's alone again");
+/// # drop((inboxes, outs, buf));
+/// # world.finish()
+/// # }
+/// ```
+pub use udeck_deck::SharedBuf;
 
 // Its example stands here because it needs a world, which the message layer alone cannot make.
 /// # Example

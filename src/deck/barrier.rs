@@ -24,6 +24,9 @@ pub(crate) struct Barrier {
     /// To the rank 2^k further on, by k.
     next: Vec<Postbox<u8>>,
     generation: u32,
+    /// Where a wait that ran out of time goes on: the round, and whether its token is out.
+    round: u32,
+    told: bool,
     /// Rounds of this and the next generation that have been heard.
     heard: BTreeSet<u32>,
 }
@@ -47,37 +50,42 @@ impl Barrier {
                 Ok(postbox)
             })
             .collect::<Result<_>>()?;
-        Ok(Barrier { inbox, next, generation: 0, heard: BTreeSet::new() })
+        Ok(Barrier { inbox, next, generation: 0, round: 0, told: false, heard: BTreeSet::new() })
     }
 
-    pub fn wait(&mut self, world: &Arc<Shared>) -> Result {
+    pub fn wait(&mut self, world: &Arc<Shared>, deadline: Deadline) -> Result {
         let start = Instant::now();
         // The mailbox reports a loss once, but no later barrier can be complete either.
         if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
             return Err(Error::PeerLost { node: node as usize, how });
         }
-        for round in 0..self.next.len() as u32 {
-            let mut token: Buf<u8> = Buf::new(world.allocate_or_error(0, Fill::Keep)?);
-            token.set_tag(self.generation.wrapping_mul(ROUNDS) + round);
-            self.next[round as usize].post(token).map_err(|failed| left(world, failed.error))?;
-            self.hear(world, round, start)?;
+        while let Some(next) = self.next.get(self.round as usize) {
+            if !self.told {
+                let mut token: Buf<u8> = Buf::new(world.allocate_or_error(0, Fill::Keep)?);
+                token.set_tag(self.generation.wrapping_mul(ROUNDS) + self.round);
+                let posted = next.post_within(token, deadline.remaining());
+                posted.map_err(|failed| left(world, failed.error))?;
+                self.told = true;
+            }
+            self.hear(world, self.round, start, deadline)?;
+            (self.round, self.told) = (self.round + 1, false);
         }
+        self.round = 0;
         self.generation = self.generation.wrapping_add(1);
         Ok(())
     }
 
-    fn hear(&mut self, world: &Arc<Shared>, round: u32, start: Instant) -> Result {
+    fn hear(&mut self, world: &Arc<Shared>, round: u32, start: Instant, deadline: Deadline) -> Result {
         let expected = self.generation.wrapping_mul(ROUNDS) + round;
         let distance = 1usize << round;
         let from = (world.rank() + world.size() - distance % world.size()) % world.size();
-        let limit = world.config().deadline;
         while !self.heard.remove(&expected) {
-            match self.inbox.retrieve_within(LOOK_UP.min(limit)) {
+            match self.inbox.retrieve_within(LOOK_UP.min(deadline.remaining())) {
                 Ok(token) => {
                     self.heard.insert(token.tag());
                 }
                 Err(Error::Deadline { .. }) if world.ends().is_done(from as u32) => return Err(ended(from)),
-                Err(Error::Deadline { .. }) if start.elapsed() >= limit => {
+                Err(Error::Deadline { .. }) if deadline.passed() => {
                     let whom = format!("rank {from} (or one that it waits for)");
                     return Err(Error::Deadline {
                         what: "the barrier".into(),

@@ -19,6 +19,9 @@ mod copying;
 mod handshake;
 mod queue;
 mod reading;
+#[cfg(feature = "async")]
+mod room;
+mod share;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,6 +70,9 @@ pub(crate) struct Channel {
     number: u32,
     queue: queue::Queue,
     reads: reading::Reads,
+    /// Whether a post that did not wait would have waited for memory.
+    #[cfg(feature = "async")]
+    short_of_memory: std::cell::Cell<bool>,
     counters: Arc<Counters>,
 }
 
@@ -96,6 +102,8 @@ impl Channel {
             number,
             queue: Default::default(),
             reads: Default::default(),
+            #[cfg(feature = "async")]
+            short_of_memory: std::cell::Cell::default(),
             counters,
         }
     }
@@ -236,6 +244,8 @@ impl Channel {
     /// Until when a post may wait because of `error`, or why it may not.
     #[cold]
     fn may_wait(&self, until: Option<Deadline>, start: Instant, error: &ViaError) -> Result<Deadline> {
+        #[cfg(feature = "async")]
+        self.short_of_memory.set(matches!(error, ViaError::NoMemory { .. }));
         match until {
             None => {
                 let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);

@@ -6,11 +6,13 @@
 //! | `waiting` | waiting for it, and looking for it by either [`crate::ReceiveModel`] |
 //! | `door` | connections, on their way in |
 //! | `lane` | one connection, and what arrives on it |
+//! | `ready` | looking without taking, for waits on several mailboxes and for tasks |
 //! | `deferred` | announced messages that we read, or post a descriptor for |
 
 mod deferred;
 mod door;
 mod lane;
+mod ready;
 mod waiting;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -28,6 +30,7 @@ use crate::received::Parcel;
 use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind, Malformed};
+pub(crate) use ready::Around;
 
 /// A mailbox's connections.
 pub(crate) struct Inbox {

@@ -14,6 +14,9 @@
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `select` | waiting at several mailboxes |
+//! | `share` | one message to many mailboxes |
+//! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
 //! | `adopted`, `postable` | messages in memory of the program's own; all that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //!
@@ -43,8 +46,12 @@ mod postbox;
 mod progress;
 mod protocol;
 mod received;
+mod select;
+mod share;
 mod shared;
 mod stats;
+#[cfg(feature = "async")]
+mod tasks;
 mod wire;
 mod world;
 
@@ -55,12 +62,18 @@ pub use bytemuck::Pod;
 pub use config::Config;
 pub use error::{Error, PostError, Result};
 pub use item::{Item, Packed};
+#[cfg(feature = "async")]
+pub use mailbox::tasks::{Messages, Retrieve};
 pub use mailbox::{Iter, Mailbox};
 pub use message::Message;
 pub use pack::{ItemType, PackError, PackType};
 pub use postable::Postable;
 pub use postbox::Postbox;
+#[cfg(feature = "async")]
+pub use postbox::tasks::{Flush, Post};
 pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
+pub use select::{Selectable, select, select_within, try_select};
+pub use share::{PostAllError, SharedBuf, post_all, post_all_within};
 pub use stats::Stats;
 pub use world::World;

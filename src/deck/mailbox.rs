@@ -1,6 +1,9 @@
 //! Mailboxes: where messages are retrieved.
 
-use std::cell::RefCell;
+#[cfg(feature = "async")]
+pub(crate) mod tasks;
+
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::item::Item;
 use crate::received::{Parcel, Received, Stored};
+use crate::select::{Seat, sealed};
 use crate::shared::Shared;
 
 /// A named mailbox. Its owner retrieves what all its postboxes post.
@@ -25,6 +29,8 @@ pub struct Mailbox<T: Item> {
     world: Arc<Shared>,
     name: String,
     waker: u64,
+    /// When it was selected.
+    turn: Cell<u64>,
     items: PhantomData<fn() -> T>,
 }
 
@@ -35,7 +41,8 @@ impl<T: Item> Mailbox<T> {
         world.advertise::<T>(name)?;
         let waker = world.ends().add_waker(inbox.handle());
         let (world, name) = (world.clone(), name.to_owned());
-        Ok(Mailbox { inbox: RefCell::new(inbox), world, name, waker, items: PhantomData })
+        let (inbox, turn) = (RefCell::new(inbox), Cell::default());
+        Ok(Mailbox { inbox, world, name, waker, turn, items: PhantomData })
     }
 
     /// Its name.
@@ -65,6 +72,11 @@ impl<T: Item> Mailbox<T> {
     /// [`Error::PeerLost`] once for each rank that dies.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
         self.world.help_others();
+        self.taken_now()
+    }
+
+    /// The next message, if one is there. (By value: for those whose speed is elsewhere.)
+    fn taken_now(&self) -> Result<Option<Received<T>>> {
         let mut received = Received::new(Parcel::NONE);
         Ok(self.take_now(&mut received)?.then_some(received))
     }
@@ -82,7 +94,12 @@ impl<T: Item> Mailbox<T> {
 
     /// Messages as they come, for ever: combine with `take`. Each is a [`Mailbox::retrieve`].
     pub fn iter(&self) -> Iter<'_, T> {
-        Iter(self)
+        Iter { mailbox: self, limit: None }
+    }
+
+    /// As [`Mailbox::iter`], waiting at most `limit` for each: a [`Mailbox::retrieve_within`].
+    pub fn iter_within(&self, limit: Duration) -> Iter<'_, T> {
+        Iter { mailbox: self, limit: Some(limit) }
     }
 
     /// Fills `received`, if a message is there.
@@ -138,7 +155,27 @@ impl<T: Pod> Mailbox<T> {
     /// [`Error::TooSmall`] when no message fits that is the first of its postbox: it stays where it is. Otherwise as
     /// [`Mailbox::retrieve`].
     pub fn retrieve_into(&self, to: &mut [T]) -> Result<(usize, usize)> {
-        let deadline = Deadline::after(self.world.config().deadline);
+        self.retrieve_into_within(to, self.world.config().deadline)
+    }
+
+    /// As [`Mailbox::retrieve_into`], if a message is there.
+    ///
+    /// # Errors
+    /// [`Error::TooSmall`], and as [`Mailbox::try_retrieve`].
+    pub fn try_retrieve_into(&self, to: &mut [T]) -> Result<Option<(usize, usize)>> {
+        self.world.help_others();
+        match self.retrieve_into_within(to, Duration::ZERO) {
+            Err(Error::Deadline { .. }) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// As [`Mailbox::retrieve_into`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Mailbox::retrieve_into`].
+    pub fn retrieve_into_within(&self, to: &mut [T], limit: Duration) -> Result<(usize, usize)> {
+        let deadline = Deadline::after(limit);
         let mut inbox = self.inbox.borrow_mut();
         let room = std::mem::size_of_val(to);
         match inbox.next_within(deadline, room)? {
@@ -154,6 +191,12 @@ impl<T: Pod> Mailbox<T> {
                 Err(Error::TooSmall { needed: bytes.div_ceil(T::SIZE), have: to.len(), from: from as usize })
             }
         }
+    }
+}
+
+impl<T: Item> sealed::Sealed for Mailbox<T> {
+    fn seat(&self) -> Seat<'_> {
+        Seat { inbox: &self.inbox, turn: &self.turn, limit: self.world.config().deadline }
     }
 }
 
@@ -179,13 +222,20 @@ impl<T: Item> fmt::Debug for Mailbox<T> {
     }
 }
 
-/// Messages as they come ([`Mailbox::iter`]).
+/// Messages as they come ([`Mailbox::iter`], [`Mailbox::iter_within`]).
 #[derive(Debug)]
-pub struct Iter<'a, T: Item>(&'a Mailbox<T>);
+pub struct Iter<'a, T: Item> {
+    mailbox: &'a Mailbox<T>,
+    /// `None`: the world's.
+    limit: Option<Duration>,
+}
 
 impl<T: Item> Iterator for Iter<'_, T> {
     type Item = Result<Received<T>>;
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.0.retrieve())
+        Some(match self.limit {
+            None => self.mailbox.retrieve(),
+            Some(limit) => self.mailbox.retrieve_within(limit),
+        })
     }
 }

@@ -9,8 +9,8 @@ use crate::item::{Item, Packed};
 use crate::message::Message;
 use crate::postbox::Postbox;
 
-/// What a postbox of `T` takes: [`Buf`], [`crate::Adopted`] and a slice, of which a copy is posted, for plain data;
-/// [`Message`] for [`Packed`].
+/// What a postbox of `T` takes: [`Buf`], [`crate::SharedBuf`], [`crate::Adopted`] and a slice, of which a copy is posted,
+/// for plain data; [`Message`] for [`Packed`].
 ///
 /// Sealed.
 pub trait Postable<T: Item>: sealed::Sealed + Sized {
@@ -24,6 +24,7 @@ mod sealed {
     impl<T: bytemuck::Pod> Sealed for &[T] {}
     impl Sealed for super::Message {}
     impl<T: bytemuck::Pod + Send> Sealed for crate::Adopted<T> {}
+    impl<T: bytemuck::Pod> Sealed for crate::SharedBuf<T> {}
 }
 
 impl<T: Pod> Postable<T> for Buf<T> {

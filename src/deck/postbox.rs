@@ -1,5 +1,8 @@
 //! Postboxes: where messages are posted.
 
+#[cfg(feature = "async")]
+pub(crate) mod tasks;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
@@ -129,6 +132,16 @@ impl<T: Item> Postbox<T> {
         self.post_with(|channel, protocol| channel.post(block, protocol, patience))
     }
 
+    /// Posts a message that the caller keeps an owner of.
+    pub(crate) fn post_shared_block(&self, block: &Arc<Block>, patience: Patience) -> Result {
+        self.post_with(|channel, protocol| channel.post_shared(block, protocol, patience))
+    }
+
+    /// How long posts wait unless they say otherwise.
+    pub(crate) fn usual_limit(&self) -> Duration {
+        self.world.config().deadline
+    }
+
     /// Posts a copy. May wait for the memory of it, too.
     #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result {
@@ -170,7 +183,15 @@ impl<T: Item> Postbox<T> {
     /// [`crate::Error::Undelivered`], [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`],
     /// [`crate::Error::Deadline`].
     pub fn flush(&self) -> Result {
-        let deadline = Deadline::after(self.world.config().deadline);
+        self.flush_within(self.usual_limit())
+    }
+
+    /// As [`Postbox::flush`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Postbox::flush`].
+    pub fn flush_within(&self, limit: Duration) -> Result {
+        let deadline = Deadline::after(limit);
         self.with_channel(|channel| channel.flush(deadline))
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
     has_undelivered: AtomicBool,
     next_postbox: AtomicU32,
+    #[cfg(feature = "async")]
+    watcher: udeck_via::Watcher,
 }
 
 /// Counters of living objects, and the sum of those that are gone.
@@ -93,6 +95,8 @@ impl Shared {
             undelivered: Mutex::default(),
             has_undelivered: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
+            #[cfg(feature = "async")]
+            watcher: udeck_via::Watcher::default(),
         }
     }
 
@@ -122,6 +126,12 @@ impl Shared {
 
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+
+    /// Wakes tasks.
+    #[cfg(feature = "async")]
+    pub fn watcher(&self) -> &udeck_via::Watcher {
+        &self.watcher
     }
 
     // ---- names ----

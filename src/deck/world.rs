@@ -74,6 +74,15 @@ impl World {
     /// [`Error::PeerLost`], [`Error::Deadline`] (says for whom it waited).
     #[doc(alias = "deck_barrier")]
     pub fn barrier(&self) -> Result {
+        self.barrier_within(self.shared.config().deadline)
+    }
+
+    /// As [`World::barrier`], waiting at most `limit`. (Making the connections, at the first barrier, has
+    /// `DECK_SETUP_TIMEOUT`.) After [`Error::Deadline`], the next call goes on waiting at the same barrier.
+    ///
+    /// # Errors
+    /// As [`World::barrier`].
+    pub fn barrier_within(&self, limit: Duration) -> Result {
         if self.size() == 1 {
             return Ok(());
         }
@@ -81,7 +90,7 @@ impl World {
         if barrier.is_none() {
             *barrier = Some(Barrier::new(&self.shared)?);
         }
-        barrier.as_mut().expect("just made").wait(&self.shared)
+        barrier.as_mut().expect("just made").wait(&self.shared, Deadline::after(limit))
     }
 
     /// Creates a mailbox, owned by this rank. Names are unique within the job.
@@ -177,7 +186,16 @@ impl World {
     /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Several`] lists them all.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
-        let deadline = Deadline::after(self.shared.config().setup);
+        let limit = self.shared.config().setup;
+        self.finish_within(limit)
+    }
+
+    /// As [`World::finish`], waiting at most `limit` for receivers, and as long again for the launcher.
+    ///
+    /// # Errors
+    /// As [`World::finish`].
+    pub fn finish_within(self, limit: Duration) -> Result {
+        let deadline = Deadline::after(limit);
         let start = Instant::now();
         while self.shared.progress().is_busy() && !deadline.passed() {
             self.shared.progress().help();
@@ -186,7 +204,7 @@ impl World {
         let late = self.shared.progress().is_busy();
         let undelivered = self.shared.take_all_undelivered();
         *self.barrier.lock() = None;
-        let parted = self.shared.part(Deadline::after(self.shared.config().setup));
+        let parted = self.shared.part(Deadline::after(limit));
         undelivered?;
         if late {
             let whom = "ranks that have not retrieved messages announced to them".into();

@@ -34,6 +34,9 @@ pub const BITS: u32 = LEAVES as u32 * 64;
 /// No sleep is longer than this before the sleeper looks again by itself.
 pub const MAX_SLEEP: Duration = Duration::from_millis(100);
 
+/// What [`Bell::sleep_word`] holds while the bell's owner is parked.
+pub const PARKED: u32 = 1;
+
 /// A two-level bitmap of rings with news, and the word its owner sleeps on. Lies in memory shared with peers.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -123,7 +126,7 @@ impl Bell {
     /// has made its rings cold before, and looks at them once more between this and [`Bell::sleep`].
     #[must_use]
     pub fn park(&self) -> bool {
-        self.parked.store(1, Ordering::Relaxed);
+        self.parked.store(PARKED, Ordering::Relaxed);
         // SYNC POINT park, owner's half.
         fence(Ordering::SeqCst);
         if self.has_news() {
@@ -131,6 +134,12 @@ impl Bell {
             return false;
         }
         true
+    }
+
+    /// The word that is [`PARKED`] while the owner is parked: whoever sleeps on it is woken as the owner would be.
+    #[cfg(not(loom))]
+    pub fn sleep_word(&self) -> &AtomicU32 {
+        &self.parked
     }
 
     /// Takes [`Bell::park`] back.
@@ -141,7 +150,7 @@ impl Bell {
     /// Sleeps after [`Bell::park`] until rung, at most `limit` and at most [`MAX_SLEEP`]. May return early.
     #[cfg(not(loom))]
     pub fn sleep(&self, limit: Duration) {
-        crate::futex::sleep(&self.parked, 1, limit.min(MAX_SLEEP));
+        crate::futex::sleep(&self.parked, PARKED, limit.min(MAX_SLEEP));
         self.unpark();
     }
 

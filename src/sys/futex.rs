@@ -1,8 +1,14 @@
-//! Sleeping on a word of shared memory.
+//! Sleeping on words of shared memory.
 
+use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::thread::futex;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Words that [`sleep_any`] can sleep on at a time (Linux: `FUTEX_WAITV_MAX`).
+pub const MOST_WORDS: usize = 128;
 
 use crate::atomic::{AtomicU32, raw};
 
@@ -12,6 +18,33 @@ pub fn sleep(word: &AtomicU32, expected: u32, limit: Duration) {
     let limit = futex::Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
     // Whatever the reason for returning (woken, changed, timed out, a signal), the caller looks again.
     let _ = futex::wait(raw(word), futex::Flags::empty(), expected, Some(&limit));
+}
+
+/// Sleeps while all of `words`, at most [`MOST_WORDS`], are `expected`, at most `limit`. Spurious returns are allowed,
+/// as for one word. (`futex_waitv`.)
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] before Linux 5.16; then it has not slept.
+pub fn sleep_any<'a>(
+    words: impl IntoIterator<Item = &'a AtomicU32>,
+    expected: u32,
+    limit: Duration,
+) -> io::Result<()> {
+    let on_word = |word: &'a AtomicU32| {
+        let mut wait = futex::Wait::new();
+        (wait.val, wait.flags) = (expected.into(), futex::WaitFlags::SIZE_U32);
+        wait.uaddr = futex::WaitPtr::new(raw(word).as_ptr().cast());
+        wait
+    };
+    let waits: Vec<_> = words.into_iter().map(on_word).collect();
+    debug_assert!((1..=MOST_WORDS).contains(&waits.len()));
+    // The one call of the family whose limit is a moment.
+    let limit = futex::Timespec::try_from(limit).ok();
+    let until = limit.and_then(|limit| clock_gettime(ClockId::Monotonic).checked_add(limit));
+    match futex::waitv(&waits, futex::WaitvFlags::empty(), until.as_ref(), futex::ClockId::Monotonic) {
+        Err(Errno::NOSYS | Errno::PERM) => Err(io::ErrorKind::Unsupported.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Wakes every sleeper on `word`.

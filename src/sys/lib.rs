@@ -36,6 +36,8 @@ pub use copy::copy_in;
 pub use cpu::{Topology, boot_id, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
 #[cfg(not(loom))]
+pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
+#[cfg(not(loom))]
 pub use inherit::inherited_stream;
 #[cfg(not(loom))]
 pub use limits::make_room_for_descriptors;

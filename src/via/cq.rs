@@ -6,13 +6,14 @@
 //! to post) is refused beforehand, and whoever has a place keeps it until it detaches.
 //!
 //! A [`Cq`] belongs to one thread at a time; a [`CqHandle`] is for all others. [`Cno`] waits on several at once;
-//! [`Cq::notify`] hands one to a thread of its own.
+//! [`Cq::notify`] hands one to a thread of its own; a [`Watcher`] is one thread that wakes the tasks of many.
 
 mod cno;
 mod handle;
 mod notify;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,13 @@ use udeck_sys::{Deadline, Pause, Spinner};
 
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::transport::{Queue, Ready, Waiter};
+use crate::transport::{Armed, Queue, Ready, Waiter};
 pub use cno::Cno;
 pub use handle::CqHandle;
 use handle::Shared;
 pub(crate) use handle::{Place, Places};
 pub use notify::Notify;
+pub use watch::{Watch, Watcher};
 
 /// What has news. For a work queue the program then asks that VI (`receive_done`, `send_done`, `arrival`), as VIA's
 /// `VipCQDone` has it.
@@ -158,6 +160,13 @@ impl Cq {
                 self.park(deadline.remaining());
             }
         }
+    }
+
+    /// Gets ready for somebody to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;
+    /// poll until there are none, and try again.
+    pub fn arm(&mut self) -> Armed {
+        // As in `park`: events that a poll has overlooked although it took their wake-up are seen here.
+        if self.shared.has_events() { Armed::News } else { self.waiter.arm() }
     }
 
     /// Sleeps until there may be news, at most `limit`.

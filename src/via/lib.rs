@@ -43,7 +43,7 @@ pub mod wrap;
 
 pub use attributes::{Caps, NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
 pub use connect::{Listener, Request};
-pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source};
+pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source, Watch, Watcher};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
 pub use mem::{

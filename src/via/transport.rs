@@ -27,6 +27,7 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
+use udeck_sys::atomic::AtomicU32;
 
 use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
@@ -225,9 +226,29 @@ pub trait Waiter: Send + Debug {
     fn poll(&mut self) -> Option<Ready>;
     /// Sleeps until there may be news, at most `limit` (and never long: sleeps are bounded). May return early.
     fn park(&mut self, limit: Duration);
+    /// Gets ready for a sleep that another thread sleeps in its place, or this one on several waiters at once.
+    ///
+    /// As it is here, for transports that sleep on something else than a word of memory.
+    fn arm(&mut self) -> Armed {
+        Armed::Never
+    }
     /// For attaching ports.
     fn notifier(&self) -> Arc<dyn Notifier>;
 }
+
+/// What [`Waiter::arm`] has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// [`Notifier::sleep_word`] is [`ARMED`]. The first news or wake-up since then changes it and wakes who sleeps on it.
+    Yes,
+    /// There may be news: poll, then try again.
+    News,
+    /// The waiter can only sleep by itself, in [`Waiter::park`].
+    Never,
+}
+
+/// What [`Notifier::sleep_word`] holds while its waiter is armed.
+pub const ARMED: u32 = udeck_sys::bell::PARKED;
 
 /// The side of a [`Waiter`] that ports attach to. Transports find their own type behind it by `into_any`.
 pub trait Notifier: Send + Sync + Debug {
@@ -236,6 +257,10 @@ pub trait Notifier: Send + Sync + Debug {
     /// Wakes the waiter's thread, news or not. A wake-up that finds it awake is not lost: unless a [`Waiter::poll`]
     /// takes it, the next [`Waiter::park`] returns at once. What was written before it is seen by whoever took it.
     fn wake(&self);
+    /// The word that [`Waiter::arm`] sets, to sleep on. A thread may find it changed although nothing came.
+    fn sleep_word(&self) -> Option<&AtomicU32> {
+        None
+    }
 }
 
 /// Something that arrived.

@@ -3,6 +3,7 @@
 mod limits;
 mod queues;
 mod sends;
+mod share;
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use udeck_sys::bell::{BITS, Bell};
 use udeck_sys::ring::{self, attend};
 use udeck_sys::segment::SharedRef;
-use udeck_via::transport::{Notifier, Queue, Ready, Waiter};
+use udeck_via::transport::{Armed, Notifier, Queue, Ready, Waiter};
 use udeck_via::{Error, Result};
 
 use crate::board::Board;
@@ -126,6 +126,9 @@ impl Notifier for ShmNotifier {
     }
     fn wake(&self) {
         self.bell().ring_own(WAKE);
+    }
+    fn sleep_word(&self) -> Option<&udeck_sys::atomic::AtomicU32> {
+        Some(self.bell().sleep_word())
     }
 }
 
@@ -420,13 +423,17 @@ impl Waiter for ShmWaiter {
     }
 
     fn park(&mut self, limit: Duration) {
+        if self.arm() == Armed::Yes {
+            self.notifier.bell().sleep(limit);
+        }
+    }
+
+    fn arm(&mut self) -> Armed {
         while let Some(ring) = self.hot.pop() {
             self.cool(ring);
         }
         self.turn = 0;
-        if self.news.is_empty() && self.notifier.bell().park() {
-            self.notifier.bell().sleep(limit);
-        }
+        if self.news.is_empty() && self.notifier.bell().park() { Armed::Yes } else { Armed::News }
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {

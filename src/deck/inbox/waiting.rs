@@ -142,7 +142,7 @@ impl Inbox {
     }
 
     /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
-    fn report_ends(&mut self) -> Result {
+    pub(super) fn report_ends(&mut self) -> Result {
         if let Some((node, how)) = self.world.ends().lost_beyond(&self.reported) {
             self.reported.insert(node);
             return Err(Error::PeerLost { node: node as usize, how });
@@ -155,7 +155,7 @@ impl Inbox {
     }
 
     /// Who could post.
-    fn whom(&self) -> String {
+    pub(super) fn whom(&self) -> String {
         if let Some(shortage) = self.shortage() {
             return shortage;
         }

@@ -1,9 +1,12 @@
 //! One wait on several completion queues.
 //!
-//! A transport's waiter can sleep on its own queue only, and queues of different transports have nothing in common to
-//! sleep on. So each queue sleeps in its own way in a thread of its own, and whoever finds news wakes all others.
+//! Queues whose waiters sleep on a word of memory ([`Waiter::arm`](crate::transport::Waiter::arm)) are slept on together,
+//! in the calling thread. Otherwise they have nothing in common to sleep on: then each sleeps in its own way in a thread
+//! of its own, and whoever finds news wakes all others.
 //!
 //! # No wake-up is lost
+//! * On words: the thread arms all queues before it sleeps, and news since then have changed a word, which it would not
+//!   sleep on. The rest is about sleeping in threads.
 //! * News of a queue are noticed by its own waiter, by its transport's protocol: as always there is exactly one thread
 //!   that polls and parks it.
 //! * The wait ends once: [`Night::outcome`] changes from `Pending` under its lock, and who changes it wakes all queues
@@ -18,11 +21,13 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
-use udeck_sys::{Deadline, Pause, Spinner};
+use udeck_sys::bell::MAX_SLEEP;
+use udeck_sys::{Deadline, MOST_WORDS, Pause, Spinner, sleep_any};
 
 use super::handle::Shared;
 use super::{Cq, CqEntry};
 use crate::error::{Error, Result};
+use crate::transport::{ARMED, Armed};
 
 /// Waits on several completion queues at once, of any NICs and transports (uDAPL: CNO). It remembers only where its
 /// next scan begins, so that no queue starves another.
@@ -45,8 +50,9 @@ impl Cno {
         None
     }
 
-    /// Like [`Cno::poll`], but waits as [`Cq::wait`] does: spins, then sleeps, with a thread for each queue but the
-    /// first while it does. `None` at the deadline, or when `until` says stop (asked between looks, at least every
+    /// Like [`Cno::poll`], but waits as [`Cq::wait`] does: spins, then sleeps. Where the queues cannot be slept on
+    /// together (more than 128, other than shared memory's, before Linux 5.16) each but the first has a thread while it
+    /// does. `None` at the deadline, or when `until` says stop (asked between looks, at least every
     /// 100 ms, and after [`super::CqHandle::wake`] of any of the queues).
     ///
     /// # Errors
@@ -74,7 +80,7 @@ impl Cno {
             if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
                 return Ok(None);
             }
-            if pause == Pause::Sleep {
+            if pause == Pause::Sleep && !doze_on_words(queues, deadline) {
                 let found = sleep(queues, deadline, until)?;
                 self.first = found.map_or(self.first, |(at, _)| at + 1);
                 return Ok(found);
@@ -83,7 +89,23 @@ impl Cno {
     }
 }
 
-/// One sleep on several queues.
+/// Sleeps on all queues until there may be news, briefly. `false`: it cannot, and has not.
+fn doze_on_words(queues: &mut [&mut Cq], deadline: Deadline) -> bool {
+    if queues.len() > MOST_WORDS {
+        return false;
+    }
+    for cq in queues.iter_mut() {
+        match cq.arm() {
+            Armed::Yes => {}
+            Armed::News => return true,
+            Armed::Never => return false,
+        }
+    }
+    let words = queues.iter().filter_map(|cq| cq.shared.sleep_word());
+    sleep_any(words, ARMED, deadline.remaining().min(MAX_SLEEP)).is_ok()
+}
+
+/// One sleep on several queues, each in a thread.
 struct Night {
     queues: Vec<Arc<Shared>>,
     outcome: Mutex<Outcome>,

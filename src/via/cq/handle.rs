@@ -118,6 +118,11 @@ impl Shared {
         self.wakes.load(Ordering::Acquire)
     }
 
+    /// What is slept on in this queue's place while it is armed.
+    pub fn sleep_word(&self) -> Option<&udeck_sys::atomic::AtomicU32> {
+        self.notifier.sleep_word()
+    }
+
     /// Wakes the waiting thread for its own sake: no call of the program's.
     pub fn rouse(&self) {
         self.notifier.wake();

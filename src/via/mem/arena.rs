@@ -165,7 +165,7 @@ impl Arena {
         let class = class_of(len);
         let mut record = match self.inner().pockets.take(class) {
             Some(record) => record,
-            None => self.inner().from_books(self.inner, len, class)?,
+            None => self.inner().out_of_books(self.inner, len, class)?,
         };
         record.len = len;
         record.notes = [0; 2];
@@ -220,7 +220,7 @@ impl Drop for Arena {
 impl Inner {
     /// A kept block, or one of fresh memory.
     #[cold]
-    fn from_books(&self, this: NonNull<Inner>, len: usize, class: usize) -> Result<Box<Record>> {
+    fn out_of_books(&self, this: NonNull<Inner>, len: usize, class: usize) -> Result<Box<Record>> {
         let mut books = self.books.lock();
         let class = (len <= LARGEST_CLASS).then_some(class);
         let kept = class.and_then(|class| books.kept[class].pop());

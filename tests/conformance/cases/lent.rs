@@ -1,5 +1,6 @@
 //! Receiving lent: the sender's memory is the receiver's until it drops the message.
 
+use std::sync::Arc;
 use std::thread;
 
 use udeck_via::transport::Body;
@@ -18,6 +19,8 @@ pub const CASES: &[Case] = &[
     case!(blocks_are_dropped_in_any_order),
     case!(a_refused_hand_off_gives_the_block_back),
     case!(a_block_of_another_nic_is_refused),
+    case!(a_shared_block_comes_home_when_all_have_dropped_it, HAND_OFF),
+    case!(a_shared_block_that_is_refused_has_no_owner_here),
     case!(a_hoarding_receiver_does_not_starve_its_sender),
     case!(a_hoarding_receiver_does_not_withhold_receipts, RELIABLE_RECEPTION),
     case!(messages_outlive_the_senders_vi),
@@ -166,6 +169,54 @@ fn a_refused_hand_off_gives_the_block_back(fabric: &dyn Fabric) {
     let (error, block) = pair.a.vi.hand_off(None, b"", block).unwrap_err();
     assert!(matches!(error, Error::InvalidState { .. }), "{error}");
     assert_eq!(block.bytes(), b"idle");
+}
+
+fn a_shared_block_comes_home_when_all_have_dropped_it(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let before = blocks(&pair.a.nic);
+    let mut block = Arc::new(pair.a.block(&pattern(1, LEN)));
+    let mut held: Vec<_> = (0..5)
+        .map(|number| {
+            pair.a.vi.hand_off_shared(Some(number), b"head", &block).unwrap();
+            let arrival = pair.b.arrival();
+            assert_eq!(arrival.immediate, Some(number));
+            lent(arrival)
+        })
+        .collect();
+    while let Some(message) = held.pop() {
+        assert_eq!(blocks(&pair.a.nic), before + 1, "one block for all");
+        assert!(Arc::get_mut(&mut block).is_none(), "somebody reads it");
+        churn(&pair.a.nic);
+        assert_bytes(message.bytes(), &pattern(1, LEN));
+    }
+    pair.a.nic.reclaim();
+    Arc::get_mut(&mut block).expect("nobody reads it any more").bytes_mut().fill(0);
+    pair.a.vi.hand_off_shared(None, b"", &block).unwrap();
+    drop(block);
+    assert_eq!(blocks(&pair.a.nic), before + 1, "in flight");
+    assert_bytes(lent(pair.b.arrival()).bytes(), &[0; LEN]);
+    assert_eq!(blocks(&pair.a.nic), before, "home");
+}
+
+fn a_shared_block_that_is_refused_has_no_owner_here(fabric: &dyn Fabric) {
+    let mut pair = Pair::lent(fabric);
+    let foreign = Arc::new(pair.b.block(b"foreign"));
+    let error = pair.a.vi.hand_off_shared(None, b"", &foreign).unwrap_err();
+    assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+    assert_eq!(Arc::strong_count(&foreign), 1);
+    let block = Arc::new(pair.a.block(&pattern(1, LEN)));
+    let mut lent_out = 0;
+    let error = loop {
+        match pair.a.vi.hand_off_shared(None, b"", &block) {
+            Ok(()) => lent_out += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(Arc::strong_count(&block) <= 1 + lent_out, "the refused one has none");
+    pair.a.vi.disconnect();
+    let error = pair.a.vi.hand_off_shared(None, b"", &block).unwrap_err();
+    assert!(matches!(error, Error::InvalidState { .. }), "{error}");
 }
 
 /// Its offset there would name memory of somebody else here.

@@ -93,6 +93,8 @@ pub const OURS: &[Rule] = &[
             "lent::a_handed_off_block_arrives_with_its_head",
             "lent::hand_off_copies_nothing",
             "lent::a_vi_takes_back_what_was_dropped",
+            "lent::a_shared_block_comes_home_when_all_have_dropped_it",
+            "lent::a_shared_block_that_is_refused_has_no_owner_here",
         ],
     ),
     rule(

@@ -67,6 +67,13 @@ mod examples {
     }
 
     #[test]
+    fn select() {
+        let [alone, together] = both_ways("select");
+        alone.line_with("the parts add up to 3");
+        together.line_with("the parts add up to 12");
+    }
+
+    #[test]
     fn pi() {
         for ended in both_ways("pi") {
             ended.line_with("3.14159");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Plan;
-use crate::transport::{Notifier, Queue, Queues, Ready, Waiter};
+use crate::transport::{Armed, Notifier, Queue, Queues, Ready, Waiter};
 use crate::wrap::Connection;
 use crate::wrap::random::Dice;
 
@@ -171,6 +171,10 @@ impl Waiter for FaultyWaiter {
             // What is named from now on wakes: `News::name` does.
             self.inner.park(limit);
         }
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.desk.sheet.lock().due.is_empty() { self.inner.arm() } else { Armed::News }
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {

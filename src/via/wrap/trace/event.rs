@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::attributes::Reliability;
 use crate::mem::RemoteBuffer;
-use crate::transport::{Arrival, Body, Fate, Landed, Queue, Ready, Refused};
+use crate::transport::{Armed, Arrival, Body, Fate, Landed, Queue, Ready, Refused};
 
 /// One operation. Displayed as a line: seconds since the trace began, who, what, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +82,7 @@ pub enum Call {
     Park {
         limit: Duration,
     },
+    Arm,
 }
 
 /// What came of it.
@@ -108,6 +109,7 @@ pub enum Outcome {
     Over(Fate),
     Messages(u32),
     News(Ready),
+    Armed(Armed),
 }
 
 impl Outcome {
@@ -192,6 +194,7 @@ impl Display for Call {
             Call::Leave => f.write_str("leave"),
             Call::Poll => f.write_str("poll"),
             Call::Park { limit } => write!(f, "park {limit:?}"),
+            Call::Arm => f.write_str("arm"),
         }
     }
 }
@@ -208,6 +211,9 @@ impl Display for Outcome {
             Outcome::Ended { number, fate } => write!(f, "no. {number} {fate:?}"),
             Outcome::Over(fate) => write!(f, "over, {fate:?}"),
             Outcome::Messages(count) => write!(f, "{count} messages"),
+            Outcome::Armed(Armed::Yes) => f.write_str("armed"),
+            Outcome::Armed(Armed::News) => f.write_str("not armed, there may be news"),
+            Outcome::Armed(Armed::Never) => f.write_str("cannot"),
             Outcome::News(Ready { context, queue }) => {
                 let queue = match queue {
                     Queue::Send => "send",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Call, Outcome, Sink, Who};
 use crate::mem::{Lent, RemoteBuffer};
-use crate::transport::{Arrival, Fate, Held, Landed, Notifier, Owner, Port, Ready, Refused, Waiter};
+use crate::transport::{Armed, Arrival, Fate, Held, Landed, Notifier, Owner, Port, Ready, Refused, Waiter};
 
 #[derive(Debug)]
 pub struct TracedPort {
@@ -178,6 +178,12 @@ impl Waiter for TracedWaiter {
     fn park(&mut self, limit: Duration) {
         self.inner.park(limit);
         self.sink.note(self.who, Call::Park { limit }, Outcome::Done);
+    }
+
+    fn arm(&mut self) -> Armed {
+        let armed = self.inner.arm();
+        self.sink.note(self.who, Call::Arm, Outcome::Armed(armed));
+        armed
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {

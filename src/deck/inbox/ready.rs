@@ -1,0 +1,84 @@
+//! Looking for messages without taking them, for waits on several mailboxes and for tasks.
+
+use udeck_via::{Cq, CqEntry};
+
+use super::Inbox;
+use super::door::Door;
+use crate::error::Result;
+use crate::received::Parcel;
+use crate::shared::Shared;
+
+/// What a wait at a mailbox should notice besides its queue's news.
+pub(crate) struct Around<'a> {
+    world: &'a Shared,
+    door: &'a Door,
+    ends: u64,
+    came: u32,
+}
+
+impl Around<'_> {
+    pub fn world(&self) -> &Shared {
+        self.world
+    }
+
+    /// Whether ranks have ended or connections have come since. Lends others a hand.
+    pub fn has_changed(&self) -> bool {
+        self.world.help_others();
+        self.world.ends().seen() != self.ends || self.door.came() != self.came
+    }
+}
+
+impl Inbox {
+    /// Whether there is a message. If so, [`Inbox::try_next`] gives it.
+    pub fn has_next(&mut self) -> Result<bool> {
+        if !self.set_aside.is_empty() {
+            return Ok(true);
+        }
+        let found = self.poll()?;
+        Ok(self.keep(found))
+    }
+
+    /// Whether what its queue has named is a message. If so, [`Inbox::try_next`] gives it.
+    pub fn has_at(&mut self, entry: CqEntry) -> Result<bool> {
+        let found = self.look_into(entry.context)?;
+        Ok(self.keep(found))
+    }
+
+    fn keep(&mut self, found: Option<Parcel>) -> bool {
+        let any = found.is_some();
+        self.set_aside.extend(found);
+        any
+    }
+
+    /// Tells of ranks that ended, as a wait for the next message would.
+    pub fn check_ends(&mut self) -> Result {
+        self.report_ends()
+    }
+
+    /// The loss of this rank was told in this mailbox's name.
+    pub fn was_told_of(&mut self, lost: u32) {
+        self.reported.insert(lost);
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Who could post, in words.
+    pub fn posters(&self) -> String {
+        self.whom()
+    }
+
+    /// Gets ready for others to sleep on its queue.
+    #[cfg(feature = "async")]
+    pub fn arm(&mut self) -> udeck_via::transport::Armed {
+        self.cq.arm()
+    }
+
+    /// What to wait on, and what to notice by the way.
+    pub fn queue_and_around(&mut self) -> (&mut Cq, Around<'_>) {
+        let (world, door) = (&*self.world, &*self.door);
+        let (ends, came) = (world.ends().seen(), door.came());
+        (&mut self.cq, Around { world, door, ends, came })
+    }
+}

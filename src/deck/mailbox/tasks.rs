@@ -1,0 +1,97 @@
+//! Retrieving in tasks.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use udeck_via::transport::Armed;
+
+use super::Mailbox;
+use crate::error::{Error, Result};
+use crate::item::Item;
+use crate::received::Received;
+use crate::tasks::{Alarm, LOOKS};
+
+impl<T: Item> Mailbox<T> {
+    /// The next message, in a task of whatever executor there is. (Feature `async`.)
+    ///
+    /// Waits without a deadline: that is the executor's matter. Dropping the future loses no message, and it can be sent
+    /// to another thread with what it borrows.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] once for each rank that dies; [`Error::NobodyLeft`] when all other ranks have ended;
+    /// [`Error::Via`] when no thread can wake the task (transports other than shared memory, Linux before 5.16).
+    pub fn retrieve_async(&mut self) -> Retrieve<'_, T> {
+        Retrieve { mailbox: self, alarm: Alarm::default() }
+    }
+
+    /// Messages as they come, until nobody is left who could post. (Feature `async`.) Each is a
+    /// [`Mailbox::retrieve_async`].
+    pub fn stream(&mut self) -> Messages<'_, T> {
+        Messages { mailbox: self, alarm: Alarm::default() }
+    }
+
+    fn poll_retrieve(&mut self, alarm: &mut Alarm, task: &mut Context<'_>) -> Poll<Result<Received<T>>> {
+        self.world.help_others();
+        for _ in 0..LOOKS {
+            if let Some(received) = self.taken_now()? {
+                alarm.rest();
+                return Poll::Ready(Ok(received));
+            }
+            let inbox = self.inbox.get_mut();
+            inbox.check_ends()?;
+            if inbox.arm() != Armed::News {
+                let set = alarm.set(&self.world, || inbox.handle(), task.waker(), None);
+                return match set {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => {
+                        let what = format!("retrieving from mailbox {:?} in a task", self.name);
+                        Poll::Ready(Err(Error::via(what, error)))
+                    }
+                };
+            }
+        }
+        // News without end that are no messages: others may want to run.
+        task.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// The next message ([`Mailbox::retrieve_async`]).
+#[derive(Debug)]
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Retrieve<'a, T: Item> {
+    mailbox: &'a mut Mailbox<T>,
+    alarm: Alarm,
+}
+
+impl<T: Item> Future for Retrieve<'_, T> {
+    type Output = Result<Received<T>>;
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.mailbox.poll_retrieve(&mut this.alarm, task)
+    }
+}
+
+/// Messages as they come ([`Mailbox::stream`]).
+#[derive(Debug)]
+#[must_use = "streams do nothing unless they are polled"]
+pub struct Messages<'a, T: Item> {
+    mailbox: &'a mut Mailbox<T>,
+    alarm: Alarm,
+}
+
+impl<T: Item> Stream for Messages<'_, T> {
+    type Item = Result<Received<T>>;
+
+    fn poll_next(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        match this.mailbox.poll_retrieve(&mut this.alarm, task) {
+            Poll::Ready(Err(Error::NobodyLeft { .. })) => Poll::Ready(None),
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Posting in tasks.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use udeck_via::Deadline;
+use udeck_via::transport::Armed;
+
+use super::Postbox;
+use crate::channel::Patience;
+use crate::error::{Error, PostError, Result};
+use crate::item::Item;
+use crate::postable::Postable;
+use crate::tasks::{Alarm, LOOKS};
+
+impl<T: Item> Postbox<T> {
+    /// Posts a message as [`Postbox::post`] does, and waits for room, if it must, without holding the thread. (Feature
+    /// `async`.)
+    ///
+    /// Waits without a deadline: that is the executor's matter. A future that is dropped before it is done has not posted
+    /// its message, and drops it.
+    ///
+    /// # Errors
+    /// As [`Postbox::post`], but for deadlines; [`Error::Via`] when no thread can wake the task (transports other than
+    /// shared memory, Linux before 5.16).
+    pub fn post_async<M: Postable<T>>(&mut self, message: M) -> Post<'_, T, M> {
+        Post { postbox: self, message: Some(message), alarm: Alarm::default() }
+    }
+
+    /// Waits until everything posted here has been read by the mailbox's owner, without holding the thread. (Feature
+    /// `async`.)
+    ///
+    /// # Errors
+    /// As [`Postbox::flush`] and [`Postbox::post_async`].
+    pub fn flush_async(&mut self) -> Flush<'_, T> {
+        Flush { postbox: self, alarm: Alarm::default() }
+    }
+
+    /// Tries until it is done, fails, or waiting is all that is left. `attempt` gives `None` to be tried again.
+    fn poll_with<R>(
+        &self,
+        alarm: &mut Alarm,
+        task: &mut Context<'_>,
+        mut attempt: impl FnMut(&Self) -> Option<R>,
+    ) -> Poll<Result<R, udeck_via::Error>> {
+        for look in 0..=LOOKS {
+            if look > 0 {
+                self.with_channel(|channel| channel.ask_for_room());
+            }
+            if let Some(done) = attempt(self) {
+                alarm.rest();
+                return Poll::Ready(Ok(done));
+            }
+            if look == 0 {
+                continue;
+            }
+            let (armed, at_latest) = self.with_channel(|channel| channel.arm());
+            if armed != Armed::News {
+                let handle = || self.with_channel(|channel| channel.handle());
+                return match alarm.set(&self.world, handle, task.waker(), at_latest) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(Err(error)),
+                };
+            }
+        }
+        // News without end, but no room: others may want to run.
+        task.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn no_alarm(&self, what: &str, error: udeck_via::Error) -> Error {
+        Error::via(format!("{what} to mailbox {:?} in a task", self.name), error)
+    }
+}
+
+/// A post that is under way ([`Postbox::post_async`]).
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Post<'a, T: Item, M: Postable<T>> {
+    postbox: &'a mut Postbox<T>,
+    /// `None` once it is done.
+    message: Option<M>,
+    alarm: Alarm,
+}
+
+/// Its message is never pinned.
+impl<T: Item, M: Postable<T>> Unpin for Post<'_, T, M> {}
+
+impl<T: Item, M: Postable<T>> Future for Post<'_, T, M> {
+    type Output = Result<(), PostError<M>>;
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let Post { postbox, message, alarm } = self.get_mut();
+        let attempt = |postbox: &Postbox<T>| {
+            let posting = message.take().expect("a future that is done is not polled again");
+            match posting.post_to(postbox, Patience::None) {
+                Err(PostError { error: Error::WouldBlock { .. }, message: Some(back) }) => {
+                    *message = Some(back);
+                    None
+                }
+                result => Some(result),
+            }
+        };
+        match postbox.poll_with(alarm, task, attempt) {
+            Poll::Ready(Ok(result)) => Poll::Ready(result),
+            Poll::Ready(Err(error)) => {
+                let error = postbox.no_alarm("posting", error);
+                Poll::Ready(Err(PostError { error, message: message.take() }))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: Item, M: Postable<T>> fmt::Debug for Post<'_, T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Post({:?})", self.postbox)
+    }
+}
+
+/// A flush that is under way ([`Postbox::flush_async`]).
+#[derive(Debug)]
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Flush<'a, T: Item> {
+    postbox: &'a mut Postbox<T>,
+    alarm: Alarm,
+}
+
+impl<T: Item> Future for Flush<'_, T> {
+    type Output = Result;
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let Flush { postbox, alarm } = self.get_mut();
+        let attempt =
+            |postbox: &Postbox<T>| match postbox.with_channel(|channel| channel.flush(Deadline::now())) {
+                Err(Error::Deadline { .. }) => None,
+                result => Some(result),
+            };
+        match postbox.poll_with(alarm, task, attempt) {
+            Poll::Ready(Ok(result)) => Poll::Ready(result),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(postbox.no_alarm("flushing", error))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

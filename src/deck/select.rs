@@ -1,0 +1,191 @@
+//! Waiting at several mailboxes at once.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt::Write as _;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError};
+
+use crate::error::{Error, Result};
+use crate::inbox::{Around, Inbox};
+use crate::item::Item;
+use crate::mailbox::Mailbox;
+
+/// What [`select`] waits at: a [`Mailbox`] of any type.
+///
+/// Sealed.
+pub trait Selectable: sealed::Sealed {}
+
+impl<T: Item> Selectable for Mailbox<T> {}
+
+pub(crate) mod sealed {
+    pub trait Sealed {
+        fn seat(&self) -> super::Seat<'_>;
+    }
+}
+
+/// A mailbox as [`select`] sees it.
+pub struct Seat<'a> {
+    pub(crate) inbox: &'a RefCell<Inbox>,
+    /// Grows when it is selected: the one with the least has waited longest.
+    pub(crate) turn: &'a Cell<u64>,
+    /// The world's deadline.
+    pub(crate) limit: Duration,
+}
+
+/// Waits until one of the mailboxes has a message, at most the world's deadline (`DECK_DEADLINE`, of the first one's
+/// world); returns its place in `mailboxes`. The message is not taken: [`Mailbox::try_retrieve`] there is sure to give one.
+///
+/// Fair: of those that have a message, the one is named that was not for the longest time. A sleep takes one thread,
+/// however many mailboxes there are (more than 128, or on Linux before 5.16: one each).
+///
+/// # Errors
+/// As [`Mailbox::retrieve`], of all of them: [`Error::PeerLost`] once for each rank that dies, also in the names of the
+/// others; [`Error::NobodyLeft`] when nobody can post to any; [`Error::Deadline`] says who was waited for, and where.
+/// [`Error::Via`] when there are no mailboxes.
+pub fn select(mailboxes: &[&dyn Selectable]) -> Result<usize> {
+    let limit = mailboxes.first().map_or(Duration::ZERO, |first| first.seat().limit);
+    select_within(mailboxes, limit)
+}
+
+/// As [`select`], waiting at most `limit`.
+///
+/// # Errors
+/// As [`select`].
+pub fn select_within(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<usize> {
+    let mut selection = Selection::of(mailboxes)?;
+    // The clock is read only once there is nothing to name.
+    match selection.named(Selection::look)? {
+        Some(at) => Ok(at),
+        None => selection.wait(Deadline::after(limit)),
+    }
+}
+
+/// As [`select`], without waiting: `None` when no mailbox has a message.
+///
+/// # Errors
+/// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] when there are no mailboxes.
+pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
+    Selection::of(mailboxes)?.named(Selection::look)
+}
+
+/// The mailboxes of one call, the one that was named least recently first.
+struct Selection<'a> {
+    places: Vec<Place<'a>>,
+}
+
+struct Place<'a> {
+    /// In the caller's list.
+    at: usize,
+    turn: &'a Cell<u64>,
+    inbox: RefMut<'a, Inbox>,
+}
+
+impl<'a> Selection<'a> {
+    fn of(mailboxes: &'a [&'a dyn Selectable]) -> Result<Self> {
+        let mut seats: Vec<_> = mailboxes.iter().map(|mailbox| mailbox.seat()).enumerate().collect();
+        if seats.is_empty() {
+            let nothing = ViaError::InvalidParameter("there are none in the list".into());
+            return Err(Error::via("selecting among mailboxes", nothing));
+        }
+        seats.sort_by_key(|(_, seat)| (ptr::from_ref(seat.inbox).addr(), seat.turn.get()));
+        // One that is listed twice is named by its first place.
+        seats.dedup_by(|(_, one), (_, other)| ptr::eq(one.inbox, other.inbox));
+        seats.sort_by_key(|(at, seat)| (seat.turn.get(), *at));
+        let place =
+            |(at, seat): (usize, Seat<'a>)| Place { at, turn: seat.turn, inbox: seat.inbox.borrow_mut() };
+        Ok(Selection { places: seats.into_iter().map(place).collect() })
+    }
+
+    /// The caller's name for the place that `find` finds. A loss that is told here is told for all.
+    fn named(&mut self, find: impl FnOnce(&mut Self) -> Result<Option<usize>>) -> Result<Option<usize>> {
+        match find(self) {
+            Ok(Some(found)) => {
+                let latest = self.places.iter().map(|place| place.turn.get()).max();
+                self.places[found].turn.set(latest.unwrap_or(0) + 1);
+                Ok(Some(self.places[found].at))
+            }
+            Err(Error::PeerLost { node, how }) => {
+                self.places.iter_mut().for_each(|place| place.inbox.was_told_of(node as u32));
+                Err(Error::PeerLost { node, how })
+            }
+            other => other,
+        }
+    }
+
+    /// The first that has a message.
+    fn look(&mut self) -> Result<Option<usize>> {
+        for (found, place) in self.places.iter_mut().enumerate() {
+            if place.inbox.has_next()? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn wait(&mut self, deadline: Deadline) -> Result<usize> {
+        let start = Instant::now();
+        loop {
+            let found = self.named(|all| {
+                all.check_ends()?;
+                match all.sleep(deadline)? {
+                    Some((found, entry)) if all.places[found].inbox.has_at(entry)? => Ok(Some(found)),
+                    _ => all.look(),
+                }
+            })?;
+            if let Some(at) = found {
+                return Ok(at);
+            }
+            if deadline.passed() {
+                return Err(self.too_late(start));
+            }
+        }
+    }
+
+    /// Waits for news of any of their queues.
+    fn sleep(&mut self, deadline: Deadline) -> Result<Option<(usize, CqEntry)>> {
+        let parts = self.places.iter_mut().map(|place| place.inbox.queue_and_around());
+        let (mut queues, around): (Vec<&mut Cq>, Vec<Around<'_>>) = parts.unzip();
+        let slices = around.iter().map(|around| around.world().slice(deadline));
+        let until = slices.min().unwrap_or(deadline);
+        let changed = || around.iter().any(Around::has_changed);
+        // A fresh one begins at the first queue, whose turn it is.
+        let news = Cno::default().wait(&mut queues, until, changed);
+        news.map_err(|error| Error::via("selecting among mailboxes", error))
+    }
+
+    /// Ranks that ended: each lost one is an error once; when nobody is left for any mailbox, so is waiting.
+    fn check_ends(&mut self) -> Result {
+        let mut left = false;
+        for place in &mut self.places {
+            match place.inbox.check_ends() {
+                Ok(()) => left = true,
+                Err(Error::NobodyLeft { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if left {
+            return Ok(());
+        }
+        let names: Vec<_> = self.in_order().iter().map(|place| place.inbox.name()).collect();
+        Err(Error::NobodyLeft { name: names.join(", ") })
+    }
+
+    fn in_order(&self) -> Vec<&Place<'a>> {
+        let mut places: Vec<_> = self.places.iter().collect();
+        places.sort_by_key(|place| place.at);
+        places
+    }
+
+    #[cold]
+    fn too_late(&self, start: Instant) -> Error {
+        let (mut what, mut whom) = (String::from("selecting among mailboxes"), String::new());
+        for (nth, place) in self.in_order().iter().enumerate() {
+            let (name, posters) = (place.inbox.name(), place.inbox.posters());
+            let _ = write!(what, "{} {name:?}", if nth == 0 { "" } else { "," });
+            let _ = write!(whom, "{}{posters} in {name:?}", if nth == 0 { "" } else { ", or " });
+        }
+        Error::Deadline { what, waited: start.elapsed(), whom }
+    }
+}

@@ -1,0 +1,242 @@
+//! One thread that sleeps in the place of many tasks.
+//!
+//! A task must not block its thread. One that finds its queue empty arms it ([`Cq::arm`]), leaves its [`Waker`] in a
+//! [`Watch`], and returns; a thread of the [`Watcher`] sleeps on the words of all queues so watched, and calls the wakers
+//! of those that have changed. It never polls a queue: that stays with the queue's owner.
+//!
+//! # No wake-up is lost
+//! * The task arms before it leaves its waker. News that come in between have changed the word, which the thread looks
+//!   at before it sleeps, and which the kernel looks at again.
+//! * The thread sleeps on a word of its own besides, sets it before it looks for wakers, and whoever leaves one changes it
+//!   afterwards.
+//! * A process that is killed between changing a word and waking its sleepers leaves it changed: so no sleep is longer
+//!   than [`MAX_SLEEP`] while a waker waits.
+//!
+//! The wakers run on the thread, which is nobody's executor: they should do no more than schedule. One that panics has
+//! no effect on the others.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+use udeck_sys::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use udeck_sys::bell::MAX_SLEEP;
+use udeck_sys::{MOST_WORDS, sleep_any, wake_sleepers};
+
+#[cfg(doc)]
+use super::Cq;
+use super::CqHandle;
+use super::handle::Shared;
+use crate::error::{Error, Result};
+use crate::transport::ARMED;
+
+/// Queues that one thread watches: it sleeps on a word of its own besides.
+const PER_THREAD: usize = MOST_WORDS - 1;
+
+/// Wakes tasks when their completion queues may have news: `via-watch`, one thread for each 127 queues that are watched,
+/// started with the first. They end when this is dropped; then nobody is woken any more.
+#[derive(Debug, Default)]
+pub struct Watcher {
+    benches: Mutex<Vec<Arc<Bench>>>,
+}
+
+/// A queue's place at a [`Watcher`]. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Watch {
+    bench: Arc<Bench>,
+    number: u64,
+}
+
+/// What one thread watches.
+struct Bench {
+    seats: Mutex<Seats>,
+    /// [`ARMED`] while the thread sleeps, or is about to, knowing all seats.
+    word: AtomicU32,
+}
+
+#[derive(Default)]
+struct Seats {
+    taken: BTreeMap<u64, Seat>,
+    next: u64,
+    stop: bool,
+}
+
+struct Seat {
+    queue: Arc<Shared>,
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    waker: Waker,
+    at_latest: Option<Instant>,
+}
+
+impl Watcher {
+    /// A place for the queue of `handle`. Nothing is watched before [`Watch::wake`].
+    ///
+    /// # Errors
+    /// [`Error::Os`] when no thread can sleep in this queue's place (transports other than shared memory; before Linux
+    /// 5.16), or when no threads are left.
+    pub fn watch(&self, handle: &CqHandle) -> Result<Watch> {
+        let queue = handle.0.clone();
+        if queue.sleep_word().is_none() {
+            return Err(unsupported("this NIC's completion queues sleep on no word of memory"));
+        }
+        let mut benches = self.benches.lock();
+        for bench in benches.iter() {
+            if let Some(number) = bench.seats.lock().take(&queue) {
+                return Ok(Watch { bench: bench.clone(), number });
+            }
+        }
+        let bench = Bench::open()?;
+        let number = bench.seats.lock().take(&queue).expect("it is empty");
+        benches.push(bench.clone());
+        Ok(Watch { bench, number })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        for bench in self.benches.lock().drain(..) {
+            bench.seats.lock().stop = true;
+            bench.rouse();
+        }
+    }
+}
+
+impl Watch {
+    /// Wakes `waker`, once, when the queue may have news, or at `at_latest`. The queue has been armed since its last poll
+    /// ([`Cq::arm`]). A waker that was left here before is forgotten.
+    pub fn wake(&self, waker: &Waker, at_latest: Option<Instant>) {
+        let waiting = Waiting { waker: waker.clone(), at_latest };
+        let before = self.bench.seats.lock().set(self.number, Some(waiting));
+        drop(before); // outside the lock: a waker may do anything when it is dropped
+        self.bench.rouse();
+    }
+
+    /// Forgets the waker: nobody waits.
+    pub fn rest(&self) {
+        let before = self.bench.seats.lock().set(self.number, None);
+        drop(before);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let seat = self.bench.seats.lock().taken.remove(&self.number);
+        drop(seat);
+    }
+}
+
+impl Seats {
+    fn take(&mut self, queue: &Arc<Shared>) -> Option<u64> {
+        if self.taken.len() >= PER_THREAD {
+            return None;
+        }
+        self.next += 1;
+        self.taken.insert(self.next, Seat { queue: queue.clone(), waiting: None });
+        Some(self.next)
+    }
+
+    fn set(&mut self, number: u64, waiting: Option<Waiting>) -> Option<Waiting> {
+        let seat = self.taken.get_mut(&number)?;
+        std::mem::replace(&mut seat.waiting, waiting)
+    }
+}
+
+/// What the thread should do.
+enum Duty {
+    Wake(Vec<Waker>),
+    Sleep(Vec<Arc<Shared>>, Duration),
+    Stop,
+}
+
+impl Bench {
+    fn open() -> Result<Arc<Self>> {
+        let bench = Arc::new(Bench { seats: Mutex::default(), word: AtomicU32::new(0) });
+        // Returns at once: the word is not armed.
+        if sleep_any([&bench.word], ARMED, Duration::ZERO).is_err() {
+            return Err(unsupported("sleeping on several words of memory needs Linux 5.16"));
+        }
+        let theirs = bench.clone();
+        let spawned = thread::Builder::new().name("via-watch".into()).spawn(move || theirs.run());
+        spawned.map_err(|error| Error::os("starting a thread that watches completion queues", error))?;
+        Ok(bench)
+    }
+
+    fn run(&self) {
+        loop {
+            // Before the look: whoever changes something after it changes the word too.
+            self.word.store(ARMED, Ordering::SeqCst);
+            match self.look() {
+                Duty::Wake(wakers) => wakers.into_iter().for_each(|waker| {
+                    // The waker's own panic hook has told of it, and the others have a right to be woken.
+                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                }),
+                Duty::Sleep(queues, limit) => {
+                    let words = queues.iter().filter_map(|queue| queue.sleep_word());
+                    // It was possible when the thread was started.
+                    let _ = sleep_any(words.chain([&self.word]), ARMED, limit);
+                }
+                Duty::Stop => return,
+            }
+        }
+    }
+
+    fn look(&self) -> Duty {
+        let mut seats = self.seats.lock();
+        if seats.stop {
+            return Duty::Stop;
+        }
+        let now = Instant::now();
+        let (mut wakers, mut queues, mut limit) = (Vec::new(), Vec::new(), Duration::MAX);
+        for seat in seats.taken.values_mut() {
+            let due = seat.is_due(now);
+            let Some(waiting) = &seat.waiting else { continue };
+            if due {
+                wakers.extend(seat.waiting.take().map(|waiting| waiting.waker));
+                continue;
+            }
+            let remaining = waiting.at_latest.map_or(MAX_SLEEP, |at| at.saturating_duration_since(now));
+            limit = limit.min(remaining).min(MAX_SLEEP);
+            queues.push(seat.queue.clone());
+        }
+        if wakers.is_empty() { Duty::Sleep(queues, limit) } else { Duty::Wake(wakers) }
+    }
+
+    /// Makes the thread look again.
+    fn rouse(&self) {
+        if self.word.swap(0, Ordering::SeqCst) == ARMED {
+            wake_sleepers(&self.word);
+        }
+    }
+}
+
+impl Seat {
+    fn is_due(&self, now: Instant) -> bool {
+        let Some(waiting) = &self.waiting else { return false };
+        let armed = self.queue.sleep_word().is_some_and(|word| word.load(Ordering::Acquire) == ARMED);
+        !armed || waiting.at_latest.is_some_and(|at| at <= now)
+    }
+}
+
+impl fmt::Debug for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bench({} of {PER_THREAD} queues)", self.seats.lock().taken.len())
+    }
+}
+
+#[cold]
+fn unsupported(why: &str) -> Error {
+    let source = io::Error::new(io::ErrorKind::Unsupported, why);
+    Error::os("waking a task by a completion queue", source)
+}
