@@ -47,7 +47,8 @@ fn a_barrier_that_ran_out_of_time_is_waited_for_again() {
         world.barrier()?;
         if world.rank() == 2 {
             let inbox = world.mailbox::<u8>("late")?;
-            (inbox.retrieve()?, inbox.retrieve()?);
+            inbox.retrieve()?;
+            inbox.retrieve()?;
         } else {
             let error = world.barrier_within(SHORT).unwrap_err();
             assert!(matches!(&error, Error::Deadline { whom, .. } if whom.contains("rank")), "{error}");
