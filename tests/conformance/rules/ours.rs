@@ -98,6 +98,17 @@ pub const OURS: &[Rule] = &[
         ],
     ),
     rule(
+        "a message is read from its sender's memory by whom it was shown to, and as far as it was shown",
+        &[
+            "readable::a_message_is_read_where_it_lies",
+            "readable::a_message_that_was_taken_back_is_not_read",
+            "readable::a_message_of_another_tag_is_not_read",
+            "readable::more_than_the_message_is_not_read",
+            "readable::a_message_to_be_read_is_not_written",
+            "readable::a_block_of_another_nic_is_not_shown",
+        ],
+    ),
+    rule(
         "a message outlives whom it came from and whom it came to",
         &[
             "lent::messages_outlive_the_senders_vi",
