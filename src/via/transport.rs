@@ -482,7 +482,8 @@ pub unsafe trait Port: Send + Debug {
     /// before the last look.
     fn want_room(&mut self);
 
-    /// How many messages the peer has not read yet, as far as this side can know; asks the peer to say so.
+    /// How many messages the peer has not taken yet, at this moment: it need not do anything for that. The notifier is not
+    /// told of each; who waits asks again now and then.
     ///
     /// # Errors
     /// As for sending, when some are unread and never will be read.
