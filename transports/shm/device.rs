@@ -356,6 +356,14 @@ impl ShmDevice {
         }
     }
 
+    /// Takes a window off the board. Who may be inside: as it was when that was first done.
+    fn withdraw(&self, handle: MemHandle) -> Vec<Visitor> {
+        self.fading.resume(handle).unwrap_or_else(|| {
+            self.board.withdraw(handle);
+            Visitor::all_of(self.all_connections())
+        })
+    }
+
     fn all_connections(&self) -> Vec<Arc<Connection>> {
         let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
         links.iter().flat_map(|link| link.connections()).collect()
@@ -426,25 +434,28 @@ unsafe impl Device for ShmDevice {
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
-        self.board.withdraw(handle);
         let start = Instant::now();
-        for visitor in Visitor::all_of(self.all_connections()) {
-            while visitor.is_inside() {
-                if deadline.passed() {
-                    let pid = name(visitor.connection.link.pid);
-                    let what = format!("process {pid} to finish an RDMA write or read");
-                    return Err(Error::Timeout { what, waited: start.elapsed() });
-                }
-                std::thread::yield_now();
+        let mut visitors = self.withdraw(handle);
+        while let Some(visitor) = visitors.last() {
+            if !visitor.is_inside() {
+                visitors.pop();
+                continue;
             }
+            if deadline.passed() {
+                let pid = name(visitor.connection.link.pid);
+                let what = format!("process {pid} to finish an RDMA write or read");
+                self.fading.interrupt(handle, visitors);
+                return Err(Error::Timeout { what, waited: start.elapsed() });
+            }
+            std::thread::yield_now();
         }
         self.board.forget_window(handle);
         Ok(())
     }
 
     fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.board.withdraw(handle);
-        self.fading.keep(handle, Visitor::all_of(self.all_connections()), memory);
+        let visitors = self.withdraw(handle);
+        self.fading.keep(handle, visitors, memory);
         self.fading.sweep(&self.board);
     }
 
