@@ -40,5 +40,5 @@ pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
 pub use inherit::inherited_stream;
 #[cfg(not(loom))]
-pub use limits::make_room_for_descriptors;
+pub use limits::{descriptor_advice, is_shortage, make_room_for_descriptors};
 pub use wait::{Pause, Spinner};
