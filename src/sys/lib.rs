@@ -21,6 +21,8 @@ mod inherit;
 mod limits;
 #[cfg(not(loom))]
 pub mod reactor;
+#[cfg(not(loom))]
+mod reluctance;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
