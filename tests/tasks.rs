@@ -272,8 +272,6 @@ fn a_post_that_waits_for_room_does_not_hold_its_thread() {
                 for seed in 0..last {
                     assert_pattern(&inbox.retrieve_async().await?, seed, len);
                 }
-                // Whoever leaves says how far it has read; else the flush had to wait for its next look.
-                drop(inbox);
                 Ok::<_, Error>(())
             };
             let (posted, read) = block_on(both(posts, reads));
@@ -281,6 +279,23 @@ fn a_post_that_waits_for_room_does_not_hold_its_thread() {
             read.unwrap();
         }
     }
+}
+
+/// Nobody looks at the mailbox again when the last message was taken.
+#[test]
+fn a_flush_that_waits_is_woken_when_everything_was_read() {
+    let world = alone(8 << 20);
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let mut out = world.postbox::<u8>("in").unwrap();
+    for seed in 0..3 {
+        out.post(patterned(&world, seed, 100).unwrap()).unwrap();
+    }
+    let (bell, waker) = Bell::new();
+    let mut flushing = pin!(out.flush_async());
+    assert!(poll_once(flushing.as_mut(), &waker).is_pending(), "nothing was read");
+    (0..3).for_each(|seed| assert_pattern(&inbox.retrieve().unwrap(), seed, 100));
+    bell.wait(0);
+    block_on(flushing).unwrap();
 }
 
 #[test]

@@ -113,6 +113,32 @@ fn a_flush_waits_until_the_owner_has_read_everything() {
     }
 }
 
+/// The owner need not look at the mailbox again for that.
+#[test]
+fn a_flush_ends_when_the_owner_has_read_and_waits_elsewhere() {
+    for protocol in asynchronous() {
+        ranks(2, move |world| {
+            let inbox = world.mailbox::<u8>(&format!("of {}", world.rank()))?;
+            let elsewhere = world.mailbox::<u8>(&format!("elsewhere {}", world.rank()))?;
+            let [out, other] =
+                ["of", "elsewhere"].map(|name| world.postbox::<u8>(&format!("{name} {}", 1 - world.rank())));
+            let (out, other) = (out?, other?);
+            out.set_protocol(protocol)?;
+            for seed in 0..3 {
+                out.post(patterned(&world, seed, 5000)?)?;
+                assert_pattern(&inbox.retrieve()?, seed, 5000);
+                if world.rank() == 0 {
+                    out.flush()?;
+                    other.post(patterned(&world, seed, 1)?)?;
+                } else {
+                    assert_pattern(&elsewhere.retrieve()?, seed, 1);
+                }
+            }
+            world.finish()
+        });
+    }
+}
+
 #[test]
 fn flushes_and_readers_meet() {
     for protocol in PROTOCOLS {

@@ -39,6 +39,10 @@ use crate::wire::{self, Kind};
 /// Memory may come free where a waiting post does not hear of it: so often it looks.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
+/// Nor does a mailbox tell of each message that it reads, which would cost every retrieve: a flush looks so often, at
+/// first and in the long run.
+const FLUSH_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+
 /// How long a post may wait.
 #[derive(Clone, Copy, Debug)]
 pub enum Patience {
@@ -70,9 +74,9 @@ pub(crate) struct Channel {
     number: u32,
     queue: queue::Queue,
     reads: reading::Reads,
-    /// Whether a post that did not wait would have waited for memory.
+    /// Whether a call that did not wait would have waited for what nobody tells of: memory, or the mailbox's reading.
     #[cfg(feature = "async")]
-    short_of_memory: std::cell::Cell<bool>,
+    has_to_look: std::cell::Cell<bool>,
     counters: Arc<Counters>,
 }
 
@@ -103,7 +107,7 @@ impl Channel {
             queue: Default::default(),
             reads: Default::default(),
             #[cfg(feature = "async")]
-            short_of_memory: std::cell::Cell::default(),
+            has_to_look: std::cell::Cell::default(),
             counters,
         }
     }
@@ -245,7 +249,7 @@ impl Channel {
     #[cold]
     fn may_wait(&self, until: Option<Deadline>, start: Instant, error: &ViaError) -> Result<Deadline> {
         #[cfg(feature = "async")]
-        self.short_of_memory.set(matches!(error, ViaError::NoMemory { .. }));
+        self.has_to_look.set(matches!(error, ViaError::NoMemory { .. }));
         match until {
             None => {
                 let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);
@@ -293,6 +297,7 @@ impl Channel {
     /// Waits until everything posted here has been read by the mailbox's owner.
     pub fn flush(&mut self, deadline: Deadline) -> Result {
         let start = Instant::now();
+        let [mut pause, longest] = FLUSH_PAUSES;
         loop {
             self.progress();
             self.undelivered()?;
@@ -305,10 +310,13 @@ impl Channel {
                 }
             }
             if deadline.passed() {
+                #[cfg(feature = "async")]
+                self.has_to_look.set(true);
                 let full = ViaError::Full { what: "the mailbox", bound: "".into() };
                 return Err(self.too_late("flushing", start, &full));
             }
-            self.wait(deadline);
+            self.wait(deadline.min(Deadline::after(pause)));
+            pause = longest.min(pause * 2);
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Inbox {
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
     turn: usize,
-    /// Lanes with an announcement for which there was no memory.
+    /// Lanes with an announcement for which there was no memory, or a message that may still be written to.
     stalled: Vec<usize>,
     /// Bytes of the buffer that the program retrieves into, if it does.
     room: Option<usize>,

@@ -177,7 +177,9 @@ impl<T: Item> Postbox<T> {
         &self.returns
     }
 
-    /// Waits until everything posted here has been read by the mailbox's owner, at most the world's deadline.
+    /// Waits until everything posted here has been read by the mailbox's owner, at most the world's deadline. The owner
+    /// need not call the library again: what its retrieves have taken is read, whatever it does now. A message that it has
+    /// looked at and left for later ([`crate::Mailbox::retrieve_into`] found it too long) counts as read.
     ///
     /// # Errors
     /// [`crate::Error::Undelivered`], [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`],

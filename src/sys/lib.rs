@@ -21,6 +21,8 @@ mod inherit;
 mod limits;
 #[cfg(not(loom))]
 pub mod reactor;
+#[cfg(not(loom))]
+mod reluctance;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
@@ -40,5 +42,5 @@ pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
 pub use inherit::inherited_stream;
 #[cfg(not(loom))]
-pub use limits::make_room_for_descriptors;
+pub use limits::{descriptor_advice, is_shortage, make_room_for_descriptors};
 pub use wait::{Pause, Spinner};

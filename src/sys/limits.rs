@@ -17,6 +17,20 @@ pub fn make_room_for_descriptors(needed: u64) -> io::Result<()> {
     }
 }
 
+/// Whether an error says that this process, or the system, is short of descriptors or of memory for them: trying again
+/// later may help.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
+
+/// What a process can do that is short of descriptors, in words.
+pub fn descriptor_advice() -> String {
+    let soft = getrlimit(Resource::Nofile).current.map_or("none".into(), |soft| soft.to_string());
+    format!("file descriptors: soft limit {soft}; raise it with ulimit -n")
+}
+
 /// The new soft limit, if there is reason for one. `None` in a limit: there is none.
 fn raised(soft: Option<u64>, hard: Option<u64>, needed: u64) -> Option<u64> {
     let soft = soft?;

@@ -10,9 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 /// Called when its descriptor is readable or hung up. Returns whether it wants to be called again.
 pub type Handler = Box<dyn FnMut() -> Interest + Send>;
@@ -22,6 +23,9 @@ pub type Handler = Box<dyn FnMut() -> Interest + Send>;
 pub enum Interest {
     /// Call again at the next event.
     Keep,
+    /// The event cannot be dealt with now: call again, but not before so long, in which other descriptors are served and
+    /// the processor is free.
+    Rest(Duration),
     /// Forget the descriptor and the handler.
     Done,
 }
@@ -58,6 +62,8 @@ impl std::fmt::Debug for Reactor {
 }
 
 const WAKE: u64 = 0;
+/// When the kernel is short of memory: so long until the next try.
+const AGAIN: Duration = Duration::from_millis(100);
 
 impl Reactor {
     /// Starts the thread.
@@ -91,7 +97,7 @@ impl Reactor {
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
         // The entry is in place before the first event can come.
         let mut entries = self.inner.entries.lock();
-        epoll::add(&self.inner.epoll, &fd, epoll::EventData::new_u64(id), epoll::EventFlags::IN)?;
+        self.inner.watch(&fd, id)?;
         entries.insert(id, Entry { fd, handler: Some(handler) });
         Ok(Token(id))
     }
@@ -117,16 +123,23 @@ impl Drop for Reactor {
 impl Inner {
     fn run(&self) {
         let mut events = Vec::with_capacity(64);
+        let mut resting = Vec::new();
         while !self.stopping.load(Ordering::Acquire) {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let limit = self.wake_rested(&mut resting);
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, room, limit.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => unreachable!("epoll_wait on our own descriptor: {error}"),
             }
             for event in &events {
                 let id = event.data.u64();
-                if id != WAKE {
-                    self.dispatch(id);
+                if id == WAKE {
+                    continue;
+                }
+                if let Interest::Rest(pause) = self.dispatch(id) {
+                    self.unwatch(id);
+                    resting.push((Instant::now() + pause, id));
                 }
             }
         }
@@ -135,11 +148,37 @@ impl Inner {
         drop(entries);
     }
 
-    fn dispatch(&self, id: u64) {
+    fn watch(&self, fd: &OwnedFd, id: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id), epoll::EventFlags::IN)?)
+    }
+
+    fn unwatch(&self, id: u64) {
+        if let Some(entry) = self.entries.lock().get(&id) {
+            let _ = epoll::delete(&self.epoll, &entry.fd);
+        }
+    }
+
+    /// Watches again what has rested; returns how long the others still have to. What the kernel has no memory to watch
+    /// now rests once more.
+    fn wake_rested(&self, resting: &mut Vec<(Instant, u64)>) -> Option<Timespec> {
+        let now = Instant::now();
+        for (until, id) in resting.iter_mut().filter(|(until, _)| *until <= now) {
+            let watched = self.entries.lock().get(id).is_none_or(|entry| self.watch(&entry.fd, *id).is_ok());
+            if !watched {
+                *until = now + AGAIN;
+            }
+        }
+        resting.retain(|(until, _)| *until > now);
+        let next = resting.iter().map(|(until, _)| until.saturating_duration_since(now)).min()?;
+        Some(Timespec { tv_sec: next.as_secs() as i64, tv_nsec: next.subsec_nanos().into() })
+    }
+
+    fn dispatch(&self, id: u64) -> Interest {
         let handler = self.entries.lock().get_mut(&id).and_then(|entry| entry.handler.take());
-        let Some(mut handler) = handler else { return };
-        match handler() {
-            Interest::Keep => {
+        let Some(mut handler) = handler else { return Interest::Done };
+        let interest = handler();
+        match interest {
+            Interest::Keep | Interest::Rest(_) => {
                 let mut entries = self.entries.lock();
                 match entries.get_mut(&id) {
                     Some(entry) => entry.handler = Some(handler),
@@ -151,6 +190,7 @@ impl Inner {
             }
             Interest::Done => self.forget(id),
         }
+        interest
     }
 
     fn forget(&self, id: u64) {
@@ -197,6 +237,32 @@ mod tests {
         drop(a);
         assert_eq!(told.recv_timeout(SOON), Ok(0));
         assert!(told.recv_timeout(SOON).is_err(), "the handler was dropped");
+    }
+
+    #[test]
+    fn a_handler_that_rests_is_called_again_and_holds_up_nobody() {
+        let reactor = Reactor::start("test").unwrap();
+        let [(a, b), (c, d)] = [(); 2].map(|()| socket::pair().unwrap());
+        let (tell, told) = mpsc::channel();
+        let watch = |fd: &OwnedFd, name: &'static str, wants: Interest| {
+            let tell = tell.clone();
+            // What lies there stays, so that the descriptor is readable all the time.
+            let handler = move || tell.send(name).map_or(Interest::Done, |()| wants);
+            reactor.add(fd, Box::new(handler)).unwrap()
+        };
+        let long = watch(&b, "for long", Interest::Rest(SOON * 100));
+        socket::send(a.as_fd(), b"news", &[]).unwrap();
+        assert_eq!(told.recv_timeout(SOON), Ok("for long"));
+        watch(&d, "briefly", Interest::Rest(Duration::from_millis(1)));
+        socket::send(c.as_fd(), b"news", &[]).unwrap();
+        for _ in 0..5 {
+            assert_eq!(
+                told.recv_timeout(SOON),
+                Ok("briefly"),
+                "again and again, and nothing else in between"
+            );
+        }
+        reactor.remove(long);
     }
 
     #[test]

@@ -8,15 +8,22 @@
 //! ```text
 //! cell  0        4        8                16                                              64
 //!       | lap    | meta   | aux            | payload, 6 words                              |
-//! line  0        4        8
-//!       | credit | attention |  written by the consumer only
+//! line  0        4        8            128    132
+//!       | credit | attention |  ...     | read |  written by the consumer only
 //! ```
+//!
+//! `credit` says which cells may be overwritten, once in a while; the producer looks at it, and at `attention`, as it
+//! posts. `read` says how far the consumer is after every message, for a producer that wants to know; as long as none
+//! does, its line stays in the consumer's cache.
 //!
 //! # Memory ordering
 //! * `SYNC POINT cell`: [`Producer::push`] stores word 0 with Release; [`Consumer::pop`] loads
 //!   it with Acquire. Orders the payload.
 //! * `SYNC POINT credit`: [`Consumer::publish_credit`] stores with Release after its last read of the cells it
 //!   gives back; [`Producer::has_room`] loads with Acquire before it overwrites them.
+//! * `SYNC POINT read`: [`Consumer::pop_with`] stores with Release after each message; [`Producer::unread`] loads with
+//!   Acquire. Orders what the consumer did before, for a program that waits until its message was read. No cell is
+//!   overwritten because of it.
 //! * `SYNC POINT attention`: the producer publishes the cell, fences SeqCst, loads `attention`; the consumer
 //!   stores `attention`, fences SeqCst, looks at the cell. Whichever fence comes second in the single total
 //!   order sees the other's store: either the producer sees that it must ring, or the consumer sees the cell.
@@ -25,7 +32,7 @@
 //!
 //! # Hostility
 //! Everything here may be overwritten by the peer at any time. All accesses are atomic, indices are masked,
-//! the consumer copies a cell into private words before anybody decodes it, and a credit that claims more
+//! the consumer copies a cell into private words before anybody decodes it, and a word that claims more to be read
 //! than was sent is reported as [`Corrupt`].
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
@@ -50,7 +57,7 @@ pub struct Cell {
     payload: [AtomicU64; PAYLOAD_WORDS],
 }
 
-/// What the consumer tells the producer. Two lines, so that the adjacent-line prefetcher of x86 does not
+/// What the consumer tells the producer. Each part has two lines, so that the adjacent-line prefetcher of x86 does not
 /// pull a neighbour's writes in.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
@@ -59,7 +66,13 @@ pub struct ConsumerLine {
     credit: AtomicU32,
     /// [`HOT`] or [`COLD`].
     attention: AtomicU32,
+    read: Read,
 }
+
+/// How many messages were read, modulo 2^32, up to date.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Read(AtomicU32);
 
 // SAFETY: atomics only.
 unsafe impl Shared for Cell {}
@@ -69,7 +82,7 @@ unsafe impl Shared for ConsumerLine {}
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Cell>() == 64 && PAYLOAD_BYTES == 64 - 16);
-    assert!(size_of::<ConsumerLine>() == 128);
+    assert!(size_of::<ConsumerLine>() == 256);
 };
 
 /// The consumer is not polling this ring: whoever posts rings its bell. (The state of fresh, zeroed memory.)
@@ -210,13 +223,15 @@ impl<S: Storage> Producer<S> {
         self.next
     }
 
-    /// How many messages the consumer has not given back yet, as far as it has said.
+    /// How many messages the consumer has not read yet.
     ///
     /// # Errors
-    /// [`Corrupt`] if the consumer's credit is impossible.
-    pub fn unread(&mut self) -> Result<u32, Corrupt> {
-        self.reload_credit()?;
-        Ok(self.next.wrapping_sub(self.credit))
+    /// [`Corrupt`] if what the consumer says is impossible.
+    pub fn unread(&self) -> Result<u32, Corrupt> {
+        // SYNC POINT read: what the consumer did before it read is visible.
+        let read = self.storage.line().read.0.load(Ordering::Acquire);
+        let unread = self.next.wrapping_sub(read);
+        if unread > self.mask + 1 { Err(Corrupt) } else { Ok(unread) }
     }
 }
 
@@ -262,6 +277,8 @@ impl<S: Storage> Consumer<S> {
         let cell = self.storage.cell(self.next & self.mask);
         let result = read(&Lying { meta, cell });
         self.next = self.next.wrapping_add(1);
+        // SYNC POINT read: after the message, in a line that the producer looks at only if it wants to know.
+        self.storage.line().read.0.store(self.next, Ordering::Release);
         fault::point("retrieve.taken");
         Some(result)
     }

@@ -9,12 +9,14 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals};
 use rustix::fs::{fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::atomic::Shared;
+use crate::reluctance::Reluctance;
 
 /// The unit in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
 pub const CHUNK: usize = 2 << 20;
@@ -180,17 +182,20 @@ impl Mapping {
     }
 
     /// Maps what is already committed into this process's page tables, by huge pages where the kernel can.
-    /// An optimisation: failures only mean that first touches fault.
+    /// An optimisation: failures only mean that first touches fault. Where the kernel takes long to make huge pages, it
+    /// is not asked to for a while ([`crate::reluctance`]).
     pub fn populate(&self, start: usize, len: usize) {
         let Some(at) = self.at(start as u64, len) else { return };
         let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        // SAFETY: populating and collapsing pages of our own mapping changes no contents.
-        unsafe {
-            let _ = madvise(at.as_ptr().cast(), len, advice);
-            if start.is_multiple_of(CHUNK) && len.is_multiple_of(CHUNK) {
-                const MADV_COLLAPSE: i32 = 25;
-                libc::madvise(at.as_ptr().cast(), len, MADV_COLLAPSE);
-            }
+        // SAFETY: populating pages of our own mapping changes no contents.
+        let _ = unsafe { madvise(at.as_ptr().cast(), len, advice) };
+        if start.is_multiple_of(CHUNK) && len.is_multiple_of(CHUNK) {
+            const MADV_COLLAPSE: i32 = 25;
+            static COLLAPSING: Reluctance = Reluctance::new();
+            COLLAPSING.attempt(Instant::now, || {
+                // SAFETY: nor does collapsing them.
+                unsafe { libc::madvise(at.as_ptr().cast(), len, MADV_COLLAPSE) };
+            });
         }
     }
 }

@@ -84,7 +84,8 @@ pub unsafe trait Device: Send + Sync + Debug {
     /// the moment of the call.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`] when a write is still under way at the deadline.
+    /// [`crate::Error::Timeout`] when a write is still under way at the deadline. Then it may be called again, and ends
+    /// when those writes have, whatever others began meanwhile.
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result;
     /// As [`Device::conceal`] for an owner that does not wait: keeps `memory`, which the window lies in, and drops it
     /// once no peer is in the middle of an access any more. Also after a [`Device::conceal`] that timed out.
@@ -482,7 +483,8 @@ pub unsafe trait Port: Send + Debug {
     /// before the last look.
     fn want_room(&mut self);
 
-    /// How many messages the peer has not read yet, as far as this side can know; asks the peer to say so.
+    /// How many messages the peer has not taken yet, at this moment: it need not do anything for that. The notifier is not
+    /// told of each; who waits asks again now and then.
     ///
     /// # Errors
     /// As for sending, when some are unread and never will be read.

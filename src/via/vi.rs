@@ -380,7 +380,7 @@ impl Vi {
         self.collect_sends();
     }
 
-    /// How many messages the peer has not read yet. Asks it to say so; ask again after [`Vi::want_room`].
+    /// How many messages the peer has not read yet. It does not tell of each: who waits for that asks again now and then.
     ///
     /// # Errors
     /// Final ones.

@@ -32,6 +32,7 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::attributes::{NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
@@ -56,6 +57,10 @@ pub unsafe trait Interpose: Send + Sync + Debug {
     fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port>;
     /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter>;
+    /// Whether a window that is taken back now is still in use, as if a peer stayed inside.
+    fn lingers(&self) -> bool {
+        false
+    }
 }
 
 /// What an [`Interpose`] is told of a port's connection.
@@ -140,6 +145,10 @@ unsafe impl Device for Wrapped {
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        if self.layer.interpose.lingers() {
+            let what = "a peer that lingers in a window".into();
+            return Err(Error::Timeout { what, waited: Duration::ZERO });
+        }
         self.inner.conceal(handle, deadline)
     }
 

@@ -22,7 +22,6 @@ pub const MAX_HEAD: usize = PAYLOAD_BYTES - 16;
 const INLINE: u8 = 1;
 const LENT: u8 = 2;
 const WRITTEN: u8 = 3;
-const FLUSH: u8 = 4;
 const HAS_IMMEDIATE: u8 = 1;
 const HAS_TOKEN: u8 = 2;
 
@@ -35,8 +34,6 @@ pub enum Content {
     Lent { segments: [(u64, usize); MAX_SEGMENTS], count: usize, head: Inline, token: u16 },
     /// The immediate data of an RDMA write, and under which token its sender waits for the receipt.
     Written(usize, Option<u16>),
-    /// Publish your credit.
-    Flush,
 }
 
 /// A cell that no correct peer writes.
@@ -121,11 +118,6 @@ pub fn written(len: usize, immediate: Option<u32>, receipt: Option<u16>) -> Enco
     (meta, aux(immediate, receipt.unwrap_or(0)), words, 1)
 }
 
-/// A request for credit.
-pub fn flush() -> Encoded {
-    (meta(FLUSH, 0, 0, None), 0, [0; PAYLOAD_WORDS], 0)
-}
-
 /// Reads a cell.
 ///
 /// # Errors
@@ -142,7 +134,6 @@ pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), Malformed> {
             let len = usize::try_from(taken.payload[0]).map_err(|_| Malformed(taken.meta))?;
             Content::Written(len, (flags & HAS_TOKEN != 0).then_some(token_of(taken)))
         }
-        FLUSH => Content::Flush,
         _ => return Err(Malformed(taken.meta)),
     };
     Ok((immediate, content))
@@ -215,7 +206,7 @@ mod tests {
         /// Any bytes decode to something in bounds, or to an error.
         #[test]
         fn prop_garbage_cells_are_contained(
-            kind in 0..=FLUSH + 1, count in prop_oneof![0..=MAX_SEGMENTS as u8 + 1, any::<u8>()], head: u8, flags: u8,
+            kind in 0..=WRITTEN + 1, count in prop_oneof![0..=MAX_SEGMENTS as u8 + 1, any::<u8>()], head: u8, flags: u8,
             aux: u64, payload: [u64; PAYLOAD_WORDS],
         ) {
             let meta = u32::from_le_bytes([kind, count, head, flags]);
@@ -225,7 +216,7 @@ mod tests {
                     Content::Lent { count, head, .. } => {
                         prop_assert!(count <= MAX_SEGMENTS && count * 16 + head.bytes().len() <= PAYLOAD_BYTES);
                     }
-                    Content::Written(..) | Content::Flush => {}
+                    Content::Written(..) => {}
                 }
             }
         }

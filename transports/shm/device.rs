@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use udeck_sys::reactor::{Interest, Reactor, Token};
 use udeck_sys::segment::{self, Mapping, PeerAccess};
-use udeck_sys::{Deadline, boot_id, socket};
+use udeck_sys::{Deadline, boot_id, descriptor_advice, is_shortage, socket};
 use udeck_via::transport::{
     Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port, Queue, Queues, Ready,
     Waiter,
@@ -56,6 +56,11 @@ pub struct ShmDevice {
 
 /// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
 const ACCEPTS: usize = 16;
+/// Descriptors of a link beside its socket: the death of the process behind it, both again for the reactor, and, until
+/// they are mapped, the three segments of the peer.
+const LINK_DESCRIPTORS: usize = 6;
+/// A process without descriptors leaves those who connect in the backlog for so long, and tries again.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// Datagrams of one link before the others are looked at.
 const DATAGRAMS: usize = 64;
 /// Hand-shakes that may be under way, and how long one may take. All ranks of a large job may call on one at the same time,
@@ -128,19 +133,43 @@ impl ShmDevice {
     fn serve(&self, listener: OwnedFd) -> io::Result<()> {
         let weak = self.this.clone();
         let watched = listener.as_fd().try_clone_to_owned()?;
+        let mut told = false;
         let token = self.reactor.add(
             &listener,
             Box::new(move || {
                 let Some(device) = weak.upgrade() else { return Interest::Done };
-                for _ in 0..ACCEPTS {
-                    let Ok(Some(socket)) = socket::accept_from(watched.as_fd()) else { break };
-                    // A stranger's socket is simply closed.
-                    let _ = device.admit(socket);
+                match device.accept(watched.as_fd()) {
+                    Ok(()) => Interest::Keep,
+                    Err(error) => {
+                        if !std::mem::replace(&mut told, true) {
+                            tell_shortage(&error);
+                        }
+                        Interest::Rest(SHORTAGE_PAUSE)
+                    }
                 }
-                Interest::Keep
             }),
         )?;
         self.links.lock().listening = Some(token);
+        Ok(())
+    }
+
+    /// Accepts links that wait.
+    ///
+    /// # Errors
+    /// The process, or the system, is short of descriptors: those who wait go on waiting. So as not to hang up on one whom
+    /// there is a socket for and nothing else, a link's descriptors are reserved first.
+    fn accept(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
+        for _ in 0..ACCEPTS {
+            let reserve = std::iter::repeat_with(|| listener.try_clone_to_owned()).take(LINK_DESCRIPTORS);
+            let reserve: Vec<OwnedFd> = reserve.collect::<io::Result<_>>()?;
+            let Some(socket) = socket::accept_from(listener)? else { break };
+            drop(reserve);
+            match self.admit(socket) {
+                Err(error) if is_shortage(&error) => return Err(error),
+                // A stranger's socket is simply closed.
+                Ok(()) | Err(_) => {}
+            }
+        }
         Ok(())
     }
 
@@ -356,6 +385,14 @@ impl ShmDevice {
         }
     }
 
+    /// Takes a window off the board. Who may be inside: as it was when that was first done.
+    fn withdraw(&self, handle: MemHandle) -> Vec<Visitor> {
+        self.fading.resume(handle).unwrap_or_else(|| {
+            self.board.withdraw(handle);
+            Visitor::all_of(self.all_connections())
+        })
+    }
+
     fn all_connections(&self) -> Vec<Arc<Connection>> {
         let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
         links.iter().flat_map(|link| link.connections()).collect()
@@ -426,25 +463,28 @@ unsafe impl Device for ShmDevice {
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
-        self.board.withdraw(handle);
         let start = Instant::now();
-        for visitor in Visitor::all_of(self.all_connections()) {
-            while visitor.is_inside() {
-                if deadline.passed() {
-                    let pid = name(visitor.connection.link.pid);
-                    let what = format!("process {pid} to finish an RDMA write or read");
-                    return Err(Error::Timeout { what, waited: start.elapsed() });
-                }
-                std::thread::yield_now();
+        let mut visitors = self.withdraw(handle);
+        while let Some(visitor) = visitors.last() {
+            if !visitor.is_inside() {
+                visitors.pop();
+                continue;
             }
+            if deadline.passed() {
+                let pid = name(visitor.connection.link.pid);
+                let what = format!("process {pid} to finish an RDMA write or read");
+                self.fading.interrupt(handle, visitors);
+                return Err(Error::Timeout { what, waited: start.elapsed() });
+            }
+            std::thread::yield_now();
         }
         self.board.forget_window(handle);
         Ok(())
     }
 
     fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.board.withdraw(handle);
-        self.fading.keep(handle, Visitor::all_of(self.all_connections()), memory);
+        let visitors = self.withdraw(handle);
+        self.fading.keep(handle, visitors, memory);
         self.fading.sweep(&self.board);
     }
 
@@ -535,6 +575,13 @@ unsafe impl Device for ShmDevice {
     fn count_copied(&self, bytes: usize) {
         ShmDevice::count_copied(self, bytes);
     }
+}
+
+/// No call of the program is there to return it: those who connect wait, and only they would say so.
+#[cold]
+fn tell_shortage(error: &io::Error) {
+    let (pid, advice) = (std::process::id(), descriptor_advice());
+    eprintln!("udeck: process {pid} cannot accept connections and keeps trying: {error} ({advice})");
 }
 
 fn mark_closed(control: &Arc<Mapping>) {

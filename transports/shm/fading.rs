@@ -4,6 +4,7 @@
 //! for that: the device looks again when a link goes down, at the next window, and when memory is short. Bound: the
 //! entries of the board.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -37,7 +38,12 @@ impl Visitor {
 
 /// Windows that are not quiet yet.
 #[derive(Default)]
-pub struct Fading(Mutex<Vec<Window>>);
+pub struct Fading {
+    abandoned: Mutex<Vec<Window>>,
+    /// Those whose owner waited in vain, and will come back: who was inside when it first asked. Later visitors do not
+    /// find the window, and are not waited for, however many they are.
+    awaited: Mutex<HashMap<u32, Vec<Visitor>>>,
+}
 
 struct Window {
     handle: MemHandle,
@@ -46,15 +52,25 @@ struct Window {
 }
 
 impl Fading {
+    /// Whom the owner of a window waited for in vain.
+    pub fn resume(&self, handle: MemHandle) -> Option<Vec<Visitor>> {
+        self.awaited.lock().remove(&handle.0)
+    }
+
+    /// The owner of a window has waited for these in vain.
+    pub fn interrupt(&self, handle: MemHandle, visitors: Vec<Visitor>) {
+        self.awaited.lock().insert(handle.0, visitors);
+    }
+
     /// Keeps `memory` until the visitors have left.
     pub fn keep(&self, handle: MemHandle, visitors: Vec<Visitor>, memory: Owner) {
-        self.0.lock().push(Window { handle, visitors, memory });
+        self.abandoned.lock().push(Window { handle, visitors, memory });
     }
 
     /// Lets go of those that are quiet now.
     pub fn sweep(&self, board: &Board) {
         let mut quiet = Vec::new();
-        self.0.lock().retain_mut(|window| {
+        self.abandoned.lock().retain_mut(|window| {
             window.visitors.retain(Visitor::is_inside);
             if window.visitors.is_empty() {
                 board.forget_window(window.handle);

@@ -3,9 +3,9 @@
 //! ```text
 //! 0       cells of direction 0 (requester to acceptor), 64 × 64 bytes
 //! 4096    cells of direction 1
-//! 8192    direction 0:  +0    consumer's line   (written by the reader)
-//!                       +128  64 returned tokens (written by the reader)
-//!                       +384  sender's line     (written by the writer)
+//! 8192    direction 0:  +0    consumer's line, and at +128 how far it has read (written by the reader)
+//!                       +256  64 returned tokens (written by the reader)
+//!                       +512  sender's line     (written by the writer)
 //! 9216    direction 1: the same
 //! 12288   end
 //! ```

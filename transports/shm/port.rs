@@ -32,8 +32,6 @@ pub struct ShmPort {
     receipt: Option<Lent>,
     /// Whether our `waiting` flag is up.
     waiting: bool,
-    /// The peer was asked for credit and nothing was sent since.
-    flush_asked: bool,
     closed: bool,
 }
 
@@ -47,7 +45,6 @@ impl ShmPort {
             reliability,
             receipt: None,
             waiting: false,
-            flush_asked: false,
             closed: false,
         }
     }
@@ -83,7 +80,6 @@ impl ShmPort {
 
     #[inline]
     fn push_words(&mut self, meta: u32, aux: u64, words: impl Iterator<Item = u64>) {
-        self.flush_asked = false;
         if self.waiting {
             self.waiting = false;
             self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
@@ -142,31 +138,28 @@ impl ShmPort {
         if self.closed {
             return Ok(None);
         }
-        while let Some(taken) = self.consumer.pop() {
-            match self.arrival(&taken) {
-                Ok(None) => {}
-                other => return other,
-            }
+        match self.consumer.pop() {
+            Some(taken) => self.arrival(&taken).map(Some),
+            None => Ok(None),
         }
-        Ok(None)
     }
 
-    /// A message has been taken out of the ring.
+    /// A message has been taken out of the ring. The waiters have a word of their own for that: the one in shared memory
+    /// is for the peer, which could write there whatever it likes.
     #[inline]
-    fn popped(&mut self, credit_asked: bool) {
+    fn popped(&mut self) {
         self.connection.position.store(self.consumer.position(), Ordering::Relaxed);
-        if credit_asked || self.consumer.owes_credit() {
+        if self.consumer.owes_credit() {
             self.consumer.publish_credit();
             self.connection.tell_sender();
         }
     }
 
-    /// What was taken, unless it is no message.
+    /// What was taken.
     #[inline]
-    fn arrival(&mut self, taken: &Taken) -> Result<Option<Arrival>, Refused> {
-        let decoded = cell::decode(taken);
-        self.popped(matches!(decoded, Ok((_, Content::Flush))));
-        let (immediate, content) = match decoded {
+    fn arrival(&mut self, taken: &Taken) -> Result<Arrival, Refused> {
+        self.popped();
+        let (immediate, content) = match cell::decode(taken) {
             Ok(decoded) => decoded,
             Err(malformed) => return Err(self.corrupt(&malformed)),
         };
@@ -179,12 +172,11 @@ impl ShmPort {
                 };
                 Body::Written(len)
             }
-            Content::Flush => return Ok(None),
             Content::Lent { segments, count, head, token, .. } => {
                 Body::Lent(head, self.borrow(&segments[..count], token)?)
             }
         };
-        Ok(Some(Arrival { immediate, body }))
+        Ok(Arrival { immediate, body })
     }
 
     /// Nobody asked for it: the message is in place.
@@ -193,14 +185,10 @@ impl ShmPort {
         self.receipt = None;
     }
 
-    /// What was taken, or if that is no message, the next.
+    /// What was taken.
     #[inline(never)]
     fn landed(&mut self, taken: &Taken) -> Result<Option<Landed>, Refused> {
-        let arrival = match self.arrival(taken) {
-            Ok(None) => self.receive(),
-            other => other,
-        };
-        arrival.map(|arrival| arrival.map(Landed::Arrival))
+        self.arrival(taken).map(|arrival| Some(Landed::Arrival(arrival)))
     }
 
     /// The peer's memory that a cell names, checked; copied if we hold too much of it, or do not trust it.
@@ -446,7 +434,7 @@ unsafe impl Port for ShmPort {
         });
         match popped {
             Some(Ok((immediate, len))) => {
-                self.popped(false);
+                self.popped();
                 Ok(Some(Landed::Copied { immediate, len }))
             }
             Some(Err(taken)) => self.landed(&taken),
@@ -481,25 +469,13 @@ unsafe impl Port for ShmPort {
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {
-        let unread = match self.producer.unread() {
-            // The request for credit is no message.
-            Ok(unread) => unread.saturating_sub(self.flush_asked.into()),
-            Err(corrupt) => return Err(self.corrupt(&corrupt)),
-        };
-        if unread > 0 {
-            match self.room() {
-                Ok(()) if !self.flush_asked => {
-                    // Sent while we wait for the answer: the flag of `want_room` stays up.
-                    let waiting = std::mem::take(&mut self.waiting);
-                    self.push(cell::flush());
-                    self.waiting = waiting;
-                    self.flush_asked = true;
-                }
-                Ok(()) | Err(Refused::Busy) => {}
-                Err(refused) => return Err(refused),
-            }
+        // First: a peer that has closed reads no more, so that what is said of it then is the last word.
+        let usable = self.usable();
+        match self.producer.unread() {
+            Ok(0) => Ok(0),
+            Ok(unread) => usable.map(|()| unread),
+            Err(corrupt) => Err(self.corrupt(&corrupt)),
         }
-        Ok(unread)
     }
 
     fn close(&mut self, broken: Option<&str>) {
@@ -507,7 +483,7 @@ unsafe impl Port for ShmPort {
             return;
         }
         self.closed = true;
-        // The last word on what was read here: a peer that flushes asks, and takes back what was not read.
+        // The last word on what was read here: the peer takes back the rest.
         self.consumer.publish_credit();
         self.connection.close(if broken.is_some() { BROKEN } else { CLOSED });
     }

@@ -9,6 +9,7 @@ mod hostile {
     mod lies;
     mod prey;
     mod rogue;
+    mod shortage;
     mod strangers;
     mod told;
     mod windows;

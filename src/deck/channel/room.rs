@@ -23,9 +23,9 @@ impl Channel {
     }
 
     /// Gets ready to be woken by whatever the peer does from now on, and no later than the second says: where others move
-    /// the queue along, or memory has to come free, nobody may tell.
+    /// the queue along, memory has to come free, or messages have to be read, nobody may tell.
     pub fn arm(&mut self) -> (Armed, Option<Instant>) {
-        let unheard = self.has_queued() || self.short_of_memory.get();
+        let unheard = self.has_queued() || self.has_to_look.get();
         (self.cq.arm(), unheard.then(|| Instant::now() + MEMORY_PAUSE))
     }
 

@@ -1,11 +1,14 @@
 //! Announcements that the mailbox serves by itself: it reads the message (`rdma-read`), or posts a receive descriptor for
-//! it (`handshake`).
+//! it (`handshake`). And messages that were written (`rdma-write`) while some peer is in the middle of another write.
 //!
-//! Both need memory of ours. While there is none, the announcement stays with its lane, and what came behind it in the
-//! ring: so order is kept, and the sender's bounds are what piles up. Every retrieve tries again.
+//! The first two need memory of ours, the last that this peer leaves, which one that the system does not run cannot. Until
+//! then the announcement stays with its lane, and what came behind it in the ring: so order is kept, and the sender's
+//! bounds are what piles up. Every retrieve tries again.
 
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault};
+use udeck_via::{
+    Block, Deadline, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault,
+};
 
 use super::lane::Lane;
 use crate::received::{Parcel, Stored};
@@ -19,6 +22,8 @@ pub(super) enum Deferred {
     Read { from: RemoteBuffer, tag: u32 },
     /// The message is to be sent on the data VI of that pair.
     Request { len: usize, pair: u32 },
+    /// The message was written, into the oldest window.
+    Settle { tag: u32 },
 }
 
 /// What became of it.
@@ -26,7 +31,7 @@ pub(super) enum Served {
     Parcel(Parcel),
     /// There is nothing more to do; an announcement that nobody stands behind any more is dropped.
     Answered,
-    /// There is no memory for it at the moment.
+    /// There is no memory for it at the moment, or somebody may be writing there.
     NotYet,
     /// The sender was told that there is no room for so many bytes.
     TooLong(usize),
@@ -42,11 +47,12 @@ pub(super) struct Data {
 }
 
 impl Deferred {
-    /// Bytes of the message.
-    pub fn len(self) -> usize {
+    /// Bytes of memory that it needs.
+    pub fn needs(self) -> Option<usize> {
         match self {
-            Deferred::Read { from, .. } => from.len,
-            Deferred::Request { len, .. } => len,
+            Deferred::Read { from, .. } => Some(from.len),
+            Deferred::Request { len, .. } => Some(len),
+            Deferred::Settle { .. } => None,
         }
     }
 }
@@ -69,6 +75,9 @@ impl Lane {
         match deferred {
             Deferred::Read { from, tag } => self.read(from, tag, world),
             Deferred::Request { len, pair } => self.grant(len, pair, room, world, ptag),
+            Deferred::Settle { tag } => {
+                Ok(self.settle(tag, Deadline::now())?.map_or(Served::NotYet, Served::Parcel))
+            }
         }
     }
 

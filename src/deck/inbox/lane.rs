@@ -13,8 +13,8 @@ use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
 
-/// How long a finished RDMA write may take to leave its gate.
-const SETTLE: Duration = Duration::from_secs(1);
+/// How long other lanes wait for peers that are in the middle of a write when a message was written: most leave at once.
+const SETTLE: Duration = Duration::from_millis(1);
 
 /// Why most messages are refused. Has to fit into a refusal.
 const NO_MEMORY: &str = "its arena is full (raise DECK_ARENA)";
@@ -129,11 +129,28 @@ impl Lane {
     }
 
     fn take_written(&mut self, len: usize, tag: u32) -> Result<Option<Parcel>, Malformed> {
-        let Some(Coming::Written(window)) = self.coming.pop_front() else { return Err(Malformed) };
-        if window.len() != len {
-            return Err(Malformed);
+        match self.coming.front() {
+            Some(Coming::Written(window)) if window.len() == len => {}
+            _ => return Err(Malformed),
         }
-        let settled = window.revoke(Deadline::after(SETTLE)).map_err(|_| Malformed)?;
+        let parcel = self.settle(tag, Deadline::after(SETTLE))?;
+        if parcel.is_none() {
+            self.deferred = Some(Deferred::Settle { tag });
+        }
+        Ok(parcel)
+    }
+
+    /// Takes the message out of the oldest window, once nobody can be inside. Its writer has left; whoever else writes
+    /// to this process may have to be waited for.
+    pub(super) fn settle(&mut self, tag: u32, deadline: Deadline) -> Result<Option<Parcel>, Malformed> {
+        let Some(Coming::Written(window)) = self.coming.front_mut() else { return Err(Malformed) };
+        match window.close(deadline) {
+            Ok(()) => {}
+            Err(ViaError::Timeout { .. }) => return Ok(None),
+            Err(_) => return Err(Malformed),
+        }
+        let Some(Coming::Written(window)) = self.coming.pop_front() else { return Err(Malformed) };
+        let settled = window.revoke(deadline).map_err(|_| Malformed)?;
         Ok(self.parcel(tag, Stored::Settled(settled)))
     }
 
@@ -200,7 +217,7 @@ impl Lane {
     }
 
     /// A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its answers
-    /// is no postbox.
+    /// is no postbox. One that has ended broke no rule: what it sent before still counts, and then the lane ends.
     pub(super) fn answer(
         &mut self,
         immediate: Option<u32>,
@@ -208,6 +225,9 @@ impl Lane {
         part: u32,
         rest: &[u8],
     ) -> Result<(), Malformed> {
-        self.vi.send_inline(immediate, &wire::head(kind, part), rest).map_err(|_| Malformed)
+        match self.vi.send_inline(immediate, &wire::head(kind, part), rest) {
+            Err(ViaError::Full { .. }) => Err(Malformed),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }

@@ -133,10 +133,14 @@ impl Inbox {
         Ok(None)
     }
 
-    /// The memory that is waited for, if it is.
+    /// What a message that was announced waits for, if one does.
     fn shortage(&self) -> Option<String> {
         let lane = self.lanes.get(*self.stalled.first()?)?.as_ref()?;
-        let (len, from) = (lane.deferred?.len(), lane.from);
+        let from = lane.from;
+        let Some(len) = lane.deferred?.needs() else {
+            let what = "a rank that is in the middle of an RDMA write or read here (stopped?)";
+            return Some(format!("{what}, before which the message of rank {from} cannot be taken"));
+        };
         let why = self.world.allocate(len, Fill::Keep).err()?;
         Some(format!("memory for the {len} bytes that rank {from} announced: {why}"))
     }

@@ -114,6 +114,7 @@ mod models {
                 heap.cells[index].head.store(word, Ordering::Relaxed);
                 heap.line.credit.store(credit, Ordering::Relaxed);
                 heap.line.attention.store(credit, Ordering::Relaxed);
+                heap.line.read.0.store(credit, Ordering::Relaxed);
                 let before = producer.next;
                 match producer.unread() {
                     Ok(unread) => prop_assert!(unread <= 8 && before.wrapping_sub(credit) == unread),
@@ -151,7 +152,7 @@ mod models {
         (0..3).for_each(|i| _ = producer.push(0, i, &[]));
         (0..3).for_each(|_| _ = consumer.pop());
         assert_eq!((producer.position(), consumer.position()), (3, 3));
-        assert_eq!(credit_of(&heap), 0, "not said yet");
+        assert_eq!((producer.unread(), credit_of(&heap)), (Ok(0), 0), "read, and not given back yet");
         consumer.publish_credit();
         assert_eq!(credit_of(&heap), 3);
     }
@@ -244,6 +245,35 @@ mod loom_models {
                 consumer.publish_credit();
             }
             sender.join().unwrap();
+        });
+    }
+
+    /// Who sees that its message was read sees what the reader did before. Fails if SYNC POINT `read` is weakened to
+    /// Relaxed.
+    #[test]
+    fn loom_what_was_done_before_reading_is_seen() {
+        use loom::cell::UnsafeCell;
+        struct Beside(UnsafeCell<u64>);
+        // SAFETY: the model under test decides who may touch it; loom reports it if it is wrong.
+        unsafe impl Sync for Beside {}
+        loom::model(|| {
+            let (mut producer, mut consumer, _) = ends(2);
+            let beside = Arc::new(Beside(UnsafeCell::new(0)));
+            let _ = producer.push(0, 0, &[]);
+            let reader = {
+                let beside = beside.clone();
+                thread::spawn(move || {
+                    // SAFETY: the message was not read yet, so the other side stays away.
+                    beside.0.with_mut(|value| unsafe { *value = 1 });
+                    assert!(consumer.pop().is_some());
+                })
+            };
+            while producer.unread().unwrap() > 0 {
+                thread::yield_now();
+            }
+            // SAFETY: read, so the reader is done with it.
+            beside.0.with(|value| assert_eq!(unsafe { *value }, 1));
+            reader.join().unwrap();
         });
     }
 

@@ -114,8 +114,12 @@ impl Window {
         Ok(())
     }
 
-    /// Stops new accesses, and waits until none is under way.
-    fn close(&mut self, deadline: Deadline) -> Result {
+    /// Stops new accesses, and waits until none is under way: after that, [`Window::revoke`] has nothing to wait for.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when a peer is still inside at the deadline. No access is let in any more; call again, or drop
+    /// the window. Only those that were inside at the first call are waited for.
+    pub fn close(&mut self, deadline: Deadline) -> Result {
         if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
             self.exposure = Exposure::Closing(handle);
             self.device.conceal(handle, deadline)?;

@@ -17,9 +17,12 @@ mod arrivals;
 mod desk;
 mod port;
 
+use parking_lot::Mutex;
+
 use crate::attributes::Reliability;
 use crate::transport::{Port, Waiter};
 
+use super::random::Dice;
 use super::{Connection, Interpose, When};
 use desk::{Desks, FaultyWaiter};
 use port::FaultyPort;
@@ -30,7 +33,12 @@ pub struct Fault {
     seed: u64,
     trouble: Trouble,
     desks: Desks,
+    /// About windows.
+    dice: Mutex<Dice>,
 }
+
+/// The stream of decisions about windows: no connection and no waiter has this number.
+const WINDOWS: u64 = u64::MAX;
 
 #[derive(Debug)]
 enum Trouble {
@@ -48,6 +56,9 @@ pub struct Luck {
     pub spurious_news: When,
     /// Messages of a connection, posted and arrived together, after which it is lost.
     pub lose_after: Option<u64>,
+    /// Attempts to take a window back that fail, as if a peer stayed in the middle of an access (the deadline is not
+    /// waited for). At 1 none ever succeeds.
+    pub linger: When,
     /// Arrivals of unreliable connections that get lost.
     pub lose: When,
     /// Arrivals of unreliable connections that the next one overtakes, if it is there when they are taken.
@@ -88,12 +99,16 @@ struct Plan {
 impl Fault {
     /// A transport that keeps its promises and has `luck`.
     pub fn honest(luck: Luck, seed: u64) -> Self {
-        Fault { seed, trouble: Trouble::Honest(luck), desks: Desks::default() }
+        Fault::new(Trouble::Honest(luck), seed)
     }
 
     /// A transport that does not keep its promises. For tests of tests.
     pub fn lying(lies: Lies, seed: u64) -> Self {
-        Fault { seed, trouble: Trouble::Lying(lies), desks: Desks::default() }
+        Fault::new(Trouble::Lying(lies), seed)
+    }
+
+    fn new(trouble: Trouble, seed: u64) -> Self {
+        Fault { seed, trouble, desks: Desks::default(), dice: Mutex::new(Dice::new(seed, WINDOWS)) }
     }
 }
 
@@ -137,5 +152,12 @@ unsafe impl Interpose for Fault {
 
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
         Box::new(FaultyWaiter::new(waiter, self.trouble.plan(None), self.seed, number, &self.desks))
+    }
+
+    fn lingers(&self) -> bool {
+        match &self.trouble {
+            Trouble::Honest(luck) => self.dice.lock().throw([&luck.linger])[0],
+            Trouble::Lying(_) => false,
+        }
     }
 }

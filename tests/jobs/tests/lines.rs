@@ -128,8 +128,9 @@ fn a_short_message_costs_one_shared_line() {
         );
         // The cell; whether the receiver polls; whether it has closed.
         assert!(cost.sent <= 3 * MESSAGES, "a post looks at more than three lines: {cost:?}");
-        // The cell; now and then the credit, whether the sender waits for it, and the bell.
-        assert!(cost.received * 4 <= 5 * MESSAGES, "a retrieve looks at more than its cell: {cost:?}");
+        // The cell; how far it has read, where nobody looks; now and then the credit, whether the sender waits for it,
+        // and the bell.
+        assert!(cost.received * 4 <= 9 * MESSAGES, "a retrieve looks at more than two lines: {cost:?}");
         drop((inbox, out));
         world.finish()
     })

@@ -31,6 +31,9 @@ unsafe impl Interpose for Box<dyn Interpose> {
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
         (**self).waiter(waiter, number)
     }
+    fn lingers(&self) -> bool {
+        (**self).lingers()
+    }
 }
 
 /// Does `ask` with a bare device and with wrapped ones; what was asked of the inner one, and what it answered, is the

@@ -49,10 +49,34 @@ impl Scene {
 fn credit_for_more_than_was_sent() {
     for credit in [2, 1000, 1 << 31] {
         let mut scene = Scene::new();
+        (0..crate::layout::CELLS).for_each(|_| scene.vi.send_inline(None, &[], b"one").unwrap());
+        scene.grip.claim_credit(crate::layout::CELLS + credit);
+        let error = scene.vi.send_inline(None, &[], b"another").unwrap_err();
+        scene.assert_lost_because(&error, "more messages than were sent");
+    }
+}
+
+#[test]
+fn more_read_than_was_sent() {
+    for read in [2, 1000, 1 << 31] {
+        let mut scene = Scene::new();
         scene.vi.send_inline(None, &[], b"one").unwrap();
-        scene.grip.claim_credit(credit);
+        assert_eq!(scene.vi.unread().unwrap(), 1);
+        scene.grip.claim_read(read);
         let error = scene.vi.unread().unwrap_err();
         scene.assert_lost_because(&error, "more messages than were sent");
+    }
+}
+
+/// What the prey says of its own reading lies in memory that the rogue can write: it does not read there itself.
+#[test]
+fn a_word_put_into_the_readers_mouth() {
+    let mut scene = Scene::new();
+    let (meta, aux) = cell::inline(4, None);
+    for _ in 0..3 {
+        scene.grip.push(meta, aux, &[0]);
+        scene.grip.forge_read(77);
+        assert!(scene.vi.arrival().unwrap().is_some());
     }
 }
 
@@ -109,18 +133,6 @@ fn a_message_longer_than_any_is_not_copied() {
     scene.grip.push(meta, aux, &words[..used]);
     let error = scene.vi.arrival().expect_err("three times all of its memory");
     scene.assert_lost_because(&error, "it lent 12582912 bytes, at most 8388608 are copied");
-}
-
-/// The flag by which a sender asks to be told of room stays up while the request for credit goes out: else nobody
-/// would be told when its answer comes.
-#[test]
-fn a_request_for_credit_leaves_the_wish_to_be_told() {
-    let mut scene = Scene::new();
-    scene.vi.send_inline(None, &[], b"one").unwrap();
-    scene.vi.want_room();
-    assert_eq!(scene.vi.unread().unwrap(), 1);
-    let ours = crate::layout::Direction::new(&scene.grip.control, 1);
-    assert_eq!(ours.sender().waiting.load(Ordering::Relaxed), 1);
 }
 
 /// A completion queue names a connection whose last message and end come together until the end was seen, though

@@ -25,6 +25,8 @@ pub const PTAG: Ptag = Ptag(5);
 
 /// Where the credit for what the prey sends lies (see `layout`): the consumer's line of direction 1.
 const CREDIT: usize = 9216;
+/// And the word on how far the rogue has read.
+const READ: usize = CREDIT + 128;
 
 /// A link to the prey.
 pub struct Rogue {
@@ -225,6 +227,15 @@ impl Grip {
     /// Claims to have read so many of the prey's messages.
     pub fn claim_credit(&self, credit: u32) {
         self.control.structure::<AtomicU32>(CREDIT).store(credit, Ordering::Release);
+    }
+
+    pub fn claim_read(&self, read: u32) {
+        self.control.structure::<AtomicU32>(READ).store(read, Ordering::Release);
+    }
+
+    /// Overwrites what the prey says of its own reading.
+    pub fn forge_read(&self, read: u32) {
+        self.control.structure::<AtomicU32>(READ - 1024).store(read, Ordering::Release);
     }
 
     /// Sends a cell of the rogue's making. (The bell is not rung: the prey looks by itself.)

@@ -105,6 +105,21 @@ fn a_window_revoked_in_vain_comes_home() {
     scene.assert_all_windows_are_there();
 }
 
+/// Else a window would never be quiet where many write.
+#[test]
+fn a_window_that_is_asked_for_again_waits_for_nobody_else() {
+    let (mut scene, mut window) = Scene::new();
+    let (other, _vi) = scene.rogue.connect(&scene.prey);
+    let error = window.close(Deadline::now()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    other.direction().sender().gate.enter();
+    assert!(window.close(Deadline::now()).is_err(), "the first is still inside");
+    scene.grip.direction().sender().gate.leave();
+    window.close(Deadline::now()).expect("the other one came later");
+    window.revoke(Deadline::now()).expect("closed already");
+    scene.assert_all_windows_are_there();
+}
+
 /// The connection that the writer uses is gone, for its owner, before the window is.
 #[test]
 fn a_window_is_not_quiet_because_its_vi_is_gone() {

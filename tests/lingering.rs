@@ -1,0 +1,53 @@
+//! A peer that stays in the middle of an RDMA write, because the system does not run it, holds up the messages that are
+//! written beside it, and nothing else.
+
+mod common;
+
+use common::{LONG, SHORT, assert_pattern, config, patterned};
+use udeck::via::wrap::{Fault, Luck, When, wrapped};
+use udeck::{Error, Postbox, Protocol, World};
+use udeck_boot::local::Job;
+
+/// A world of one, in whose windows somebody lingers, and its name service.
+fn alone(linger: When) -> (Job, World) {
+    let (job, mut streams) = Job::new(1).expect("a name service");
+    let client = udeck_boot::Client::new(streams.remove(0)).unwrap();
+    let nic = udeck::open_nic("shm0", client.welcome().secret, None, true).unwrap();
+    let fault = Fault::honest(Luck { linger, ..Luck::default() }, 1);
+    (job, World::new(client, wrapped(&nic, fault), config(), true))
+}
+
+fn writer(world: &World) -> Postbox<u8> {
+    let out = world.postbox("in").unwrap();
+    out.set_protocol(Protocol::RdmaWrite).unwrap();
+    out
+}
+
+#[test]
+fn a_written_message_comes_when_the_windows_are_quiet() {
+    let (_job, world) = alone(When::Numbers((0..20).collect()));
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let out = writer(&world);
+    out.post(patterned(&world, 0, 5000).unwrap()).unwrap();
+    out.post(patterned(&world, 1, 6000).unwrap()).unwrap();
+    out.post_by(Protocol::Eager, patterned(&world, 2, 7).unwrap()).unwrap();
+    for (seed, len) in [5000, 6000, 7].into_iter().enumerate() {
+        assert_pattern(&inbox.retrieve_within(LONG).unwrap(), seed, len);
+    }
+}
+
+#[test]
+fn others_do_not_wait_for_a_peer_that_lingers() {
+    let (_job, world) = alone(When::Chance(1.0));
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let (out, other) = (writer(&world), world.postbox::<u8>("in").unwrap());
+    out.post(patterned(&world, 0, 5000).unwrap()).unwrap();
+    let error = inbox.retrieve_within(SHORT).unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    assert!(error.to_string().contains("in the middle of an RDMA write"), "{error}");
+    for seed in 1..5 {
+        other.post(patterned(&world, seed, 100).unwrap()).unwrap();
+        assert_pattern(&inbox.retrieve_within(LONG).unwrap(), seed, 100);
+    }
+    out.try_post(patterned(&world, 5, 100).unwrap()).expect("it broke no rule, and is not cut off");
+}
