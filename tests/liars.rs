@@ -131,6 +131,24 @@ fn messages_that_are_announced_and_never_written() {
     assert_eq!(world.nic().landing().usage().used, 0);
 }
 
+/// A message that has to wait is not overtaken by later ones for which there would be memory: it would wait for ever.
+#[test]
+fn memory_is_granted_in_the_order_of_asking() {
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liars: Vec<_> = (0..3).map(|_| Liar::of(&world)).collect();
+    for (liar, len) in liars.iter_mut().zip([3_u64 << 20, 2 << 20, 1 << 19]) {
+        liar.say(ASK_WRITE, 0, 0, &len.to_le_bytes());
+        assert!(inbox.try_retrieve().unwrap().is_none());
+        assert_eq!(world.nic().landing().usage().used, 3 << 20);
+    }
+    // The first one leaves, and is no loss.
+    drop(liars.remove(0));
+    let error = inbox.retrieve_within(common::SHORT).unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    assert_eq!(world.nic().landing().usage().used, 5 << 19);
+}
+
 #[test]
 fn announcements_of_the_wrong_length_and_answers_to_nothing() {
     for (kind, rest) in [(ASK_READ, &[1_u8; 7][..]), (FIN, &[]), (ACK, &[])] {

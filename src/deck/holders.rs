@@ -38,7 +38,7 @@ pub(crate) struct Registry {
 
 impl Sender {
     pub fn note_queued(&self, bytes: usize) {
-        self.queued.store(bytes, Ordering::Relaxed);
+        self.queued.store(bytes, Ordering::Release);
     }
 
     fn lent(&self) -> usize {
@@ -98,9 +98,10 @@ impl Holders {
         if memory == Memory::Outbox {
             for sender in world.registry().senders.lock().iter() {
                 is_unsure |= sender.lent.is_none();
-                add(sender.lent(), Holder::Lent(sender.mailbox.clone(), sender.owner));
-                let queued = sender.queued.load(Ordering::Relaxed);
+                // First: what leaves the queue meanwhile is lent then.
+                let queued = sender.queued.load(Ordering::Acquire);
                 add(queued, Holder::Queued(sender.mailbox.clone(), sender.owner));
+                add(sender.lent(), Holder::Lent(sender.mailbox.clone(), sender.owner));
             }
         }
         for (name, grants) in world.registry().mailboxes.lock().iter() {

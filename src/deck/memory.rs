@@ -47,8 +47,10 @@ impl Shared {
             }
             let holders = self.holders(Memory::Outbox);
             if !holders.may_give_back() {
-                let (what, holders) = (what(), holders.to_string());
-                return Err(Error::NoMemory { what, holders, source: Box::new(error) });
+                // What was out may have come back since, the last of it while that was asked.
+                let holders = holders.to_string();
+                let no_memory = |error| Error::NoMemory { what: what(), holders, source: Box::new(error) };
+                return self.allocate(len, fill).map_err(no_memory);
             }
             let whom = || format!("memory: {error}; {holders}");
             match until {
