@@ -139,7 +139,9 @@ fn memory_is_granted_in_the_order_of_asking() {
     let mut liars: Vec<_> = (0..3).map(|_| Liar::of(&world)).collect();
     for (liar, len) in liars.iter_mut().zip([3_u64 << 20, 2 << 20, 1 << 19]) {
         liar.say(ASK_WRITE, 0, 0, &len.to_le_bytes());
-        assert!(inbox.try_retrieve().unwrap().is_none());
+        // Until it has seen it, and has looked again since.
+        let error = inbox.retrieve_within(common::SHORT).unwrap_err();
+        assert!(matches!(error, Error::Deadline { .. }), "{error}");
         assert_eq!(world.nic().landing().usage().used, 3 << 20);
     }
     // The first one leaves, and is no loss.
