@@ -7,10 +7,13 @@ use udeck::via::{Cq, Deadline, NetAddress, Receive, Reliability, Vi, ViAttribute
 use udeck::{Error, Mailbox, Protocol, World};
 
 /// What postboxes say, as `src/deck/wire.rs` has it.
+const ASK_WRITE: u8 = 3;
 const ASK_READ: u8 = 9;
 const FIN: u8 = 10;
 const REQUEST: u8 = 11;
 const ACK: u8 = 12;
+/// Messages that one postbox may announce at a time, as there.
+const MAX_ANNOUNCED: usize = 16;
 /// The pair of the only data VI.
 const PAIR: u32 = 1;
 /// A mailbox answers a lie at once: this passes only where nothing happens at all.
@@ -102,6 +105,50 @@ fn a_message_longer_than_any() {
     liar.say(ASK_READ, 7, 0, &u64::MAX.to_le_bytes());
     assert!(inbox.try_retrieve().unwrap().is_none(), "it is refused, and nothing is waited for");
     assert!(liar.vi.arrival().unwrap().is_some(), "the sender is told");
+}
+
+/// Windows for him take half of the memory and no more, nobody else is disturbed, and his end frees it.
+#[test]
+fn messages_that_are_announced_and_never_written() {
+    const LEN: usize = 512 << 10;
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liar = Liar::of(&world);
+    for _ in 0..MAX_ANNOUNCED {
+        liar.say(ASK_WRITE, 0, 0, &(LEN as u64).to_le_bytes());
+    }
+    let out = world.postbox::<u8>("in").unwrap();
+    out.post_by(Protocol::HandOff, patterned(&world, 4, LEN).unwrap()).unwrap();
+    assert_pattern(&inbox.retrieve().unwrap(), 4, LEN);
+    for _ in 0..3 {
+        assert!(inbox.try_retrieve().unwrap().is_none());
+        assert_eq!(world.nic().landing().usage().used, 4 << 20);
+    }
+    let error = inbox.retrieve_within(common::SHORT).unwrap_err().to_string();
+    assert!(error.contains("granted to postboxes of mailbox \"in\""), "{error}");
+    liar.say(ASK_WRITE, 0, 0, &(LEN as u64).to_le_bytes());
+    assert_caught(&world, &inbox);
+    assert_eq!(world.nic().landing().usage().used, 0);
+}
+
+/// A message that has to wait is not overtaken by later ones for which there would be memory: it would wait for ever.
+#[test]
+fn memory_is_granted_in_the_order_of_asking() {
+    let world = alone(8 << 20);
+    let inbox = inbox(&world);
+    let mut liars: Vec<_> = (0..3).map(|_| Liar::of(&world)).collect();
+    for (liar, len) in liars.iter_mut().zip([3_u64 << 20, 2 << 20, 1 << 19]) {
+        liar.say(ASK_WRITE, 0, 0, &len.to_le_bytes());
+        // Until it has seen it, and has looked again since.
+        let error = inbox.retrieve_within(common::SHORT).unwrap_err();
+        assert!(matches!(error, Error::Deadline { .. }), "{error}");
+        assert_eq!(world.nic().landing().usage().used, 3 << 20);
+    }
+    // The first one leaves, and is no loss.
+    drop(liars.remove(0));
+    let error = inbox.retrieve_within(common::SHORT).unwrap_err();
+    assert!(matches!(error, Error::Deadline { .. }), "{error}");
+    assert_eq!(world.nic().landing().usage().used, 5 << 19);
 }
 
 #[test]

@@ -159,37 +159,6 @@ fn a_receiver_that_keeps_everything_does_not_stop_its_sender() {
 }
 
 #[test]
-fn a_mailbox_without_memory_for_an_announced_message_refuses_it_and_says_why() {
-    for protocol in [Protocol::RdmaWrite, Protocol::Copy] {
-        let world = alone(ARENA);
-        let inbox = world.mailbox::<u8>("in").unwrap();
-        let out = world.postbox::<u8>("in").unwrap();
-        out.set_protocol(protocol).unwrap();
-        let mut kept = Vec::new();
-        let error = loop {
-            assert!(kept.len() < 8, "more than the arena holds");
-            let message = match world.buf::<u8>(3 * LARGE / 2) {
-                Ok(message) => message,
-                Err(error) => break error, // `copy` lands in the same arena
-            };
-            if let Err(failed) = out.post(message) {
-                break failed.error;
-            }
-            match inbox.retrieve_within(common::SHORT) {
-                Ok(received) => kept.push(received),
-                Err(Error::Deadline { .. }) => {}
-                Err(other) => panic!("{other}"),
-            }
-        };
-        assert!(kept.len() >= 2);
-        assert!(error.to_string().contains("arena"), "{error}");
-        drop(kept);
-        out.post(patterned(&world, 5, LARGE).unwrap()).unwrap();
-        assert_pattern(&inbox.retrieve().unwrap(), 5, LARGE);
-    }
-}
-
-#[test]
 fn messages_outlive_the_world_and_their_mailbox() {
     for protocol in asynchronous() {
         let world = alone(ARENA);

@@ -248,7 +248,7 @@ fn a_message_that_finds_no_memory_to_be_aligned_in_stays() {
     }
     let hoarded = hoard(&world, 64 << 10);
     let error = inbox.retrieve().unwrap_err();
-    assert!(matches!(error, Error::Via { .. }), "{error}");
+    assert!(matches!(error, Error::NoMemory { .. }), "{error}");
     // Into memory of the caller's own it goes at any time.
     let mut one = [0];
     assert_eq!(inbox.retrieve_into(&mut one).unwrap(), (1, 0));

@@ -11,7 +11,7 @@ use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 
 use crate::buffer::Buf;
-use crate::channel::Channel;
+use crate::channel::{Channel, Patience};
 use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
@@ -61,7 +61,8 @@ impl Barrier {
         }
         while let Some(next) = self.next.get(self.round as usize) {
             if !self.told {
-                let mut token: Buf<u8> = Buf::new(world.allocate_or_error(0, Fill::Keep)?);
+                let mut token: Buf<u8> =
+                    Buf::new(world.block_for_message(0, Fill::Keep, Patience::Until(deadline))?);
                 token.set_tag(self.generation.wrapping_mul(ROUNDS) + self.round);
                 let posted = next.post_within(token, deadline.remaining());
                 posted.map_err(|failed| left(world, failed.error))?;

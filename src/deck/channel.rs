@@ -31,13 +31,15 @@ use udeck_via::mem::Fill;
 use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Vi};
 
 use crate::error::{Error, Result};
+use crate::holders::Sender;
+use crate::inbox::grants::Memory;
 use crate::protocol::{MAX_INLINE, Protocol};
 use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind};
 
 /// Memory may come free where a waiting post does not hear of it: so often it looks.
-const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Nor does a mailbox tell of each message that it reads, which would cost every retrieve: a flush looks so often, at
 /// first and in the long run.
@@ -50,6 +52,17 @@ pub enum Patience {
     /// The world's deadline. The clock is read only when there is something to wait for.
     Usual,
     Until(Deadline),
+}
+
+impl Patience {
+    /// The end of a wait that begins now; `None`: there is to be none.
+    pub fn until(self, usual: Duration) -> Option<Deadline> {
+        match self {
+            Patience::None => None,
+            Patience::Usual => Some(Deadline::after(usual)),
+            Patience::Until(deadline) => Some(deadline),
+        }
+    }
 }
 
 /// A failed post: why, and the message unless it was under way.
@@ -78,6 +91,8 @@ pub(crate) struct Channel {
     #[cfg(feature = "async")]
     has_to_look: std::cell::Cell<bool>,
     counters: Arc<Counters>,
+    /// Says to others what waits in the queue.
+    books: Arc<Sender>,
 }
 
 /// What a channel leads to, and from where.
@@ -93,6 +108,7 @@ impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, to: NetAddress, whom: Whom) -> Self {
         let counters = world.counters(&whom.mailbox);
         let Whom { mailbox, owner, number } = whom;
+        let books = world.registry().open_sender(&mailbox, owner, vi.ledger());
         Channel {
             caps: vi.nic().caps(),
             vi,
@@ -109,6 +125,7 @@ impl Channel {
             #[cfg(feature = "async")]
             has_to_look: std::cell::Cell::default(),
             counters,
+            books,
         }
     }
 
@@ -151,7 +168,9 @@ impl Channel {
         if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
             self.post_now(block, protocol, patience)?;
         } else {
-            self.post_queued(block, protocol, patience)?;
+            let posted = self.post_queued(block, protocol, patience);
+            self.note_queued();
+            posted?;
         }
         self.counters.posted(len);
         Ok(())
@@ -238,11 +257,7 @@ impl Channel {
     }
 
     fn until(&self, patience: Patience) -> Option<Deadline> {
-        match patience {
-            Patience::None => None,
-            Patience::Usual => Some(Deadline::after(self.world.config().deadline)),
-            Patience::Until(deadline) => Some(deadline),
-        }
+        patience.until(self.world.config().deadline)
     }
 
     /// Until when a post may wait because of `error`, or why it may not.
@@ -286,6 +301,12 @@ impl Channel {
         self.vi.hand_off(Some(block.notes()[0]), &wire::head(kind, 0), bounce).map_err(|(error, _)| error)?;
         self.counters.copied(piece.len());
         Ok(())
+    }
+
+    /// The queue has changed.
+    fn note_queued(&self) {
+        let queued: usize = self.queue.iter().map(|waiting| waiting.block.capacity()).sum();
+        self.books.note_queued(queued + self.reads.bytes());
     }
 
     /// What happened to earlier messages, told once.
@@ -332,7 +353,7 @@ impl Channel {
     fn too_late(&self, what: &str, start: Instant, cause: &ViaError) -> Error {
         let what = format!("{what} to mailbox {:?}", self.mailbox);
         let whom = match cause {
-            ViaError::NoMemory { .. } => format!("memory: {cause}"),
+            ViaError::NoMemory { .. } => format!("memory: {cause}; {}", self.world.holders(Memory::Outbox)),
             _ => format!("rank {} to retrieve from it", self.owner),
         };
         Error::Deadline { what, waited: start.elapsed(), whom }

@@ -130,6 +130,17 @@ pub enum Error {
         /// The bound.
         limit: usize,
     },
+    /// No memory is left for a message, and waiting would not help: this program itself has all of it. Other than
+    /// [`Error::Deadline`], which names memory when what others had did not come back in time.
+    #[error("{what}: {source}; {holders}")]
+    NoMemory {
+        /// What was tried.
+        what: String,
+        /// Who has how much, most first.
+        holders: String,
+        /// What is full, and its bound.
+        source: Box<udeck_via::Error>,
+    },
     /// The receiver could not take a message.
     #[error("rank {node} could not take the message: {why}")]
     Refused {

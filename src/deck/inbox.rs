@@ -7,12 +7,16 @@
 //! | `door` | connections, on their way in |
 //! | `lane` | one connection, and what arrives on it |
 //! | `ready` | looking without taking, for waits on several mailboxes and for tasks |
-//! | `deferred` | announced messages that we read, or post a descriptor for |
+//! | `deferred` | announcements, and how each is served |
+//! | `stalled` | when: memory goes to who asked first |
+//! | `grants` | memory that postboxes were given to fill, and its bound |
 
 mod deferred;
 mod door;
+pub(crate) mod grants;
 mod lane;
 mod ready;
+mod stalled;
 mod waiting;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -21,9 +25,11 @@ use std::sync::Arc;
 use udeck_via::transport::{Arrival, Body, Landed};
 use udeck_via::{Cq, CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
-use self::deferred::{Data, Served};
+use self::deferred::Data;
 use self::door::{DATA, Door, Newcomer};
+use self::grants::Grants;
 use self::lane::Lane;
+use self::stalled::Stalled;
 use crate::error::{Error, Result};
 use crate::protocol::ReceiveModel;
 use crate::received::Parcel;
@@ -45,8 +51,10 @@ pub(crate) struct Inbox {
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
     turn: usize,
-    /// Lanes with an announcement for which there was no memory, or a message that may still be written to.
-    stalled: Vec<usize>,
+    /// Lanes with announcements for which there is no memory, or with a message that may still be written to.
+    stalled: Stalled,
+    /// What they have been granted.
+    grants: Arc<Grants>,
     /// Bytes of the buffer that the program retrieves into, if it does.
     room: Option<usize>,
     /// Bytes and sender of the message that was just found too long for it.
@@ -82,7 +90,8 @@ impl Inbox {
             set_aside: VecDeque::new(),
             model: world.config().receive,
             turn: 0,
-            stalled: Vec::new(),
+            stalled: Stalled::default(),
+            grants: world.open_grants(name),
             room: None,
             too_long: None,
             world: world.clone(),
@@ -198,8 +207,11 @@ impl Inbox {
             if self.look_at(entry.context, parcel)? {
                 return Ok(true);
             }
-            if self.is_held_up() {
+            if self.too_long.is_some() {
                 break;
+            }
+            if !self.stalled.is_empty() {
+                return Ok(parcel.fill(self.poll_otherwise()?));
             }
         }
         Ok(false)
@@ -215,8 +227,8 @@ impl Inbox {
         let Some(Some(lane)) = self.lanes.get_mut(context) else {
             return Ok(parcel.fill(self.look_at_data(context as u64)?));
         };
-        if lane.deferred.is_some() {
-            return Ok(parcel.fill(self.serve(context)?));
+        if lane.is_held_up() {
+            return Ok(parcel.fill(self.serve_stalled()?));
         }
         let inline = parcel.clear();
         let arrival = match lane.vi.arrival_into(inline) {
@@ -240,7 +252,11 @@ impl Inbox {
     #[inline(never)]
     fn take(&mut self, context: usize, arrival: Arrival) -> Result<Option<Parcel>> {
         let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
-        match lane.take(arrival, &self.world, &self.counters, self.ptag) {
+        match lane.take(arrival, &self.world, &self.counters) {
+            Ok(None) if lane.settling.is_some() => {
+                self.stalled.settles(context);
+                Ok(None)
+            }
             Ok(None) => self.serve(context),
             Ok(parcel) => Ok(parcel),
             Err(Malformed) => self.end_malformed(context),
@@ -263,7 +279,9 @@ impl Inbox {
     #[cold]
     fn end_lane(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
         let Some(lane) = self.lanes[context].take() else { return Ok(None) };
-        self.stalled.retain(|stalled| *stalled != context);
+        if lane.stalled || lane.settling.is_some() {
+            self.stalled.forget(context);
+        }
         let from = lane.from;
         self.door.leave(context, (from, lane.postbox));
         drop(lane);
@@ -274,29 +292,6 @@ impl Inbox {
             }
             _ => Ok(None),
         }
-    }
-
-    /// Serves what a lane has announced, if it waits for that.
-    #[cold]
-    fn serve(&mut self, context: usize) -> Result<Option<Parcel>> {
-        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
-        let Some(deferred) = lane.deferred.take() else { return Ok(None) };
-        let from = lane.from;
-        // The data VI that a request names may stand at the door.
-        self.let_in();
-        let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
-        self.stalled.retain(|stalled| *stalled != context);
-        match lane.serve(deferred, self.room, &self.world, self.ptag) {
-            Ok(Served::Parcel(parcel)) => return Ok(Some(parcel)),
-            Ok(Served::Answered) => {}
-            Ok(Served::NotYet) => {
-                lane.deferred = Some(deferred);
-                self.stalled.push(context);
-            }
-            Ok(Served::TooLong(bytes)) => self.too_long = Some((bytes, from)),
-            Err(Malformed) => return self.end_malformed(context),
-        }
-        Ok(None)
     }
 
     /// What a data VI has.

@@ -14,6 +14,7 @@
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `memory`, `holders` | memory for messages: waiting for it, and who has it |
 //! | `select` | waiting at several mailboxes |
 //! | `share` | one message to many mailboxes |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
@@ -36,9 +37,11 @@ mod config;
 mod ends;
 mod error;
 pub mod exchange;
+mod holders;
 mod inbox;
 mod item;
 mod mailbox;
+mod memory;
 mod message;
 mod pack;
 mod postable;

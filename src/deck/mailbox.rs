@@ -13,6 +13,7 @@ use bytemuck::Pod;
 use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 
+use crate::channel::Patience;
 use crate::error::{Error, Result};
 use crate::inbox::Inbox;
 use crate::item::Item;
@@ -134,7 +135,7 @@ impl<T: Item> Mailbox<T> {
     /// Copies the message to where it is aligned. Without memory for that, it stays the next one.
     #[cold]
     fn align(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
-        match self.world.allocate_or_error(parcel.bytes().len(), Fill::Keep) {
+        match self.world.block_for_message(parcel.bytes().len(), Fill::Keep, Patience::None) {
             Ok(mut block) => {
                 block.bytes_mut().copy_from_slice(parcel.bytes());
                 parcel.stored = Stored::Owned(block);

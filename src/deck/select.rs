@@ -145,6 +145,8 @@ impl<'a> Selection<'a> {
 
     /// Waits for news of any of their queues.
     fn sleep(&mut self, deadline: Deadline) -> Result<Option<(usize, CqEntry)>> {
+        let again = self.places.iter().filter_map(|place| place.inbox.looks_again()).min();
+        let deadline = again.map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let parts = self.places.iter_mut().map(|place| place.inbox.queue_and_around());
         let (mut queues, around): (Vec<&mut Cq>, Vec<Around<'_>>) = parts.unzip();
         let slices = around.iter().map(|around| around.world().slice(deadline));

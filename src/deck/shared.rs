@@ -16,6 +16,8 @@ use crate::channel::{Channel, Whom};
 use crate::config::Config;
 use crate::ends::Ends;
 use crate::error::{Error, Result};
+use crate::holders::Registry;
+use crate::inbox::grants::Grants;
 use crate::item::Item;
 use crate::progress::Progress;
 use crate::stats::{Counters, Stats};
@@ -49,6 +51,7 @@ pub(crate) struct Shared {
     ends: Arc<Ends>,
     progress: Arc<Progress>,
     books: Mutex<Books>,
+    registry: Registry,
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
     has_undelivered: AtomicBool,
     next_postbox: AtomicU32,
@@ -92,6 +95,7 @@ impl Shared {
             ends,
             progress: Arc::default(),
             books: Mutex::default(),
+            registry: Registry::default(),
             undelivered: Mutex::default(),
             has_undelivered: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
@@ -236,16 +240,20 @@ impl Shared {
         self.outbox.block(len, fill)
     }
 
+    /// Most bytes of a message.
     #[inline]
-    pub fn allocate_or_error(&self, len: usize, fill: Fill) -> Result<Block> {
-        let limit = self.max_transfer;
-        if len > limit {
-            return Err(Error::TooLarge { asked: len, limit });
-        }
-        match self.allocate(len, fill) {
-            Ok(block) => Ok(block),
-            Err(error) => Err(no_block(len, error)),
-        }
+    pub fn max_transfer(&self) -> usize {
+        self.max_transfer
+    }
+
+    /// Who may hold memory.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The books of a new mailbox.
+    pub fn open_grants(&self, mailbox: &str) -> Arc<Grants> {
+        self.registry.open_mailbox(mailbox)
     }
 
     /// Makes memory of the program's known to the NIC, or finds that it is still known.
@@ -375,9 +383,4 @@ impl Shared {
     pub fn part(&self, deadline: Deadline) -> Result {
         Ok(self.client.done(deadline.instant())?)
     }
-}
-
-#[cold]
-fn no_block(len: usize, error: ViaError) -> Error {
-    Error::via(format!("making a message of {len} bytes"), error)
 }

@@ -23,6 +23,8 @@
 
 /// Longest message that a [`Kind::Request`] can name.
 pub(crate) const MAX_REQUEST: usize = u32::MAX as usize;
+/// Messages of one postbox that may be announced and not arrived: what a mailbox may be asked for at a time.
+pub(crate) const MAX_ANNOUNCED: usize = 16;
 
 /// Bytes of a head.
 pub(crate) const HEAD_BYTES: usize = 8;

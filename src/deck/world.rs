@@ -12,6 +12,7 @@ use udeck_via::{Deadline, Nic};
 
 use crate::barrier::Barrier;
 use crate::buffer::Buf;
+use crate::channel::Patience;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::item::Item;
@@ -138,40 +139,95 @@ impl World {
         Ok(Postbox::new(&self.shared, name, channel))
     }
 
-    /// A typed message of `len` elements, zeroed, 64-byte aligned.
+    /// A typed message of `len` elements, zeroed, 64-byte aligned. Where there is no memory for it, and receivers have
+    /// some that may come back, waits for that, at most the world's deadline (`DECK_DEADLINE`).
     ///
     /// # Errors
-    /// [`Error::TooLarge`], or what is wrong with the arena.
+    /// [`Error::TooLarge`]. [`Error::Deadline`] and [`Error::NoMemory`] say who has how much memory: the latter, at once,
+    /// when nothing is out with a receiver or queued for one, so that only this program could free any. (That it may do
+    /// so on another of its threads is not waited for.) [`Error::Via`] when the machine has no more.
     #[inline]
     pub fn buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Zero)
+        self.new_buf(len, Fill::Zero, Patience::Usual)
+    }
+
+    /// As [`World::buf`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`World::buf`].
+    pub fn buf_within<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
+        self.new_buf(len, Fill::Zero, Patience::Until(Deadline::after(limit)))
+    }
+
+    /// As [`World::buf`], if that needs no waiting.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] says who has the memory; otherwise as [`World::buf`].
+    pub fn try_buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
+        self.new_buf(len, Fill::Zero, Patience::None)
     }
 
     /// A typed message whose contents are whatever this rank last left in that memory: for those who overwrite it
-    /// anyway. (Plain data of our own: nothing undefined, nothing of others.)
+    /// anyway. (Plain data of our own: nothing undefined, nothing of others.) Waits as [`World::buf`].
     ///
     /// # Errors
     /// As [`World::buf`].
     #[inline]
     pub fn buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Keep)
+        self.new_buf(len, Fill::Keep, Patience::Usual)
+    }
+
+    /// As [`World::buf_reused`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`World::buf`].
+    pub fn buf_reused_within<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
+        self.new_buf(len, Fill::Keep, Patience::Until(Deadline::after(limit)))
+    }
+
+    /// As [`World::buf_reused`], if that needs no waiting.
+    ///
+    /// # Errors
+    /// As [`World::try_buf`].
+    pub fn try_buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
+        self.new_buf(len, Fill::Keep, Patience::None)
     }
 
     #[inline]
-    fn new_buf<T: Pod>(&self, len: usize, fill: Fill) -> Result<Buf<T>> {
+    fn new_buf<T: Pod>(&self, len: usize, fill: Fill, patience: Patience) -> Result<Buf<T>> {
         check_item::<T>()?;
         // So many bytes that no message has them.
         let bytes = len.saturating_mul(size_of::<T>());
-        Ok(Buf::new(self.shared.allocate_or_error(bytes, fill)?))
+        Ok(Buf::new(self.shared.block_for_message(bytes, fill, patience)?))
     }
 
-    /// A packed message with room for `capacity` bytes (each item takes 8 more than its data).
+    /// A packed message with room for `capacity` bytes (each item takes 8 more than its data). Waits as [`World::buf`].
     ///
     /// # Errors
     /// As [`World::buf`].
     #[doc(alias = "deck_msg_create")]
     pub fn message(&self, capacity: usize) -> Result<Message> {
-        Ok(Message::new(self.shared.allocate_or_error(capacity, Fill::Zero)?))
+        self.new_message(capacity, Patience::Usual)
+    }
+
+    /// As [`World::message`], waiting at most `limit`.
+    ///
+    /// # Errors
+    /// As [`World::buf`].
+    pub fn message_within(&self, capacity: usize, limit: Duration) -> Result<Message> {
+        self.new_message(capacity, Patience::Until(Deadline::after(limit)))
+    }
+
+    /// As [`World::message`], if that needs no waiting.
+    ///
+    /// # Errors
+    /// As [`World::try_buf`].
+    pub fn try_message(&self, capacity: usize) -> Result<Message> {
+        self.new_message(capacity, Patience::None)
+    }
+
+    fn new_message(&self, capacity: usize, patience: Patience) -> Result<Message> {
+        Ok(Message::new(self.shared.block_for_message(capacity, Fill::Zero, patience)?))
     }
 
     /// What the library did so far on this rank.

@@ -25,7 +25,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use udeck_sys::atomic::AtomicU32;
 
@@ -483,6 +483,12 @@ pub unsafe trait Port: Send + Debug {
     /// before the last look.
     fn want_room(&mut self);
 
+    /// Where to ask, at any time and from any thread, what the peer has of the outbox. Also after [`Port::leave`], while
+    /// there is anything. `None`: this transport cannot tell.
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        None
+    }
+
     /// How many messages the peer has not taken yet, at this moment: it need not do anything for that. The notifier is not
     /// told of each; who waits asks again now and then.
     ///
@@ -509,6 +515,23 @@ pub enum Held {
     Caller(u64),
     /// The port, in the place of a caller that is gone ([`Port::keep`]).
     Owner(Owner),
+}
+
+impl Held {
+    /// Bytes of the block that it keeps from its arena, also if others keep it too; none where a caller does.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Held::Block(block) => block.capacity(),
+            Held::Owner(owner) => owner.downcast_ref::<Arc<Block>>().map_or(0, |block| block.capacity()),
+            Held::Caller(_) => 0,
+        }
+    }
+}
+
+/// What a connection's peer has of the outbox: for errors that say where the memory is. Asking may be slow.
+pub trait Ledger: Send + Sync {
+    /// Bytes that were sent in place and have not come back ([`Held::bytes`]).
+    fn lent(&self) -> usize;
 }
 
 /// Whatever keeps a lent buffer alive.

@@ -7,7 +7,7 @@ mod share;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::{CqHandle, Place, Places};
@@ -18,7 +18,7 @@ use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
-use crate::transport::{Arrival, Held, Inline, Landed, Owner, Port, Queues, Refused};
+use crate::transport::{Arrival, Held, Inline, Landed, Ledger, Owner, Port, Queues, Refused};
 use limits::Limits;
 use queues::Staged;
 pub(crate) use queues::{Piece, Pieces};
@@ -378,6 +378,12 @@ impl Vi {
     /// Takes back the buffers that the peer is done with; they return to their arena.
     pub fn reclaim(&mut self) {
         self.collect_sends();
+    }
+
+    /// Where to ask what the peer of the present connection has of the outbox; `None` without one, and where the
+    /// transport cannot tell. Does not keep the connection.
+    pub fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        self.port.as_ref()?.ledger()
     }
 
     /// How many messages the peer has not read yet. It does not tell of each: who waits for that asks again now and then.

@@ -50,12 +50,21 @@ pub fn ranks_with<F>(size: u32, config: &Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
 {
+    ranks_each(size, |_| config.clone(), body);
+}
+
+/// As `udeck::run_local`, with settings for each rank.
+pub fn ranks_each<F>(size: u32, config: impl Fn(u32) -> Config, body: F)
+where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
     let (_job, streams) = udeck_boot::local::Job::new(size).expect("a name service");
     let body = Arc::new(body);
     let threads: Vec<_> = streams
         .into_iter()
-        .map(|stream| {
-            let (body, config) = (body.clone(), config.clone());
+        .zip(0..)
+        .map(|(stream, rank)| {
+            let (body, config) = (body.clone(), config(rank));
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
                 let secret = client.welcome().secret;

@@ -1,5 +1,7 @@
 //! One connection as this process sees it: shared memory, the peer's bells, and who holds which lent buffer.
 
+mod ledger;
+
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,14 +1,14 @@
 //! The two work queues of a connected VI.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use udeck_sys::atomic::fence;
 use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Producer, Taken};
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
@@ -466,6 +466,11 @@ unsafe impl Port for ShmPort {
         self.connection.outgoing.sender().waiting.store(1, Ordering::Relaxed);
         // Pairs with the fence in `Connection::tell_sender`: the flag is up before the caller's last look.
         fence(Ordering::SeqCst);
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        let ledger: Arc<dyn Ledger> = self.connection.clone();
+        Some(Arc::downgrade(&ledger))
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

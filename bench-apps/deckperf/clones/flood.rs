@@ -1,6 +1,6 @@
 //! Clones that post as fast as they are let: whose messages the mailbox gives out, and the memory that it takes.
 
-use udeck::{Error, Postbox, via};
+use udeck::{Error, Postbox};
 
 use crate::{
     failure::{Failure, Result},
@@ -106,9 +106,9 @@ const VISIT: usize = 16;
 /// Posts until the queue is full, or the memory for messages is: both are back-pressure.
 fn fill(link: &Link<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> Result {
     for _ in 0..VISIT {
-        let mut message = match link.world().buf_reused(size) {
+        let mut message = match link.world().try_buf_reused(size) {
             Ok(message) => message,
-            Err(Error::Via { source, .. }) if matches!(*source, via::Error::NoMemory { .. }) => return Ok(()),
+            Err(Error::WouldBlock { .. } | Error::NoMemory { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         message.set_tag(number as u32);

@@ -12,7 +12,7 @@ use crate::protocol::Protocol;
 use crate::wire::{self, Kind};
 
 /// Messages that may wait for the mailbox's answer.
-const MAX_QUEUED: usize = 16;
+const MAX_QUEUED: usize = wire::MAX_ANNOUNCED;
 
 /// Oldest first.
 pub(super) type Queue = VecDeque<Waiting>;
@@ -93,10 +93,14 @@ impl Channel {
         if !self.has_queued() {
             return false;
         }
-        self.try_progress().unwrap_or_else(|error| {
+        let moved = self.try_progress().unwrap_or_else(|error| {
             self.fail(&error);
             true
-        })
+        });
+        if moved {
+            self.note_queued();
+        }
+        moved
     }
 
     fn try_progress(&mut self) -> Result<bool, ViaError> {

@@ -28,6 +28,11 @@ impl Reads {
         self.0.len()
     }
 
+    /// Of all of them together.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(Readable::len).sum()
+    }
+
     /// The oldest was read; `None`: the mailbox says so of a message that was not announced.
     pub fn finished(&mut self) -> Option<Readable> {
         self.0.pop_front()

@@ -1,15 +1,17 @@
-//! Announcements that the mailbox serves by itself: it reads the message (`rdma-read`), or posts a receive descriptor for
-//! it (`handshake`). And messages that were written (`rdma-write`) while some peer is in the middle of another write.
+//! Announcements: the mailbox reads the message (`rdma-read`), posts a receive descriptor for it (`handshake`), or grants
+//! memory to write it to or to copy it to (`rdma-write`, `copy`).
 //!
-//! The first two need memory of ours, the last that this peer leaves, which one that the system does not run cannot. Until
-//! then the announcement stays with its lane, and what came behind it in the ring: so order is kept, and the sender's
-//! bounds are what piles up. Every retrieve tries again.
+//! All of them need memory of ours. While there is none, the announcement stays with its lane, and what was posted behind
+//! it: so order is kept, and the sender's bounds are what piles up. Every retrieve tries again, oldest announcement first
+//! (`stalled`). What came behind it *in the ring* may be read where the postbox runs ahead (`rdma-write`, `copy`): there lie
+//! further announcements, and the data of messages that were granted before, whose memory may be what is waited for.
+
+use std::sync::Arc;
 
 use udeck_via::mem::Fill;
-use udeck_via::{
-    Block, Deadline, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault,
-};
+use udeck_via::{Block, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault};
 
+use super::grants::{Grants, Memory};
 use super::lane::Lane;
 use crate::received::{Parcel, Stored};
 use crate::shared::Shared;
@@ -18,12 +20,14 @@ use crate::wire::{Kind, Malformed};
 /// An announcement that was not served yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deferred {
+    /// The postbox wants to write the message.
+    Write { len: usize },
+    /// The postbox wants to send it by fragments.
+    Copy { len: usize, tag: u32 },
     /// The message lies there.
     Read { from: RemoteBuffer, tag: u32 },
     /// The message is to be sent on the data VI of that pair.
     Request { len: usize, pair: u32 },
-    /// The message was written, into the oldest window.
-    Settle { tag: u32 },
 }
 
 /// What became of it.
@@ -47,12 +51,19 @@ pub(super) struct Data {
 }
 
 impl Deferred {
-    /// Bytes of memory that it needs.
-    pub fn needs(self) -> Option<usize> {
+    /// Bytes of the message.
+    pub fn len(self) -> usize {
         match self {
-            Deferred::Read { from, .. } => Some(from.len),
-            Deferred::Request { len, .. } => Some(len),
-            Deferred::Settle { .. } => None,
+            Deferred::Read { from, .. } => from.len,
+            Deferred::Write { len } | Deferred::Copy { len, .. } | Deferred::Request { len, .. } => len,
+        }
+    }
+
+    /// Where its memory comes from.
+    pub fn arena(self) -> Memory {
+        match self {
+            Deferred::Write { .. } => Memory::Landing,
+            _ => Memory::Outbox,
         }
     }
 }
@@ -71,13 +82,12 @@ impl Lane {
         room: Option<usize>,
         world: &Shared,
         ptag: Ptag,
+        grants: &Arc<Grants>,
     ) -> Result<Served, Malformed> {
         match deferred {
+            Deferred::Write { .. } | Deferred::Copy { .. } => self.prepare(deferred, world, ptag, grants),
             Deferred::Read { from, tag } => self.read(from, tag, world),
             Deferred::Request { len, pair } => self.grant(len, pair, room, world, ptag),
-            Deferred::Settle { tag } => {
-                Ok(self.settle(tag, Deadline::now())?.map_or(Served::NotYet, Served::Parcel))
-            }
         }
     }
 
@@ -171,8 +181,17 @@ impl Lane {
 fn room_for(len: usize, world: &Shared) -> Result<Option<Block>, ViaError> {
     match world.allocate(len, Fill::Keep) {
         Ok(block) => Ok(Some(block)),
-        Err(ViaError::NoMemory { asked, limit, .. }) if asked <= limit => Ok(None),
+        Err(error) if may_come(&error) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether what is short now may be there later.
+pub(super) fn may_come(error: &ViaError) -> bool {
+    match error {
+        ViaError::NoMemory { asked, limit, .. } => asked <= limit,
+        ViaError::Full { .. } => true,
+        _ => false,
     }
 }
 

@@ -1,23 +1,25 @@
 //! A lane: what arrives on one postbox's connection, and what it amounts to.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline};
 use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, Ptag, RemoteBuffer, Vi, Window};
 
-use super::deferred::{Data, Deferred};
+use super::deferred::{Data, Deferred, Served, may_come};
+use super::grants::{Granted, Grants, Memory};
 use crate::received::{Parcel, Stored};
 use crate::shared::Shared;
 use crate::stats::Counters;
-use crate::wire::{self, HEAD_BYTES, Kind, Malformed};
+use crate::wire::{self, HEAD_BYTES, Kind, MAX_ANNOUNCED, Malformed};
 
 /// How long other lanes wait for peers that are in the middle of a write when a message was written: most leave at once.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// Why most messages are refused. Has to fit into a refusal.
-const NO_MEMORY: &str = "its arena is full (raise DECK_ARENA)";
+/// Why most messages are refused: no waiting would help. Has to fit into a refusal.
+const NO_MEMORY: &str = "larger than its arena (DECK_ARENA)";
 const _: () = assert!(NO_MEMORY.len() <= Inline::CAPACITY - HEAD_BYTES);
 
 /// One postbox's connection: its control VI, and its data VI if it has one.
@@ -26,9 +28,16 @@ pub(super) struct Lane {
     pub from: u32,
     pub postbox: u32,
     /// Announced messages, in the order of their answers.
-    coming: VecDeque<Coming>,
-    /// An announcement that has to be served before anything that came behind it.
-    pub deferred: Option<Deferred>,
+    coming: VecDeque<(Coming, Granted)>,
+    /// Announcements that have to be served before anything that was posted behind them, oldest first.
+    pub deferred: VecDeque<Deferred>,
+    /// Whether the last of them has to be served before the ring is read on.
+    pub held_up: bool,
+    /// The tag of a message that was written, and may still be written to: some peer is in the middle of another write,
+    /// and one that the system does not run cannot leave. Until then the ring is not read on either.
+    pub settling: Option<u32>,
+    /// Whether it is queued up for memory.
+    pub stalled: bool,
     /// Boxed: most lanes have none.
     pub data: Option<Box<Data>>,
 }
@@ -41,7 +50,22 @@ enum Coming {
 
 impl Lane {
     pub fn new(vi: Vi, from: u32, postbox: u32) -> Self {
-        Lane { vi, from, postbox, coming: VecDeque::new(), deferred: None, data: None }
+        Lane {
+            vi,
+            from,
+            postbox,
+            coming: VecDeque::new(),
+            deferred: VecDeque::new(),
+            held_up: false,
+            settling: None,
+            stalled: false,
+            data: None,
+        }
+    }
+
+    /// The memory that its oldest announcement needs.
+    pub fn wants(&self) -> Option<Memory> {
+        self.deferred.front().map(|deferred| deferred.arena())
     }
 
     #[inline]
@@ -56,7 +80,6 @@ impl Lane {
         arrival: Arrival,
         world: &Shared,
         counters: &Counters,
-        ptag: Ptag,
     ) -> Result<Option<Parcel>, Malformed> {
         let tag = arrival.immediate.unwrap_or(0);
         match arrival.body {
@@ -66,7 +89,7 @@ impl Lane {
                     counters.copied(rest.len());
                     return Ok(self.parcel(tag, Stored::Inline(inline)));
                 }
-                self.announced(kind, part, rest, tag, world, ptag)?;
+                self.announced(kind, part, rest, tag)?;
                 Ok(None)
             }
             Body::Lent(head, lent) => self.take_lent(head, lent, tag, world, counters),
@@ -104,7 +127,7 @@ impl Lane {
         window: u32,
         counters: &Counters,
     ) -> Result<Option<Parcel>, Malformed> {
-        let Some(Coming::Copied { block, filled, tag }) = self.coming.front_mut() else {
+        let Some((Coming::Copied { block, filled, tag }, _)) = self.coming.front_mut() else {
             return Err(Malformed);
         };
         let room = block.bytes_mut().get_mut(*filled..*filled + lent.len()).ok_or(Malformed)?;
@@ -123,87 +146,89 @@ impl Lane {
         }
         let tag = *tag;
         match self.coming.pop_front() {
-            Some(Coming::Copied { block, .. }) => Ok(self.parcel(tag, Stored::Owned(block))),
+            Some((Coming::Copied { block, .. }, _)) => Ok(self.parcel(tag, Stored::Owned(block))),
             _ => Err(Malformed),
         }
     }
 
     fn take_written(&mut self, len: usize, tag: u32) -> Result<Option<Parcel>, Malformed> {
         match self.coming.front() {
-            Some(Coming::Written(window)) if window.len() == len => {}
+            Some((Coming::Written(window), _)) if window.len() == len => {}
             _ => return Err(Malformed),
         }
-        let parcel = self.settle(tag, Deadline::after(SETTLE))?;
-        if parcel.is_none() {
-            self.deferred = Some(Deferred::Settle { tag });
-        }
-        Ok(parcel)
+        self.settling = Some(tag);
+        self.settle(Deadline::after(SETTLE))
     }
 
-    /// Takes the message out of the oldest window, once nobody can be inside. Its writer has left; whoever else writes
-    /// to this process may have to be waited for.
-    pub(super) fn settle(&mut self, tag: u32, deadline: Deadline) -> Result<Option<Parcel>, Malformed> {
-        let Some(Coming::Written(window)) = self.coming.front_mut() else { return Err(Malformed) };
+    /// Takes the message that was written out of its window, once nobody can be inside. Its writer has left; whoever else
+    /// writes to this process may have to be waited for.
+    pub(super) fn settle(&mut self, deadline: Deadline) -> Result<Option<Parcel>, Malformed> {
+        let (Some(tag), Some((Coming::Written(window), _))) = (self.settling, self.coming.front_mut()) else {
+            return Err(Malformed);
+        };
         match window.close(deadline) {
-            Ok(()) => {}
+            Ok(()) => self.settling = None,
             Err(ViaError::Timeout { .. }) => return Ok(None),
             Err(_) => return Err(Malformed),
         }
-        let Some(Coming::Written(window)) = self.coming.pop_front() else { return Err(Malformed) };
+        let Some((Coming::Written(window), _)) = self.coming.pop_front() else { return Err(Malformed) };
         let settled = window.revoke(deadline).map_err(|_| Malformed)?;
         Ok(self.parcel(tag, Stored::Settled(settled)))
     }
 
-    /// A postbox announces a message. What needs no more than memory of ours is answered at once.
+    /// Whether the ring is not read on at the moment.
+    #[inline]
+    pub(super) fn is_held_up(&self) -> bool {
+        self.held_up || self.settling.is_some()
+    }
+
+    /// A postbox announces a message.
     #[cold]
-    fn announced(
-        &mut self,
-        kind: Kind,
-        part: u32,
-        rest: &[u8],
-        tag: u32,
-        world: &Shared,
-        ptag: Ptag,
-    ) -> Result<(), Malformed> {
-        match kind {
-            Kind::AskWrite | Kind::AskCopy => {
-                self.prepare(kind, wire::decode_length(rest)?, tag, world, ptag)
-            }
+    fn announced(&mut self, kind: Kind, part: u32, rest: &[u8], tag: u32) -> Result<(), Malformed> {
+        if self.held_up || self.deferred.len() + self.coming.len() >= MAX_ANNOUNCED {
+            return Err(Malformed);
+        }
+        self.deferred.push_back(match kind {
+            Kind::AskWrite => Deferred::Write { len: wire::decode_length(rest)? },
+            Kind::AskCopy => Deferred::Copy { len: wire::decode_length(rest)?, tag },
             Kind::AskRead => {
                 let from =
                     RemoteBuffer { handle: MemHandle(part), offset: 0, len: wire::decode_length(rest)? };
-                self.deferred = Some(Deferred::Read { from, tag });
-                Ok(())
+                Deferred::Read { from, tag }
             }
-            Kind::Request => {
-                self.deferred = Some(Deferred::Request { len: tag as usize, pair: part });
-                Ok(())
-            }
-            _ => Err(Malformed),
-        }
+            Kind::Request => Deferred::Request { len: tag as usize, pair: part },
+            _ => return Err(Malformed),
+        });
+        self.held_up = matches!(kind, Kind::AskRead | Kind::Request);
+        Ok(())
     }
 
     /// Finds memory for what the postbox will write, or send by fragments, and answers.
-    fn prepare(
+    pub(super) fn prepare(
         &mut self,
-        kind: Kind,
-        len: usize,
-        tag: u32,
+        deferred: Deferred,
         world: &Shared,
         ptag: Ptag,
-    ) -> Result<(), Malformed> {
-        let prepared = match kind {
-            Kind::AskWrite => world.nic().window(len, ptag).map(Coming::Written),
-            _ => world.allocate(len, Fill::Keep).map(|block| Coming::Copied { block, filled: 0, tag }),
+        grants: &Arc<Grants>,
+    ) -> Result<Served, Malformed> {
+        let len = deferred.len();
+        let Some(granted) = grants.grant(deferred.arena(), len, world) else { return Ok(Served::NotYet) };
+        let (kind, prepared) = match deferred {
+            Deferred::Copy { tag, .. } => {
+                let block = world.allocate(len, Fill::Keep);
+                (Kind::AskCopy, block.map(|block| Coming::Copied { block, filled: 0, tag }))
+            }
+            _ => (Kind::AskWrite, world.nic().window(len, ptag).map(Coming::Written)),
         };
         let part = match &prepared {
             Ok(Coming::Written(window)) => window.remote().handle.0,
             Ok(Coming::Copied { .. }) => world.config().copy_window.max(1),
-            Err(error) => return self.refuse(kind, 0, error),
+            Err(error) if may_come(error) => return Ok(Served::NotYet),
+            Err(error) => return self.refuse(kind, 0, error).map(|()| Served::Answered),
         };
         self.answer(None, Kind::Ready, part, &[])?;
-        self.coming.extend(prepared);
-        Ok(())
+        self.coming.extend(prepared.map(|coming| (coming, granted)));
+        Ok(Served::Answered)
     }
 
     /// Tells the postbox why a message that it announced cannot come.

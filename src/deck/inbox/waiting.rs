@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use udeck_via::mem::Fill;
 use udeck_via::{Deadline, Pause, Spinner};
 
 use super::Inbox;
@@ -14,7 +13,7 @@ use crate::received::Parcel;
 
 /// Memory may come free where a waiting retrieve does not hear of it: so often it looks.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
-/// Looks while a lane is stalled: the completion queue names it again and again, and may name nothing else.
+/// Looks while a lane is held up: the completion queue names it again and again, and may name nothing else.
 const LOOKS: usize = 64;
 
 impl Inbox {
@@ -51,8 +50,8 @@ impl Inbox {
     /// Waits until there may be a message.
     fn pause(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
         let (ends, came) = (self.world.ends().seen(), self.door.came());
-        if !self.stalled.is_empty() {
-            // The completion queue would name the stalled lane at once.
+        if self.has_lanes_held_up() {
+            // The completion queue would name such a lane at once.
             std::thread::sleep(MEMORY_PAUSE.min(deadline.remaining()));
             self.world.help_others();
             return Ok(None);
@@ -62,8 +61,9 @@ impl Inbox {
         {
             return Ok(Some(parcel));
         }
+        let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let (world, door) = (&self.world, &self.door);
-        let entry = self.cq.wait(world.slice(deadline), || {
+        let entry = self.cq.wait(world.slice(until), || {
             world.help_others();
             world.ends().seen() != ends || door.came() != came
         });
@@ -94,10 +94,8 @@ impl Inbox {
     /// A message that can be had without waiting, where the completion queue alone does not find it.
     #[cold]
     pub(super) fn poll_otherwise(&mut self) -> Result<Option<Parcel>> {
-        for context in self.stalled.clone() {
-            if let Some(parcel) = self.look_into(context as u64)? {
-                return Ok(Some(parcel));
-            }
+        if let Some(parcel) = self.serve_stalled()? {
+            return Ok(Some(parcel));
         }
         if self.model == ReceiveModel::WorkQueues {
             return self.scan();
@@ -133,16 +131,9 @@ impl Inbox {
         Ok(None)
     }
 
-    /// What a message that was announced waits for, if one does.
-    fn shortage(&self) -> Option<String> {
-        let lane = self.lanes.get(*self.stalled.first()?)?.as_ref()?;
-        let from = lane.from;
-        let Some(len) = lane.deferred?.needs() else {
-            let what = "a rank that is in the middle of an RDMA write or read here (stopped?)";
-            return Some(format!("{what}, before which the message of rank {from} cannot be taken"));
-        };
-        let why = self.world.allocate(len, Fill::Keep).err()?;
-        Some(format!("memory for the {len} bytes that rank {from} announced: {why}"))
+    /// How soon to look again although nothing was heard: memory that is waited for may come free.
+    pub fn looks_again(&self) -> Option<Duration> {
+        (!self.stalled.is_empty()).then_some(MEMORY_PAUSE)
     }
 
     /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use futures_core::Stream;
 use udeck_via::transport::Armed;
@@ -42,7 +43,8 @@ impl<T: Item> Mailbox<T> {
             let inbox = self.inbox.get_mut();
             inbox.check_ends()?;
             if inbox.arm() != Armed::News {
-                let set = alarm.set(&self.world, || inbox.handle(), task.waker(), None);
+                let again = inbox.looks_again().map(|pause| Instant::now() + pause);
+                let set = alarm.set(&self.world, || inbox.handle(), task.waker(), again);
                 return match set {
                     Ok(()) => Poll::Pending,
                     Err(error) => {

@@ -23,7 +23,10 @@ use pockets::Pockets;
 pub(crate) const LINE: usize = 64;
 /// Blocks larger than this are not kept for reuse.
 const LARGEST_CLASS: usize = 4 << 20;
-/// Live and kept blocks and the gaps between them, together; the span allocator's table is allocated for this many.
+/// Live and kept blocks and the gaps between them, together; the span allocator's table is allocated for this many, and
+/// written when the arena is made: 32 bytes each, 1 MiB per arena. Room for whatever a thousand connections can lend at a
+/// time would be four times that for each of the ranks on a machine, nearly always for nothing; a program that gets so far
+/// waits for receivers instead.
 const MAX_BLOCKS: u32 = 1 << 15;
 const FEWER_BLOCKS: &str = "make fewer and larger blocks, or drop some sooner";
 

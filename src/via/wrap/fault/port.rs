@@ -1,14 +1,14 @@
 //! A port with a plan.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::Plan;
 use super::arrivals::{Arrivals, Taken};
 use super::desk::{Desks, News};
 use crate::mem::{Arena, Block, Lent, RemoteBuffer};
 use crate::report::Reporter;
-use crate::transport::{Arrival, Fate, Held, Landed, Owner, Port, Refused};
+use crate::transport::{Arrival, Fate, Held, Landed, Ledger, Owner, Port, Refused};
 use crate::wrap::Connection;
 use crate::wrap::random::Dice;
 
@@ -267,6 +267,10 @@ unsafe impl Port for FaultyPort {
         self.inner.want_room();
         self.wants_room = true;
         self.tell_of_feigned_room();
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        self.inner.ledger()
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

@@ -1,11 +1,13 @@
 //! A port and a waiter that are written down.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Call, Outcome, Sink, Who};
 use crate::mem::{Lent, RemoteBuffer};
-use crate::transport::{Armed, Arrival, Fate, Held, Landed, Notifier, Owner, Port, Ready, Refused, Waiter};
+use crate::transport::{
+    Armed, Arrival, Fate, Held, Landed, Ledger, Notifier, Owner, Port, Ready, Refused, Waiter,
+};
 
 #[derive(Debug)]
 pub struct TracedPort {
@@ -138,6 +140,10 @@ unsafe impl Port for TracedPort {
     fn want_room(&mut self) {
         self.inner.want_room();
         self.note(Call::WantRoom, Outcome::Done);
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        self.inner.ledger()
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

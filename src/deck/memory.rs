@@ -1,0 +1,77 @@
+//! Memory for messages that the program makes: what it waits for when there is none.
+
+use std::time::Instant;
+
+use udeck_via::mem::Fill;
+use udeck_via::{Block, Deadline, Error as ViaError, Pause, Spinner};
+
+use crate::channel::{MEMORY_PAUSE, Patience};
+use crate::error::{Error, Result};
+use crate::holders::Holders;
+use crate::inbox::grants::Memory;
+use crate::shared::Shared;
+
+impl Shared {
+    /// A block for a message. Waits while there is no memory and some is out that may come back.
+    #[inline]
+    pub fn block_for_message(&self, len: usize, fill: Fill, patience: Patience) -> Result<Block> {
+        let limit = self.max_transfer();
+        if len > limit {
+            return Err(Error::TooLarge { asked: len, limit });
+        }
+        match self.allocate(len, fill) {
+            Ok(block) => Ok(block),
+            Err(error) => self.wait_for_block(len, fill, patience, error),
+        }
+    }
+
+    /// Who holds `memory`.
+    pub fn holders(&self, memory: Memory) -> Holders {
+        Holders::of(self, memory)
+    }
+
+    #[cold]
+    fn wait_for_block(
+        &self,
+        len: usize,
+        fill: Fill,
+        patience: Patience,
+        mut error: ViaError,
+    ) -> Result<Block> {
+        let (start, until) = (Instant::now(), patience.until(self.config().deadline));
+        let what = || format!("making a message of {len} bytes");
+        let mut spinner = Spinner::new(self.oversubscribed());
+        loop {
+            if !matches!(error, ViaError::NoMemory { .. }) {
+                return Err(Error::via(what(), error));
+            }
+            let holders = self.holders(Memory::Outbox);
+            if !holders.may_give_back() {
+                // What was out may have come back since, the last of it while that was asked.
+                let holders = holders.to_string();
+                let no_memory = |error| Error::NoMemory { what: what(), holders, source: Box::new(error) };
+                return self.allocate(len, fill).map_err(no_memory);
+            }
+            let whom = || format!("memory: {error}; {holders}");
+            match until {
+                None => return Err(Error::WouldBlock { what: "making the message", whom: whom() }),
+                Some(deadline) if deadline.passed() => {
+                    return Err(Error::Deadline { what: what(), waited: start.elapsed(), whom: whom() });
+                }
+                Some(deadline) => self.pause_for_memory(&mut spinner, deadline),
+            }
+            match self.allocate(len, fill) {
+                Ok(block) => return Ok(block),
+                Err(again) => error = again,
+            }
+        }
+    }
+
+    /// Receivers give memory back without a word: so it is looked for, ever more rarely.
+    fn pause_for_memory(&self, spinner: &mut Spinner, deadline: Deadline) {
+        self.help_others();
+        if spinner.pause() == Pause::Sleep {
+            std::thread::sleep(MEMORY_PAUSE.min(deadline.remaining()));
+        }
+    }
+}

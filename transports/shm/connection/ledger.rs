@@ -1,0 +1,14 @@
+//! What the peer has of ours, added up on demand.
+
+use udeck_via::transport::{Held, Ledger};
+
+use super::Connection;
+
+impl Ledger for Connection {
+    fn lent(&self) -> usize {
+        let mut books = self.lent.lock();
+        // What came back is not out. A liar is found out by who sends to it.
+        let _ = books.collect();
+        books.held.iter().flatten().map(Held::bytes).sum()
+    }
+}
