@@ -294,6 +294,7 @@ impl Inbox {
                 self.stalled.push(context);
             }
             Ok(Served::TooLong(bytes)) => self.too_long = Some((bytes, from)),
+            Ok(Served::Over(error)) => return self.end_with(context, error),
             Err(Malformed) => return self.end_malformed(context),
         }
         Ok(None)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline};
-use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, Ptag, RemoteBuffer, Vi, Window};
+use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, Ptag, RemoteBuffer, Vi, Window, fault};
 
 use super::deferred::{Data, Deferred};
 use crate::received::{Parcel, Stored};
@@ -111,6 +111,7 @@ impl Lane {
         room.copy_from_slice(lent.bytes());
         counters.copied(lent.len());
         *filled += lent.len();
+        fault::point("copy.taken");
         if *filled < block.len() {
             // What the sender may send unasked needs no word; without one it may be gone already.
             let unasked = window.saturating_sub(1) as usize * lent.len();
@@ -148,6 +149,7 @@ impl Lane {
         world: &Shared,
         ptag: Ptag,
     ) -> Result<(), Malformed> {
+        fault::point("announce.taken");
         match kind {
             Kind::AskWrite | Kind::AskCopy => {
                 self.prepare(kind, wire::decode_length(rest)?, tag, world, ptag)
@@ -185,6 +187,7 @@ impl Lane {
             Err(error) => return self.refuse(kind, 0, error),
         };
         self.answer(None, Kind::Ready, part, &[])?;
+        fault::point("announce.answered");
         self.coming.extend(prepared);
         Ok(())
     }
@@ -200,7 +203,8 @@ impl Lane {
     }
 
     /// A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its answers
-    /// is no postbox.
+    /// is no postbox. One that has ended cannot be told, and need not: what it sent before is still in the ring, and behind
+    /// that its end, for what it was.
     pub(super) fn answer(
         &mut self,
         immediate: Option<u32>,
@@ -208,6 +212,9 @@ impl Lane {
         part: u32,
         rest: &[u8],
     ) -> Result<(), Malformed> {
-        self.vi.send_inline(immediate, &wire::head(kind, part), rest).map_err(|_| Malformed)
+        match self.vi.send_inline(immediate, &wire::head(kind, part), rest) {
+            Err(ViaError::Full { .. }) => Err(Malformed),
+            _ => Ok(()),
+        }
     }
 }
