@@ -32,11 +32,18 @@ mod armed {
         "retrieve.credited",
         "release.claimed",
         "release.published",
+        "door.accepted",
+        "announce.said",
+        "announce.taken",
+        "announce.answered",
+        "copy.sent",
+        "copy.taken",
         "read.announced",
         "read.fetched",
         "handshake.asked",
         "handshake.granted",
         "handshake.sent",
+        "handshake.received",
     ];
 
     struct Plan {

@@ -7,6 +7,7 @@
 
 mod job;
 mod leftovers;
+pub mod pairs;
 pub mod traffic;
 
 pub use job::{Ended, Job};

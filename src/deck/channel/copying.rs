@@ -1,6 +1,6 @@
 //! `copy`: the message in fragments, as many at a time as the mailbox allows.
 
-use udeck_via::Error as ViaError;
+use udeck_via::{Error as ViaError, fault};
 
 use super::Channel;
 use super::queue::{Stage, Stays, Waiting};
@@ -27,7 +27,11 @@ impl Channel {
         let mut stopped: Option<ViaError> = None;
         while fragments > 0 && stopped.is_none() {
             let end = (sent + FRAGMENT).min(front.block.len());
-            match self.send_copy(&front.block, sent..end, Kind::Fragment) {
+            let copied = self.send_copy(&front.block, sent..end, Kind::Fragment);
+            if copied.is_ok() {
+                fault::point("copy.sent");
+            }
+            match copied {
                 Ok(()) if end == front.block.len() => return Ok(()),
                 Ok(()) => (sent, fragments) = (end, fragments - 1),
                 Err(error) => stopped = Some(error),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Block, Error as ViaError, MemHandle, RemoteBuffer};
+use udeck_via::{Block, Error as ViaError, MemHandle, RemoteBuffer, fault};
 
 use super::{Channel, Failed, Patience, is_busy};
 use crate::error::Result;
@@ -186,7 +186,10 @@ impl Channel {
             };
             let len = (waiting.block.len() as u64).to_le_bytes();
             match self.vi.send_inline(Some(waiting.block.notes()[0]), &wire::head(kind, 0), &len) {
-                Ok(()) => self.queue[at].stage = Stage::Asked,
+                Ok(()) => {
+                    fault::point("announce.said");
+                    self.queue[at].stage = Stage::Asked;
+                }
                 Err(error) if is_busy(&error) => break,
                 Err(error) => return Err(error),
             }

@@ -39,6 +39,8 @@ pub(super) enum Served {
     NotYet,
     /// The sender was told that there is no room for so many bytes.
     TooLong(usize),
+    /// The connection has ended before the message could be had.
+    Over(ViaError),
 }
 
 /// A lane's data VI.
@@ -104,8 +106,8 @@ impl Lane {
             Err(error @ ViaError::Unsupported { .. }) => {
                 return self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered);
             }
-            // The sender has left, and its message with it: the next look at the ring says so.
-            Err(_) => return Ok(Served::Answered),
+            // The sender has left, and its message with it. So has what came behind: nothing may pass it.
+            Err(error) => return Ok(Served::Over(error)),
         }
         fault::point("read.fetched");
         // A sender that cannot be told has gone meanwhile. The message is here all the same.
@@ -164,6 +166,7 @@ impl Lane {
         };
         match (completion.status, data.awaited.take()) {
             (Status::Done, Some(len)) if len == completion.length => {
+                fault::point("handshake.received");
                 let tag = completion.immediate.unwrap_or(0);
                 let block = completion.descriptor.ok().and_then(block_of).ok_or(Malformed)?;
                 Ok(self.parcel(tag, Stored::Owned(block)))

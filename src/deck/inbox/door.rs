@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use udeck_via::{Caps, CqHandle, Nic, Ptag, Receive, Reliability, Request, Vi, ViAttributes};
+use udeck_via::{Caps, CqHandle, Nic, Ptag, Receive, Reliability, Request, Vi, ViAttributes, fault};
 
 use super::lane::Lane;
 use crate::wire::{Introduction, Role};
@@ -105,6 +105,7 @@ impl Door {
         let accepted =
             Vi::new(nic, attributes).and_then(|mut vi| request.accept(&mut vi, cq, cq, &[]).map(|()| vi));
         let Ok(vi) = accepted else { return false };
+        fault::point("door.accepted");
         waiting.push((context, newcomer(vi)));
         drop(waiting);
         self.came.fetch_add(1, Ordering::Release);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline};
-use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, Ptag, RemoteBuffer, Vi, Window};
+use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, Ptag, RemoteBuffer, Vi, Window, fault};
 
 use super::deferred::{Data, Deferred, Served, may_come};
 use super::grants::{Granted, Grants, Memory};
@@ -134,6 +134,7 @@ impl Lane {
         room.copy_from_slice(lent.bytes());
         counters.copied(lent.len());
         *filled += lent.len();
+        fault::point("copy.taken");
         if *filled < block.len() {
             // What the sender may send unasked needs no word; without one it may be gone already.
             let unasked = window.saturating_sub(1) as usize * lent.len();
@@ -188,6 +189,7 @@ impl Lane {
         if self.held_up || self.deferred.len() + self.coming.len() >= MAX_ANNOUNCED {
             return Err(Malformed);
         }
+        fault::point("announce.taken");
         self.deferred.push_back(match kind {
             Kind::AskWrite => Deferred::Write { len: wire::decode_length(rest)? },
             Kind::AskCopy => Deferred::Copy { len: wire::decode_length(rest)?, tag },
@@ -227,6 +229,7 @@ impl Lane {
             Err(error) => return self.refuse(kind, 0, error).map(|()| Served::Answered),
         };
         self.answer(None, Kind::Ready, part, &[])?;
+        fault::point("announce.answered");
         self.coming.extend(prepared.map(|coming| (coming, granted)));
         Ok(Served::Answered)
     }
@@ -242,7 +245,8 @@ impl Lane {
     }
 
     /// A postbox announces fewer messages than a ring has cells, so there is room; one that does not read its answers
-    /// is no postbox. One that has ended broke no rule: what it sent before still counts, and then the lane ends.
+    /// is no postbox. One that has ended cannot be told, and need not: what it sent before is still in the ring, and behind
+    /// that its end, for what it was.
     pub(super) fn answer(
         &mut self,
         immediate: Option<u32>,

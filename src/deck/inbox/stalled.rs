@@ -125,6 +125,7 @@ impl Inbox {
                 self.too_long = Some((bytes, lane.from));
                 None
             }
+            Ok(Served::Over(error)) => return self.end_with(context, error).map(Attempt::Done),
             Err(Malformed) => return self.end_malformed(context).map(Attempt::Done),
         };
         lane.deferred.pop_front();

@@ -1,10 +1,13 @@
 //! Processes killed in the middle of what they do, at every named point of the library.
 //!
 //! [`plan`] says which kills there are. For each role and protocol one process lives through all of them, in one
-//! world, so that whatever a dead peer leaves with it shows as growth.
+//! world, so that whatever a dead peer leaves with it shows as growth. [`pairs`] has fewer kills, each at a moment that
+//! means something, and says exactly what is delivered and what comes back.
 
 #[path = "kill/job.rs"]
 mod job;
+#[path = "kill/pairs.rs"]
+mod pairs;
 #[path = "kill/plan.rs"]
 mod plan;
 #[path = "kill/whole_jobs.rs"]
@@ -88,6 +91,16 @@ mod poster_dies {
     }
 
     #[test]
+    fn rdma_read() {
+        outlives_all(Role::Posts, Protocol::RdmaRead);
+    }
+
+    #[test]
+    fn handshake() {
+        outlives_all(Role::Posts, Protocol::Handshake);
+    }
+
+    #[test]
     fn hand_off() {
         outlives_all(Role::Posts, Protocol::HandOff);
     }
@@ -109,6 +122,16 @@ mod retriever_dies {
     #[test]
     fn rdma_write() {
         outlives_all(Role::Retrieves, Protocol::RdmaWrite);
+    }
+
+    #[test]
+    fn rdma_read() {
+        outlives_all(Role::Retrieves, Protocol::RdmaRead);
+    }
+
+    #[test]
+    fn handshake() {
+        outlives_all(Role::Retrieves, Protocol::Handshake);
     }
 
     #[test]

@@ -33,6 +33,8 @@ fn passages(point: &str) -> &'static [u64] {
         // Twice for each connection that the victim makes, on its own bell; then on the survivor's.
         "bell.leaf" | "bell.summary" => &[1, 2, 3, 5, 9, 14],
         "bell.unparked" => &[1, 2, 4, 7],
+        // Once for each of two postboxes.
+        "door.accepted" => &[1, 2],
         // Once in a quarter ring.
         "retrieve.credited" => &[1, 2, 3, 5, 9],
         _ => &[1, 2, 30, 64, 74, 150, 300],
@@ -44,10 +46,18 @@ pub fn never_passed(point: &str, role: Role, protocol: Protocol) -> Option<&'sta
     use {Protocol::*, Role::*};
     let announces = matches!(protocol, Copy | RdmaWrite | RdmaRead | Handshake);
     match (point, role) {
-        ("read.announced" | "handshake.asked" | "handshake.sent", Retrieves) => {
-            return Some("the poster does");
+        (
+            "announce.said" | "copy.sent" | "read.announced" | "handshake.asked" | "handshake.sent",
+            Retrieves,
+        ) => return Some("the poster does"),
+        (
+            "door.accepted" | "announce.taken" | "announce.answered" | "copy.taken" | "read.fetched"
+            | "handshake.granted" | "handshake.received",
+            Posts,
+        ) => return Some("the retriever does"),
+        ("announce.said" | "announce.answered", _) if !matches!(protocol, Copy | RdmaWrite) => {
+            return Some("only messages that wait in the queue are announced so");
         }
-        ("read.fetched" | "handshake.granted", Posts) => return Some("the retriever does"),
         _ => {}
     }
     match (point.split('.').next()?, role, protocol) {
@@ -56,6 +66,8 @@ pub fn never_passed(point: &str, role: Role, protocol: Protocol) -> Option<&'sta
         ("rdma", _, Eager | Copy | HandOff | Handshake) => Some("it does no RDMA"),
         ("rdma", Retrieves, RdmaWrite) => Some("the poster writes"),
         ("rdma", Posts, RdmaRead) => Some("the retriever reads"),
+        ("announce", ..) if !announces => Some("it announces nothing"),
+        ("copy", _, other) if other != Copy => Some("only copy goes by fragments"),
         ("read", _, other) if other != RdmaRead => Some("only rdma-read is read"),
         ("handshake", _, other) if other != Handshake => Some("only handshake shakes hands"),
         ("release", Posts, _) => Some("nothing is lent to a poster"),

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use udeck_sys::ring::PAYLOAD_BYTES;
 use udeck_sys::window::Exposed;
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Descriptor, Error, MemHandle, RemoteBuffer, State, Status, Vi};
+use udeck_via::{Block, Descriptor, Error, MemHandle, RemoteBuffer, State, Status, Vi, ViAttributes};
 
 use super::prey::{Prey, soon};
 use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
@@ -114,6 +115,33 @@ fn a_peer_that_is_stuck_keeps_what_it_reads() {
     assert!(vi.send_done().is_none(), "the rogue may be reading it");
     drop((rogue, grip));
     assert_eq!(vi.send_wait(soon()).unwrap().status, Status::TransportError);
+}
+
+/// Into a descriptor, where short messages go straight from the cell.
+#[test]
+fn a_short_message_longer_than_its_cell() {
+    for len in [PAYLOAD_BYTES + 1, 200, 255] {
+        let mut scene = Scene::new();
+        let prey = &scene.prey;
+        let posting = Vi::new(&prey.nic, ViAttributes::new(prey.nic.ptag())).unwrap();
+        let (mut grip, mut vi) = scene.rogue.connect_by(|| prey.accept_by(posting));
+        for _ in 0..2 {
+            let region = prey.nic.region(500, vi.attributes().ptag).unwrap();
+            vi.post_receive(Descriptor::new([region])).unwrap();
+        }
+        let (meta, aux) = cell::inline(PAYLOAD_BYTES, Some(7));
+        grip.push(meta, aux, &[!0; PAYLOAD_BYTES / 8]);
+        let whole = vi.receive_done().expect("as long as may be");
+        assert_eq!((whole.status, whole.length, whole.immediate), (Status::Done, PAYLOAD_BYTES, Some(7)));
+        let (meta, aux) = cell::inline(len, Some(8));
+        grip.push(meta, aux, &[!0; PAYLOAD_BYTES / 8]);
+        let flushed = vi.receive_done().expect("the end of the connection");
+        assert_ne!(flushed.status, Status::Done, "{len} bytes of a cell of {PAYLOAD_BYTES}");
+        let error = vi.send_inline(None, &[], b"more").unwrap_err();
+        assert!(matches!(&error, Error::Lost(why) if why.contains("malformed cell")), "{len}: {error}");
+        (scene.grip, scene.vi) = (grip, vi);
+        scene.assert_lost_because(&error, "malformed cell");
+    }
 }
 
 /// One that must be copied here, and would take more memory than any message may.

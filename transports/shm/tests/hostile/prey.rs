@@ -71,6 +71,11 @@ impl Prey {
     pub fn accept(&self, context: u64) -> Vi {
         let mut vi = vi(&self.nic);
         vi.set_attributes(ViAttributes { context, ..*vi.attributes() }).unwrap();
+        self.accept_by(vi)
+    }
+
+    /// The next connection that was asked for, by this VI.
+    pub fn accept_by(&self, mut vi: Vi) -> Vi {
         let request = self.listener.wait(soon()).unwrap();
         request.accept(&mut vi, &self.cq.handle(), &self.cq.handle(), &[]).unwrap();
         vi

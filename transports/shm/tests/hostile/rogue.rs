@@ -178,9 +178,14 @@ impl Rogue {
 
     /// As [`Rogue::connect`], to a VI of this context.
     pub fn connect_to(&mut self, prey: &Prey, context: u64) -> (Grip, Vi) {
+        self.connect_by(|| prey.accept(context))
+    }
+
+    /// As [`Rogue::connect`], to whom accepts it.
+    pub fn connect_by(&mut self, accept: impl FnOnce() -> Vi) -> (Grip, Vi) {
         let (fd, control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         self.request(fd.as_fd());
-        let vi = prey.accept(context);
+        let vi = accept();
         let bells = loop {
             match self.receive().expect("an answer").datagram {
                 Datagram::Accept { bells, .. } => break bells,

@@ -1,0 +1,269 @@
+//! The process that lives on. Of each victim it says `lost N` as soon as it knows, and `clean N` once all that it had
+//! because of that rank is gone, its mailbox and the friend have been found well, and the row's count has been kept.
+
+use crate::holdings::Holdings;
+use crate::{BYE, LIMIT, despite_losses};
+use std::{error::Error, thread, time::Instant};
+use udeck::{Error as DeckError, Mailbox, Postbox, Protocol, Received, World};
+use udeck_jobs::pairs::{self, Death, Looks, MESSAGES, Row, Side};
+
+/// Posts to a process that is being killed: far more than a ring has room for.
+const TOO_MANY: usize = 1000;
+
+/// Words of what the friend sends back.
+const WORDS: usize = 2000;
+
+/// The first victim's rank, behind survivor and friend.
+const FIRST: usize = 2;
+
+type Outcome<T = ()> = Result<T, String>;
+
+struct Survivor {
+    world: World,
+    protocol: Protocol,
+    /// Where victims and the friend post.
+    mailbox: Mailbox<u64>,
+    /// Where victims tell that they have announced all they have.
+    told: Mailbox<u64>,
+    friend: Postbox<u64>,
+    /// What this process held before it met any victim.
+    baseline: Option<Holdings>,
+}
+
+pub fn run(dies: Side, protocol: Protocol) -> Result<(), Box<dyn Error>> {
+    let world = udeck::init()?;
+    let (mailbox, told) = (world.mailbox("survivor")?, world.mailbox("told")?);
+    let friend = world.postbox("friend")?;
+    friend.set_protocol(protocol)?;
+    let mut survivor = Survivor { protocol, mailbox, told, friend, baseline: None, world };
+    survivor.greet(0, &mut None)?;
+    survivor.baseline = Some(Holdings::of(&survivor.world));
+    println!("ready");
+    for (victim, (_, row)) in (FIRST..).zip(pairs::of(protocol, dies)) {
+        let outcome = match dies {
+            Side::Sender => survivor.outlive_sender(victim, row).map(Some),
+            Side::Receiver => survivor.outlive_receiver(victim, row).map(|()| None),
+        };
+        outcome
+            .and_then(|mut arrived| survivor.greet(victim, &mut arrived))
+            .map_err(|why| format!("rank {victim}: {why}"))?;
+        println!("clean {victim}");
+    }
+    survivor.friend.post(&[BYE][..]).map_err(|failed| failed.error)?;
+    drop((survivor.mailbox, survivor.told, survivor.friend));
+    match survivor.world.finish() {
+        // Announced to ranks that died, and not asked for: each postbox tells of its own, or `finish` does.
+        Err(error) if dies == Side::Receiver && is_about_victims(&error) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+fn is_about_victims(error: &DeckError) -> bool {
+    match error {
+        DeckError::Undelivered { owner, .. } => *owner >= FIRST,
+        DeckError::Several(errors) => errors.iter().all(is_about_victims),
+        _ => false,
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Survivor {
+    /// Messages go to the friend and come back, by the protocol; then nothing is left of the victim. The launcher's word of
+    /// its end may have come before the connection's: so may have been posted before what arrives now.
+    fn greet(&self, number: usize, late: &mut Option<Arrived>) -> Outcome {
+        let mut message = self.world.buf(WORDS).map_err(text)?;
+        pairs::fill(&mut message, 0, number);
+        self.friend.post(message).map_err(|failed| format!("to the friend: {}", failed.error))?;
+        loop {
+            let answer =
+                self.mailbox.retrieve_within(LIMIT).map_err(|error| format!("from the friend: {error}"))?;
+            if answer.from() == 1 && answer.len() == WORDS && pairs::is_filled(&answer, 0, number) {
+                break;
+            }
+            check_late(&answer, late)?;
+        }
+        self.friend.flush().map_err(text)?;
+        self.settle(late)
+    }
+
+    /// Waits until nothing is left that was not there before the first victim.
+    fn settle(&self, late: &mut Option<Arrived>) -> Outcome {
+        let Some(baseline) = &self.baseline else { return Ok(()) };
+        let start = Instant::now();
+        loop {
+            if let Some(message) = self.mailbox.try_retrieve().map_err(text)? {
+                check_late(&message, late)?;
+            }
+            // Which learns of every death, too, and has to let go of its connection.
+            match self.told.try_retrieve() {
+                Ok(None) | Err(DeckError::PeerLost { .. }) => {}
+                Ok(Some(_)) => return Err("it told twice".into()),
+                Err(error) => return Err(text(error)),
+            }
+            let now = Holdings::of(&self.world);
+            if now == *baseline {
+                return Ok(());
+            }
+            if start.elapsed() > LIMIT {
+                return Err(format!("left behind: {}", now.changes_since(baseline)));
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn outlive_sender(&self, victim: usize, row: &Row) -> Outcome<Arrived> {
+        let to_victim = self.world.postbox::<u64>(&format!("victim-{victim}")).map_err(text)?;
+        to_victim.post(&[0][..]).map_err(|failed| text(failed.error))?;
+        let mut received = Vec::new();
+        if row.looks == Looks::Once {
+            drop(despite_losses(&self.told).map_err(text)?);
+            self.answer_all(&mut received)?;
+        }
+        if row.looks != Looks::Always {
+            self.post_until_lost(&to_victim, victim)?;
+        }
+        loop {
+            match self.mailbox.retrieve_within(LIMIT) {
+                Ok(message) => received.push(message),
+                Err(error) => break is_loss_of(victim, &error)?,
+            }
+        }
+        println!("lost {victim}");
+        // The launcher's word may have come first; what was posted before comes all the same.
+        let start = Instant::now();
+        while received.len() < row.count.0 && start.elapsed() < LIMIT {
+            received.extend(self.mailbox.try_retrieve().map_err(text)?);
+            thread::yield_now();
+        }
+        self.post_until_lost(&to_victim, victim)?;
+        let mut arrived = Arrived { victim, words: row.words, count: 0, most: row.count.1 };
+        // Those of a hand-off lie in memory of the dead.
+        received.iter().try_for_each(|message| arrived.check(message))?;
+        if arrived.count < row.count.0 {
+            return Err(format!("{} messages instead of {} or more", arrived.count, row.count.0));
+        }
+        Ok(arrived)
+    }
+
+    /// Looks until there is memory for all that was announced: then it has been answered.
+    fn answer_all(&self, received: &mut Vec<Received<u64>>) -> Outcome {
+        let blocks = || self.world.nic().landing().usage().blocks + self.world.nic().outbox().usage().blocks;
+        let (start, before) = (Instant::now(), blocks());
+        while blocks() < before + MESSAGES {
+            received.extend(self.mailbox.try_retrieve().map_err(text)?);
+            if start.elapsed() > LIMIT {
+                return Err(format!("memory for {} messages of {MESSAGES}", blocks() - before));
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Posts until that fails: for good, and with the message.
+    fn post_until_lost(&self, to: &Postbox<u64>, victim: usize) -> Outcome {
+        for number in 0..TOO_MANY {
+            let mut message = self.world.buf(2).map_err(text)?;
+            pairs::fill(&mut message, victim, number);
+            let Err(failed) = to.post_by(Protocol::Eager, message) else { continue };
+            let whole = failed.message.is_some_and(|message| pairs::is_filled(&message, victim, number));
+            match failed.error {
+                _ if !whole => return Err(format!("{} without the message", failed.error)),
+                // What was announced earlier: told once, before the loss itself.
+                DeckError::Undelivered { owner, count, .. } if owner == victim && count <= MESSAGES => {}
+                error => return is_loss_of(victim, &error),
+            }
+        }
+        Err(format!("it took {TOO_MANY} messages"))
+    }
+
+    fn outlive_receiver(&self, victim: usize, row: &Row) -> Outcome {
+        let unknown = match self.world.postbox::<u64>(&format!("victim-{victim}")) {
+            Ok(to) => self.post_all(&to, victim, row)?,
+            // It died while it accepted the connection.
+            Err(error) => is_loss_of(victim, &error).map(|()| 0)?,
+        };
+        println!("lost {victim}");
+        // Each mailbox is told, once: by the launcher, as nobody of that rank is connected here.
+        is_loss_of(victim, &self.mailbox.retrieve_within(LIMIT).err().ok_or("a message of nobody")?)?;
+        let (least, most) = row.count;
+        if !(least..=most).contains(&unknown) {
+            return Err(format!(
+                "{unknown} messages neither posted nor returned, instead of {least} to {most}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Posts and flushes, until that fails. Returns how many posts failed and kept their message.
+    fn post_all(&self, to: &Postbox<u64>, victim: usize, row: &Row) -> Outcome<usize> {
+        to.set_protocol(self.protocol).map_err(text)?;
+        let (mut accepted, mut unknown, mut told) = (0, 0, false);
+        let is_right = |error: &DeckError, accepted| match error {
+            DeckError::Undelivered { owner, count, .. } if *owner == victim && *count <= accepted => Ok(()),
+            error => is_loss_of(victim, error),
+        };
+        for number in 0..MESSAGES {
+            let mut message = self.world.buf(row.words).map_err(text)?;
+            pairs::fill(&mut message, victim, number);
+            let Err(failed) = to.post(message) else {
+                accepted += 1;
+                continue;
+            };
+            is_right(&failed.error, accepted)?;
+            told |= matches!(failed.error, DeckError::Undelivered { .. });
+            match failed.message {
+                None => unknown += 1,
+                Some(message) if pairs::is_filled(&message, victim, number) => {}
+                Some(_) => return Err(format!("message {number} came back changed")),
+            }
+        }
+        match to.flush() {
+            Err(error) => is_right(&error, accepted)?,
+            // Read they are then: by `handshake` those that were accepted, otherwise only if the victim lived to the end.
+            Ok(()) if told || accepted == 0 || row.protocol == Protocol::Handshake => {}
+            Ok(()) if matches!(row.at, Death::Over) => {}
+            Ok(()) => return Err(format!("flushed, though {accepted} messages cannot have been read")),
+        }
+        self.post_until_lost(to, victim)?;
+        Ok(unknown)
+    }
+}
+
+/// What has come of a victim.
+struct Arrived {
+    victim: usize,
+    words: usize,
+    count: usize,
+    most: usize,
+}
+
+impl Arrived {
+    /// Checks that a message is the next that was posted, and all of it.
+    fn check(&mut self, message: &Received<u64>) -> Outcome {
+        let Arrived { victim, words, count, most } = *self;
+        if count == most {
+            return Err(format!("more than {most} messages"));
+        }
+        let whole = message.len() == words && pairs::is_filled(message, victim, count);
+        if !whole || message.from() != victim {
+            return Err(format!("{} words instead of message {count} of rank {victim}", message.len()));
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+fn check_late(message: &Received<u64>, late: &mut Option<Arrived>) -> Outcome {
+    let nobody = || format!("{} words from rank {}, who posts nothing", message.len(), message.from());
+    late.as_mut().ok_or_else(nobody)?.check(message)
+}
+
+fn is_loss_of(victim: usize, error: &DeckError) -> Outcome {
+    match error {
+        DeckError::PeerLost { node, how } if *node == victim && !how.contains("protocol") => Ok(()),
+        error => Err(format!("instead of its loss: {error}")),
+    }
+}

@@ -1,0 +1,128 @@
+//! The table of `udeck_jobs::pairs`: one end of a connection dies at a chosen moment, the other is looked at.
+//!
+//! The receiver that survives goes on with its mailbox, the sender with its memory: after each row messages go round by way of
+//! a third rank, and the survivor holds what it held before it met the dead.
+
+use super::{SIGKILL, job::Job, job::Rank};
+use std::os::unix::process::ExitStatusExt;
+use udeck::Protocol;
+use udeck_jobs::pairs::{self, Death, Row, Side};
+
+const PAIR: &str = env!("CARGO_BIN_EXE_kill-pair");
+
+fn outlives_all(dies: Side, protocol: Protocol) {
+    let rows: Vec<(usize, &Row)> = pairs::of(protocol, dies).collect();
+    assert!(rows.len() > 2, "{protocol} has rows");
+    let mut job = Job::new(2 + rows.len());
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let side = if dies == Side::Sender { "sender" } else { "receiver" };
+    let by = protocol.to_string();
+    let mut survivor = job.start(PAIR, &words(&["survivor", side, &by]), None);
+    let mut friend = job.start(PAIR, &words(&["friend", &by]), None);
+    survivor.says("ready").expect("the survivor starts");
+    for (rank, (number, row)) in (2..).zip(rows) {
+        let args = words(&["victim", &number.to_string()]);
+        live_through(&mut job, &survivor, rank, &args, row)
+            .unwrap_or_else(|why| panic!("rank {rank}: {protocol}, the {side} dies {}: {why}", row.when));
+    }
+    for (name, rank) in [("survivor", &mut survivor), ("friend", &mut friend)] {
+        let status = rank.wait().expect("it ends");
+        assert!(status.success(), "the {name}: {status}");
+    }
+}
+
+fn live_through(
+    job: &mut Job,
+    survivor: &Rank,
+    rank: usize,
+    args: &[String],
+    row: &Row,
+) -> Result<(), String> {
+    let fault = match row.at {
+        Death::At(point, passage) => Some(format!("{point}:{passage}")),
+        Death::Idle | Death::Posted | Death::Over => None,
+    };
+    let mut victim = job.start(PAIR, args, fault);
+    let status = victim.wait()?;
+    if status.signal() != Some(SIGKILL) {
+        return Err(format!("was not killed there: {status}"));
+    }
+    // Every other time the connection itself must tell, before the launcher does.
+    let told_at_once = rank.is_multiple_of(2);
+    if told_at_once {
+        job.report(rank);
+    }
+    survivor.says(&format!("lost {rank}"))?;
+    if !told_at_once {
+        job.report(rank);
+    }
+    survivor.says(&format!("clean {rank}"))
+}
+
+mod the_sender_dies {
+    use super::*;
+
+    #[test]
+    fn eager() {
+        outlives_all(Side::Sender, Protocol::Eager);
+    }
+
+    #[test]
+    fn hand_off() {
+        outlives_all(Side::Sender, Protocol::HandOff);
+    }
+
+    #[test]
+    fn rdma_write() {
+        outlives_all(Side::Sender, Protocol::RdmaWrite);
+    }
+
+    #[test]
+    fn rdma_read() {
+        outlives_all(Side::Sender, Protocol::RdmaRead);
+    }
+
+    #[test]
+    fn copy() {
+        outlives_all(Side::Sender, Protocol::Copy);
+    }
+
+    #[test]
+    fn handshake() {
+        outlives_all(Side::Sender, Protocol::Handshake);
+    }
+}
+
+mod the_receiver_dies {
+    use super::*;
+
+    #[test]
+    fn eager() {
+        outlives_all(Side::Receiver, Protocol::Eager);
+    }
+
+    #[test]
+    fn hand_off() {
+        outlives_all(Side::Receiver, Protocol::HandOff);
+    }
+
+    #[test]
+    fn rdma_write() {
+        outlives_all(Side::Receiver, Protocol::RdmaWrite);
+    }
+
+    #[test]
+    fn rdma_read() {
+        outlives_all(Side::Receiver, Protocol::RdmaRead);
+    }
+
+    #[test]
+    fn copy() {
+        outlives_all(Side::Receiver, Protocol::Copy);
+    }
+
+    #[test]
+    fn handshake() {
+        outlives_all(Side::Receiver, Protocol::Handshake);
+    }
+}
