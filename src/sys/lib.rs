@@ -19,6 +19,7 @@ mod futex;
 mod inherit;
 #[cfg(not(loom))]
 mod limits;
+mod prefetch;
 #[cfg(not(loom))]
 pub mod reactor;
 #[cfg(not(loom))]

@@ -36,7 +36,7 @@
 //! than was sent is reported as [`Corrupt`].
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
-use crate::fault;
+use crate::{fault, prefetch};
 
 /// Words of payload in a cell (loom's state space wants small cells).
 #[cfg(not(loom))]
@@ -89,6 +89,10 @@ const _: () = {
 pub const COLD: u32 = 0;
 /// The consumer polls this ring: posting is enough.
 pub const HOT: u32 = 1;
+
+/// How many cells ahead of its next one the producer fetches. Near enough to be there still, far enough from the cell
+/// that the consumer is polling.
+const AHEAD: u32 = 3;
 
 /// Where a ring's cells lie. Both sides of a ring use the same storage and number of cells.
 pub trait Storage {
@@ -212,9 +216,21 @@ impl<S: Storage> Producer<S> {
         // SYNC POINT cell: publishes payload and aux.
         cell.head.store(u64::from(meta) << 32 | u64::from(self.next), Ordering::Release);
         fault::point("post.published");
+        self.fetch_ahead();
         // SYNC POINT attention, producer's half.
         fence(Ordering::SeqCst);
         self.storage.line().attention.load(Ordering::Relaxed) != HOT
+    }
+
+    /// The consumer read the cells of the last lap, so they lie in its cache: fetched only when they are written, each
+    /// message would wait for its line, and the fence for the message. Not those that it may not have read yet: it would
+    /// have to fetch them back.
+    #[inline]
+    fn fetch_ahead(&self) {
+        let ahead = self.next.wrapping_add(AHEAD);
+        if ahead.wrapping_sub(self.credit) <= self.mask {
+            prefetch::for_writing(self.storage.cell(ahead & self.mask));
+        }
     }
 
     /// Position of the next message.

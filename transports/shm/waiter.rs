@@ -199,7 +199,8 @@ impl ShmWaiter {
         };
         Ok(ShmWaiter {
             notifier: Arc::new(notifier),
-            hot: Vec::with_capacity(HOT),
+            // Every postbox has a waiter, and most of them lie idle: room is made when a ring becomes hot.
+            hot: Vec::new(),
             turn: 0,
             burst: 0,
             news: VecDeque::new(),
