@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{PROTOCOLS, SHORT, alone, assert_pattern, patterned, ranks};
+use std::time::Instant;
+
+use common::{LONG, SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Error, Mailbox, Postbox, Protocol, Result, World, post_all, post_all_within};
 
 const LEN: usize = 100_000;
@@ -71,11 +73,12 @@ fn what_nobody_has_any_more_is_freed() {
 }
 
 #[test]
-fn what_cannot_be_lent_costs_one_copy_for_each_receiver() {
+fn a_shared_message_is_copied_no_more_than_another() {
     let world = alone(16 << 20);
     let inbox = world.mailbox::<u8>("in").unwrap();
     let out = world.postbox::<u8>("in").unwrap();
-    for protocol in PROTOCOLS {
+    // A handshake's post waits for the retrieve, which this thread could not call.
+    for protocol in asynchronous() {
         out.set_protocol(protocol).unwrap();
         for len in [0, 10, LEN] {
             let carried = |post: &dyn Fn()| {
@@ -87,10 +90,13 @@ fn what_cannot_be_lent_costs_one_copy_for_each_receiver() {
             let message = patterned::<u8>(&world, 3, len).unwrap().share();
             let own = carried(&|| out.post(patterned(&world, 3, len).unwrap()).unwrap());
             let shared = carried(&|| out.post(message.clone()).unwrap());
-            // Eager copies anyway.
-            let queued = matches!(protocol, Protocol::Copy | Protocol::RdmaWrite);
-            assert_eq!(shared - own, if queued { len } else { 0 }, "{protocol}, {len} bytes");
-            world.unshare(message).expect("all have read it");
+            assert_eq!(shared, own, "{protocol}, {len} bytes");
+            // The helper may just be at it.
+            let (started, mut message) = (Instant::now(), Err(message));
+            while let Err(shared) = message {
+                assert!(started.elapsed() < LONG, "all have read it");
+                message = world.unshare(shared);
+            }
         }
     }
 }
@@ -101,7 +107,7 @@ fn shared_messages_keep_their_place_behind_waiting_ones() {
     let inbox = world.mailbox::<u8>("in").unwrap();
     let out = world.postbox::<u8>("in").unwrap();
     for seed in 0..9 {
-        out.set_protocol(PROTOCOLS[[3, 4, 1][seed % 3]]).unwrap();
+        out.set_protocol([Protocol::RdmaWrite, Protocol::HandOff, Protocol::Eager][seed % 3]).unwrap();
         let message = patterned::<u8>(&world, seed, 5000).unwrap();
         if seed == 0 { out.post(message).unwrap() } else { out.post(message.share()).unwrap() }
     }

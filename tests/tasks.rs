@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use common::{LONG, PROTOCOLS, alone, assert_pattern, patterned, ranks};
+use common::{LONG, PROTOCOLS, alone, assert_pattern, asynchronous, patterned, ranks};
 use futures_core::Stream;
 use udeck::{Buf, Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result, World};
 
@@ -90,7 +90,7 @@ fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::
 #[test]
 fn two_tasks_of_one_thread_talk_to_another_rank() {
     const ROUNDS: usize = 100;
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         ranks(2, move |world| {
             let me = world.rank();
             let mut inboxes =
@@ -251,7 +251,7 @@ fn a_stream_tells_of_lost_ranks_and_ends_when_nobody_is_left() {
 
 #[test]
 fn a_post_that_waits_for_room_does_not_hold_its_thread() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         for len in [3, 5000] {
             let world = alone(64 << 20);
             let mut inbox = world.mailbox::<u8>("in").unwrap();

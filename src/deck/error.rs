@@ -186,6 +186,17 @@ pub enum Error {
         /// Protocols that work.
         possible: String,
     },
+    /// A post that was to return at once, by `handshake`, which waits until the message was received.
+    #[error(
+        "a post by handshake to mailbox {name:?} on rank {owner} waits until it was received, and cannot only be \
+         started: use post, or start_post by another protocol"
+    )]
+    Synchronous {
+        /// The mailbox.
+        name: String,
+        /// Its owner.
+        owner: usize,
+    },
     /// A setting that makes no sense.
     #[error("{variable}={value:?}: expected {expected}")]
     Config {

@@ -14,6 +14,7 @@
 //! | `wire` | what the two engines say to each other |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `posting` | posts that return at once, and their handles |
 //! | `select` | waiting at several mailboxes |
 //! | `share` | one message to many mailboxes |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
@@ -43,6 +44,7 @@ mod message;
 mod pack;
 mod postable;
 mod postbox;
+mod posting;
 mod progress;
 mod protocol;
 mod received;
@@ -71,6 +73,7 @@ pub use postable::Postable;
 pub use postbox::Postbox;
 #[cfg(feature = "async")]
 pub use postbox::tasks::{Flush, Post};
+pub use posting::Posting;
 pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
 pub use select::{Selectable, select, select_within, try_select};

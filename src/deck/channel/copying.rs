@@ -7,7 +7,7 @@ use super::queue::{Stage, Stays, Waiting};
 use crate::wire::Kind;
 
 /// Bytes of a fragment.
-const FRAGMENT: usize = 64 << 10;
+pub(super) const FRAGMENT: usize = 64 << 10;
 
 impl Channel {
     /// The mailbox has read a fragment: one more may come.
@@ -26,9 +26,9 @@ impl Channel {
     ) -> Result<(), Stays> {
         let mut stopped: Option<ViaError> = None;
         while fragments > 0 && stopped.is_none() {
-            let end = (sent + FRAGMENT).min(front.block.len());
-            match self.send_copy(&front.block, sent..end, Kind::Fragment) {
-                Ok(()) if end == front.block.len() => return Ok(()),
+            let end = (sent + FRAGMENT).min(front.load.len());
+            match self.send_copy(&front.load, sent..end, Kind::Fragment) {
+                Ok(()) if end == front.load.len() => return Ok(()),
                 Ok(()) => (sent, fragments) = (end, fragments - 1),
                 Err(error) => stopped = Some(error),
             }

@@ -99,7 +99,7 @@ impl<T: Item, M: Postable<T>> Future for Post<'_, T, M> {
                     *message = Some(back);
                     None
                 }
-                result => Some(result),
+                result => Some(result.map(drop)),
             }
         };
         match postbox.poll_with(alarm, task, attempt) {
