@@ -186,10 +186,11 @@ pub enum Error {
         /// Protocols that work.
         possible: String,
     },
-    /// A post that was to return at once, by `handshake`, which waits until the message was received.
+    /// A message that was to be posted without holding the thread, by `handshake`, which holds it until the message was
+    /// received.
     #[error(
-        "a post by handshake to mailbox {name:?} on rank {owner} waits until it was received, and cannot only be \
-         started: use post, or start_post by another protocol"
+        "a post by handshake to mailbox {name:?} on rank {owner} holds its thread until it was received: use post, or \
+         another protocol"
     )]
     Synchronous {
         /// The mailbox.

@@ -53,9 +53,14 @@ impl Channel {
         self.check(Protocol::Handshake)?;
         self.look()?;
         if matches!(patience, Patience::Start) {
-            return Err(Error::Synchronous { name: self.mailbox.clone(), owner: self.owner as usize });
+            return Err(self.synchronous());
         }
         self.may_wait(self.until(patience), start, &waiting())
+    }
+
+    /// Why a post that must not hold its thread cannot be by this protocol.
+    pub fn synchronous(&self) -> Error {
+        Error::Synchronous { name: self.mailbox.clone(), owner: self.owner as usize }
     }
 
     /// Asks for a descriptor of `len` bytes, behind all that was posted before. When this fails, the mailbox has none.

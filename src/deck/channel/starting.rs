@@ -82,6 +82,9 @@ impl Channel {
         match error {
             ViaError::Closed => self.translate(ViaError::Closed),
             ViaError::Lost(how) => self.translate(ViaError::Lost(how.clone())),
+            ViaError::InvalidState { what, state } => {
+                self.translate(ViaError::InvalidState { what, state: *state })
+            }
             other => Error::Undelivered {
                 count: 1,
                 name: self.mailbox.clone(),
