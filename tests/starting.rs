@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, patterned, ranks};
-use udeck::{Buf, Error, Mailbox, Postbox, Posting, Protocol, Result, World};
+use common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, pattern, patterned, ranks};
+use udeck::{Adopted, Buf, Error, Mailbox, Postbox, Posting, Protocol, Result, World};
 
 const LEN: usize = 5000;
 /// What a postbox's queue takes, as its documentation has it.
@@ -95,6 +95,33 @@ fn a_start_never_waits_and_the_queue_is_bounded() {
 }
 
 #[test]
+fn every_kind_of_message_waits_for_room() {
+    for protocol in [Protocol::Eager, Protocol::HandOff] {
+        let world = alone(64 << 20);
+        let inbox = world.mailbox::<u8>("in").unwrap();
+        let out = postbox(&world, protocol).unwrap();
+        let mut taken = 0;
+        while out.try_post(patterned(&world, taken, 40).unwrap()).is_ok() {
+            taken += 1;
+        }
+        let bytes: Vec<u8> = pattern(taken, 40).collect();
+        let started: [Posting<u8>; 3] = [
+            out.start_post(patterned(&world, taken, 40).unwrap().share()).unwrap(),
+            out.start_post(&bytes[..]).unwrap(),
+            out.start_post(Adopted::new(bytes.clone())).unwrap(),
+        ];
+        assert!(started.iter().all(|handle| !handle.is_done()), "{protocol}");
+        assert_eq!(out.returned().expect("it was copied").into_inner(), bytes);
+        let reader = std::thread::spawn(move || {
+            retrieve_all(&inbox, 0..taken, 40)?;
+            (0..3).try_for_each(|_| retrieve_all(&inbox, taken..taken + 1, 40))
+        });
+        started.into_iter().for_each(|handle| handle.wait().unwrap());
+        reader.join().unwrap().unwrap();
+    }
+}
+
+#[test]
 fn order_is_kept_whatever_was_started_or_posted_by_which_protocol() {
     const ALL: usize = 300;
     let full = Event::new();
@@ -134,6 +161,8 @@ fn order_is_kept_whatever_was_started_or_posted_by_which_protocol() {
             let (kind, message) = (common::PROTOCOLS[seed % 7], patterned(&world, seed, 200 + seed)?);
             if seed % 2 == 0 || kind == Protocol::Handshake {
                 out.post_by(kind, message)?;
+            } else if seed % 4 == 1 {
+                out.post_by(kind, message.share())?;
             } else if let Err(failed) = out.start_post_by(kind, message) {
                 out.post_by(kind, failed.message.expect("the queue is full"))?;
             }
