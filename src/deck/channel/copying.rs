@@ -18,6 +18,7 @@ impl Channel {
     }
 
     /// Sends as much as may be sent of a message of which `sent` bytes are on their way.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub(super) fn send_fragments(
         &mut self,
         mut front: Waiting,

@@ -245,6 +245,7 @@ impl Channel {
     }
 
     /// Completes the first message of the queue, if it can be.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     fn finish_front(&mut self, front: Waiting) -> Result<(), Stays> {
         let Waiting { how, stage, ticket, .. } = front;
         let stays = |(error, load)| (Some(error), Waiting { load, how, stage, ticket });
@@ -265,6 +266,7 @@ impl Channel {
     }
 
     /// Sends a long message by `eager`. While it waits for room it is not copied anew at each try.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     fn finish_eager(&mut self, mut front: Waiting) -> Result<(), Stays> {
         let tag = front.load.notes()[0];
         if front.stage == Stage::Unsaid {
