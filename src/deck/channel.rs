@@ -77,9 +77,9 @@ pub(crate) struct Channel {
     mailbox: String,
     owner: u32,
     number: u32,
+    tickets: starting::Tickets,
     queue: queue::Queue,
     reads: reading::Reads,
-    tickets: starting::Tickets,
     /// Whether a post that did not wait would have waited for memory.
     #[cfg(feature = "async")]
     short_of_memory: std::cell::Cell<bool>,
