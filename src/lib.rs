@@ -111,6 +111,27 @@ pub use udeck_deck::*;
 /// ```
 pub use udeck_deck::SharedBuf;
 
+/// # Example
+///
+/// ```
+/// # fn main() -> udeck::Result {
+/// # udeck::run_local(2, |world| {
+/// if world.rank() == 0 {
+///     let inbox = world.mailbox::<f64>("rows")?;
+///     assert_eq!(inbox.retrieve()?.len(), 100_000);
+/// } else {
+///     let out = world.postbox::<f64>("rows")?;
+///     let row = out.start_post(world.buf(100_000)?)?;  // never waits
+///     let sum: u64 = (0..1_000_000).sum();             // meanwhile, it travels
+///     row.wait()?;                                     // sent, or why not
+/// #     assert_eq!(sum, 499_999_500_000);
+/// }
+/// # world.finish()
+/// # })
+/// # }
+/// ```
+pub use udeck_deck::Posting;
+
 // Its example stands here because it needs a world, which the message layer alone cannot make.
 /// # Example
 ///

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
+use std::time::Instant;
+
+use common::{LONG, SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Error, Mailbox, Postbox, Protocol, Result, World, post_all, post_all_within};
 
 const LEN: usize = 100_000;
@@ -71,7 +73,7 @@ fn what_nobody_has_any_more_is_freed() {
 }
 
 #[test]
-fn what_cannot_be_lent_costs_one_copy_for_each_receiver() {
+fn a_shared_message_is_copied_no_more_than_another() {
     let world = alone(16 << 20);
     let inbox = world.mailbox::<u8>("in").unwrap();
     let out = world.postbox::<u8>("in").unwrap();
@@ -88,10 +90,13 @@ fn what_cannot_be_lent_costs_one_copy_for_each_receiver() {
             let message = patterned::<u8>(&world, 3, len).unwrap().share();
             let own = carried(&|| out.post(patterned(&world, 3, len).unwrap()).unwrap());
             let shared = carried(&|| out.post(message.clone()).unwrap());
-            // Eager copies anyway.
-            let queued = !matches!(protocol, Protocol::Auto | Protocol::Eager | Protocol::HandOff);
-            assert_eq!(shared - own, if queued { len } else { 0 }, "{protocol}, {len} bytes");
-            world.unshare(message).expect("all have read it");
+            assert_eq!(shared, own, "{protocol}, {len} bytes");
+            // The helper may just be at it.
+            let (started, mut message) = (Instant::now(), Err(message));
+            while let Err(shared) = message {
+                assert!(started.elapsed() < LONG, "all have read it");
+                message = world.unshare(shared);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use common::{LONG, PROTOCOLS, alone, assert_pattern, asynchronous, patterned, ranks};
+use common::{LONG, alone, assert_pattern, asynchronous, patterned, ranks};
 use futures_core::Stream;
 use udeck::{Buf, Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result, World};
 
@@ -299,6 +299,17 @@ fn a_flush_that_waits_is_woken_when_everything_was_read() {
 }
 
 #[test]
+fn a_task_cannot_post_by_handshake_and_is_told_so() {
+    let world = alone(8 << 20);
+    let _inbox = world.mailbox::<u8>("in").unwrap();
+    let mut out = world.postbox::<u8>("in").unwrap();
+    out.set_protocol(Protocol::Handshake).unwrap();
+    let failed = block_on(out.post_async(patterned(&world, 1, 10).unwrap())).unwrap_err();
+    assert!(matches!(&failed.error, Error::Synchronous { owner: 0, .. }), "{}", failed.error);
+    assert_pattern(&failed.message.expect("it comes back"), 1, 10);
+}
+
+#[test]
 fn memory_that_comes_free_lets_a_post_go_on() {
     let world = alone(4 << 20);
     let _inbox = world.mailbox::<u8>("in").unwrap();
@@ -328,7 +339,7 @@ fn hoard(world: &World, len: usize) -> (Buf<u8>, Vec<Buf<u8>>) {
 
 #[test]
 fn a_post_that_fails_gives_its_message_back() {
-    for protocol in PROTOCOLS {
+    for protocol in asynchronous() {
         let world = alone(64 << 20);
         let inbox = world.mailbox::<u8>("in").unwrap();
         let mut out = world.postbox::<u8>("in").unwrap();

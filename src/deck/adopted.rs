@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use udeck_via::Region;
 use udeck_via::mem::UserMemory;
 
-use crate::channel::Patience;
+use crate::channel::{Patience, Ticket};
 use crate::error::{Error, PostError};
 use crate::postable::Postable;
 use crate::postbox::Postbox;
@@ -89,7 +89,7 @@ impl<T: Pod + Send + fmt::Debug> fmt::Debug for Adopted<T> {
 }
 
 impl<T: Pod + Send> Postable<T> for Adopted<T> {
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>> {
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>> {
         if let Err(error) = postbox.returns().borrow().check_room(postbox.name()) {
             return Err(PostError { error, message: Some(self) });
         }
@@ -103,9 +103,9 @@ impl<T: Pod + Send> Postable<T> for Adopted<T> {
         let posted = postbox.post_copy(&region, tag, patience);
         let back = Returned { region, tag };
         match posted {
-            Ok(()) => {
+            Ok(ticket) => {
                 postbox.returns().borrow_mut().0.push_back(back);
-                Ok(())
+                Ok(ticket)
             }
             Err(error) => Err(PostError { error, message: Some(back.into_adopted()) }),
         }

@@ -1,27 +1,32 @@
 //! The engine behind a postbox: one connection to a mailbox, and the messages that wait for it.
 //!
 //! Eager and handed-off messages go out at once. A message that must be announced first (`rdma-write`, `copy`) waits
-//! in the queue until the mailbox has answered; whatever is posted behind it waits too, so that messages of one postbox
-//! arrive in order. Announcements run ahead of each other, so that a stream of them is not a stream of round trips.
+//! in the queue until the mailbox has answered, and one that was only started until there is room; whatever is posted
+//! behind it waits too, so that messages of one postbox arrive in order. Announcements run ahead of each other, so that a
+//! stream of them is not a stream of round trips.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | here | posting; what goes out at once; waiting, and what errors mean |
-//! | `queue` | announced messages, in order |
+//! | `queue` | messages that wait, in order |
+//! | `starting` | posts that return at once: what became of their messages |
+//! | `load` | a message's memory, whoever else has it |
 //! | `copying` | `copy`: fragments |
 //! | `reading` | `rdma-read`: messages that the mailbox reads by itself |
 //! | `handshake` | `handshake`: a pair of VIs, and a post that waits |
 //!
-//! Nothing here blocks but [`Channel::post`] and [`Channel::flush`], with deadlines. [`Channel::progress`] may be called
-//! by whoever has the channel: the poster, another call of its thread, or the helper.
+//! Nothing here blocks but [`Channel::post`], [`Channel::wait_over`] and [`Channel::flush`], with deadlines.
+//! [`Channel::progress`] may be called by whoever has the channel: the poster, another call of its thread, or the helper.
 
 mod copying;
 mod handshake;
+mod load;
 mod queue;
 mod reading;
 #[cfg(feature = "async")]
 mod room;
 mod share;
+mod starting;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,6 +43,8 @@ use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind};
 
+pub(crate) use starting::Ticket;
+
 /// Memory may come free where a waiting post does not hear of it: so often it looks.
 pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
@@ -49,6 +56,8 @@ const FLUSH_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_m
 #[derive(Clone, Copy, Debug)]
 pub enum Patience {
     None,
+    /// Not at all: a message for which there is no room waits in the queue.
+    Start,
     /// The world's deadline. The clock is read only when there is something to wait for.
     Usual,
     Until(Deadline),
@@ -58,7 +67,7 @@ impl Patience {
     /// The end of a wait that begins now; `None`: there is to be none.
     pub fn until(self, usual: Duration) -> Option<Deadline> {
         match self {
-            Patience::None => None,
+            Patience::None | Patience::Start => None,
             Patience::Usual => Some(Deadline::after(usual)),
             Patience::Until(deadline) => Some(deadline),
         }
@@ -85,6 +94,7 @@ pub(crate) struct Channel {
     mailbox: String,
     owner: u32,
     number: u32,
+    tickets: starting::Tickets,
     queue: queue::Queue,
     reads: reading::Reads,
     /// Whether a call that did not wait would have waited for what nobody tells of: memory, or the mailbox's reading.
@@ -122,6 +132,7 @@ impl Channel {
             number,
             queue: Default::default(),
             reads: Default::default(),
+            tickets: Default::default(),
             #[cfg(feature = "async")]
             has_to_look: std::cell::Cell::default(),
             counters,
@@ -155,9 +166,9 @@ impl Channel {
         })
     }
 
-    /// Accepts a message. Waits, if it must, for room at the mailbox.
+    /// Accepts a message. Waits, if it must, for room at the mailbox. The ticket is [`Patience::Start`]'s.
     #[inline]
-    pub fn post(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<(), Failed> {
+    pub fn post(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<Ticket, Failed> {
         if self.world.has_undelivered()
             && let Err(error) = self.undelivered()
         {
@@ -165,21 +176,21 @@ impl Channel {
         }
         let protocol = protocol.resolve(block.len(), self.caps, &self.world.config().auto);
         let len = block.len();
-        if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
-            self.post_now(block, protocol, patience)?;
+        let ticket = if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
+            self.post_now(block, protocol, patience)?
+        } else if protocol == Protocol::Handshake {
+            self.post_and_wait(block, patience)?
         } else {
-            let posted = self.post_queued(block, protocol, patience);
-            self.note_queued();
-            posted?;
-        }
+            self.post_own_queued(block, protocol, patience)?
+        };
         self.counters.posted(len);
-        Ok(())
+        Ok(ticket)
     }
 
     #[inline]
-    fn post_now(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<(), Failed> {
+    fn post_now(&mut self, block: Block, protocol: Protocol, patience: Patience) -> Result<Ticket, Failed> {
         match self.send(block, protocol) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(None),
             Err((error, block)) => self.post_slowly(error, block, protocol, patience),
         }
     }
@@ -191,7 +202,10 @@ impl Channel {
         mut block: Block,
         protocol: Protocol,
         patience: Patience,
-    ) -> Result<(), Failed> {
+    ) -> Result<Ticket, Failed> {
+        if matches!(patience, Patience::Start) && is_busy(&error) {
+            return self.post_own_queued(block, protocol, patience);
+        }
         let (start, until) = (Instant::now(), self.until(patience));
         let mut asked = false;
         while is_busy(&error) {
@@ -207,7 +221,7 @@ impl Channel {
             }
             asked = !asked;
             match self.send(block, protocol) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(None),
                 Err((again, returned)) => (error, block) = (again, returned),
             }
         }
@@ -216,7 +230,13 @@ impl Channel {
 
     /// Accepts a copy of `bytes` as a message. Waits, if it must, for the memory of it, then as [`Channel::post`].
     #[inline]
-    pub fn post_copy(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
+    pub fn post_copy(
+        &mut self,
+        bytes: &[u8],
+        tag: u32,
+        protocol: Protocol,
+        patience: Patience,
+    ) -> Result<Ticket> {
         let short = bytes.len() <= MAX_INLINE && self.queue.is_empty() && !self.world.has_undelivered();
         if short
             && protocol.resolve(bytes.len(), self.caps, &self.world.config().auto) == Protocol::Eager
@@ -224,7 +244,7 @@ impl Channel {
         {
             self.counters.copied(bytes.len());
             self.counters.posted(bytes.len());
-            return Ok(());
+            return Ok(None);
         }
         // Which also finds out what is wrong, if something is.
         self.post_copied(bytes, tag, protocol, patience)
@@ -232,7 +252,13 @@ impl Channel {
 
     /// As [`Channel::post_copy`], by way of a block.
     #[cold]
-    fn post_copied(&mut self, bytes: &[u8], tag: u32, protocol: Protocol, patience: Patience) -> Result {
+    fn post_copied(
+        &mut self,
+        bytes: &[u8],
+        tag: u32,
+        protocol: Protocol,
+        patience: Patience,
+    ) -> Result<Ticket> {
         let limit = self.vi.nic().attributes().max_transfer;
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
@@ -252,7 +278,7 @@ impl Channel {
         block.bytes_mut().copy_from_slice(bytes);
         block.set_notes([tag, 0]);
         self.counters.copied(bytes.len());
-        let patience = until.map_or(Patience::None, Patience::Until);
+        let patience = until.map_or(patience, Patience::Until);
         self.post(block, protocol, patience).map_err(|(error, _)| error)
     }
 
@@ -296,17 +322,23 @@ impl Channel {
 
     /// Copies a piece of the message into memory of the library's and sends that.
     fn send_copy(&mut self, block: &Block, piece: Range<usize>, kind: Kind) -> Result<(), ViaError> {
-        let mut bounce = self.world.allocate(piece.len(), Fill::Keep)?;
-        bounce.bytes_mut().copy_from_slice(&block.bytes()[piece.clone()]);
+        let (copied, bounce) = (piece.len(), self.bounce(block, piece)?);
         self.vi.hand_off(Some(block.notes()[0]), &wire::head(kind, 0), bounce).map_err(|(error, _)| error)?;
-        self.counters.copied(piece.len());
+        self.counters.copied(copied);
         Ok(())
     }
 
     /// The queue has changed.
     fn note_queued(&self) {
-        let queued: usize = self.queue.iter().map(|waiting| waiting.block.capacity()).sum();
+        let queued: usize = self.queue.iter().map(|waiting| waiting.load.capacity()).sum();
         self.books.note_queued(queued + self.reads.bytes());
+    }
+
+    /// A copy of a piece of the message.
+    fn bounce(&self, block: &Block, piece: Range<usize>) -> Result<Block, ViaError> {
+        let mut bounce = self.world.allocate(piece.len(), Fill::Keep)?;
+        bounce.bytes_mut().copy_from_slice(&block.bytes()[piece]);
+        Ok(bounce)
     }
 
     /// What happened to earlier messages, told once.

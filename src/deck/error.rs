@@ -197,6 +197,18 @@ pub enum Error {
         /// Protocols that work.
         possible: String,
     },
+    /// A message that was to be posted without holding the thread, by `handshake`, which holds it until the message was
+    /// received.
+    #[error(
+        "a post by handshake to mailbox {name:?} on rank {owner} holds its thread until it was received: use post, or \
+         another protocol"
+    )]
+    Synchronous {
+        /// The mailbox.
+        name: String,
+        /// Its owner.
+        owner: usize,
+    },
     /// A setting that makes no sense.
     #[error("{variable}={value:?}: expected {expected}")]
     Config {

@@ -15,6 +15,7 @@
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
 //! | `memory`, `holders` | memory for messages: waiting for it, and who has it |
+//! | `posting` | posts that return at once, and their handles |
 //! | `select` | waiting at several mailboxes |
 //! | `share` | one message to many mailboxes |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
@@ -46,6 +47,7 @@ mod message;
 mod pack;
 mod postable;
 mod postbox;
+mod posting;
 mod progress;
 mod protocol;
 mod received;
@@ -74,6 +76,7 @@ pub use postable::Postable;
 pub use postbox::Postbox;
 #[cfg(feature = "async")]
 pub use postbox::tasks::{Flush, Post};
+pub use posting::Posting;
 pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
 pub use select::{Selectable, select, select_within, try_select};

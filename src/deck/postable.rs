@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 
 use crate::buffer::Buf;
-use crate::channel::Patience;
+use crate::channel::{Patience, Ticket};
 use crate::error::PostError;
 use crate::item::{Item, Packed};
 use crate::message::Message;
@@ -15,7 +15,7 @@ use crate::postbox::Postbox;
 /// Sealed.
 pub trait Postable<T: Item>: sealed::Sealed + Sized {
     #[doc(hidden)]
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>>;
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>>;
 }
 
 mod sealed {
@@ -29,7 +29,7 @@ mod sealed {
 
 impl<T: Pod> Postable<T> for Buf<T> {
     #[inline]
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>> {
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>> {
         postbox
             .post_block(self.into_block(), patience)
             .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })
@@ -40,16 +40,15 @@ impl<T: Pod> Postable<T> for Buf<T> {
 /// is 0.
 impl<T: Pod> Postable<T> for &[T] {
     #[inline]
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>> {
-        match postbox.post_copy(bytemuck::cast_slice(self), 0, patience) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(PostError { error, message: Some(self) }),
-        }
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>> {
+        postbox
+            .post_copy(bytemuck::cast_slice(self), 0, patience)
+            .map_err(|error| PostError { error, message: Some(self) })
     }
 }
 
 impl Postable<Packed> for Message {
-    fn post_to(self, postbox: &Postbox<Packed>, patience: Patience) -> Result<(), PostError<Self>> {
+    fn post_to(self, postbox: &Postbox<Packed>, patience: Patience) -> Result<Ticket, PostError<Self>> {
         let capacity = self.capacity();
         postbox.post_block(self.into_block(), patience).map_err(|(error, block)| PostError {
             error,

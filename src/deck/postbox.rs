@@ -14,7 +14,7 @@ use udeck_via::{Block, Deadline, Region};
 
 use crate::adopted::Returns;
 use crate::auto::Choice;
-use crate::channel::{Channel, Failed, Patience};
+use crate::channel::{Channel, Failed, Patience, Ticket};
 use crate::error::{Error, PostError, Result};
 use crate::item::Item;
 use crate::postable::Postable;
@@ -83,7 +83,7 @@ impl<T: Item> Postbox<T> {
     #[doc(alias = "deck_mbox_post")]
     #[inline]
     pub fn post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M>> {
-        message.post_to(self, Patience::Usual)
+        message.post_to(self, Patience::Usual).map(drop)
     }
 
     /// Posts if that needs no waiting.
@@ -91,7 +91,7 @@ impl<T: Item> Postbox<T> {
     /// # Errors
     /// The message comes back with [`crate::Error::WouldBlock`]; otherwise as [`Postbox::post`].
     pub fn try_post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M>> {
-        message.post_to(self, Patience::None)
+        message.post_to(self, Patience::None).map(drop)
     }
 
     /// Posts, waiting at most `limit`.
@@ -99,7 +99,7 @@ impl<T: Item> Postbox<T> {
     /// # Errors
     /// As [`Postbox::post`].
     pub fn post_within<M: Postable<T>>(&self, message: M, limit: Duration) -> Result<(), PostError<M>> {
-        message.post_to(self, Patience::Until(Deadline::after(limit)))
+        message.post_to(self, Patience::Until(Deadline::after(limit))).map(drop)
     }
 
     /// Posts this one message by `protocol`, whatever is set; otherwise as [`Postbox::post`].
@@ -109,13 +109,23 @@ impl<T: Item> Postbox<T> {
     /// are possible; by [`Protocol::Handshake`] also with [`crate::Error::NoRoom`], which says how much room the receiver
     /// had. Otherwise as [`Postbox::post`].
     pub fn post_by<M: Postable<T>>(&self, protocol: Protocol, message: M) -> Result<(), PostError<M>> {
+        self.take_by(protocol, message, Patience::Usual).map(drop)
+    }
+
+    /// Takes this one message by `protocol`.
+    pub(crate) fn take_by<M: Postable<T>>(
+        &self,
+        protocol: Protocol,
+        message: M,
+        patience: Patience,
+    ) -> Result<Ticket, PostError<M>> {
         let usual = Restore(&self.protocol, self.protocol.get());
         if let Err(error) = self.set_protocol(protocol) {
             return Err(PostError { error, message: Some(message) });
         }
-        let posted = message.post_to(self, Patience::Usual);
+        let taken = message.post_to(self, patience);
         drop(usual);
-        posted
+        taken
     }
 
     /// What a message of `len` bytes would travel by if it were posted now, and why.
@@ -128,12 +138,12 @@ impl<T: Item> Postbox<T> {
     }
 
     #[inline]
-    pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<(), Failed> {
+    pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
         self.post_with(|channel, protocol| channel.post(block, protocol, patience))
     }
 
     /// Posts a message that the caller keeps an owner of.
-    pub(crate) fn post_shared_block(&self, block: &Arc<Block>, patience: Patience) -> Result {
+    pub(crate) fn post_shared_block(&self, block: &Arc<Block>, patience: Patience) -> Result<Ticket> {
         self.post_with(|channel, protocol| channel.post_shared(block, protocol, patience))
     }
 
@@ -144,7 +154,7 @@ impl<T: Item> Postbox<T> {
 
     /// Posts a copy. May wait for the memory of it, too.
     #[inline]
-    pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result {
+    pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result<Ticket> {
         self.post_with(|channel, protocol| channel.post_copy(bytes, tag, protocol, patience))
     }
 
@@ -197,7 +207,7 @@ impl<T: Item> Postbox<T> {
         self.with_channel(|channel| channel.flush(deadline))
     }
 
-    fn with_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
+    pub(crate) fn with_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
         let mut home = self.home.borrow_mut();
         match &mut *home {
             Home::Here(channel) => act(channel),

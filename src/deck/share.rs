@@ -10,7 +10,7 @@ use bytemuck::Pod;
 use udeck_via::{Block, Deadline};
 
 use crate::buffer::Buf;
-use crate::channel::Patience;
+use crate::channel::{Patience, Ticket};
 use crate::error::{Error, PostError, Result};
 use crate::postable::Postable;
 use crate::postbox::Postbox;
@@ -18,9 +18,9 @@ use crate::world::World;
 
 /// A typed message that has been sealed for posting several times: read-only, and cloned for the price of a count.
 ///
-/// Made by [`Buf::share`]. By hand-off, all receivers read the same memory; it is free when the last of them and the last
-/// clone are done. By other protocols, and behind messages that wait for the mailbox, each receiver costs one copy
-/// ([`crate::Stats::bytes_copied`]).
+/// Made by [`Buf::share`]. By hand-off and `rdma-read`, all receivers read the same memory, and by `rdma-write` and `copy`
+/// each gets what it needs from there; it is free when the last of them and the last clone are done. Only by `handshake`
+/// does each receiver cost one more copy ([`crate::Stats::bytes_copied`]).
 ///
 /// [`World::unshare`] makes it a [`Buf`] again.
 pub struct SharedBuf<T: Pod> {
@@ -50,10 +50,11 @@ impl World {
     /// Makes a shared message writable again, if this is its last clone and no receiver reads it any more.
     ///
     /// # Errors
-    /// It comes back as it is while somebody else has it. That changes when receivers drop their messages, which nobody
+    /// It comes back as it is while somebody else has it, or it waits at a postbox. That changes when receivers drop their messages, which nobody
     /// is told of.
     pub fn unshare<T: Pod>(&self, message: SharedBuf<T>) -> Result<Buf<T>, SharedBuf<T>> {
-        // Receivers may have given it back, and nobody may have looked.
+        // Receivers may have given it back, or said that they have read it, and nobody may have looked.
+        self.shared.help_others();
         self.nic().reclaim();
         Arc::try_unwrap(message.block).map(Buf::new).map_err(SharedBuf::new)
     }
@@ -79,7 +80,7 @@ impl<T: Pod + fmt::Debug> fmt::Debug for SharedBuf<T> {
 }
 
 impl<T: Pod> Postable<T> for SharedBuf<T> {
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<(), PostError<Self>> {
+    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>> {
         let posted = postbox.post_shared_block(&self.block, patience);
         posted.map_err(|error| PostError { error, message: Some(self) })
     }
@@ -108,7 +109,7 @@ pub fn post_all_within<T: Pod>(
     let (mut failed, mut full) = (Vec::new(), Vec::new());
     for (at, postbox) in postboxes.iter().enumerate() {
         match postbox.post_shared_block(&message.block, Patience::None) {
-            Ok(()) => {}
+            Ok(_) => {}
             Err(Error::WouldBlock { .. }) => full.push(at),
             Err(error) => failed.push((at, error)),
         }

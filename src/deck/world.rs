@@ -30,7 +30,7 @@ const MAX_NAME: usize = 200;
 ///
 /// `Send + Sync`. Mailboxes and postboxes may outlive it, but [`World::finish`] ends this rank's part in the job.
 pub struct World {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     barrier: Mutex<Option<Barrier>>,
 }
 

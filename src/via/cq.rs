@@ -123,6 +123,12 @@ impl Cq {
     /// events. A receive queue is named until it has been emptied. May name a queue that turns out to have nothing.
     #[inline]
     pub fn poll(&mut self) -> Option<CqEntry> {
+        // What one look may pass over, the next one finds.
+        self.look().or_else(|| self.look())
+    }
+
+    #[inline]
+    fn look(&mut self) -> Option<CqEntry> {
         if self.shared.has_events() {
             return self.poll_in_turn();
         }
@@ -145,7 +151,7 @@ impl Cq {
         let mut spinner = Spinner::new(self.oversubscribed);
         let mut looks = 0u32;
         loop {
-            if let Some(entry) = self.poll() {
+            if let Some(entry) = self.look() {
                 return Some(entry);
             }
             if until() {

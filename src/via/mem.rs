@@ -27,7 +27,7 @@ pub use cache::CacheUse;
 pub use lent::{Lender, Lent, PrivateCopy};
 pub(crate) use raw::scatter_raw;
 pub use raw::{RawRegion, RawSegment};
-pub use readable::Readable;
+pub use readable::{Ownership, Readable};
 pub use region::Region;
 pub(crate) use registrar::Registrar;
 pub(crate) use tags::{Carrier, TagUse, Tags};

@@ -223,7 +223,8 @@ pub struct Ready {
 /// Watches many work queues for one thread.
 pub trait Waiter: Send + Debug {
     /// A queue with news, if there is one. A receive queue is named again until it has been emptied; the end of
-    /// a connection is named once. May name a queue that turns out to have nothing.
+    /// a connection is named once. May name a queue that turns out to have nothing. One look may pass over a queue with
+    /// news because others are busier; not two in a row.
     fn poll(&mut self) -> Option<Ready>;
     /// Sleeps until there may be news, at most `limit` (and never long: sleeps are bounded). May return early.
     fn park(&mut self, limit: Duration);

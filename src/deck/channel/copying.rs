@@ -7,7 +7,7 @@ use super::queue::{Stage, Stays, Waiting};
 use crate::wire::Kind;
 
 /// Bytes of a fragment.
-const FRAGMENT: usize = 64 << 10;
+pub(super) const FRAGMENT: usize = 64 << 10;
 
 impl Channel {
     /// The mailbox has read a fragment: one more may come.
@@ -18,6 +18,7 @@ impl Channel {
     }
 
     /// Sends as much as may be sent of a message of which `sent` bytes are on their way.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     pub(super) fn send_fragments(
         &mut self,
         mut front: Waiting,
@@ -26,13 +27,13 @@ impl Channel {
     ) -> Result<(), Stays> {
         let mut stopped: Option<ViaError> = None;
         while fragments > 0 && stopped.is_none() {
-            let end = (sent + FRAGMENT).min(front.block.len());
-            let copied = self.send_copy(&front.block, sent..end, Kind::Fragment);
+            let end = (sent + FRAGMENT).min(front.load.len());
+            let copied = self.send_copy(&front.load, sent..end, Kind::Fragment);
             if copied.is_ok() {
                 fault::point("copy.sent");
             }
             match copied {
-                Ok(()) if end == front.block.len() => return Ok(()),
+                Ok(()) if end == front.load.len() => return Ok(()),
                 Ok(()) => (sent, fragments) = (end, fragments - 1),
                 Err(error) => stopped = Some(error),
             }

@@ -15,8 +15,9 @@ use udeck_via::{
     Block, Deadline, Descriptor, Error as ViaError, Region, Reliability, Status, Vi, ViAttributes, fault,
 };
 
-use super::{Channel, Failed, Patience, is_busy};
+use super::{Channel, Failed, Patience, Ticket, is_busy};
 use crate::error::{Error, Result};
+use crate::protocol::Protocol;
 use crate::wire::{self, Kind, MAX_REQUEST, Role};
 
 /// The data VI of a pair.
@@ -36,16 +37,30 @@ enum Answer {
 
 impl Channel {
     /// Posts a message, and waits until the mailbox has received it.
-    pub(super) fn post_and_wait(&mut self, block: Block, patience: Patience) -> Result<(), Failed> {
+    pub(super) fn post_and_wait(&mut self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
         let start = Instant::now();
-        let asked = match self.may_wait(self.until(patience), start, &waiting()) {
-            Ok(deadline) => self.ask(block.len(), start, deadline).map(|()| deadline),
-            Err(why) => Err(why),
-        };
+        let asked = self.may_shake_hands(patience, start).and_then(|deadline| {
+            self.ask(block.len(), start, deadline)?;
+            Ok(deadline)
+        });
         match asked {
-            Ok(deadline) => self.send_data(block, start, deadline),
+            Ok(deadline) => self.send_data(block, start, deadline).map(|()| None),
             Err(error) => Err((error, Some(block))),
         }
+    }
+
+    fn may_shake_hands(&mut self, patience: Patience, start: Instant) -> Result<Deadline> {
+        self.check(Protocol::Handshake)?;
+        self.look()?;
+        if matches!(patience, Patience::Start) {
+            return Err(self.synchronous());
+        }
+        self.may_wait(self.until(patience), start, &waiting())
+    }
+
+    /// Why a post that must not hold its thread cannot be by this protocol.
+    pub fn synchronous(&self) -> Error {
+        Error::Synchronous { name: self.mailbox.clone(), owner: self.owner as usize }
     }
 
     /// Asks for a descriptor of `len` bytes, behind all that was posted before. When this fails, the mailbox has none.

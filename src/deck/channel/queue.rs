@@ -1,4 +1,4 @@
-//! Messages that were announced, or stand behind one that was.
+//! Messages that were announced, stand behind one that was, or were started when there was no room.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -6,12 +6,15 @@ use std::time::Instant;
 use udeck_via::transport::{Arrival, Body};
 use udeck_via::{Block, Error as ViaError, MemHandle, RemoteBuffer, fault};
 
+use super::copying::FRAGMENT;
+use super::load::{Load, Refused};
+use super::starting::Ticket;
 use super::{Channel, Failed, Patience, is_busy};
-use crate::error::Result;
-use crate::protocol::Protocol;
+use crate::error::{Error, Result};
+use crate::protocol::{MAX_INLINE, Protocol};
 use crate::wire::{self, Kind};
 
-/// Messages that may wait for the mailbox's answer.
+/// Messages that may wait here. (Public documentation names it: [`crate::Postbox::start_post`].)
 const MAX_QUEUED: usize = wire::MAX_ANNOUNCED;
 
 /// Oldest first.
@@ -19,15 +22,30 @@ pub(super) type Queue = VecDeque<Waiting>;
 
 /// A message, and how far it is.
 pub(super) struct Waiting {
-    pub block: Block,
+    pub load: Load,
     pub how: Protocol,
     pub stage: Stage,
+    /// Somebody has a handle, and is told what becomes of it.
+    pub ticket: Ticket,
+}
+
+impl Waiting {
+    /// Bytes that have to be copied into other memory before anything can be sent; 0: none.
+    pub fn next_copy(&self) -> usize {
+        match (self.how, self.stage) {
+            (Protocol::Eager, Stage::Unsaid) if self.load.len() > MAX_INLINE => self.load.len(),
+            (Protocol::Copy, Stage::Copying { sent, fragments: 1.. }) => FRAGMENT.min(self.load.len() - sent),
+            _ => 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nothing was said of it yet.
     Unsaid,
+    /// Likewise; it has been replaced by the copy that `eager` sends, and waits for room only.
+    Copied,
     /// Announced.
     Asked,
     /// The mailbox has memory for it.
@@ -40,38 +58,72 @@ pub(super) enum Stage {
 pub(super) type Stays = (Option<ViaError>, Waiting);
 
 impl Channel {
-    /// Accepts a message that cannot simply be sent.
-    pub(super) fn post_queued(
+    /// As [`Channel::post_queued`], for a message that nobody else has.
+    pub(super) fn post_own_queued(
         &mut self,
         block: Block,
         protocol: Protocol,
         patience: Patience,
-    ) -> Result<(), Failed> {
-        if let Err(error) = self.check(protocol).and_then(|()| self.look()) {
-            return Err((error, Some(block)));
+    ) -> Result<Ticket, Failed> {
+        self.post_queued(Load::Own(block), protocol, patience)
+            .map_err(|(error, load)| (error, load.and_then(Load::into_own)))
+    }
+
+    /// Accepts a message that cannot simply be sent. (Those by `handshake` are not queued: [`Channel::post_and_wait`].)
+    pub(super) fn post_queued(
+        &mut self,
+        load: Load,
+        protocol: Protocol,
+        patience: Patience,
+    ) -> Result<Ticket, Refused> {
+        let posted = self.queue_up(load, protocol, patience);
+        self.note_queued();
+        posted
+    }
+
+    fn queue_up(&mut self, load: Load, protocol: Protocol, patience: Patience) -> Result<Ticket, Refused> {
+        if let Err(error) =
+            self.check(protocol).and_then(|()| self.check_owner(&load)).and_then(|()| self.look())
+        {
+            return Err((error, Some(load)));
         }
-        if protocol == Protocol::Handshake {
-            return self.post_and_wait(block, patience);
+        if let Err(error) = self.wait_for_place(patience) {
+            return Err((error, Some(load)));
         }
-        let (start, until) = (Instant::now(), self.until(patience));
-        while self.queue.len() >= MAX_QUEUED {
-            let full = ViaError::Full { what: "the queue of announced messages", bound: "".into() };
-            match self.may_wait(until, start, &full) {
-                Ok(deadline) => self.wait(deadline),
-                Err(why) => return Err((why, Some(block))),
-            }
-            self.progress();
-        }
-        self.queue.push_back(Waiting { block, how: protocol, stage: Stage::Unsaid });
-        let Err(error) = self.try_progress() else { return Ok(()) };
+        let ticket = matches!(patience, Patience::Start).then(|| self.tickets.next());
+        self.queue.push_back(Waiting { load, how: protocol, stage: Stage::Unsaid, ticket });
+        let Err(error) = self.try_progress() else { return Ok(ticket) };
         // Those before it are lost; this one the peer has not heard of.
         let last = self.queue.pop_back();
-        if let Some(Waiting { block, stage: Stage::Unsaid, .. }) = last {
+        if let Some(Waiting { load, stage: Stage::Unsaid | Stage::Copied, .. }) = last {
             self.fail(&error);
-            return Err((self.translate(error), Some(block)));
+            return Err((self.translate(error), Some(load)));
         }
         self.queue.extend(last);
         self.fail(&error);
+        Ok(ticket)
+    }
+
+    /// Memory of another NIC would be found out when it is sent, and taken for the connection's end.
+    fn check_owner(&self, load: &Load) -> Result {
+        if self.vi.nic().outbox().owns(load) {
+            return Ok(());
+        }
+        Err(self.translate(ViaError::InvalidParameter("the block belongs to another NIC".into())))
+    }
+
+    fn wait_for_place(&mut self, patience: Patience) -> Result {
+        let (start, until) = (Instant::now(), self.until(patience));
+        while self.queue.len() >= MAX_QUEUED {
+            let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
+            let deadline = self.may_wait(until, start, &full)?;
+            // Its head may wait for room: ask to be told, look once more, then wait.
+            self.vi.want_room();
+            if !self.progress() {
+                self.wait(deadline);
+                self.progress();
+            }
+        }
         Ok(())
     }
 
@@ -150,14 +202,21 @@ impl Channel {
         if kind == Kind::Request as u32 {
             return self.on_handshake_refusal(pair, why);
         }
-        let found = if kind == Kind::AskRead as u32 {
-            self.reads.finished().is_some()
+        let ticket = if kind == Kind::AskRead as u32 {
+            self.reads.finished().map(|_| None)
         } else {
-            self.asked().and_then(|at| self.queue.remove(at)).is_some()
+            self.asked().and_then(|at| self.queue.remove(at)).map(|waiting| waiting.ticket)
         };
-        if found {
-            let why = format!("rank {} refused it: {why}", self.owner);
-            self.world.note_undelivered(self.number, 1, &self.mailbox, self.owner, &why);
+        match ticket {
+            None => {} // of no message that we announced
+            Some(Some(number)) => {
+                let why = Error::Refused { node: self.owner as usize, why: why.to_owned() };
+                self.tickets.fail(number, why);
+            }
+            Some(None) => {
+                let why = format!("rank {} refused it: {why}", self.owner);
+                self.world.note_undelivered(self.number, 1, &self.mailbox, self.owner, &why);
+            }
         }
     }
 
@@ -181,11 +240,11 @@ impl Channel {
             let kind = match (waiting.how, waiting.stage) {
                 (Protocol::RdmaWrite, Stage::Unsaid) => Kind::AskWrite,
                 (Protocol::Copy, Stage::Unsaid) => Kind::AskCopy,
-                (_, Stage::Unsaid) => break, // goes out when it is first
+                (_, Stage::Unsaid | Stage::Copied) => break, // goes out when it is first
                 _ => continue,
             };
-            let len = (waiting.block.len() as u64).to_le_bytes();
-            match self.vi.send_inline(Some(waiting.block.notes()[0]), &wire::head(kind, 0), &len) {
+            let len = (waiting.load.len() as u64).to_le_bytes();
+            match self.vi.send_inline(Some(waiting.load.notes()[0]), &wire::head(kind, 0), &len) {
                 Ok(()) => {
                     fault::point("announce.said");
                     self.queue[at].stage = Stage::Asked;
@@ -199,34 +258,57 @@ impl Channel {
     }
 
     /// Completes the first message of the queue, if it can be.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
     fn finish_front(&mut self, front: Waiting) -> Result<(), Stays> {
-        let Waiting { how, stage, .. } = front;
+        let Waiting { how, stage, ticket, .. } = front;
+        let stays = |(error, load)| (Some(error), Waiting { load, how, stage, ticket });
         match (how, stage) {
             (Protocol::RdmaWrite, Stage::Ready { handle }) => {
-                let to = RemoteBuffer { handle, offset: 0, len: front.block.len() };
-                let tag = Some(front.block.notes()[0]);
-                self.vi.rdma_write(&front.block, to, tag).map_err(|error| (Some(error), front))
+                let to = RemoteBuffer { handle, offset: 0, len: front.load.len() };
+                let tag = Some(front.load.notes()[0]);
+                self.vi.rdma_write(&front.load, to, tag).map_err(|error| (Some(error), front))
             }
             (Protocol::Copy, Stage::Copying { sent, fragments }) => {
                 self.send_fragments(front, sent, fragments)
             }
-            (Protocol::RdmaRead, _) => self
-                .announce_readable(front.block)
-                .map_err(|(error, block)| (Some(error), Waiting { block, how, stage })),
-            (Protocol::Eager | Protocol::HandOff, _) => self
-                .send(front.block, how)
-                .map_err(|(error, block)| (Some(error), Waiting { block, how, stage })),
+            (Protocol::RdmaRead, _) => self.announce_readable(front.load).map_err(stays),
+            (Protocol::Eager, _) if front.load.len() > MAX_INLINE => self.finish_eager(front),
+            (Protocol::Eager | Protocol::HandOff, _) => self.send_load(front.load, how).map_err(stays),
             _ => Err((None, front)),
         }
     }
 
+    /// Sends a long message by `eager`. While it waits for room it is not copied anew at each try.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
+    fn finish_eager(&mut self, mut front: Waiting) -> Result<(), Stays> {
+        let tag = front.load.notes()[0];
+        if front.stage == Stage::Unsaid {
+            match self.bounce(&front.load, 0..front.load.len()) {
+                Ok(mut bounce) => {
+                    bounce.set_notes([tag, 0]);
+                    self.counters.copied(bounce.len());
+                    (front.load, front.stage) = (Load::Own(bounce), Stage::Copied);
+                }
+                Err(error) => return Err((Some(error), front)),
+            }
+        }
+        let Waiting { load, how, stage, ticket } = front;
+        self.lend(load, Kind::Eager)
+            .map_err(|(error, load)| (Some(error), Waiting { load, how, stage, ticket }))
+    }
+
     /// The connection is over: what was queued, or not yet read, is lost.
     pub(super) fn fail(&mut self, error: &ViaError) {
-        let (why, lost) = (error.to_string(), self.queue.len() + self.reads.len());
+        let (why, mut lost) = (error.to_string(), self.reads.len());
+        for waiting in std::mem::take(&mut self.queue) {
+            match waiting.ticket {
+                Some(number) => self.tickets.fail(number, self.loss(error)),
+                None => lost += 1,
+            }
+        }
         if lost > 0 {
             self.world.note_undelivered(self.number, lost, &self.mailbox, self.owner, &why);
         }
-        self.queue.clear();
         self.reads.clear();
     }
 }

@@ -5,11 +5,13 @@
 //! or the connection ends.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use udeck_via::mem::Readable;
+use udeck_via::mem::{Ownership, Readable};
 use udeck_via::{Block, Error as ViaError, fault};
 
 use super::Channel;
+use super::load::Load;
 use crate::wire::{self, Kind};
 
 /// Messages that may wait for being read. Each takes an entry of the NIC's windows; beyond, messages wait in the queue.
@@ -17,7 +19,23 @@ const MAX_READS: usize = 16;
 
 /// Announced messages, in the order in which they will be read.
 #[derive(Debug, Default)]
-pub(super) struct Reads(VecDeque<Readable>);
+pub(super) struct Reads(VecDeque<Shown>);
+
+/// A message that the mailbox reads; in the end it is dropped.
+#[derive(Debug)]
+pub(super) enum Shown {
+    Own(Readable),
+    Shared(Readable<Arc<Block>>),
+}
+
+impl Shown {
+    fn len(&self) -> usize {
+        match self {
+            Shown::Own(readable) => readable.len(),
+            Shown::Shared(readable) => readable.len(),
+        }
+    }
+}
 
 impl Reads {
     pub fn is_empty(&self) -> bool {
@@ -30,11 +48,11 @@ impl Reads {
 
     /// Of all of them together.
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(Readable::len).sum()
+        self.0.iter().map(Shown::len).sum()
     }
 
     /// The oldest was read; `None`: the mailbox says so of a message that was not announced.
-    pub fn finished(&mut self) -> Option<Readable> {
+    pub fn finished(&mut self) -> Option<Shown> {
         self.0.pop_front()
     }
 
@@ -45,21 +63,30 @@ impl Reads {
 
 impl Channel {
     /// Announces a message that the mailbox may read from now on.
-    pub(super) fn announce_readable(&mut self, block: Block) -> Result<(), (ViaError, Block)> {
+    pub(super) fn announce_readable(&mut self, load: Load) -> Result<(), (ViaError, Load)> {
         if self.reads.len() >= MAX_READS {
             let full = ViaError::Full { what: "the list of messages to be read", bound: "".into() };
-            return Err((full, block));
+            return Err((full, load));
         }
-        let tag = Some(block.notes()[0]);
+        let shown = match load {
+            Load::Own(block) => self.show(block).map(Shown::Own).map_err(|(e, block)| (e, Load::Own(block))),
+            Load::Shared(block) => {
+                self.show(block).map(Shown::Shared).map_err(|(e, block)| (e, Load::Shared(block)))
+            }
+        }?;
+        fault::point("read.announced");
+        self.reads.0.push_back(shown);
+        Ok(())
+    }
+
+    /// Lets the mailbox read the block, and tells it so.
+    fn show<B: Ownership>(&mut self, block: B) -> Result<Readable<B>, (ViaError, B)> {
+        let tag = Some(block.borrow().notes()[0]);
         let readable = self.vi.nic().readable(block, self.world.postboxes())?;
         let head = wire::head(Kind::AskRead, readable.remote().handle.0);
         let len = (readable.len() as u64).to_le_bytes();
         match self.vi.send_inline(tag, &head, &len) {
-            Ok(()) => {
-                fault::point("read.announced");
-                self.reads.0.push_back(readable);
-                Ok(())
-            }
+            Ok(()) => Ok(readable),
             // Nobody has heard of it.
             Err(error) => Err((error, readable.recall())),
         }

@@ -13,6 +13,7 @@ use crate::channel::Patience;
 use crate::error::{Error, PostError, Result};
 use crate::item::Item;
 use crate::postable::Postable;
+use crate::protocol::Protocol;
 use crate::tasks::{Alarm, LOOKS};
 
 impl<T: Item> Postbox<T> {
@@ -23,7 +24,7 @@ impl<T: Item> Postbox<T> {
     /// its message, and drops it.
     ///
     /// # Errors
-    /// As [`Postbox::post`], but for deadlines; [`Error::Via`] when no thread can wake the task (transports other than
+    /// As [`Postbox::post`], but for deadlines; [`Error::Synchronous`] by [`Protocol::Handshake`]; [`Error::Via`] when no thread can wake the task (transports other than
     /// shared memory, Linux before 5.16).
     pub fn post_async<M: Postable<T>>(&mut self, message: M) -> Post<'_, T, M> {
         Post { postbox: self, message: Some(message), alarm: Alarm::default() }
@@ -93,13 +94,17 @@ impl<T: Item, M: Postable<T>> Future for Post<'_, T, M> {
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let Post { postbox, message, alarm } = self.get_mut();
         let attempt = |postbox: &Postbox<T>| {
+            if postbox.protocol.get() == Protocol::Handshake {
+                let error = postbox.with_channel(|channel| channel.synchronous());
+                return Some(Err(PostError { error, message: message.take() }));
+            }
             let posting = message.take().expect("a future that is done is not polled again");
             match posting.post_to(postbox, Patience::None) {
                 Err(PostError { error: Error::WouldBlock { .. }, message: Some(back) }) => {
                     *message = Some(back);
                     None
                 }
-                result => Some(result),
+                result => Some(result.map(drop)),
             }
         };
         match postbox.poll_with(alarm, task, attempt) {

@@ -2,8 +2,10 @@
 //!
 //! A [`super::Window`] is landing memory, for which its owner has no slices; a message lies in the outbox already, and
 //! copying it to a window first would be the copy that RDMA read is to save. Peers map the outbox read-only, so all
-//! that is shared is the right to look. The block is inside the [`Readable`]: nobody writes it while peers read.
+//! that is shared is the right to look. The block is inside the [`Readable`]: nobody writes it while peers read. Nor does
+//! anybody write a block that has several owners, so several [`Readable`]s may share it, one for each peer.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,10 +18,24 @@ use crate::nic::Nic;
 use crate::transport::Device;
 use udeck_sys::Deadline;
 
+/// How a block that peers read is owned: alone ([`Block`]), or with others who only read it too (`Arc<Block>`).
+///
+/// Sealed: what is lent must stay one block, which nobody writes.
+pub trait Ownership: sealed::Sealed + Borrow<Block> + Send + 'static {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Block {}
+    impl Sealed for std::sync::Arc<super::Block> {}
+}
+
+impl Ownership for Block {}
+impl Ownership for Arc<Block> {}
+
 /// A block of outbox memory that peers may RDMA-read, and nobody writes, until it is revoked.
-pub struct Readable {
+pub struct Readable<B: Ownership = Block> {
     /// `None` only while it is taken apart.
-    block: Option<Block>,
+    block: Option<B>,
     handle: MemHandle,
     device: Arc<dyn Device>,
     _tag: TagUse,
@@ -33,8 +49,8 @@ impl Nic {
     /// The block comes back with [`Error::Unsupported`] without RDMA read, [`Error::InvalidPtag`] when this NIC has no
     /// such tag, [`Error::InvalidParameter`] when the block is another NIC's, or [`Error::Full`] when all windows are
     /// taken.
-    pub fn readable(&self, block: Block, ptag: Ptag) -> Result<Readable, (Error, Block)> {
-        match self.share(&block, ptag) {
+    pub fn readable<B: Ownership>(&self, block: B, ptag: Ptag) -> Result<Readable<B>, (Error, B)> {
+        match self.share(block.borrow(), ptag) {
             Ok((handle, tag)) => {
                 Ok(Readable { block: Some(block), handle, device: self.device().clone(), _tag: tag })
             }
@@ -52,10 +68,10 @@ impl Nic {
     }
 }
 
-impl Readable {
+impl<B: Ownership> Readable<B> {
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.block.as_ref().map_or(0, Block::len)
+        self.block.as_ref().map_or(0, |block| block.borrow().len())
     }
 
     /// Whether it has none.
@@ -70,7 +86,7 @@ impl Readable {
 
     /// Stops new reads and gives the block back at once, for an owner that has told nobody of it: a peer that reads at
     /// this moment all the same gets what is written there next.
-    pub fn recall(mut self) -> Block {
+    pub fn recall(mut self) -> B {
         let block = self.block.take().expect("present until taken apart");
         self.device.conceal_later(self.handle, Box::new(()));
         block
@@ -80,7 +96,7 @@ impl Readable {
     ///
     /// # Errors
     /// [`Error::Timeout`] when a peer is still reading at the deadline: the NIC takes the memory back when it has left.
-    pub fn revoke(mut self, deadline: Deadline) -> Result<Block> {
+    pub fn revoke(mut self, deadline: Deadline) -> Result<B> {
         let block = self.block.take().expect("present until taken apart");
         match self.device.conceal(self.handle, deadline) {
             Ok(()) => Ok(block),
@@ -92,7 +108,7 @@ impl Readable {
     }
 }
 
-impl Drop for Readable {
+impl<B: Ownership> Drop for Readable<B> {
     fn drop(&mut self) {
         // Without a deadline to spend: a peer may be reading at this very moment.
         if let Some(block) = self.block.take() {
@@ -101,8 +117,8 @@ impl Drop for Readable {
     }
 }
 
-impl fmt::Debug for Readable {
+impl<B: Ownership> fmt::Debug for Readable<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Readable({:?}, {:?})", self.block, self.handle)
+        write!(f, "Readable({:?}, {:?})", self.block.as_ref().map(Borrow::borrow), self.handle)
     }
 }

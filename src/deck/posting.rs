@@ -1,0 +1,110 @@
+//! Posts that return at once, and the handles by which their messages are waited for.
+
+use std::fmt;
+use std::time::Duration;
+
+use udeck_via::Deadline;
+
+use crate::channel::{Patience, Ticket};
+use crate::error::{PostError, Result};
+use crate::item::Item;
+use crate::postable::Postable;
+use crate::postbox::Postbox;
+use crate::protocol::Protocol;
+
+/// A message that was given to a postbox ([`Postbox::start_post`]), and whose poster's part may not be over.
+///
+/// It is over when nothing that the poster does can matter to the message any more: by `eager` and `hand-off`, when it is
+/// in the mailbox's ring; by `rdma-read`, when it has been announced there; by `rdma-write`, when it is in the receiver's
+/// memory; by `copy`, when its last fragment is in the ring. The mailbox's owner may not have retrieved it then
+/// ([`Postbox::flush`] waits for that), and what goes wrong later is told as [`crate::Error::Undelivered`].
+///
+/// The library moves the message along while the program waits for anything, and by a thread of its own while the
+/// program computes; nobody has to ask its handle.
+///
+/// Dropping the handle changes nothing for the message: it is delivered, and if that fails, the postbox's next call says
+/// so ([`crate::Error::Undelivered`]), as for messages posted otherwise. What a handle has told is not told again.
+#[must_use = "a handle that is dropped tells nothing: what goes wrong is told as `Undelivered` then"]
+pub struct Posting<'a, T: Item> {
+    postbox: &'a Postbox<T>,
+    /// `None`: it is over, and all is told.
+    ticket: Ticket,
+}
+
+impl<T: Item> Postbox<T> {
+    /// Posts a message without waiting for anything: where there is no room for it, or others wait already, it waits in a
+    /// queue of the postbox, together with whatever is posted after it. So messages arrive in the order of posting,
+    /// whether by this or by [`Postbox::post`].
+    ///
+    /// The queue takes 16 messages; [`Postbox::post`] puts its own there, too.
+    ///
+    /// # Errors
+    /// The message comes back with [`crate::Error::WouldBlock`] when the queue is full (or, for a slice and for
+    /// [`crate::Adopted`], when there is no memory for the copy), with [`crate::Error::Synchronous`] where
+    /// [`Protocol::Handshake`] is set, and with [`crate::Error::PeerLost`] or [`crate::Error::MailboxGone`];
+    /// [`crate::Error::Undelivered`] tells of earlier messages without a handle.
+    pub fn start_post<M: Postable<T>>(&self, message: M) -> Result<Posting<'_, T>, PostError<M>> {
+        let ticket = message.post_to(self, Patience::Start)?;
+        Ok(Posting { postbox: self, ticket })
+    }
+
+    /// As [`Postbox::start_post`], this one message by `protocol`, whatever is set.
+    ///
+    /// # Errors
+    /// The message comes back with [`crate::Error::Unsupported`], which names the missing ability and the protocols that
+    /// are possible; otherwise as [`Postbox::start_post`].
+    pub fn start_post_by<M: Postable<T>>(
+        &self,
+        protocol: Protocol,
+        message: M,
+    ) -> Result<Posting<'_, T>, PostError<M>> {
+        let ticket = self.take_by(protocol, message, Patience::Start)?;
+        Ok(Posting { postbox: self, ticket })
+    }
+}
+
+impl<T: Item> Posting<'_, T> {
+    /// Whether the poster's part is over, well or not: [`Posting::wait`] would not wait. Moves things along, and does not
+    /// block.
+    pub fn is_done(&self) -> bool {
+        self.ticket.is_none_or(|number| self.postbox.with_channel(|channel| channel.is_over(number)))
+    }
+
+    /// Waits until the poster's part is over, at most the world's deadline (`DECK_DEADLINE`).
+    ///
+    /// # Errors
+    /// What became of this message: [`crate::Error::Refused`] by the mailbox, in its words; [`crate::Error::PeerLost`],
+    /// [`crate::Error::MailboxGone`] while it waited (whoever made it can make it again: it does not come back);
+    /// [`crate::Error::Deadline`] says for whom it waits, and it goes on waiting, without its handle.
+    pub fn wait(mut self) -> Result {
+        self.wait_within(self.postbox.usual_limit())
+    }
+
+    /// As [`Posting::wait`], waiting at most `limit`. After [`crate::Error::Deadline`] the handle can be used on; after
+    /// another end it says no more than that all is over.
+    ///
+    /// # Errors
+    /// As [`Posting::wait`].
+    pub fn wait_within(&mut self, limit: Duration) -> Result {
+        let Some(number) = self.ticket else { return Ok(()) };
+        let outcome = self.postbox.with_channel(|channel| {
+            channel.wait_over(number, Deadline::after(limit)).map(|()| channel.outcome(number))
+        })?;
+        self.ticket = None;
+        outcome
+    }
+}
+
+impl<T: Item> Drop for Posting<'_, T> {
+    fn drop(&mut self) {
+        if let Some(number) = self.ticket {
+            self.postbox.with_channel(|channel| channel.forget(number));
+        }
+    }
+}
+
+impl<T: Item> fmt::Debug for Posting<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Posting({:?}, {})", self.postbox, if self.is_done() { "done" } else { "under way" })
+    }
+}
