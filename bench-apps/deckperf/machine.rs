@@ -70,6 +70,23 @@ fn utc(seconds: u64) -> String {
 }
 
 #[cfg(test)]
+impl Machine {
+    /// For tests of reports.
+    pub fn sample(pinning: &str, transport: &str) -> Self {
+        Machine {
+            version: "1.2.3",
+            date: "2026-01-02 03:04 UTC".to_owned(),
+            cpu: "Some CPU".to_owned(),
+            cores: 2,
+            kernel: "Linux 6.1".to_owned(),
+            build: "rustc 1.95.0, optimised".to_owned(),
+            pinning: pinning.to_owned(),
+            transport: transport.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -200,15 +200,6 @@ pub fn sample(format: Format) -> Report {
         pin: true,
         overview: true,
     };
-    let machine = Machine {
-        version: "1.2.3",
-        date: "2026-01-02 03:04 UTC".to_owned(),
-        cpu: "Some CPU".to_owned(),
-        cores: 2,
-        kernel: "Linux 6.1".to_owned(),
-        build: "rustc 1.95.0, optimised".to_owned(),
-        pinning: "pinned to cores 0 and 1".to_owned(),
-        transport: "shared memory".to_owned(),
-    };
+    let machine = Machine::sample("pinned to cores 0 and 1", "shared memory");
     Report::new(machine, plan, results)
 }

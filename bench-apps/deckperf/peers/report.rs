@@ -212,16 +212,7 @@ pub fn sample() -> Report {
         elapsed: std::time::Duration::from_secs(5),
         losses: vec!["UCX, 2 ranks: did not end within 20 s, killed".to_owned()],
     };
-    let machine = Machine {
-        version: "1.2.3",
-        date: "2026-01-02 03:04 UTC".to_owned(),
-        cpu: "Some CPU".to_owned(),
-        cores: 2,
-        kernel: "Linux 6.1".to_owned(),
-        build: "rustc 1.95.0, optimised".to_owned(),
-        pinning: "one on core 0, one on core 1".to_owned(),
-        transport: "shm".to_owned(),
-    };
+    let machine = Machine::sample("one on core 0, one on core 1", "shm");
     let peer = |name, version: &str| Peer { name, version: version.to_owned(), flags: "no flags".to_owned() };
     let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
     Report::new(machine, vec![peer("MPICH", "4.0.2"), peer("UCX", "1.13.1")], missing, &outcome)

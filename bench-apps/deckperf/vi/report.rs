@@ -270,16 +270,7 @@ mod tests {
             raw.line = vec![0.125; 3];
         }
         (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
-        let machine = Machine {
-            version: "1.2.3",
-            date: "2026-01-02 03:04 UTC".to_owned(),
-            cpu: "Some CPU".to_owned(),
-            cores: 2,
-            kernel: "Linux 6.1".to_owned(),
-            build: "rustc 1.95.0, optimised".to_owned(),
-            pinning: "pinned to cores 0 and 1".to_owned(),
-            transport: "shm0".to_owned(),
-        };
+        let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
         Report::new(machine, plan, results)
     }
 
