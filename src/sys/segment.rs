@@ -183,7 +183,7 @@ impl Mapping {
 
     /// Maps what is already committed into this process's page tables, by huge pages where the kernel can.
     /// An optimisation: failures only mean that first touches fault. Where the kernel takes long to make huge pages, it
-    /// is not asked to for a while ([`crate::reluctance`]).
+    /// is not asked to for a while.
     pub fn populate(&self, start: usize, len: usize) {
         let Some(at) = self.at(start as u64, len) else { return };
         let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
