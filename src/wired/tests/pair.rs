@@ -167,6 +167,11 @@ impl Pair {
         most
     }
 
+    /// What is on its way to `side` never comes.
+    pub fn forget(&mut self, side: usize) {
+        self.ends[side].pipe.clear();
+    }
+
     /// `side` learns how far its peer has come, and that what is not known to have come can be gathered again.
     pub fn acknowledge(&mut self, side: usize, from: u64) {
         let upto = self.ends[1 - side].came;
