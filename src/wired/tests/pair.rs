@@ -139,7 +139,6 @@ impl Pair {
             let gathered = connection.gather(driver.sent, most, &mut pieces);
             assert_eq!(pieces.copy_to(&mut bytes), gathered);
             bytes.truncate(gathered);
-            drop(pieces);
             driver.sent += gathered as u64;
             if !acknowledged {
                 connection.released(driver.sent);
