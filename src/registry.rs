@@ -7,7 +7,7 @@ use udeck_via::{Error, Nic, Result};
 
 /// The transports of this build, best first.
 pub fn transports() -> &'static [&'static str] {
-    &["shm"]
+    &["shm", "tcp"]
 }
 
 /// Opens a transport's NIC: `shm0`. `secret` is the job's: only peers that prove it can connect. `arena`: the bound of

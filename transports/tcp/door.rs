@@ -232,6 +232,6 @@ impl Caller {
 pub fn nonce() -> Result<Nonce> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce)
-        .map_err(|error| udeck_via::Error::os("drawing a nonce", io::Error::from(error)))?;
+        .map_err(|error| udeck_via::Error::os("drawing a nonce", io::Error::other(error)))?;
     Ok(nonce)
 }

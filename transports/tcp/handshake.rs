@@ -22,7 +22,7 @@ use crate::wire::{
 };
 
 /// What this build speaks.
-pub const OURS: Versions = Versions { handshake: VERSION, frames: udeck_wired::VERSION };
+pub const OURS: Versions = Versions { handshake: VERSION, frames: udeck_wired::wire::VERSION };
 
 /// Why a connection was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

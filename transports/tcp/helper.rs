@@ -38,6 +38,8 @@ struct Due {
     station: Weak<Station>,
     /// Its owner's looks when it was last seen.
     looks: u64,
+    /// Its owner was asleep beside its sockets then.
+    parked: bool,
 }
 
 /// Starts the thread. It ends when the NIC is closed and its links are over.
@@ -83,9 +85,8 @@ impl Helper {
             Token::Caller(number) => self.door.iter_mut().for_each(|door| door.listen_to(number)),
             Token::Station(number) => {
                 if let Some(station) = self.core.station(number) {
-                    // Not looked at by its owner since: it is served at once.
-                    let looks = station.looks();
-                    self.due.push(Due { station: Arc::downgrade(&station), looks });
+                    let (looks, station) = (station.looks_when_asked(), Arc::downgrade(&station));
+                    self.due.push(Due { station, looks, parked: false });
                 }
             }
             Token::Link(number) => {
@@ -104,11 +105,12 @@ impl Helper {
             let looks = station.looks();
             let looked = std::mem::replace(&mut due.looks, looks) != looks;
             match station.sleeps() {
-                Sleep::Parked => return true,
+                // It has woken up beside what came, or is about to: a nap is time enough for that.
+                Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
                 Sleep::Awake if looked => return true,
-                Sleep::Awake | Sleep::Armed => {}
+                Sleep::Parked => {}
+                Sleep::Awake | Sleep::Armed => while station.serve(found, Duration::ZERO) {},
             }
-            while station.serve(found, Duration::ZERO) {}
             station.ask_helper();
             false
         });

@@ -1,6 +1,7 @@
 //! Epoll, level-triggered: sockets are named as long as something lies there.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -14,14 +15,13 @@ const BATCH: usize = 64;
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
-/// What a look has found; kept by whoever looks, so that a look allocates nothing.
+/// The names of descriptors that have something; kept by whoever looks, so that a look allocates nothing.
 #[derive(Default)]
-pub struct Found(Vec<epoll::Event>);
+pub struct Found(Vec<u64>);
 
 impl Found {
-    /// The names of descriptors that have something.
     pub fn tokens(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|event| event.data.u64())
+        self.0.iter().copied()
     }
 
     /// Whether there may be more.
@@ -56,14 +56,14 @@ impl Poller {
     /// Looks; sleeps for `limit` if there is nothing. May return early.
     pub fn look(&self, found: &mut Found, limit: Duration) {
         found.0.clear();
-        if found.0.capacity() == 0 {
-            found.0.reserve_exact(BATCH);
-        }
         let millis = limit.as_nanos().div_ceil(1_000_000);
         let seconds = (millis / 1000).min(i32::MAX as u128 / 1000) as i64;
         let limit = Timespec { tv_sec: seconds, tv_nsec: (millis % 1000 * 1_000_000) as _ };
+        let mut events = [const { MaybeUninit::uninit() }; BATCH];
         // Interrupted, it has found nothing.
-        let _ = epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut found.0), Some(&limit));
+        if let Ok((events, _)) = epoll::wait(&self.0, &mut events, Some(&limit)) {
+            found.0.extend(events.iter().map(|event| event.data.u64()));
+        }
     }
 }
 

@@ -56,6 +56,7 @@ pub struct Station {
     woken: AtomicBool,
     /// Grows with each look of the owner's: what the owner does the helper need not do.
     looks: AtomicU64,
+    looks_when_asked: AtomicU64,
     /// Receive queues that have a place: so many sockets.
     sockets: AtomicU32,
     /// Grows when a receive queue's place is given back.
@@ -122,6 +123,7 @@ impl Station {
             news: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             looks: AtomicU64::new(0),
+            looks_when_asked: AtomicU64::new(0),
             sockets: AtomicU32::new(0),
             vacated: AtomicU32::new(0),
             desk: Mutex::default(),
@@ -163,6 +165,7 @@ impl Station {
 
     /// The helper is told, once, when something lies in one of its sockets, or lies there already.
     pub fn ask_helper(&self) {
+        self.looks_when_asked.store(self.looks(), Ordering::Relaxed);
         if let Some(poller) = self.poller.get() {
             let events = EventFlags::IN | EventFlags::ONESHOT;
             self.core.control.set(&**poller, Token::Station(self.number).encode(), events);
@@ -199,6 +202,11 @@ impl Station {
 
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
+    }
+
+    /// [`Station::looks`] when the helper was asked last.
+    pub fn looks_when_asked(&self) -> u64 {
+        self.looks_when_asked.load(Ordering::Relaxed)
     }
 
     pub fn sleeps(&self) -> Sleep {

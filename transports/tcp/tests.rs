@@ -1,0 +1,1 @@
+//! The crate's own tests: what the conformance suite does not ask.
