@@ -2,8 +2,42 @@
 //!
 //! The program's side posts and takes; the stream side is what a driver moves. Memory that was posted is never copied: a
 //! frame refers to it until the driver says that it is released.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `posting` | the program's posts: room for them, fences |
+//! | `outgoing` | the queue of frames, in place |
+//! | `pieces` | what drivers send from and receive into |
+//! | `incoming` | the parser, and where payload goes |
+//! | `served` | what arrived and is not for the program: RDMA, receipts, the end |
+//! | `taking` | what the program takes, and the credits that follow |
+//! | `loans` | sends of which somebody waits for the end |
+//! | `ending` | the end, in order or not |
 
-use udeck_via::transport::Hello;
+mod ending;
+mod incoming;
+mod loans;
+mod outgoing;
+mod pieces;
+mod posting;
+mod served;
+mod taking;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use udeck_via::transport::{Fate, Hello, Owner};
+use udeck_via::{Ptag, Reliability};
+
+use crate::memory::Memory;
+use crate::windows::Windows;
+use incoming::Incoming;
+use loans::{Loan, Reading};
+use outgoing::{Out, Outgoing};
+pub use pieces::{Direct, Piece, PieceMut, Pieces};
+use taking::{Credits, Item};
+pub(crate) use taking::{Taken, What};
 
 /// Which end asked for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +61,8 @@ pub struct Settings<'a> {
     pub theirs: &'a Hello,
     /// Which end this is.
     pub side: Side,
-    /// The longest message, write or read, in bytes: [`udeck_via::NicAttributes::max_transfer`]. The peer's may differ.
+    /// The longest message, in bytes, that is received: [`udeck_via::NicAttributes::max_transfer`]. A peer that
+    /// announces a longer one breaks the connection.
     pub max_transfer: usize,
 }
 
@@ -48,59 +83,6 @@ pub enum Phase {
     },
 }
 
-/// A piece of memory to send, laid out as C's `struct iovec`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
-    /// First byte. A peer or the program may be writing there if it lies in a window: for system calls, not for slices.
-    pub at: *const u8,
-    /// Bytes; not 0.
-    pub len: usize,
-    connection: PhantomData<&'a Connection>,
-}
-
-/// Pieces that [`Connection::gather`] found. Lies on the stack.
-pub struct Pieces<'a>(SmallVec<[Piece<'a>; Pieces::MOST]>);
-
-impl<'a> Pieces<'a> {
-    /// Most pieces that are gathered at a time.
-    pub const MOST: usize = 64;
-
-    /// None yet.
-    pub fn new() -> Self;
-    /// The pieces, one after another.
-    pub fn as_slice(&self) -> &[Piece<'a>];
-    /// Bytes of all together.
-    pub fn bytes(&self) -> usize;
-    /// Copies them, one after another, to the front of `to`, for drivers that make packets; the bytes copied.
-    pub fn copy_to(&self, to: &mut [u8]) -> usize;
-}
-
-/// A piece of memory to receive into, laid out as C's `struct iovec`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct PieceMut {
-    /// First byte. For system calls, not for slices.
-    pub at: *mut u8,
-    /// Bytes; not 0.
-    pub len: usize,
-}
-
-/// Where the next bytes of the incoming stream want to lie: up to [`Direct::MOST`] pieces, maybe none. Use it under the
-/// same lock for one non-blocking read, then give it to [`Connection::came`].
-pub struct Direct { .. }
-
-impl Direct {
-    /// Most pieces.
-    pub const MOST: usize = 4;
-    /// The pieces, one after another.
-    pub fn pieces(&self) -> &[PieceMut];
-    /// Bytes of all together.
-    pub fn len(&self) -> usize;
-    /// Whether there is no such place: the next byte is a header's, or nobody wants it.
-    pub fn is_empty(&self) -> bool;
-}
-
 /// What has happened that a program waits for.
 #[derive(Debug, Default)]
 pub struct News {
@@ -110,47 +92,209 @@ pub struct News {
     pub receive: bool,
     /// The connection ended by an error.
     pub lost: Option<String>,
+    /// What was kept for callers that are gone. Dropped without the lock: it may be anything.
+    buried: Vec<Owner>,
 }
 
-/// Stream side.
+impl News {
+    /// Whether nobody need be told anything, and nothing is to be dropped.
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.send && !self.receive && self.lost.is_none() && self.buried.is_empty()
+    }
+}
+
+/// One VI's connection: see the [module](self).
+pub struct Connection {
+    memory: Memory,
+    windows: Arc<Windows>,
+    level: Reliability,
+    side: Side,
+    max_transfer: usize,
+    /// The tags of our windows that the peer may write, and read.
+    writable: Option<Ptag>,
+    readable: Option<Ptag>,
+    /// Whether it lets us write and read any.
+    may_write: bool,
+    may_read: bool,
+
+    outgoing: Outgoing,
+    /// Posts that wait for reads to be over: for how many.
+    held_back: VecDeque<(u32, Out)>,
+    fence: Option<u32>,
+    /// Messages and writes that were posted, and the bytes of each message that the peer has not taken.
+    sent: u32,
+    untaken: VecDeque<u64>,
+    untaken_bytes: u64,
+    peer_taken: u32,
+    /// A question is out: what has it taken, and: tell when it takes something.
+    asked: bool,
+    hungry: bool,
+    loans: VecDeque<Loan>,
+    reads: VecDeque<Reading>,
+    next_read: u32,
+    reads_over: u32,
+    ended: VecDeque<(u64, Fate)>,
+    wants_room: bool,
+
+    incoming: Incoming,
+    inbox: VecDeque<Item>,
+    credits: Credits,
+    /// Receipts that our program has yet to give.
+    owed: u32,
+
+    closed: bool,
+    gone: bool,
+    /// How the peer ended it: `Some` of words when by an error.
+    peer_end: Option<Option<String>>,
+    lost: Option<String>,
+    broken: bool,
+    dead: bool,
+    over: bool,
+    peer_over: bool,
+
+    fresh: bool,
+    news: News,
+    /// The end, as different from an arrival, is told whatever lies in the inbox.
+    news_of_end: bool,
+}
+
 impl Connection {
     /// A connection on which nothing was sent yet.
-    pub fn new(settings: Settings<'_>) -> Self;
+    pub fn new(settings: Settings<'_>) -> Self {
+        let Settings { memory, windows, ours, theirs, side, max_transfer } = settings;
+        Connection {
+            memory: memory.clone(),
+            windows: windows.clone(),
+            level: ours.reliability,
+            side,
+            max_transfer,
+            writable: ours.writable_ptag,
+            readable: ours.readable_ptag,
+            may_write: theirs.writable_ptag.is_some(),
+            may_read: theirs.readable_ptag.is_some(),
+            outgoing: Outgoing::default(),
+            held_back: VecDeque::new(),
+            fence: None,
+            sent: 0,
+            untaken: VecDeque::new(),
+            untaken_bytes: 0,
+            peer_taken: 0,
+            asked: false,
+            hungry: false,
+            loans: VecDeque::new(),
+            reads: VecDeque::new(),
+            next_read: 0,
+            reads_over: 0,
+            ended: VecDeque::new(),
+            wants_room: false,
+            incoming: Incoming::default(),
+            inbox: VecDeque::new(),
+            credits: Credits::default(),
+            owed: 0,
+            closed: false,
+            gone: false,
+            peer_end: None,
+            lost: None,
+            broken: false,
+            dead: false,
+            over: false,
+            peer_over: false,
+            fresh: false,
+            news: News::default(),
+            news_of_end: false,
+        }
+    }
+
+    // ---- the outgoing stream ----
 
     /// Bytes of the outgoing stream so far, sent or not.
-    pub fn queued(&self) -> u64;
-    /// What lies before this offset is not there any more.
-    pub fn released_to(&self) -> u64;
+    pub fn queued(&self) -> u64 {
+        self.outgoing.end()
+    }
+
+    /// What lies before this offset is not there any more. (A frame is released as a whole: this may stay behind what
+    /// [`Connection::released`] was told.)
+    pub fn released_to(&self) -> u64 {
+        self.outgoing.start()
+    }
+
     /// Appends pieces that hold the stream from offset `from`, at most `limit` bytes and as many pieces as there is room
     /// for. Returns their bytes: 0 when `from` is at [`Connection::queued`].
     ///
     /// # Panics
     /// Outside of `released_to() ..= queued()`.
-    pub fn gather<'a>(&'a self, from: u64, limit: usize, pieces: &mut Pieces<'a>) -> usize;
-    /// What lies before `upto` will not be gathered again, and nobody reads it: memory is given back, and whoever waits
-    /// is told. (Idempotent; beyond `queued()` is a driver's mistake and panics.)
-    pub fn released(&mut self, upto: u64);
-    /// Where the frame ends that the byte at `from` belongs to; `None` at the end of the stream.
-    pub fn frame_end(&self, from: u64) -> Option<u64>;
+    pub fn gather<'a>(&'a self, from: u64, limit: usize, pieces: &mut Pieces<'a>) -> usize {
+        self.outgoing.gather(from, limit, pieces)
+    }
 
-    /// Where the next bytes want to lie.
-    pub fn direct(&mut self) -> Direct;
-    /// `filled` bytes lie in `direct`'s pieces, and behind these, in the stream, come `scratch`. If `filled` is less than
-    /// all pieces hold, `scratch` is usually empty, but it need not be: what is missing is then copied from there.
+    /// What lies before `upto` will not be gathered again, and nobody reads it: memory is given back, and whoever waits
+    /// is told. May be told again.
     ///
-    /// After a violation ([`Phase::Broken`]) and a loss everything is thrown away.
-    pub fn came(&mut self, direct: Direct, filled: usize, scratch: &[u8]);
-    /// On an unreliable connection over datagrams: so many messages (or RDMA writes) of the peer's were lost by the
-    /// network; they count as taken.
-    pub fn missed(&mut self, messages: u32);
-    /// The stream broke, or the peer is dead: everything under way is lost, nothing is gathered any more. `why` is for
-    /// the program. After the peer's End this is an orderly end that nobody waits for any longer. May be repeated.
-    pub fn lost(&mut self, why: &str);
-    /// The peer's direction of the stream ended.
-    pub fn hung_up(&mut self);
-    /// How far it is.
-    pub fn phase(&self) -> Phase;
-    /// Whether the program has closed it or its port is gone: a driver that opens no more connections then may give up
-    /// waiting for the peer after a time of its own (by [`Connection::lost`]).
-    pub fn is_closed(&self) -> bool;
+    /// # Panics
+    /// Beyond [`Connection::queued`].
+    pub fn released(&mut self, upto: u64) {
+        if self.dead {
+            return;
+        }
+        assert!(upto <= self.queued(), "{upto} was released of a stream of {} bytes", self.queued());
+        while let Some(then) = self.outgoing.pop_released(upto) {
+            self.after(then, Fate::Arrived);
+        }
+        self.tell_credits();
+        self.try_over();
+    }
+
+    /// Where the frame ends that the byte at `from` belongs to; `None` at the end of the stream.
+    pub fn frame_end(&self, from: u64) -> Option<u64> {
+        self.outgoing.frame_end(from)
+    }
+
+    // ---- for links ----
+
+    /// Whether frames were queued since this was asked last.
+    pub(crate) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// What there is to tell. Who drives a connection without a [`crate::Link`] asks after every call.
+    pub fn take_news(&mut self) -> News {
+        let arrived = std::mem::take(&mut self.news.receive) && !self.inbox.is_empty();
+        let mut news = std::mem::take(&mut self.news);
+        news.receive = arrived || std::mem::take(&mut self.news_of_end);
+        news
+    }
+
+    /// There is somebody new to be told.
+    pub(crate) fn tell_again(&mut self) {
+        (self.news.send, self.news_of_end) = (true, true);
+        if let Some(udeck_via::transport::Refused::Lost(why)) = self.end() {
+            self.news.lost = Some(why);
+        }
+    }
+
+    /// Whether something lies there for the program.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("side", &self.side)
+            .field("level", &self.level)
+            .field("phase", &self.phase())
+            .field("queued", &self.queued())
+            .field("released", &self.released_to())
+            .field("held_back", &self.held_back.len())
+            .field("untaken", &self.untaken.len())
+            .field("loans", &self.loans.len())
+            .field("reads", &self.reads.len())
+            .field("inbox", &self.inbox.len())
+            .field("owed", &self.owed)
+            .field("closed", &self.closed)
+            .field("peer_end", &self.peer_end)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
 }

@@ -45,20 +45,20 @@
 //! | `link` | a connection and its driver behind one lock, and who is told the news |
 //! | `port` | the VI layer's side |
 
-pub mod connection;
+mod connection;
 mod link;
 mod memory;
 mod port;
 mod windows;
 pub mod wire;
 
-pub use connection::{Connection, Direct, News, Phase, Piece, Pieces, Settings, Side};
+pub use connection::{Connection, Direct, News, Phase, Piece, PieceMut, Pieces, Settings, Side};
 pub use link::{Announce, Driver, Link, Watch};
 pub use memory::Memory;
 pub use port::WiredPort;
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
-pub use windows::{Inside, Right, Windows};
+pub use windows::{Inside, Right, Spot, Windows};
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
 pub const MESSAGES: u32 = 256;

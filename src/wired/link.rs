@@ -68,7 +68,8 @@ impl<D: Driver> Link<D> {
     /// is. Do not call it from inside itself; nothing that `work` drops may (a [`udeck_via::mem::Lent`] does).
     pub fn with<R>(&self, work: impl FnOnce(&mut Connection, &mut D) -> R) -> R {
         let mut shared = self.shared.lock();
-        let result = work(&mut shared.connection, &mut shared.driver);
+        let Shared { connection, driver, .. } = &mut *shared;
+        let result = work(connection, driver);
         self.finish(shared);
         result
     }
@@ -76,7 +77,8 @@ impl<D: Driver> Link<D> {
     /// As [`Link::with`], unless somebody else is at it.
     pub fn try_with<R>(&self, work: impl FnOnce(&mut Connection, &mut D) -> R) -> Option<R> {
         let mut shared = self.shared.try_lock()?;
-        let result = work(&mut shared.connection, &mut shared.driver);
+        let Shared { connection, driver, .. } = &mut *shared;
+        let result = work(connection, driver);
         self.finish(shared);
         Some(result)
     }
@@ -99,20 +101,19 @@ impl<D: Driver> Link<D> {
 
     /// This queue reports to nobody any more.
     pub(crate) fn detach(&self, queue: Queue) {
-        let watching = &mut self.shared.lock().watching;
+        let mut shared = self.shared.lock();
         let former = match queue {
-            Queue::Send => watching.send.take(),
-            Queue::Receive => watching.receive.take(),
+            Queue::Send => shared.watching.send.take(),
+            Queue::Receive => shared.watching.receive.take(),
         };
-        if queue == Queue::Receive {
-            watching.reporter = None;
-        }
+        drop(shared);
         drop(former);
     }
 
     fn finish(&self, mut shared: MutexGuard<'_, Shared<D>>) {
         let Shared { connection, driver, watching } = &mut *shared;
-        if connection.take_fresh() {
+        // Sending may make room for another frame.
+        while connection.take_fresh() {
             driver.pump(connection);
         }
         let news = connection.take_news();

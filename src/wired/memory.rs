@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use udeck_via::{Arena, Nic};
 
-pub(crate) use body::Store;
+pub(crate) use body::{Store, receipt};
 pub(crate) use place::Place;
 
 /// The memory of a NIC: that of another one of this process, or its own. Clones are the same.

@@ -75,7 +75,16 @@ impl Windows {
     /// # Errors
     /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
     pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
-        self.publish(Entry { offset, len, ptag, rights, in_outbox: false, inside: 0, closed: false, memory: None })
+        self.publish(Entry {
+            offset,
+            len,
+            ptag,
+            rights,
+            in_outbox: false,
+            inside: 0,
+            closed: false,
+            memory: None,
+        })
     }
 
     /// [`udeck_via::transport::Device::share`].
@@ -84,7 +93,16 @@ impl Windows {
     /// As [`Windows::expose`].
     pub fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         let rights = Rights::READ;
-        self.publish(Entry { offset, len, ptag, rights, in_outbox: true, inside: 0, closed: false, memory: None })
+        self.publish(Entry {
+            offset,
+            len,
+            ptag,
+            rights,
+            in_outbox: true,
+            inside: 0,
+            closed: false,
+            memory: None,
+        })
     }
 
     fn publish(&self, entry: Entry) -> Result<MemHandle> {
@@ -94,8 +112,9 @@ impl Windows {
             return Err(Error::Full { what: "the table of windows", bound: bound.into() });
         }
         loop {
-            let handle = getrandom::u32()
-                .map_err(|error| Error::os("drawing the handle of a window", std::io::Error::from(error)))?;
+            let handle = getrandom::u32().map_err(|error| {
+                Error::os("drawing the handle of a window", std::io::Error::other(error.to_string()))
+            })?;
             if handle != 0 && !table.contains_key(&handle) {
                 table.insert(handle, entry);
                 return Ok(MemHandle(handle));
@@ -147,7 +166,12 @@ impl Windows {
 
     /// Goes inside to access `at` (`len` bytes of it) over a VI whose tag for this right is `tag`. `None`: it is not
     /// allowed.
-    pub fn enter(self: &Arc<Self>, at: RemoteBuffer, tag: Option<Ptag>, right: Right) -> Option<(Inside, Spot)> {
+    pub fn enter(
+        self: &Arc<Self>,
+        at: RemoteBuffer,
+        tag: Option<Ptag>,
+        right: Right,
+    ) -> Option<(Inside, Spot)> {
         let mut table = self.table.lock();
         let entry = table.get_mut(&at.handle.0)?;
         let allowed = match right {

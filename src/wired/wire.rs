@@ -224,7 +224,10 @@ impl Header {
         let header = Header { taken: fields.taken, frame };
         // What a kind does not use must be 0: so there is one way to say each thing.
         if header.encode() != *bytes {
-            return Err(Violation(format!("a frame of kind {} with fields that it does not have", fields.kind)));
+            return Err(Violation(format!(
+                "a frame of kind {} with fields that it does not have",
+                fields.kind
+            )));
         }
         Ok(header)
     }
@@ -299,12 +302,21 @@ mod tests {
             |(immediate, receipt, lent, head, len)| Frame::Message { immediate, receipt, lent, head, len },
         );
         let write = (any::<Option<u32>>(), any::<bool>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
-            |(immediate, receipt, handle, offset, len)| Frame::Write { immediate, receipt, handle, offset, len },
+            |(immediate, receipt, handle, offset, len)| Frame::Write {
+                immediate,
+                receipt,
+                handle,
+                offset,
+                len,
+            },
         );
         let read = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>())
             .prop_map(|(number, handle, offset, len)| Frame::Read { number, handle, offset, len });
-        let data = (any::<u32>(), fate(), any::<u64>())
-            .prop_map(|(number, fate, len)| Frame::Data { number, fate, len });
+        let data = (any::<u32>(), fate(), any::<u64>()).prop_map(|(number, fate, len)| Frame::Data {
+            number,
+            fate,
+            len,
+        });
         let receipt = (any::<u32>(), fate()).prop_map(|(number, fate)| Frame::Receipt { number, fate });
         let end = (any::<bool>(), 0..=MAX_WORDS as u64).prop_map(|(broken, len)| Frame::End { broken, len });
         let ask = any::<bool>().prop_map(|hungry| Frame::Ask { hungry });

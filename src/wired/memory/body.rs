@@ -1,7 +1,7 @@
 //! Where the body of a message lies that arrived: a block of the receiver's outbox arena, so that it is used again and
 //! not allocated; when that is full, the heap.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::link::Acknowledge;
 /// Bodies are aligned to a cache line, wherever they lie.
 const ALIGN: usize = 64;
 
-/// Private memory for a body, 64-byte aligned. Nobody has a slice of it before all of it has arrived.
+/// Private memory for a body, 64-byte aligned. While a driver fills it nobody has a slice of it.
 pub(crate) struct Store {
     kept: Kept,
     len: usize,
@@ -67,26 +67,19 @@ impl Store {
         Place::new(at, self.len)
     }
 
-    /// Its bytes, all of which have arrived.
-    ///
-    /// # Safety
-    /// They have; and no place of it is used any more.
-    pub unsafe fn bytes(&self) -> &[u8] {
+    /// Its bytes, when no place of it is used any more.
+    pub fn bytes(&self) -> &[u8] {
         match &self.kept {
             Kept::Nothing => &[],
             Kept::Block(block) => &block.bytes()[..self.len],
-            // SAFETY: allocated with that length, and written, as the caller promises.
+            // SAFETY: allocated and zeroed with that length; ours alone.
             Kept::Heap(heap) => unsafe { std::slice::from_raw_parts(heap.at.as_ptr(), self.len) },
         }
     }
 
     /// For the program to read. `receipt`: whom to tell when it is done, and the message's number.
-    ///
-    /// # Safety
-    /// As for [`Store::bytes`].
-    pub unsafe fn lend(self, receipt: Option<(Arc<dyn Acknowledge>, u32)>) -> Lent {
-        // SAFETY: as the caller promises.
-        let bytes = unsafe { self.bytes() };
+    pub fn lend(self, receipt: Option<(Arc<dyn Acknowledge>, u32)>) -> Lent {
+        let bytes = self.bytes();
         let part = (NonNull::from(bytes).cast(), bytes.len());
         let body = Body { _store: self, receipt: Mutex::new(receipt) };
         // SAFETY: the part lies in the store, at a stable address (a block's memory or the heap), which the lender owns;
@@ -97,7 +90,8 @@ impl Store {
 
 /// A receipt for a message that lies elsewhere.
 pub(crate) fn receipt(whom: Arc<dyn Acknowledge>, number: u32) -> Lent {
-    let body = Body { _store: Store { kept: Kept::Nothing, len: 0 }, receipt: Mutex::new(Some((whom, number))) };
+    let body =
+        Body { _store: Store { kept: Kept::Nothing, len: 0 }, receipt: Mutex::new(Some((whom, number))) };
     // SAFETY: no parts.
     unsafe { Lent::new(&[], Arc::new(body), 0) }
 }
@@ -130,7 +124,7 @@ impl Heap {
     fn new(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len, ALIGN).ok()?;
         // SAFETY: `Store::new` asks for more than nothing.
-        let at = NonNull::new(unsafe { alloc(layout) })?;
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Heap { at, layout })
     }
 }

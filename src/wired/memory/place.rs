@@ -1,4 +1,5 @@
-//! Places in memory by address: bounds were checked when they were made, who may be there is their maker's business.
+//! Places in memory by address. Their bounds were checked when they were made; that the memory stays, and that nobody
+//! else is there, is what their makers in this crate answer for ([`Place::fill`]).
 
 use std::ptr::NonNull;
 
@@ -51,23 +52,13 @@ impl Place {
         Place { at: self.at, len }
     }
 
-    /// Copies `bytes`, which fit, to the front of the place.
-    ///
-    /// # Safety
-    /// The memory is still there; nobody has a slice of it; and nobody writes or reads it by other than racy copies.
-    pub unsafe fn write(self, bytes: &[u8]) {
+    /// Copies `bytes`, which fit, to the front of the place: a store that is being filled, the segments of a read, or a
+    /// window that somebody is inside of.
+    pub fn fill(self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
-        // SAFETY: as the caller promises; `bytes` is a slice, so it lies elsewhere.
+        // SAFETY: a place to be filled is kept by what it was made of (the store, the read's owner, the guard of the
+        // window), and nobody has a slice of it: stores give theirs out when they are full, the segments of a read are
+        // the port's until it is over, windows have none. `bytes` is a slice, so it lies elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr(), bytes.len()) };
-    }
-
-    /// Copies the front of the place to all of `to`.
-    ///
-    /// # Safety
-    /// The memory is still there. (Others may be writing it: what is copied is then any mixture.)
-    pub unsafe fn read(self, to: &mut [u8]) {
-        assert!(to.len() <= self.len);
-        // SAFETY: as the caller promises; `to` is a slice, so it lies elsewhere.
-        unsafe { udeck_sys::copy_in(to, self.at) };
     }
 }
