@@ -86,7 +86,11 @@ impl Call {
         let mut buffer = [0; 2048];
         loop {
             let wants = handshake.wants().min(buffer.len());
-            let what = if handshake.has_asked() { "an answer from the process" } else { "the hand-shake with the process" };
+            let what = if handshake.has_asked() {
+                "an answer from the process"
+            } else {
+                "the hand-shake with the process"
+            };
             let len = self.hear(&mut buffer[..wants], what)?;
             match handshake.input(&buffer[..len]) {
                 Ok(Told::Nothing) => {}

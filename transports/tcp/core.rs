@@ -85,7 +85,12 @@ pub struct Core {
 impl Core {
     /// # Errors
     /// The kernel's: no descriptors left.
-    pub fn new(secret: [u8; 32], detect: Duration, memory: Memory, max_transfer: usize) -> io::Result<Arc<Self>> {
+    pub fn new(
+        secret: [u8; 32],
+        detect: Duration,
+        memory: Memory,
+        max_transfer: usize,
+    ) -> io::Result<Arc<Self>> {
         let control = Arc::new(Poller::new()?);
         let bell = Bell::new()?;
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
@@ -195,7 +200,12 @@ impl Core {
     ///
     /// # Errors
     /// The kernel's: no descriptors left.
-    pub fn establish(self: &Arc<Self>, made: Made<'_>, seats: Seats, queues: &Queues<'_>) -> Result<Box<dyn Port>> {
+    pub fn establish(
+        self: &Arc<Self>,
+        made: Made<'_>,
+        seats: Seats,
+        queues: &Queues<'_>,
+    ) -> Result<Box<dyn Port>> {
         let number = self.fresh();
         let socket = Arc::new(Socket::new(made.socket, Token::Link(number).encode()));
         let connection = Connection::new(Settings {

@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
-use udeck_via::{
-    Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights,
-};
+use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 use udeck_wired::Memory;
 
 use crate::connect::{connect, discriminator_too_long};
@@ -28,8 +26,9 @@ impl TcpDevice {
         address::check_bind(options.bind)?;
         let memory = match options.memory {
             Source::Shared(memory) => memory,
-            Source::Fresh(limit) => Memory::fresh(limit)
-                .map_err(|error| Error::os(format!("reserving {limit} bytes of address space, twice"), error))?,
+            Source::Fresh(limit) => Memory::fresh(limit).map_err(|error| {
+                Error::os(format!("reserving {limit} bytes of address space, twice"), error)
+            })?,
         };
         let max_transfer = memory.outbox.usage().limit;
         let (listener, at) = listen_at(options.bind)

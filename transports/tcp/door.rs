@@ -97,7 +97,8 @@ impl Door {
 
     /// Sends the slowest caller away, if it has had a fair time.
     fn make_place(&mut self) -> bool {
-        let slowest = self.callers.iter().min_by_key(|(_, caller)| caller.since);
+        let strangers = self.callers.iter().filter(|(_, caller)| !caller.handshake.is_proven());
+        let slowest = strangers.min_by_key(|(_, caller)| caller.since);
         let Some((&number, _)) = slowest.filter(|(_, caller)| caller.since.elapsed() > SLOW) else {
             return false;
         };
@@ -132,7 +133,9 @@ impl Door {
         let address = caller.from.ip();
         if self.told.len() < TOLD && self.told.insert(address) {
             let pid = std::process::id();
-            eprintln!("udeck: process {pid} refused a connection from {address}: {why} (said once per address)");
+            eprintln!(
+                "udeck: process {pid} refused a connection from {address}: {why} (said once per address)"
+            );
         }
     }
 

@@ -13,9 +13,9 @@ use udeck_wired::{Connection, Driver, Phase, Pieces};
 
 use crate::core::Core;
 use crate::poller::EventFlags;
+use crate::pulse;
 use crate::socket::{INCOMING, Socket, reset_when_closed};
 use crate::sys::{self, Read};
-use crate::pulse;
 
 /// Bytes given to the kernel at a time: others may want the lock.
 const WRITE: usize = 1 << 20;
@@ -104,7 +104,9 @@ impl TcpDriver {
         for _ in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return };
             let direct = connection.direct();
-            match sys::receive(socket.as_fd(), direct, |direct, filled, rest| connection.came(direct, filled, rest)) {
+            match sys::receive(socket.as_fd(), direct, |direct, filled, rest| {
+                connection.came(direct, filled, rest)
+            }) {
                 Ok(Read::Some(_)) => {}
                 Ok(Read::All(_)) => return,
                 Ok(Read::End) => {

@@ -49,8 +49,14 @@ struct Due {
 pub fn start(core: Arc<Core>, listener: OwnedFd) -> io::Result<()> {
     let door = Some(Door::new(core.clone(), listener)?);
     let next_check = Instant::now() + CHECK;
-    let mut helper =
-        Helper { core, door, due: Vec::new(), next_check, found: Found::default(), station_found: Found::default() };
+    let mut helper = Helper {
+        core,
+        door,
+        due: Vec::new(),
+        next_check,
+        found: Found::default(),
+        station_found: Found::default(),
+    };
     std::thread::Builder::new().name("tcp-helper".into()).spawn(move || helper.run()).map(drop)
 }
 

@@ -63,7 +63,9 @@ fn new(at: SocketAddr) -> io::Result<OwnedFd> {
 /// The kernel's, out of descriptors among them.
 pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     match acceptfrom_with(listener, FLAGS) {
-        Ok((socket, from)) => Ok(from.and_then(|from| SocketAddr::try_from(from).ok()).map(|at| (socket, at))),
+        Ok((socket, from)) => {
+            Ok(from.and_then(|from| SocketAddr::try_from(from).ok()).map(|at| (socket, at)))
+        }
         Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -139,7 +141,8 @@ impl Socket {
     pub fn hand_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
         self.watch_by(poller)?;
         let mut watch = self.watch.lock();
-        let (kept, others) = std::mem::take(&mut watch.by).into_iter().partition(|by| Arc::ptr_eq(by, poller));
+        let (kept, others) =
+            std::mem::take(&mut watch.by).into_iter().partition(|by| Arc::ptr_eq(by, poller));
         watch.by = kept;
         others.iter().for_each(|other| other.remove(&self.fd));
         Ok(())

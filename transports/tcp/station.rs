@@ -133,7 +133,8 @@ impl Station {
     }
 
     fn seat(&self) -> Result<Seat> {
-        let station = self.this.upgrade().ok_or_else(|| Error::Lost("the completion queue is gone".into()))?;
+        let station =
+            self.this.upgrade().ok_or_else(|| Error::Lost("the completion queue is gone".into()))?;
         let mut desk = self.desk.lock();
         let slot = match desk.free.pop() {
             Some(slot) => slot,

@@ -5,8 +5,7 @@ use std::io;
 use std::mem::{align_of, offset_of, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use udeck_wired::connection::PieceMut;
-use udeck_wired::{Direct, Piece, Pieces};
+use udeck_wired::{Direct, Piece, PieceMut, Pieces};
 
 /// Bytes that are read beside what is read in place.
 const SCRATCH: usize = 64 << 10;
