@@ -142,7 +142,9 @@ pub struct Connection {
     /// Receipts that our program has yet to give.
     owed: u32,
 
+    /// The program has closed it; and the end is in the stream, not behind a fence.
     closed: bool,
+    said_end: bool,
     gone: bool,
     /// How the peer ended it: `Some` of words when by an error.
     peer_end: Option<Option<String>>,
@@ -192,6 +194,7 @@ impl Connection {
             credits: Credits::default(),
             owed: 0,
             closed: false,
+            said_end: false,
             gone: false,
             peer_end: None,
             lost: None,

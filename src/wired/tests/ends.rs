@@ -1,0 +1,1 @@
+//! Single cases: how posts and connections end.
