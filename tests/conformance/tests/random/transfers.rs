@@ -151,9 +151,9 @@ impl Play<'_> {
         let name = if immediate { "rdma_write (immediate)" } else { "rdma_write" };
         let details = format!("of {len} bytes at {offset} on {who}, tag {tag:#x}");
         if self.post(who, name, &details, descriptor).is_ok() {
-            let step = self.step;
+            let (step, ordered) = (self.step, self.ordered(who));
             let history = &mut self.actors[peer].target.as_mut().expect("just seen").history;
-            history.accepted(tag, (tie, side), offset, len, step);
+            history.accepted(tag, (tie, side, ordered), offset, len, step);
             if immediate {
                 let sent = Sent { tag, len, immediate, written: true, posted: step, arrived: None };
                 self.ties[tie].ways[side].sent.push(sent);
