@@ -252,6 +252,12 @@ impl Connection {
         self.outgoing.frame_end(from)
     }
 
+    /// Frames that wait to be sent or released.
+    #[cfg(test)]
+    pub(crate) fn frames(&self) -> usize {
+        self.outgoing.iter().count()
+    }
+
     // ---- for links ----
 
     /// Whether frames were queued since this was asked last.

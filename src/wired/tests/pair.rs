@@ -139,7 +139,6 @@ impl Pair {
             let gathered = connection.gather(driver.sent, most, &mut pieces);
             assert_eq!(pieces.copy_to(&mut bytes), gathered);
             bytes.truncate(gathered);
-            drop(pieces);
             driver.sent += gathered as u64;
             if !acknowledged {
                 connection.released(driver.sent);
@@ -165,6 +164,11 @@ impl Pair {
             connection.came(place, filled, &scratch);
         });
         most
+    }
+
+    /// What is on its way to `side` never comes.
+    pub fn forget(&mut self, side: usize) {
+        self.ends[side].pipe.clear();
     }
 
     /// `side` learns how far its peer has come, and that what is not known to have come can be gathered again.
