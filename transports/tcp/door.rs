@@ -95,11 +95,16 @@ impl Door {
         }
     }
 
-    /// Sends the slowest caller away, if it has had a fair time.
-    fn make_place(&mut self) -> bool {
+    /// The caller that takes longest to prove itself, and when it has had a fair time for that.
+    fn slowest(&self) -> Option<(u64, Instant)> {
         let strangers = self.callers.iter().filter(|(_, caller)| !caller.handshake.is_proven());
-        let slowest = strangers.min_by_key(|(_, caller)| caller.since);
-        let Some((&number, _)) = slowest.filter(|(_, caller)| caller.since.elapsed() > SLOW) else {
+        let slowest = strangers.min_by_key(|(_, caller)| caller.since)?;
+        Some((*slowest.0, slowest.1.since + SLOW))
+    }
+
+    /// Sends the slowest caller away, if it has had its time.
+    fn make_place(&mut self) -> bool {
+        let Some((number, _)) = self.slowest().filter(|(_, fair)| *fair <= Instant::now()) else {
             return false;
         };
         self.send_away(number, "others waited while it said nothing");
@@ -178,8 +183,16 @@ impl Door {
         for number in gone {
             self.send_away(number, "it did not prove itself in time");
         }
-        let next = self.callers.values().map(|caller| caller.since).min().map(|since| since + PATIENCE);
-        next.into_iter().chain(self.shut_until).min()
+        let late = self.callers.values().map(|caller| caller.since + PATIENCE).min();
+        if self.open || self.shut_until.is_some() {
+            return late.into_iter().chain(self.shut_until).min();
+        }
+        // There is no place, and others may be waiting for one.
+        let fair = self.slowest().map(|(_, fair)| fair);
+        if fair.is_some_and(|fair| fair <= now) {
+            self.watch(true);
+        }
+        late.into_iter().chain(fair).min()
     }
 }
 
