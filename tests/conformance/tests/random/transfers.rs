@@ -335,7 +335,11 @@ impl Play<'_> {
                     allowed.unwrap_or_else(|why| panic!("{who} has read at {offset}: {why}"));
                 }
             }
-            Kind::Forbidden => assert_ne!(status, Status::Done, "RDMA to a wrong place"),
+            // Below reliable reception its data may have left before its target judged it.
+            Kind::Forbidden => {
+                let judged = level == udeck_via::Reliability::Reception;
+                assert!(!judged || status != Status::Done, "RDMA to a wrong place");
+            }
             Kind::Message { .. } | Kind::Write | Kind::Read { .. } => {}
         }
     }
