@@ -68,8 +68,10 @@ where
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
                 let secret = client.welcome().secret;
-                let nic = udeck::open_nic("shm0", secret, config.arena, config.trusting).expect("shm0");
-                body(World::new(client, nic, config, true))
+                let mut options = udeck::NicOptions::new(secret);
+                (options.arena, options.trusting) = (config.arena, config.trusting);
+                let nic = udeck::open_nic("shm0", &options).expect("shm0");
+                body(World::new(client, vec![nic], config, true)?)
             })
         })
         .collect();
