@@ -98,7 +98,10 @@ fn ways<'a>(lines: impl Iterator<Item = &'a Line>, host: &[u8], advert: &'a Adve
         ways.extend(doors.map(|door| Way { line, leads: Ok(door) }));
         if ways.len() == before {
             let theirs = advert.doors.iter().map(|door| door.transport.as_str()).collect::<Vec<_>>();
-            let why = format!("the mailbox can be reached by {} only", theirs.join(", "));
+            let why = match theirs.len() {
+                0 => "the mailbox can be reached by nothing".into(),
+                _ => format!("the mailbox can be reached by {} only", theirs.join(", ")),
+            };
             ways.push(Way { line, leads: Err(why) });
         }
     }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod several;
+
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -75,6 +77,11 @@ where
             })
         })
         .collect();
+    judge(threads);
+}
+
+/// Fails with what the ranks failed with, by number.
+fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
     for (rank, result) in results.into_iter().enumerate() {
         match result {
