@@ -9,7 +9,6 @@
 //! * at every 16th look, and in a wait as [`Cno`] has it;
 //! * when there is nothing else and the call is not going to wait.
 
-use udeck_via::transport::Armed;
 use udeck_via::{Cno, Cq, CqEntry, CqHandle, Deadline, Error as ViaError};
 
 use crate::nics::Nics;
@@ -151,7 +150,10 @@ impl Queues {
     }
 
     /// Gets ready for others to sleep on all of them.
-    pub fn arm(&mut self) -> Armed {
+    #[cfg(feature = "async")]
+    pub fn arm(&mut self) -> udeck_via::transport::Armed {
+        use udeck_via::transport::Armed;
+
         let mut all = self.first.arm();
         for other in &mut self.others {
             match (all, other.cq.arm()) {

@@ -30,6 +30,7 @@ struct State {
     woken: bool,
     asleep: bool,
     sleeps: usize,
+    polls: usize,
 }
 
 impl Fake {
@@ -83,6 +84,7 @@ impl Waiter for FakeWaiter {
         }
         let mut state = self.fake.state.lock();
         state.woken = false;
+        state.polls += 1;
         state.news.pop_front()
     }
 
