@@ -7,7 +7,7 @@ pub(crate) mod wire;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,7 +199,8 @@ impl Shared {
         if let Some(explained) = self.explained()
             && explained.is_news(owner)
         {
-            eprintln!("{}", explanation(self.rank(), owner, route));
+            // Who cannot hear it has no use for an error either.
+            let _ = writeln!(io::stderr(), "{}", explanation(self.rank(), owner, route));
         }
     }
 }
