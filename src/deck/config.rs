@@ -147,7 +147,7 @@ mod tests {
         let auto = with("DECK_AUTO", "rdma-write=1M,hand-off=4K").unwrap().auto;
         assert_eq!((auto.rdma_write, auto.hand_off, auto.rdma_read), (1 << 20, 4096, Thresholds::NEVER));
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
-        assert_eq!(with("DECK_TRANSPORT", "shm,tcp").unwrap(), Config::default().over("shm,tcp"));
+        assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
         assert!(with("DECK_EXPLAIN", "1").unwrap().explain && !with("DECK_EXPLAIN", "0").unwrap().explain);
         assert_eq!(Config::from_lookup(|_| None).unwrap(), Config::default());
     }

@@ -263,18 +263,18 @@ mod tests {
     #[test]
     fn a_route_says_why_it_is_no_better_one() {
         let mut route =
-            Route { transport: "tcp".into(), passed: vec![passed("shm", "it runs on another host")] };
-        assert_eq!(route.to_string(), "tcp: shm not possible: it runs on another host");
-        let line = "deck: rank 2 -> rank 0: tcp (shm: it runs on another host)";
+            Route { transport: "far".into(), passed: vec![passed("near", "it runs on another host")] };
+        assert_eq!(route.to_string(), "far: near not possible: it runs on another host");
+        let line = "deck: rank 2 -> rank 0: far (near: it runs on another host)";
         assert_eq!(explanation(2, 0, &route), line);
-        route.passed.push(passed("verbs", "no card"));
+        route.passed.push(passed("card", "none is there"));
         assert_eq!(
             route.to_string(),
-            "tcp: shm not possible: it runs on another host; verbs not possible: no card"
+            "far: near not possible: it runs on another host; card not possible: none is there"
         );
-        let direct = Route { transport: "shm".into(), passed: vec![] };
-        assert_eq!(direct.to_string(), "shm");
-        assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: shm");
+        let direct = Route { transport: "near".into(), passed: vec![] };
+        assert_eq!(direct.to_string(), "near");
+        assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near");
     }
 
     #[test]
