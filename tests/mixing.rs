@@ -295,6 +295,20 @@ fn memory_that_is_out_by_both_is_added_up_and_comes_home() {
     mixed.world.buf::<u8>(60 << 20).unwrap();
 }
 
+/// More connections of the second NIC than are looked at before every large allocation.
+#[test]
+fn memory_comes_home_from_all_connections_of_both() {
+    const LEN: usize = 5 << 20;
+    let mixed = Mixed::new(1, 8);
+    for out in mixed.all() {
+        out.post_by(Protocol::Eager, patterned(&mixed.world, 1, LEN).unwrap()).unwrap();
+    }
+    for _ in mixed.all() {
+        assert_pattern(&mixed.inbox.retrieve().unwrap(), 1, LEN);
+    }
+    mixed.world.try_buf::<u8>(60 << 20).unwrap();
+}
+
 #[test]
 fn a_rank_that_is_lost_is_told_once_however_it_was_connected() {
     several::ranks(
