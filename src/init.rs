@@ -1,12 +1,16 @@
 //! How a program becomes a rank.
 
+mod choose;
+
 use std::sync::Arc;
 
 use udeck_boot::{BootError, Client, local};
 use udeck_deck::{Config, Error, Result, World};
 use udeck_sys::Topology;
+use udeck_via::Nic;
 
-use crate::registry::open_nic;
+use crate::registry::{NicOptions, TRANSPORTS, open_nic};
+use choose::{Opening, Places, choose};
 
 /// For each peer, if they all connect: two links (one made by either side), of three descriptors each: a socket, the
 /// reactor's hold on it, and the watch for the process's death.
@@ -72,11 +76,34 @@ fn world(client: Client, config: Config) -> Result<World> {
     let welcome = client.welcome();
     let descriptors = u64::from(welcome.size) * DESCRIPTORS_PER_PEER + OTHER_DESCRIPTORS;
     udeck_sys::make_room_for_descriptors(descriptors).map_err(no_room)?;
-    let opened = open_nic("shm0", welcome.secret, config.arena, config.trusting);
-    let nic =
-        opened.map_err(|source| Error::Via { what: "opening shm0".into(), source: Box::new(source) })?;
-    let oversubscribed = welcome.size as usize > Topology::detect().cpus;
-    Ok(World::new(client, nic, config, oversubscribed))
+    // A welcome knows of one host only.
+    let places = Places { rank: welcome.rank, hosts: &[], interface: None };
+    let openings = choose(&places, config.transport.as_deref(), TRANSPORTS)?;
+    let mut options = NicOptions::new(welcome.secret);
+    (options.arena, options.trusting) = (config.arena, config.trusting);
+    let nics = open_all(&openings, options)?;
+    let oversubscribed = places.here(welcome.size) > Topology::detect().cpus;
+    World::new(client, nics, config, oversubscribed)
+}
+
+/// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own.
+fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<Vec<Nic>> {
+    let own_memory =
+        |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
+    let mut order: Vec<usize> = (0..openings.len()).collect();
+    order.sort_by_key(|at| !own_memory(&openings[*at]));
+    let mut nics = Vec::new();
+    for at in order {
+        let Opening { transport, bind } = openings[at];
+        let (name, what) = (format!("{transport}0"), format!("opening {transport}0"));
+        options.bind = bind;
+        let opened = open_nic(&name, &options);
+        let nic = opened.map_err(|source| Error::Via { what, source: Box::new(source) })?;
+        options.memory.get_or_insert_with(|| nic.clone());
+        nics.push((at, nic));
+    }
+    nics.sort_by_key(|(at, _)| *at);
+    Ok(nics.into_iter().map(|(_, nic)| nic).collect())
 }
 
 fn no_service(source: std::io::Error) -> BootError {

@@ -84,7 +84,7 @@ pub mod names;
 mod registry;
 
 pub use init::{init, init_with, run_local};
-pub use registry::{open_nic, transports};
+pub use registry::{NicOptions, open_nic, transports};
 pub use udeck_deck::*;
 
 /// # Example

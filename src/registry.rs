@@ -1,40 +1,89 @@
 //! The only list of transports.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use udeck_sys::reactor::Reactor;
 use udeck_via::{Error, Nic, Result};
 
-/// The transports of this build, best first.
-pub fn transports() -> &'static [&'static str] {
-    &["shm", "tcp"]
+/// A transport of this build.
+pub(crate) struct Transport {
+    pub name: &'static str,
+    /// Whether it reaches other hosts.
+    pub network: bool,
+    /// Whether it is used where nobody asks for it by name.
+    pub by_default: bool,
+    /// Whether its NIC can only be over memory of its own: the others then are over that.
+    pub own_memory: bool,
+    open: fn(&NicOptions) -> Result<Nic>,
 }
 
-/// Opens a transport's NIC: `shm0`, or `tcp0` within this host. `secret` is the job's: only peers that prove it can connect. `arena`: the bound of
-/// its message memory in bytes, each way. `trusting`: see SAFETY.md.
+#[cfg(test)]
+impl Transport {
+    /// One to choose from.
+    pub fn pretended(name: &'static str, network: bool, by_default: bool) -> Self {
+        Transport { name, network, by_default, own_memory: !network, open: |_| unreachable!("only chosen") }
+    }
+}
+
+/// Best first.
+pub(crate) const TRANSPORTS: &[Transport] =
+    &[Transport { name: "shm", network: false, by_default: true, own_memory: true, open: open_shm }];
+
+/// How to open a NIC.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NicOptions {
+    /// The job's: only peers that prove it can connect.
+    pub secret: [u8; 32],
+    /// The bound of its message memory in bytes, each way; `None`: the transport's own.
+    pub arena: Option<usize>,
+    /// A NIC whose memory it is to share; `None`: it gets its own.
+    pub memory: Option<Nic>,
+    /// Whether admitted peers are trusted not to write memory that they gave away: see SAFETY.md.
+    pub trusting: bool,
+    /// The address at which peers on other hosts find this one, where the transport has a choice; `None`: this host's
+    /// ranks only.
+    pub bind: Option<IpAddr>,
+}
+
+impl NicOptions {
+    /// Trusting, with memory of its own and the transport's bound of it.
+    pub fn new(secret: [u8; 32]) -> Self {
+        NicOptions { secret, arena: None, memory: None, trusting: true, bind: None }
+    }
+}
+
+/// The transports of this build, best first.
+pub fn transports() -> impl Iterator<Item = &'static str> {
+    TRANSPORTS.iter().map(|transport| transport.name)
+}
+
+/// Opens a transport's NIC: `shm0`.
 ///
 /// # Errors
-/// [`Error::InvalidParameter`] lists the NICs that exist; otherwise the operating system's.
-pub fn open_nic(name: &str, secret: [u8; 32], arena: Option<usize>, trusting: bool) -> Result<Nic> {
-    match name {
-        "shm0" => {
-            let reactor =
-                Reactor::start("deck-reactor").map_err(|e| Error::os("starting the reactor's thread", e))?;
-            let mut options = udeck_shm::Options::new(secret);
-            options.trusting = trusting;
-            options.arena_limit = arena.unwrap_or(options.arena_limit);
-            udeck_shm::open(options, Arc::new(reactor))
-        }
-        "tcp0" => {
-            let mut options = udeck_tcp::Options::new(secret);
-            if let Some(limit) = arena {
-                options.memory = udeck_tcp::Source::Fresh(limit);
-            }
-            udeck_tcp::open(options)
-        }
-        _ => {
-            let nics: Vec<_> = transports().iter().map(|transport| format!("{transport}0")).collect();
-            Err(Error::InvalidParameter(format!("no NIC is named {name:?}; there are: {}", nics.join(", "))))
-        }
+/// [`Error::InvalidParameter`] lists the NICs that exist, or says that this one is over memory of its own only; otherwise
+/// the operating system's.
+pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
+    let Some(transport) = TRANSPORTS.iter().find(|transport| name.strip_suffix('0') == Some(transport.name))
+    else {
+        let nics: Vec<_> = transports().map(|transport| format!("{transport}0")).collect();
+        let what = format!("no NIC is named {name:?}; there are: {}", nics.join(", "));
+        return Err(Error::InvalidParameter(what));
+    };
+    if let Some(other) = options.memory.as_ref().filter(|_| transport.own_memory) {
+        let what =
+            format!("{name} is over memory of its own only; open {} over its", other.attributes().name);
+        return Err(Error::InvalidParameter(what));
     }
+    (transport.open)(options)
+}
+
+fn open_shm(options: &NicOptions) -> Result<Nic> {
+    let reactor =
+        Reactor::start("deck-reactor").map_err(|e| Error::os("starting the reactor's thread", e))?;
+    let mut shm = udeck_shm::Options::new(options.secret);
+    shm.trusting = options.trusting;
+    shm.arena_limit = options.arena.unwrap_or(shm.arena_limit);
+    udeck_shm::open(shm, Arc::new(reactor))
 }

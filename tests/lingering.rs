@@ -5,16 +5,16 @@ mod common;
 
 use common::{LONG, SHORT, assert_pattern, config, patterned};
 use udeck::via::wrap::{Fault, Luck, When, wrapped};
-use udeck::{Error, Postbox, Protocol, World};
+use udeck::{Error, NicOptions, Postbox, Protocol, World};
 use udeck_boot::local::Job;
 
 /// A world of one, in whose windows somebody lingers, and its name service.
 fn alone(linger: When) -> (Job, World) {
     let (job, mut streams) = Job::new(1).expect("a name service");
     let client = udeck_boot::Client::new(streams.remove(0)).unwrap();
-    let nic = udeck::open_nic("shm0", client.welcome().secret, None, true).unwrap();
+    let nic = udeck::open_nic("shm0", &NicOptions::new(client.welcome().secret)).unwrap();
     let fault = Fault::honest(Luck { linger, ..Luck::default() }, 1);
-    (job, World::new(client, wrapped(&nic, fault), config(), true))
+    (job, World::new(client, vec![wrapped(&nic, fault)], config(), true).unwrap())
 }
 
 fn writer(world: &World) -> Postbox<u8> {

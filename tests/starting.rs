@@ -256,9 +256,10 @@ fn refuse(protocol: Protocol, post: fn(&World, &Postbox<u8>) -> Result) {
         .map(|(stream, arena)| {
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
-                let secret = client.welcome().secret;
-                let nic = udeck::open_nic("shm0", secret, Some(arena), true).expect("shm0");
-                let world = World::new(client, nic, config(), true);
+                let mut options = udeck::NicOptions::new(client.welcome().secret);
+                options.arena = Some(arena);
+                let nic = udeck::open_nic("shm0", &options).expect("shm0");
+                let world = World::new(client, vec![nic], config(), true)?;
                 if world.rank() == 0 {
                     let inbox = world.mailbox::<u8>("in")?;
                     assert_pattern(&inbox.retrieve()?, 1, LEN);

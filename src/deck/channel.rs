@@ -32,13 +32,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_via::mem::Fill;
-use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Vi};
+use udeck_via::mem::{Fill, StableBuffer, UserMemory};
+use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Ptag, Region, Vi};
 
 use crate::error::{Error, Result};
 use crate::holders::Sender;
 use crate::inbox::grants::Memory;
 use crate::protocol::{MAX_INLINE, Protocol};
+use crate::routes::Route;
 use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind};
@@ -91,6 +92,8 @@ pub(crate) struct Channel {
     world: Arc<Shared>,
     /// Where the mailbox is.
     to: NetAddress,
+    /// By which transport it was reached.
+    route: Box<Route>,
     mailbox: String,
     owner: u32,
     number: u32,
@@ -115,7 +118,7 @@ pub(crate) struct Whom {
 }
 
 impl Channel {
-    pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, to: NetAddress, whom: Whom) -> Self {
+    pub fn new(vi: Vi, cq: Cq, world: Arc<Shared>, to: NetAddress, whom: Whom, route: Route) -> Self {
         let counters = world.counters(&whom.mailbox);
         let Whom { mailbox, owner, number } = whom;
         let books = world.registry().open_sender(&mailbox, owner, vi.ledger());
@@ -127,6 +130,7 @@ impl Channel {
             cq,
             world,
             to,
+            route: Box::new(route),
             mailbox,
             owner,
             number,
@@ -143,6 +147,25 @@ impl Channel {
     /// Whether messages wait for the mailbox.
     pub fn has_queued(&self) -> bool {
         !self.queue.is_empty() || !self.reads.is_empty()
+    }
+
+    /// By which transport it was reached, and why by no better one.
+    pub fn route(&self) -> &Route {
+        &self.route
+    }
+
+    /// The tag of its VIs, and of adopted memory.
+    fn ptag(&self) -> Ptag {
+        self.vi.attributes().ptag
+    }
+
+    /// Makes memory of the program's known to the NIC, or finds that it is still known.
+    #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
+    pub fn register<B: StableBuffer>(
+        &self,
+        memory: UserMemory<B>,
+    ) -> Result<Region, (ViaError, UserMemory<B>)> {
+        self.vi.nic().register_memory(memory, self.ptag())
     }
 
     /// What the connection can do.

@@ -31,6 +31,12 @@ pub struct Config {
     pub copy_window: u32,
     /// Whether admitted peers are trusted not to write memory that they gave away (`DECK_TRUST`, `job` or `none`).
     pub trusting: bool,
+    /// The transports to use, in order of preference, with commas between them (`DECK_TRANSPORT`); `None`: by where the
+    /// job's ranks run.
+    pub transport: Option<String>,
+    /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
+    /// (`DECK_EXPLAIN`, `1` or `0`).
+    pub explain: bool,
 }
 
 impl Default for Config {
@@ -44,11 +50,19 @@ impl Default for Config {
             arena: None,
             copy_window: 2,
             trusting: true,
+            transport: None,
+            explain: false,
         }
     }
 }
 
 impl Config {
+    /// These settings, with these transports ([`Config::transport`]): `shm`, `tcp`, `shm,tcp`.
+    #[must_use]
+    pub fn over(self, transports: impl Into<String>) -> Self {
+        Config { transport: Some(transports.into()), ..self }
+    }
+
     /// The defaults, and what the environment says otherwise.
     ///
     /// # Errors
@@ -59,7 +73,11 @@ impl Config {
 
     fn from_lookup(lookup: impl Fn(&'static str) -> Option<String>) -> Result<Self> {
         let mut config = Config::default();
-        let bad = |variable, value: String, expected| Error::Config { variable, value, expected };
+        let bad = |variable, value: String, expected: &'static str| Error::Config {
+            variable,
+            value,
+            expected: expected.into(),
+        };
         if let Some(text) = lookup("DECK_PROTOCOL") {
             config.protocol = text.parse().map_err(|_| bad("DECK_PROTOCOL", text, Protocol::EXPECTED))?;
         }
@@ -94,6 +112,15 @@ impl Config {
                 _ => return Err(bad("DECK_TRUST", text, "job (peers of the job are trusted) or none")),
             };
         }
+        // Which there are, only whoever opens them knows.
+        config.transport = lookup("DECK_TRANSPORT");
+        if let Some(text) = lookup("DECK_EXPLAIN") {
+            config.explain = match text.as_str() {
+                "1" => true,
+                "0" => false,
+                _ => return Err(bad("DECK_EXPLAIN", text, "1 or 0")),
+            };
+        }
         Ok(config)
     }
 }
@@ -120,6 +147,8 @@ mod tests {
         let auto = with("DECK_AUTO", "rdma-write=1M,hand-off=4K").unwrap().auto;
         assert_eq!((auto.rdma_write, auto.hand_off, auto.rdma_read), (1 << 20, 4096, Thresholds::NEVER));
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
+        assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
+        assert!(with("DECK_EXPLAIN", "1").unwrap().explain && !with("DECK_EXPLAIN", "0").unwrap().explain);
         assert_eq!(Config::from_lookup(|_| None).unwrap(), Config::default());
     }
 
@@ -138,6 +167,7 @@ mod tests {
             ("DECK_AUTO", ""),
             ("DECK_RECEIVE", "dq"),
             ("DECK_TRUST", "maybe"),
+            ("DECK_EXPLAIN", "please"),
             ("DECK_COPY_WINDOW", "0"),
             ("DECK_COPY_WINDOW", "17"),
         ] {

@@ -1,5 +1,6 @@
 //! What can go wrong, in words that say what was tried, on whom, and what to do.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -76,6 +77,16 @@ pub enum Error {
         name: String,
         /// Who owned it.
         owner: usize,
+    },
+    /// None of this rank's NICs leads to the mailbox.
+    #[error("mailbox {name:?} of rank {node} cannot be reached: {tried} (DECK_TRANSPORT sets what is tried)")]
+    Unreachable {
+        /// The mailbox.
+        name: String,
+        /// Its owner.
+        node: usize,
+        /// Each transport, and why it was no way.
+        tried: String,
     },
     /// The mailbox carries something else.
     #[error("mailbox {name:?} carries {theirs}, the postbox was made for {ours}")]
@@ -217,7 +228,7 @@ pub enum Error {
         /// Its value.
         value: String,
         /// What it may be.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
     /// Packing or unpacking failed.
     #[error(transparent)]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | here | the next message |
 //! | `waiting` | waiting for it, and looking for it by either [`crate::ReceiveModel`] |
+//! | `queues` | the completion queues: one per NIC |
 //! | `door` | connections, on their way in |
 //! | `lane` | one connection, and what arrives on it |
 //! | `ready` | looking without taking, for waits on several mailboxes and for tasks |
@@ -15,6 +16,7 @@ mod deferred;
 mod door;
 pub(crate) mod grants;
 mod lane;
+mod queues;
 mod ready;
 mod stalled;
 mod waiting;
@@ -23,12 +25,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use udeck_via::transport::{Arrival, Body, Landed};
-use udeck_via::{Cq, CqHandle, Deadline, Error as ViaError, Listener, Ptag};
+use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
 use self::deferred::Data;
-use self::door::{DATA, Door, Newcomer};
+use self::door::{DATA, Door, Entrance, Newcomer};
 use self::grants::Grants;
 use self::lane::Lane;
+use self::queues::Queues;
 use self::stalled::Stalled;
 use crate::error::{Error, Result};
 use crate::protocol::ReceiveModel;
@@ -40,8 +43,8 @@ pub(crate) use ready::Around;
 
 /// A mailbox's connections.
 pub(crate) struct Inbox {
-    cq: Cq,
-    /// By context of the VI.
+    queues: Queues,
+    /// By context of the VI, whichever NIC it is of.
     lanes: Vec<Option<Lane>>,
     door: Arc<Door>,
     /// Entries of the door's list that have been let in.
@@ -61,29 +64,30 @@ pub(crate) struct Inbox {
     too_long: Option<(usize, u32)>,
     world: Arc<Shared>,
     name: String,
-    ptag: Ptag,
+    /// Of its VIs, by NIC.
+    ptags: Vec<Ptag>,
     /// Lost ranks that this mailbox has reported.
     reported: BTreeSet<u32>,
     counters: Arc<Counters>,
-    /// Where new connections come from; dropped first.
-    listener: Option<Listener>,
+    /// Where new connections come from, by NIC; dropped first.
+    listeners: Vec<Listener>,
 }
 
 impl Inbox {
     pub fn open(world: &Arc<Shared>, name: &str) -> Result<Self> {
-        let nic = world.nic();
         let failed = |error| Error::via(format!("creating mailbox {name:?}"), error);
-        let mut cq = Cq::new(nic).map_err(failed)?;
-        cq.set_oversubscribed(world.oversubscribed());
+        let queues = Queues::new(world.nics(), world.oversubscribed()).map_err(failed)?;
         let door = Arc::<Door>::default();
-        let ptag = nic.ptag();
-        let (accept, handle, accepting_nic) = (door.clone(), cq.handle(), nic.clone());
-        let listener = Listener::with_handler(nic, name.as_bytes(), move |request| {
-            accept.admit(&accepting_nic, request, &handle, ptag);
-        })
-        .map_err(failed)?;
+        let (mut ptags, mut listeners) = (Vec::new(), Vec::new());
+        for (at, (line, cq)) in world.nics().iter().zip(queues.handles()).enumerate() {
+            let ptag = line.nic.ptag();
+            ptags.push(ptag);
+            let (door, entrance) = (door.clone(), Entrance { at, nic: line.nic.clone(), cq, ptag });
+            let admit = move |request| door.admit(&entrance, request);
+            listeners.push(Listener::with_handler(&line.nic, name.as_bytes(), admit).map_err(failed)?);
+        }
         Ok(Inbox {
-            cq,
+            queues,
             lanes: Vec::new(),
             door,
             let_in: 0,
@@ -96,26 +100,27 @@ impl Inbox {
             too_long: None,
             world: world.clone(),
             name: name.to_owned(),
-            ptag,
+            ptags,
             reported: BTreeSet::new(),
             counters: world.counters(name),
-            listener: Some(listener),
+            listeners,
         })
     }
 
+    /// Whoever waits here is woken by it.
     pub fn handle(&self) -> CqHandle {
-        self.cq.handle()
+        self.queues.handle()
     }
 
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Puts the next message into `parcel`, if one is there.
+    /// Puts the next message into `parcel`, if one is there. `all`: nobody will wait for one that this look leaves out.
     #[inline]
-    pub fn try_next(&mut self, parcel: &mut Parcel) -> Result<bool> {
+    pub fn try_next(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
         if self.set_aside.is_empty() {
-            return self.poll_into(parcel);
+            return self.poll_into(parcel, all);
         }
         self.take_set_aside(parcel);
         Ok(true)
@@ -131,7 +136,7 @@ impl Inbox {
     /// The next message.
     pub fn next(&mut self, deadline: Deadline) -> Result<Parcel> {
         let mut parcel = Parcel::NONE;
-        if self.try_next(&mut parcel)? { Ok(parcel) } else { self.wait_for_next(deadline) }
+        if self.try_next(&mut parcel, false)? { Ok(parcel) } else { self.wait_for_next(deadline) }
     }
 
     /// A message that could not be given out after all: the next one again.
@@ -194,16 +199,16 @@ impl Inbox {
     /// A message, if one can be had without waiting.
     fn poll(&mut self) -> Result<Option<Parcel>> {
         let mut parcel = Parcel::NONE;
-        Ok(self.poll_into(&mut parcel)?.then_some(parcel))
+        Ok(self.poll_into(&mut parcel, true)?.then_some(parcel))
     }
 
     /// As [`Inbox::poll`]: whether there was one.
     #[inline]
-    fn poll_into(&mut self, parcel: &mut Parcel) -> Result<bool> {
+    fn poll_into(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
         if self.model != ReceiveModel::CompletionQueue || !self.stalled.is_empty() {
             return Ok(parcel.fill(self.poll_otherwise()?));
         }
-        while let Some(entry) = self.cq.poll() {
+        while let Some(entry) = self.queues.poll(all) {
             if self.look_at(entry.context, parcel)? {
                 return Ok(true);
             }
@@ -283,6 +288,7 @@ impl Inbox {
             self.stalled.forget(context);
         }
         let from = lane.from;
+        self.queues.left(lane.line);
         self.door.leave(context, (from, lane.postbox));
         drop(lane);
         match lost {
@@ -315,7 +321,10 @@ impl Inbox {
                 self.lanes.resize_with(context + 1, || None);
             }
             match (newcomer, &mut self.lanes[context]) {
-                (Newcomer::Lane(lane), place) => *place = Some(lane),
+                (Newcomer::Lane(lane), place) => {
+                    self.queues.joined(lane.line);
+                    *place = Some(lane);
+                }
                 (Newcomer::Data(vi, pair), Some(lane)) => lane.data = Some(Box::new(Data::new(vi, pair))),
                 // Its lane has ended meanwhile.
                 (Newcomer::Data(..), None) => {}
@@ -327,10 +336,12 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         // No new connections first; then those that nobody will look at.
-        self.listener = None;
+        self.listeners.clear();
         drop(self.door.let_in());
         self.lanes.clear();
-        // Nothing carries the tag any more, unless a connection is being accepted right now: then it stays with the NIC.
-        let _ = self.world.nic().destroy_ptag(self.ptag);
+        // Nothing carries the tags any more, unless a connection is being accepted right now: then its stays with the NIC.
+        for (line, ptag) in self.world.nics().iter().zip(&self.ptags) {
+            let _ = line.nic.destroy_ptag(*ptag);
+        }
     }
 }

@@ -12,6 +12,7 @@
 //! | `postbox`, `channel` | posting: typed surface, and the engine behind it |
 //! | `protocol`, `auto` | ways for a message to travel, and how one is chosen |
 //! | `wire` | what the two engines say to each other |
+//! | `nics`, `routes` | the NICs of a world, and which of them leads to a mailbox |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
 //! | `memory`, `holders` | memory for messages: waiting for it, and who has it |
@@ -44,6 +45,7 @@ mod item;
 mod mailbox;
 mod memory;
 mod message;
+mod nics;
 mod pack;
 mod postable;
 mod postbox;
@@ -51,6 +53,7 @@ mod posting;
 mod progress;
 mod protocol;
 mod received;
+mod routes;
 mod select;
 mod share;
 mod shared;
@@ -79,6 +82,7 @@ pub use postbox::tasks::{Flush, Post};
 pub use posting::Posting;
 pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
+pub use routes::{Passed, Route};
 pub use select::{Selectable, select, select_within, try_select};
 pub use share::{PostAllError, SharedBuf, post_all, post_all_within};
 pub use stats::Stats;

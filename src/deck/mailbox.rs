@@ -61,7 +61,7 @@ impl<T: Item> Mailbox<T> {
     pub fn retrieve(&self) -> Result<Received<T>> {
         // The clock is read only once there is nothing to take.
         let mut received = Received::new(Parcel::NONE);
-        if self.take_now(&mut received)? {
+        if self.take_now(&mut received, false)? {
             return Ok(received);
         }
         self.retrieve_within(self.world.config().deadline)
@@ -79,7 +79,7 @@ impl<T: Item> Mailbox<T> {
     /// The next message, if one is there. (By value: for those whose speed is elsewhere.)
     fn taken_now(&self) -> Result<Option<Received<T>>> {
         let mut received = Received::new(Parcel::NONE);
-        Ok(self.take_now(&mut received)?.then_some(received))
+        Ok(self.take_now(&mut received, true)?.then_some(received))
     }
 
     /// The next message, waiting at most `limit`.
@@ -103,11 +103,11 @@ impl<T: Item> Mailbox<T> {
         Iter { mailbox: self, limit: Some(limit) }
     }
 
-    /// Fills `received`, if a message is there.
+    /// Fills `received`, if a message is there. `all`: nobody will wait for one that this look leaves out.
     #[inline]
-    fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
+    fn take_now(&self, received: &mut Received<T>, all: bool) -> Result<bool> {
         let mut inbox = self.inbox.borrow_mut();
-        let found = inbox.try_next(received.parcel_mut())?;
+        let found = inbox.try_next(received.parcel_mut(), all)?;
         if found {
             self.give_out(&mut inbox, received.parcel_mut())?;
         }

@@ -20,6 +20,7 @@ use crate::item::Item;
 use crate::postable::Postable;
 use crate::progress::Slot;
 use crate::protocol::Protocol;
+use crate::routes::Route;
 use crate::shared::Shared;
 
 /// One end of a connection to a mailbox (DECK's clone of it), for posting.
@@ -137,6 +138,11 @@ impl<T: Item> Postbox<T> {
         }
     }
 
+    /// By which transport messages travel from here, and why by no better one. It stays the same.
+    pub fn route(&self) -> Route {
+        self.with_channel(|channel| channel.route().clone())
+    }
+
     #[inline]
     pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
         self.post_with(|channel, protocol| channel.post(block, protocol, patience))
@@ -177,7 +183,7 @@ impl<T: Item> Postbox<T> {
         &self,
         memory: UserMemory<B>,
     ) -> Result<Region, (Error, UserMemory<B>)> {
-        self.world.register(memory).map_err(|(error, memory)| {
+        self.with_channel(|channel| channel.register(memory)).map_err(|(error, memory)| {
             let what = format!("registering a message to mailbox {:?}", self.name);
             (Error::via(what, error), memory)
         })

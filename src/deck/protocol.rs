@@ -107,7 +107,7 @@ impl FromStr for Protocol {
         found.ok_or_else(|| Error::Config {
             variable: "protocol",
             value: text.to_owned(),
-            expected: Protocol::EXPECTED,
+            expected: Protocol::EXPECTED.into(),
         })
     }
 }
@@ -146,7 +146,7 @@ impl FromStr for ReceiveModel {
         found.ok_or_else(|| Error::Config {
             variable: "receive model",
             value: text.to_owned(),
-            expected: ReceiveModel::EXPECTED,
+            expected: ReceiveModel::EXPECTED.into(),
         })
     }
 }

@@ -56,7 +56,7 @@ pub fn select(mailboxes: &[&dyn Selectable]) -> Result<usize> {
 pub fn select_within(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<usize> {
     let mut selection = Selection::of(mailboxes)?;
     // The clock is read only once there is nothing to name.
-    match selection.named(Selection::look)? {
+    match selection.named(|all| all.look(false))? {
         Some(at) => Ok(at),
         None => selection.wait(Deadline::after(limit)),
     }
@@ -67,7 +67,7 @@ pub fn select_within(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<u
 /// # Errors
 /// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] when there are no mailboxes.
 pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
-    Selection::of(mailboxes)?.named(Selection::look)
+    Selection::of(mailboxes)?.named(|all| all.look(true))
 }
 
 /// The mailboxes of one call, the one that was named least recently first.
@@ -114,10 +114,10 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The first that has a message.
-    fn look(&mut self) -> Result<Option<usize>> {
+    /// The first that has a message. `thoroughly`: nobody will wait for one that this look leaves out.
+    fn look(&mut self, thoroughly: bool) -> Result<Option<usize>> {
         for (found, place) in self.places.iter_mut().enumerate() {
-            if place.inbox.has_next()? {
+            if place.inbox.has_next(thoroughly)? {
                 return Ok(Some(found));
             }
         }
@@ -131,7 +131,7 @@ impl<'a> Selection<'a> {
                 all.check_ends()?;
                 match all.sleep(deadline)? {
                     Some((found, entry)) if all.places[found].inbox.has_at(entry)? => Ok(Some(found)),
-                    _ => all.look(),
+                    _ => all.look(true),
                 }
             })?;
             if let Some(at) = found {
@@ -147,14 +147,21 @@ impl<'a> Selection<'a> {
     fn sleep(&mut self, deadline: Deadline) -> Result<Option<(usize, CqEntry)>> {
         let again = self.places.iter().filter_map(|place| place.inbox.looks_again()).min();
         let deadline = again.map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
-        let parts = self.places.iter_mut().map(|place| place.inbox.queue_and_around());
-        let (mut queues, around): (Vec<&mut Cq>, Vec<Around<'_>>) = parts.unzip();
+        let (mut queues, mut places): (Vec<&mut Cq>, Vec<usize>) = Default::default();
+        let mut around: Vec<Around<'_>> = Vec::new();
+        for (at, place) in self.places.iter_mut().enumerate() {
+            let (own, beside) = place.inbox.queues_and_around();
+            queues.extend(own);
+            places.resize(queues.len(), at);
+            around.push(beside);
+        }
         let slices = around.iter().map(|around| around.world().slice(deadline));
         let until = slices.min().unwrap_or(deadline);
         let changed = || around.iter().any(Around::has_changed);
         // A fresh one begins at the first queue, whose turn it is.
         let news = Cno::default().wait(&mut queues, until, changed);
-        news.map_err(|error| Error::via("selecting among mailboxes", error))
+        let named = |(queue, entry): (usize, CqEntry)| (places[queue], entry);
+        news.map(|news| news.map(named)).map_err(|error| Error::via("selecting among mailboxes", error))
     }
 
     /// Ranks that ended: each lost one is an error once; when nobody is left for any mailbox, so is waiting.

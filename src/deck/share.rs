@@ -55,7 +55,7 @@ impl World {
     pub fn unshare<T: Pod>(&self, message: SharedBuf<T>) -> Result<Buf<T>, SharedBuf<T>> {
         // Receivers may have given it back, or said that they have read it, and nobody may have looked.
         self.shared.help_others();
-        self.nic().reclaim();
+        self.shared.nics().reclaim();
         Arc::try_unwrap(message.block).map(Buf::new).map_err(SharedBuf::new)
     }
 }

@@ -1,16 +1,14 @@
 //! What mailboxes, postboxes and the world have in common.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
-use udeck_via::mem::{Arena, Fill, StableBuffer, UserMemory};
-use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Nic, Ptag, Receive, Region};
-use udeck_via::{Vi, ViAttributes};
+use udeck_via::mem::{Arena, Fill};
+use udeck_via::{Block, Deadline, Error as ViaError, Nic, host_key};
 
 use crate::channel::{Channel, Whom};
 use crate::config::Config;
@@ -19,9 +17,12 @@ use crate::error::{Error, Result};
 use crate::holders::Registry;
 use crate::inbox::grants::Grants;
 use crate::item::Item;
+use crate::nics::{Line, Nics};
 use crate::progress::Progress;
+use crate::routes::Explained;
+use crate::routes::wire::{Advert, Door};
 use crate::stats::{Counters, Stats};
-use crate::wire::{Advert, Introduction, Role};
+use crate::wire::{Introduction, Role};
 
 /// Names of the library's own mailboxes begin so.
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
@@ -40,12 +41,14 @@ pub(crate) struct Shared {
     rank: usize,
     size: usize,
     client: Client,
-    nic: Nic,
-    /// The NIC's, close at hand: asking the device is a call per message.
+    nics: Nics,
+    /// The NICs', close at hand: asking the device is a call per message.
     outbox: Arc<Arena>,
     max_transfer: usize,
-    /// Of all postboxes' VIs, and of adopted memory. (One each would stay with the NIC when they are gone.)
-    postboxes: Ptag,
+    /// What names this host; empty where the system does not say.
+    host: Vec<u8>,
+    /// Which ways were told to the user, if he wants to know.
+    explained: Option<Explained>,
     config: Config,
     oversubscribed: bool,
     ends: Arc<Ends>,
@@ -74,7 +77,8 @@ struct Undelivered {
 }
 
 impl Shared {
-    pub fn new(client: Client, nic: Nic, config: Config, oversubscribed: bool) -> Self {
+    pub fn new(client: Client, nics: Nics, config: Config, oversubscribed: bool) -> Self {
+        let first = &nics.first.nic;
         let ends = Arc::new(Ends::default());
         let listener = Arc::downgrade(&ends);
         client.on_event(Box::new(move |event| {
@@ -85,11 +89,12 @@ impl Shared {
         Shared {
             rank: client.welcome().rank as usize,
             size: client.welcome().size as usize,
+            explained: config.explain.then(|| Explained::new(client.welcome().rank)),
             client,
-            postboxes: nic.ptag(),
-            outbox: nic.outbox().clone(),
-            max_transfer: nic.attributes().max_transfer,
-            nic,
+            outbox: first.outbox().clone(),
+            max_transfer: first.attributes().max_transfer,
+            nics,
+            host: host_key().map_or(Vec::new(), Vec::from),
             config,
             oversubscribed,
             ends,
@@ -116,8 +121,22 @@ impl Shared {
         &self.client
     }
 
+    /// The one that is preferred. Its memory is that of all.
     pub fn nic(&self) -> &Nic {
-        &self.nic
+        &self.nics.first.nic
+    }
+
+    pub fn nics(&self) -> &Nics {
+        &self.nics
+    }
+
+    /// What names this host; empty where the system does not say.
+    pub fn host(&self) -> &[u8] {
+        &self.host
+    }
+
+    pub fn explained(&self) -> Option<&Explained> {
+        self.explained.as_ref()
     }
 
     pub fn config(&self) -> &Config {
@@ -142,8 +161,13 @@ impl Shared {
 
     /// Makes a mailbox of ours known.
     pub fn advertise<T: Item>(&self, name: &str) -> Result {
+        let door = |line: &Line| {
+            let (transport, address) = (line.transport.clone(), line.nic.attributes().address.clone());
+            Door { transport, address }
+        };
         let advert = Advert {
-            address: self.nic.attributes().address.clone(),
+            host: self.host.clone(),
+            doors: self.nics.iter().map(door).collect(),
             kind: T::kind().to_owned(),
             size: T::SIZE as u32,
         };
@@ -178,46 +202,14 @@ impl Shared {
             let ours = T::kind().to_owned();
             return Err(Error::WrongType { name: name.to_owned(), theirs: advert.kind, ours });
         }
-        let owner = record.owner;
-        let failed = |error| self.connect_error(name, owner, error);
         let number = self.next_postbox.fetch_add(1, Ordering::Relaxed);
-        let mut cq = Cq::new(&self.nic).map_err(failed)?;
-        cq.set_oversubscribed(self.oversubscribed);
-        let mut attributes = ViAttributes::new(self.postboxes);
-        attributes.receive = Receive::Lent;
-        attributes.enable_rdma_read = self.nic.caps().has(Caps::RDMA_READ);
-        let mut vi = Vi::new(&self.nic, attributes).map_err(failed)?;
-        let to = NetAddress { host: advert.address, discriminator: name.as_bytes().to_vec() };
-        let introduction = self.introduce(number, Role::Control);
-        vi.connect(&to, &cq.handle(), &cq.handle(), &introduction, deadline).map_err(failed)?;
-        Ok(Channel::new(vi, cq, self.clone(), to, Whom { mailbox: name.to_owned(), owner, number }))
+        let whom = Whom { mailbox: name.to_owned(), owner: record.owner, number };
+        self.reach(whom, &advert, deadline)
     }
 
     /// What a connection of postbox `number` says of itself.
     pub fn introduce(&self, number: u32, role: Role) -> [u8; 12] {
         Introduction { rank: self.rank as u32, postbox: number, role }.encode()
-    }
-
-    /// The tag of all postboxes' VIs.
-    pub fn postboxes(&self) -> Ptag {
-        self.postboxes
-    }
-
-    pub fn connect_error(&self, name: &str, owner: u32, error: ViaError) -> Error {
-        let (name, node) = (name.to_owned(), owner as usize);
-        match (self.ends.how_lost(owner), error) {
-            (Some(how), _) | (None, ViaError::Lost(how)) => Error::PeerLost { node, how },
-            // It registered the mailbox, and now nobody is there: the launcher's word of its end is on the way.
-            (None, ViaError::Os { what, source }) if source.kind() == io::ErrorKind::ConnectionRefused => {
-                Error::PeerLost { node, how: format!("{what}: {source}") }
-            }
-            (None, ViaError::NoMatch(_)) => Error::MailboxGone { name, owner: node },
-            (None, ViaError::Timeout { waited, .. }) => {
-                let what = format!("connecting to mailbox {name:?}");
-                Error::Deadline { what, waited, whom: format!("rank {node} to answer") }
-            }
-            (None, error) => Error::via(format!("connecting to mailbox {name:?} on rank {node}"), error),
-        }
     }
 
     // ---- memory ----
@@ -226,7 +218,7 @@ impl Shared {
     #[inline]
     pub fn allocate(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
         if len >= LARGE {
-            self.nic.reclaim_recent();
+            self.nics.reclaim_recent();
         }
         match self.outbox.block(len, fill) {
             Err(ViaError::NoMemory { .. }) => self.allocate_reclaimed(len, fill),
@@ -236,7 +228,7 @@ impl Shared {
 
     #[cold]
     fn allocate_reclaimed(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
-        self.nic.reclaim();
+        self.nics.reclaim();
         self.outbox.block(len, fill)
     }
 
@@ -254,15 +246,6 @@ impl Shared {
     /// The books of a new mailbox.
     pub fn open_grants(&self, mailbox: &str) -> Arc<Grants> {
         self.registry.open_mailbox(mailbox)
-    }
-
-    /// Makes memory of the program's known to the NIC, or finds that it is still known.
-    #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
-    pub fn register<B: StableBuffer>(
-        &self,
-        memory: UserMemory<B>,
-    ) -> Result<Region, (ViaError, UserMemory<B>)> {
-        self.nic.register_memory(memory, self.postboxes)
     }
 
     // ---- counts ----
@@ -290,8 +273,8 @@ impl Shared {
         let books = self.books.lock();
         let mut stats = books.gone;
         books.living.iter().for_each(|counters| counters.add_to(&mut stats));
-        stats.bytes_copied += self.nic.bytes_copied();
-        stats.registrations = self.nic.registrations();
+        stats.bytes_copied += self.nics.bytes_copied();
+        stats.registrations = self.nics.registrations();
         stats
     }
 

@@ -13,31 +13,30 @@ use crate::shared::Shared;
 /// Looks at a queue that has news, but not what the task waits for, before others may run.
 pub(crate) const LOOKS: usize = 16;
 
-/// What wakes one future's task. Dropped with the future, it wakes nobody any more.
+/// What wakes one future's task: a watch for each queue that it waits on. Dropped with the future, it wakes nobody any
+/// more.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm(Option<Watch>);
+pub(crate) struct Alarm(Vec<Watch>);
 
 impl Alarm {
-    /// Wakes the task when the armed queue may have news, or at the latest then.
-    pub fn set(
+    /// Wakes the task when one of the armed queues may have news, or at the latest then. They are the same each time.
+    pub fn set<Q: IntoIterator<Item = CqHandle>>(
         &mut self,
         world: &Shared,
-        queue: impl FnOnce() -> CqHandle,
+        queues: impl FnOnce() -> Q,
         waker: &Waker,
         at_latest: Option<Instant>,
     ) -> Result<(), ViaError> {
-        let watch = match self.0.take() {
-            Some(watch) => watch,
-            None => world.watcher().watch(&queue())?,
-        };
-        self.0.insert(watch).wake(waker, at_latest);
+        if self.0.is_empty() {
+            let watches = queues().into_iter().map(|queue| world.watcher().watch(&queue));
+            self.0 = watches.collect::<Result<_, _>>()?;
+        }
+        self.0.iter().for_each(|watch| watch.wake(waker, at_latest));
         Ok(())
     }
 
     /// Nothing is waited for at the moment.
     pub fn rest(&self) {
-        if let Some(watch) = &self.0 {
-            watch.rest();
-        }
+        self.0.iter().for_each(Watch::rest);
     }
 }

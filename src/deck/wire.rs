@@ -138,35 +138,6 @@ impl Introduction {
     }
 }
 
-/// What a mailbox says of itself in the name service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Advert {
-    /// The owner's NIC.
-    pub address: Vec<u8>,
-    /// What it carries.
-    pub kind: String,
-    /// Bytes of an element.
-    pub size: u32,
-}
-
-impl Advert {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = self.size.to_le_bytes().to_vec();
-        out.extend((self.address.len() as u16).to_le_bytes());
-        out.extend(&self.address);
-        out.extend(self.kind.as_bytes());
-        out
-    }
-
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (size, rest) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
-        let (len, rest) = rest.split_first_chunk::<2>().ok_or(Malformed)?;
-        let (address, kind) = rest.split_at_checked(u16::from_le_bytes(*len).into()).ok_or(Malformed)?;
-        let kind = std::str::from_utf8(kind).map_err(|_| Malformed)?.to_owned();
-        Ok(Advert { address: address.to_vec(), kind, size: u32::from_le_bytes(*size) })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,19 +149,6 @@ mod tests {
             let bytes = [head(Kind::ALL[which], part), rest].concat();
             prop_assert_eq!(decode(&bytes), Ok((Kind::ALL[which], part, &rest[..])));
             prop_assert_eq!(decode_length(&rest), Ok(u64::from_le_bytes(rest) as usize));
-        }
-
-        #[test]
-        fn prop_adverts_round_trip(address in prop::collection::vec(any::<u8>(), 0..100), kind in ".{0,50}", size: u32) {
-            let advert = Advert { address, kind, size };
-            prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
-        }
-
-        #[test]
-        fn prop_any_advert_decodes_or_fails(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            if let Ok(advert) = Advert::decode(&bytes) {
-                prop_assert_eq!(advert.encode(), bytes);
-            }
         }
 
         #[test]

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::item::Item;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
+use crate::nics::Nics;
 use crate::postbox::Postbox;
 use crate::shared::Shared;
 use crate::stats::Stats;
@@ -35,11 +36,18 @@ pub struct World {
 }
 
 impl World {
-    /// The world of the rank that `client` speaks for, with messages over `nic`. (Programs call `udeck::init`.)
-    /// `oversubscribed`: more ranks run on this host than it has processors.
-    pub fn new(client: Client, nic: Nic, config: Config, oversubscribed: bool) -> Self {
-        let shared = Shared::new(client, nic, config, oversubscribed);
-        World { shared: Arc::new(shared), barrier: Mutex::new(None) }
+    /// The world of the rank that `client` speaks for, with messages over `nics`, the best first. (Programs call
+    /// `udeck::init`.) `oversubscribed`: more ranks run on this host than it has processors.
+    ///
+    /// A mailbox is reached by all of them, a postbox takes the first that leads to its mailbox
+    /// ([`crate::Postbox::route`]). The first should be the one whose news are the cheapest to ask for: a mailbox that
+    /// waits asks the others less often.
+    ///
+    /// # Errors
+    /// [`Error::Via`] when there are none or more than 8, or when they are not all over the same memory.
+    pub fn new(client: Client, nics: Vec<Nic>, config: Config, oversubscribed: bool) -> Result<Self> {
+        let shared = Shared::new(client, Nics::new(nics)?, config, oversubscribed);
+        Ok(World { shared: Arc::new(shared), barrier: Mutex::new(None) })
     }
 
     /// This rank's number, from 0.
@@ -59,9 +67,14 @@ impl World {
         self.shared.config()
     }
 
-    /// The NIC that carries messages, for its attributes.
+    /// The NIC that carries messages where it can, for its attributes. Its memory is that of all NICs.
     pub fn nic(&self) -> &Nic {
         self.shared.nic()
+    }
+
+    /// All NICs that carry messages, the best first.
+    pub fn nics(&self) -> impl Iterator<Item = &Nic> {
+        self.shared.nics().iter().map(|line| &line.nic)
     }
 
     /// The connection to the launcher, for services that other layers keep there.
@@ -109,7 +122,7 @@ impl World {
     ///
     /// # Errors
     /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::WrongType`]; [`Error::PeerLost`];
-    /// [`Error::Unsupported`] when the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
+    /// [`Error::Unreachable`] says which ways were tried; [`Error::Unsupported`] when the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
     #[doc(alias = "deck_mbox_clone")]
     pub fn postbox<T: Item>(&self, name: &str) -> Result<Postbox<T>> {
         self.postbox_within(name, self.shared.config().setup)

@@ -1,6 +1,7 @@
 //! Which processors this process may use, and which machine this is.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -76,6 +77,18 @@ pub fn boot_id() -> io::Result<[u8; 16]> {
     Ok(id)
 }
 
+/// Names this host as sockets of its kernel see it: two processes can meet by one without a network if they have the same
+/// key. (The boot id, and the network namespace, in which such sockets have their names.)
+///
+/// # Errors
+/// When `/proc` is not mounted.
+pub fn host_key() -> io::Result<[u8; 24]> {
+    let mut key = [0; 24];
+    key[..16].copy_from_slice(&boot_id()?);
+    key[16..].copy_from_slice(&std::fs::metadata("/proc/self/ns/net")?.ino().to_le_bytes());
+    Ok(key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +118,13 @@ mod tests {
         .join()
         .unwrap();
         assert!(restrict_to_cpus(&[]).is_err());
+    }
+
+    #[test]
+    fn the_host_key_is_stable_and_begins_with_the_boot_id() {
+        let key = host_key().unwrap();
+        assert_eq!((key, &key[..16]), (host_key().unwrap(), &boot_id().unwrap()[..]));
+        assert_ne!(key[16..], [0; 8]);
     }
 
     #[test]

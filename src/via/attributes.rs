@@ -108,6 +108,8 @@ pub struct NicAttributes {
     pub address: Vec<u8>,
     /// Abilities.
     pub caps: Caps,
+    /// Whether it reaches processes of this host only.
+    pub host_only: bool,
     /// Longest discriminator a connection may be made by.
     pub max_discriminator: usize,
     /// Longest private data that travels with a connection request or its answer.
@@ -150,6 +152,7 @@ impl NicAttributes {
             name: name.into(),
             address: Vec::new(),
             caps: Caps::default(),
+            host_only: false,
             max_discriminator: 0,
             max_private_data: 0,
             max_descriptors_per_queue: 0,

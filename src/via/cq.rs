@@ -70,6 +70,8 @@ pub struct Cq {
     /// Whose turn it is while there are both: news of work queues, and software events.
     events_turn: bool,
     oversubscribed: bool,
+    /// Whether a wait on several asks others first.
+    seldom: bool,
 }
 
 impl Cq {
@@ -91,7 +93,7 @@ impl Cq {
         check_entries(entries, most)?;
         let waiter = nic.device().waiter()?;
         let shared = Arc::new(Shared::new(waiter.notifier(), entries, most));
-        Ok(Cq { waiter, shared, events_turn: false, oversubscribed: false })
+        Ok(Cq { waiter, shared, events_turn: false, oversubscribed: false, seldom: false })
     }
 
     /// How many entries it has.
@@ -112,6 +114,12 @@ impl Cq {
     /// Says that more ranks run on this host than it has processors: waits yield at once instead of spinning.
     pub fn set_oversubscribed(&mut self, oversubscribed: bool) {
         self.oversubscribed = oversubscribed;
+    }
+
+    /// Says that asking this queue costs more than asking others (a system call, say): a [`Cno`] that spins asks it at
+    /// every 16th look only, so that news of the others are not held up by it.
+    pub fn set_seldom(&mut self, seldom: bool) {
+        self.seldom = seldom;
     }
 
     /// For attaching VIs, and for other threads.

@@ -1,5 +1,6 @@
 //! What stands between the VI layer and a transport, for the sake of who looks for a mistake: [`Trace`] writes down
-//! what is done, [`Fault`] makes it go wrong. They go around any transport, and the program above does not change:
+//! what is done, [`Fault`] makes it go wrong, [`Disguise`] makes it look like another transport. They go around any
+//! transport, and the program above does not change:
 //!
 //! ```
 //! use udeck_via::Nic;
@@ -22,6 +23,7 @@
 //!
 //! The idea is smoltcp's (`phy::Tracer`, `phy::FaultInjector`).
 
+mod disguise;
 mod fault;
 mod random;
 #[cfg(test)]
@@ -43,6 +45,7 @@ use crate::transport::{
 };
 use udeck_sys::Deadline;
 
+pub use disguise::Disguise;
 pub use fault::{Fault, Lies, Luck};
 pub use random::When;
 pub use trace::{Call, Event, Log, Outcome, Trace, Who};
@@ -60,6 +63,18 @@ pub unsafe trait Interpose: Send + Sync + Debug {
     /// Whether a window that is taken back now is still in use, as if a peer stayed inside.
     fn lingers(&self) -> bool {
         false
+    }
+    /// What the NIC says of itself; asked once, when it is wrapped. No ability may be added.
+    fn attributes(&self, inner: NicAttributes) -> NicAttributes {
+        inner
+    }
+    /// Whether a connection may be asked for there.
+    ///
+    /// # Errors
+    /// Why not: what the request meets with.
+    fn reaches(&self, to: &NetAddress) -> Result {
+        let _ = to;
+        Ok(())
     }
 }
 
@@ -85,6 +100,7 @@ pub fn wrapped(nic: &Nic, interpose: impl Interpose + 'static) -> Nic {
 #[derive(Debug)]
 struct Wrapped {
     inner: Arc<dyn Device>,
+    attributes: NicAttributes,
     layer: Arc<Layer>,
 }
 
@@ -99,8 +115,9 @@ struct Layer {
 impl Wrapped {
     fn new(device: Arc<dyn Device>, interpose: impl Interpose + 'static) -> Arc<Self> {
         let interpose = Box::new(interpose);
+        let attributes = interpose.attributes(device.attributes().clone());
         let layer = Layer { interpose, connections: AtomicU64::new(0), waiters: AtomicU64::new(0) };
-        Arc::new(Wrapped { inner: device, layer: Arc::new(layer) })
+        Arc::new(Wrapped { inner: device, attributes, layer: Arc::new(layer) })
     }
 }
 
@@ -121,7 +138,7 @@ impl Layer {
 // SAFETY: every call is passed on as it came, to a device that keeps the contract, and its ports are an `Interpose`'s.
 unsafe impl Device for Wrapped {
     fn attributes(&self) -> &NicAttributes {
-        self.inner.attributes()
+        &self.attributes
     }
 
     fn outbox(&self) -> &Arc<Arena> {
@@ -189,6 +206,7 @@ unsafe impl Device for Wrapped {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
+        self.layer.interpose.reaches(to)?;
         let (port, theirs) = self.inner.connect(to, hello, queues, deadline)?;
         Ok((self.layer.port(port, hello.reliability, queues, self.inner.outbox()), theirs))
     }

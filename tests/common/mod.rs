@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod several;
+
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -68,11 +70,18 @@ where
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
                 let secret = client.welcome().secret;
-                let nic = udeck::open_nic("shm0", secret, config.arena, config.trusting).expect("shm0");
-                body(World::new(client, nic, config, true))
+                let mut options = udeck::NicOptions::new(secret);
+                (options.arena, options.trusting) = (config.arena, config.trusting);
+                let nic = udeck::open_nic("shm0", &options).expect("shm0");
+                body(World::new(client, vec![nic], config, true)?)
             })
         })
         .collect();
+    judge(threads);
+}
+
+/// Fails with what the ranks failed with, by number.
+fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
     for (rank, result) in results.into_iter().enumerate() {
         match result {

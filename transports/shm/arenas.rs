@@ -11,8 +11,26 @@ use udeck_via::{Error, Result};
 
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
+/// What messages of this process are sent from, and what peers write. Each device has its own, unless several are opened
+/// over the same.
+#[derive(Clone, Debug)]
+pub struct Arenas {
+    pub(crate) outbox: Segment,
+    pub(crate) landing: Segment,
+}
+
+impl Arenas {
+    /// Of at most `limit` bytes each: reserved as address space, taken from the kernel as needed.
+    ///
+    /// # Errors
+    /// The operating system's: no descriptors, no address space, no memfd.
+    pub fn new(limit: usize) -> Result<Self> {
+        Ok(Arenas { outbox: Segment::outbox(limit)?, landing: Segment::landing(limit)? })
+    }
+}
+
 /// One of our arenas, and the descriptor that peers are given.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Segment {
     pub arena: Arc<Arena>,
     memory: Memory,

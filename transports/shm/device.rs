@@ -21,7 +21,7 @@ use udeck_via::{
 };
 
 use crate::Options;
-use crate::arenas::Segment;
+use crate::arenas::Arenas;
 use crate::board::{BELLS, Board, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, Loss};
@@ -39,8 +39,7 @@ pub struct ShmDevice {
     options: Options,
     boot_id: [u8; 16],
     board: Arc<Board>,
-    outbox: Segment,
-    landing: Segment,
+    arenas: Arenas,
     reactor: Arc<Reactor>,
     listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
     links: Mutex<Links>,
@@ -93,6 +92,7 @@ impl ShmDevice {
         }
         attributes.address = address;
         attributes.caps = caps;
+        attributes.host_only = true;
         attributes.max_discriminator = MAX_DISCRIMINATOR;
         attributes.max_private_data = MAX_PRIVATE;
         attributes.max_descriptors_per_queue = CELLS as usize;
@@ -105,15 +105,16 @@ impl ShmDevice {
         attributes.max_cq_entries = QUEUES as usize;
         attributes.max_windows = WINDOWS as usize;
         let board = Arc::new(Board::new()?);
-        let outbox = Segment::outbox(options.arena_limit)?;
-        let landing = Segment::landing(options.arena_limit)?;
+        let arenas = match &options.arenas {
+            Some(arenas) => arenas.clone(),
+            None => Arenas::new(options.arena_limit)?,
+        };
         let device = Arc::new_cyclic(|this| ShmDevice {
             attributes,
             options,
             boot_id,
             board,
-            outbox,
-            landing,
+            arenas,
             reactor,
             listeners: Mutex::default(),
             links: Mutex::default(),
@@ -321,7 +322,7 @@ impl ShmDevice {
         fds: Vec<OwnedFd>,
     ) -> std::result::Result<(), String> {
         let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
-        let ours = [self.board.fd(), self.outbox.fd(), self.landing.fd()];
+        let ours = [self.board.fd(), self.arenas.outbox.fd(), self.arenas.landing.fd()];
         match link.input(datagram, fds, ours)? {
             Event::Nothing => {}
             Event::Broken => link.connections().iter().for_each(|connection| connection.report_broken()),
@@ -360,7 +361,7 @@ impl ShmDevice {
 
     /// The address of a piece of our outbox.
     pub fn outbox_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
-        self.outbox.at(offset, len)
+        self.arenas.outbox.at(offset, len)
     }
 
     /// Something was lent over `connection`.
@@ -441,11 +442,11 @@ unsafe impl Device for ShmDevice {
     }
 
     fn outbox(&self) -> &Arc<Arena> {
-        &self.outbox.arena
+        &self.arenas.outbox.arena
     }
 
     fn landing(&self) -> &Arc<Arena> {
-        &self.landing.arena
+        &self.arenas.landing.arena
     }
 
     fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {

@@ -39,6 +39,8 @@ use std::sync::Arc;
 use udeck_sys::reactor::Reactor;
 use udeck_via::{Nic, Result};
 
+pub use arenas::Arenas;
+
 /// How to open the device.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -47,6 +49,8 @@ pub struct Options {
     /// Most memory that messages of this process may take, and most that peers may write, in bytes each. Reserved
     /// as address space, taken from the kernel as needed.
     pub arena_limit: usize,
+    /// Memory that another device of this process has too: then `arena_limit` says only how long a message may be.
+    pub arenas: Option<Arenas>,
     /// Whether admitted peers are trusted not to write memory that they gave away (SAFETY.md). If not, there is no
     /// hand-off and no RDMA, and everything is copied before it is shown.
     pub trusting: bool,
@@ -55,7 +59,7 @@ pub struct Options {
 impl Options {
     /// Trusting, with arenas of half of the machine's memory, at most 4 GiB each.
     pub fn new(secret: [u8; 32]) -> Self {
-        Options { secret, arena_limit: arenas::default_limit(), trusting: true }
+        Options { secret, arena_limit: arenas::default_limit(), arenas: None, trusting: true }
     }
 }
 

@@ -105,7 +105,7 @@ impl Channel {
             return Ok(data.number);
         }
         self.pairs += 1;
-        let mut attributes = ViAttributes::new(self.world.postboxes());
+        let mut attributes = ViAttributes::new(self.ptag());
         attributes.reliability = Reliability::Reception;
         let (cq, introduction) =
             (self.cq.handle(), self.world.introduce(self.number, Role::Data(self.pairs)));
@@ -121,7 +121,7 @@ impl Channel {
     /// Sends the message to the descriptor that is posted for it, and waits until it is there.
     fn send_data(&mut self, block: Block, start: Instant, deadline: Deadline) -> Result<(), Failed> {
         let tag = block.notes()[0];
-        let region = match self.vi.nic().region_of(block, self.world.postboxes()) {
+        let region = match self.vi.nic().region_of(block, self.ptag()) {
             Ok(region) => region,
             Err((error, block)) => return Err((self.translate(error), Some(block))),
         };

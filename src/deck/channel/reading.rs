@@ -82,7 +82,7 @@ impl Channel {
     /// Lets the mailbox read the block, and tells it so.
     fn show<B: Ownership>(&mut self, block: B) -> Result<Readable<B>, (ViaError, B)> {
         let tag = Some(block.borrow().notes()[0]);
-        let readable = self.vi.nic().readable(block, self.world.postboxes())?;
+        let readable = self.vi.nic().readable(block, self.ptag())?;
         let head = wire::head(Kind::AskRead, readable.remote().handle.0);
         let len = (readable.len() as u64).to_le_bytes();
         match self.vi.send_inline(tag, &head, &len) {

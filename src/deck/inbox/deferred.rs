@@ -89,13 +89,12 @@ impl Lane {
         deferred: Deferred,
         room: Option<usize>,
         world: &Shared,
-        ptag: Ptag,
         grants: &Arc<Grants>,
     ) -> Result<Served, Malformed> {
         match deferred {
-            Deferred::Write { .. } | Deferred::Copy { .. } => self.prepare(deferred, world, ptag, grants),
+            Deferred::Write { .. } | Deferred::Copy { .. } => self.prepare(deferred, world, grants),
             Deferred::Read { from, tag } => self.read(from, tag, world),
-            Deferred::Request { len, pair } => self.grant(len, pair, room, world, ptag),
+            Deferred::Request { len, pair } => self.grant(len, pair, room, world),
         }
     }
 
@@ -163,7 +162,6 @@ impl Lane {
         pair: u32,
         room: Option<usize>,
         world: &Shared,
-        ptag: Ptag,
     ) -> Result<Served, Malformed> {
         // A request of a pair that is no more was given up.
         let Some(data) = self.data.as_mut().filter(|data| data.pair == pair) else {
@@ -176,7 +174,9 @@ impl Lane {
             return self.answer(Some(room as u32), Kind::Nack, pair, &[]).map(|()| Served::TooLong(len));
         }
         let granted = match room_for(len, world) {
-            Ok(Some(block)) => world.nic().region_of(block, ptag).map_err(|(error, _)| error),
+            Ok(Some(block)) => {
+                data.vi.nic().region_of(block, data.vi.attributes().ptag).map_err(|(error, _)| error)
+            }
             Ok(None) => return Ok(Served::NotYet),
             Err(error) => Err(error),
         };

@@ -1,4 +1,4 @@
-//! The door: connections that were accepted on the reactor's thread, until the mailbox's owner lets them in.
+//! The door: connections that were accepted on the NICs' own threads, until the mailbox's owner lets them in.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +19,15 @@ pub(super) struct Door {
     waiting: Mutex<Vec<(usize, Newcomer)>>,
     contexts: Mutex<Contexts>,
     came: AtomicU32,
+}
+
+/// Where connections come in by one of the world's NICs.
+pub(super) struct Entrance {
+    /// The NIC's place in their order.
+    pub at: usize,
+    pub nic: Nic,
+    pub cq: CqHandle,
+    pub ptag: Ptag,
 }
 
 /// A connection that comes in.
@@ -49,54 +58,46 @@ impl Door {
         std::mem::take(&mut *self.waiting.lock())
     }
 
-    /// Accepts a connection. On the reactor's thread.
-    pub fn admit(&self, nic: &Nic, request: Request, cq: &CqHandle, ptag: Ptag) {
+    /// Accepts a connection. On the NIC's own thread.
+    pub fn admit(&self, entrance: &Entrance, request: Request) {
         let Ok(who) = Introduction::decode(request.private_data()) else {
             return request.reject("a mailbox talks only to postboxes");
         };
         let postbox = (who.rank, who.postbox);
         match who.role {
-            Role::Control => self.admit_control(nic, request, cq, ptag, postbox),
-            Role::Data(pair) => self.admit_data(nic, request, cq, ptag, (postbox, pair)),
+            Role::Control => self.admit_control(entrance, request, postbox),
+            Role::Data(pair) => self.admit_data(entrance, request, postbox, pair),
         }
     }
 
-    fn admit_control(&self, nic: &Nic, request: Request, cq: &CqHandle, ptag: Ptag, postbox: (u32, u32)) {
+    fn admit_control(&self, entrance: &Entrance, request: Request, postbox: (u32, u32)) {
         let context = self.contexts.lock().take(postbox);
-        let mut attributes = ViAttributes::new(ptag);
+        let mut attributes = ViAttributes::new(entrance.ptag);
         attributes.receive = Receive::Lent;
-        attributes.enable_rdma_write = nic.caps().has(Caps::RDMA_WRITE);
+        attributes.enable_rdma_write = entrance.nic.caps().has(Caps::RDMA_WRITE);
         attributes.context = context as u64;
-        let lane = |vi| Newcomer::Lane(Lane::new(vi, postbox.0, postbox.1));
-        if !self.accept(nic, attributes, request, cq, context, lane) {
+        let lane = |vi| Newcomer::Lane(Lane::new(vi, postbox.0, postbox.1, entrance.at));
+        if !self.accept(entrance, attributes, request, context, lane) {
             self.leave(context, postbox);
         }
     }
 
-    fn admit_data(
-        &self,
-        nic: &Nic,
-        request: Request,
-        cq: &CqHandle,
-        ptag: Ptag,
-        (postbox, pair): ((u32, u32), u32),
-    ) {
+    fn admit_data(&self, entrance: &Entrance, request: Request, postbox: (u32, u32), pair: u32) {
         let Some(context) = self.contexts.lock().of.get(&postbox).copied() else {
             return request.reject("that postbox has no control VI here");
         };
-        let mut attributes = ViAttributes::new(ptag);
+        let mut attributes = ViAttributes::new(entrance.ptag);
         attributes.reliability = Reliability::Reception;
         attributes.context = context as u64 | DATA;
-        self.accept(nic, attributes, request, cq, context, |vi| Newcomer::Data(vi, pair));
+        self.accept(entrance, attributes, request, context, |vi| Newcomer::Data(vi, pair));
     }
 
     /// Whether it worked; if not, the requester was told, or is gone.
     fn accept(
         &self,
-        nic: &Nic,
+        Entrance { nic, cq, .. }: &Entrance,
         attributes: ViAttributes,
         request: Request,
-        cq: &CqHandle,
         context: usize,
         newcomer: impl FnOnce(Vi) -> Newcomer,
     ) -> bool {

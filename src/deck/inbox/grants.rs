@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use udeck_via::Error as ViaError;
 use udeck_via::mem::Fill;
-use udeck_via::{Error as ViaError, Ptag};
 
+use super::lane::Lane;
 use crate::shared::Shared;
 
 /// One mailbox may have granted this part of an arena: half. A message larger than that is granted alone.
@@ -63,10 +64,10 @@ fn bound(world: &Shared) -> usize {
     world.nic().attributes().max_transfer / PART
 }
 
-/// Why a message of `len` bytes cannot be received now, if that is for want of memory.
-pub(super) fn short_of(memory: Memory, len: usize, world: &Shared, ptag: Ptag) -> Option<ViaError> {
+/// Why a message of `len` bytes cannot be received on that lane now, if that is for want of memory.
+pub(super) fn short_of(memory: Memory, len: usize, world: &Shared, lane: &Lane) -> Option<ViaError> {
     match memory {
         Memory::Outbox => world.allocate(len, Fill::Keep).err(),
-        Memory::Landing => world.nic().window(len, ptag).err(),
+        Memory::Landing => lane.window(len).err(),
     }
 }

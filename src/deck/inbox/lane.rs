@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline};
-use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, Ptag, RemoteBuffer, Vi, Window, fault};
+use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, RemoteBuffer, Vi, Window, fault};
 
 use super::deferred::{Data, Deferred, Served, may_come};
 use super::grants::{Granted, Grants, Memory};
@@ -27,6 +27,8 @@ pub(super) struct Lane {
     pub vi: Vi,
     pub from: u32,
     pub postbox: u32,
+    /// The place of the VI's NIC in the world's order.
+    pub line: usize,
     /// Announced messages, in the order of their answers.
     coming: VecDeque<(Coming, Granted)>,
     /// Announcements that have to be served before anything that was posted behind them, oldest first.
@@ -58,11 +60,12 @@ enum Coming {
 }
 
 impl Lane {
-    pub fn new(vi: Vi, from: u32, postbox: u32) -> Self {
+    pub fn new(vi: Vi, from: u32, postbox: u32, line: usize) -> Self {
         Lane {
             vi,
             from,
             postbox,
+            line,
             coming: VecDeque::new(),
             deferred: VecDeque::new(),
             held_up: false,
@@ -233,7 +236,6 @@ impl Lane {
         &mut self,
         deferred: Deferred,
         world: &Shared,
-        ptag: Ptag,
         grants: &Arc<Grants>,
     ) -> Result<Served, Malformed> {
         let len = deferred.len();
@@ -243,7 +245,7 @@ impl Lane {
                 let block = world.allocate(len, Fill::Keep);
                 (Kind::AskCopy, block.map(|block| Coming::Copied { block, filled: 0, tag }))
             }
-            _ => (Kind::AskWrite, world.nic().window(len, ptag).map(Coming::Written)),
+            _ => (Kind::AskWrite, self.window(len).map(Coming::Written)),
         };
         let part = match &prepared {
             Ok(Coming::Written(window)) => window.remote().handle.0,
@@ -255,6 +257,11 @@ impl Lane {
         fault::point("announce.answered");
         self.coming.extend(prepared.map(|coming| (coming, granted)));
         Ok(Served::Answered)
+    }
+
+    /// Memory that the postbox may write.
+    pub(super) fn window(&self, len: usize) -> Result<Window, ViaError> {
+        self.vi.nic().window(len, self.vi.attributes().ptag)
     }
 
     /// Tells the postbox why a message that it announced cannot come.

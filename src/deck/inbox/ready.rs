@@ -29,12 +29,14 @@ impl Around<'_> {
 }
 
 impl Inbox {
-    /// Whether there is a message. If so, [`Inbox::try_next`] gives it.
-    pub fn has_next(&mut self) -> Result<bool> {
+    /// Whether there is a message. If so, [`Inbox::try_next`] gives it. `all`: nobody will wait for one that this look
+    /// leaves out.
+    pub fn has_next(&mut self, all: bool) -> Result<bool> {
         if !self.set_aside.is_empty() {
             return Ok(true);
         }
-        let found = self.poll()?;
+        let mut parcel = Parcel::NONE;
+        let found = self.poll_into(&mut parcel, all)?.then_some(parcel);
         Ok(self.keep(found))
     }
 
@@ -69,16 +71,22 @@ impl Inbox {
         self.whom()
     }
 
-    /// Gets ready for others to sleep on its queue.
+    /// Gets ready for others to sleep on its queues.
     #[cfg(feature = "async")]
     pub fn arm(&mut self) -> udeck_via::transport::Armed {
-        self.cq.arm()
+        self.queues.arm()
+    }
+
+    /// What others sleep on then.
+    #[cfg(feature = "async")]
+    pub fn handles(&self) -> impl Iterator<Item = udeck_via::CqHandle> {
+        self.queues.handles()
     }
 
     /// What to wait on, and what to notice by the way.
-    pub fn queue_and_around(&mut self) -> (&mut Cq, Around<'_>) {
+    pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, Around<'_>) {
         let (world, door) = (&*self.world, &*self.door);
         let (ends, came) = (world.ends().seen(), door.came());
-        (&mut self.cq, Around { world, door, ends, came })
+        (self.queues.iter_mut(), Around { world, door, ends, came })
     }
 }

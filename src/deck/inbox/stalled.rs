@@ -125,7 +125,7 @@ impl Inbox {
         self.let_in();
         let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(Attempt::Done(None)) };
         let Some(deferred) = lane.deferred.front().copied() else { return Ok(Attempt::Done(None)) };
-        let parcel = match lane.serve(deferred, self.room, &self.world, self.ptag, &self.grants) {
+        let parcel = match lane.serve(deferred, self.room, &self.world, &self.grants) {
             Ok(Served::NotYet) => return Ok(Attempt::NotYet),
             Ok(Served::Parcel(parcel)) => Some(parcel),
             Ok(Served::Answered) => None,
@@ -171,7 +171,7 @@ impl Inbox {
         let lane = self.lanes.get(self.stalled.first()?)?.as_ref()?;
         let (deferred, from) = (*lane.deferred.front()?, lane.from);
         let (len, memory) = (deferred.len(), deferred.arena());
-        let why = match grants::short_of(memory, len, &self.world, self.ptag) {
+        let why = match grants::short_of(memory, len, &self.world, lane) {
             Some(error) => error.to_string(),
             None => format!(
                 "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \

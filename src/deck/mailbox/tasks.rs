@@ -44,7 +44,7 @@ impl<T: Item> Mailbox<T> {
             inbox.check_ends()?;
             if inbox.arm() != Armed::News {
                 let again = inbox.looks_again().map(|pause| Instant::now() + pause);
-                let set = alarm.set(&self.world, || inbox.handle(), task.waker(), again);
+                let set = alarm.set(&self.world, || inbox.handles(), task.waker(), again);
                 return match set {
                     Ok(()) => Poll::Pending,
                     Err(error) => {

@@ -59,7 +59,7 @@ impl<T: Item> Postbox<T> {
             }
             let (armed, at_latest) = self.with_channel(|channel| channel.arm());
             if armed != Armed::News {
-                let handle = || self.with_channel(|channel| channel.handle());
+                let handle = || self.with_channel(|channel| [channel.handle()]);
                 return match alarm.set(&self.world, handle, task.waker(), at_latest) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Err(error)),

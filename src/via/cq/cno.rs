@@ -29,6 +29,9 @@ use super::{Cq, CqEntry};
 use crate::error::{Error, Result};
 use crate::transport::{ARMED, Armed};
 
+/// A wait that spins asks queues that shall be asked seldom ([`Cq::set_seldom`]) once per so many looks.
+const SELDOM: u32 = 16;
+
 /// Waits on several completion queues at once, of any NICs and transports (uDAPL: CNO). It remembers only where its
 /// next scan begins, so that no queue starves another.
 #[derive(Clone, Debug, Default)]
@@ -39,10 +42,17 @@ pub struct Cno {
 impl Cno {
     /// What the first queue with news has, and its index in `queues`. Begins behind the one that was named last.
     pub fn poll(&mut self, queues: &mut [&mut Cq]) -> Option<(usize, CqEntry)> {
+        self.look(queues, true)
+    }
+
+    /// As [`Cno::poll`]; those that shall be asked seldom only if `all`.
+    fn look(&mut self, queues: &mut [&mut Cq], all: bool) -> Option<(usize, CqEntry)> {
         let count = queues.len();
         for step in 0..count {
             let at = (self.first + step) % count;
-            if let Some(entry) = queues[at].poll() {
+            if (all || !queues[at].seldom)
+                && let Some(entry) = queues[at].poll()
+            {
                 self.first = at + 1;
                 return Some((at, entry));
             }
@@ -67,16 +77,17 @@ impl Cno {
             return Err(Error::InvalidParameter("a wait on no completion queue at all".into()));
         }
         let mut spinner = Spinner::new(queues.iter().any(|cq| cq.oversubscribed));
-        let mut looks = 0u32;
+        let (mut looks, mut pause) = (0u32, Pause::Again);
         loop {
-            if let Some(found) = self.poll(queues) {
+            let all = pause == Pause::Sleep || looks.is_multiple_of(SELDOM);
+            if let Some(found) = self.look(queues, all) {
                 return Ok(Some(found));
             }
             if until() {
                 return Ok(None);
             }
             looks = looks.wrapping_add(1);
-            let pause = spinner.pause();
+            pause = spinner.pause();
             if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
                 return Ok(None);
             }

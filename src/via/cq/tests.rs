@@ -30,6 +30,7 @@ struct State {
     woken: bool,
     asleep: bool,
     sleeps: usize,
+    polls: usize,
 }
 
 impl Fake {
@@ -37,7 +38,7 @@ impl Fake {
         let fake = Arc::<Fake>::default();
         let waiter = Box::new(FakeWaiter { fake: fake.clone(), on_poll: None });
         let shared = Arc::new(Shared::new(fake.clone(), entries, entries));
-        (Cq { waiter, shared, events_turn: false, oversubscribed: true }, fake)
+        (Cq { waiter, shared, events_turn: false, oversubscribed: true, seldom: false }, fake)
     }
 
     fn announce(&self, context: u64) {
@@ -83,6 +84,7 @@ impl Waiter for FakeWaiter {
         }
         let mut state = self.fake.state.lock();
         state.woken = false;
+        state.polls += 1;
         state.news.pop_front()
     }
 

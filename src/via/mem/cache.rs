@@ -49,6 +49,21 @@ pub struct CacheUse {
     pub bytes_in_use: usize,
 }
 
+impl std::ops::AddAssign for CacheUse {
+    /// The books of two NICs together.
+    fn add_assign(&mut self, other: Self) {
+        let CacheUse { hits, misses, evictions, invalidations, entries, bytes, in_use, bytes_in_use } = other;
+        self.hits += hits;
+        self.misses += misses;
+        self.evictions += evictions;
+        self.invalidations += invalidations;
+        self.entries += entries;
+        self.bytes += bytes;
+        self.in_use += in_use;
+        self.bytes_in_use += bytes_in_use;
+    }
+}
+
 /// What the cache may hold, those in use included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {

@@ -42,6 +42,38 @@ fn each_queue_wakes_the_sleeper() {
 }
 
 #[test]
+fn queues_that_are_asked_seldom_wake_the_sleeper_too() {
+    let Several { mut queues, fakes } = Several::new();
+    queues[1..].iter_mut().for_each(|cq| cq.set_seldom(true));
+    for at in 0..QUEUES {
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| Cno::default().wait(&mut all(&mut queues), soon(), || false));
+            Several::until_all_sleep(&fakes);
+            fakes[at].announce(at as u64);
+            assert_eq!(waiting.join().unwrap().unwrap(), Some((at, received(at as u64))));
+        });
+    }
+}
+
+/// While it spins. (Here it yields: so many times that it does not sleep in this test.)
+#[test]
+fn a_queue_that_is_asked_seldom_is_asked_at_every_sixteenth_look() {
+    const LOOKS: usize = 64;
+    let Several { mut queues, fakes } = Several::new();
+    queues[1].set_seldom(true);
+    let mut looks = 0;
+    let until = || {
+        looks += 1;
+        looks == LOOKS
+    };
+    assert_eq!(Cno::default().wait(&mut all(&mut queues), soon(), until).unwrap(), None);
+    let polls = fakes.iter().map(|fake| fake.state.lock().polls);
+    assert_eq!(polls.collect::<Vec<_>>(), [2 * LOOKS, 2 * LOOKS / 16, 2 * LOOKS]);
+    fakes[1].announce(7);
+    assert_eq!(Cno::default().poll(&mut all(&mut queues)), Some((1, received(7))), "a single look asks all");
+}
+
+#[test]
 fn an_event_on_any_queue_wakes_the_sleeper() {
     let Several { mut queues, fakes } = Several::new();
     let handles: Vec<_> = queues.iter().map(Cq::handle).collect();

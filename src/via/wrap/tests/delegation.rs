@@ -8,15 +8,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::script::{Script, hello, ready};
-use crate::attributes::{NetAddress, Reliability};
+use crate::attributes::{NetAddress, NicAttributes, Reliability};
 use crate::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
 use crate::report::Reporter;
 use crate::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Waiter};
-use crate::wrap::{Fault, Interpose, Lies, Luck, Trace, Wrapped};
+use crate::wrap::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
 use udeck_sys::Deadline;
 
-fn interposers() -> [(&'static str, Box<dyn Interpose>); 3] {
+fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
     [
+        ("disguise", Box::new(Disguise::named("scripted"))),
         ("trace", Box::new(Trace::new(|_| {}))),
         ("luck", Box::new(Fault::honest(Luck::default(), 1))),
         ("lies", Box::new(Fault::lying(Lies::default(), 1))),
@@ -33,6 +34,12 @@ unsafe impl Interpose for Box<dyn Interpose> {
     }
     fn lingers(&self) -> bool {
         (**self).lingers()
+    }
+    fn attributes(&self, inner: NicAttributes) -> NicAttributes {
+        (**self).attributes(inner)
+    }
+    fn reaches(&self, to: &NetAddress) -> crate::Result {
+        (**self).reaches(to)
     }
 }
 

@@ -1,0 +1,169 @@
+//! Which NICs a rank opens: by where the job's ranks run, or as the user says.
+
+use std::net::IpAddr;
+
+use udeck_deck::{Error, Result};
+
+use crate::registry::Transport;
+
+/// Where the ranks of a job run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places<'a> {
+    /// This rank.
+    pub rank: u32,
+    /// The number of each rank's host; empty: all run on one.
+    pub hosts: &'a [u32],
+    /// This host's address towards the others.
+    pub interface: Option<IpAddr>,
+}
+
+impl Places<'_> {
+    /// How many of `size` ranks run on this host.
+    pub fn here(&self, size: u32) -> usize {
+        let Some(own) = self.own() else { return size as usize };
+        self.hosts.iter().filter(|host| **host == own).count()
+    }
+
+    fn own(&self) -> Option<u32> {
+        self.hosts.get(self.rank as usize).copied()
+    }
+
+    /// Whether another rank runs on this host, and whether one runs on another. (Alone in the world, it is its own
+    /// company.)
+    fn company(&self) -> (bool, bool) {
+        let Some(own) = self.own() else { return (true, false) };
+        let others = || self.hosts.iter().enumerate().filter(|(rank, _)| *rank != self.rank as usize);
+        let elsewhere = others().any(|(_, host)| *host != own);
+        (others().any(|(_, host)| *host == own) || !elsewhere, elsewhere)
+    }
+}
+
+/// A NIC to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub transport: &'static str,
+    /// See [`crate::NicOptions::bind`].
+    pub bind: Option<IpAddr>,
+}
+
+/// The NICs that a rank uses, in order of preference: those that `wanted` names; otherwise one for this host if others run
+/// here, and one for the network if others run elsewhere.
+pub(super) fn choose(
+    places: &Places<'_>,
+    wanted: Option<&str>,
+    existing: &[Transport],
+) -> Result<Vec<Opening>> {
+    let bind = |transport: &Transport| if transport.network { places.interface } else { None };
+    let opening = |transport: &Transport| Opening { transport: transport.name, bind: bind(transport) };
+    if let Some(wanted) = wanted {
+        return Ok(named(wanted, existing)?.into_iter().map(opening).collect());
+    }
+    let (here, elsewhere) = places.company();
+    let suits =
+        |transport: &&Transport| transport.by_default && if transport.network { elsewhere } else { here };
+    let chosen: Vec<&Transport> = existing.iter().filter(suits).collect();
+    if elsewhere && !chosen.iter().any(|transport| transport.network) {
+        let why = "this build has no transport that reaches the job's other hosts".to_owned();
+        let source = Box::new(udeck_via::Error::InvalidParameter(why));
+        return Err(Error::Via { what: "choosing transports".into(), source });
+    }
+    Ok(chosen.into_iter().map(opening).collect())
+}
+
+/// Those of a list, as the list has them.
+fn named<'a>(wanted: &str, existing: &'a [Transport]) -> Result<Vec<&'a Transport>> {
+    let mut chosen: Vec<&Transport> = Vec::new();
+    for name in wanted.split(',').map(str::trim) {
+        let found = existing.iter().find(|transport| transport.name == name);
+        match found.filter(|found| chosen.iter().all(|other| other.name != found.name)) {
+            Some(transport) => chosen.push(transport),
+            None => return Err(no_such(wanted, existing)),
+        }
+    }
+    Ok(chosen)
+}
+
+#[cold]
+fn no_such(wanted: &str, existing: &[Transport]) -> Error {
+    let names: Vec<_> = existing.iter().map(|transport| transport.name).collect();
+    let expected = format!(
+        "transports, each once, the best first, with commas between them; there are: {}",
+        names.join(", ")
+    );
+    Error::Config { variable: "DECK_TRANSPORT", value: wanted.to_owned(), expected: expected.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERFACE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
+
+    fn existing() -> Vec<Transport> {
+        let transport = |name, network, by_default| Transport::pretended(name, network, by_default);
+        vec![
+            transport("shm", false, true),
+            transport("verbs", true, false),
+            transport("tcp", true, true),
+            transport("udp", true, false),
+        ]
+    }
+
+    fn chosen(rank: u32, hosts: &[u32], wanted: Option<&str>) -> Vec<&'static str> {
+        let places = Places { rank, hosts, interface: Some(INTERFACE) };
+        let openings = choose(&places, wanted, &existing()).unwrap();
+        for opening in &openings {
+            assert_eq!(opening.bind, (opening.transport != "shm").then_some(INTERFACE), "{opening:?}");
+        }
+        openings.iter().map(|opening| opening.transport).collect()
+    }
+
+    #[test]
+    fn ranks_of_one_host_need_no_network() {
+        assert_eq!(chosen(0, &[], None), ["shm"]);
+        assert_eq!(chosen(1, &[4, 4, 4], None), ["shm"]);
+        assert_eq!(chosen(0, &[3], None), ["shm"], "a world of one");
+    }
+
+    #[test]
+    fn a_rank_alone_on_its_host_needs_only_the_network() {
+        assert_eq!(chosen(1, &[0, 1, 2], None), ["tcp"]);
+        assert_eq!(chosen(2, &[0, 0, 1], None), ["tcp"]);
+    }
+
+    #[test]
+    fn a_rank_with_neighbours_and_others_needs_both() {
+        for rank in [0, 1] {
+            assert_eq!(chosen(rank, &[0, 0, 1], None), ["shm", "tcp"]);
+        }
+    }
+
+    #[test]
+    fn the_user_has_his_way() {
+        for hosts in [&[][..], &[0, 0], &[0, 1]] {
+            assert_eq!(chosen(0, hosts, Some("tcp")), ["tcp"]);
+            assert_eq!(chosen(0, hosts, Some("udp, shm")), ["udp", "shm"]);
+        }
+        for wanted in ["", "shm,", "smh", "shm,shm", "SHM", "shm tcp"] {
+            let places = Places { rank: 0, hosts: &[], interface: None };
+            let error = choose(&places, Some(wanted), &existing()).unwrap_err();
+            assert!(matches!(&error, Error::Config { value, .. } if value == wanted), "{error}");
+            assert!(error.to_string().contains("there are: shm, verbs, tcp, udp"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_build_without_a_network_says_so() {
+        let places = Places { rank: 0, hosts: &[0, 0, 1], interface: None };
+        let error = choose(&places, None, &existing()[..2]).unwrap_err();
+        assert!(error.to_string().contains("other hosts"), "{error}");
+        assert_eq!(choose(&places, Some("shm"), &existing()[..1]).unwrap().len(), 1, "he wanted it");
+    }
+
+    #[test]
+    fn ranks_here_are_counted() {
+        let places = |rank, hosts| Places { rank, hosts, interface: None };
+        assert_eq!(places(0, &[]).here(5), 5);
+        assert_eq!(places(2, &[0, 0, 1, 1, 1]).here(5), 3);
+    }
+}
