@@ -350,7 +350,7 @@ fn join(stream: &UnixStream) -> Result<(Frames, Welcome), BootError> {
     loop {
         match frames.decode().map_err(protocol)? {
             Some(FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) })
-                if welcome.rank < welcome.size =>
+                if welcome.is_consistent() =>
             {
                 return Ok((frames, welcome));
             }
