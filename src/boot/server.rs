@@ -42,8 +42,7 @@ impl Config {
         getrandom::fill(&mut job)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let hosts = vec![Host { name, ranks: size }];
-        let welcome =
-            Welcome { rank: 0, size, secret, job: u64::from_le_bytes(job), hosts, address: None };
+        let welcome = Welcome { rank: 0, size, secret, job: u64::from_le_bytes(job), hosts, address: None };
         Ok(Config { welcome, limits: Limits::default(), patience: Duration::ZERO })
     }
 

@@ -1,6 +1,10 @@
 //! How ranks and jobs end.
 
-use std::{fmt, process::ExitCode};
+use std::{
+    fmt,
+    os::unix::process::ExitStatusExt,
+    process::{ExitCode, ExitStatus},
+};
 
 use rustix::process::WaitIdStatus;
 
@@ -73,6 +77,14 @@ impl End {
         match (status.terminating_signal(), status.exit_status()) {
             (Some(signal), _) => End::Killed(signal),
             (None, code) => End::Exited(code.unwrap_or_default()),
+        }
+    }
+
+    /// Of a process that the standard library has waited for.
+    pub(crate) fn of(status: ExitStatus) -> End {
+        match status.signal() {
+            Some(signal) => End::Killed(signal),
+            None => End::Exited(status.code().unwrap_or_default()),
         }
     }
 

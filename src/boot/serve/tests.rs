@@ -120,7 +120,8 @@ impl Outlet for ToTest {
 }
 
 /// Two ranks here and two relayed.
-fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<(u32, Option<Vec<u8>>)>, thread::JoinHandle<()>) {
+fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<(u32, Option<Vec<u8>>)>, thread::JoinHandle<()>)
+{
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
     let relayed = (0..2).map(|_| Connection::Relayed);
     let connections = ours.into_iter().map(Connection::Socket).chain(relayed).collect();
@@ -157,7 +158,10 @@ fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
     let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = answer(&mut frames, &said, 2) else {
         panic!("no welcome")
     };
-    assert_eq!((welcome.rank, welcome.host_of(2), welcome.secret, welcome.address), (2, Some(1), [0; 32], None));
+    assert_eq!(
+        (welcome.rank, welcome.host_of(2), welcome.secret, welcome.address),
+        (2, Some(1), [0; 32], None)
+    );
     clients[0].put("k", b"v", soon()).unwrap();
     reporter.relayed(2, request(1, Call::Get { key: "k".into(), wait: None }));
     let FromServer::Reply { id: 1, reply: Reply::Record(record) } = answer(&mut frames, &said, 2) else {

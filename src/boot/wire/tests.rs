@@ -171,7 +171,8 @@ fn a_rank_has_the_host_that_its_number_falls_on() {
 #[test]
 fn a_welcome_whose_numbers_do_not_fit_is_none() {
     assert!(welcome(1, 2, &[1, 1]).is_consistent());
-    for wrong in [welcome(2, 2, &[2]), welcome(0, 2, &[1]), welcome(0, 2, &[]), welcome(0, 1, &[u32::MAX, 2])] {
+    for wrong in [welcome(2, 2, &[2]), welcome(0, 2, &[1]), welcome(0, 2, &[]), welcome(0, 1, &[u32::MAX, 2])]
+    {
         assert!(!wrong.is_consistent(), "{wrong:?}");
     }
 }

@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     io::{self, Write},
-    net::SocketAddr,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
@@ -180,13 +179,6 @@ impl Agent {
 fn show(words: &[OsString]) -> String {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     format!("`{}`", words.join(" "))
-}
-
-/// What a node is told on its command line.
-impl Argument {
-    pub(crate) fn new(root: SocketAddr, index: u32, limit: Duration) -> Argument {
-        Argument { root, index, limit }
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::{
     agent::{Agent, AgentCommand},
 };
 use crate::{
-    LaunchError, Step,
+    End, LaunchError, Step,
     hosts::Share,
     link::{
         prove::{Refusal, Root},
@@ -134,7 +134,8 @@ impl Meeting<'_> {
     fn start_agents(&mut self) -> Result<(), LaunchError> {
         let Invitation { agent, deckrun, secret, limit, setting, .. } = self.invitation;
         for (index, share) in (0..).zip(self.shares) {
-            let argument = Argument::new(self.root, index, *limit);
+            // What a node or ssh has to say about it should come before our own time is up.
+            let argument = Argument { root: self.root, index, limit: *limit * 2 / 3 };
             match Agent::start(agent, &share.host, deckrun, &argument, secret, setting) {
                 Ok(agent) => self.agents.push(agent),
                 Err((command, error)) => {
@@ -222,7 +223,7 @@ impl Meeting<'_> {
             agent.listen();
             let (step, subject) = match status.code().and_then(node::step_of) {
                 Some(step) => (step, "its deckrun gave up".to_string()),
-                None => (Step::Agent, format!("{} ended with {status}", agent.command())),
+                None => (Step::Agent, format!("{} {}", agent.command(), End::of(status))),
             };
             let why = format!("{subject}{}", agent.last_words());
             return Err(LaunchError::Host { host: share.host.clone(), step, why });
