@@ -88,15 +88,25 @@ pub fn serve(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<
     Some(match run(&argument) {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, why)) => {
-            say(&format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()));
+            if let Some(why) = why {
+                complain(&why);
+            }
             ExitCode::from(code)
         }
     })
 }
 
-fn run(argument: &OsStr) -> Result<(), (u8, String)> {
+/// Says something that the root is to hear, through the agent.
+fn complain(why: &str) {
+    say(&format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()));
+}
+
+/// What to exit with, and what is still to be said.
+type Failure = (u8, Option<String>);
+
+fn run(argument: &OsStr) -> Result<(), Failure> {
     let parsed = argument.to_str().and_then(|text| text.parse::<Argument>().ok());
-    let not_ours = || (FAILED, format!("{FLAG} is for deckrun itself, not for people"));
+    let not_ours = || (FAILED, Some(format!("{FLAG} is for deckrun itself, not for people")));
     let argument = parsed.ok_or_else(not_ours)?;
     let secret = read_secret().ok_or_else(not_ours)?;
     let stream = TcpStream::connect_timeout(&argument.root, argument.limit).map_err(|error| {
@@ -104,13 +114,13 @@ fn run(argument: &OsStr) -> Result<(), (u8, String)> {
             io::ErrorKind::TimedOut => "; perhaps a firewall drops it",
             _ => "",
         };
-        (CONNECT_FAILED, format!("cannot reach {} from here: {error}{hint}", argument.root))
+        (CONNECT_FAILED, Some(format!("cannot reach {} from here: {error}{hint}", argument.root)))
     })?;
-    prove(&stream, secret, &argument).map_err(|why| (PROOF_FAILED, why))?;
-    let failed = |what: &str, error: io::Error| (FAILED, format!("{what}: {error}"));
+    prove(&stream, secret, &argument).map_err(|why| (PROOF_FAILED, Some(why)))?;
+    let failed = |what: &str, error: io::Error| (FAILED, Some(format!("{what}: {error}")));
     let address = stream.local_addr().map_err(|error| failed("asking for our own address", error))?.ip();
     let trunk = Trunk::new(stream, DETECT).map_err(|error| failed("setting up the connection", error))?;
-    session::run(trunk, secret, address).map_err(|why| (FAILED, why))
+    session::run(trunk, secret, address).map_err(|session::Complained| (FAILED, None))
 }
 
 /// A line of 64 hexadecimal digits.

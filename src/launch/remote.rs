@@ -15,7 +15,6 @@ use std::{
     env, io,
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -23,7 +22,7 @@ use rustix::{event::PollFlags, process::Pid};
 use udeck_boot::serve::Reporter;
 
 use self::{
-    agent::Agent,
+    agent::part,
     mail::{Collector, Mail, mailbox},
     meet::{Invitation, Met, meet},
     node::Node,
@@ -40,7 +39,7 @@ use crate::{
 pub(crate) use self::{address::choose as choose_address, mail::Mailbox};
 
 /// How long agents may take to end by themselves once their nodes have.
-const LAST_WAIT: Duration = Duration::from_secs(2);
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Remotes {
     nodes: Vec<Node>,
@@ -305,14 +304,6 @@ impl Drop for Remotes {
     /// The nodes end their ranks when their connections do; their agents end with them.
     fn drop(&mut self) {
         self.nodes.iter_mut().for_each(|node| drop(node.give_up()));
-        let limit = Instant::now() + LAST_WAIT;
-        let mut asked = false;
-        while self.nodes.iter_mut().any(|node| node.agent.ended().is_none()) && Instant::now() < limit {
-            if !asked && limit - Instant::now() < LAST_WAIT / 2 {
-                self.nodes.iter().for_each(|node| Agent::ask_to_end(&node.agent));
-                asked = true;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
+        part(self.nodes.iter_mut().map(|node| &mut node.agent), LAST_WAIT);
     }
 }

@@ -43,7 +43,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;
-    let size = shares.iter().map(|share| share.count).sum();
     let here = shares.iter().find(|share| share.here);
     let address = address(job, shares)?;
     // In this order, so that they are put back in the other: nothing of the job is left when the signals come back.
@@ -56,10 +55,25 @@ pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
         descriptors: descriptors.before(),
         relay_input: input::is_needed(),
     };
+    let outcome = conduct(job, shares, address, &setting, &signals, &orphans);
+    // Whichever way it ended: of a job that was never whole there may be agents left.
+    orphans.end();
+    outcome
+}
+
+fn conduct(
+    job: &Job,
+    shares: &[Share],
+    address: Option<IpAddr>,
+    setting: &Setting,
+    signals: &Signals,
+    orphans: &Orphans,
+) -> Result<Outcome, LaunchError> {
+    let system = LaunchError::system::<io::Error>;
+    let size = shares.iter().map(|share| share.count).sum();
     let mut config = Config::new(size).map_err(system("making the job's secret"))?;
     config.patience = PATIENCE;
-
-    let joined = Remotes::join(job, shares, address, config.secret(), &setting, &signals)?;
+    let joined = Remotes::join(job, shares, address, config.secret(), setting, signals)?;
     let mut remotes = match joined {
         Joined::All(remotes) => remotes,
         Joined::Interrupted(signal) => {
@@ -68,8 +82,8 @@ pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
         }
     };
     let started = Instant::now();
-    let (ranks, wires) = match here {
-        Some(share) => Ranks::start(&job.work(share, size), &setting)?,
+    let (ranks, wires) = match shares.iter().find(|share| share.here) {
+        Some(share) => Ranks::start(&job.work(share, size), setting)?,
         None => (Ranks::default(), Wires::default()),
     };
     let config = config.on(hosts::for_ranks(shares), address);
@@ -98,7 +112,7 @@ pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
         given_up: false,
         outcome: Outcome::default(),
     };
-    let outcome = watch.until_the_end(&signals, &orphans);
+    let outcome = watch.until_the_end(signals, orphans);
     orphans.end();
     drop(input);
     output.finish();

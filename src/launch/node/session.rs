@@ -19,7 +19,10 @@ use std::{
 use rustix::{event::PollFlags, process::Signal};
 use udeck_boot::serve::deaf;
 
-use super::boot::{Boot, Heard, Own};
+use super::{
+    boot::{Boot, Heard, Own},
+    complain,
+};
 use crate::{
     Bind, End, LaunchError,
     descriptors::Descriptors,
@@ -83,28 +86,38 @@ enum Item {
     Input,
 }
 
+/// It failed, and has said why: before its connection ended, so that the root has the words when it notices.
+pub(super) struct Complained;
+
+fn complained(why: &str) -> Complained {
+    complain(why);
+    Complained
+}
+
 /// Blocks until this host's part of the job is over. Whatever happens, nothing of it runs afterwards.
-pub(super) fn run(mut trunk: Trunk, secret: [u8; 32], address: IpAddr) -> Result<(), String> {
-    let in_words = |error: LaunchError| error.to_string();
+pub(super) fn run(mut trunk: Trunk, secret: [u8; 32], address: IpAddr) -> Result<(), Complained> {
+    let in_words = |error: LaunchError| complained(&error.to_string());
     let system = LaunchError::system::<io::Error>;
     let signals = Signals::take().map_err(system("taking over signals")).map_err(in_words)?;
-    let task = await_task(&mut trunk, &signals)?;
+    let task = await_task(&mut trunk, &signals).map_err(|why| complained(&why))?;
     trunk
         .detect_within(Duration::from_millis(task.detect_ms.into()))
-        .map_err(|error| format!("setting up the connection: {error}"))?;
+        .map_err(|error| complained(&format!("setting up the connection: {error}")))?;
     let descriptors = match prepare(&task) {
         Ok(descriptors) => descriptors,
-        Err(why) => return refuse(trunk, &signals, why),
+        Err(why) => return refuse(trunk, &signals, why).map_err(|why| complained(&why)),
     };
     let orphans = Orphans::adopt().map_err(system("becoming the subreaper")).map_err(in_words)?;
     let (mask, first) = (signals.before(), task.first);
     let setting = Setting { mask, descriptors: descriptors.before(), relay_input: true };
     let (ranks, wires) = match Ranks::start(&work(task), &setting) {
         Ok(started) => started,
-        Err(error) => return refuse(trunk, &signals, refusal(error)),
+        Err(error) => return refuse(trunk, &signals, refusal(error)).map_err(|why| complained(&why)),
     };
     let session = Session::new(trunk, Own { secret, address }, first, ranks, wires);
-    let result = session.and_then(|session| session.until_the_end(&signals, &orphans));
+    let mut session = session.map_err(|why| complained(&why))?;
+    let result = session.until_the_end(&signals, &orphans).map_err(|why| complained(&why));
+    drop(session);
     // The ranks are gone; this is about what they left.
     orphans.end();
     result
@@ -218,7 +231,7 @@ impl Session {
         })
     }
 
-    fn until_the_end(mut self, signals: &Signals, orphans: &Orphans) -> Result<(), String> {
+    fn until_the_end(&mut self, signals: &Signals, orphans: &Orphans) -> Result<(), String> {
         let mut scratch = vec![0; MAX_LINE];
         loop {
             if let Err(over) = self.trunk.flush() {
@@ -257,7 +270,7 @@ impl Session {
         }
     }
 
-    fn ended_by(self, over: Over) -> Result<(), String> {
+    fn ended_by(&self, over: Over) -> Result<(), String> {
         match self.phase {
             Phase::SaidGoodbye { .. } => Ok(()),
             _ => Err(gone(over)),

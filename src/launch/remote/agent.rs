@@ -9,12 +9,13 @@ use std::{
     },
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::{
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, kill_process},
+    process::{Pid, Signal, kill_process_group},
 };
 
 use crate::{
@@ -153,10 +154,11 @@ impl Agent {
         self.status
     }
 
-    /// Asks it to end.
-    pub(crate) fn ask_to_end(&self) {
+    /// Asks it to end, with what it has started in its process group.
+    fn ask_to_end(&self) {
         if let Some(pid) = self.pid() {
-            let _ = kill_process(pid, Signal::TERM);
+            // Not reaped, so the number is still its own.
+            let _ = kill_process_group(pid, Signal::TERM);
         }
     }
 
@@ -173,6 +175,27 @@ impl Agent {
     /// The command, as it could be typed.
     pub(crate) fn command(&self) -> String {
         show(&self.words)
+    }
+}
+
+/// Waits until all of them have ended: so long by themselves, and then, asked to, for a second at most. What is left of
+/// them, the launcher ends as it does all its children.
+pub(crate) fn part<'a>(agents: impl Iterator<Item = &'a mut Agent>, patience: Duration) {
+    let mut left: Vec<_> = agents.collect();
+    let ask_at = Instant::now() + patience;
+    let give_up_at = ask_at + Duration::from_secs(1);
+    let mut asked = false;
+    loop {
+        left.retain_mut(|agent| agent.ended().is_none());
+        let now = Instant::now();
+        if left.is_empty() || now >= give_up_at {
+            return;
+        }
+        if now >= ask_at && !asked {
+            left.iter().for_each(|agent| agent.ask_to_end());
+            asked = true;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     address::listed,
-    agent::{Agent, AgentCommand},
+    agent::{Agent, AgentCommand, part},
 };
 use crate::{
     End, LaunchError, Step,
@@ -124,7 +124,7 @@ pub(crate) fn meet(
             Ok(Met::All(meeting.agents.into_iter().zip(streams).collect()))
         }
         other => {
-            meeting.agents.iter().for_each(Agent::ask_to_end);
+            part(meeting.agents.iter_mut(), Duration::ZERO);
             other.map(|signal| Met::Interrupted(signal.unwrap_or_default()))
         }
     }

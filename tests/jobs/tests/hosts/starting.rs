@@ -171,9 +171,10 @@ fn no_such_interface() {
 
 /// An interface of the root's that has nothing to do with the others.
 fn with_another_interface(network: &Network) -> Job {
-    network.configure(0, &["link", "add", "eth1", "type", "dummy"]);
+    network.configure(0, &["link", "add", "eth1", "type", "veth", "peer", "name", "eth2"]);
     network.configure(0, &["addr", "add", "10.88.0.1/24", "dev", "eth1"]);
     network.configure(0, &["link", "set", "eth1", "up"]);
+    network.configure(0, &["link", "set", "eth2", "up"]);
     let job = network.bare_deckrun().args(["--hosts", &network.list(1), "--agent", "ip netns exec"]);
     job.args(["--iface", "eth1", "--start-timeout", "3s", "true"])
 }
@@ -214,7 +215,7 @@ fn failing_agent() {
     refused(
         job("ip netns exec"),
         125,
-        &["host nowhere, agent", "exited with code 1", "Cannot open network namespace"],
+        &["host nowhere, agent", "exited with code 255", "Cannot open network namespace"],
     );
     refused(job("no-such-agent -x"), 125, &["agent: cannot run `no-such-agent -x ", "--agent"]);
 }
