@@ -7,7 +7,7 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Parser, ValueEnum};
 use deckrun::{Hosts, Job, OnFailure};
 
-use self::values::{at_least_a_second, duration, hosts, hosts_of_file, variable};
+use self::values::{detection, duration, hosts, hosts_of_file, variable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,8 +98,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s", help_heading = "Several hosts")]
     start_timeout: Duration,
 
-    /// After how long without any answer another host counts as lost; at least 1s, by default 10s.
-    #[arg(long, value_name = "TIME", value_parser = at_least_a_second, help_heading = "Several hosts")]
+    /// After how long without any answer another host counts as lost; at least 2s, by default 10s.
+    #[arg(long, value_name = "TIME", value_parser = detection, help_heading = "Several hosts")]
     detect: Option<Duration>,
 
     /// The program: a path, or a name to find along PATH.

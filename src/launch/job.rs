@@ -173,10 +173,10 @@ impl Job {
         self
     }
 
-    /// After how long without any answer another host counts as lost (10 s unless told; at least 1 s). A process that is
+    /// After how long without any answer another host counts as lost (10 s unless told; at least 2 s). A process that is
     /// stopped is not: its kernel answers.
     pub fn detect_within(mut self, limit: Duration) -> Job {
-        self.detect = limit.max(Duration::from_secs(1));
+        self.detect = limit.max(Duration::from_secs(2));
         self
     }
 

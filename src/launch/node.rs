@@ -6,6 +6,7 @@
 
 mod boot;
 mod session;
+mod task;
 
 use std::{
     ffi::OsStr,

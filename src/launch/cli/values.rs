@@ -43,9 +43,10 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(super) fn at_least_a_second(text: &str) -> Result<Duration, String> {
+/// The kernel asks for signs of life once a second.
+pub(super) fn detection(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        short if short < Duration::from_secs(1) => Err("must be at least 1s".into()),
+        short if short < Duration::from_secs(2) => Err("must be at least 2s".into()),
         long if long > Duration::from_secs(24 * 3600) => Err("must be at most 24h".into()),
         limit => Ok(limit),
     }
@@ -73,7 +74,7 @@ mod tests {
         {
             assert!(duration(text).is_err(), "{text}");
         }
-        assert_eq!(at_least_a_second("1s"), ms(1000));
-        assert!(at_least_a_second("999ms").is_err() && at_least_a_second("25h").is_err());
+        assert_eq!(detection("2s"), ms(2000));
+        assert!(detection("1999ms").is_err() && detection("25h").is_err());
     }
 }

@@ -54,8 +54,13 @@ impl Trunk {
         sockopt::set_tcp_keepidle(&self.stream, PROBE)?;
         sockopt::set_tcp_keepintvl(&self.stream, PROBE)?;
         sockopt::set_tcp_keepcnt(&self.stream, probes)?;
-        // This one counts where there is something unanswered; and with it, instead of the number of probes.
-        sockopt::set_tcp_user_timeout(&self.stream, u32::try_from(detect.as_millis()).unwrap_or(u32::MAX))?;
+        // This one counts where there is something unanswered; and with it, instead of the number of probes. The kernel looks
+        // at it when it sends a probe, which may be one interval late.
+        let unanswered = detect.saturating_sub(PROBE).max(detect / 2);
+        sockopt::set_tcp_user_timeout(
+            &self.stream,
+            u32::try_from(unanswered.as_millis()).unwrap_or(u32::MAX),
+        )?;
         sockopt::set_socket_keepalive(&self.stream, true)?;
         self.detect = detect;
         Ok(())

@@ -5,14 +5,9 @@
 
 use std::{
     collections::VecDeque,
-    env,
-    ffi::OsString,
     io,
     net::IpAddr,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStringExt,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -22,18 +17,18 @@ use udeck_boot::serve::deaf;
 use super::{
     boot::{Boot, Heard, Own},
     complain,
+    task::{await_task, prepare, refusal, refuse, work},
 };
 use crate::{
-    Bind, End, LaunchError,
-    descriptors::Descriptors,
+    End, LaunchError,
     link::{
         WINDOW,
         trunk::{Over, Trunk},
-        wire::{self, How, MAX_PIECE, NotStarted, Sink, Task, ToNode, ToRoot},
+        wire::{How, MAX_PIECE, Sink, ToNode, ToRoot},
     },
     orphans::Orphans,
     output::{MAX_LINE, Source},
-    ranks::{Pipes, Ranks, Setting, Wires, Work},
+    ranks::{Ranks, Setting, Wires},
     signals::Signals,
     wait::ready,
 };
@@ -44,7 +39,7 @@ const HIGH_WATER: usize = 1 << 20;
 /// How often a rank that has ended is still read from: more than a socket's buffer holds.
 const LAST_READS: usize = 64;
 
-/// How long the root may take to close the connection after our goodbye, or to take our refusal.
+/// How long the root may take to close the connection after our goodbye.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 struct Session {
@@ -123,92 +118,8 @@ pub(super) fn run(mut trunk: Trunk, secret: [u8; 32], address: IpAddr) -> Result
     result
 }
 
-fn await_task(trunk: &mut Trunk, signals: &Signals) -> Result<Task, String> {
-    let mut scratch = vec![0; MAX_LINE];
-    loop {
-        let fds = [signals.pending(), trunk.fd()].map(|fd| (fd, PollFlags::IN));
-        ready(fds.into_iter(), None).map_err(|error| format!("waiting for the task: {error}"))?;
-        if signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD) {
-            return Err("told to end before there was anything to start".into());
-        }
-        trunk.receive(&mut scratch).map_err(gone)?;
-        match trunk.next().map_err(gone)? {
-            Some(ToNode::Task(task)) if fits(&task) => return Ok(task),
-            Some(_) => return Err(gone(Over::Unfitting("no task that makes sense"))),
-            None => {}
-        }
-    }
-}
-
-fn fits(task: &Task) -> bool {
-    task.size <= udeck_boot::MAX_RANKS
-        && task.count > 0
-        && task.first.checked_add(task.count).is_some_and(|end| end <= task.size)
-}
-
-fn gone(over: Over) -> String {
+pub(super) fn gone(over: Over) -> String {
     format!("the root is gone: {over}")
-}
-
-/// What can go wrong before there is a rank.
-fn prepare(task: &Task) -> Result<Descriptors, NotStarted> {
-    let directory = OsString::from_vec(task.directory.clone());
-    env::set_current_dir(directory)
-        .map_err(|error| NotStarted::Directory { errno: error.raw_os_error().unwrap_or_default() })?;
-    Descriptors::raise(task.count, task.tag_output, 0).map_err(refusal)
-}
-
-fn work(task: Task) -> Work {
-    Work {
-        program: OsString::from_vec(task.program),
-        args: task.args.into_iter().map(OsString::from_vec).collect(),
-        env: task
-            .env
-            .into_iter()
-            .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
-            .collect(),
-        bind: match task.bind {
-            wire::Bind::Auto => Bind::Auto,
-            wire::Bind::Core => Bind::Core,
-            wire::Bind::None => Bind::None,
-        },
-        output: if task.tag_output { Pipes::Own } else { Pipes::Shared },
-        first: task.first,
-        count: task.count,
-        size: task.size,
-    }
-}
-
-fn refusal(error: LaunchError) -> NotStarted {
-    let number = |source: &io::Error| source.raw_os_error().unwrap_or_default();
-    match error {
-        LaunchError::NotFound { .. } => NotStarted::NotFound,
-        LaunchError::NotExecutable { source, .. } => NotStarted::NotExecutable { errno: number(&source) },
-        LaunchError::Spawn { rank, source, .. } => NotStarted::Spawn { rank, errno: number(&source) },
-        LaunchError::TooFewDescriptors { ranks, needed, limit } => {
-            NotStarted::TooFewDescriptors { ranks, needed, limit }
-        }
-        other => NotStarted::Other { what: other.to_string() },
-    }
-}
-
-/// Tells the root, and waits until it has heard.
-fn refuse(mut trunk: Trunk, signals: &Signals, why: NotStarted) -> Result<(), String> {
-    let until = Instant::now() + LAST_WAIT;
-    let mut scratch = [0; 4096];
-    trunk.send(&ToRoot::NotStarted(why)).map_err(|error| error.to_string())?;
-    while Instant::now() < until {
-        if trunk.flush().is_err() {
-            break;
-        }
-        let fds = [(signals.pending(), PollFlags::IN), (trunk.fd(), trunk.interest())];
-        let _ = ready(fds.into_iter(), Some(until));
-        let told_to_end = signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD);
-        if told_to_end || trunk.receive(&mut scratch).is_err() {
-            break;
-        }
-    }
-    Ok(())
 }
 
 impl Session {

@@ -71,11 +71,11 @@ fn killed_rank_is_news() {
 /// For longer than a host may be silent: the kernel of a stopped process answers.
 fn stopped_rank() {
     let network = Network::new(3);
-    let job = network.deckrun(2).args(["--detect", "1s", "--", RANK, "rounds"]);
+    let job = network.deckrun(2).args(["--detect", "2s", "--", RANK, "rounds"]);
     let ended = job.run_while(|job| {
         all_ready(job);
         signal(pid_of(job, 2), Signal::STOP);
-        thread::sleep(Duration::from_secs(4));
+        thread::sleep(Duration::from_secs(5));
         signal(pid_of(job, 2), Signal::CONT);
     });
     let ended = ended.ok();
