@@ -349,9 +349,7 @@ fn join(stream: &UnixStream) -> Result<(Frames, Welcome), BootError> {
     let mut frames = Frames::default();
     loop {
         match frames.decode().map_err(protocol)? {
-            Some(FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) })
-                if welcome.rank < welcome.size =>
-            {
+            Some(FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }) if welcome.is_consistent() => {
                 return Ok((frames, welcome));
             }
             Some(FromServer::Reply { id: 0, reply: Reply::Failed(failure) }) => {

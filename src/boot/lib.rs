@@ -13,7 +13,9 @@
 //! thread that moves bytes for it; [`client::Client`] is what a rank holds. [`wire`] is all that both agree on.
 //!
 //! A connection *is* a rank: the launcher made the pair, so no peer can claim to be another rank, and the job's secret
-//! travels over it instead of through the environment or a command line.
+//! travels over it instead of through the environment or a command line. A rank on another host has the same kind of
+//! pair, with the node that started it; its bytes are relayed ([`serve::Connection::Relayed`]), its welcome without the
+//! secret, which the node puts in.
 
 pub mod client;
 mod error;
@@ -26,7 +28,7 @@ pub mod wire;
 pub use client::Client;
 pub use error::BootError;
 pub use ranks::Ranks;
-pub use wire::{Event, Record, Welcome};
+pub use wire::{Event, Host, Record, Welcome};
 
 /// The environment variable with the number of the inherited descriptor on which the launcher serves.
 pub const ENV_BOOT_FD: &str = "DECK_BOOT_FD";

@@ -1,30 +1,32 @@
-//! Moves the bytes of a [`Server`]: one thread, one `poll`, over all the ranks' sockets.
+//! Moves the bytes of a [`Server`]: one thread, one `poll`, over all the ranks' sockets and what is relayed for ranks on
+//! other hosts.
 //!
 //! The thread never blocks on a rank. What cannot be written at once is kept in a bounded buffer; a rank that lets its
 //! buffer fill is declared lost, so that it holds up nobody else. [`Service::run`] returns when every connection has
 //! ended.
 
-use std::{
-    collections::VecDeque,
-    io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
-    sync::Arc,
-    time::Instant,
-};
+mod peer;
+mod reports;
 
-use parking_lot::Mutex;
+use std::{collections::VecDeque, io, os::unix::net::UnixStream, sync::Arc, time::Instant};
+
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
 };
 
+use self::{
+    peer::{NoOutlet, Peer, Read},
+    reports::{News, Reports},
+};
 use crate::{
     server::{Action, Config, Server},
-    wire::{Frames, MAX_FRAME, Request, encode},
+    wire::{FromServer, MAX_FRAME, Reply, Request, encode},
+};
+
+pub use self::{
+    peer::{Connection, Outlet},
+    reports::Reporter,
 };
 
 /// What may lie unsent for one rank, in bytes, before it counts as one that has stopped reading.
@@ -42,26 +44,8 @@ pub struct Service {
     server: Server,
     /// By rank; `None` once the connection has ended.
     peers: Vec<Option<Peer>>,
+    outlet: Box<dyn Outlet>,
     reports: Arc<Reports>,
-}
-
-/// Tells a running [`Service`] how ranks ended. Cheap to clone, usable from any thread; never blocks for long.
-#[derive(Debug, Clone)]
-pub struct Reporter(Arc<Reports>);
-
-#[derive(Debug)]
-struct Reports {
-    ended: Mutex<Vec<(u32, String)>>,
-    /// Wakes the service's poll.
-    bell: OwnedFd,
-}
-
-#[derive(Debug)]
-struct Peer {
-    stream: UnixStream,
-    frames: Frames,
-    /// What the socket would not take yet.
-    out: VecDeque<u8>,
 }
 
 impl Service {
@@ -70,20 +54,32 @@ impl Service {
     /// # Errors
     /// When the job's size is not the number of streams, or no event descriptor is to be had.
     pub fn new(config: Config, streams: Vec<UnixStream>) -> io::Result<Service> {
-        if config.size() as usize != streams.len() {
-            let why = format!("a job of {} ranks with {} connections", config.size(), streams.len());
+        Service::over(config, streams.into_iter().map(Connection::Socket).collect(), Box::new(NoOutlet))
+    }
+
+    /// A service in which `connections[r]` leads to rank `r`; what is said to relayed ones goes to `outlet`. Their
+    /// welcome carries neither the secret nor an address: whoever relays it puts them in.
+    ///
+    /// # Errors
+    /// As [`new`](Service::new).
+    pub fn over(
+        config: Config,
+        connections: Vec<Connection>,
+        outlet: Box<dyn Outlet>,
+    ) -> io::Result<Service> {
+        if config.size() as usize != connections.len() {
+            let why = format!("a job of {} ranks with {} connections", config.size(), connections.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let peer = |stream| Some(Peer { stream, frames: Frames::default(), out: VecDeque::new() });
         Ok(Service {
             server: Server::new(config),
-            peers: streams.into_iter().map(peer).collect(),
-            reports: Arc::new(Reports { ended: Mutex::new(Vec::new()), bell }),
+            peers: connections.into_iter().map(|connection| Some(Peer::new(connection))).collect(),
+            outlet,
+            reports: Arc::new(Reports::new()?),
         })
     }
 
-    /// The way to tell this service how ranks ended.
+    /// The way to tell this service how ranks ended, and what relayed ones said.
     pub fn reporter(&self) -> Reporter {
         Reporter(Arc::clone(&self.reports))
     }
@@ -97,16 +93,8 @@ impl Service {
         while self.peers.iter().any(Option::is_some) {
             let ready = self.wait()?;
             let now = Instant::now();
-            for (rank, how) in self.reports.take() {
-                // What it said before it ended comes first: it may have been goodbye. Bounded, because a process that it
-                // left behind may hold the socket and go on writing.
-                for _ in 0..LAST_READS {
-                    if !self.receive(now, rank, &mut scratch) {
-                        break;
-                    }
-                }
-                let actions = self.server.ended(rank, &how);
-                self.perform(actions);
+            for (rank, news) in self.reports.take() {
+                self.hear(now, rank, news, &mut scratch);
             }
             for rank in ready {
                 self.receive(now, rank, &mut scratch);
@@ -124,14 +112,20 @@ impl Service {
             let left = due.saturating_duration_since(Instant::now());
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
-        let connected = || (0u32..).zip(&self.peers).filter_map(|(rank, peer)| Some((rank, peer.as_ref()?)));
+        let connected = || {
+            let peers = (0u32..).zip(&self.peers);
+            peers.filter_map(|(rank, peer)| {
+                let peer = peer.as_ref()?;
+                Some((rank, peer, peer.socket()?))
+            })
+        };
         let mut fds: Vec<PollFd<'_>> = connected()
-            .map(|(_, peer)| {
+            .map(|(_, peer, socket)| {
                 let out = if peer.out.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-                PollFd::new(&peer.stream, PollFlags::IN | out)
+                PollFd::new(socket, PollFlags::IN | out)
             })
             .collect();
-        fds.push(PollFd::new(&self.reports.bell, PollFlags::IN));
+        fds.push(PollFd::new(self.reports.bell(), PollFlags::IN));
         match poll(&mut fds, until_due.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Vec::new()),
@@ -141,61 +135,89 @@ impl Service {
         Ok(connected()
             .zip(&fds)
             .filter(|(_, fd)| fd.revents().intersects(to_read))
-            .map(|((rank, _), _)| rank)
+            .map(|((rank, ..), _)| rank)
             .collect())
+    }
+
+    fn hear(&mut self, now: Instant, rank: u32, news: News, scratch: &mut [u8]) {
+        let actions = match news {
+            News::Said(bytes) => return self.serve(now, rank, &bytes),
+            News::HungUp => self.server.disconnected(now, rank),
+            News::Ended(how) => {
+                // What it said before it ended comes first: it may have been goodbye. Bounded, because a process that it
+                // left behind may hold the socket and go on writing.
+                for _ in 0..LAST_READS {
+                    if !self.receive(now, rank, scratch) {
+                        break;
+                    }
+                }
+                self.server.ended(rank, &how)
+            }
+        };
+        self.perform(actions);
     }
 
     /// Reads once from a rank and serves what came. False when there was nothing, or nothing more will come.
     fn receive(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) -> bool {
-        let Some(peer) = self.peers.get_mut(rank as usize).and_then(Option::as_mut) else { return false };
-        let read = match recv(&peer.stream, &mut *scratch, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => None,
-            Ok((read, _)) => Some(read),
-            Err(Errno::AGAIN | Errno::INTR) => return false,
-            Err(_) => None,
-        };
-        let Some(read) = read else {
-            let actions = self.server.disconnected(now, rank);
-            self.perform(actions);
-            return false;
-        };
-        peer.frames.push(&scratch[..read]);
+        let Some(peer) = self.peers.get(rank as usize).and_then(Option::as_ref) else { return false };
+        match peer.read(scratch) {
+            Read::Nothing => return false,
+            Read::Bytes(length) => self.serve(now, rank, &scratch[..length]),
+            Read::End => {
+                let actions = self.server.disconnected(now, rank);
+                self.perform(actions);
+                return false;
+            }
+        }
+        self.peers[rank as usize].is_some()
+    }
+
+    /// Serves what a rank said.
+    fn serve(&mut self, now: Instant, rank: u32, bytes: &[u8]) {
+        let Some(peer) = self.peers.get_mut(rank as usize).and_then(Option::as_mut) else { return };
+        peer.frames.push(bytes);
         while let Some(peer) = &mut self.peers[rank as usize] {
             let actions = match peer.frames.decode::<Request>() {
-                Ok(None) => return true,
+                Ok(None) => return,
                 Ok(Some(request)) => self.server.handle(now, rank, request),
                 Err(error) => self.server.ended(rank, &format!("sent its launcher {error}")),
             };
             self.perform(actions);
         }
-        false
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
         let mut queue = VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {
             match action {
-                Action::Close { rank } => self.peers[rank as usize] = None,
-                Action::Send { to, message } => {
+                Action::Close { rank } => self.close(rank),
+                Action::Send { to, mut message } => {
                     let Some(peer) = &mut self.peers[to as usize] else { continue };
+                    if peer.is_relayed() {
+                        blank(&mut message);
+                    }
                     let mut frame = Vec::new();
                     let sendable = encode(&message, &mut frame).is_ok();
                     peer.out.extend(frame);
                     if !sendable || peer.out.len() > OUT_BOUND {
-                        let how =
-                            format!("stopped reading: over {OUT_BOUND} bytes from its launcher lie unread");
-                        queue.extend(self.server.ended(to, &how));
+                        queue.extend(self.server.ended(to, &deaf()));
                     }
                 }
             }
         }
     }
 
-    /// Writes what the sockets take.
+    fn close(&mut self, rank: u32) {
+        if self.peers[rank as usize].take().is_some_and(|peer| peer.is_relayed()) {
+            self.outlet.close(rank);
+        }
+    }
+
+    /// Passes on what can be passed on.
     fn flush(&mut self, now: Instant) {
         for rank in 0..self.peers.len() as u32 {
             let Some(peer) = &mut self.peers[rank as usize] else { continue };
-            if peer.flush().is_err() {
+            if peer.flush(rank, &mut *self.outlet).is_err() {
                 let actions = self.server.disconnected(now, rank);
                 self.perform(actions);
             }
@@ -203,34 +225,16 @@ impl Service {
     }
 }
 
-impl Reporter {
-    /// `rank` has ended, as `how` says: "killed by SIGSEGV". Nothing happens if it had said goodbye.
-    pub fn report_ended(&self, rank: u32, how: &str) {
-        self.0.ended.lock().push((rank, how.into()));
-        // The only failure is a counter at its maximum, and then the service is being woken anyway.
-        let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
-    }
+/// How a rank ended that does not read what it is sent.
+pub fn deaf() -> String {
+    format!("stopped reading: over {OUT_BOUND} bytes from its launcher lie unread")
 }
 
-impl Reports {
-    fn take(&self) -> Vec<(u32, String)> {
-        // Reset first: a report that comes in between rings again and is taken twice over, not missed.
-        let _ = rustix::io::read(self.bell.as_fd(), &mut [0; 8]);
-        std::mem::take(&mut self.ended.lock())
-    }
-}
-
-impl Peer {
-    fn flush(&mut self) -> Result<(), Errno> {
-        while !self.out.is_empty() {
-            match send(&self.stream, self.out.as_slices().0, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.out.drain(..sent)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+/// What must not cross a network in the clear, and what only the rank's own host knows.
+fn blank(message: &mut FromServer) {
+    if let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = message {
+        welcome.secret = [0; 32];
+        welcome.address = None;
     }
 }
 

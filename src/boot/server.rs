@@ -8,10 +8,13 @@
 use std::{
     collections::BTreeMap,
     io,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
-use crate::wire::{Call, Event, Failure, FromServer, MAX_LISTED, Record, Reply, Request, VERSION, Welcome};
+use crate::wire::{
+    Call, Event, Failure, FromServer, Host, MAX_LISTED, Record, Reply, Request, VERSION, Welcome,
+};
 
 /// A longer wait is cut to this: it keeps the arithmetic of deadlines from overflowing.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -29,7 +32,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A job of `size` ranks with a fresh secret, that nobody watches.
+    /// A job of `size` ranks on this host, with a fresh secret, that nobody watches.
     ///
     /// # Errors
     /// When the system has no random bytes.
@@ -37,8 +40,23 @@ impl Config {
         let (mut secret, mut job) = ([0; 32], [0; 8]);
         getrandom::fill(&mut secret)?;
         getrandom::fill(&mut job)?;
-        let welcome = Welcome { rank: 0, size, secret, job: u64::from_le_bytes(job) };
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let hosts = vec![Host { name, ranks: size }];
+        let welcome = Welcome { rank: 0, size, secret, job: u64::from_le_bytes(job), hosts, address: None };
         Ok(Config { welcome, limits: Limits::default(), patience: Duration::ZERO })
+    }
+
+    /// The same job on several hosts, whose ranks add up to its size, and this host's own address among them.
+    #[must_use]
+    pub fn on(mut self, hosts: Vec<Host>, address: Option<IpAddr>) -> Config {
+        self.welcome.hosts = hosts;
+        self.welcome.address = address;
+        self
+    }
+
+    /// The job's secret, for whoever brings it to other hosts.
+    pub fn secret(&self) -> [u8; 32] {
+        self.welcome.secret
     }
 
     /// The number of ranks in the job.

@@ -12,7 +12,7 @@
 //! changing it, or anything else here but adding at the end, takes a new [`VERSION`]. `Hello` and `Failed(Refused)` keep
 //! their places for ever, so that two versions can still tell each other that they differ.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -22,7 +22,7 @@ use serde::{
 use crate::MAX_RANKS;
 
 /// The version that this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest payload of a frame, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 /// The most names that an answer lists.
@@ -127,13 +127,49 @@ pub struct Welcome {
     pub secret: [u8; 32],
     /// A random number that names the job in messages and files. Not a secret.
     pub job: u64,
+    /// The job's hosts, in the order of their ranks: the first ones are on the first host.
+    #[serde(deserialize_with = "bounded::<_, _, { MAX_RANKS as usize }>")]
+    pub hosts: Vec<Host>,
+    /// The address of this rank's host to which what listens on a network should bind; `None` when the launcher was
+    /// told of none, for a job on one host.
+    pub address: Option<IpAddr>,
+}
+
+/// A host of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// As whoever started the job names it.
+    pub name: String,
+    /// How many ranks it has: those that follow the ranks of the host before it.
+    pub ranks: u32,
+}
+
+impl Welcome {
+    /// The index in [`hosts`](Welcome::hosts) of the host that has this rank; `None` when there is no such rank.
+    pub fn host_of(&self, rank: u32) -> Option<usize> {
+        let mut before = 0u64;
+        self.hosts.iter().position(|host| {
+            before += u64::from(host.ranks);
+            u64::from(rank) < before
+        })
+    }
+
+    /// Whether the numbers fit each other.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let on_hosts: u64 = self.hosts.iter().map(|host| u64::from(host.ranks)).sum();
+        self.rank < self.size && on_hosts == u64::from(self.size)
+    }
 }
 
 impl fmt::Debug for Welcome {
     /// Leaves the secret out: this ends up in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Welcome { rank, size, job, .. } = self;
-        write!(f, "Welcome {{ rank: {rank}, size: {size}, job: {job:#x}, secret: .. }}")
+        let Welcome { rank, size, job, hosts, address, .. } = self;
+        let hosts = hosts.len();
+        write!(
+            f,
+            "Welcome {{ rank: {rank}, size: {size}, job: {job:#x}, hosts: {hosts}, address: {address:?}, secret: .. }}"
+        )
     }
 }
 
@@ -268,6 +304,11 @@ impl Frames {
         self.bytes.extend_from_slice(read);
     }
 
+    /// What was pushed and not decoded.
+    pub fn into_rest(mut self) -> Vec<u8> {
+        self.bytes.split_off(self.start)
+    }
+
     /// The next whole message, if there is one.
     ///
     /// # Errors
@@ -296,8 +337,12 @@ impl Frames {
     }
 }
 
-/// A list of at most `N` items. A plain `Vec` would let one byte of a frame become the 24 bytes of an empty `String`.
-fn bounded<'de, D, T, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+/// A list of at most `N` items, for `#[serde(deserialize_with)]`. A plain `Vec` would let one byte of a frame become the
+/// 24 bytes of an empty `String`.
+///
+/// # Errors
+/// The decoder's, and a list that is longer.
+pub fn bounded<'de, D, T, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

@@ -1,9 +1,13 @@
 //! The command line.
 
-use std::{ffi::OsString, time::Duration};
+mod values;
+
+use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use deckrun::{Job, OnFailure};
+use deckrun::{Hosts, Job, OnFailure};
+
+use self::values::{detection, duration, hosts, hosts_of_file, variable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,24 +17,38 @@ Examples:
   deckrun -n 2 --env DECK_SETUP_TIMEOUT=5 ./ring
   deckrun -n 4 --on-failure continue ./worker   the others go on when a rank fails
 
+  deckrun --hosts a:2,b:2 ./hello               ranks 0-1 on host a, 2-3 on host b, by ssh
+  deckrun -n 3 --hosts localhost:2,b:2 ./hello  ranks 0-1 here, rank 2 on b
+  deckrun --hosts '[2001:db8::7]:4' ./hello     an IPv6 address stands in brackets
+  deckrun --hostfile cluster --iface eth1 ./hello
+                                                lines `a slots=2`; they reach this host by its eth1
+  deckrun --hosts a:2,b:2 --agent 'ip netns exec' ./hello
+                                                not ssh, but: ip netns exec a COMMAND
+  deckrun --hosts a:2 --agent 'docker exec -i {}' ./hello
+                                                the host's name stands at {}
+
 Exit code:
   0 all ranks exited with 0; otherwise the first failed rank's code (128 + N if signal N killed it)
-  124 timeout; 128 + N deckrun was sent signal N; 2 wrong usage; 125 the system refused
-  126 the program cannot be run; 127 there is no such program";
+  124 timeout; 128 + N deckrun was sent signal N; 2 wrong usage; 125 the system or a host refused
+  126 the program cannot be run; 127 there is no such program; 137 the rank was lost with its host";
 
-/// Starts the ranks of a µDECK job on this host and watches over them.
+/// Starts the ranks of a µDECK job, on this host or on several, and watches over them.
 ///
 /// A rank finds its job by itself (udeck::init). Rank 0 reads deckrun's standard input, the others none. SIGINT, SIGTERM
 /// and SIGHUP are passed on to all ranks; those still there two seconds later, or at a second signal, are killed. However
-/// the job ends, nothing that it started is left running.
+/// the job ends, nothing that it started is left running, on any host.
+///
+/// On another host the ranks run in the folder of the same name, with that host's environment and of this one's the
+/// variables named DECK_...; the program must be there, too.
 #[derive(Debug, Parser)]
 #[command(name = "deckrun", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
-    /// How many ranks to start, 1 to 4096.
-    #[arg(short = 'n', long = "ranks", value_name = "N")]
-    ranks: u32,
+    /// How many ranks to start, 1 to 4096; may be left out if the hosts say it.
+    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile"])]
+    ranks: Option<u32>,
 
-    /// Bind rank r to the r-th usable processor, or let ranks run anywhere. Two bound jobs share the same processors.
+    /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere. Two bound jobs share the same
+    /// processors.
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     bind: Bind,
 
@@ -42,13 +60,47 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
 
-    /// What happens to the others when a rank exits with a code other than 0 or is killed.
+    /// What happens to the others when a rank exits with a code other than 0, is killed, or is lost with its host.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     on_failure: Then,
 
     /// Set an environment variable for the ranks; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
+
+    /// Use this transport between all ranks: shm, tcp or udp; unless told, the best one for each pair.
+    #[arg(long, value_name = "NAME", value_parser = ["shm", "tcp", "udp"])]
+    transport: Option<String>,
+
+    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. Filled one after the other.
+    #[arg(long, value_name = "LIST", value_parser = hosts, help_heading = "Several hosts")]
+    hosts: Option<Hosts>,
+
+    /// A file with a host a line: `name`, `name:2` or `name slots=2`; `#` begins a comment.
+    #[arg(long, value_name = "FILE", value_parser = hosts_of_file, conflicts_with = "hosts", help_heading = "Several hosts")]
+    hostfile: Option<Hosts>,
+
+    /// What runs a command on another host, instead of ssh: these words, the host's name, the command. The name stands at
+    /// `{}` if that is among the words.
+    #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = "Several hosts")]
+    agent: Option<String>,
+
+    /// Where the other hosts reach this one: an interface or an address. Unless told, the address by which this host
+    /// reaches the first of them. Nothing ever listens on all interfaces.
+    #[arg(long, value_name = "NAME|ADDRESS", help_heading = "Several hosts")]
+    iface: Option<String>,
+
+    /// Where deckrun lies on the other hosts; unless told, where it lies here.
+    #[arg(long, value_name = "PATH", help_heading = "Several hosts")]
+    remote_deckrun: Option<PathBuf>,
+
+    /// How long it may take until all hosts have started their ranks.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s", help_heading = "Several hosts")]
+    start_timeout: Duration,
+
+    /// After how long without any answer another host counts as lost; at least 2s, by default 10s.
+    #[arg(long, value_name = "TIME", value_parser = detection, help_heading = "Several hosts")]
+    detect: Option<Duration>,
 
     /// The program: a path, or a name to find along PATH.
     #[arg(value_name = "PROGRAM")]
@@ -61,7 +113,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Bind {
-    /// As `core` if there are at least as many usable processors as ranks, else as `none`.
+    /// As `core` if a host has at least as many usable processors as ranks, else as `none`.
     #[default]
     Auto,
     /// One processor per rank, in order, beginning again when they run out.
@@ -81,10 +133,17 @@ enum Then {
 
 impl Cli {
     pub(crate) fn job(self) -> Job {
-        let mut job = Job::new(self.ranks)
+        let mut job = match (self.ranks, self.hosts.or(self.hostfile)) {
+            (Some(ranks), Some(hosts)) => Job::new(ranks).hosts(hosts),
+            (None, Some(hosts)) => Job::filling(hosts),
+            // Without hosts clap insists on a number.
+            (ranks, None) => Job::new(ranks.unwrap_or_default()),
+        };
+        job = job
             .program(self.program)
             .args(self.args)
             .tag_output(self.tag_output)
+            .start_limit(self.start_timeout)
             .bind(match self.bind {
                 Bind::Auto => deckrun::Bind::Auto,
                 Bind::Core => deckrun::Bind::Core,
@@ -94,6 +153,22 @@ impl Cli {
                 Then::Abort => OnFailure::Abort,
                 Then::Continue => OnFailure::Continue,
             });
+        if let Some(path) = self.remote_deckrun.or_else(|| env::current_exe().ok()) {
+            job = job.remote_deckrun(path);
+        }
+        if let Some(command) = self.agent {
+            job = job.agent(&command);
+        }
+        if let Some(interface) = self.iface {
+            job = job.interface(interface);
+        }
+        if let Some(name) = self.transport {
+            job = job.env("DECK_TRANSPORT", name);
+        }
+        if let Some(limit) = self.detect {
+            // The transports' own limit is in whole seconds.
+            job = job.detect_within(limit).env("DECK_DETECT", limit.as_secs().to_string());
+        }
         for (name, value) in self.env {
             job = job.env(name, value);
         }
@@ -101,32 +176,6 @@ impl Cli {
             Some(limit) => job.timeout(limit),
             None => job,
         }
-    }
-}
-
-fn variable(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
-        _ => Err("write NAME=VALUE".into()),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: u64 =
-        number.parse().map_err(|_| "write a whole number and a unit: 500ms, 60s, 5m, 2h".to_string())?;
-    let milliseconds = match unit {
-        "ms" => Some(number),
-        "" | "s" => number.checked_mul(1000),
-        "m" => number.checked_mul(60 * 1000),
-        "h" => number.checked_mul(3600 * 1000),
-        _ => return Err(format!("`{unit}` is no unit: ms, s, m or h")),
-    };
-    match milliseconds {
-        None => Err("too long".into()),
-        Some(0) => Err("must be more than 0".into()),
-        Some(milliseconds) => Ok(Duration::from_millis(milliseconds)),
     }
 }
 
@@ -138,25 +187,5 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_have_units() {
-        let ms = |n| Ok(Duration::from_millis(n));
-        let cases = [
-            ("500ms", ms(500)),
-            ("60s", ms(60_000)),
-            ("7", ms(7_000)),
-            ("2m", ms(120_000)),
-            ("1h", ms(3_600_000)),
-        ];
-        for (text, wanted) in cases {
-            assert_eq!(duration(text), wanted, "{text}");
-        }
-        for text in
-            ["", "s", "-1s", "1.5s", "3d", "0", "0ms", "99999999999999999999s", "18446744073709551615h"]
-        {
-            assert!(duration(text).is_err(), "{text}");
-        }
     }
 }

@@ -2,10 +2,14 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{Job, LaunchError};
+use crate::LaunchError;
 
-/// Besides those of the ranks: standard streams, the service's, a spawn in progress, and what a host program holds.
+/// Besides those of the ranks and nodes: standard streams, the service's, a spawn in progress, connections that have not
+/// proved themselves, and what a host program holds.
 const OTHERS: u64 = 64;
+
+/// A node's connection, and its agent's output.
+const PER_NODE: u64 = 2;
 
 /// The soft limit raised as far as the job needs. Put back when dropped.
 pub(crate) struct Descriptors {
@@ -13,14 +17,15 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    pub(crate) fn for_job(job: &Job) -> Result<Descriptors, LaunchError> {
-        let each = if job.tag_output { 3 } else { 1 };
-        let needed = u64::from(job.ranks) * each + OTHERS;
+    /// For `ranks` on this host, whose output goes through a pipe or two for each of them or not, and `nodes`.
+    pub(crate) fn raise(ranks: u32, own_pipes: bool, nodes: usize) -> Result<Descriptors, LaunchError> {
+        let each = if own_pipes { 3 } else { 1 };
+        let needed = u64::from(ranks) * each + nodes as u64 * PER_NODE + OTHERS;
         let before = getrlimit(Resource::Nofile);
         // No limit at all is `None`.
         if before.current.is_some_and(|soft| soft < needed) {
             if let Some(limit) = before.maximum.filter(|hard| *hard < needed) {
-                return Err(LaunchError::TooFewDescriptors { ranks: job.ranks, needed, limit });
+                return Err(LaunchError::TooFewDescriptors { ranks, needed, limit });
             }
             let raised = Rlimit { current: Some(needed), ..before };
             setrlimit(Resource::Nofile, raised)

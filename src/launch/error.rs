@@ -1,6 +1,6 @@
 //! Why a job did not start, or could not be brought to an end.
 
-use std::{ffi::OsString, io, process::ExitCode};
+use std::{ffi::OsString, fmt, io, path::PathBuf, process::ExitCode};
 
 use udeck_boot::{MAX_RANKS, Ranks};
 
@@ -73,6 +73,72 @@ pub enum LaunchError {
         /// Which.
         ranks: Vec<u32>,
     },
+    /// More ranks than the hosts have slots for.
+    #[error("{ranks} ranks and only {slots} slots: {hosts}. Give the hosts more (a:4), or start fewer ranks")]
+    TooFewSlots {
+        /// The ranks asked for.
+        ranks: u32,
+        /// All hosts' slots together.
+        slots: u32,
+        /// The hosts, as they were given.
+        hosts: String,
+    },
+    /// Hosts' names of an unreasonable length.
+    #[error("the names of the hosts together have {length} bytes: at most {limit} are possible")]
+    HostNamesTooLong {
+        /// Their length together in bytes.
+        length: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// What was asked for as interface is none of this host's, or of no use.
+    #[error("--iface {asked}: {why}. This host has: {existing}")]
+    Interface {
+        /// As given.
+        asked: String,
+        /// What is wrong with it.
+        why: String,
+        /// Its interfaces and their addresses.
+        existing: String,
+    },
+    /// Another host could not be brought into the job.
+    #[error("host {host}, {step}: {why}")]
+    Host {
+        /// Which.
+        host: String,
+        /// What was being done.
+        step: Step,
+        /// What went wrong, and what to do.
+        why: String,
+    },
+    /// The ranks of another host could not be started.
+    #[error("host {host}: {source}")]
+    OnHost {
+        /// Which.
+        host: String,
+        /// Why, as that host sees it.
+        source: Box<LaunchError>,
+    },
+    /// A host without the folder in which the job was started.
+    #[error(
+        "cannot enter the folder {} ({source}): ranks run everywhere in the folder in which deckrun was started; start it \
+         in one that all hosts have",
+        directory.display()
+    )]
+    NoDirectory {
+        /// The folder.
+        directory: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Command and environment are too long to be sent to other hosts.
+    #[error(
+        "the program's arguments and environment are too long for a job on several hosts ({why}): pass a file instead"
+    )]
+    TaskTooLong {
+        /// The bound that they exceed.
+        why: String,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -83,6 +149,34 @@ pub enum LaunchError {
     },
 }
 
+/// What has to be done to bring another host into a job, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// Finding its address.
+    Resolve,
+    /// Starting deckrun there, through the agent.
+    Agent,
+    /// That deckrun's connecting back.
+    Connect,
+    /// Its proof that it knows the job's secret.
+    Prove,
+    /// Its starting the ranks.
+    Start,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Resolve => "resolve",
+            Step::Agent => "agent",
+            Step::Connect => "connect",
+            Step::Prove => "prove",
+            Step::Start => "start",
+        })
+    }
+}
+
 impl LaunchError {
     /// What a program should exit with: 2 for a wrong request, 127 and 126 as a shell has them for a program that is not
     /// there or cannot be run, 125 when the system refused.
@@ -91,11 +185,18 @@ impl LaunchError {
             LaunchError::NoRanks
             | LaunchError::TooManyRanks { .. }
             | LaunchError::NoProgram
+            | LaunchError::TooFewSlots { .. }
+            | LaunchError::HostNamesTooLong { .. }
+            | LaunchError::Interface { .. }
+            | LaunchError::TaskTooLong { .. }
             | LaunchError::BadVariable { .. } => 2,
+            LaunchError::OnHost { source, .. } => return source.exit_code(),
             LaunchError::NotFound { .. } => 127,
             LaunchError::NotExecutable { .. } => 126,
             LaunchError::Spawn { .. }
             | LaunchError::TooFewDescriptors { .. }
+            | LaunchError::Host { .. }
+            | LaunchError::NoDirectory { .. }
             | LaunchError::Unkillable { .. }
             | LaunchError::System { .. } => 125,
         })

@@ -1,12 +1,13 @@
 //! What is typed at the terminal, brought to rank 0.
 //!
 //! A rank is in a process group of its own, so the terminal would stop it for reading (SIGTTIN). A thread reads in its
-//! place, while this process is in the terminal's foreground. A standard input that is no terminal is simply inherited.
+//! place, while this process is in the terminal's foreground. A standard input that is no terminal is simply inherited,
+//! unless rank 0 is on another host.
 
 use std::{
+    fs::File,
     io::{self, IsTerminal, Write},
     os::fd::OwnedFd,
-    process::ChildStdin,
     sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
@@ -34,7 +35,8 @@ pub(crate) fn is_needed() -> bool {
 }
 
 impl Input {
-    pub(crate) fn start(to: ChildStdin) -> io::Result<Input> {
+    pub(crate) fn start(to: OwnedFd) -> io::Result<Input> {
+        let to = File::from(to);
         rustix::io::ioctl_fionbio(&to, true)?;
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let bell = Arc::clone(&end);
@@ -55,7 +57,7 @@ impl Drop for Input {
     }
 }
 
-fn relay(mut to: ChildStdin, end: &OwnedFd) -> io::Result<()> {
+fn relay(mut to: File, end: &OwnedFd) -> io::Result<()> {
     let terminal = io::stdin();
     let mut buffer = [0; 4096];
     while ready(&terminal, PollFlags::IN, end)? {

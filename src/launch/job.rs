@@ -3,17 +3,32 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
+    path::PathBuf,
     time::Duration,
 };
 
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
-use crate::{LaunchError, Outcome, supervise};
+use crate::{
+    Hosts, LaunchError, Outcome,
+    hosts::{Share, own_names},
+    link::DETECT,
+    ranks::{Pipes, Work},
+    remote::agent::AgentCommand,
+    supervise,
+};
+
+/// How long bringing the other hosts into the job may take, unless told otherwise.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the launcher sets for each rank.
+pub(crate) const OWN_VARIABLES: [&str; 4] = [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND];
 
 /// A job to be: how many ranks, of which program, and how to treat them.
 #[derive(Debug, Clone)]
 pub struct Job {
-    pub(crate) ranks: u32,
+    /// `None`: as many as the hosts have slots.
+    pub(crate) ranks: Option<u32>,
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
@@ -21,6 +36,12 @@ pub struct Job {
     pub(crate) tag_output: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) on_failure: OnFailure,
+    pub(crate) hosts: Option<Hosts>,
+    pub(crate) agent: AgentCommand,
+    pub(crate) interface: Option<String>,
+    pub(crate) remote_deckrun: PathBuf,
+    pub(crate) start_limit: Duration,
+    pub(crate) detect: Duration,
 }
 
 /// Which processors a rank may run on.
@@ -51,8 +72,17 @@ pub enum OnFailure {
 impl Job {
     /// A job of `ranks` ranks, 1 to 4096, with the default options.
     pub fn new(ranks: u32) -> Job {
+        Job { ranks: Some(ranks), ..Job::empty() }
+    }
+
+    /// A job of as many ranks as these hosts have slots, with the default options.
+    pub fn filling(hosts: Hosts) -> Job {
+        Job { hosts: Some(hosts), ..Job::empty() }
+    }
+
+    fn empty() -> Job {
         Job {
-            ranks,
+            ranks: None,
             program: OsString::new(),
             args: Vec::new(),
             env: Vec::new(),
@@ -60,6 +90,12 @@ impl Job {
             tag_output: false,
             timeout: None,
             on_failure: OnFailure::default(),
+            hosts: None,
+            agent: AgentCommand::default(),
+            interface: None,
+            remote_deckrun: "deckrun".into(),
+            start_limit: START_LIMIT,
+            detect: DETECT,
         }
     }
 
@@ -105,6 +141,45 @@ impl Job {
         self
     }
 
+    /// On which hosts the ranks run, instead of this one only. They are filled one after the other.
+    pub fn hosts(mut self, hosts: Hosts) -> Job {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// What starts a command on another host: the words of `command`, then the host's name, or with `{}` in it that name
+    /// in its place; then the command's words. Unless told, `ssh` with options that keep it from asking for anything.
+    pub fn agent(mut self, command: &str) -> Job {
+        self.agent = AgentCommand::new(command);
+        self
+    }
+
+    /// Where the other hosts reach this one: an interface's name, or an address of this host. Unless told, the address by
+    /// which this host reaches the first of them.
+    pub fn interface(mut self, name_or_address: impl Into<String>) -> Job {
+        self.interface = Some(name_or_address.into());
+        self
+    }
+
+    /// Where `deckrun` lies on the other hosts: a path, or (unless told) a name to find along their `PATH`.
+    pub fn remote_deckrun(mut self, path: impl Into<PathBuf>) -> Job {
+        self.remote_deckrun = path.into();
+        self
+    }
+
+    /// How long bringing the other hosts into the job may take, until all of their ranks have started (30 s unless told).
+    pub fn start_limit(mut self, limit: Duration) -> Job {
+        self.start_limit = limit;
+        self
+    }
+
+    /// After how long without any answer another host counts as lost (10 s unless told; at least 2 s). A process that is
+    /// stopped is not: its kernel answers.
+    pub fn detect_within(mut self, limit: Duration) -> Job {
+        self.detect = limit.max(Duration::from_secs(2));
+        self
+    }
+
     /// Starts the ranks and blocks until all of them, and everything that they started, have ended. Says on standard
     /// error what became of ranks that failed.
     ///
@@ -115,13 +190,38 @@ impl Job {
     /// When the job cannot be started, or cannot be ended. A job that runs and fails is an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
         self.check()?;
-        supervise::run(&self)
+        supervise::run(&self, &self.shares()?)
+    }
+
+    /// Which ranks run where, in their order.
+    fn shares(&self) -> Result<Vec<Share>, LaunchError> {
+        match (&self.hosts, self.ranks) {
+            (Some(hosts), ranks) => hosts.place(ranks, own_names()),
+            (None, ranks) => {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                Ok(vec![Share { host, first: 0, count: ranks.unwrap_or(1), here: true }])
+            }
+        }
+    }
+
+    /// What of it is this host's.
+    pub(crate) fn work(&self, share: &Share, size: u32) -> Work {
+        Work {
+            program: self.program.clone(),
+            args: self.args.clone(),
+            env: self.env.clone(),
+            bind: self.bind,
+            output: if self.tag_output { Pipes::Own } else { Pipes::Inherited },
+            first: share.first,
+            count: share.count,
+            size,
+        }
     }
 
     fn check(&self) -> Result<(), LaunchError> {
         match self.ranks {
-            0 => return Err(LaunchError::NoRanks),
-            asked if asked > MAX_RANKS => return Err(LaunchError::TooManyRanks { asked }),
+            Some(0) => return Err(LaunchError::NoRanks),
+            Some(asked) if asked > MAX_RANKS => return Err(LaunchError::TooManyRanks { asked }),
             _ => {}
         }
         if self.program.is_empty() {
@@ -156,10 +256,7 @@ fn fault(name: &OsStr, value: &OsStr) -> Option<&'static str> {
     if has(name, 0) || has(value, 0) {
         return Some("neither name nor value may contain a zero byte");
     }
-    [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND]
-        .iter()
-        .any(|own| name == *own)
-        .then_some("deckrun sets this one itself, for each rank")
+    OWN_VARIABLES.iter().any(|own| name == *own).then_some("deckrun sets this one itself, for each rank")
 }
 
 #[cfg(test)]

@@ -2,28 +2,38 @@
 //!
 //! ```text
 //!   deckrun ── socketpair, PDEATHSIG, process group ──► rank 0, rank 1, ...
-//!     │ calling thread   signals, deaths, time limits        (supervise.rs)
+//!     │ calling thread   signals, deaths, time limits, nodes (supervise.rs, remote.rs)
 //!     │ one thread       name service for all ranks          (udeck-boot)
-//!     └ one thread       output, only when it is tagged      (output.rs)
+//!     ├ one thread       output, only when it is tagged or comes from other hosts (output.rs, remote/writer.rs)
+//!     └── agent (ssh) ··· TCP ··► deckrun as a node on another host ──► its ranks     (link.rs, node.rs)
 //! ```
 //!
 //! The binary `deckrun` is a command line over [`Job`]; a program that would rather start itself calls
 //! [`launch_self`]. Three things keep a job from leaving processes: each rank is killed by the kernel when the launcher
 //! dies, each rank leads its own process group that is ended with it, and what escapes its group is adopted by the
 //! launcher (`PR_SET_CHILD_SUBREAPER`) and ended last. After a `kill -9` of the launcher the first of the three remains:
-//! the ranks end, but a process that a rank had started may outlive them.
+//! the ranks end, but a process that a rank had started may outlive them. On another host the same holds for the node,
+//! which ends everything when its connection to the launcher does.
 
 mod descriptors;
 mod error;
+mod hosts;
 mod input;
 mod job;
+mod link;
+mod node;
 mod orphans;
 mod outcome;
 mod output;
 mod ranks;
+mod remote;
 mod signals;
 mod supervise;
+mod wait;
 
-pub use error::LaunchError;
+pub use error::{LaunchError, Step};
+pub use hosts::{Hosts, HostsError};
 pub use job::{Bind, Job, OnFailure, launch_self};
+#[doc(hidden)]
+pub use node::serve as serve_node;
 pub use outcome::{End, Failure, Outcome, Stop};

@@ -2,11 +2,14 @@
 
 mod cli;
 
-use std::process::ExitCode;
+use std::{env, process::ExitCode};
 
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if let Some(code) = deckrun::serve_node(env::args_os()) {
+        return code;
+    }
     match cli::Cli::parse().job().run() {
         Ok(outcome) => outcome.exit_code(),
         Err(error) => {

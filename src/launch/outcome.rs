@@ -1,6 +1,10 @@
 //! How ranks and jobs end.
 
-use std::{fmt, process::ExitCode};
+use std::{
+    fmt,
+    os::unix::process::ExitStatusExt,
+    process::{ExitCode, ExitStatus},
+};
 
 use rustix::process::WaitIdStatus;
 
@@ -12,6 +16,8 @@ pub enum End {
     Exited(i32),
     /// A signal, of this number, killed it.
     Killed(i32),
+    /// Its host is out of reach, or deckrun's process there has ended, and the rank with it.
+    Lost,
 }
 
 /// A rank that ended badly, and not because the launcher told it to.
@@ -54,7 +60,8 @@ impl Outcome {
     }
 
     /// 0 if all went well; 124 after a timeout; 128 + its number after a signal to the launcher; otherwise the first
-    /// failed rank's code, which for a rank killed by a signal is 128 + its number.
+    /// failed rank's code, which for a rank killed by a signal is 128 + its number, and for one that was lost with its
+    /// host 137, as if killed.
     pub fn code(&self) -> u8 {
         match (&self.stop, self.failures.first()) {
             (Some(Stop::Timeout { .. }), _) => 124,
@@ -73,6 +80,14 @@ impl End {
         }
     }
 
+    /// Of a process that the standard library has waited for.
+    pub(crate) fn of(status: ExitStatus) -> End {
+        match status.signal() {
+            Some(signal) => End::Killed(signal),
+            None => End::Exited(status.code().unwrap_or_default()),
+        }
+    }
+
     /// Whether this is anything but an exit with code 0.
     pub fn is_failure(self) -> bool {
         self != End::Exited(0)
@@ -83,6 +98,7 @@ impl End {
         match self {
             End::Exited(code) => code as u8,
             End::Killed(signal) => (128 + signal) as u8,
+            End::Lost => (128 + libc::SIGKILL) as u8,
         }
     }
 }
@@ -92,6 +108,7 @@ impl fmt::Display for End {
         match self {
             End::Exited(code) => write!(f, "exited with code {code}"),
             End::Killed(signal) => write!(f, "killed by {}", SignalName(*signal)),
+            End::Lost => f.write_str("lost with its host"),
         }
     }
 }
@@ -142,6 +159,7 @@ mod tests {
         assert_eq!(outcome(&[segv, End::Exited(3)], None).code(), 139);
         assert_eq!(outcome(&[segv], Some(Stop::Timeout { running: vec![1] })).code(), 124);
         assert_eq!(outcome(&[segv], Some(Stop::Signal(libc::SIGINT))).code(), 130);
+        assert_eq!(outcome(&[End::Lost, segv], None).code(), 137);
     }
 
     #[test]

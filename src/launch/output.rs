@@ -1,8 +1,8 @@
 //! The ranks' output, each line led by its rank: `[2] text`.
 //!
-//! One thread reads all the pipes and is the only one that writes ranks' lines, so that lines never mix. When our own
-//! reader is slow the ranks are slowed, as they would be without us between; when it goes away the pipes are closed and
-//! the ranks get their SIGPIPE.
+//! One thread reads all the pipes of the ranks of this host and writes their lines whole, so that lines never mix. When our
+//! own reader is slow the ranks are slowed, as they would be without us between; when it goes away the pipes are closed
+//! and the ranks get their SIGPIPE. A node reads [`Source`]s too, and sends on what it read.
 
 use std::{
     io::{self, Write},
@@ -15,22 +15,19 @@ use rustix::{
     io::{Errno, read, write},
 };
 
-/// A longer line is cut here, in bytes: a rank must not fill our memory with one.
-const MAX_LINE: usize = 64 << 10;
+use crate::link::wire::Sink;
 
-/// One pipe from a rank.
+/// A longer line is cut here, in bytes: a rank must not fill our memory with one.
+pub(crate) const MAX_LINE: usize = 64 << 10;
+
+/// One pipe from a rank, or from all of this host's.
 pub(crate) struct Source {
     pipe: OwnedFd,
     sink: Sink,
-    prefix: Vec<u8>,
+    /// What leads each line; `None`: what is read is passed on as it is.
+    prefix: Option<Vec<u8>>,
     /// The line so far, without its prefix.
     line: Vec<u8>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sink {
-    Stdout,
-    Stderr,
 }
 
 /// The thread that tags.
@@ -57,12 +54,50 @@ impl Output {
 }
 
 impl Source {
-    pub(crate) fn new(rank: u32, pipe: OwnedFd, sink: Sink) -> Source {
-        Source { pipe, sink, prefix: format!("[{rank}] ").into_bytes(), line: Vec::new() }
+    /// Of one rank, by lines that are led by its number.
+    pub(crate) fn tagged(rank: u32, pipe: OwnedFd, sink: Sink) -> Source {
+        Source { pipe, sink, prefix: Some(format!("[{rank}] ").into_bytes()), line: Vec::new() }
+    }
+
+    /// Of whomever, as it comes.
+    pub(crate) fn plain(pipe: OwnedFd, sink: Sink) -> Source {
+        Source { pipe, sink, prefix: None, line: Vec::new() }
+    }
+
+    pub(crate) fn pipe(&self) -> &OwnedFd {
+        &self.pipe
+    }
+
+    pub(crate) fn sink(&self) -> Sink {
+        self.sink
+    }
+
+    /// Reads once, blocking if nothing is there; appends what can be passed on to `out`. False at the pipe's end, with
+    /// what was left.
+    pub(crate) fn read(&mut self, scratch: &mut [u8], out: &mut Vec<u8>) -> bool {
+        match read(&self.pipe, &mut *scratch) {
+            Ok(length @ 1..) => self.split(&scratch[..length], out),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Ok(0) | Err(_) => {
+                self.finish(out);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Appends a last line without end.
+    pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
+        if !self.line.is_empty() {
+            self.end_line(out);
+        }
     }
 
     /// Takes what was read; appends the lines that are complete to `out`.
     fn split(&mut self, read: &[u8], out: &mut Vec<u8>) {
+        if self.prefix.is_none() {
+            return out.extend_from_slice(read);
+        }
         for piece in read.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
             while self.line.len() > MAX_LINE {
@@ -77,7 +112,7 @@ impl Source {
     }
 
     fn end_line(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.prefix);
+        out.extend(self.prefix.iter().flatten());
         out.append(&mut self.line);
         if !out.ends_with(b"\n") {
             out.push(b'\n');
@@ -86,7 +121,8 @@ impl Source {
 }
 
 impl Sink {
-    fn write(self, text: &[u8]) -> io::Result<()> {
+    /// In one go, so that what others write does not get into it.
+    pub(crate) fn write(self, text: &[u8]) -> io::Result<()> {
         match self {
             Sink::Stdout => io::stdout().lock().write_all(text).and_then(|()| io::stdout().flush()),
             Sink::Stderr => io::stderr().lock().write_all(text),
@@ -109,9 +145,7 @@ fn forward(mut sources: Vec<Source>, last_call: &OwnedFd) {
             .filter_map(|source| if ready.next()? { pump(source, &mut scratch) } else { Some(source) })
             .collect();
     }
-    for mut source in sources {
-        finish(&mut source);
-    }
+    sources.into_iter().for_each(finish);
 }
 
 /// Which sources, and last whether the bell, have something to say.
@@ -130,28 +164,16 @@ fn wait(sources: &[Source], last_call: &OwnedFd, closing: bool) -> Result<Vec<bo
 
 /// Reads once and writes the lines. `None` when that was the source's end, or the sink's.
 fn pump(mut source: Source, scratch: &mut [u8]) -> Option<Source> {
-    match read(&source.pipe, &mut *scratch) {
-        Ok(0) => {
-            finish(&mut source);
-            None
-        }
-        Ok(length) => {
-            let mut out = Vec::new();
-            source.split(&scratch[..length], &mut out);
-            source.sink.write(&out).is_ok().then_some(source)
-        }
-        Err(Errno::INTR | Errno::AGAIN) => Some(source),
-        Err(_) => None,
-    }
+    let mut out = Vec::new();
+    let goes_on = source.read(scratch, &mut out);
+    (source.sink.write(&out).is_ok() && goes_on).then_some(source)
 }
 
-fn finish(source: &mut Source) {
-    if !source.line.is_empty() {
-        let mut out = Vec::new();
-        source.end_line(&mut out);
-        // A sink that has gone has nobody left to tell.
-        let _ = source.sink.write(&out);
-    }
+fn finish(mut source: Source) {
+    let mut out = Vec::new();
+    source.finish(&mut out);
+    // A sink that has gone has nobody left to tell.
+    let _ = source.sink.write(&out);
 }
 
 #[cfg(test)]
@@ -160,7 +182,7 @@ mod tests {
 
     fn tagged(reads: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
         let pipe = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        let mut source = Source::new(7, pipe, Sink::Stdout);
+        let mut source = Source::tagged(7, pipe, Sink::Stdout);
         let mut out = Vec::new();
         for read in reads {
             source.split(read, &mut out);

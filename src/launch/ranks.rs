@@ -1,19 +1,20 @@
-//! The ranks as processes: started, signalled, reaped.
+//! The ranks of this host as processes: started, signalled, reaped.
 
 use std::{
     ffi::OsString,
     io,
     os::{
-        fd::{AsFd, AsRawFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
     },
-    process::{ChildStdin, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::{
     io::{FdFlags, fcntl_setfd},
+    pipe::{PipeFlags, pipe_with},
     process::{
         Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group,
         set_parent_process_death_signal, setrlimit, waitid,
@@ -22,51 +23,76 @@ use rustix::{
 };
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE};
 
-use crate::{
-    Bind, End, Job, LaunchError,
-    output::{Sink, Source},
-    signals::Mask,
-};
+use crate::{Bind, End, LaunchError, link::wire::Sink, output::Source, signals::Mask};
 
 /// How long killed ranks are waited for when a start has failed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
+/// What to start here.
+pub(crate) struct Work {
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) bind: Bind,
+    pub(crate) output: Pipes,
+    /// The first of this host's ranks; the others follow it.
+    pub(crate) first: u32,
+    /// How many of them there are.
+    pub(crate) count: u32,
+    /// How many the job has.
+    pub(crate) size: u32,
+}
+
+/// Where the ranks write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pipes {
+    /// Where this process does.
+    Inherited,
+    /// A pair of pipes for all of them.
+    Shared,
+    /// A pair of pipes for each.
+    Own,
+}
+
 /// The processes of the ranks. Each leads a process group of its own. Dropped, it kills and reaps what still runs.
 #[derive(Default)]
 pub(crate) struct Ranks {
-    /// By rank; `None` once it has been reaped.
+    first: u32,
+    /// From the first rank on; `None` once it has been reaped.
     pids: Vec<Option<Pid>>,
 }
 
 /// What the ranks are connected to.
 #[derive(Default)]
 pub(crate) struct Wires {
-    /// To the name service, by rank.
+    /// To the name service, from the first rank on.
     pub(crate) boot: Vec<UnixStream>,
-    /// What the ranks write, when it is to be tagged.
+    /// What the ranks write, unless they write it themselves.
     pub(crate) output: Vec<Source>,
     /// Rank 0's standard input, when it is relayed.
-    pub(crate) input: Option<ChildStdin>,
+    pub(crate) input: Option<OwnedFd>,
 }
 
 /// How ranks are started beyond what the job says.
+#[derive(Clone, Copy)]
 pub(crate) struct Setting {
     pub(crate) mask: Mask,
     pub(crate) descriptors: Rlimit,
-    /// Whether this process reads the terminal on behalf of rank 0.
+    /// Whether this process brings rank 0 its input.
     pub(crate) relay_input: bool,
 }
 
 impl Ranks {
     /// Starts them all, or none: after an error those that had started are ended again.
-    pub(crate) fn start(job: &Job, setting: &Setting) -> Result<(Ranks, Wires), LaunchError> {
-        let cpus = cpus(job);
-        let (mut ranks, mut wires) = (Ranks::default(), Wires::default());
-        for rank in 0..job.ranks {
-            let cpu = cpus.get(rank as usize % cpus.len().max(1)).copied();
-            let pid =
-                start(job, setting, rank, cpu, &mut wires).map_err(|source| explain(job, rank, source))?;
-            ranks.pids.push(Some(pid));
+    pub(crate) fn start(work: &Work, setting: &Setting) -> Result<(Ranks, Wires), LaunchError> {
+        let cpus = cpus(work);
+        let (mut ranks, mut wires) = (Ranks { first: work.first, pids: Vec::new() }, Wires::default());
+        let shared =
+            Shared::make(work, &mut wires).map_err(LaunchError::system("making pipes for the output"))?;
+        for (index, rank) in (0..).zip(work.first..work.first + work.count) {
+            let cpu = cpus.get(index % cpus.len().max(1)).copied();
+            let started = start(work, setting, rank, cpu, &shared, &mut wires);
+            ranks.pids.push(Some(started.map_err(|source| explain(work, rank, source))?));
         }
         Ok((ranks, wires))
     }
@@ -98,14 +124,14 @@ impl Ranks {
             let Ok(Some(status)) = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT) else { continue };
             let _ = kill_process_group(pid, Signal::KILL);
             let _ = waitid(WaitId::Pid(pid), look);
-            self.pids[rank as usize] = None;
+            self.pids[(rank - self.first) as usize] = None;
             ended.push((rank, End::new(&status)));
         }
         ended
     }
 
     fn pids(&self) -> impl Iterator<Item = (u32, Pid)> + '_ {
-        (0u32..).zip(&self.pids).filter_map(|(rank, pid)| Some((rank, (*pid)?)))
+        (self.first..).zip(&self.pids).filter_map(|(rank, pid)| Some((rank, (*pid)?)))
     }
 }
 
@@ -123,26 +149,49 @@ impl Drop for Ranks {
     }
 }
 
+/// The ends that all ranks write to; closed here once they have been started.
+struct Shared(Option<(OwnedFd, OwnedFd)>);
+
+impl Shared {
+    fn make(work: &Work, wires: &mut Wires) -> io::Result<Shared> {
+        if work.output != Pipes::Shared {
+            return Ok(Shared(None));
+        }
+        let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        wires.output.push(Source::plain(from_stdout, Sink::Stdout));
+        wires.output.push(Source::plain(from_stderr, Sink::Stderr));
+        Ok(Shared(Some((stdout, stderr))))
+    }
+}
+
 /// The processors to bind to, in the ranks' order; none: no binding.
-fn cpus(job: &Job) -> Vec<usize> {
+fn cpus(work: &Work) -> Vec<usize> {
     let usable = udeck_sys::usable_cpus();
-    match job.bind {
+    match work.bind {
         Bind::Core => usable,
-        Bind::Auto if usable.len() >= job.ranks as usize => usable,
+        Bind::Auto if usable.len() >= work.count as usize => usable,
         Bind::Auto | Bind::None => Vec::new(),
     }
 }
 
-fn start(job: &Job, setting: &Setting, rank: u32, cpu: Option<usize>, wires: &mut Wires) -> io::Result<Pid> {
+fn start(
+    work: &Work,
+    setting: &Setting,
+    rank: u32,
+    cpu: Option<usize>,
+    shared: &Shared,
+    wires: &mut Wires,
+) -> io::Result<Pid> {
     let (ours, theirs) = UnixStream::pair()?;
     let relayed = rank == 0 && setting.relay_input;
-    let mut command = Command::new(&job.program);
+    let mut command = Command::new(&work.program);
     command
-        .args(&job.args)
-        .envs(job.env.iter().map(|(name, value)| (name, value)))
+        .args(&work.args)
+        .envs(work.env.iter().map(|(name, value)| (name, value)))
         .env(ENV_BOOT_FD, theirs.as_raw_fd().to_string())
         .env(ENV_RANK, rank.to_string())
-        .env(ENV_SIZE, job.ranks.to_string())
+        .env(ENV_SIZE, work.size.to_string())
         .process_group(0)
         .stdin(match rank {
             0 if relayed => Stdio::piped(),
@@ -153,21 +202,29 @@ fn start(job: &Job, setting: &Setting, rank: u32, cpu: Option<usize>, wires: &mu
         Some(cpu) => command.env(ENV_BIND, cpu.to_string()),
         None => command.env_remove(ENV_BIND),
     };
-    if job.tag_output {
+    if let Shared(Some((stdout, stderr))) = shared {
+        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    } else if work.output == Pipes::Own {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
-    prepare_child(&mut command, setting, theirs, cpu);
+    prepare_child(&mut command, setting, Signal::KILL, Some(theirs), cpu);
     let mut child = command.spawn()?;
     wires.boot.push(ours);
-    wires.output.extend(child.stdout.take().map(|pipe| Source::new(rank, pipe.into(), Sink::Stdout)));
-    wires.output.extend(child.stderr.take().map(|pipe| Source::new(rank, pipe.into(), Sink::Stderr)));
-    wires.input = wires.input.take().or(child.stdin.take());
+    wires.output.extend(child.stdout.take().map(|pipe| Source::tagged(rank, pipe.into(), Sink::Stdout)));
+    wires.output.extend(child.stderr.take().map(|pipe| Source::tagged(rank, pipe.into(), Sink::Stderr)));
+    wires.input = wires.input.take().or(child.stdin.take().map(OwnedFd::from));
     Ok(Pid::from_child(&child))
 }
 
-/// What only the child itself can do, between fork and exec. `boot` is its end of the connection; the command keeps it
-/// until it is dropped after the start.
-fn prepare_child(command: &mut Command, setting: &Setting, boot: UnixStream, cpu: Option<usize>) {
+/// What only the child itself can do, between fork and exec. It gets `on_our_death` when this process dies. `boot` is its
+/// end of the connection, if it is a rank; the command keeps it until it is dropped after the start.
+pub(crate) fn prepare_child(
+    command: &mut Command,
+    setting: &Setting,
+    on_our_death: Signal,
+    boot: Option<UnixStream>,
+    cpu: Option<usize>,
+) {
     let parent = getpid();
     let (mask, descriptors) = (setting.mask, setting.descriptors);
     let cpus = cpu.map(|cpu| {
@@ -176,14 +233,16 @@ fn prepare_child(command: &mut Command, setting: &Setting, boot: UnixStream, cpu
         set
     });
     let in_child = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(on_our_death))?;
         if getppid() != Some(parent) {
-            // The launcher died before the line above: nobody would kill this rank.
+            // The launcher died before the line above: nobody would end this child.
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         mask.restore()?;
         setrlimit(Resource::Nofile, descriptors)?;
-        fcntl_setfd(boot.as_fd(), FdFlags::empty())?;
+        if let Some(boot) = &boot {
+            fcntl_setfd(boot.as_fd(), FdFlags::empty())?;
+        }
         match &cpus {
             Some(cpus) => Ok(sched_setaffinity(None, cpus)?),
             None => Ok(()),
@@ -194,8 +253,8 @@ fn prepare_child(command: &mut Command, setting: &Setting, boot: UnixStream, cpu
     unsafe { command.pre_exec(in_child) };
 }
 
-fn explain(job: &Job, rank: u32, source: io::Error) -> LaunchError {
-    let program: OsString = job.program.clone();
+fn explain(work: &Work, rank: u32, source: io::Error) -> LaunchError {
+    let program: OsString = work.program.clone();
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => LaunchError::NotFound { program },
         Some(libc::EACCES | libc::ENOEXEC) => LaunchError::NotExecutable { program, source },

@@ -1,9 +1,14 @@
 //! Signals as a queue to wait on, instead of handlers that interrupt.
 //!
 //! The signals are blocked in the calling thread, and so in the threads that it starts afterwards; the kernel keeps them
-//! pending until [`Signals::next`] takes them. Ranks are started with the mask of before.
+//! pending until [`Signals::take_next`] takes them. Ranks are started with the mask of before.
 
-use std::{io, mem::MaybeUninit, ptr, time::Instant};
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr,
+};
 
 /// The signals that end a job. One that this process was started to ignore (`nohup`, a shell's `&`) stays ignored.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -13,6 +18,8 @@ pub(crate) struct Signals {
     awaited: libc::sigset_t,
     before: Mask,
     child_before: libc::sigaction,
+    /// Readable while one is pending.
+    pending: OwnedFd,
 }
 
 /// A signal mask, to be put in force in a child that is about to exec.
@@ -28,6 +35,7 @@ impl Signals {
                 add(&mut awaited, signal);
             }
         }
+        let pending = descriptor_of(&awaited)?;
         // A SIGCHLD that is ignored would have the kernel throw the exit codes away.
         let child_before = action(libc::SIGCHLD)?;
         let mut default = child_before;
@@ -37,20 +45,21 @@ impl Signals {
         // SAFETY: both sets are initialised, and only this thread's mask changes.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, &mut before) };
         match error {
-            0 => Ok(Signals { awaited, before: Mask(before), child_before }),
+            0 => Ok(Signals { awaited, before: Mask(before), child_before, pending }),
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
 
-    /// Sleeps until a signal comes, or `until`. `None`: it was time, or there is something to look at anyway.
-    pub(crate) fn next(&self, until: Option<Instant>) -> Option<i32> {
-        let limit = until.map(|until| {
-            let left = until.saturating_duration_since(Instant::now());
-            libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() }
-        });
-        let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the set is initialised; `limit` is null or points to a timespec that lives through the call.
-        let signal = unsafe { libc::sigtimedwait(&self.awaited, ptr::null_mut(), limit) };
+    /// Readable for the thread that called [`take`](Signals::take) while there is a signal to be taken.
+    pub(crate) fn pending(&self) -> BorrowedFd<'_> {
+        self.pending.as_fd()
+    }
+
+    /// The next signal that has come, if one has.
+    pub(crate) fn take_next(&self) -> Option<i32> {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the set is initialised, no information is asked for, and the timespec lives through the call.
+        let signal = unsafe { libc::sigtimedwait(&self.awaited, ptr::null_mut(), &at_once) };
         (signal > 0).then_some(signal)
     }
 
@@ -75,6 +84,15 @@ impl Mask {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error)),
         }
+    }
+}
+
+fn descriptor_of(set: &libc::sigset_t) -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised, and -1 asks for a new descriptor.
+    match unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just opened, and nobody else knows it.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 

@@ -1,27 +1,35 @@
-//! Watches over a running job: one loop that sleeps until a signal, a death or a time limit.
+//! Watches over a running job: one loop that sleeps until a signal, a death, a node's word or a time limit.
 
 use std::{
-    io::{self, Write},
+    io,
+    net::IpAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::Signal;
+use rustix::{
+    event::PollFlags,
+    pipe::{PipeFlags, pipe_with},
+    process::Signal,
+};
 use udeck_boot::{
     Ranks as RankList,
-    serve::{Reporter, Service},
+    serve::{Connection, Reporter, Service},
     server::Config,
 };
 
 use crate::{
     End, Failure, Job, LaunchError, OnFailure, Outcome, Stop,
     descriptors::Descriptors,
+    hosts::{self, Share},
     input::{self, Input},
     orphans::Orphans,
     outcome::SignalName,
-    output::Output,
-    ranks::{Ranks, Setting},
+    output::{MAX_LINE, Output},
+    ranks::{Ranks, Setting, Wires},
+    remote::{self, Joined, News, Remotes, Source},
     signals::Signals,
+    wait::{ready, say},
 };
 
 /// From asking the ranks to end to killing them.
@@ -33,38 +41,78 @@ const STUCK: Duration = Duration::from_secs(10);
 /// How long the other ranks' news of a closed connection waits for the word on how its rank ended.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(job: &Job) -> Result<Outcome, LaunchError> {
+pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;
+    let here = shares.iter().find(|share| share.here);
+    let address = address(job, shares)?;
     // In this order, so that they are put back in the other: nothing of the job is left when the signals come back.
     let signals = Signals::take().map_err(system("taking over signals"))?;
-    let descriptors = Descriptors::for_job(job)?;
+    let others = shares.iter().filter(|share| !share.here).count();
+    let descriptors = Descriptors::raise(here.map_or(0, |share| share.count), job.tag_output, others)?;
     let orphans = Orphans::adopt().map_err(system("becoming the subreaper"))?;
-
     let setting = Setting {
         mask: signals.before(),
         descriptors: descriptors.before(),
         relay_input: input::is_needed(),
     };
-    let started = Instant::now();
-    let (ranks, wires) = Ranks::start(job, &setting)?;
-    let mut config = Config::new(job.ranks).map_err(system("making the job's secret"))?;
+    let outcome = conduct(job, shares, address, &setting, &signals, &orphans);
+    // Whichever way it ended: of a job that was never whole there may be agents left.
+    orphans.end();
+    outcome
+}
+
+fn conduct(
+    job: &Job,
+    shares: &[Share],
+    address: Option<IpAddr>,
+    setting: &Setting,
+    signals: &Signals,
+    orphans: &Orphans,
+) -> Result<Outcome, LaunchError> {
+    let system = LaunchError::system::<io::Error>;
+    let size = shares.iter().map(|share| share.count).sum();
+    let mut config = Config::new(size).map_err(system("making the job's secret"))?;
     config.patience = PATIENCE;
-    let service = Service::new(config, wires.boot).map_err(system("setting up the name service"))?;
+    let joined = Remotes::join(job, shares, address, config.secret(), setting, signals)?;
+    let mut remotes = match joined {
+        Joined::All(remotes) => remotes,
+        Joined::Interrupted(signal) => {
+            say(&format!("{} before all hosts were there", SignalName(signal)));
+            return Ok(Outcome { failures: Vec::new(), stop: Some(Stop::Signal(signal)) });
+        }
+    };
+    let started = Instant::now();
+    let (ranks, wires) = match shares.iter().find(|share| share.here) {
+        Some(share) => Ranks::start(&job.work(share, size), setting)?,
+        None => (Ranks::default(), Wires::default()),
+    };
+    let config = config.on(hosts::for_ranks(shares), address);
+    let service = Service::over(config, connections(shares, wires.boot), Box::new(remotes.mailbox()));
+    let service = service.map_err(system("setting up the name service"))?;
     let reporter = service.reporter();
     let serving = thread::Builder::new().name("deckrun-boot".into()).spawn(|| service.run());
     let serving = serving.map_err(system("starting the name service"))?;
     let output = Output::start(wires.output).map_err(system("starting the output's thread"))?;
-    let input = wires.input.map(Input::start).transpose().map_err(system("starting the input's thread"))?;
+    let mut rank_0 = wires.input;
+    if remotes.has_rank_0() {
+        let (theirs, ours) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(|e| system("making a pipe for the input")(e.into()))?;
+        remotes.feed(theirs);
+        rank_0 = Some(ours);
+    }
+    let input = rank_0.map(Input::start).transpose().map_err(system("starting the input's thread"))?;
 
     let watch = Watch {
         job,
         ranks,
+        remotes,
         reporter,
         deadline: job.timeout.and_then(|limit| started.checked_add(limit)),
         phase: Phase::Running,
+        given_up: false,
         outcome: Outcome::default(),
     };
-    let outcome = watch.until_the_end(&signals, &orphans);
+    let outcome = watch.until_the_end(signals, orphans);
     orphans.end();
     drop(input);
     output.finish();
@@ -77,12 +125,38 @@ pub(crate) fn run(job: &Job) -> Result<Outcome, LaunchError> {
     Ok(outcome)
 }
 
+/// The address by which other hosts reach this one; `None` when there are none, and nobody asked for one.
+fn address(job: &Job, shares: &[Share]) -> Result<Option<IpAddr>, LaunchError> {
+    let others: Vec<_> = shares.iter().filter(|share| !share.here).map(|share| share.host.as_str()).collect();
+    if others.is_empty() && job.interface.is_none() {
+        return Ok(None);
+    }
+    remote::choose_address(job.interface.as_deref(), &others, &job.agent, job.start_limit).map(Some)
+}
+
+/// To all ranks, in their order.
+fn connections(shares: &[Share], here: Vec<std::os::unix::net::UnixStream>) -> Vec<Connection> {
+    let mut here = here.into_iter().map(Connection::Socket);
+    let mut all = Vec::new();
+    for share in shares {
+        let count = share.count as usize;
+        match share.here {
+            true => all.extend(here.by_ref().take(count)),
+            false => all.extend((0..count).map(|_| Connection::Relayed)),
+        }
+    }
+    all
+}
+
 struct Watch<'a> {
     job: &'a Job,
     ranks: Ranks,
+    remotes: Remotes,
     reporter: Reporter,
     deadline: Option<Instant>,
     phase: Phase,
+    /// Nothing more is awaited of the other hosts.
+    given_up: bool,
     outcome: Outcome,
 }
 
@@ -98,37 +172,93 @@ enum Phase {
     },
 }
 
+/// Ranks that ended together, in the same way.
+struct Ended {
+    ranks: Vec<u32>,
+    end: End,
+    how: String,
+}
+
 impl Watch<'_> {
     fn until_the_end(mut self, signals: &Signals, orphans: &Orphans) -> Result<Outcome, LaunchError> {
-        while !self.ranks.running().is_empty() {
-            let due = match self.phase {
-                Phase::Running => self.deadline,
-                Phase::Ending { kill_at } => Some(kill_at),
-                Phase::Killed { give_up_at } => Some(give_up_at),
-            };
-            match signals.next(due) {
-                None | Some(libc::SIGCHLD) => {}
-                Some(signal) => self.interrupted(signal),
+        let mut scratch = vec![0; MAX_LINE];
+        // Its hosts may still have to send what the ranks wrote when they have all ended.
+        while !self.running().is_empty() || !(self.remotes.are_over() || self.given_up) {
+            let due = self.due();
+            let sources = self.wait(signals, due)?;
+            while let Some(signal) = signals.take_next() {
+                if signal != libc::SIGCHLD {
+                    self.interrupted(signal);
+                }
             }
-            self.note_the_dead();
-            orphans.reap(|pid| self.ranks.contains(pid));
+            let mut news = Vec::new();
+            for source in sources {
+                self.remotes.hear(source, &self.reporter, &mut scratch, &mut news)?;
+            }
+            self.remotes.deliver(&mut news)?;
+            self.note_the_dead(news);
+            orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
             if due.is_some_and(|due| due <= Instant::now()) {
                 self.time_is_up()?;
             }
         }
+        self.remotes.finish();
         Ok(self.outcome)
     }
 
-    fn note_the_dead(&mut self) {
-        let mut ended = self.ranks.reap();
+    /// The ranks that run, on any host, sorted.
+    fn running(&self) -> Vec<u32> {
+        let mut running = self.ranks.running();
+        running.extend(self.remotes.running());
+        running.sort_unstable();
+        running
+    }
+
+    fn due(&self) -> Option<Instant> {
+        match self.phase {
+            // The time that our own reader takes for the last words is its own.
+            Phase::Running if self.running().is_empty() => None,
+            Phase::Running => self.deadline.into_iter().chain(self.remotes.start_by()).min(),
+            Phase::Ending { kill_at } => Some(kill_at),
+            Phase::Killed { give_up_at } => Some(give_up_at),
+        }
+    }
+
+    /// Sleeps until something happens or is due; says what of the nodes' is ready.
+    fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<Source>, LaunchError> {
+        let sources = self.remotes.sources();
+        let own = std::iter::once((signals.pending(), PollFlags::IN));
+        let all = own.chain(sources.iter().map(|(_, fd, what)| (*fd, *what)));
+        let ready = ready(all, due).map_err(LaunchError::system("waiting for the ranks"))?;
+        let ready = sources.into_iter().zip(&ready[1..]).filter(|(_, is_ready)| **is_ready);
+        Ok(ready.map(|((source, ..), _)| source).collect())
+    }
+
+    fn note_the_dead(&mut self, news: Vec<News>) {
+        let one = |(rank, end): (u32, End)| Ended { ranks: vec![rank], end, how: end.to_string() };
+        let mut ended: Vec<_> = self.ranks.reap().into_iter().map(one).collect();
+        for news in news {
+            match news {
+                News::Ended(rank, end) => ended.push(one((rank, end))),
+                News::Lost { host, ranks, why } if ranks.is_empty() => {
+                    say(&format!("host {host} was lost ({why}); what its ranks wrote last may be missing"));
+                }
+                News::Lost { host, ranks, why } => {
+                    ended.push(Ended {
+                        ranks,
+                        end: End::Lost,
+                        how: format!("lost with host {host} ({why})"),
+                    });
+                }
+            }
+        }
         // When one look finds several, a crash is more likely the cause than an exit code.
-        ended.sort_by_key(|(_, end)| !matches!(end, End::Killed(_)));
-        for (rank, end) in ended {
-            let how =
-                if end.is_failure() { end.to_string() } else { format!("{end} without saying goodbye") };
-            self.reporter.report_ended(rank, &how);
+        ended.sort_by_key(|Ended { end, .. }| matches!(end, End::Exited(_)));
+        for Ended { ranks, end, how } in ended {
+            let said = if end.is_failure() { how.clone() } else { format!("{how} without saying goodbye") };
+            ranks.iter().for_each(|rank| self.reporter.report_ended(*rank, &said));
             if end.is_failure() && !self.is_our_doing(end) {
-                self.failed(rank, end);
+                self.failed(&ranks, end, &how);
             }
         }
     }
@@ -138,26 +268,32 @@ impl Watch<'_> {
         let asked = match (&self.outcome.stop, end) {
             (None, _) => return false,
             (Some(Stop::Signal(sent)), End::Killed(signal)) => signal == *sent,
-            (Some(_), End::Killed(_)) => false,
+            (Some(_), End::Killed(_) | End::Lost) => false,
             (Some(_), End::Exited(_)) => true,
         };
         asked || matches!(end, End::Killed(libc::SIGTERM | libc::SIGKILL))
     }
 
-    fn failed(&mut self, rank: u32, end: End) {
-        self.outcome.failures.push(Failure { rank, end });
-        let others = self.ranks.running();
+    fn failed(&mut self, ranks: &[u32], end: End, how: &str) {
+        self.outcome.failures.extend(ranks.iter().map(|&rank| Failure { rank, end }));
+        let others = self.running();
+        let ranks = RankList(ranks);
         if self.outcome.stop.is_none() && self.job.on_failure == OnFailure::Abort && !others.is_empty() {
-            say(&format!("rank {rank} {end}; ending {}", RankList(&others)));
+            say(&format!("{ranks} {how}; ending {}", RankList(&others)));
             self.stop(Stop::Failure, Signal::TERM);
         } else {
-            say(&format!("rank {rank} {end}"));
+            say(&format!("{ranks} {how}"));
         }
     }
 
     fn interrupted(&mut self, signal: i32) {
-        let running = self.ranks.running();
+        let running = self.running();
         let name = SignalName(signal);
+        if running.is_empty() {
+            self.outcome.stop.get_or_insert(Stop::Signal(signal));
+            self.given_up = true;
+            return;
+        }
         match (self.phase, Signal::from_named_raw(signal)) {
             (Phase::Running, Some(passed_on)) => {
                 let grace = GRACE.as_secs();
@@ -176,23 +312,27 @@ impl Watch<'_> {
     }
 
     fn time_is_up(&mut self) -> Result<(), LaunchError> {
-        let running = self.ranks.running();
-        if running.is_empty() {
-            return Ok(());
-        }
+        let running = self.running();
         match self.phase {
+            // The last rank may just have ended; or it was another limit, which its owner looks after.
+            Phase::Running if running.is_empty() => {}
             Phase::Running => {
-                let limit = self.job.timeout.unwrap_or_default();
-                say(&format!(
-                    "timeout after {limit:?}: {} still running; ending the job",
-                    RankList(&running)
-                ));
-                self.stop(Stop::Timeout { running }, Signal::TERM);
+                if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    let limit = self.job.timeout.unwrap_or_default();
+                    say(&format!(
+                        "timeout after {limit:?}: {} still running; ending the job",
+                        RankList(&running)
+                    ));
+                    self.stop(Stop::Timeout { running }, Signal::TERM);
+                }
             }
             Phase::Ending { .. } => {
-                say(&format!("{} did not end when asked: killing", RankList(&running)));
+                if !running.is_empty() {
+                    say(&format!("{} did not end when asked: killing", RankList(&running)));
+                }
                 self.kill();
             }
+            Phase::Killed { .. } if running.is_empty() => self.given_up = true,
             Phase::Killed { .. } => return Err(LaunchError::Unkillable { ranks: running }),
         }
         Ok(())
@@ -201,17 +341,18 @@ impl Watch<'_> {
     fn stop(&mut self, why: Stop, ask: Signal) {
         self.outcome.stop = Some(why);
         self.phase = Phase::Ending { kill_at: Instant::now() + GRACE };
-        self.ranks.signal(ask);
+        self.signal(ask);
     }
 
     fn kill(&mut self) {
-        self.phase = Phase::Killed { give_up_at: Instant::now() + STUCK };
-        self.ranks.signal(Signal::KILL);
+        // A host that is out of reach is noticed within the time for that.
+        let give_up_at = Instant::now() + STUCK.max(self.job.detect + GRACE);
+        self.phase = Phase::Killed { give_up_at };
+        self.signal(Signal::KILL);
     }
-}
 
-/// In one write, so that what ranks say at the same time does not get into the line.
-fn say(what: &str) {
-    // A standard error that is closed has nobody to tell.
-    let _ = io::stderr().write_all(format!("deckrun: {what}\n").as_bytes());
+    fn signal(&mut self, signal: Signal) {
+        self.ranks.signal(signal);
+        self.remotes.signal(signal.as_raw());
+    }
 }

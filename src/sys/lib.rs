@@ -18,6 +18,8 @@ mod futex;
 #[cfg(not(loom))]
 mod inherit;
 #[cfg(not(loom))]
+mod interfaces;
+#[cfg(not(loom))]
 mod limits;
 mod prefetch;
 #[cfg(not(loom))]
@@ -42,6 +44,8 @@ pub use deadline::Deadline;
 pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
 pub use inherit::inherited_stream;
+#[cfg(not(loom))]
+pub use interfaces::{Interface, interfaces};
 #[cfg(not(loom))]
 pub use limits::{descriptor_advice, is_shortage, make_room_for_descriptors};
 pub use wait::{Pause, Spinner};

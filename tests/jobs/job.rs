@@ -7,9 +7,10 @@ use std::{
     fmt,
     io::Read,
     os::unix::process::{CommandExt, ExitStatusExt},
+    panic::{self, AssertUnwindSafe},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -72,12 +73,30 @@ impl Job {
     /// If the program cannot be started.
     #[must_use = "nothing is checked unless you ask"]
     pub fn run(self) -> Ended {
+        self.run_while(|_| {})
+    }
+
+    /// As [`run`](Job::run), and does something to it meanwhile. If `act` panics, the job is killed.
+    ///
+    /// # Panics
+    /// If the program cannot be started, and when `act` does.
+    #[must_use = "nothing is checked unless you ask"]
+    pub fn run_while(self, act: impl FnOnce(&Running)) -> Ended {
         let _alone = one_at_a_time();
         let mark = Mark::new();
         let files_before = shared_files();
         let mut child = self.start(&mark);
-        let stdout = read_all(child.stdout.take());
-        let stderr = read_all(child.stderr.take());
+        let said = [Said::default(), Said::default()];
+        let stdout = read_all(child.stdout.take(), said[0].clone());
+        let stderr = read_all(child.stderr.take(), said[1].clone());
+        let running = Running { pid: child.id(), said, limit: Instant::now() + self.limit };
+        if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| act(&running))) {
+            kill_group(&child);
+            mark.kill();
+            let _ = child.wait();
+            eprintln!("{self}\n--- so far\n{}\n---\n{}", running.said[0].text(), running.said[1].text());
+            panic::resume_unwind(panic);
+        }
         let status = wait_until(&mut child, Instant::now() + self.limit);
         if status.is_none() {
             kill_group(&child);
@@ -124,6 +143,76 @@ impl fmt::Display for Job {
         }
         let words: Vec<_> = self.words.iter().map(|word| word.to_string_lossy()).collect();
         f.write_str(&words.join(" "))
+    }
+}
+
+/// A job in progress.
+#[derive(Debug)]
+pub struct Running {
+    pid: u32,
+    /// To standard output and error.
+    said: [Said; 2],
+    limit: Instant,
+}
+
+impl Running {
+    /// The number of its first process: of deckrun, for a job of several ranks.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits until it has printed so many lines that contain `what`, and returns the last.
+    ///
+    /// # Panics
+    /// When the job's limit passes first.
+    #[must_use]
+    pub fn line_with(&self, what: &str, count: usize) -> String {
+        self.said[0].wait_for(what, count, self.limit)
+    }
+
+    /// Waits until it has complained with a line that contains `what`, and returns it.
+    ///
+    /// # Panics
+    /// When the job's limit passes first.
+    #[must_use]
+    pub fn complaint_with(&self, what: &str) -> String {
+        self.said[1].wait_for(what, 1, self.limit)
+    }
+}
+
+/// What has been read so far.
+#[derive(Clone, Debug, Default)]
+struct Said(Arc<(Mutex<Vec<u8>>, Condvar)>);
+
+impl Said {
+    fn add(&self, bytes: &[u8]) {
+        self.lock().extend_from_slice(bytes);
+        self.0.1.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.lock()).into_owned()
+    }
+
+    fn wait_for(&self, what: &str, count: usize, limit: Instant) -> String {
+        let mut said = self.lock();
+        loop {
+            let text = String::from_utf8_lossy(&said).into_owned();
+            // The last line may not be complete.
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let mut found = whole.lines().filter(|line| line.contains(what));
+            if let Some(line) = found.nth(count - 1) {
+                return line.to_owned();
+            }
+            let left = limit.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what:?} was not said {count} times, but: {text}");
+            said = self.0.1.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
@@ -209,19 +298,19 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 /// Reads to the end on a thread of its own: a full pipe would stop the job.
-fn read_all<R: Read + Send + 'static>(pipe: Option<R>) -> JoinHandle<Vec<u8>> {
+fn read_all<R: Read + Send + 'static>(mut pipe: Option<R>, said: Said) -> JoinHandle<Said> {
     thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
-            // What came before an error is worth showing.
-            let _ = pipe.read_to_end(&mut bytes);
+        let mut scratch = vec![0; 1 << 16];
+        // What came before an error is worth showing.
+        while let Some(length @ 1..) = pipe.as_mut().and_then(|pipe| pipe.read(&mut scratch).ok()) {
+            said.add(&scratch[..length]);
         }
-        bytes
+        said
     })
 }
 
-fn text(reader: JoinHandle<Vec<u8>>) -> String {
-    String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
+fn text(reader: JoinHandle<Said>) -> String {
+    reader.join().map(|said| said.text()).unwrap_or_default()
 }
 
 fn wait_until(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {

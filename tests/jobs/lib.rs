@@ -7,10 +7,11 @@
 
 mod job;
 mod leftovers;
+pub mod netns;
 pub mod pairs;
 pub mod traffic;
 
-pub use job::{Ended, Job};
+pub use job::{Ended, Job, Running};
 
 use std::{
     env,

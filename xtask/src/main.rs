@@ -79,6 +79,10 @@ const COUNTS_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args)]
 pub(crate) struct TestOptions {
+    /// Run these steps only
+    #[arg(value_name = "STEP")]
+    steps: Vec<String>,
+
     /// Run this step only; may be given several times
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,

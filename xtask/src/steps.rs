@@ -137,6 +137,10 @@ fn whole_jobs(tests: &str, programs: &str, fault_target: &str) -> Vec<Step> {
         .arg(fault_target)
         .env("DECK_BIN_DIR", programs);
     kill.push((Role::SomeTests, run));
+    let mut hosts = build();
+    let run = Cargo::new(tests).args("-p udeck-jobs --test hosts").env("DECK_BIN_DIR", programs);
+    // Where there can be no namespaces all of them are skipped, and that is no failure.
+    hosts.push((Role::Tests, run));
     vec![
         step(
             "jobs",
@@ -144,6 +148,14 @@ fn whole_jobs(tests: &str, programs: &str, fault_target: &str) -> Vec<Step> {
             Work::Commands(jobs),
         ),
         step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill)),
+        Step {
+            by_program: true,
+            ..step(
+                "hosts",
+                "jobs over several hosts, which are network namespaces; needs root",
+                Work::Commands(hosts),
+            )
+        },
     ]
 }
 
@@ -203,6 +215,15 @@ mod tests {
             let last = commands(step).pop().expect("a command");
             assert!(last.contains(&format!("--target-dir {folder}")), "{last}");
         }
+    }
+
+    #[test]
+    fn jobs_over_several_hosts_are_a_step_that_may_skip_them_all() {
+        let steps = steps(false);
+        let step = steps.iter().find(|step| step.name == "hosts").expect("a step of this name");
+        let Work::Commands(commands) = &step.work else { panic!("commands") };
+        let (role, cargo) = commands.last().expect("a command");
+        assert!(*role == Role::Tests && cargo.to_string().contains("-p udeck-jobs --test hosts"), "{cargo}");
     }
 
     #[test]

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// Runs what the options ask for; `Ok(false)` if anything failed.
 pub fn run(options: &TestOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
-    let steps = chosen(steps::all(&workspace, options.fail_fast), &options.only)?;
+    let only = [&options.steps[..], &options.only].concat();
+    let steps = chosen(steps::all(&workspace, options.fail_fast), &only)?;
     if options.list {
         report::list(&steps);
         return Ok(true);

@@ -1,7 +1,10 @@
 use std::sync::{Weak, mpsc};
 
 use super::*;
-use crate::{local::Job, wire::Failure};
+use crate::{
+    local::Job,
+    wire::{Failure, Host},
+};
 
 /// Far enough for a slow machine; no test waits for it unless it fails.
 const LONG: Duration = Duration::from_secs(60);
@@ -29,7 +32,8 @@ fn events(client: &Client) -> mpsc::Receiver<Event> {
 fn by_hand() -> (Client, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
-    let welcome = Welcome { rank: 0, size: 2, secret: [0; 32], job: 1 };
+    let hosts = vec![Host { name: "here".into(), ranks: 2 }];
+    let welcome = Welcome { rank: 0, size: 2, secret: [0; 32], job: 1, hosts, address: None };
     encode(&FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }, &mut frame).unwrap();
     assert!(send_all(&theirs, &frame, soon()).is_ok());
     (Client::new(ours).unwrap(), theirs)
@@ -57,7 +61,7 @@ fn ranks_of_a_job_know_themselves_and_share_a_secret() {
     let secret = clients[0].welcome().secret;
     assert_ne!(secret, [0; 32]);
     for (rank, client) in (0u32..).zip(&clients) {
-        let Welcome { rank: own, size, secret: own_secret, job } = *client.welcome();
+        let Welcome { rank: own, size, secret: own_secret, job, .. } = *client.welcome();
         assert_eq!((own, size, own_secret, job), (rank, 3, secret, clients[0].welcome().job));
     }
     let (_other, strangers) = job_of_one();

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     Client, Event,
     local::Job,
-    wire::{Call, FromServer, Reply, VERSION},
+    wire::{Call, Frames, Host, VERSION},
 };
 
 fn soon() -> Instant {
@@ -103,6 +103,82 @@ fn what_a_rank_said_before_its_end_was_reported_counts() {
     assert_eq!(events.recv_timeout(Duration::from_secs(60)), Ok(Event::RankDone { rank: 1 }));
     drop(client);
     serving.join().unwrap().unwrap();
+}
+
+/// What the service says to relayed ranks; `None`: it closed the connection.
+#[derive(Debug)]
+struct ToTest(mpsc::Sender<(u32, Option<Vec<u8>>)>);
+
+impl Outlet for ToTest {
+    fn send(&mut self, rank: u32, bytes: Vec<u8>) {
+        self.0.send((rank, Some(bytes))).unwrap();
+    }
+
+    fn close(&mut self, rank: u32) {
+        self.0.send((rank, None)).unwrap();
+    }
+}
+
+/// Two ranks here and two relayed.
+fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<(u32, Option<Vec<u8>>)>, thread::JoinHandle<()>)
+{
+    let (ours, theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
+    let relayed = (0..2).map(|_| Connection::Relayed);
+    let connections = ours.into_iter().map(Connection::Socket).chain(relayed).collect();
+    let (sender, said) = mpsc::channel();
+    let hosts = vec![Host { name: "a".into(), ranks: 2 }, Host { name: "b".into(), ranks: 2 }];
+    let config = Config::new(4).unwrap().on(hosts, Some([10, 0, 0, 1].into()));
+    let service = Service::over(config, connections, Box::new(ToTest(sender))).unwrap();
+    let reporter = service.reporter();
+    let serving = thread::spawn(|| service.run().unwrap());
+    let clients = theirs.into_iter().map(|stream| Client::new(stream).unwrap()).collect();
+    (clients, reporter, said, serving)
+}
+
+fn answer(frames: &mut Frames, said: &mpsc::Receiver<(u32, Option<Vec<u8>>)>, from: u32) -> FromServer {
+    loop {
+        if let Some(message) = frames.decode().unwrap() {
+            return message;
+        }
+        let (rank, bytes) = said.recv_timeout(Duration::from_secs(60)).expect("no answer");
+        assert_eq!(rank, from);
+        frames.push(&bytes.expect("closed"));
+    }
+}
+
+#[test]
+fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
+    let (clients, reporter, said, serving) = partly_relayed();
+    assert_eq!(clients[0].welcome().address, Some([10, 0, 0, 1].into()));
+    // In pieces, as a network cuts them.
+    for byte in request(0, Call::Hello { version: VERSION }) {
+        reporter.relayed(2, vec![byte]);
+    }
+    let mut frames = Frames::default();
+    let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = answer(&mut frames, &said, 2) else {
+        panic!("no welcome")
+    };
+    assert_eq!(
+        (welcome.rank, welcome.host_of(2), welcome.secret, welcome.address),
+        (2, Some(1), [0; 32], None)
+    );
+    clients[0].put("k", b"v", soon()).unwrap();
+    reporter.relayed(2, request(1, Call::Get { key: "k".into(), wait: None }));
+    let FromServer::Reply { id: 1, reply: Reply::Record(record) } = answer(&mut frames, &said, 2) else {
+        panic!("no record")
+    };
+    assert_eq!(record.value, b"v");
+
+    let news = lost(&clients[1]);
+    reporter.hung_up(2);
+    assert_eq!(next(&news), (2, "closed its connection without saying goodbye".into()));
+    reporter.relayed(3, vec![0xFF; 8]);
+    let (rank, how) = next(&news);
+    assert!(rank == 3 && how.contains("4294967295 bytes"), "{rank}: {how}");
+    let closed: Vec<_> = said.try_iter().filter(|(_, bytes)| bytes.is_none()).map(|(rank, _)| rank).collect();
+    assert_eq!(closed, [2, 3]);
+    drop(clients);
+    serving.join().unwrap();
 }
 
 #[test]

@@ -28,8 +28,12 @@ fn call() -> impl Strategy<Value = Call> {
 fn from_server() -> impl Strategy<Value = FromServer> {
     let reply = prop_oneof![
         Just(Reply::Ok),
-        (any::<u32>(), any::<u32>(), any::<[u8; 32]>(), any::<u64>())
-            .prop_map(|(rank, size, secret, job)| Reply::Welcome(Welcome { rank, size, secret, job })),
+        (any::<(u32, u32, [u8; 32], u64, Option<IpAddr>)>(), vec((".{0,40}", any::<u32>()), 0..8)).prop_map(
+            |((rank, size, secret, job, address), hosts)| {
+                let hosts = hosts.into_iter().map(|(name, ranks)| Host { name, ranks }).collect();
+                Reply::Welcome(Welcome { rank, size, secret, job, hosts, address })
+            }
+        ),
         (any::<u32>(), vec(any::<u8>(), 0..200))
             .prop_map(|(owner, value)| Reply::Record(Record { owner, value })),
         (vec(".{0,40}", 0..=MAX_LISTED), any::<u64>())
@@ -146,8 +150,29 @@ fn bytes_left_over_in_a_frame_are_refused() {
     assert!(matches!(frames.decode::<Request>(), Err(WireError::Undecodable { .. })));
 }
 
+fn welcome(rank: u32, size: u32, on_hosts: &[u32]) -> Welcome {
+    let hosts = on_hosts.iter().map(|&ranks| Host { name: "h".into(), ranks }).collect();
+    Welcome { rank, size, secret: [0xAB; 32], job: 3, hosts, address: None }
+}
+
 #[test]
 fn the_secret_is_not_shown() {
-    let welcome = Welcome { rank: 1, size: 2, secret: [0xAB; 32], job: 3 };
-    assert_eq!(format!("{welcome:?}"), "Welcome { rank: 1, size: 2, job: 0x3, secret: .. }");
+    let shown = format!("{:?}", welcome(1, 2, &[2]));
+    assert_eq!(shown, "Welcome { rank: 1, size: 2, job: 0x3, hosts: 1, address: None, secret: .. }");
+}
+
+#[test]
+fn a_rank_has_the_host_that_its_number_falls_on() {
+    let welcome = welcome(0, 5, &[2, 0, 3]);
+    let hosts: Vec<_> = (0..6).map(|rank| welcome.host_of(rank)).collect();
+    assert_eq!(hosts, [Some(0), Some(0), Some(2), Some(2), Some(2), None]);
+}
+
+#[test]
+fn a_welcome_whose_numbers_do_not_fit_is_none() {
+    assert!(welcome(1, 2, &[1, 1]).is_consistent());
+    for wrong in [welcome(2, 2, &[2]), welcome(0, 2, &[1]), welcome(0, 2, &[]), welcome(0, 1, &[u32::MAX, 2])]
+    {
+        assert!(!wrong.is_consistent(), "{wrong:?}");
+    }
 }

@@ -108,6 +108,11 @@ impl Running {
         self.child.wait().unwrap().code()
     }
 
+    /// The launcher's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The mark of this job's processes, for [`left`].
     pub fn mark(&self) -> String {
         self.mark.clone()

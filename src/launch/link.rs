@@ -1,0 +1,28 @@
+//! The connection between deckrun where the job was started, the *root*, and deckrun on another host, a *node*.
+//!
+//! ```text
+//!   root                                              node
+//!    │ starts an agent (ssh), writes the secret to its standard input ──► reads it
+//!    │ ◄──────────────────────── connects; Hello, Challenge, Proof      (prove.rs)
+//!    │ Task ───────────────────────────────────────────► starts its ranks
+//!    │ ◄──── Started; then both ways until all of its ranks have ended  (wire.rs)
+//!    │       name service, output, input, signals, ends
+//!    └ ◄──── Bye, and the connection's end
+//! ```
+//!
+//! One TCP connection carries everything of a node's ranks ([`trunk`]). What is not read has a bound for each kind:
+//! output and input have a window ([`WINDOW`]), the name service its own. The root's end is the node's: it ends its
+//! ranks when the connection does.
+
+pub(crate) mod prove;
+pub(crate) mod trunk;
+pub(crate) mod wire;
+
+use std::time::Duration;
+
+/// What may be under way of output, for each stream and node, or of input, before the receiver has said that it has dealt
+/// with it, in bytes; more by one piece at most.
+pub(crate) const WINDOW: usize = 64 << 10;
+
+/// After how long without a sign of life the other side counts as gone, unless told otherwise.
+pub(crate) const DETECT: Duration = Duration::from_secs(10);

@@ -1,0 +1,187 @@
+//! The one TCP connection of a node, as frames both ways. Never blocks.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read, Write},
+    net::TcpStream,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use rustix::{event::PollFlags, net::sockopt};
+use serde::{Serialize, de::DeserializeOwned};
+use udeck_boot::wire::{Frames, WireError, encode};
+
+/// How often an idle connection is asked for a sign of life.
+const PROBE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Trunk {
+    stream: TcpStream,
+    frames: Frames,
+    out: VecDeque<u8>,
+    detect: Duration,
+}
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Over {
+    #[error("no answer for {} s", .0.as_secs_f32())]
+    Silent(Duration),
+    #[error("its deckrun has ended")]
+    Closed,
+    #[error("it sent {0}")]
+    Nonsense(#[from] WireError),
+    #[error("it sent what it must not: {0}")]
+    Unfitting(&'static str),
+    #[error("it does not take what it is sent")]
+    Stuck,
+    #[error("{0}")]
+    Os(io::Error),
+}
+
+impl Trunk {
+    /// `detect`: how long the other side may be silent before the connection counts as over.
+    pub(crate) fn new(stream: TcpStream, detect: Duration) -> io::Result<Trunk> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let mut trunk = Trunk { stream, frames: Frames::default(), out: VecDeque::new(), detect };
+        trunk.detect_within(detect)?;
+        Ok(trunk)
+    }
+
+    pub(crate) fn detect_within(&mut self, detect: Duration) -> io::Result<()> {
+        let probes = detect.as_secs().clamp(1, 127) as u32;
+        sockopt::set_tcp_keepidle(&self.stream, PROBE)?;
+        sockopt::set_tcp_keepintvl(&self.stream, PROBE)?;
+        sockopt::set_tcp_keepcnt(&self.stream, probes)?;
+        // This one counts where there is something unanswered; and with it, instead of the number of probes. The kernel looks
+        // at it when it sends a probe, which may be one interval late.
+        let unanswered = detect.saturating_sub(PROBE).max(detect / 2);
+        sockopt::set_tcp_user_timeout(
+            &self.stream,
+            u32::try_from(unanswered.as_millis()).unwrap_or(u32::MAX),
+        )?;
+        sockopt::set_socket_keepalive(&self.stream, true)?;
+        self.detect = detect;
+        Ok(())
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// What to poll it for.
+    pub(crate) fn interest(&self) -> PollFlags {
+        if self.out.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
+    }
+
+    /// What lies here unsent, in bytes.
+    pub(crate) fn queued(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Puts a message behind what lies here; [`flush`](Trunk::flush) sends it.
+    pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
+        let mut frame = Vec::new();
+        encode(message, &mut frame)?;
+        self.out.extend(frame);
+        Ok(())
+    }
+
+    /// Writes what the socket takes.
+    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+        while !self.out.is_empty() {
+            match self.stream.write(self.out.as_slices().0) {
+                Ok(sent) => drop(self.out.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(self.over(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads once. False: there was nothing.
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<bool, Over> {
+        match self.stream.read(scratch) {
+            Ok(0) => Err(Over::Closed),
+            Ok(length) => {
+                self.frames.push(&scratch[..length]);
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
+                Ok(false)
+            }
+            Err(error) => Err(self.over(error)),
+        }
+    }
+
+    /// The next whole message of what was read.
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
+        Ok(self.frames.decode()?)
+    }
+
+    fn over(&self, error: io::Error) -> Over {
+        use io::ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable,
+            TimedOut,
+        };
+        match error.kind() {
+            // Of the last ones only after all attempts have failed for so long.
+            TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown => Over::Silent(self.detect),
+            BrokenPipe | ConnectionAborted | ConnectionReset => Over::Closed,
+            _ => Over::Os(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::link::wire::{Sink, ToRoot};
+
+    fn pair() -> (Trunk, Trunk) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        (Trunk::new(ours, PROBE).unwrap(), Trunk::new(theirs, PROBE).unwrap())
+    }
+
+    #[test]
+    fn messages_larger_than_the_sockets_buffers_arrive_whole() {
+        let (mut from, mut to) = pair();
+        let piece = |n: u8| ToRoot::Output { sink: Sink::Stdout, bytes: vec![n; 100_000] };
+        (0..100).for_each(|n| from.send(&piece(n)).unwrap());
+        let mut scratch = vec![0; 1 << 16];
+        let mut got = Vec::new();
+        while got.len() < 100 {
+            from.flush().unwrap();
+            to.receive(&mut scratch).unwrap();
+            while let Some(message) = to.next::<ToRoot>().unwrap() {
+                got.push(message);
+            }
+        }
+        assert_eq!(from.queued(), 0);
+        assert_eq!(got, (0..100).map(piece).collect::<Vec<_>>());
+        drop(from);
+        let end = loop {
+            match to.receive(&mut scratch) {
+                Ok(_) => {}
+                Err(over) => break over,
+            }
+        };
+        assert!(matches!(end, Over::Closed), "{end}");
+    }
+
+    #[test]
+    fn nonsense_ends_it() {
+        let (mut from, mut to) = pair();
+        from.out.extend([0xFF; 64]);
+        from.flush().unwrap();
+        let mut scratch = [0; 64];
+        while !to.receive(&mut scratch).unwrap() {}
+        assert!(matches!(to.next::<ToRoot>(), Err(Over::Nonsense(_))));
+    }
+}

@@ -1,0 +1,170 @@
+use proptest::{collection::vec, prelude::*};
+use udeck_boot::wire::{Frames, MAX_FRAME, encode};
+
+use super::*;
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..100)
+}
+
+fn sink() -> impl Strategy<Value = Sink> {
+    prop_oneof![Just(Sink::Stdout), Just(Sink::Stderr)]
+}
+
+fn task() -> impl Strategy<Value = Task> {
+    let bind = prop_oneof![Just(Bind::Auto), Just(Bind::Core), Just(Bind::None)];
+    let numbers = any::<(u32, u32, u32, bool, u32)>();
+    (numbers, bytes(), vec(bytes(), 0..5), vec((bytes(), bytes()), 0..5), bytes(), bind).prop_map(
+        |((first, count, size, tag_output, detect_ms), program, args, env, directory, bind)| Task {
+            first,
+            count,
+            size,
+            program,
+            args,
+            env,
+            directory,
+            bind,
+            tag_output,
+            detect_ms,
+        },
+    )
+}
+
+fn to_node() -> impl Strategy<Value = ToNode> {
+    prop_oneof![
+        task().prop_map(ToNode::Task),
+        (any::<u32>(), bytes()).prop_map(|(rank, bytes)| ToNode::Boot { rank, bytes }),
+        any::<u32>().prop_map(|rank| ToNode::BootEnd { rank }),
+        any::<i32>().prop_map(|number| ToNode::Signal { number }),
+        (sink(), any::<u32>()).prop_map(|(sink, bytes)| ToNode::Written { sink, bytes }),
+        sink().prop_map(|sink| ToNode::Unread { sink }),
+        bytes().prop_map(|bytes| ToNode::Input { bytes }),
+    ]
+}
+
+fn to_root() -> impl Strategy<Value = ToRoot> {
+    let refusal = prop_oneof![
+        Just(NotStarted::NotFound),
+        any::<(u32, i32)>().prop_map(|(rank, errno)| NotStarted::Spawn { rank, errno }),
+        ".{0,40}".prop_map(|what| NotStarted::Other { what }),
+    ];
+    let how = prop_oneof![any::<i32>().prop_map(How::Exited), any::<i32>().prop_map(How::Killed)];
+    prop_oneof![
+        Just(ToRoot::Started),
+        refusal.prop_map(ToRoot::NotStarted),
+        (any::<u32>(), bytes()).prop_map(|(rank, bytes)| ToRoot::Boot { rank, bytes }),
+        (any::<u32>(), proptest::option::of(".{0,40}")).prop_map(|(rank, why)| ToRoot::BootEnd { rank, why }),
+        (sink(), bytes()).prop_map(|(sink, bytes)| ToRoot::Output { sink, bytes }),
+        any::<u32>().prop_map(|bytes| ToRoot::Taken { bytes }),
+        Just(ToRoot::InputEnd),
+        (any::<u32>(), how).prop_map(|(rank, how)| ToRoot::Ended { rank, how }),
+        Just(ToRoot::Bye),
+    ]
+}
+
+/// Decodes until there is no more or the stream is broken.
+fn drain<T: serde::de::DeserializeOwned>(stream: &[u8], piece: usize) -> Vec<T> {
+    let mut frames = Frames::default();
+    let mut got = Vec::new();
+    for read in stream.chunks(piece) {
+        frames.push(read);
+        loop {
+            match frames.decode() {
+                Ok(Some(message)) => got.push(message),
+                Ok(None) => break,
+                Err(_) => return got,
+            }
+        }
+    }
+    got
+}
+
+proptest! {
+    #[test]
+    fn proptest_what_the_root_says_comes_back(sent in vec(to_node(), 0..6), piece in 1..64usize) {
+        let mut stream = Vec::new();
+        sent.iter().for_each(|message| encode(message, &mut stream).unwrap());
+        prop_assert_eq!(drain::<ToNode>(&stream, piece), sent);
+    }
+
+    #[test]
+    fn proptest_what_a_node_says_comes_back(sent in vec(to_root(), 0..6), piece in 1..64usize) {
+        let mut stream = Vec::new();
+        sent.iter().for_each(|message| encode(message, &mut stream).unwrap());
+        prop_assert_eq!(drain::<ToRoot>(&stream, piece), sent);
+    }
+
+    /// A right stream with some bytes changed gets deeper into the decoder than random bytes do.
+    #[test]
+    fn proptest_changed_bytes_do_no_harm(
+        sent in vec(to_root(), 1..6),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        piece in 1..64usize,
+    ) {
+        let mut stream = Vec::new();
+        sent.iter().for_each(|message| encode(message, &mut stream).unwrap());
+        for (at, byte) in changes {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        let _ = drain::<ToRoot>(&stream, piece);
+        let _ = drain::<ToNode>(&stream, piece);
+    }
+
+    #[test]
+    fn proptest_arbitrary_payloads_decode_to_something_bounded_or_fail(payload in vec(any::<u8>(), 0..4096)) {
+        let mut stream = (payload.len() as u32).to_le_bytes().to_vec();
+        stream.extend_from_slice(&payload);
+        for message in drain::<ToNode>(&stream, usize::MAX) {
+            if let ToNode::Task(task) = message {
+                prop_assert!(task.args.len() <= MAX_WORDS && task.env.len() <= MAX_WORDS);
+            }
+        }
+        let _ = drain::<ToRoot>(&stream, usize::MAX);
+    }
+
+    #[test]
+    fn proptest_arbitrary_greetings_are_refused(mut bytes in vec(any::<u8>(), CHALLENGE_LEN)) {
+        let hello = bytes[..HELLO_LEN].try_into().unwrap();
+        prop_assert_eq!(Hello::decode(&hello).is_some(), bytes.starts_with(&MAGIC));
+        bytes[..8].copy_from_slice(&MAGIC);
+        let hello = Hello::decode(bytes[..HELLO_LEN].try_into().unwrap()).unwrap();
+        prop_assert_eq!(&hello.encode()[..], &bytes[..HELLO_LEN]);
+        let challenge = Challenge::decode(bytes[..].try_into().unwrap()).unwrap();
+        bytes[12..16].fill(0);
+        prop_assert_eq!(&challenge.encode()[..], &bytes[..]);
+    }
+}
+
+#[test]
+fn a_list_of_too_many_words_is_refused_before_it_is_made() {
+    // Behind the tag of Task, three numbers and an empty program: the number of arguments, each of no bytes.
+    let stream = |words: usize| {
+        let task = Task {
+            first: 0,
+            count: 0,
+            size: 0,
+            program: Vec::new(),
+            args: vec![Vec::new(); words],
+            env: Vec::new(),
+            directory: Vec::new(),
+            bind: Bind::None,
+            tag_output: false,
+            detect_ms: 0,
+        };
+        let mut stream = Vec::new();
+        encode(&ToNode::Task(task), &mut stream).unwrap();
+        stream
+    };
+    assert_eq!(drain::<ToNode>(&stream(MAX_WORDS), usize::MAX).len(), 1);
+    assert_eq!(drain::<ToNode>(&stream(MAX_WORDS + 1), usize::MAX).len(), 0);
+}
+
+#[test]
+fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
+    for length in [MAX_FRAME as u32 + 1, u32::MAX] {
+        let mut frames = Frames::default();
+        frames.push(&length.to_le_bytes());
+        assert!(frames.decode::<ToRoot>().is_err());
+    }
+}

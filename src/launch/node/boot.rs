@@ -1,0 +1,173 @@
+//! A rank's connection to the name service, whose other end is the root's.
+
+use std::{collections::VecDeque, net::IpAddr, os::unix::net::UnixStream};
+
+use rustix::{
+    io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
+};
+use udeck_boot::{
+    serve::OUT_BOUND,
+    wire::{Frames, FromServer, Reply, WireError, encode},
+};
+
+/// What a rank's welcome lacks when it comes over the network.
+#[derive(Clone, Copy)]
+pub(super) struct Own {
+    pub(super) secret: [u8; 32],
+    pub(super) address: IpAddr,
+}
+
+/// This host's end of a rank's connection.
+pub(super) struct Boot {
+    pub(super) rank: u32,
+    stream: Option<UnixStream>,
+    /// What has come up to the welcome, which is completed here; `None` from then on.
+    greeting: Option<Frames>,
+    out: VecDeque<u8>,
+}
+
+pub(super) enum Heard {
+    Bytes(usize),
+    Nothing,
+    /// It closed the connection.
+    End,
+}
+
+impl Boot {
+    pub(super) fn new(rank: u32, stream: UnixStream) -> Boot {
+        Boot { rank, stream: Some(stream), greeting: Some(Frames::default()), out: VecDeque::new() }
+    }
+
+    /// To be polled, unless it is closed.
+    pub(super) fn stream(&self) -> Option<&UnixStream> {
+        self.stream.as_ref()
+    }
+
+    pub(super) fn has_more_to_say(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Takes what the root says to the rank.
+    pub(super) fn take(&mut self, bytes: &[u8], own: &Own) -> Result<(), WireError> {
+        if self.stream.is_none() {
+            return Ok(());
+        }
+        let Some(greeting) = &mut self.greeting else {
+            self.out.extend(bytes);
+            return Ok(());
+        };
+        greeting.push(bytes);
+        while let Some(greeting) = &mut self.greeting {
+            let Some(mut message) = greeting.decode::<FromServer>()? else { return Ok(()) };
+            let welcome = match &mut message {
+                FromServer::Reply { reply: Reply::Welcome(welcome), .. } => Some(welcome),
+                // Refused, perhaps: a welcome may follow.
+                _ => None,
+            };
+            let is_welcome = welcome.is_some();
+            if let Some(welcome) = welcome {
+                welcome.secret = own.secret;
+                welcome.address = Some(own.address);
+            }
+            let mut frame = Vec::new();
+            encode(&message, &mut frame)?;
+            self.out.extend(frame);
+            if is_welcome {
+                self.out.extend(self.greeting.take().map(Frames::into_rest).unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the rank takes. False: it takes too little, and is cut off.
+    pub(super) fn flush(&mut self) -> bool {
+        while let (Some(stream), false) = (&self.stream, self.out.is_empty()) {
+            match send(stream, self.out.as_slices().0, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.out.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                // Its end is heard, too.
+                Err(_) => self.out.clear(),
+            }
+        }
+        let deaf = self.out.len() > OUT_BOUND;
+        if deaf {
+            self.close();
+        }
+        !deaf
+    }
+
+    /// Reads once, without waiting.
+    pub(super) fn hear(&mut self, scratch: &mut [u8]) -> Heard {
+        let Some(stream) = &self.stream else { return Heard::Nothing };
+        match recv(stream, scratch, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+            Ok((length @ 1.., _)) => Heard::Bytes(length),
+            Ok((0, _)) | Err(_) => {
+                self.close();
+                Heard::End
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.stream = None;
+        self.out.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use udeck_boot::{Event, Host, Welcome, wire::Failure};
+
+    use super::*;
+
+    const OWN: Own = Own { secret: [5; 32], address: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)) };
+
+    fn welcome(own: Option<Own>) -> FromServer {
+        let hosts = vec![Host { name: "a".into(), ranks: 2 }];
+        let (secret, address) = own.map_or(([0; 32], None), |own| (own.secret, Some(own.address)));
+        let welcome = Welcome { rank: 1, size: 2, secret, job: 9, hosts, address };
+        FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }
+    }
+
+    fn frames(messages: &[FromServer]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        messages.iter().for_each(|message| encode(message, &mut bytes).unwrap());
+        bytes
+    }
+
+    #[test]
+    fn the_welcome_is_completed_and_the_rest_is_passed_on_however_it_is_cut() {
+        let refused = FromServer::Reply { id: 0, reply: Reply::Failed(Failure::NobodyLeft) };
+        let event = FromServer::Event(Event::RankDone { rank: 0 });
+        let sent = frames(&[refused.clone(), welcome(None), event.clone(), welcome(None)]);
+        // Only the first one is a welcome.
+        let wanted = frames(&[refused, welcome(Some(OWN)), event, welcome(None)]);
+        for piece in [1, 7, sent.len()] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let mut boot = Boot::new(1, ours);
+            sent.chunks(piece).for_each(|bytes| boot.take(bytes, &OWN).unwrap());
+            assert!(boot.flush() && !boot.has_more_to_say());
+            boot.close();
+            let mut got = Vec::new();
+            theirs.read_to_end(&mut got).unwrap();
+            assert_eq!(got, wanted, "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_does_not_read_is_cut_off() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut boot = Boot::new(1, ours);
+        boot.take(&frames(&[welcome(None)]), &OWN).unwrap();
+        boot.take(&vec![0; OUT_BOUND / 2], &OWN).unwrap();
+        assert!(boot.flush());
+        boot.take(&vec![0; OUT_BOUND], &OWN).unwrap();
+        assert!(!boot.flush() && boot.stream().is_none());
+        drop(theirs);
+    }
+}

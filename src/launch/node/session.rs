@@ -1,0 +1,402 @@
+//! A node's part of a job: one loop over its ranks, their pipes, and the connection to the root.
+//!
+//! Nothing blocks but the loop's own poll. When the root does not take what ranks say, they are not read, and in the end
+//! wait, as they would for a slow reader on one host.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{event::PollFlags, process::Signal};
+use udeck_boot::serve::deaf;
+
+use super::{
+    boot::{Boot, Heard, Own},
+    complain,
+    task::{await_task, prepare, refusal, refuse, work},
+};
+use crate::{
+    End, LaunchError,
+    link::{
+        WINDOW,
+        trunk::{Over, Trunk},
+        wire::{How, MAX_PIECE, Sink, ToNode, ToRoot},
+    },
+    orphans::Orphans,
+    output::{MAX_LINE, Source},
+    ranks::{Ranks, Setting, Wires},
+    signals::Signals,
+    wait::ready,
+};
+
+/// What may lie unsent to the root, in bytes, before ranks are not read any more.
+const HIGH_WATER: usize = 1 << 20;
+
+/// How often a rank that has ended is still read from: more than a socket's buffer holds.
+const LAST_READS: usize = 64;
+
+/// How long the root may take to close the connection after our goodbye.
+const LAST_WAIT: Duration = Duration::from_secs(10);
+
+struct Session {
+    trunk: Trunk,
+    own: Own,
+    first: u32,
+    ranks: Ranks,
+    boots: Vec<Boot>,
+    outputs: Vec<Source>,
+    /// Output that was sent and is not written yet: of standard output and error.
+    unwritten: [usize; 2],
+    input: Option<Input>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// All ranks have ended; what they wrote is being sent.
+    Finishing,
+    SaidGoodbye {
+        until: Instant,
+    },
+}
+
+/// Rank 0's standard input.
+struct Input {
+    pipe: OwnedFd,
+    pending: VecDeque<u8>,
+    at_end: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Item {
+    Signals,
+    Trunk,
+    Boot(usize),
+    Output(usize),
+    Input,
+}
+
+/// It failed, and has said why: before its connection ended, so that the root has the words when it notices.
+pub(super) struct Complained;
+
+fn complained(why: &str) -> Complained {
+    complain(why);
+    Complained
+}
+
+/// Blocks until this host's part of the job is over. Whatever happens, nothing of it runs afterwards.
+pub(super) fn run(mut trunk: Trunk, secret: [u8; 32], address: IpAddr) -> Result<(), Complained> {
+    let in_words = |error: LaunchError| complained(&error.to_string());
+    let system = LaunchError::system::<io::Error>;
+    let signals = Signals::take().map_err(system("taking over signals")).map_err(in_words)?;
+    let task = await_task(&mut trunk, &signals).map_err(|why| complained(&why))?;
+    trunk
+        .detect_within(Duration::from_millis(task.detect_ms.into()))
+        .map_err(|error| complained(&format!("setting up the connection: {error}")))?;
+    let descriptors = match prepare(&task) {
+        Ok(descriptors) => descriptors,
+        Err(why) => return refuse(trunk, &signals, why).map_err(|why| complained(&why)),
+    };
+    let orphans = Orphans::adopt().map_err(system("becoming the subreaper")).map_err(in_words)?;
+    let (mask, first) = (signals.before(), task.first);
+    let setting = Setting { mask, descriptors: descriptors.before(), relay_input: true };
+    let (ranks, wires) = match Ranks::start(&work(task), &setting) {
+        Ok(started) => started,
+        Err(error) => return refuse(trunk, &signals, refusal(error)).map_err(|why| complained(&why)),
+    };
+    let session = Session::new(trunk, Own { secret, address }, first, ranks, wires);
+    let mut session = session.map_err(|why| complained(&why))?;
+    let result = session.until_the_end(&signals, &orphans).map_err(|why| complained(&why));
+    drop(session);
+    // The ranks are gone; this is about what they left.
+    orphans.end();
+    result
+}
+
+pub(super) fn gone(over: Over) -> String {
+    format!("the root is gone: {over}")
+}
+
+impl Session {
+    fn new(mut trunk: Trunk, own: Own, first: u32, ranks: Ranks, wires: Wires) -> Result<Session, String> {
+        let input = wires.input.map(|pipe| Input { pipe, pending: VecDeque::new(), at_end: false });
+        if let Some(input) = &input {
+            rustix::io::ioctl_fionbio(&input.pipe, true).map_err(|error| error.to_string())?;
+        }
+        trunk.send(&ToRoot::Started).map_err(|error| error.to_string())?;
+        Ok(Session {
+            trunk,
+            own,
+            first,
+            ranks,
+            boots: (first..).zip(wires.boot).map(|(rank, stream)| Boot::new(rank, stream)).collect(),
+            outputs: wires.output,
+            unwritten: [0; 2],
+            input,
+            phase: Phase::Running,
+        })
+    }
+
+    fn until_the_end(&mut self, signals: &Signals, orphans: &Orphans) -> Result<(), String> {
+        let mut scratch = vec![0; MAX_LINE];
+        loop {
+            if let Err(over) = self.trunk.flush() {
+                return self.ended_by(over);
+            }
+            let polled = self.wait(signals).map_err(|error| format!("waiting for the ranks: {error}"))?;
+            while let Some(signal) = signals.take_next() {
+                if signal != libc::SIGCHLD {
+                    // From our agent, or from the kernel when the root died.
+                    return Err("told to end".into());
+                }
+            }
+            // From the last, so that an output which ends does not change the numbers of those to come.
+            for item in polled.into_iter().rev() {
+                if let Err(over) = self.serve(item, &mut scratch) {
+                    return self.ended_by(over);
+                }
+            }
+            if self.phase == Phase::Finishing {
+                self.close_silent_outputs();
+            }
+            self.note_the_dead(&mut scratch);
+            orphans.reap(|pid| self.ranks.contains(pid));
+            match self.phase {
+                Phase::Running if self.ranks.running().is_empty() => {
+                    orphans.end();
+                    self.phase = Phase::Finishing;
+                }
+                Phase::Finishing if self.outputs.is_empty() => {
+                    self.send(&ToRoot::Bye);
+                    self.phase = Phase::SaidGoodbye { until: Instant::now() + LAST_WAIT };
+                }
+                Phase::SaidGoodbye { until } if Instant::now() >= until => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    fn ended_by(&self, over: Over) -> Result<(), String> {
+        match self.phase {
+            Phase::SaidGoodbye { .. } => Ok(()),
+            _ => Err(gone(over)),
+        }
+    }
+
+    /// Sleeps until something is to be done; says what is ready.
+    fn wait(&self, signals: &Signals) -> io::Result<Vec<Item>> {
+        let items = self.items(signals);
+        let until = match self.phase {
+            Phase::Running => None,
+            // What can be sent is looked at without waiting for more; else the root's word is awaited.
+            Phase::Finishing if self.outputs.is_empty() => Some(Instant::now()),
+            Phase::Finishing if items.iter().any(|(item, ..)| matches!(item, Item::Output(_))) => {
+                Some(Instant::now())
+            }
+            Phase::Finishing => None,
+            Phase::SaidGoodbye { until } => Some(until),
+        };
+        let ready = ready(items.iter().map(|(_, fd, what)| (*fd, *what)), until)?;
+        Ok(items
+            .into_iter()
+            .zip(ready)
+            .filter(|(_, is_ready)| *is_ready)
+            .map(|((item, ..), _)| item)
+            .collect())
+    }
+
+    fn items<'a>(&'a self, signals: &'a Signals) -> Vec<(Item, BorrowedFd<'a>, PollFlags)> {
+        let has_room = self.trunk.queued() < HIGH_WATER;
+        let mut items = vec![
+            (Item::Signals, signals.pending(), PollFlags::IN),
+            (Item::Trunk, self.trunk.fd(), self.trunk.interest()),
+        ];
+        for (index, boot) in self.boots.iter().enumerate() {
+            let listen = if has_room { PollFlags::IN } else { PollFlags::empty() };
+            let speak = if boot.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
+            // With neither, poll would still report its end, over and over.
+            if let Some(stream) = boot.stream().filter(|_| !(listen | speak).is_empty()) {
+                items.push((Item::Boot(index), stream.as_fd(), listen | speak));
+            }
+        }
+        for (index, output) in self.outputs.iter().enumerate() {
+            if has_room && self.unwritten[output.sink() as usize] < WINDOW {
+                items.push((Item::Output(index), output.pipe().as_fd(), PollFlags::IN));
+            }
+        }
+        if let Some(input) = self.input.as_ref().filter(|input| !input.pending.is_empty()) {
+            items.push((Item::Input, input.pipe.as_fd(), PollFlags::OUT));
+        }
+        items
+    }
+
+    fn serve(&mut self, item: Item, scratch: &mut [u8]) -> Result<(), Over> {
+        match item {
+            Item::Signals => {}
+            Item::Trunk => self.hear_root(scratch)?,
+            Item::Boot(index) => {
+                self.boots[index].flush();
+                self.hear_rank(index, scratch);
+            }
+            Item::Output(index) => self.read_output(index, scratch),
+            Item::Input => self.write_input(),
+        }
+        Ok(())
+    }
+
+    fn hear_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
+        self.trunk.receive(scratch)?;
+        while let Some(message) = self.trunk.next::<ToNode>()? {
+            match message {
+                ToNode::Task(_) => return Err(Over::Unfitting("a second task")),
+                ToNode::Boot { rank, bytes } => self.tell_rank(rank, &bytes)?,
+                ToNode::BootEnd { rank } => {
+                    if let Some(boot) = self.boot_of(rank) {
+                        boot.flush();
+                        boot.close();
+                    }
+                }
+                ToNode::Signal { number } => {
+                    if let Some(signal) = Signal::from_named_raw(number) {
+                        self.ranks.signal(signal);
+                    }
+                }
+                ToNode::Written { sink, bytes } => {
+                    let unwritten = &mut self.unwritten[sink as usize];
+                    *unwritten = unwritten.saturating_sub(bytes as usize);
+                }
+                // Whoever writes there has a SIGPIPE.
+                ToNode::Unread { sink } => self.outputs.retain(|output| output.sink() != sink),
+                ToNode::Input { bytes } => {
+                    if let Some(input) = &mut self.input {
+                        input.at_end |= bytes.is_empty();
+                        input.pending.extend(bytes);
+                    }
+                    self.write_input();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn boot_of(&mut self, rank: u32) -> Option<&mut Boot> {
+        self.boots.get_mut(rank.checked_sub(self.first)? as usize)
+    }
+
+    fn tell_rank(&mut self, rank: u32, bytes: &[u8]) -> Result<(), Over> {
+        let own = self.own;
+        let Some(boot) = self.boot_of(rank) else {
+            return Err(Over::Unfitting("words for a rank not its own"));
+        };
+        boot.take(bytes, &own)?;
+        if !boot.flush() {
+            self.send(&ToRoot::BootEnd { rank, why: Some(deaf()) });
+        }
+        Ok(())
+    }
+
+    /// Reads once from a rank. False when there was nothing.
+    fn hear_rank(&mut self, index: usize, scratch: &mut [u8]) -> bool {
+        let rank = self.boots[index].rank;
+        match self.boots[index].hear(scratch) {
+            Heard::Nothing => return false,
+            Heard::Bytes(length) => self.send(&ToRoot::Boot { rank, bytes: scratch[..length].to_vec() }),
+            Heard::End => self.send(&ToRoot::BootEnd { rank, why: None }),
+        }
+        true
+    }
+
+    fn read_output(&mut self, index: usize, scratch: &mut [u8]) {
+        let mut text = Vec::new();
+        let goes_on = self.outputs[index].read(scratch, &mut text);
+        self.send_output(self.outputs[index].sink(), text);
+        if !goes_on {
+            self.outputs.remove(index);
+        }
+    }
+
+    /// Ends the outputs that have nothing more to say, once all ranks have ended: whoever still holds a pipe's other end
+    /// does so against our will, and is not waited for.
+    fn close_silent_outputs(&mut self) {
+        for index in (0..self.outputs.len()).rev() {
+            let output = &self.outputs[index];
+            let sink = output.sink();
+            if self.unwritten[sink as usize] >= WINDOW || is_readable(output.pipe()) {
+                continue;
+            }
+            let mut text = Vec::new();
+            self.outputs.remove(index).finish(&mut text);
+            self.send_output(sink, text);
+        }
+    }
+
+    fn send_output(&mut self, sink: Sink, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.unwritten[sink as usize] += bytes.len();
+            self.send(&ToRoot::Output { sink, bytes });
+        }
+    }
+
+    fn write_input(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        let mut taken = 0;
+        let mut is_read = true;
+        while !input.pending.is_empty() && is_read {
+            match rustix::io::write(&input.pipe, input.pending.as_slices().0) {
+                Ok(written) => {
+                    drop(input.pending.drain(..written));
+                    taken += written;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(_) => is_read = false,
+            }
+        }
+        let done = !is_read || (input.at_end && input.pending.is_empty());
+        if taken > 0 {
+            self.send(&ToRoot::Taken { bytes: taken as u32 });
+        }
+        if !is_read {
+            self.send(&ToRoot::InputEnd);
+        }
+        if done {
+            self.input = None;
+        }
+    }
+
+    fn note_the_dead(&mut self, scratch: &mut [u8]) {
+        for (rank, end) in self.ranks.reap() {
+            // What it said before it ended comes first: it may have been goodbye. Bounded, because a process that it left
+            // behind may hold the socket and go on writing.
+            let index = (rank - self.first) as usize;
+            for _ in 0..LAST_READS {
+                if !self.hear_rank(index, scratch) {
+                    break;
+                }
+            }
+            let how = match end {
+                End::Exited(code) => How::Exited(code),
+                End::Killed(signal) => How::Killed(signal),
+                // Only a root loses ranks.
+                End::Lost => How::Killed(libc::SIGKILL),
+            };
+            self.send(&ToRoot::Ended { rank, how });
+        }
+    }
+
+    fn send(&mut self, message: &ToRoot) {
+        const { assert!(MAX_LINE <= MAX_PIECE) };
+        // All of them are shorter than a frame may be: a piece of output is what was read at once, and its lines' tags.
+        let _ = self.trunk.send(message);
+    }
+}
+
+fn is_readable(pipe: &OwnedFd) -> bool {
+    let look = ready(std::iter::once((pipe.as_fd(), PollFlags::IN)), Some(Instant::now()));
+    look.is_ok_and(|ready| ready[0])
+}

@@ -1,0 +1,309 @@
+//! The other hosts of a job, as the root sees them: one node each, with its connection and its agent.
+//!
+//! All of it runs on the thread that watches over the job, without blocking: [`Remotes::sources`] says what to poll,
+//! [`Remotes::hear`] deals with what is ready, [`Remotes::deliver`] sends what other threads have for the nodes.
+
+mod address;
+pub(crate) mod agent;
+mod mail;
+mod meet;
+mod node;
+mod task;
+mod writer;
+
+use std::{
+    env, io,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{event::PollFlags, process::Pid};
+use udeck_boot::serve::Reporter;
+
+use self::{
+    agent::part,
+    mail::{Collector, Mail, mailbox},
+    meet::{Invitation, Met, meet},
+    node::Node,
+    writer::Writer,
+};
+use crate::{
+    End, Job, LaunchError, Step,
+    hosts::Share,
+    link::{WINDOW, trunk::Over, wire::ToNode},
+    ranks::Setting,
+    signals::Signals,
+};
+
+pub(crate) use self::{address::choose as choose_address, mail::Mailbox};
+
+/// How long agents may take to end by themselves once their nodes have.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+pub(crate) struct Remotes {
+    nodes: Vec<Node>,
+    collector: Collector,
+    mailbox: Mailbox,
+    writer: Option<Writer>,
+    /// Rank 0's standard input, if it is on another host.
+    input: Option<OwnedFd>,
+    /// What rank 0 has been sent and has not taken, in bytes.
+    input_under_way: usize,
+    start_limit: Duration,
+    start_by: Instant,
+}
+
+/// Something of the nodes' to poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Mail,
+    Input,
+    Trunk(usize),
+    Agent(usize),
+}
+
+/// What has become of ranks.
+#[derive(Debug)]
+pub(crate) enum News {
+    Ended(u32, End),
+    /// All ranks of a host that still ran; perhaps none did.
+    Lost {
+        host: String,
+        ranks: Vec<u32>,
+        why: String,
+    },
+}
+
+/// How bringing in the hosts ended, if not by an error.
+pub(crate) enum Joined {
+    All(Remotes),
+    Interrupted(i32),
+}
+
+impl Remotes {
+    /// Brings all hosts but this one into the job and tells them what to start. Blocks at most for the start limit.
+    pub(crate) fn join(
+        job: &Job,
+        shares: &[Share],
+        address: Option<IpAddr>,
+        secret: [u8; 32],
+        setting: &Setting,
+        signals: &Signals,
+    ) -> Result<Joined, LaunchError> {
+        let system = LaunchError::system::<io::Error>;
+        let start_by = Instant::now() + job.start_limit;
+        let there: Vec<Share> = shares.iter().filter(|share| !share.here).cloned().collect();
+        let invitation = Invitation {
+            agent: &job.agent,
+            deckrun: &job.remote_deckrun,
+            address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+            secret,
+            limit: job.start_limit,
+            setting,
+        };
+        let met = if there.is_empty() { Met::All(Vec::new()) } else { meet(&invitation, &there, signals)? };
+        let met = match met {
+            Met::All(met) => met,
+            Met::Interrupted(signal) => return Ok(Joined::Interrupted(signal)),
+        };
+        let (mailbox, collector) = mailbox().map_err(system("making an event descriptor"))?;
+        let writer = (!there.is_empty()).then(|| Writer::start(mailbox.clone())).transpose();
+        let mut remotes = Remotes {
+            nodes: Vec::new(),
+            collector,
+            mailbox,
+            writer: writer.map_err(system("starting the output's thread"))?,
+            input: None,
+            input_under_way: 0,
+            start_limit: job.start_limit,
+            start_by,
+        };
+        let size = shares.iter().map(|share| share.count).sum();
+        let directory = env::current_dir().map_err(system("finding the current folder"))?;
+        for (share, (agent, stream)) in there.into_iter().zip(met) {
+            let task = task::of(job, &share, size, &directory);
+            remotes.nodes.push(Node::new(share, agent, stream, &task, job.detect)?);
+        }
+        Ok(Joined::All(remotes))
+    }
+
+    /// Where the name service puts what it says to ranks there.
+    pub(crate) fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
+    /// Whether rank 0 is on another host, and needs its input from here.
+    pub(crate) fn has_rank_0(&self) -> bool {
+        self.nodes.iter().any(|node| node.share.first == 0)
+    }
+
+    /// `pipe` is what rank 0 will read.
+    pub(crate) fn feed(&mut self, pipe: OwnedFd) {
+        self.input = Some(pipe);
+    }
+
+    /// The ranks that run there, sorted.
+    pub(crate) fn running(&self) -> Vec<u32> {
+        self.nodes.iter().flat_map(Node::running).collect()
+    }
+
+    /// Whether nothing is left to be heard from any host.
+    pub(crate) fn are_over(&self) -> bool {
+        self.nodes.iter().all(Node::is_over)
+    }
+
+    /// Whether this is the process of an agent that has not been reaped.
+    pub(crate) fn contains(&self, pid: Pid) -> bool {
+        self.nodes.iter().any(|node| node.agent.pid() == Some(pid))
+    }
+
+    /// Until when all ranks must have been started, if they have not.
+    pub(crate) fn start_by(&self) -> Option<Instant> {
+        self.nodes.iter().any(Node::is_starting).then_some(self.start_by)
+    }
+
+    /// What to poll, and for what.
+    pub(crate) fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let mut sources = vec![(Source::Mail, self.collector.bell(), PollFlags::IN)];
+        if let Some(input) = self.input.as_ref().filter(|_| self.input_under_way < WINDOW) {
+            sources.push((Source::Input, input.as_fd(), PollFlags::IN));
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            sources.extend(node.trunk().map(|trunk| (Source::Trunk(index), trunk.fd(), trunk.interest())));
+            sources.extend(node.agent.output().map(|output| (Source::Agent(index), output, PollFlags::IN)));
+        }
+        sources
+    }
+
+    /// Deals with a source that is ready.
+    ///
+    /// # Errors
+    /// When a node could not start its ranks, so that there is no job.
+    pub(crate) fn hear(
+        &mut self,
+        source: Source,
+        reporter: &Reporter,
+        scratch: &mut [u8],
+        news: &mut Vec<News>,
+    ) -> Result<(), LaunchError> {
+        match source {
+            Source::Mail => {}
+            Source::Agent(index) => self.nodes[index].agent.listen(),
+            Source::Input => self.read_input(scratch),
+            Source::Trunk(index) => {
+                let node = &mut self.nodes[index];
+                let mut ears = node::Ears {
+                    index,
+                    reporter,
+                    writer: self.writer.as_ref(),
+                    taken: &mut self.input_under_way,
+                    input: &mut self.input,
+                    news,
+                };
+                if let Err(over) = node.hear(scratch, &mut ears) {
+                    self.lose(index, &over, news)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what the other threads have for the nodes, sends what can be sent, and looks at the agents.
+    ///
+    /// # Errors
+    /// As [`hear`](Remotes::hear).
+    pub(crate) fn deliver(&mut self, news: &mut Vec<News>) -> Result<(), LaunchError> {
+        for mail in self.collector.take() {
+            match mail {
+                Mail::Boot { rank, bytes } => {
+                    if let Some(node) = self.node_of(rank) {
+                        node.say_in_pieces(&bytes, |bytes| ToNode::Boot { rank, bytes });
+                    }
+                }
+                Mail::BootEnd { rank } => {
+                    if let Some(node) = self.node_of(rank) {
+                        node.say(&ToNode::BootEnd { rank });
+                    }
+                }
+                Mail::Written { node, sink, bytes } => self.nodes[node].written(sink, bytes),
+                Mail::Unread { sink } => {
+                    self.nodes.iter_mut().for_each(|node| node.say(&ToNode::Unread { sink }));
+                }
+            }
+        }
+        for index in 0..self.nodes.len() {
+            // Reaped here, so that whoever reaps orphans does not find it in the way.
+            let _ = self.nodes[index].agent.ended();
+            if let Err(over) = self.nodes[index].flush() {
+                self.lose(index, &over, news)?;
+            }
+        }
+        match self.nodes.iter().find(|node| node.is_starting()) {
+            Some(node) if Instant::now() >= self.start_by => Err(LaunchError::Host {
+                host: node.share.host.clone(),
+                step: Step::Start,
+                why: format!(
+                    "it did not start its ranks within {} s (--start-timeout)",
+                    self.start_limit.as_secs_f32()
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a signal to all ranks that run there.
+    pub(crate) fn signal(&mut self, number: i32) {
+        self.nodes.iter_mut().for_each(|node| node.say(&ToNode::Signal { number }));
+    }
+
+    /// Ends the connections, writes what came over them, and gives the agents a moment to end.
+    pub(crate) fn finish(mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.finish();
+        }
+    }
+
+    fn node_of(&mut self, rank: u32) -> Option<&mut Node> {
+        self.nodes.iter_mut().find(|node| node.share.ranks().contains(&rank))
+    }
+
+    fn read_input(&mut self, scratch: &mut [u8]) {
+        let Some(input) = &self.input else { return };
+        // Anything but bytes is the input's end.
+        let length = rustix::io::read(input, &mut *scratch).unwrap_or(0);
+        if length == 0 {
+            self.input = None;
+        }
+        self.input_under_way += length;
+        if let Some(node) = self.node_of(0) {
+            node.say(&ToNode::Input { bytes: scratch[..length].to_vec() });
+        }
+    }
+
+    fn lose(&mut self, index: usize, over: &Over, news: &mut Vec<News>) -> Result<(), LaunchError> {
+        let node = &mut self.nodes[index];
+        if let Some(refusal) = node.refusal() {
+            return Err(refusal);
+        }
+        node.agent.listen();
+        let host = node.share.host.clone();
+        let why = match over {
+            Over::Silent(_) => over.to_string(),
+            _ => format!("{over}{}", node.agent.last_words()),
+        };
+        if node.is_starting() {
+            return Err(LaunchError::Host { host, step: Step::Start, why });
+        }
+        news.push(News::Lost { host, ranks: node.give_up(), why });
+        Ok(())
+    }
+}
+
+impl Drop for Remotes {
+    /// The nodes end their ranks when their connections do; their agents end with them.
+    fn drop(&mut self) {
+        self.nodes.iter_mut().for_each(|node| drop(node.give_up()));
+        part(self.nodes.iter_mut().map(|node| &mut node.agent), LAST_WAIT);
+    }
+}

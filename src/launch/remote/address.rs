@@ -1,0 +1,201 @@
+//! The one address of this host to which nodes connect, and network devices bind: never all of them.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
+use udeck_sys::{Interface, interfaces};
+
+use super::agent::AgentCommand;
+use crate::{LaunchError, Step};
+
+/// Any port: nothing is sent to it.
+const SOME_PORT: u16 = 9;
+
+/// How many names are resolved at the same time.
+const RESOLVERS: usize = 32;
+
+/// `asked`: `--iface`. Without it the address by which this host reaches the first of `hosts`; blocks at most `limit` for
+/// their names.
+pub(crate) fn choose(
+    asked: Option<&str>,
+    hosts: &[&str],
+    agent: &AgentCommand,
+    limit: Duration,
+) -> Result<IpAddr, LaunchError> {
+    let existing = interfaces().map_err(LaunchError::system("listing this host's interfaces"))?;
+    match asked {
+        Some(asked) => of_interface(asked, &existing),
+        None => towards(hosts, agent, limit, &existing),
+    }
+}
+
+fn of_interface(asked: &str, existing: &[Interface]) -> Result<IpAddr, LaunchError> {
+    let wrong = |why: &str| LaunchError::Interface {
+        asked: asked.into(),
+        why: why.into(),
+        existing: listed(existing),
+    };
+    if let Ok(address) = asked.parse::<IpAddr>() {
+        let own = existing.iter().any(|interface| interface.address == address);
+        return if own { Ok(address) } else { Err(wrong("no interface of this host has this address")) };
+    }
+    let named: Vec<_> = existing.iter().filter(|interface| interface.name == asked).collect();
+    if named.is_empty() {
+        return Err(wrong("there is no such interface, or it has no address"));
+    }
+    if named.iter().all(|interface| !interface.up) {
+        return Err(wrong("this interface is down"));
+    }
+    let usable = || named.iter().map(|interface| interface.address).filter(|address| !is_link_local(address));
+    usable()
+        .find(IpAddr::is_ipv4)
+        .or_else(|| usable().next())
+        .ok_or_else(|| wrong("it has link-local addresses only, which mean nothing to other hosts"))
+}
+
+fn towards(
+    hosts: &[&str],
+    agent: &AgentCommand,
+    limit: Duration,
+    existing: &[Interface],
+) -> Result<IpAddr, LaunchError> {
+    // What another agent calls a host need not be a name to anybody else: only the first is needed here.
+    let needed = if *agent == AgentCommand::Ssh { hosts } else { &hosts[..hosts.len().min(1)] };
+    let mut first = None;
+    for (host, resolved) in needed.iter().zip(resolve(needed, limit)) {
+        let fail = |why: String| LaunchError::Host { host: (*host).into(), step: Step::Resolve, why };
+        let advice = format!(
+            "or say by --iface at which address of this host the others reach it: {}",
+            listed(existing)
+        );
+        let address = resolved.map_err(|why| fail(format!("{why}; correct the name, {advice}")))?;
+        if first.is_none() {
+            let local = local_towards(address).map_err(|error| {
+                fail(format!("{} cannot be reached from here ({error}); {advice}", address.ip()))
+            })?;
+            if local.is_loopback() {
+                let advice =
+                    "call this host localhost, or say by --iface at which address the others reach it";
+                return Err(fail(format!("{} is this very host; {advice}", address.ip())));
+            }
+            first = Some(local);
+        }
+    }
+    Ok(first.unwrap_or(IpAddr::from([127, 0, 0, 1])))
+}
+
+/// An address of each name, or why there is none. On threads, because the system's resolver knows no deadline; they are
+/// left to themselves when they are late.
+fn resolve(hosts: &[&str], limit: Duration) -> Vec<Result<SocketAddr, String>> {
+    let (sender, receiver) = mpsc::channel();
+    let names = hosts.iter().map(|host| host.rsplit('@').next().unwrap_or_default().to_owned());
+    let names: Arc<Vec<String>> = Arc::new(names.collect());
+    for first in 0..hosts.len().min(RESOLVERS) {
+        let (names, sender) = (Arc::clone(&names), sender.clone());
+        let resolving = move || {
+            for (index, name) in names.iter().enumerate().skip(first).step_by(RESOLVERS) {
+                let found = (name.as_str(), SOME_PORT).to_socket_addrs().map(|mut all| all.next());
+                let _ = sender.send((index, found));
+            }
+        };
+        if thread::Builder::new().name("deckrun-resolve".into()).spawn(resolving).is_err() {
+            // Said below as names that were not resolved in time.
+            break;
+        }
+    }
+    drop(sender);
+    let late = || Err(format!("its name was not resolved within {} s", limit.as_secs_f32()));
+    let mut results: Vec<_> = hosts.iter().map(|_| late()).collect();
+    let until = Instant::now() + limit;
+    while let Ok((index, found)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        results[index] = match found {
+            Ok(Some(address)) => Ok(address),
+            Ok(None) => Err("its name has no address".into()),
+            Err(error) => Err(format!("its name does not resolve ({error})")),
+        };
+    }
+    results
+}
+
+/// The source address that the kernel chooses for this destination. Connecting a datagram socket sends nothing.
+fn local_towards(address: SocketAddr) -> io::Result<IpAddr> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &address)?;
+    let local = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok(local.ip())
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
+    }
+}
+
+/// For people: what they can choose from.
+pub(crate) fn listed(existing: &[Interface]) -> String {
+    let shown: Vec<_> = existing
+        .iter()
+        .filter(|interface| !is_link_local(&interface.address))
+        .map(|Interface { name, address, up }| {
+            format!("{name} {address}{}", if *up { "" } else { " (down)" })
+        })
+        .collect();
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str, up: bool) -> Interface {
+        Interface { name: name.into(), address: address.parse().unwrap(), up }
+    }
+
+    #[test]
+    fn an_interface_is_named_or_given_by_its_address() {
+        let existing = [
+            interface("lo", "127.0.0.1", true),
+            interface("e0", "fe80::1", true),
+            interface("e0", "2001:db8::5", true),
+            interface("e0", "10.0.0.5", true),
+            interface("e1", "2001:db8::6", true),
+            interface("e2", "fe80::2", true),
+            interface("e3", "10.0.3.5", false),
+        ];
+        let of = |asked| of_interface(asked, &existing).map_err(|error| error.to_string());
+        assert_eq!(of("e0"), Ok("10.0.0.5".parse().unwrap()));
+        assert_eq!(of("e1"), Ok("2001:db8::6".parse().unwrap()));
+        assert_eq!(of("2001:db8::5"), Ok("2001:db8::5".parse().unwrap()));
+        for (asked, words) in [
+            ("e9", "no such interface"),
+            ("0.0.0.0", "no interface of this host has this address"),
+            ("10.0.0.6", "no interface of this host has this address"),
+            ("e2", "link-local addresses only"),
+            ("e3", "is down"),
+        ] {
+            let said = of(asked).unwrap_err();
+            assert!(said.contains(words) && said.contains("e0 10.0.0.5, e1 2001:db8::6"), "{said}");
+            assert!(said.contains("e3 10.0.3.5 (down)"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_does_not_resolve_is_said_with_its_host_and_step() {
+        let limit = Duration::from_secs(60);
+        let error =
+            choose(None, &["no-such-host.invalid"], &AgentCommand::Ssh, limit).unwrap_err().to_string();
+        assert!(
+            error.starts_with("host no-such-host.invalid, resolve: its name does not resolve"),
+            "{error}"
+        );
+        assert!(error.contains("--iface") && error.contains("lo 127.0.0.1"), "{error}");
+    }
+}

@@ -1,0 +1,232 @@
+//! What starts a node: `ssh`, or another command that runs a command somewhere else.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, Signal, kill_process_group},
+};
+
+use crate::{
+    node::Argument,
+    ranks::{Setting, prepare_child},
+};
+
+/// How much of an agent's output is kept for the case that something goes wrong, in bytes.
+const TAIL: usize = 2048;
+
+/// A command that runs another one on a host. The default is `ssh`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum AgentCommand {
+    #[default]
+    Ssh,
+    Words(Vec<String>),
+}
+
+impl AgentCommand {
+    pub(crate) fn new(command: &str) -> AgentCommand {
+        AgentCommand::Words(command.split_whitespace().map(String::from).collect())
+    }
+
+    /// All words of the command that runs `node` on `host`.
+    fn words(&self, host: &str, node: Vec<OsString>, limit: Duration) -> Vec<OsString> {
+        let (mut words, named) = match self {
+            AgentCommand::Ssh => (ssh(limit), false),
+            AgentCommand::Words(words) => {
+                let named = words.iter().any(|word| word.contains("{}"));
+                (words.iter().map(|word| word.replace("{}", host)).collect(), named)
+            }
+        };
+        if !named {
+            words.push(host.into());
+        }
+        let through_a_shell = words.first().is_some_and(|first| Path::new(first).ends_with("ssh"));
+        let quoted = |word: OsString| if through_a_shell { quote(word) } else { word };
+        words.into_iter().map(OsString::from).chain(node.into_iter().map(quoted)).collect()
+    }
+}
+
+/// It must not ask for anything, nor wait longer than we do.
+fn ssh(limit: Duration) -> Vec<String> {
+    let seconds = limit.as_secs().max(1);
+    ["ssh", "-T", "-x", "-o", "BatchMode=yes", "-o", &format!("ConnectTimeout={seconds}")]
+        .map(String::from)
+        .into()
+}
+
+/// For the shell at the other end of ssh.
+fn quote(word: OsString) -> OsString {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,[]%@+".contains(byte);
+    match word.to_str() {
+        Some(text) if !text.bytes().all(|byte| plain(&byte)) => {
+            format!("'{}'", text.replace('\'', r"'\''")).into()
+        }
+        _ => word,
+    }
+}
+
+/// An agent at work. Dropped, it is left alone: the launcher ends what is left of its children.
+pub(crate) struct Agent {
+    words: Vec<OsString>,
+    child: Child,
+    status: Option<ExitStatus>,
+    /// What it and the node say; `None` at its end.
+    output: Option<OwnedFd>,
+    tail: Vec<u8>,
+}
+
+impl Agent {
+    /// Starts a node on `host` that is to connect to `root`. The node gets the secret, on its standard input.
+    pub(crate) fn start(
+        command: &AgentCommand,
+        host: &str,
+        deckrun: &Path,
+        argument: &Argument,
+        secret: &[u8; 32],
+        setting: &Setting,
+    ) -> Result<Agent, (String, io::Error)> {
+        let node = vec![deckrun.into(), crate::node::FLAG.into(), argument.to_string().into()];
+        let words = command.words(host, node, argument.limit);
+        let shown = show(&words);
+        let started = Agent::spawn(words, secret, setting);
+        started.map_err(|error| (shown, error))
+    }
+
+    fn spawn(words: Vec<OsString>, secret: &[u8; 32], setting: &Setting) -> io::Result<Agent> {
+        let (output, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&output, true)?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).process_group(0);
+        command.stdin(Stdio::piped()).stdout(theirs.try_clone()?).stderr(theirs);
+        // Not killed: a node that is asked to end also ends what its ranks have started.
+        prepare_child(&mut command, setting, Signal::TERM, None, None);
+        let mut child = command.spawn()?;
+        let mut line: Vec<u8> = secret.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect();
+        line.push(b'\n');
+        if let Some(mut stdin) = child.stdin.take() {
+            // An agent that has ended already is noticed by its end.
+            let _ = stdin.write_all(&line);
+        }
+        Ok(Agent { words, child, status: None, output: Some(output), tail: Vec::new() })
+    }
+
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        self.status.is_none().then(|| Pid::from_child(&self.child))
+    }
+
+    /// What to poll for more of its output.
+    pub(crate) fn output(&self) -> Option<BorrowedFd<'_>> {
+        self.output.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes what it has said.
+    pub(crate) fn listen(&mut self) {
+        let mut scratch = [0; TAIL];
+        while let Some(output) = &self.output {
+            match rustix::io::read(output, &mut scratch) {
+                Ok(length @ 1..) => self.tail.extend_from_slice(&scratch[..length]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
+                Ok(0) | Err(_) => self.output = None,
+            }
+            let too_much = self.tail.len().saturating_sub(TAIL);
+            self.tail.drain(..too_much);
+        }
+    }
+
+    /// Whether it has ended; it is reaped then.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            // Fails only for a child that somebody else has reaped.
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status
+    }
+
+    /// Asks it to end, with what it has started in its process group.
+    fn ask_to_end(&self) {
+        if let Some(pid) = self.pid() {
+            // Not reaped, so the number is still its own.
+            let _ = kill_process_group(pid, Signal::TERM);
+        }
+    }
+
+    /// What it said last, for the end of a sentence; nothing if it said nothing.
+    pub(crate) fn last_words(&self) -> String {
+        let text = String::from_utf8_lossy(&self.tail);
+        let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        match &lines[lines.len().saturating_sub(4)..] {
+            [] => String::new(),
+            last => format!(": {}", last.join(" / ")),
+        }
+    }
+
+    /// The command, as it could be typed.
+    pub(crate) fn command(&self) -> String {
+        show(&self.words)
+    }
+}
+
+/// Waits until all of them have ended: so long by themselves, and then, asked to, for a second at most. What is left of
+/// them, the launcher ends as it does all its children.
+pub(crate) fn part<'a>(agents: impl Iterator<Item = &'a mut Agent>, patience: Duration) {
+    let mut left: Vec<_> = agents.collect();
+    let ask_at = Instant::now() + patience;
+    let give_up_at = ask_at + Duration::from_secs(1);
+    let mut asked = false;
+    loop {
+        left.retain_mut(|agent| agent.ended().is_none());
+        let now = Instant::now();
+        if left.is_empty() || now >= give_up_at {
+            return;
+        }
+        if now >= ask_at && !asked {
+            left.iter().for_each(|agent| agent.ask_to_end());
+            asked = true;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn show(words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    format!("`{}`", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(agent: &AgentCommand, node: &str) -> Vec<String> {
+        let words = agent.words("b", vec![node.into(), "--node".into()], Duration::from_secs(9));
+        words.into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_host_comes_behind_the_agents_words_or_where_it_is_asked_for() {
+        let agent = AgentCommand::new(" ip netns  exec ");
+        assert_eq!(words(&agent, "/x y"), ["ip", "netns", "exec", "b", "/x y", "--node"]);
+        let agent = AgentCommand::new("env HOST={} nice");
+        assert_eq!(words(&agent, "/x"), ["env", "HOST=b", "nice", "/x", "--node"]);
+    }
+
+    #[test]
+    fn ssh_asks_nothing_and_its_shell_gets_words_that_stay_words() {
+        let ssh = words(&AgentCommand::Ssh, "/it's here/deckrun");
+        assert!(ssh.join(" ").contains("BatchMode=yes -o ConnectTimeout=9 b"), "{ssh:?}");
+        assert_eq!(ssh[ssh.len() - 2], r"'/it'\''s here/deckrun'");
+        let own = words(&AgentCommand::new("/usr/bin/ssh -p 2222"), "/a b");
+        assert_eq!(own[3..], ["b", "'/a b'", "--node"]);
+    }
+}

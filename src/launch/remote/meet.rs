@@ -1,0 +1,310 @@
+//! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know the secret.
+//!
+//! Everything happens on the calling thread, in one loop with one limit. Whoever else connects costs us a bounded buffer
+//! for a bounded time, and one line.
+
+use std::{
+    collections::HashSet,
+    io::{self, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::{
+    address::listed,
+    agent::{Agent, AgentCommand, part},
+};
+use crate::{
+    End, LaunchError, Step,
+    hosts::Share,
+    link::{
+        prove::{Refusal, Root},
+        wire::{HELLO_LEN, PROOF_LEN},
+    },
+    node::{self, Argument},
+    ranks::Setting,
+    signals::Signals,
+    wait::{poll_until, say},
+};
+
+/// How many connections may be in the course of proving themselves; further ones wait in the kernel.
+const MAX_STRANGERS: usize = 32;
+
+/// How long one may take for it.
+const PROOF_LIMIT: Duration = Duration::from_secs(5);
+
+/// How many addresses are told on as having been refused.
+const MAX_TOLD: usize = 16;
+
+/// What is needed to start nodes.
+pub(crate) struct Invitation<'a> {
+    pub(crate) agent: &'a AgentCommand,
+    pub(crate) deckrun: &'a Path,
+    pub(crate) address: IpAddr,
+    pub(crate) secret: [u8; 32],
+    pub(crate) limit: Duration,
+    pub(crate) setting: &'a Setting,
+}
+
+/// How the meeting ended, if not by an error.
+pub(crate) enum Met {
+    /// The agents and connections of all shares, in their order.
+    All(Vec<(Agent, TcpStream)>),
+    /// This signal came.
+    Interrupted(i32),
+}
+
+struct Meeting<'a> {
+    invitation: &'a Invitation<'a>,
+    listener: TcpListener,
+    root: SocketAddr,
+    shares: &'a [Share],
+    agents: Vec<Agent>,
+    connected: Vec<Option<TcpStream>>,
+    strangers: Vec<Stranger>,
+    told: HashSet<IpAddr>,
+    last_refusal: Option<(IpAddr, Refusal)>,
+    deadline: Instant,
+}
+
+/// Someone who has connected, and proved nothing yet.
+struct Stranger {
+    stream: TcpStream,
+    from: IpAddr,
+    until: Instant,
+    bytes: Vec<u8>,
+    stage: Stage,
+}
+
+enum Stage {
+    Hello,
+    Proof(Root),
+}
+
+enum Heard {
+    /// The record is not complete.
+    More,
+    /// It is the node of this host.
+    Proved(u32),
+    Gone,
+    Refused(Refusal),
+}
+
+/// Starts a node for each of `shares`, none of which is here, and waits for all of them.
+pub(crate) fn meet(
+    invitation: &Invitation<'_>,
+    shares: &[Share],
+    signals: &Signals,
+) -> Result<Met, LaunchError> {
+    let deadline = Instant::now() + invitation.limit;
+    let cannot = LaunchError::system::<io::Error>("listening for the other hosts");
+    let listener = TcpListener::bind((invitation.address, 0)).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok((listener.local_addr()?, listener))
+    });
+    let (root, listener) = listener.map_err(cannot)?;
+    let mut meeting = Meeting {
+        invitation,
+        listener,
+        root,
+        shares,
+        agents: Vec::new(),
+        connected: shares.iter().map(|_| None).collect(),
+        strangers: Vec::new(),
+        told: HashSet::new(),
+        last_refusal: None,
+        deadline,
+    };
+    let result = meeting.start_agents().and_then(|()| meeting.until_all_are_here(signals));
+    match result {
+        Ok(None) => {
+            let streams = meeting.connected.into_iter().flatten();
+            Ok(Met::All(meeting.agents.into_iter().zip(streams).collect()))
+        }
+        other => {
+            part(meeting.agents.iter_mut(), Duration::ZERO);
+            other.map(|signal| Met::Interrupted(signal.unwrap_or_default()))
+        }
+    }
+}
+
+impl Meeting<'_> {
+    fn start_agents(&mut self) -> Result<(), LaunchError> {
+        let Invitation { agent, deckrun, secret, limit, setting, .. } = self.invitation;
+        for (index, share) in (0..).zip(self.shares) {
+            // What a node or ssh has to say about it should come before our own time is up.
+            let argument = Argument { root: self.root, index, limit: *limit * 2 / 3 };
+            match Agent::start(agent, &share.host, deckrun, &argument, secret, setting) {
+                Ok(agent) => self.agents.push(agent),
+                Err((command, error)) => {
+                    let why = format!(
+                        "cannot run {command}: {error}; --agent says by what to start a command there"
+                    );
+                    return Err(LaunchError::Host { host: share.host.clone(), step: Step::Agent, why });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `Some`: a signal came first.
+    fn until_all_are_here(&mut self, signals: &Signals) -> Result<Option<i32>, LaunchError> {
+        while self.connected.iter().any(Option::is_none) {
+            self.sleep(signals)?;
+            while let Some(signal) = signals.take_next() {
+                if signal != libc::SIGCHLD {
+                    return Ok(Some(signal));
+                }
+            }
+            self.accept();
+            self.hear_strangers();
+            self.look_at_agents()?;
+            if Instant::now() >= self.deadline {
+                return Err(self.late());
+            }
+        }
+        Ok(None)
+    }
+
+    fn sleep(&self, signals: &Signals) -> Result<(), LaunchError> {
+        let mut fds: Vec<BorrowedFd<'_>> = vec![signals.pending()];
+        if self.strangers.len() < MAX_STRANGERS {
+            fds.push(self.listener.as_fd());
+        }
+        fds.extend(self.strangers.iter().map(|stranger| stranger.stream.as_fd()));
+        fds.extend(self.agents.iter().filter_map(Agent::output));
+        let until = self.strangers.iter().map(|stranger| stranger.until).fold(self.deadline, Instant::min);
+        poll_until(fds, until).map_err(LaunchError::system("waiting for the other hosts"))
+    }
+
+    fn accept(&mut self) {
+        while self.strangers.len() < MAX_STRANGERS {
+            let Ok((stream, from)) = self.listener.accept() else { return };
+            if stream.set_nonblocking(true).is_ok() {
+                let until = Instant::now() + PROOF_LIMIT;
+                let from = from.ip();
+                self.strangers.push(Stranger { stream, from, until, bytes: Vec::new(), stage: Stage::Hello });
+            }
+        }
+    }
+
+    fn hear_strangers(&mut self) {
+        let now = Instant::now();
+        for mut stranger in std::mem::take(&mut self.strangers) {
+            match stranger.hear(self.invitation.secret) {
+                Heard::More if now < stranger.until => self.strangers.push(stranger),
+                Heard::More | Heard::Gone => {}
+                Heard::Refused(why) => self.refuse(stranger.from, why),
+                Heard::Proved(index) => match self.connected.get_mut(index as usize) {
+                    Some(place @ None) => *place = Some(stranger.stream),
+                    _ => self.refuse(stranger.from, Refusal::Stranger),
+                },
+            }
+        }
+    }
+
+    fn refuse(&mut self, from: IpAddr, why: Refusal) {
+        if self.told.len() < MAX_TOLD && self.told.insert(from) {
+            say(&format!("refused a connection from {from}: {why}"));
+        }
+        self.last_refusal = Some((from, why));
+    }
+
+    fn look_at_agents(&mut self) -> Result<(), LaunchError> {
+        for ((share, agent), connected) in self.shares.iter().zip(&mut self.agents).zip(&self.connected) {
+            agent.listen();
+            let Some(status) = agent.ended() else { continue };
+            // One that ends well may have left the node behind on purpose.
+            if connected.is_some() || status.success() {
+                continue;
+            }
+            agent.listen();
+            let (step, subject) = match status.code().and_then(node::step_of) {
+                Some(step) => (step, "its deckrun gave up".to_string()),
+                None => (Step::Agent, format!("{} {}", agent.command(), End::of(status))),
+            };
+            let why = format!("{subject}{}", agent.last_words());
+            return Err(LaunchError::Host { host: share.host.clone(), step, why });
+        }
+        Ok(())
+    }
+
+    fn late(&self) -> LaunchError {
+        let missing =
+            || self.shares.iter().zip(&self.agents).zip(&self.connected).filter(|(_, c)| c.is_none());
+        let hosts: Vec<_> = missing().map(|((share, _), _)| share.host.as_str()).collect();
+        let words = missing().map(|((_, agent), _)| agent.last_words()).next().unwrap_or_default();
+        let seconds = self.invitation.limit.as_secs_f32();
+        if let Some((from, why)) = &self.last_refusal {
+            let why =
+                format!("a connection from {from} was refused, and no other came within {seconds} s: {why}");
+            return LaunchError::Host { host: hosts.join(", "), step: Step::Prove, why };
+        }
+        let existing = udeck_sys::interfaces().map(|existing| listed(&existing)).unwrap_or_default();
+        let why = format!(
+            "no connection to {} came within {seconds} s. Can it be reached from there? A firewall may drop it, or another \
+             address be the right one (--iface; this host has: {existing}); slow agents need a longer --start-timeout{words}",
+            self.root
+        );
+        LaunchError::Host { host: hosts.join(", "), step: Step::Connect, why }
+    }
+}
+
+impl Stranger {
+    /// Reads what has come, up to the end of the record that is awaited, and answers it.
+    fn hear(&mut self, secret: [u8; 32]) -> Heard {
+        loop {
+            let wanted = match self.stage {
+                Stage::Hello => HELLO_LEN,
+                Stage::Proof(_) => PROOF_LEN,
+            };
+            let mut rest = [0; HELLO_LEN];
+            let rest = &mut rest[..wanted - self.bytes.len()];
+            match self.stream.read(rest) {
+                Ok(0) => return Heard::Gone,
+                Ok(length) => self.bytes.extend_from_slice(&rest[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::More,
+                Err(_) => return Heard::Gone,
+            }
+            if self.bytes.len() == wanted
+                && let Some(result) = self.record(secret)
+            {
+                return result;
+            }
+        }
+    }
+
+    /// A record is complete. `None`: now the next one is awaited.
+    fn record(&mut self, secret: [u8; 32]) -> Option<Heard> {
+        let bytes = std::mem::take(&mut self.bytes);
+        match &self.stage {
+            Stage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {
+                Ok(index) => Heard::Proved(index),
+                Err(why) => Heard::Refused(why),
+            }),
+            Stage::Hello => {
+                let mut nonce = [0; 32];
+                if getrandom::fill(&mut nonce).is_err() {
+                    return Some(Heard::Gone);
+                }
+                match Root::answer(secret, nonce, bytes[..].try_into().ok()?) {
+                    Ok((root, challenge)) => {
+                        self.stage = Stage::Proof(root);
+                        // A fresh connection has room for this.
+                        let written = self.stream.write(&challenge);
+                        (written.ok() != Some(challenge.len())).then_some(Heard::Gone)
+                    }
+                    Err((why, answer)) => {
+                        if let Some(answer) = answer {
+                            let _ = self.stream.write(&answer);
+                        }
+                        Some(Heard::Refused(why))
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! One node, as the root sees it.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    io,
+    net::TcpStream,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    time::Duration,
+};
+
+use udeck_boot::serve::{OUT_BOUND, Reporter};
+
+use super::{News, agent::Agent, writer::Writer};
+use crate::{
+    End, LaunchError,
+    hosts::Share,
+    link::{
+        WINDOW,
+        trunk::{Over, Trunk},
+        wire::{How, MAX_PIECE, NotStarted, Sink, Task, ToNode, ToRoot},
+    },
+};
+
+/// What may lie unsent for one node, in bytes, before it counts as one that has stopped reading.
+const NODE_BOUND: usize = 16 * OUT_BOUND;
+
+pub(crate) struct Node {
+    pub(crate) share: Share,
+    pub(crate) agent: Agent,
+    /// `None` when nothing more is to be heard.
+    trunk: Option<Trunk>,
+    running: BTreeSet<u32>,
+    starting: bool,
+    /// Output that has come and is not written: of standard output and error.
+    unwritten: [usize; 2],
+    /// The program, for errors; and why the host could not start it.
+    program: OsString,
+    directory: OsString,
+    refusal: Option<NotStarted>,
+}
+
+/// Where a node's messages go.
+pub(crate) struct Ears<'a> {
+    pub(crate) index: usize,
+    pub(crate) reporter: &'a Reporter,
+    pub(crate) writer: Option<&'a Writer>,
+    /// Input that is under way.
+    pub(crate) taken: &'a mut usize,
+    pub(crate) input: &'a mut Option<OwnedFd>,
+    pub(crate) news: &'a mut Vec<News>,
+}
+
+impl Node {
+    /// Over a connection that is the node's; it is told its task.
+    pub(crate) fn new(
+        share: Share,
+        agent: Agent,
+        stream: TcpStream,
+        task: &Task,
+        detect: Duration,
+    ) -> Result<Node, LaunchError> {
+        let mut trunk =
+            Trunk::new(stream, detect).map_err(LaunchError::system("setting up a node's connection"))?;
+        trunk
+            .send(&ToNode::Task(task.clone()))
+            .map_err(|error| LaunchError::TaskTooLong { why: error.to_string() })?;
+        let running = share.ranks().collect();
+        Ok(Node {
+            share,
+            agent,
+            trunk: Some(trunk),
+            running,
+            starting: true,
+            unwritten: [0; 2],
+            program: OsString::from_vec(task.program.clone()),
+            directory: OsString::from_vec(task.directory.clone()),
+            refusal: None,
+        })
+    }
+
+    pub(crate) fn trunk(&self) -> Option<&Trunk> {
+        self.trunk.as_ref()
+    }
+
+    pub(crate) fn running(&self) -> impl Iterator<Item = u32> + '_ {
+        self.running.iter().copied()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.trunk.is_none()
+    }
+
+    pub(crate) fn is_starting(&self) -> bool {
+        self.starting
+    }
+
+    /// Why it could not start its ranks, if it could not.
+    pub(crate) fn refusal(&mut self) -> Option<LaunchError> {
+        let source = Box::new(in_words(self.refusal.take()?, &self.program, &self.directory));
+        Some(LaunchError::OnHost { host: self.share.host.clone(), source })
+    }
+
+    /// Closes the connection. Returns the ranks that still ran.
+    pub(crate) fn give_up(&mut self) -> Vec<u32> {
+        self.trunk = None;
+        std::mem::take(&mut self.running).into_iter().collect()
+    }
+
+    pub(crate) fn say(&mut self, message: &ToNode) {
+        if let Some(trunk) = &mut self.trunk {
+            // All of them are shorter than a frame may be.
+            let _ = trunk.send(message);
+        }
+    }
+
+    pub(crate) fn say_in_pieces(&mut self, bytes: &[u8], message: impl Fn(Vec<u8>) -> ToNode) {
+        bytes.chunks(MAX_PIECE).for_each(|piece| self.say(&message(piece.to_vec())));
+    }
+
+    /// So much of its output has been written: so much more may come.
+    pub(crate) fn written(&mut self, sink: Sink, bytes: usize) {
+        let unwritten = &mut self.unwritten[sink as usize];
+        *unwritten = unwritten.saturating_sub(bytes);
+        self.say(&ToNode::Written { sink, bytes: bytes as u32 });
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+        match &mut self.trunk {
+            Some(trunk) if trunk.queued() > NODE_BOUND => Err(Over::Stuck),
+            Some(trunk) => trunk.flush(),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads once and deals with what came.
+    pub(crate) fn hear(&mut self, scratch: &mut [u8], ears: &mut Ears<'_>) -> Result<(), Over> {
+        let Some(trunk) = &mut self.trunk else { return Ok(()) };
+        trunk.receive(scratch)?;
+        while let Some(trunk) = &mut self.trunk {
+            let Some(message) = trunk.next()? else { break };
+            self.take(message, ears)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, message: ToRoot, ears: &mut Ears<'_>) -> Result<(), Over> {
+        match message {
+            ToRoot::Started => self.starting = false,
+            ToRoot::NotStarted(why) => {
+                self.refusal = Some(why);
+                return Err(Over::Unfitting("a refusal to start"));
+            }
+            ToRoot::Boot { rank, bytes } => {
+                self.check_own(rank)?;
+                ears.reporter.relayed(rank, bytes);
+            }
+            ToRoot::BootEnd { rank, why } => {
+                self.check_own(rank)?;
+                match why {
+                    Some(why) => ears.reporter.report_ended(rank, &why),
+                    None => ears.reporter.hung_up(rank),
+                }
+            }
+            ToRoot::Output { sink, bytes } => {
+                let unwritten = &mut self.unwritten[sink as usize];
+                if *unwritten > WINDOW + MAX_PIECE {
+                    return Err(Over::Unfitting("more output than its window"));
+                }
+                *unwritten += bytes.len();
+                if let Some(writer) = ears.writer {
+                    writer.write(ears.index, sink, bytes);
+                }
+            }
+            ToRoot::Taken { bytes } => *ears.taken = ears.taken.saturating_sub(bytes as usize),
+            ToRoot::InputEnd => *ears.input = None,
+            ToRoot::Ended { rank, how } => {
+                if !self.running.remove(&rank) {
+                    return Err(Over::Unfitting("the end of a rank that it does not run"));
+                }
+                let end = match how {
+                    How::Exited(code) => End::Exited(code & 0xFF),
+                    How::Killed(signal) => End::Killed(signal & 0x7F),
+                };
+                ears.news.push(News::Ended(rank, end));
+            }
+            ToRoot::Bye if self.running.is_empty() => self.trunk = None,
+            ToRoot::Bye => return Err(Over::Unfitting("goodbye while ranks run")),
+        }
+        Ok(())
+    }
+
+    fn check_own(&self, rank: u32) -> Result<(), Over> {
+        if self.share.ranks().contains(&rank) {
+            Ok(())
+        } else {
+            Err(Over::Unfitting("words of a rank not its own"))
+        }
+    }
+}
+
+/// As if it had happened here.
+fn in_words(why: NotStarted, program: &OsString, directory: &OsString) -> LaunchError {
+    let (program, os) = (program.clone(), io::Error::from_raw_os_error);
+    match why {
+        NotStarted::NotFound => LaunchError::NotFound { program },
+        NotStarted::NotExecutable { errno } => LaunchError::NotExecutable { program, source: os(errno) },
+        NotStarted::Directory { errno } => {
+            LaunchError::NoDirectory { directory: directory.into(), source: os(errno) }
+        }
+        NotStarted::Spawn { rank, errno } => LaunchError::Spawn { rank, program, source: os(errno) },
+        NotStarted::TooFewDescriptors { ranks, needed, limit } => {
+            LaunchError::TooFewDescriptors { ranks, needed, limit }
+        }
+        NotStarted::Other { what } => {
+            LaunchError::System { what: "starting the ranks there", source: io::Error::other(what) }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What a host is told to start.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsStr,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
+};
+
+use crate::{Bind, Job, hosts::Share, job::OWN_VARIABLES, link::wire};
+
+/// The ranks of another host see of our environment what is µDECK's, and what the job sets.
+pub(crate) fn of(job: &Job, share: &Share, size: u32, directory: &Path) -> wire::Task {
+    let bytes = |text: &OsStr| text.as_bytes().to_vec();
+    let ours = env::vars_os().filter(|(name, _)| {
+        name.as_bytes().starts_with(b"DECK_") && !OWN_VARIABLES.iter().any(|own| name == *own)
+    });
+    let env: BTreeMap<_, _> = ours.chain(job.env.iter().cloned()).collect();
+    wire::Task {
+        first: share.first,
+        count: share.count,
+        size,
+        program: bytes(&job.program),
+        args: job.args.iter().map(|arg| bytes(arg)).collect(),
+        env: env.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
+        directory: bytes(directory.as_os_str()),
+        bind: match job.bind {
+            Bind::Auto => wire::Bind::Auto,
+            Bind::Core => wire::Bind::Core,
+            Bind::None => wire::Bind::None,
+        },
+        tag_output: job.tag_output,
+        detect_ms: u32::try_from(job.detect.as_millis()).unwrap_or(u32::MAX),
+    }
+}

@@ -1,0 +1,243 @@
+//! Jobs over several hosts as their user meets them, on one: the agent is `env`, which starts the "remote" deckrun right
+//! here. What real networks do is tested in `tests/jobs`.
+
+mod common;
+
+use std::{
+    fs,
+    process::Stdio,
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{LONG, Ran, Running, deckrun, left, sh, wait_until_none_is_left};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Two ranks each on three hosts, of which the middle one is this process's own.
+const HOSTS: [&str; 6] = ["--hosts", "b:2,localhost:2,c:2", "--agent", "env NODE={}", "--iface", "lo"];
+
+const LOITER: &str = "echo ready; while :; do sleep 0.02; done";
+
+fn options<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&HOSTS, more].concat()
+}
+
+#[test]
+fn ranks_fill_the_hosts_in_their_order() {
+    let ran = Ran::of(sh(&options(&["--env", "X=a b"]), "echo $DECK_RANK/$DECK_SIZE ${NODE-here} $X"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let wanted = ["0/6 b a b", "1/6 b a b", "2/6 here a b", "3/6 here a b", "4/6 c a b", "5/6 c a b"];
+    assert_eq!(ran.lines(), wanted);
+    let fewer = Ran::of(sh(&options(&["-n", "3"]), "echo $DECK_RANK/$DECK_SIZE ${NODE-here}"));
+    assert_eq!(fewer.lines(), ["0/3 b", "1/3 b", "2/3 here"]);
+}
+
+#[test]
+fn files_say_the_hosts_as_well() {
+    let path = std::env::temp_dir().join(format!("deckrun-hosts-{}", std::process::id()));
+    fs::write(&path, "# two\nb slots=2 # here\nlocalhost\n").unwrap();
+    let path = path.to_str().unwrap();
+    for way in [["--hostfile", path], ["--hosts", &format!("@{path}")]] {
+        let command = [&way[..], &HOSTS[2..]].concat();
+        assert_eq!(Ran::of(sh(&command, "echo $DECK_RANK ${NODE-here}")).lines(), ["0 b", "1 b", "2 here"]);
+    }
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn exit_codes_and_words_are_those_of_one_host() {
+    let cases = [
+        (
+            "test $DECK_RANK != 4 || exit 3; sleep 600",
+            &[][..],
+            3,
+            "rank 4 exited with code 3; ending ranks 0-3, 5",
+        ),
+        (
+            "ulimit -c 0; test $DECK_RANK != 2 || kill -SEGV $$; sleep 600",
+            &[],
+            139,
+            "rank 2 killed by SIGSEGV; ending ranks 0-1, 3-5",
+        ),
+        ("sleep 600", &["--timeout", "300ms"], 124, "timeout after 300ms: ranks 0-5 still running"),
+        ("test $DECK_RANK != 5 || exit 4", &["--on-failure", "continue"], 4, "rank 5 exited with code 4\n"),
+    ];
+    for (script, more, code, words) in cases {
+        let ran = Ran::of(sh(&options(more), script));
+        assert_eq!(ran.code, Some(code), "{script}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{script}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn bad_requests_say_what_is_wrong() {
+    let list = |list: &'static str| vec!["--hosts", list, "true"];
+    let cases: [(Vec<&str>, i32, &str); 11] = [
+        (list("b:x"), 2, "column 1: `x` is no number of slots"),
+        (list("a,-b"), 2, "column 3: `-b`: a host's name must not begin with `-`"),
+        (list("@/nonexistent"), 2, "cannot read /nonexistent"),
+        (vec!["--hostfile", "/nonexistent", "true"], 2, "cannot read /nonexistent"),
+        (options(&["-n", "7", "true"]), 2, "7 ranks and only 6 slots: b:2,localhost:2,c:2"),
+        (options(&["--detect", "1s", "true"]), 2, "at least 2s"),
+        (options(&["--transport", "pigeon", "true"]), 2, "shm, tcp, udp"),
+        (options(&["no-such-program-anywhere"]), 127, "no-such-program-anywhere: no such program"),
+        (options(&["/tmp"]), 126, "/tmp: cannot be run"),
+        (vec!["--hosts", "b", "--iface", "lo", "--agent", "false", "true"], 125, "host b, agent: `false b "),
+        (
+            vec!["--hosts", "b", "--iface", "lo", "--agent", "true", "--start-timeout", "200ms", "true"],
+            125,
+            "host b, connect: no connection to 127.0.0.1:",
+        ),
+    ];
+    for (arguments, code, words) in cases {
+        let ran = Ran::of(deckrun(&arguments));
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn options_for_the_ranks_reach_them() {
+    let script = "echo $DECK_TRANSPORT $DECK_DETECT";
+    let ran = Ran::of(sh(&options(&["-n", "4", "--transport", "tcp", "--detect", "5s"]), script));
+    assert_eq!(ran.lines(), ["tcp 5"; 4]);
+}
+
+#[test]
+fn the_node_mode_is_no_secret_but_no_use_either() {
+    for arguments in [&["--node"][..], &["--node", "x"], &["--node", "127.0.0.1:1/0/1000"]] {
+        let ran = Ran::of(deckrun(arguments));
+        assert!(ran.stderr.contains("for deckrun itself"), "{arguments:?}: {}", ran.stderr);
+        assert_eq!(ran.code, Some(93));
+    }
+    assert!(!String::from_utf8_lossy(&Ran::of(deckrun(&["--help"])).stdout).contains("--node"));
+}
+
+#[test]
+fn the_secret_is_in_no_command_line_and_no_environment() {
+    // 64 hexadecimal digits in a row would be it: looked for in this rank's parent, which is the node, and in itself.
+    let script = "tr '\\0' '\\n' </proc/$PPID/cmdline; tr '\\0' '\\n' </proc/$PPID/environ; env; echo looked";
+    let ran = Ran::of(sh(&["--hosts", "b", "--agent", "env NODE={}", "--iface", "lo"], script));
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(text.contains("--node\n127.0.0.1:") && text.contains("looked"), "{text}");
+    let digits = |word: &str| word.len() >= 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(!text.split(|c: char| !c.is_ascii_alphanumeric()).any(digits), "{text}");
+}
+
+#[test]
+fn output_whose_reader_is_slow_comes_whole_and_one_whose_reader_goes_ends_the_ranks() {
+    let ran = Ran::of(sh(&options(&["--tag-output"]), "seq 20000"));
+    let lines = String::from_utf8(ran.stdout).unwrap();
+    for rank in 0..6 {
+        let tag = format!("[{rank}] ");
+        let own = lines.lines().filter_map(|line| line.strip_prefix(&tag));
+        assert!(own.eq((1..=20000).map(|n| n.to_string())), "rank {rank}");
+    }
+    let hosts = ["--hosts", "b:2,c:2", "--agent", "env NODE={}", "--iface", "lo"];
+    let mut child = sh(&hosts, "while :; do echo y; done").stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGPIPE));
+}
+
+#[test]
+fn signals_reach_all_hosts() {
+    let script = format!("trap 'echo bye $DECK_RANK; exit 0' TERM; {LOITER}");
+    let job = Running::start(&options(&[]), &script, 6);
+    let mark = job.mark();
+    job.signal(Signal::TERM);
+    let ran = job.end();
+    assert_eq!(ran.code, Some(143), "{}", ran.stderr);
+    assert_eq!(ran.lines(), ["bye 0", "bye 1", "bye 2", "bye 3", "bye 4", "bye 5"]);
+    assert!(ran.stderr.contains("SIGTERM: passed on to ranks 0-5"), "{}", ran.stderr);
+    assert_eq!(left(&mark), [""; 0]);
+}
+
+#[test]
+fn ranks_of_other_hosts_that_do_not_end_when_asked_are_killed() {
+    let job = Running::start(&options(&[]), &format!("trap '' TERM; {LOITER}"), 6);
+    let mark = job.mark();
+    job.signal(Signal::TERM);
+    let ran = job.end();
+    assert_eq!(ran.code, Some(143));
+    assert!(ran.stderr.contains("ranks 0-5 did not end when asked: killing"), "{}", ran.stderr);
+    assert_eq!(left(&mark), [""; 0]);
+}
+
+/// In each rank's group a child, and one that left group and session.
+const FAMILY: &str = "sleep 600 & setsid sh -c 'echo ready; sleep 600' & wait";
+
+#[test]
+fn killing_the_launcher_ends_even_what_the_ranks_of_other_hosts_started() {
+    let hosts = ["--hosts", "b:2,c:2", "--agent", "env NODE={}", "--iface", "lo"];
+    let job = Running::start(&hosts, FAMILY, 4);
+    let mark = job.mark();
+    assert!(left(&mark).len() >= 12, "the mark finds the ranks and their children");
+    job.signal(Signal::KILL);
+    assert_eq!(job.exit_code(), None);
+    wait_until_none_is_left(&mark);
+}
+
+/// The nodes among the processes of a job are children of its launcher.
+fn node_of(job: &Running, index: usize) -> Pid {
+    let limit = Instant::now() + LONG;
+    loop {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.pid())).unwrap();
+        for pid in children.split_whitespace() {
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if command.contains("--node\0127.0.0.1:") && command.contains(&format!("/{index}/")) {
+                return Pid::from_raw(pid.parse().unwrap()).unwrap();
+            }
+        }
+        assert!(Instant::now() < limit, "no node {index} among {children}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_loses_its_ranks() {
+    let job = Running::start(&options(&[]), FAMILY, 6);
+    let mark = job.mark();
+    kill_process(node_of(&job, 1), Signal::KILL).unwrap();
+    let ran = job.end();
+    assert_eq!(ran.code, Some(137), "{}", ran.stderr);
+    let words = "ranks 4-5 lost with host c (its deckrun has ended); ending ranks 0-3";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    wait_until_none_is_left(&mark);
+}
+
+/// As ssh does when the network fails it, or somebody ends it: the node is told, and cleans up.
+#[test]
+fn a_node_that_is_told_to_end_ends_everything_on_its_host() {
+    let job = Running::start(&options(&["--on-failure", "continue", "--timeout", "2s"]), FAMILY, 6);
+    let mark = job.mark();
+    kill_process(node_of(&job, 0), Signal::TERM).unwrap();
+    let ran = job.end();
+    let words = "ranks 0-1 lost with host b (its deckrun has ended: deckrun: on ";
+    assert!(ran.stderr.contains(words) && ran.stderr.contains("told to end"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("ranks 2-5 still running"), "{}", ran.stderr);
+    assert_eq!(left(&mark), [""; 0]);
+}
+
+#[test]
+fn a_start_that_is_interrupted_leaves_nothing() {
+    // An agent that never gets anywhere.
+    let agent = std::env::temp_dir().join(format!("deckrun-agent-{}", std::process::id()));
+    fs::write(&agent, "#!/bin/sh\nsleep 600\n").unwrap();
+    let agent = agent.to_str().unwrap();
+    let command = format!("sh {agent}");
+    let mut command = deckrun(&["--hosts", "b,c", "--iface", "lo", "--agent", &command, "true"]);
+    let mark = format!("interrupted-{}", std::process::id());
+    let child = command.env("DECKRUN_TEST_MARK", &mark).stderr(Stdio::piped()).spawn().unwrap();
+    let mark = format!("DECKRUN_TEST_MARK={mark}");
+    let limit = Instant::now() + LONG;
+    while left(&mark).len() < 5 {
+        assert!(Instant::now() < limit, "the agents do not start");
+        thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(ran.stderr.contains("SIGINT before all hosts were there"), "{}", ran.stderr);
+    wait_until_none_is_left(&mark);
+    fs::remove_file(agent).unwrap();
+}

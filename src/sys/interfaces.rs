@@ -1,0 +1,80 @@
+//! The network interfaces of this host and their addresses.
+
+use std::{
+    ffi::CStr,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ptr,
+};
+
+/// An address that an interface has; one with several addresses comes several times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// `eth0`.
+    pub name: String,
+    /// One of its addresses.
+    pub address: IpAddr,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// All IPv4 and IPv6 addresses of this host (of its network namespace), in the kernel's order.
+///
+/// # Errors
+/// The kernel's.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let mut list: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: `list` is valid for writing a pointer; on success it heads a list that is ours until freeifaddrs.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: not null, so a node of the list, which is not freed before the loop is over.
+        let node = unsafe { &*next };
+        next = node.ifa_next;
+        // SAFETY: ifa_addr is null or points to a socket address of the family that it names, as getifaddrs promises.
+        let Some(address) = (unsafe { address(node.ifa_addr) }) else { continue };
+        // SAFETY: ifa_name is a C string that lives as long as the list.
+        let name = unsafe { CStr::from_ptr(node.ifa_name) }.to_string_lossy().into_owned();
+        found.push(Interface { name, address, up: node.ifa_flags & libc::IFF_UP as u32 != 0 });
+    }
+    // SAFETY: getifaddrs gave the list out, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// # Safety
+/// `at` is null, or points to a socket address as long as its family says.
+unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: not null; every socket address begins with its family. Unaligned reads, because nobody promises more.
+    match i32::from(unsafe { ptr::read_unaligned(at) }.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family, so as long as sockaddr_in.
+            let v4 = unsafe { ptr::read_unaligned(at.cast::<libc::sockaddr_in>()) };
+            Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family, so as long as sockaddr_in6.
+            let v6 = unsafe { ptr::read_unaligned(at.cast::<libc::sockaddr_in6>()) };
+            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_there_with_its_address() {
+        let found = interfaces().unwrap();
+        let loopback = found.iter().find(|interface| interface.name == "lo").expect("lo");
+        assert!(loopback.address.is_loopback() && loopback.up, "{found:?}");
+    }
+}

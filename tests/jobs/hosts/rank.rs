@@ -1,0 +1,127 @@
+//! What the ranks of the tests over several hosts do; they speak to their launcher only. And, as an agent, what somebody
+//! does who has no business at the root's port.
+
+use std::{
+    env,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Command, ExitCode},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use udeck_boot::{Client, Event};
+
+/// Ends a hang; nothing takes so long.
+const LONG: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    let mut arguments = env::args().skip(1);
+    let part = arguments.next().unwrap_or_default();
+    if part == "intrude" {
+        return intrude(arguments.collect());
+    }
+    let client = Client::from_env().expect("a launcher that speaks").expect("a launcher");
+    match part.as_str() {
+        "meet" => meet(&client),
+        "wait" => wait(&client, arguments.next().and_then(|count| count.parse().ok()).unwrap_or(usize::MAX)),
+        "rounds" => rounds(&client),
+        other => panic!("no part is named {other:?}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn soon() -> Instant {
+    Instant::now() + LONG
+}
+
+/// In one write, so that ranks' lines stay whole.
+fn say(line: &str) {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
+}
+
+/// Everybody finds everybody, and can listen at the address that was given for that.
+fn meet(client: &Client) {
+    let welcome = client.welcome();
+    let (me, size) = (welcome.rank, welcome.size);
+    let address = welcome.address.expect("an address in a job over several hosts");
+    let listener = TcpListener::bind((address, 0)).expect("an address of this host");
+    let at = listener.local_addr().expect("it listens").to_string();
+    client.register(&format!("box{me}"), at.as_bytes(), soon()).expect("a free name");
+    client.put(&format!("key{me}"), &me.to_le_bytes(), soon()).expect("a key is stored");
+    client.fence(soon()).expect("all come");
+    // All others in a small job; in a large one some.
+    for step in (0..).map(|power| 1 << power).take_while(|step| *step < size) {
+        let peer = (me + step) % size;
+        let found = client.lookup(&format!("box{peer}"), false, soon()).expect("it was registered");
+        assert_eq!(found.owner, peer);
+        let stored = client.get(&format!("key{peer}"), false, soon()).expect("it was stored");
+        assert_eq!(stored, peer.to_le_bytes());
+        let address = String::from_utf8(found.value).expect("an address");
+        TcpStream::connect(&address).unwrap_or_else(|error| panic!("rank {peer} at {address}: {error}"));
+    }
+    let host = welcome.host_of(me).expect("a host");
+    // Nobody leaves before all have connected.
+    client.fence(soon()).expect("all come");
+    client.done(soon()).expect("goodbye");
+    say(&format!("rank {me} of {size} on host {host} of {} at {address}", welcome.hosts.len()));
+}
+
+/// Says whom it loses, until so many have been lost.
+fn wait(client: &Client, count: usize) {
+    let me = client.welcome().rank;
+    let (sender, news) = mpsc::channel();
+    client.on_event(Box::new(move |event| {
+        let _ = sender.send(event.clone());
+    }));
+    client.fence(soon()).expect("all come");
+    say(&format!("rank {me} pid {} ready", std::process::id()));
+    let mut lost = 0;
+    while lost < count {
+        match news.recv_timeout(LONG).expect("news") {
+            Event::RankLost { rank, how } => {
+                say(&format!("rank {me} lost {rank}: {how}"));
+                lost += 1;
+            }
+            Event::LauncherGone => return,
+            _ => {}
+        }
+    }
+    client.done(soon()).expect("goodbye");
+}
+
+/// Meets the others again and again for some seconds.
+fn rounds(client: &Client) {
+    let me = client.welcome().rank;
+    client.fence(soon()).expect("all come");
+    say(&format!("rank {me} pid {} ready", std::process::id()));
+    for _ in 0..40 {
+        client.fence(soon()).expect("all come");
+        thread::sleep(Duration::from_millis(50));
+    }
+    client.done(soon()).expect("goodbye");
+    say(&format!("rank {me} is through"));
+}
+
+/// `intrude COMMAND.. --node ADDRESS/..`: bothers whoever listens there, and then runs the command.
+fn intrude(command: Vec<String>) -> ExitCode {
+    let argument = command.last().expect("a node's argument");
+    let root = argument.split('/').next().expect("an address");
+    let mut hello = b"uDECKrun\x01\0\0\0\0\0\0\0".to_vec();
+    hello.resize(48, 7);
+    let connect = || TcpStream::connect(root).expect("the root listens");
+    // Held open over the start: bytes of no protocol, half a record, nothing at all, and a false proof.
+    let mut held: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
+    held[0].write_all(&[0xFF; 4096]).expect("a fresh connection takes it");
+    held[1].write_all(&hello[..20]).expect("a fresh connection takes it");
+    let mut liar = connect();
+    liar.write_all(&hello).expect("a fresh connection takes it");
+    let mut challenge = [0; 80];
+    liar.read_exact(&mut challenge).expect("the root answers a right hello");
+    liar.write_all(&challenge[48..]).expect("a fresh connection takes it");
+    assert_eq!(liar.read(&mut [0]).unwrap_or(0), 0, "the root talks to a liar");
+    let status = Command::new(&command[0]).args(&command[1..]).status().expect("the command runs");
+    drop(held);
+    ExitCode::from(status.code().unwrap_or(1) as u8)
+}

@@ -1,0 +1,56 @@
+//! Jobs over several hosts, which are network namespaces of this machine, each with its own address: see
+//! `udeck_jobs::netns`. Needs root; otherwise every case is skipped, with the reason.
+//!
+//! `Ended::clean` looks for processes that a job left behind on any of the hosts: they share the process numbers.
+
+#[path = "hosts/failures.rs"]
+mod failures;
+#[path = "hosts/starting.rs"]
+mod starting;
+
+use std::{env, panic, process::ExitCode};
+
+use udeck_jobs::netns::Network;
+
+const RANK: &str = env!("CARGO_BIN_EXE_hosts-rank");
+
+/// A case makes the network it needs, and panics if something is wrong.
+type Case = (&'static str, fn());
+
+fn main() -> ExitCode {
+    // cargo and libtest have options; what is left are parts of names.
+    let wanted: Vec<_> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let cases: Vec<Case> = [starting::CASES, failures::CASES]
+        .concat()
+        .into_iter()
+        .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())))
+        .collect();
+    println!("\nrunning {} tests", cases.len());
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let possible = Network::is_possible();
+    for (name, case) in cases {
+        let verdict = match &possible {
+            Err(why) => {
+                skipped += 1;
+                format!("ignored, {why}")
+            }
+            Ok(()) if panic::catch_unwind(case).is_ok() => {
+                passed += 1;
+                "ok".into()
+            }
+            Ok(()) => {
+                failed += 1;
+                "FAILED".into()
+            }
+        };
+        println!("test {name} ... {verdict}");
+    }
+    let word = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {failed} failed; {skipped} ignored; 0 measured; 0 filtered out\n"
+    );
+    if let Err(why) = possible {
+        println!("hosts: {passed} passed, {skipped} skipped ({why})");
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
