@@ -29,6 +29,7 @@ Examples:
   deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
   deckperf clones                                many clones of a mailbox: idle, and flooding it
   deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
+  deckperf peers --transport tcp                 over TCP, beside raw sockets and the others over TCP
   deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
   deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked";
@@ -131,6 +132,9 @@ struct Options {
     /// Let the system place the ranks
     #[arg(long, global = true)]
     no_pin: bool,
+    /// What messages travel over: shm, tcp, udp [default: the best there is, as for every program]
+    #[arg(long, global = true, value_name = "NAME", value_parser = parse_transport)]
+    transport: Option<&'static str>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +165,7 @@ pub enum Task {
     /// Compare with other libraries.
     Peers(peers::Plan),
     /// Be the ranks of a job, this many, under a conductor.
-    PeerRank(u32),
+    PeerRank(u32, peers::Course),
     /// Say what would carry messages of these sizes, ascending.
     Explain(Vec<usize>),
 }
@@ -250,6 +254,11 @@ pub enum Format {
 }
 
 impl Cli {
+    /// What the ranks are to use, if anything was said.
+    pub fn transport(&self) -> Option<&'static str> {
+        self.options.transport
+    }
+
     /// The task, with every default filled in.
     ///
     /// # Errors
@@ -266,7 +275,7 @@ impl Cli {
             _ if explain => {
                 Err(conflict("--explain is about what carries messages of a mailbox; it measures nothing"))
             }
-            (Some(Command::PeerRank { ranks }), _) => Ok(Task::PeerRank(ranks)),
+            (Some(Command::PeerRank { ranks }), _) => Ok(Task::PeerRank(ranks, options.course())),
             (Some(Command::Peers), Layer::Mailbox) => options.peers_plan().map(Task::Peers),
             (Some(Command::Peers), Layer::Vi) => Err(conflict("`peers` compares mailboxes, not --layer vi")),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
@@ -326,7 +335,8 @@ impl Options {
         if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
             return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
         }
-        Ok(peers::Plan { time: self.time_or(peers::SECONDS), format: self.format })
+        let course = self.course();
+        Ok(peers::Plan { time: self.time_or(peers::SECONDS), format: self.format, course })
     }
 
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
@@ -384,6 +394,13 @@ impl Options {
         }
     }
 
+    fn course(&self) -> peers::Course {
+        match self.transport {
+            None | Some("shm") => peers::Course::Memory,
+            Some(network) => peers::Course::Network(network),
+        }
+    }
+
     fn time_or(&self, seconds: u64) -> Duration {
         self.time.unwrap_or(Duration::from_secs(seconds))
     }
@@ -399,7 +416,12 @@ impl Options {
 
     /// The protocols asked for, each once, in the order asked for.
     fn protocols_or(&self, default: &[Protocol]) -> Vec<Protocol> {
-        let asked = if self.protocol.is_empty() { default } else { &self.protocol };
+        let default = default.iter().filter(|protocol| {
+            // Only ranks that share memory hand messages off.
+            self.course() == peers::Course::Memory || **protocol != Protocol::HandOff
+        });
+        let asked: Vec<&Protocol> =
+            if self.protocol.is_empty() { default.collect() } else { self.protocol.iter().collect() };
         let mut once = Vec::with_capacity(asked.len());
         for &protocol in asked {
             if !once.contains(&protocol) {
@@ -453,6 +475,12 @@ fn parse_protocol(text: &str) -> Result<Protocol, String> {
         let names = PROTOCOLS.map(|protocol| protocol.to_string());
         format!("unknown protocol; there are {}", names.join(", "))
     })
+}
+
+fn parse_transport(text: &str) -> Result<&'static str, String> {
+    let known = udeck::transports();
+    let found = known.iter().find(|name| **name == text).copied();
+    found.ok_or_else(|| format!("unknown transport; there are {}", known.join(", ")))
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -586,7 +614,8 @@ mod tests {
         assert!(error("deckperf peers --sizes 8").contains("sizes of its own"));
         assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
         assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));
-        assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4));
+        let course = peers::Course::Memory;
+        assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4, course));
     }
 
     #[test]

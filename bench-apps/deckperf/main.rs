@@ -21,6 +21,7 @@ mod report;
 mod rounds;
 mod sheet;
 mod sizes;
+mod sockets;
 mod stats;
 mod summary;
 mod table;
@@ -51,16 +52,22 @@ use crate::{
 
 fn main() -> ExitCode {
     // Before anything starts: a mistyped option is reported once, not by two ranks.
-    let task = Cli::parse().task().unwrap_or_else(|error| error.exit());
+    let cli = Cli::parse();
+    let transport = cli.transport();
+    let task = cli.task().unwrap_or_else(|error| error.exit());
     let ranks = match task {
         Task::Muster(order) => {
             return costs::muster::play(order).unwrap_or_else(|error| exit_code(Err(error)));
         }
         Task::Peers(plan) => return print(peers::measure(&plan)),
-        Task::PeerRank(ranks) => ranks,
+        Task::PeerRank(ranks, _) => ranks,
         _ => 2,
     };
-    match deckrun::launch_self(deckrun::Job::new(ranks)) {
+    let mut job = deckrun::Job::new(ranks);
+    if let Some(transport) = transport {
+        job = job.env("DECK_TRANSPORT", transport);
+    }
+    match deckrun::launch_self(job) {
         Ok(Some(outcome)) => outcome.exit_code(),
         Ok(None) => exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task))),
         Err(error) => exit_code(Err(error)),
@@ -86,7 +93,7 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 /// A whole life in a job: both ranks say good-bye before rank 0 reports what was wrong.
 fn be_a_rank(world: World, task: &Task) -> Result {
     let (rank, size) = (world.rank(), world.size());
-    if size != 2 && !matches!(task, Task::PeerRank(_)) {
+    if size != 2 && !matches!(task, Task::PeerRank(..)) {
         world.finish()?;
         return if rank == 0 { Err(Failure::WrongJobSize(size)) } else { Ok(()) };
     }
@@ -107,7 +114,8 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Costs(plan) => (&[][..], plan.pin),
         Task::Muster(_) => unreachable!("it has a job of its own"),
         // These ranks have other links, and follow another process.
-        Task::Peers(_) | Task::PeerRank(_) => return peers::serve(world).map(|()| Ok(String::new())),
+        Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
+        Task::Peers(_) => unreachable!("it conducts, and is no rank"),
         Task::Explain(_) => (&[][..], false),
     };
     let link = Link::open(world, protocols)?;
@@ -131,7 +139,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Muster(_) => unreachable!("it has a job of its own"),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
-        Task::Peers(_) | Task::PeerRank(_) => Ok(String::new()),
+        Task::Peers(_) | Task::PeerRank(..) => Ok(String::new()),
         Task::Explain(sizes) => Ok(explain::table(&link, sizes)?),
     };
     link.tell(&Order::Stop.encode()?)?;

@@ -4,7 +4,7 @@
 //!   conductor (this process, no rank)
 //!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs
 //!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, mpi.rs, job.rs
-//!     ├ two threads ────────── raw cache line and memcpy                         ../raw.rs
+//!     ├ two threads ────────── raw cache line and memcpy, or raw TCP sockets      ../raw.rs, ../sockets.rs
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
@@ -28,8 +28,10 @@ mod whole;
 
 use std::{env, time::Duration};
 
+pub use self::request::{Column, Test, WINDOW};
 pub use rank::serve;
 
+pub use self::targets::Course;
 use self::{field::Field, report::Report, scratch::Scratch};
 use crate::{
     cli::Format,
@@ -44,6 +46,8 @@ pub struct Plan {
     pub time: Duration,
     /// How the result is written.
     pub format: Format,
+    /// What messages travel over.
+    pub course: Course,
 }
 
 /// Programs that are run whole get one turn in a round, and there are ten of them: fewer rounds leave them without
@@ -68,14 +72,15 @@ pub fn measure(plan: &Plan) -> Result<String> {
         .map_err(Failure::system("restricting this process to two processors"))?;
 
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
-    let mut field = Field::assemble(scratch.path(), cores)?;
+    let mut field = Field::assemble(scratch.path(), cores, plan.course)?;
     let bar = crate::progress_bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
     bar.finish_and_clear();
 
-    let pinning = format!("one on core {first}, one on core {second}; 4 and 8 share these cores");
-    let machine = Machine::describe(pinning, udeck::transports().join(", "));
+    let crowd = if plan.course == Course::Memory { "; 4 and 8 share these cores" } else { "" };
+    let pinning = format!("one on core {first}, one on core {second}{crowd}");
+    let machine = Machine::describe(pinning, plan.course.transport().to_owned());
     let Field { peers, missing, .. } = field;
-    Ok(Report::new(machine, peers, missing, &outcome).render(plan.format))
+    Ok(Report::new(machine, plan.course, peers, missing, &outcome).render(plan.format))
 }

@@ -117,13 +117,13 @@ fn ratio_fields(ratio: Option<Ratio>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::{report::sample, targets::ROWS};
+    use crate::peers::{report::sample, targets::Course};
 
     #[test]
     fn csv_has_a_line_for_everybody_and_every_target() {
         let text = csv(&sample());
-        let targets: usize = ROWS.iter().map(|row| row.targets.len()).sum();
-        assert_eq!(text.lines().count(), 1 + 4 * ROWS.len() + targets);
+        let targets: usize = Course::Memory.rows().iter().map(|row| row.targets.len()).sum();
+        assert_eq!(text.lines().count(), 1 + 4 * Course::Memory.rows().len() + targets);
         for line in [
             "\"8 B\",us,ours,1.1250,,,,,,,",
             "\"8 B\",us,UCX,3.3750,6,0.3333,0.3333,0.3333,,,",
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(value["peers"][1]["version"], "1.13.1");
         assert_eq!(value["missing"][0], "libfabric: not installed (apt install libfabric-bin)");
         let rows = value["rows"].as_array().expect("rows");
-        assert_eq!(rows.len(), ROWS.len());
+        assert_eq!(rows.len(), Course::Memory.rows().len());
         assert_eq!((&rows[0]["best_peer"], &rows[0]["protocol"]), (&json!("UCX"), &json!("auto")));
         assert_eq!(rows[0]["targets"][1]["verdict"], "met");
         assert_eq!(rows[0]["others"][0]["name"], "limit");

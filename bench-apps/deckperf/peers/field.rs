@@ -7,13 +7,14 @@ use super::{
     mpi::{Installed, MPIS},
     request::{Column, Request, Test, Way},
     schedule::{Mode, Runner, Series, Who},
-    targets::{self, ROWS},
+    targets::Course,
     whole::{PROGRAMS, Program},
 };
 use crate::{
     cli::Payload,
     failure::{Failure, Result},
     raw::{MIN_COPY, RawLimits},
+    sockets,
 };
 
 /// A peer that is here.
@@ -38,6 +39,7 @@ pub struct Field {
     programs: Vec<(usize, &'static Program)>,
     raw: RawLimits,
     cores: [usize; 2],
+    course: Course,
 }
 
 impl Field {
@@ -45,13 +47,13 @@ impl Field {
     ///
     /// # Errors
     /// That ours do not start. A peer that does not is missing.
-    pub fn assemble(scratch: &Path, cores: [usize; 2]) -> Result<Self> {
-        let largest = ROWS.iter().map(|row| row.column.bytes).max().unwrap_or(0);
+    pub fn assemble(scratch: &Path, cores: [usize; 2], course: Course) -> Result<Self> {
+        let largest = course.rows().iter().map(|row| row.column.bytes).max().unwrap_or(0);
         let raw = RawLimits::new(Some(cores), largest);
         let (peers, missing) = (Vec::new(), Vec::new());
-        let mut field = Field { peers, missing, jobs: Vec::new(), programs: Vec::new(), raw, cores };
-        for ranks in targets::job_sizes() {
-            let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks)?);
+        let mut field = Field { peers, missing, jobs: Vec::new(), programs: Vec::new(), raw, cores, course };
+        for ranks in course.job_sizes() {
+            let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks, course)?);
             let job = job.map_err(|what| Failure::Contender { who: field.name(Who::Ours), what })?;
             field.jobs.push((Who::Ours, ranks, job));
         }
@@ -66,7 +68,11 @@ impl Field {
             match program.version() {
                 Some(version) => {
                     field.programs.push((field.peers.len(), program));
-                    field.peers.push(Peer { name: program.name, version, flags: program.flags.to_owned() });
+                    field.peers.push(Peer {
+                        name: program.name,
+                        version,
+                        flags: program.flags(course).to_owned(),
+                    });
                 }
                 None => field.missing.push(absent(program.name, program.package)),
             }
@@ -76,9 +82,13 @@ impl Field {
 
     fn enter(&mut self, scratch: &Path, installed: &Installed) {
         let (number, name) = (self.peers.len(), installed.mpi.name);
-        self.peers.push(Peer { name, version: installed.version.clone(), flags: installed.flags() });
-        for ranks in targets::job_sizes() {
-            let command = installed.command(ranks, self.cores.len());
+        self.peers.push(Peer {
+            name,
+            version: installed.version.clone(),
+            flags: installed.flags(self.course),
+        });
+        for ranks in self.course.job_sizes() {
+            let command = installed.command(ranks, self.cores.len(), self.course);
             match Job::start(scratch, &format!("peer-{number}-{ranks}"), ranks, command) {
                 Ok(job) => self.jobs.push((Who::Peer(number), ranks, job)),
                 Err(why) => self.missing.push(format!("{name}, {ranks} ranks: {why}")),
@@ -95,7 +105,7 @@ impl Field {
                 all.push(Series::new(who, way, *column, mode));
             }
         };
-        for row in ROWS {
+        for row in self.course.rows() {
             let column = &row.column;
             for (who, _, _) in self.jobs.iter().filter(|(_, ranks, _)| *ranks == column.ranks) {
                 let way = if *who == Who::Ours { row.ours } else { row.theirs };
@@ -106,7 +116,7 @@ impl Field {
                     add(Who::Peer(*number), Way::Send, column, Mode::Whole);
                 }
             }
-            match limit(column) {
+            match limit(column, self.course) {
                 Some(Mode::Conducted) if self.carrier(column.ranks).is_none() => {}
                 Some(mode) => add(Who::Limit, Way::Bare, column, mode),
                 None => {}
@@ -122,7 +132,11 @@ impl Field {
 }
 
 /// Who measures what the machine can do: an MPI's ranks, or threads of this process, which need no MPI.
-fn limit(column: &Column) -> Option<Mode> {
+fn limit(column: &Column, course: Course) -> Option<Mode> {
+    if course != Course::Memory {
+        let untouched = column.payload == Payload::Untouched;
+        return (column.test != Test::Barrier && untouched).then_some(Mode::Itself);
+    }
     let (small, untouched) = (column.bytes < MIN_COPY, column.payload == Payload::Untouched);
     match column.test {
         Test::Latency => (column.ranks == 2 && (small || untouched)).then_some(Mode::Itself),
@@ -132,10 +146,10 @@ fn limit(column: &Column) -> Option<Mode> {
     }
 }
 
-fn ours(ranks: usize) -> Result<Command> {
+fn ours(ranks: usize, course: Course) -> Result<Command> {
     let program = env::current_exe().map_err(Failure::system("finding this program's own file"))?;
     let mut command = Command::new(program);
-    command.args(["peer-rank", "--ranks", &ranks.to_string()]);
+    command.args(["peer-rank", "--ranks", &ranks.to_string(), "--transport", course.transport()]);
     Ok(command)
 }
 
@@ -160,7 +174,10 @@ impl Runner for Field {
     fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String> {
         let own = |program: &&(usize, _)| who == Who::Peer(program.0);
         if let Some((_, program)) = self.programs.iter().find(own) {
-            return program.measure(column, self.cores);
+            return program.measure(column, self.cores, self.course);
+        }
+        if self.course != Course::Memory {
+            return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
         }
         // On a thread of its own, because the near side stays pinned; what this thread starts must not be.
         let measured = thread::scope(|scope| scope.spawn(|| self.raw.measure(column.bytes)).join());
@@ -181,6 +198,7 @@ impl Runner for Field {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::targets::Against;
 
     #[test]
     fn who_is_absent_is_named_with_what_brings_it() {
@@ -200,9 +218,11 @@ mod tests {
 
     #[test]
     fn every_target_against_a_limit_has_one() {
-        for row in ROWS {
-            let wants = row.targets.iter().any(|target| target.against == targets::Against::Limit);
-            assert!(!wants || limit(&row.column).is_some(), "{}", row.title);
+        for course in [Course::Memory, Course::Network("tcp"), Course::Network("udp")] {
+            for row in course.rows() {
+                let wants = row.targets.iter().any(|target| target.against == Against::Limit);
+                assert!(!wants || limit(&row.column, course).is_some(), "{}", row.title);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use super::job::last_lines;
+use super::{job::last_lines, targets::Course};
 
 /// The program that every MPI runs.
 const SOURCE: &str = include_str!("peer.c");
@@ -109,6 +109,18 @@ impl Mpi {
         })
     }
 
+    /// What keeps its messages off shared memory, over the loopback device: flags, and settings for UCX, which Debian's
+    /// MPICH is built on.
+    fn network(&self) -> (&'static [&'static str], &'static [(&'static str, &'static str)]) {
+        match self.suffix {
+            ".openmpi" => (
+                &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
+                &[],
+            ),
+            _ => (&[], &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]),
+        }
+    }
+
     /// Open MPI counts processors for itself and yields only if it finds fewer than ranks, so it is told both.
     fn flags(&self, oversubscribed: bool) -> &'static [&'static str] {
         match (self.suffix, oversubscribed) {
@@ -125,9 +137,14 @@ impl Mpi {
 
 impl Installed {
     /// Starts `ranks` ranks of the program.
-    pub fn command(&self, ranks: usize, processors: usize) -> Command {
+    pub fn command(&self, ranks: usize, processors: usize, course: Course) -> Command {
         let mut command = Command::new(&self.launcher);
-        command.args(["-n", &ranks.to_string()]).args(self.mpi.flags(ranks > processors)).arg(&self.program);
+        command.args(["-n", &ranks.to_string()]).args(self.mpi.flags(ranks > processors));
+        if course != Course::Memory {
+            let (flags, settings) = self.mpi.network();
+            command.args(flags).envs(settings.iter().copied());
+        }
+        command.arg(&self.program);
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
@@ -139,7 +156,13 @@ impl Installed {
     }
 
     /// As one types them, for the report.
-    pub fn flags(&self) -> String {
+    pub fn flags(&self, course: Course) -> String {
+        if course != Course::Memory {
+            let (flags, settings) = self.mpi.network();
+            let settings = settings.iter().map(|(name, value)| format!("{name}={value}"));
+            let flags = self.mpi.flags(false).iter().chain(flags).map(|flag| (*flag).to_owned());
+            return settings.chain(flags).collect::<Vec<_>>().join(" ");
+        }
         let (alone, crowded) = (self.mpi.flags(false).join(" "), self.mpi.flags(true).join(" "));
         let mut text = match (alone.as_str(), crowded.as_str()) {
             ("", "") => "no flags".to_owned(),
@@ -182,6 +205,29 @@ mod tests {
             .build("no-such-mpicc", &[], SOURCE, &scratch.path().join("program"))
             .expect_err("no file");
         assert!(why.ends_with("(apt install openmpi-bin libopenmpi-dev)"), "{why}");
+    }
+
+    #[test]
+    fn over_a_network_nobody_uses_shared_memory() {
+        let installed = |mpi| Installed {
+            mpi,
+            version: String::new(),
+            launcher: "mpirun".into(),
+            program: "program".into(),
+            preload: None,
+        };
+        let [mpich, open] = [installed(&MPIS[0]), installed(&MPIS[1])];
+        let course = Course::Network("tcp");
+        let command = mpich.command(2, 2, course);
+        assert!(
+            command.get_envs().any(|(name, value)| name == "UCX_TLS" && value == Some("tcp,self".as_ref()))
+        );
+        assert!(open.command(2, 2, course).get_args().any(|word| word == "tcp,self"));
+        assert!(!open.command(2, 2, Course::Memory).get_args().any(|word| word == "tcp,self"));
+        assert!(
+            mpich.flags(course).contains("MPIR_CVAR_NOLOCAL=1")
+                && open.flags(course).contains("btl tcp,self")
+        );
     }
 
     #[test]

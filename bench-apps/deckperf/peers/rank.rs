@@ -11,8 +11,12 @@ use std::{
 
 use udeck::{Protocol, World};
 
-use super::request::{CONDUCTOR, Request, Test, WINDOW, Way};
+use super::{
+    request::{CONDUCTOR, Request, Test, WINDOW, Way},
+    targets::Course,
+};
 use crate::{
+    cli::PROTOCOLS,
     experiment,
     failure::{Failure, Result},
     link::Link,
@@ -20,10 +24,12 @@ use crate::{
 };
 
 /// Follows the conductor until it hangs up.
-pub fn serve(world: &World) -> Result {
+pub fn serve(world: &World, course: Course) -> Result {
     let address =
         env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
-    let protocols = [Protocol::Auto, Protocol::HandOff, Protocol::RdmaWrite];
+    let mut protocols: Vec<Protocol> = course.rows().iter().filter_map(|row| row.ours.protocol()).collect();
+    protocols.sort_unstable_by_key(|protocol| PROTOCOLS.iter().position(|known| known == protocol));
+    protocols.dedup();
     let link = Link::in_pairs(world, &protocols)?;
     let io = Failure::system;
     let mut answers = UnixStream::connect(address).map_err(io("connecting to the conductor"))?;

@@ -9,7 +9,7 @@ use super::{
     request::Way,
     schedule::{Outcome, Who},
     table,
-    targets::{Against, ROWS, Row, Target, Unit},
+    targets::{Against, Course, Row, Target, Unit},
 };
 use crate::{cli::Format, machine::Machine};
 
@@ -70,10 +70,16 @@ pub struct Check {
 
 impl Report {
     /// Works out all ratios and verdicts.
-    pub fn new(machine: Machine, peers: Vec<Peer>, missing: Vec<String>, outcome: &Outcome) -> Self {
-        let lines = ROWS.iter().map(|row| Line::new(row, &peers, outcome)).collect();
+    pub fn new(
+        machine: Machine,
+        course: Course,
+        peers: Vec<Peer>,
+        missing: Vec<String>,
+        outcome: &Outcome,
+    ) -> Self {
+        let lines = course.rows().iter().map(|row| Line::new(row, course, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
-        Self { machine, peers, missing, losses, method: method(outcome), lines }
+        Self { machine, peers, missing, losses, method: method(outcome, course), lines }
     }
 
     /// With a line break at the end.
@@ -87,7 +93,7 @@ impl Report {
 }
 
 impl Line {
-    fn new(row: &'static Row, peers: &[Peer], outcome: &Outcome) -> Self {
+    fn new(row: &'static Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Self {
         let ours = outcome.of(Who::Ours, row.ours, &row.column);
         let compare = |theirs: Option<&Figures>| Comparison::new(row, ours, theirs);
         let limit = compare(outcome.of(Who::Limit, Way::Bare, &row.column));
@@ -104,7 +110,7 @@ impl Line {
             best,
             checks: Vec::new(),
         };
-        let check = |target| line.check(target, peers, |title| compare(named(title, outcome)));
+        let check = |target| line.check(target, peers, |title| compare(named(title, course, outcome)));
         line.checks = row.targets.iter().map(check).collect();
         line
     }
@@ -124,8 +130,8 @@ impl Line {
 }
 
 /// Ours, in another row.
-fn named<'o>(title: &str, outcome: &'o Outcome) -> Option<&'o Figures> {
-    let row = ROWS.iter().find(|row| row.title == title)?;
+fn named<'o>(title: &str, course: Course, outcome: &'o Outcome) -> Option<&'o Figures> {
+    let row = course.rows().iter().find(|row| row.title == title)?;
     outcome.of(Who::Ours, row.ours, &row.column)
 }
 
@@ -163,7 +169,7 @@ impl Unit {
     }
 }
 
-fn method(outcome: &Outcome) -> Vec<Cow<'static, str>> {
+fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
     let rounds = format!(
         "interleaved: all jobs live all the time, and all but one of them block; in each of {} rounds ({:.0} s in \
          all) each contender runs one batch of 2 ms (10 ms with 4 or 8 ranks), column by column in random order; \
@@ -178,8 +184,11 @@ fn method(outcome: &Outcome) -> Vec<Cow<'static, str>> {
     let rest = "one-way latency is half a round trip, with 4 and 8 ranks of all pairs at once; rate and stream are \
                 windows of 64, each acknowledged; w+r: the sender writes every word, the receiver sums and checks them \
                 all, otherwise nobody looks; MPI window: data and a flag in memory of MPI_Win_allocate_shared";
+    let sockets = "all over the loopback device; limit: two threads that spin on the two ends of a TCP connection, with the \
+                   same sizes and windows";
     let limits = "limit: latency a cache line's hand-over or, from 4 KiB, a memcpy out of the other core's dirty lines; \
                   rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks)";
+    let limits = if course == Course::Memory { limits } else { sockets };
     vec![rounds.into(), bounds.into(), rest.into(), limits.into()]
 }
 
@@ -189,7 +198,7 @@ pub fn sample() -> Report {
     use super::schedule::{Mode, Series};
 
     let mut series = Vec::new();
-    for row in ROWS {
+    for row in Course::Memory.rows() {
         let who = [
             (Who::Ours, row.ours, 1.0),
             (Who::Limit, Way::Bare, 0.8),
@@ -215,7 +224,8 @@ pub fn sample() -> Report {
     let machine = Machine::sample("one on core 0, one on core 1", "shm");
     let peer = |name, version: &str| Peer { name, version: version.to_owned(), flags: "no flags".to_owned() };
     let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
-    Report::new(machine, vec![peer("MPICH", "4.0.2"), peer("UCX", "1.13.1")], missing, &outcome)
+    let peers = vec![peer("MPICH", "4.0.2"), peer("UCX", "1.13.1")];
+    Report::new(machine, Course::Memory, peers, missing, &outcome)
 }
 
 #[cfg(test)]
@@ -268,7 +278,7 @@ mod tests {
         let Report { machine, .. } = sample();
         let nothing =
             Outcome { series: Vec::new(), rounds: 0, elapsed: Default::default(), losses: Vec::new() };
-        let report = Report::new(machine, Vec::new(), Vec::new(), &nothing);
+        let report = Report::new(machine, Course::Memory, Vec::new(), Vec::new(), &nothing);
         for check in report.lines.iter().flat_map(|line| &line.checks) {
             assert!(check.ratio.is_none() && check.verdict == Verdict::Inconclusive);
         }

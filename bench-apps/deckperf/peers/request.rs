@@ -69,6 +69,16 @@ pub struct Request {
     pub way: Way,
 }
 
+impl Way {
+    /// Of our mailboxes.
+    pub fn protocol(self) -> Option<Protocol> {
+        match self {
+            Way::Mailbox(protocol) => Some(protocol),
+            Way::Send | Way::Window | Way::Bare => None,
+        }
+    }
+}
+
 impl Column {
     /// Messages that go one way, or barriers, in an iteration: a figure is for one of them.
     pub fn per_iteration(&self) -> u64 {

@@ -8,6 +8,42 @@ use udeck::Protocol;
 use super::request::{Column, Test, Way};
 use crate::cli::Payload::{self, Untouched, WrittenRead};
 
+/// Between whom messages travel, and over what: each has rows of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// Ranks that share memory.
+    Memory,
+    /// Ranks that use the network between hosts, here over the loopback device.
+    Network(&'static str),
+}
+
+impl Course {
+    /// In the order of the table.
+    pub fn rows(self) -> &'static [Row] {
+        match self {
+            Course::Memory => MEMORY_ROWS,
+            Course::Network("tcp") => TCP_ROWS,
+            Course::Network(_) => UDP_ROWS,
+        }
+    }
+
+    /// How many ranks the jobs have, ascending.
+    pub fn job_sizes(self) -> Vec<usize> {
+        let mut sizes: Vec<usize> = self.rows().iter().map(|row| row.column.ranks).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The transport of ours.
+    pub fn transport(self) -> &'static str {
+        match self {
+            Course::Memory => "shm",
+            Course::Network(transport) => transport,
+        }
+    }
+}
+
 /// One line of the table.
 #[derive(Debug)]
 pub struct Row {
@@ -71,6 +107,7 @@ pub enum Bound {
 const ONE_COPY: Protocol = Protocol::RdmaWrite;
 
 const ISSUE: &str = "issue 4";
+const TCP_ISSUE: &str = "issue 5";
 const BENCHMARKS: &str = "benchmarks.md";
 
 const SMALL: usize = 8;
@@ -78,8 +115,31 @@ const PAGE: usize = 4 << 10;
 const MIDDLE: usize = 64 << 10;
 const LARGE: usize = 1 << 20;
 
-/// In the order of the table.
-pub const ROWS: &[Row] = &[
+/// Over a network the limit is a pair of sockets that both sides spin on.
+const TCP_ROWS: &[Row] = &[
+    latency("8 B", SMALL, Untouched, Protocol::Auto, &[at_most(1.15, Against::Limit, TCP_ISSUE)]),
+    latency("4 KiB", PAGE, Untouched, Protocol::Auto, &[]),
+    latency("64 KiB", MIDDLE, Untouched, Protocol::Auto, &[]),
+    latency("1 MiB", LARGE, Untouched, Protocol::Auto, &[at_most(1.1, Against::Limit, TCP_ISSUE)]),
+    latency("1 MiB w+r", LARGE, WrittenRead, Protocol::Auto, &[]),
+    rate(&[]),
+    Row { targets: &[], ..network_stream("1 MiB stream") },
+    barrier("barrier, 2 ranks", 2, &[]),
+];
+
+/// Nobody has set targets: beside it stand the same TCP sockets.
+const UDP_ROWS: &[Row] = &[
+    latency("8 B", SMALL, Untouched, Protocol::Auto, &[]),
+    latency("4 KiB", PAGE, Untouched, Protocol::Auto, &[]),
+    latency("64 KiB", MIDDLE, Untouched, Protocol::Auto, &[]),
+    latency("1 MiB", LARGE, Untouched, Protocol::Auto, &[]),
+    latency("1 MiB w+r", LARGE, WrittenRead, Protocol::Auto, &[]),
+    rate(&[]),
+    Row { targets: &[], ..network_stream("1 MiB stream") },
+    barrier("barrier, 2 ranks", 2, &[]),
+];
+
+const MEMORY_ROWS: &[Row] = &[
     latency("8 B", SMALL, Untouched, Protocol::Auto, &SMALL_TARGETS),
     latency("8 B w+r", SMALL, WrittenRead, Protocol::Auto, &SMALL_TARGETS),
     latency("4 KiB", PAGE, Untouched, Protocol::Auto, &[beat_peers_by(0.6, ISSUE)]),
@@ -118,14 +178,7 @@ pub const ROWS: &[Row] = &[
         &[at_most(1.0, Against::Ours(ONE_COPY_LARGE), ISSUE), beat_peers_by(1.0, ISSUE)],
     ),
     shared_window("1 MiB w+r, MPI window", LARGE),
-    Row {
-        title: "8 B rate",
-        column: Column { test: Test::Stream, ranks: 2, payload: Untouched, bytes: SMALL },
-        ours: Way::Mailbox(Protocol::Auto),
-        theirs: Way::Send,
-        unit: Unit::Millions,
-        targets: &[at_least(0.6, Against::Limit, ISSUE), at_least(2.0, Against::BestPeer, ISSUE)],
-    },
+    rate(&[at_least(0.6, Against::Limit, ISSUE), at_least(2.0, Against::BestPeer, ISSUE)]),
     stream("1 MiB stream", Untouched),
     stream("1 MiB stream w+r", WrittenRead),
     barrier("barrier, 2 ranks", 2, &[]),
@@ -155,6 +208,21 @@ const fn latency(
 
 const fn shared_window(title: &'static str, bytes: usize) -> Row {
     Row { theirs: Way::Window, ..latency(title, bytes, WrittenRead, Protocol::HandOff, &WINDOW_TARGETS) }
+}
+
+const fn rate(targets: &'static [Target]) -> Row {
+    Row {
+        title: "8 B rate",
+        column: Column { test: Test::Stream, ranks: 2, payload: Untouched, bytes: SMALL },
+        ours: Way::Mailbox(Protocol::Auto),
+        theirs: Way::Send,
+        unit: Unit::Millions,
+        targets,
+    }
+}
+
+const fn network_stream(title: &'static str) -> Row {
+    Row { ours: Way::Mailbox(Protocol::Auto), ..stream(title, Untouched) }
 }
 
 const fn stream(title: &'static str, payload: Payload) -> Row {
@@ -191,34 +259,30 @@ const fn beat_peers_by(ratio: f64, source: &'static str) -> Target {
     at_most(ratio, Against::BestPeer, source)
 }
 
-/// How many ranks the jobs have, ascending.
-pub fn job_sizes() -> Vec<usize> {
-    let mut sizes: Vec<usize> = ROWS.iter().map(|row| row.column.ranks).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::*;
 
+    const COURSES: [Course; 3] = [Course::Memory, Course::Network("tcp"), Course::Network("udp")];
+
     #[test]
     fn rows_have_titles_of_their_own_and_targets_name_rows() {
-        let titles: HashSet<&str> = ROWS.iter().map(|row| row.title).collect();
-        assert_eq!(titles.len(), ROWS.len());
-        for target in ROWS.iter().flat_map(|row| row.targets) {
-            if let Against::Ours(title) = target.against {
-                assert!(titles.contains(title), "{title}");
+        for rows in COURSES.map(Course::rows) {
+            let titles: HashSet<&str> = rows.iter().map(|row| row.title).collect();
+            assert_eq!(titles.len(), rows.len());
+            for target in rows.iter().flat_map(|row| row.targets) {
+                if let Against::Ours(title) = target.against {
+                    assert!(titles.contains(title), "{title}");
+                }
             }
         }
     }
 
     #[test]
     fn times_have_upper_bounds_and_rates_lower_ones() {
-        for row in ROWS {
+        for row in COURSES.iter().flat_map(|course| course.rows()) {
             let upper = |target: &Target| matches!(target.bound, Bound::AtMost(_));
             assert!(
                 row.targets.iter().all(|target| upper(target) == (row.unit == Unit::Micros)),
@@ -230,6 +294,7 @@ mod tests {
 
     #[test]
     fn jobs_have_two_four_and_eight_ranks() {
-        assert_eq!(job_sizes(), [2, 4, 8]);
+        assert_eq!(Course::Memory.job_sizes(), [2, 4, 8]);
+        assert_eq!(Course::Network("tcp").job_sizes(), [2]);
     }
 }

@@ -13,6 +13,7 @@ use super::{
     job::{ends, last_lines},
     mpi,
     request::{Column, Test},
+    targets::Course,
 };
 use crate::cli::Payload;
 
@@ -23,13 +24,15 @@ pub struct Program {
     pub name: &'static str,
     /// What brings it, in Debian.
     pub package: &'static str,
-    /// Its flags, for the report.
-    pub flags: &'static str,
+    /// Its flags, for the report: over memory, over a network.
+    flags: [&'static str; 2],
+    /// Settings that keep it off shared memory.
+    network: &'static [(&'static str, &'static str)],
     executable: &'static str,
     /// What says the library's version.
     version: [&'static str; 2],
-    server: fn(&Column, &str) -> Vec<String>,
-    client: fn(&Column, &str) -> Vec<String>,
+    server: fn(&Column, &str, Course) -> Vec<String>,
+    client: fn(&Column, &str, Course) -> Vec<String>,
     /// µs per message in what the client printed.
     figure: fn(&Column, &str) -> Option<f64>,
     streams: bool,
@@ -40,10 +43,14 @@ pub const PROGRAMS: [Program; 2] = [
     Program {
         name: "UCX",
         package: "ucx-utils",
-        flags: "ucx_perftest -t tag_lat (median), tag_bw -O 64",
+        flags: [
+            "ucx_perftest -t tag_lat (median), tag_bw -O 64",
+            "UCX_TLS=tcp,self UCX_NET_DEVICES=lo ucx_perftest -t tag_lat (median), tag_bw -O 64",
+        ],
+        network: &[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")],
         executable: "ucx_perftest",
         version: ["ucx_info", "-v"],
-        server: |_, port| words(&format!("-p {port}")),
+        server: |_, port, _| words(&format!("-p {port}")),
         client: ucx_client,
         figure: ucx_figure,
         streams: true,
@@ -51,11 +58,16 @@ pub const PROGRAMS: [Program; 2] = [
     Program {
         name: "libfabric",
         package: "libfabric-bin",
-        flags: "fi_pingpong -p shm -e rdm",
+        flags: ["fi_pingpong -p shm -e rdm", "FI_TCP_IFACE=lo fi_pingpong -p tcp;ofi_rxm -e rdm"],
+        network: &[("FI_TCP_IFACE", "lo")],
         executable: "fi_pingpong",
         version: ["fi_info", "--version"],
-        server: |column, port| words(&format!("-p shm -e rdm {} -B {port}", fabric_size(column))),
-        client: |column, port| words(&format!("-p shm -e rdm {} -P {port} 127.0.0.1", fabric_size(column))),
+        server: |column, port, course| {
+            words(&format!("-p {} -e rdm {} -B {port}", provider(course), fabric_size(column)))
+        },
+        client: |column, port, course| {
+            words(&format!("-p {} -e rdm {} -P {port} 127.0.0.1", provider(course), fabric_size(column)))
+        },
         figure: fabric_figure,
         streams: false,
     },
@@ -68,6 +80,11 @@ const ATTEMPTS: u32 = 40;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(25);
 
 impl Program {
+    /// That it is run with.
+    pub fn flags(&self, course: Course) -> &'static str {
+        self.flags[usize::from(course != Course::Memory)]
+    }
+
     /// `None` if it is not here.
     pub fn version(&'static self) -> Option<String> {
         // It prints its usage, and that it was asked to.
@@ -89,13 +106,13 @@ impl Program {
     ///
     /// # Errors
     /// That it did not start, end in time, or print a figure, and what it said.
-    pub fn measure(&self, column: &Column, cores: [usize; 2]) -> Result<f64, String> {
+    pub fn measure(&self, column: &Column, cores: [usize; 2], course: Course) -> Result<f64, String> {
         let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
-        let mut server = self.spawn((self.server)(column, &port), cores[1])?;
+        let mut server = self.spawn((self.server)(column, &port, course), cores[1], course)?;
         let deadline = Instant::now() + RUN_LIMIT;
         let mut why = String::new();
         for _ in 0..ATTEMPTS {
-            let client = self.spawn((self.client)(column, &port), cores[0])?;
+            let client = self.spawn((self.client)(column, &port, course), cores[0], course)?;
             let printed = client.output(deadline.saturating_duration_since(Instant::now()))?;
             if let Some(micros) = (self.figure)(column, &printed).filter(|micros| *micros > 0.0) {
                 return Ok(micros);
@@ -110,11 +127,18 @@ impl Program {
     }
 
     /// The core is inherited from the thread that starts it.
-    fn spawn(&self, arguments: Vec<String>, core: usize) -> Result<Running, String> {
+    fn spawn(&self, arguments: Vec<String>, core: usize, course: Course) -> Result<Running, String> {
+        let settings = if course == Course::Memory { &[] } else { self.network };
         let start = || {
             udeck::sys::pin_to_cpu(core)?;
             let mut command = Command::new(self.executable);
-            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+            command
+                .args(arguments)
+                .envs(settings.iter().copied())
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
         };
         let started = thread::scope(|scope| scope.spawn(start).join());
         let child = started.map_err(|_| "the thread that starts it failed".to_owned())?;
@@ -163,7 +187,7 @@ fn iterations(bytes: usize) -> usize {
     (32 << 20).min(20_000 * bytes.max(1)) / bytes.max(1)
 }
 
-fn ucx_client(column: &Column, port: &str) -> Vec<String> {
+fn ucx_client(column: &Column, port: &str, _: Course) -> Vec<String> {
     let bytes = column.bytes;
     let iterations = iterations(bytes).max(100);
     let test = match column.test {
@@ -184,6 +208,10 @@ fn ucx_figure(column: &Column, printed: &str) -> Option<f64> {
         (Test::Latency, &[_, median, ..]) if figures.len() == 8 => Some(median),
         _ => None,
     }
+}
+
+fn provider(course: Course) -> &'static str {
+    if course == Course::Memory { "shm" } else { "tcp;ofi_rxm" }
 }
 
 fn fabric_size(column: &Column) -> String {
@@ -236,7 +264,8 @@ mod tests {
     fn a_program_that_is_not_there_has_no_version() {
         static MISSING: Program = Program { executable: "deckperf-has-no-such-peer", ..PROGRAMS[0] };
         assert_eq!(MISSING.version(), None);
-        let why = MISSING.measure(&column(Test::Latency, 8), [0, 1]).expect_err("is not there");
+        let why =
+            MISSING.measure(&column(Test::Latency, 8), [0, 1], Course::Memory).expect_err("is not there");
         assert!(why.starts_with("deckperf-has-no-such-peer: "), "{why}");
     }
 }

@@ -1,0 +1,146 @@
+//! What TCP itself can do between the two cores, without a library: two threads that spin on the two ends of one
+//! connection over the loopback device.
+
+use std::{
+    hint,
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::peers::{Column, Test, WINDOW};
+
+/// As long as a contender's batch.
+const BUDGET: Duration = Duration::from_millis(2);
+/// Before the clock starts; also how often the far side cannot be told to stop.
+const WARM_UP: u64 = 4;
+
+/// µs for a message, as [`Test::Latency`] and [`Test::Stream`] count them. Blocks for some milliseconds.
+///
+/// # Errors
+/// The system's.
+///
+/// # Panics
+/// When asked for a barrier.
+pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
+    let (near, far) = connection()?;
+    let (bytes, messages) = match column.test {
+        Test::Latency => (column.bytes, 1),
+        Test::Stream => (column.bytes, WINDOW),
+        Test::Barrier => panic!("sockets know no barrier"),
+    };
+    let both_ways = column.test == Test::Latency;
+    let plan = Turns { bytes, messages, answer: if both_ways { bytes } else { 1 } };
+    thread::scope(|scope| {
+        let far = scope.spawn(move || -> io::Result<()> {
+            udeck::sys::pin_to_cpu(cores[1])?;
+            plan.follow(far)
+        });
+        let near = scope.spawn(move || -> io::Result<f64> {
+            udeck::sys::pin_to_cpu(cores[0])?;
+            plan.lead(near)
+        });
+        let failed = |_| io::Error::other("the thread that measures it failed");
+        let turn = near.join().map_err(failed)?;
+        far.join().map_err(failed)??;
+        Ok(turn? / if both_ways { 2.0 } else { messages as f64 })
+    })
+}
+
+/// What one turn consists of: `messages` of `bytes` there, `answer` bytes back.
+#[derive(Clone, Copy)]
+struct Turns {
+    bytes: usize,
+    messages: u64,
+    answer: usize,
+}
+
+impl Turns {
+    /// µs for a turn. Ends the connection.
+    fn lead(self, mut stream: TcpStream) -> io::Result<f64> {
+        let (data, mut answer) = (vec![1; self.bytes], vec![0; self.answer]);
+        let mut turn = || -> io::Result<()> {
+            for _ in 0..self.messages {
+                send(&mut stream, &data)?;
+            }
+            receive(&mut stream, &mut answer).map(drop)
+        };
+        for _ in 0..WARM_UP {
+            turn()?;
+        }
+        let (started, mut turns) = (Instant::now(), 0u64);
+        while started.elapsed() < BUDGET {
+            turn()?;
+            turns += 1;
+        }
+        Ok(started.elapsed().as_secs_f64() * 1e6 / turns as f64)
+    }
+
+    /// Until the connection ends.
+    fn follow(self, mut stream: TcpStream) -> io::Result<()> {
+        let (mut data, answer) = (vec![0; self.bytes], vec![1; self.answer]);
+        loop {
+            for _ in 0..self.messages {
+                if !receive(&mut stream, &mut data)? {
+                    return Ok(());
+                }
+            }
+            send(&mut stream, &answer)?;
+        }
+    }
+}
+
+fn connection() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    for end in [&near, &far] {
+        end.set_nodelay(true)?;
+        end.set_nonblocking(true)?;
+    }
+    Ok((near, far))
+}
+
+/// Spins while the socket is full.
+fn send(stream: &mut TcpStream, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        match stream.write(data) {
+            Ok(written) => data = &data[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Spins until all of it is here. `false`: the connection has ended.
+fn receive(stream: &mut TcpStream, mut data: &mut [u8]) -> io::Result<bool> {
+    while !data.is_empty() {
+        match stream.read(data) {
+            Ok(0) => return Ok(false),
+            Ok(read) => data = &mut data[read..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Payload;
+
+    #[test]
+    fn sockets_take_time() {
+        let cpus = udeck::sys::usable_cpus();
+        let cores = [cpus[0], *cpus.last().expect("this runs somewhere")];
+        for test in [Test::Latency, Test::Stream] {
+            for bytes in [8, 100_000] {
+                let column = Column { test, ranks: 2, payload: Payload::Untouched, bytes };
+                assert!(micros(&column, cores).expect("sockets") > 0.0);
+            }
+        }
+    }
+}
