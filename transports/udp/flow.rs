@@ -56,7 +56,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::wire::{AckRanges, Acks, Close, Flags, NUMBERS, Packet, PacketHeader};
-use arrivals::{Arrivals, MAX_DELAY};
+use arrivals::{Arrivals, MAX_DELAY, Wish};
 use congestion::Congestion;
 use incoming::{Incoming, NotTaken};
 use mtu::PathMtu;
@@ -350,8 +350,7 @@ impl Flow {
             })?;
         }
         (self.heard, self.asked) = (now, 0);
-        let asks = packet.flags.ping || packet.flags.probe;
-        self.arrivals.note(now, packet.number, packet.eliciting(), asks);
+        self.arrivals.note(now, packet.number, wish(packet));
         self.outgoing.allow(packet.window);
         if let Some(acks) = &packet.acks {
             self.acknowledged(now, acks);
@@ -371,7 +370,7 @@ impl Flow {
 
     fn acknowledged(&mut self, now: Instant, acks: &Acks<'_>) {
         let used = 2 * self.sent.in_flight() >= self.congestion.window();
-        let Flow { sent, outgoing, congestion, mtu, .. } = self;
+        let Flow { sent, outgoing, congestion, mtu, rtt, .. } = self;
         let news = sent.acknowledge(acks.ranges(), |packet| {
             match &packet.load {
                 Load::Stream(range) => outgoing.arrived(range.clone()),
@@ -379,6 +378,9 @@ impl Flow {
                 Load::Ping => {}
             }
             mtu.passed(packet.number, packet.size);
+            if packet.was_given_up() {
+                rtt.late(now.saturating_duration_since(packet.at));
+            }
             congestion.arrived(packet.at, packet.size, used);
         });
         if !news.any {
@@ -551,11 +553,12 @@ impl Flow {
             Load::Probe(size) => (flags.probe, target) = (true, *size),
         }
         let number = self.number;
+        self.stats.bytes_again += range.end.min(self.outgoing.next()).saturating_sub(range.start);
+        self.outgoing.sent(&range);
+        flags.last = self.outgoing.peek(1).is_none();
         let mut transmit = self.packet(now, flags, range.start);
         self.arrivals.sent(now, !range.is_empty());
         transmit.padding = target.saturating_sub(transmit.header.bytes().len());
-        self.stats.bytes_again += range.end.min(self.outgoing.next()).saturating_sub(range.start);
-        self.outgoing.sent(&range);
         transmit.range = range;
         let size = transmit.size();
         if flags.probe {
@@ -586,5 +589,14 @@ impl Flow {
     /// The host does not send datagrams of `size` bytes (`EMSGSIZE`): one that was to go counts as lost on its way.
     pub fn too_long(&mut self, size: usize) {
         self.mtu.too_long(size);
+    }
+}
+
+fn wish(packet: &Packet<'_>) -> Wish {
+    match packet.flags {
+        Flags { ping: true, .. } | Flags { probe: true, .. } => Wish::Now,
+        _ if packet.payload.is_empty() => Wish::Nothing,
+        Flags { last: true, .. } => Wish::Last,
+        _ => Wish::Soon,
     }
 }

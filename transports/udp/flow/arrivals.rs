@@ -1,5 +1,5 @@
 //! Which packets came, and when to say so (RFC 9000, section 13.2): at once for every second packet, for one that came out
-//! of order and for one that asks; for a lone one at once too, unless an answer of the user's usually follows and carries
+//! of order and for one that asks; for one that none follows at once too, unless an answer of the user's usually follows and carries
 //! the acknowledgement for nothing.
 
 use std::ops::RangeInclusive;
@@ -12,6 +12,19 @@ use crate::wire::{AckRanges, HEADER, MAX_RANGES};
 pub const MAX_DELAY: Duration = Duration::from_millis(1);
 /// So many packets are acknowledged at once.
 const MANY: u32 = 2;
+
+/// What a packet's sender wants to hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    Nothing,
+    /// That it came. Others follow.
+    Soon,
+    /// That it came. None follows for now.
+    Last,
+    /// That it came, at once.
+    Now,
+}
 
 #[derive(Debug, Default)]
 pub struct Arrivals {
@@ -37,8 +50,8 @@ impl Arrivals {
         number < self.floor || self.came.contains(number)
     }
 
-    /// A packet came that was not known. `eliciting`: it wants an acknowledgement; `asks`: and at once.
-    pub fn note(&mut self, now: Instant, number: u64, eliciting: bool, asks: bool) {
+    /// A packet came that was not known.
+    pub fn note(&mut self, now: Instant, number: u64, wish: Wish) {
         let next = self.came.last().map_or(0, |last| last.end);
         if number >= next {
             self.largest_at = Some(now);
@@ -47,12 +60,15 @@ impl Arrivals {
         if self.came.len() > MAX_RANGES {
             self.floor = self.came.pop_first().map_or(self.floor, |oldest| oldest.end);
         }
-        if !eliciting {
-            return;
-        }
+        let patient = match wish {
+            Wish::Nothing => return,
+            Wish::Soon => true,
+            Wish::Last => self.answers,
+            Wish::Now => false,
+        };
         self.pending += 1;
         self.asked = Some(now);
-        let at_once = asks || number != next || self.pending >= MANY || !self.answers;
+        let at_once = !patient || number != next || self.pending >= MANY;
         match self.due {
             _ if at_once => self.due = Some((now, false)),
             None => self.due = Some((now + MAX_DELAY, true)),
@@ -108,16 +124,19 @@ mod tests {
     fn a_lone_packet_is_acknowledged_at_once_until_answers_follow() {
         let now = Instant::now();
         let mut arrivals = Arrivals::default();
-        arrivals.note(now, 0, true, false);
+        arrivals.note(now, 0, Wish::Last);
         assert_eq!(arrivals.due(), Some(now));
         arrivals.sent(now, false);
         arrivals.sent(now + MAX_DELAY / 2, true);
-        arrivals.note(now, 1, true, false);
+        arrivals.note(now, 1, Wish::Last);
         assert_eq!(arrivals.due(), Some(now + MAX_DELAY), "an answer came soon");
         assert_eq!(acknowledged(&arrivals, now), [0..=1]);
         arrivals.sent(now + MAX_DELAY, false);
-        arrivals.note(now, 2, true, false);
+        arrivals.note(now, 2, Wish::Last);
         assert_eq!(arrivals.due(), Some(now), "it did not, last time");
+        arrivals.sent(now, false);
+        arrivals.note(now, 3, Wish::Soon);
+        assert_eq!(arrivals.due(), Some(now + MAX_DELAY), "the next one is under way");
     }
 
     #[test]
@@ -125,18 +144,18 @@ mod tests {
         let now = Instant::now();
         let answering = || Arrivals { answers: true, ..Arrivals::default() };
         let mut arrivals = answering();
-        arrivals.note(now, 0, true, false);
+        arrivals.note(now, 0, Wish::Last);
         assert_ne!(arrivals.due(), Some(now));
-        arrivals.note(now, 1, true, false);
+        arrivals.note(now, 1, Wish::Last);
         assert_eq!(arrivals.due(), Some(now));
         let mut arrivals = answering();
-        arrivals.note(now, 1, true, false);
+        arrivals.note(now, 1, Wish::Last);
         assert_eq!(arrivals.due(), Some(now), "0 is missing");
         let mut arrivals = answering();
-        arrivals.note(now, 0, true, true);
+        arrivals.note(now, 0, Wish::Now);
         assert_eq!(arrivals.due(), Some(now));
         let mut arrivals = answering();
-        arrivals.note(now, 0, false, false);
+        arrivals.note(now, 0, Wish::Nothing);
         assert_eq!((arrivals.due(), acknowledged(&arrivals, now)), (None, vec![]), "nothing to say");
     }
 
@@ -146,14 +165,14 @@ mod tests {
         let mut arrivals = Arrivals::default();
         for number in 0..2 * MAX_RANGES as u64 {
             assert!(!arrivals.knows(2 * number));
-            arrivals.note(now, 2 * number, true, false);
+            arrivals.note(now, 2 * number, Wish::Last);
         }
         assert_eq!(arrivals.ranges(), MAX_RANGES);
         let top = 4 * MAX_RANGES as u64 - 2;
         assert!(arrivals.knows(1), "too old to tell");
         assert!(!arrivals.knows(top - 1));
         assert_eq!(acknowledged(&arrivals, now)[..2], [top..=top, top - 2..=top - 2]);
-        arrivals.note(now, top - 1, true, false);
+        arrivals.note(now, top - 1, Wish::Last);
         assert_eq!(acknowledged(&arrivals, now)[0], top - 2..=top);
     }
 }

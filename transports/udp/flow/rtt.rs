@@ -15,20 +15,29 @@ pub struct Rtt {
     smooth: Duration,
     deviation: Duration,
     measured: bool,
+    /// How much later than others packets came that had been given up, at most as long as a round trip.
+    disorder: Duration,
 }
 
 impl Rtt {
     /// `first`: as long as it took to connect, where that is known.
     pub fn new(first: Option<Duration>) -> Self {
         let smooth = first.unwrap_or(INITIAL);
-        Rtt { latest: smooth, least: smooth, smooth, deviation: smooth / 2, measured: false }
+        Rtt {
+            latest: smooth,
+            least: smooth,
+            smooth,
+            deviation: smooth / 2,
+            measured: false,
+            disorder: Duration::ZERO,
+        }
     }
 
     /// A packet was acknowledged after `latest`, of which the peer says it waited `delay` (at most `most`) by choice.
     pub fn measure(&mut self, latest: Duration, delay: Duration, most: Duration) {
         self.latest = latest;
         if !self.measured {
-            *self = Rtt { latest, least: latest, smooth: latest, deviation: latest / 2, measured: true };
+            *self = Rtt { least: latest, deviation: latest / 2, measured: true, ..Rtt::new(Some(latest)) };
             return;
         }
         self.least = self.least.min(latest);
@@ -47,9 +56,16 @@ impl Rtt {
         self.smooth
     }
 
-    /// When a packet is given up after a later one was acknowledged (section 6.1.2).
+    /// A packet was acknowledged after `took`, having been given up: the path disorders more than was thought.
+    pub fn late(&mut self, took: Duration) {
+        self.disorder = self.disorder.max(took.saturating_sub(self.smooth));
+    }
+
+    /// When a packet is given up after a later one was acknowledged (section 6.1.2; more patient where that turned out to
+    /// be too early, as RFC 8985's reordering window).
     pub fn loss_delay(&self) -> Duration {
-        (self.smooth.max(self.latest) * 9 / 8).max(GRANULARITY)
+        let usual = self.smooth.max(self.latest);
+        (usual + self.disorder.clamp(usual / 8, usual)).max(GRANULARITY)
     }
 
     /// When silence makes the sender probe (section 6.2.1), the peer's delay not counted.
@@ -80,6 +96,19 @@ mod tests {
         assert_eq!(rtt.smooth(), 8 * MS, "16 - 8, the most that it may have waited");
         rtt.measure(8 * MS, 5 * MS, 8 * MS);
         assert_eq!(rtt.smooth(), 8 * MS, "8 - 5 cannot have been");
+    }
+
+    #[test]
+    fn disorder_makes_it_wait_longer_within_bounds() {
+        let mut rtt = Rtt::new(None);
+        rtt.measure(8 * MS, Duration::ZERO, MS);
+        assert_eq!(rtt.loss_delay(), 9 * MS);
+        rtt.late(11 * MS);
+        assert_eq!(rtt.loss_delay(), 11 * MS);
+        rtt.late(9 * MS);
+        assert_eq!(rtt.loss_delay(), 11 * MS);
+        rtt.late(100 * MS);
+        assert_eq!(rtt.loss_delay(), 16 * MS);
     }
 
     #[test]

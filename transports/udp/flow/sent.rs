@@ -42,6 +42,13 @@ enum Fate {
     Lost(Instant),
 }
 
+impl Packet {
+    /// It was thought to be lost.
+    pub fn was_given_up(&self) -> bool {
+        matches!(self.fate, Fate::Lost(_))
+    }
+}
+
 /// What an acknowledgement told.
 #[derive(Debug, Default)]
 pub struct News {
@@ -162,7 +169,7 @@ impl Sent {
                 if packet.number > end {
                     break;
                 }
-                match std::mem::replace(&mut packet.fate, Fate::Arrived) {
+                match packet.fate {
                     Fate::Arrived => continue,
                     Fate::Flying => {
                         if packet.number == end && largest == Some(end) {
@@ -179,6 +186,7 @@ impl Sent {
                 }
                 news.any = true;
                 arrived(packet);
+                packet.fate = Fate::Arrived;
             }
         }
         while self.packets.front().is_some_and(|packet| packet.fate == Fate::Arrived) {

@@ -39,16 +39,22 @@ pub struct Flags {
     pub probe: bool,
     /// The connection is over.
     pub close: bool,
+    /// Nothing follows it for now: an acknowledgement need not wait for the next.
+    pub last: bool,
 }
 
 impl Flags {
     fn bits(self) -> u8 {
-        u8::from(self.ping) | u8::from(self.probe) << 1 | u8::from(self.close) << 2
+        let Flags { ping, probe, close, last } = self;
+        [ping, probe, close, last].into_iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(flag))
     }
 
     fn from_bits(bits: u8) -> Result<Self, Malformed> {
         match bits {
-            0..8 => Ok(Flags { ping: bits & 1 != 0, probe: bits & 2 != 0, close: bits & 4 != 0 }),
+            0..16 => {
+                let flag = |nth: u8| bits >> nth & 1 != 0;
+                Ok(Flags { ping: flag(0), probe: flag(1), close: flag(2), last: flag(3) })
+            }
             _ => Err(Malformed::Protocol("a flag that is not known")),
         }
     }

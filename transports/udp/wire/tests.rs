@@ -18,7 +18,7 @@ fn ranges() -> impl Strategy<Value = Vec<RangeInclusive<u64>>> {
 }
 
 fn flags() -> impl Strategy<Value = Flags> {
-    any::<[bool; 2]>().prop_map(|[ping, probe]| Flags { ping, probe, close: false })
+    any::<[bool; 3]>().prop_map(|[ping, probe, last]| Flags { ping, probe, close: false, last })
 }
 
 type Whole = (Vec<u8>, Packet<'static>, Vec<RangeInclusive<u64>>, Vec<u8>);
@@ -85,7 +85,7 @@ proptest! {
 
     /// With the right checksum: what a peer could send that breaks the protocol.
     #[test]
-    fn prop_any_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), FRONT..400), kind in 1u8..3, flags in 0u8..9, ranges in 0u8..40) {
+    fn prop_any_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), FRONT..400), kind in 1u8..3, flags in 0u8..17, ranges in 0u8..40) {
         let mut bytes = bytes;
         bytes[..4].copy_from_slice(&[VERSION, kind, flags, ranges]);
         let sealed = bytes.len();
