@@ -8,7 +8,7 @@
 //! | `lane` | one connection, and what arrives on it |
 //! | `ready` | looking without taking, for waits on several mailboxes and for tasks |
 //! | `deferred` | announcements, and how each is served |
-//! | `stalled` | when: memory goes to who asked first |
+//! | `stalled` | when: memory goes to who asked first; messages that are nearly here |
 //! | `grants` | memory that postboxes were given to fill, and its bound |
 
 mod deferred;
@@ -51,7 +51,7 @@ pub(crate) struct Inbox {
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
     turn: usize,
-    /// Lanes with announcements for which there is no memory, or with a message that may still be written to.
+    /// Lanes with announcements for which there is no memory, or with a message that is nearly here.
     stalled: Stalled,
     /// What they have been granted.
     grants: Arc<Grants>,
@@ -253,8 +253,8 @@ impl Inbox {
     fn take(&mut self, context: usize, arrival: Arrival) -> Result<Option<Parcel>> {
         let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
         match lane.take(arrival, &self.world, &self.counters) {
-            Ok(None) if lane.settling.is_some() => {
-                self.stalled.settles(context);
+            Ok(None) if lane.unfinished.is_some() => {
+                self.stalled.is_unfinished(context);
                 Ok(None)
             }
             Ok(None) => self.serve(context),
@@ -279,7 +279,7 @@ impl Inbox {
     #[cold]
     fn end_lane(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
         let Some(lane) = self.lanes[context].take() else { return Ok(None) };
-        if lane.stalled || lane.settling.is_some() {
+        if lane.stalled || lane.unfinished.is_some() {
             self.stalled.forget(context);
         }
         let from = lane.from;

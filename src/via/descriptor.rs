@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
-use crate::vi::Piece;
+use crate::vi::{Kind, Piece};
 
 /// A piece of registered memory to send from or receive into.
 #[derive(Debug)]
@@ -76,6 +76,7 @@ struct Fields {
     segments: SmallVec<[Segment; 1]>,
     immediate: Option<u32>,
     operation: Operation,
+    fenced: bool,
 }
 
 /// Where the pieces of a message lie: offset in the outbox arena, and length.
@@ -89,6 +90,13 @@ pub(crate) enum Operation {
     Read(RemoteBuffer),
 }
 
+impl Operation {
+    #[inline]
+    pub fn kind(self) -> Kind {
+        if let Operation::Read(_) = self { Kind::Read } else { Kind::Send }
+    }
+}
+
 impl Descriptor {
     /// A send, or a receive: which one, the queue decides that it is posted to.
     pub fn new(segments: impl IntoIterator<Item = impl Into<Segment>>) -> Self {
@@ -97,7 +105,7 @@ impl Descriptor {
 
     fn with(segments: impl IntoIterator<Item = impl Into<Segment>>, operation: Operation) -> Self {
         let segments = segments.into_iter().map(Into::into).collect();
-        Descriptor(Box::new(Fields { segments, immediate: None, operation }))
+        Descriptor(Box::new(Fields { segments, immediate: None, operation, fenced: false }))
     }
 
     /// An RDMA write to `remote`.
@@ -114,6 +122,16 @@ impl Descriptor {
     #[must_use]
     pub fn immediate(mut self, data: u32) -> Self {
         self.0.immediate = Some(data);
+        self
+    }
+
+    /// Not started before all RDMA reads that were posted before it on the same VI are over (VIA: the `QFENCE` bit of the
+    /// control segment). Sends and writes overtake a read otherwise, which has to fetch its data first: so who sends, or
+    /// writes back, what a read has left, or lets the peer reuse what was read, fences that. Has no meaning in a receive.
+    /// On shared memory a read is over when its post returns, and this costs nothing.
+    #[must_use]
+    pub fn fenced(mut self) -> Self {
+        self.0.fenced = true;
         self
     }
 
@@ -146,6 +164,11 @@ impl Descriptor {
     #[inline]
     pub(crate) fn immediate_data(&self) -> Option<u32> {
         self.0.immediate
+    }
+
+    #[inline]
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.0.fenced
     }
 
     #[inline]

@@ -55,4 +55,4 @@ pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
 pub use udeck_sys::{Deadline, Pause, Spinner, fault};
-pub use vi::{State, Vi};
+pub use vi::{ReadDone, Reading, State, Vi};

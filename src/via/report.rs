@@ -57,7 +57,7 @@ pub enum Resource {
 /// | [`RdmaWriteProtection`](Self::RdmaWriteProtection), [`RdmaReadProtection`](Self::RdmaReadProtection) | never: the side that asks is refused ([`Error::RdmaProtection`], or the send's status) before the target's memory is touched, so the target has nothing to tell |
 /// | [`RdmaWriteData`](Self::RdmaWriteData) | never: bytes are copied inside one machine, there is nothing that could corrupt them unseen |
 /// | [`RdmaWriteAbort`](Self::RdmaWriteAbort) | never: who dies in the middle of a write is a lost connection |
-/// | [`RdmaTransport`](Self::RdmaTransport) | never: a read is over when its post returns, which returns its error |
+/// | [`RdmaTransport`](Self::RdmaTransport) | never: a read that broke off says so when it is reported, by its status |
 /// | [`CompletionProtection`](Self::CompletionProtection) | never: completions are returned by value, not written to memory that may be protected |
 /// | [`Catastrophic`](Self::Catastrophic) | never: there is no hardware that could fail apart from its program |
 ///

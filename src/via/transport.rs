@@ -19,7 +19,7 @@
 //! *The caller's part*, kept by the VI layer: what it exposes is a live block of [`Device::landing`], of which no slice
 //! exists until [`Device::conceal`] was `Ok`; segments lie in live blocks of [`Device::outbox`], which nobody writes (for
 //! [`Port::rdma_read`], nobody reads or writes) until the call says, or [`Port::ended`], that they are the caller's
-//! again; memory in [`Device::register`] stays allocated until the registration is dropped; and a port belongs to a VI
+//! again, and those of a [`Held::Block`] or [`Held::Owner`] in what is in it; memory in [`Device::register`] stays allocated until the registration is dropped; and a port belongs to a VI
 //! of the device that made it. The [`Deadline`]s, numbers and names of the other calls are free.
 
 use std::any::Any;
@@ -369,7 +369,8 @@ pub enum Refused {
     Closed,
     /// The connection is lost.
     Lost(String),
-    /// The remote memory may not be written so.
+    /// The remote memory may not be written or read so: where the sender can look. Where only the receiver can tell, it
+    /// is [`Fate::Protection`], later.
     Protection,
     /// The NIC cannot do it (a caller that asks the `Caps` first never sees this).
     Unsupported,
@@ -380,10 +381,11 @@ pub enum Refused {
 /// # Safety
 /// Whoever implements it promises that, if the caller's part of the contract is kept ([`crate::transport`]):
 ///
-/// * What was posted, and nothing else of the outbox, is accessed; only [`Port::rdma_read`] writes it. RDMA is over when
-///   the call returns; where a [`Held`] was taken, nobody is in the memory any more when [`Port::ended`] tells its
-///   number, or the block or the owner in it is dropped. A refused post is accessed by nobody.
-/// * That holds after [`Port::leave`], and when the port is dropped.
+/// * What was posted, and nothing else of the outbox, is accessed; only what was posted by [`Port::rdma_read`] is written.
+///   A post takes a [`Held`]: nobody is in its memory any more when the call says that it is over already, or later when
+///   [`Port::ended`] tells its number, or the block or the owner in it is dropped; until then what a read was posted with
+///   may be written at any time. A refused post is accessed by nobody.
+/// * That holds after [`Port::leave`], and when the port is dropped: whatever is not over by then keeps its [`Held`].
 pub unsafe trait Port: Send + Debug {
     /// Sends `head` + `body` (at most `max_inline` bytes together), copied before the call returns.
     ///
@@ -406,27 +408,50 @@ pub unsafe trait Port: Send + Debug {
     ) -> Result<(), (Refused, Held)>;
 
     /// Copies `segments` (offset and length in the outbox arena), one after another, into the peer's window, then
-    /// tells the peer if there is immediate data. Done when it returns.
+    /// tells the peer if there is immediate data.
+    ///
+    /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later. Below reliable reception a
+    /// write is over when its data have left and nobody reads the segments any more ([`Fate::Arrived`]); if the peer does
+    /// not allow it, a reliable connection breaks. At reliable reception it is over when the data are in place at the
+    /// receiver, and the receive descriptor too that the immediate data took (those of a [`Held::Caller`]; where nobody
+    /// waits, as below); if the peer does not allow it, its fate is [`Fate::Protection`]. What is posted behind a write
+    /// arrives behind it.
     ///
     /// # Errors
-    /// Why not.
+    /// Why not: what can be told at once is refused.
     fn rdma_write(
         &mut self,
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result<(), Refused>;
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)>;
 
-    /// Copies `len` bytes of the peer's window, or of what it [shares](Device::share), to `segments` (offset and length in the outbox arena; the caller owns
-    /// them, and nobody else reads them), one after another, where `len` is what the segments hold. Done when it
-    /// returns.
+    /// Copies `len` bytes of the peer's window, or of what it [shares](Device::share), to `segments` (offset and length in
+    /// the outbox arena; the caller owns them, and nobody else reads them), one after another, where `len` is what the
+    /// segments hold.
+    ///
+    /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later, and until then the segments
+    /// may be written. A read that is over has its data in place ([`Fate::Arrived`]) or failed: [`Fate::Protection`],
+    /// [`Fate::Unread`] if the peer closed the connection first, [`Fate::Lost`]. What is posted behind a read does not
+    /// wait for it, unless [fenced](Port::fence). Reads of one port need not end in the order of their posts.
     ///
     /// # Errors
-    /// Why not.
-    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+    /// Why not: what can be told at once is refused.
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
         let _ = (segments, from);
-        Err(Refused::Unsupported)
+        Err((Refused::Unsupported, held))
     }
+
+    /// VIA's `QFENCE`: what is posted next is not started before all reads that were posted so far are over. Does not wait.
+    ///
+    /// As it is here, for ports whose reads are over when the call returns.
+    fn fence(&mut self) {}
 
     /// Takes the next arrival. The end of a connection is reported after everything that came before it.
     ///
@@ -444,10 +469,12 @@ pub unsafe trait Port: Send + Debug {
         Ok(self.receive()?.map(Landed::Arrival))
     }
 
-    /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more), and what became of the
-    /// message. Also after [`Port::leave`]. Buffers that the port holds itself are given back to their arena by the
-    /// way. A port that offers reliable reception tells all [`Fate`]s; others only [`Fate::Arrived`] and
-    /// [`Fate::Lost`].
+    /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more, nor writes one that was read
+    /// into), and what became of the message. Also after [`Port::leave`]. Buffers that the port holds itself are given
+    /// back to their arena by the way. A port that offers reliable reception tells all [`Fate`]s; others only
+    /// [`Fate::Arrived`] and [`Fate::Lost`], and of reads what [`Port::rdma_read`] says. Everything ends when the
+    /// connection does, or when the peer is done with it thereafter. The send queue's notifier is told as of room
+    /// ([`Port::want_room`]).
     fn ended(&mut self) -> Option<(u64, Fate)>;
 
     /// The receipt for the arrival that [`Port::receive`] gave last, if its sender waits for one and the arrival is
@@ -455,22 +482,6 @@ pub unsafe trait Port: Send + Debug {
     /// [`Lent::refuse`] says that it found none.
     fn receipt(&mut self) -> Option<Lent> {
         None
-    }
-
-    /// As [`Port::rdma_write`] for reliable reception: `held` ends when the data are in place at the receiver, and
-    /// the receive descriptor too that the immediate data took. `Some`: they are already, and `held` is no more.
-    ///
-    /// # Errors
-    /// Why not.
-    fn rdma_write_acknowledged(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
-        let _ = (segments, to, immediate);
-        Err((Refused::Unsupported, held))
     }
 
     /// Keeps `owner` in the place of the caller, who no longer wants to be told of `number`, until the receiver is
@@ -507,10 +518,10 @@ pub unsafe trait Port: Send + Debug {
     fn leave(&mut self);
 }
 
-/// Who keeps a lent buffer until it comes back.
+/// Who keeps a buffer that was posted until that is over.
 #[derive(Debug)]
 pub enum Held {
-    /// The port: it recycles the block.
+    /// The port: it recycles the block. Nobody is told.
     Block(Block),
     /// The caller, who is told this number.
     Caller(u64),
@@ -541,13 +552,14 @@ pub type Owner = Box<dyn Any + Send>;
 /// What became of a message whose buffer is the caller's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The receiver has it. (Below reliable reception: nobody reads the buffer any more, that is all.)
+    /// The receiver has it, or what was read is in place. (Below reliable reception, of what was sent or written: nobody
+    /// reads the buffer any more, that is all.)
     Arrived,
     /// The receiver had no descriptor posted for it, or one too short.
     Refused,
     /// The receiver does not allow RDMA to that place (where only the receiver can tell).
     Protection,
-    /// The receiver closed the connection before it took the message.
+    /// The receiver closed the connection before it took the message, or answered the read.
     Unread,
     /// The connection was lost.
     Lost,

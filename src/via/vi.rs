@@ -2,6 +2,7 @@
 
 mod limits;
 mod queues;
+mod rdma;
 mod sends;
 mod share;
 
@@ -13,15 +14,17 @@ use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::{CqHandle, Place, Places};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
-use crate::mem::{Arena, Block, Carrier, RemoteBuffer, TagUse};
+use crate::mem::{Arena, Block, Carrier, TagUse};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
 use crate::transport::{Arrival, Held, Inline, Landed, Ledger, Owner, Port, Queues, Refused};
 use limits::Limits;
-use queues::Staged;
+use queues::{Staged, StandIn};
 pub(crate) use queues::{Piece, Pieces};
+pub use rdma::{ReadDone, Reading};
+pub(crate) use sends::Kind;
 use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
 
@@ -257,6 +260,16 @@ impl Vi {
         self.state = State::Idle;
     }
 
+    /// Leaves the owner of what was posted under `number` with the port over which that is still accessed.
+    fn keep_leaving(&mut self, number: u64, mut owner: Owner) {
+        for Leaving { port, .. } in &mut self.leaving {
+            match port.keep(number, owner) {
+                Ok(()) => return,
+                Err(back) => owner = back,
+            }
+        }
+    }
+
     fn leave(&mut self, mut port: Box<dyn Port>, places: Places) {
         port.leave();
         // What came back before the port began to tell of it.
@@ -306,31 +319,6 @@ impl Vi {
             Err((refused, Held::Block(block))) => Err((self.refused(refused), block)),
             Err((_, Held::Caller(_) | Held::Owner(_))) => unreachable!("a port returns what it was given"),
         }
-    }
-
-    /// Copies the block's bytes into the peer's window and sends the immediate data. Done when it returns.
-    ///
-    /// # Errors
-    /// [`Error::Full`], [`Error::RdmaProtection`], [`Error::Unsupported`], [`Error::InvalidParameter`] when the block is
-    /// of another NIC, or a final one.
-    pub fn rdma_write(&mut self, block: &Block, to: RemoteBuffer, immediate: Option<u32>) -> Result {
-        if !self.outbox.owns(block) {
-            return Err(foreign_block());
-        }
-        self.write_located(&[(block.offset(), block.len())], to, immediate)
-    }
-
-    /// Copies from the peer's window, or from what it shares ([`Nic::readable`]), as many bytes as the block has. Done
-    /// when it returns; the peer learns nothing of it.
-    ///
-    /// # Errors
-    /// [`Error::Full`] (try again), [`Error::RdmaProtection`], [`Error::Unsupported`], [`Error::InvalidParameter`] when
-    /// the block is of another NIC, or a final one.
-    pub fn rdma_read(&mut self, into: &mut Block, from: RemoteBuffer) -> Result {
-        if !self.outbox.owns(into) {
-            return Err(foreign_block());
-        }
-        self.read_located(&[(into.offset(), into.len())], from, None).map(drop)
     }
 
     /// The next arrival on a VI that receives lent.
@@ -472,17 +460,15 @@ fn not_connected(what: &'static str, state: State) -> Error {
 impl Drop for Vi {
     fn drop(&mut self) {
         self.disconnect();
-        for PostedSend { number, owner, .. } in self.sends.take_unfinished() {
+        let reads: Vec<_> = self.sends.reads.take_unfinished().collect();
+        for (number, block) in reads {
+            self.keep_leaving(number, Box::new(block));
+        }
+        let sends: Vec<_> = self.sends.take_unfinished().collect();
+        for PostedSend { number, owner, .. } in sends {
             let (descriptor, staged) = (owner.ok(), self.staged.take(number));
-            if descriptor.is_none() && staged.is_none() {
-                continue;
-            }
-            let mut owner: Owner = Box::new((descriptor, staged));
-            for Leaving { port, .. } in &mut self.leaving {
-                match port.keep(number, owner) {
-                    Ok(()) => break,
-                    Err(back) => owner = back,
-                }
+            if descriptor.is_some() || staged.is_some() {
+                self.keep_leaving(number, Box::new((descriptor, staged.map(StandIn::into_block))));
             }
         }
     }

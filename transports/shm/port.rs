@@ -257,6 +257,48 @@ impl ShmPort {
         Ok(total)
     }
 
+    /// Writes, and tells the receiver if there is something to tell: over when it returns.
+    fn write_announced(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+    ) -> Result<(), Refused> {
+        self.room()?;
+        let total = self.write(segments, to)?;
+        if immediate.is_some() {
+            self.push(cell::written(total, immediate, None));
+        }
+        Ok(())
+    }
+
+    /// Writes; over when the receiver has taken the immediate data.
+    fn write_awaited(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        if let Err(refused) = self.room() {
+            return Err((refused, held));
+        }
+        // Nothing is written that cannot be announced.
+        match self.connection.has_token() {
+            Ok(true) => {}
+            Ok(false) => return Err((Refused::Busy, held)),
+            Err(foreign) => return Err((self.corrupt(&foreign), held)),
+        }
+        let total = match self.write(segments, to) {
+            Ok(total) => total,
+            Err(refused) => return Err((refused, held)),
+        };
+        let token = self.hold(held)?;
+        self.push(cell::written(total, immediate, Some(token)));
+        self.device.note_lender(&self.connection);
+        Ok(None)
+    }
+
     /// The address of `total` bytes of a peer's window, or of what it shares of its outbox, if it allows the access to us.
     /// Called inside the gate.
     fn exposed(&self, at: RemoteBuffer, total: usize, tag: Option<u32>, right: u32) -> Option<NonNull<u8>> {
@@ -323,7 +365,7 @@ impl ShmPort {
 }
 
 // SAFETY: what is lent is noted in private memory before its descriptor is published, and ends when the peer gives it back
-// or is gone (`connection`); RDMA copies before it returns.
+// or is gone (`connection`); RDMA copies before it returns, and what it holds for a receipt nobody accesses.
 unsafe impl Port for ShmPort {
     #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
@@ -359,49 +401,28 @@ unsafe impl Port for ShmPort {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result<(), Refused> {
-        self.room()?;
-        let total = self.write(segments, to)?;
-        if immediate.is_some() {
-            self.push(cell::written(total, immediate, None));
-        }
-        Ok(())
-    }
-
-    fn rdma_write_acknowledged(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
-        if immediate.is_none() {
-            return match self.rdma_write(segments, to, None) {
-                Ok(()) => Ok(Some(Fate::Arrived)),
-                Err(refused) => Err((refused, held)),
-            };
+        let is_awaited = matches!(held, Held::Caller(_)) && self.reliability == Reliability::Reception;
+        if is_awaited && immediate.is_some() {
+            return self.write_awaited(segments, to, immediate, held);
         }
-        if let Err(refused) = self.room() {
-            return Err((refused, held));
+        match self.write_announced(segments, to, immediate) {
+            Ok(()) => Ok(Some(Fate::Arrived)),
+            Err(refused) => Err((refused, held)),
         }
-        // Nothing is written that cannot be announced.
-        match self.connection.has_token() {
-            Ok(true) => {}
-            Ok(false) => return Err((Refused::Busy, held)),
-            Err(foreign) => return Err((self.corrupt(&foreign), held)),
-        }
-        let total = match self.write(segments, to) {
-            Ok(total) => total,
-            Err(refused) => return Err((refused, held)),
-        };
-        let token = self.hold(held)?;
-        self.push(cell::written(total, immediate, Some(token)));
-        self.device.note_lender(&self.connection);
-        Ok(None)
     }
 
-    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        self.inside_gate(|port| port.read_inside(segments, from))
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        match self.inside_gate(|port| port.read_inside(segments, from)) {
+            Ok(()) => Ok(Some(Fate::Arrived)),
+            Err(refused) => Err((refused, held)),
+        }
     }
 
     #[inline]

@@ -42,7 +42,7 @@ impl SimPort {
         world.look(room).unwrap_or(Err(Refused::Busy))
     }
 
-    fn level(&self, world: &World) -> Reliability {
+    pub fn level(&self, world: &World) -> Reliability {
         world.connections[&self.connection].level
     }
 
@@ -174,23 +174,21 @@ unsafe impl Port for SimPort {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result<(), Refused> {
-        self.with(|world| self.write(world, segments, to, immediate, None)).map_err(|(refused, _)| refused)
-    }
-
-    fn rdma_write_acknowledged(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
-        let written = self.with(|world| self.write(world, segments, to, immediate, Some(held)));
-        written.map(|()| None).map_err(|(refused, held)| (refused, held.expect("it was given")))
+        self.with(|world| self.write(world, segments, to, immediate, held))
     }
 
-    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        self.with(|world| self.read(world, segments, from))
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.with(|world| match self.read(world, segments, from) {
+            Ok(()) => Ok(Some(Fate::Arrived)),
+            Err(refused) => Err((refused, held)),
+        })
     }
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use udeck_via::transport::{Held, Inline, Refused};
-use udeck_via::{MemHandle, Ptag, RemoteBuffer};
+use udeck_via::transport::{Fate, Held, Inline, Refused};
+use udeck_via::{MemHandle, Ptag, Reliability, RemoteBuffer};
 
 use crate::frame::{Content, Message};
 use crate::memory::{Memory, scatter, snapshot, write_remote};
@@ -11,28 +11,31 @@ use crate::port::SimPort;
 use crate::world::{Exposed, World};
 
 impl SimPort {
-    /// Writes, and sends word of it. With `held`, whose end its sender waits for, if it is given.
+    /// Writes, and sends word of it. At reliable reception a caller is told when that has arrived.
     pub fn write(
         &self,
         world: &mut World,
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Option<Held>,
-    ) -> Result<(), (Refused, Option<Held>)> {
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
         let len = segments.iter().map(|segment| segment.1).sum();
-        if let Err(refused) = self.place(world, segments, to, len, held.is_some()) {
+        let awaited = self.level(world) == Reliability::Reception && matches!(held, Held::Caller(_));
+        if let Err(refused) = self.place(world, segments, to, len, awaited) {
             return Err((refused, held));
         }
         world.count_copied(self.node(world), len);
-        let token = match held.map(|held| self.end(world).lend(held)).transpose() {
-            Ok(token) => token,
-            Err(held) => return Err((Refused::Busy, Some(held))),
+        let token = if awaited {
+            Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
+        } else {
+            world.bury_held(held);
+            None
         };
         // Also without immediate data, of which its receiver sees nothing: the loss of it is noticed all the same.
         let message = Message { immediate, content: Content::Written { len, token } };
         world.transmit(self.connection, self.side, message);
-        Ok(())
+        Ok(if awaited { None } else { Some(Fate::Arrived) })
     }
 
     /// Places the data of a write that can be announced.

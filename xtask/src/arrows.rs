@@ -18,13 +18,18 @@ const RULES: &[Rule] = &[
     Rule { folder: "src/sys", may: &[], tests_may: &[] },
     Rule { folder: "src/boot", may: &["src/sys"], tests_may: &[] },
     Rule { folder: "src/via", may: &["src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/wired", may: &["src/via", "src/sys"], tests_may: &[] },
     Rule { folder: "src/deck", may: &["src/via", "src/boot"], tests_may: &[] },
     Rule {
         folder: ".",
         may: &["src/deck", "src/via", "src/boot", "src/sys", "transports/*"],
         tests_may: &[],
     },
-    Rule { folder: "transports/*", may: &["src/via", "src/sys"], tests_may: &["tests/conformance"] },
+    Rule {
+        folder: "transports/*",
+        may: &["src/wired", "src/via", "src/sys"],
+        tests_may: &["tests/conformance"],
+    },
     Rule { folder: "src/launch", may: &["src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/capi", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },
@@ -133,6 +138,8 @@ mod tests {
             ("udeck-via", "src/via", &["udeck-boot", "udeck-sys"]),
             ("udeck-deck", "src/deck", &["udeck-via", "udeck-boot"]),
             ("udeck-shm", "transports/shm", &["udeck-via", "udeck-sys", "dev:udeck-conformance"]),
+            ("udeck-wired", "src/wired", &["udeck-via", "udeck-sys"]),
+            ("udeck-tcp", "transports/tcp", &["udeck-wired", "udeck-via", "udeck-sys"]),
             ("udeck", ".", &["udeck-deck", "udeck-via", "udeck-boot", "udeck-sys", "udeck-shm", "dev:udeck"]),
             ("deckrun", "src/launch", &["udeck-boot", "udeck-sys"]),
             ("deckperf", "bench-apps/deckperf", &["udeck", "deckrun"]),
@@ -140,7 +147,7 @@ mod tests {
             ("udeck-jobs", "tests/jobs", &["udeck", "udeck-sys", "dev:deckrun"]),
         ]);
         assert_eq!(violations(&house), Vec::<String>::new());
-        assert_eq!(count(&house), 23);
+        assert_eq!(count(&house), 28);
     }
 
     #[test]

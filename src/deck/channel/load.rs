@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use udeck_via::{Block, Error as ViaError};
+use udeck_via::{Block, Error as ViaError, RemoteBuffer};
 
 use super::Channel;
 use crate::error::Error;
@@ -46,6 +46,23 @@ impl Channel {
             Load::Own(block) => self.send(block, how).map_err(|(error, block)| (error, Load::Own(block))),
             Load::Shared(block) => {
                 self.send_shared(&block, how).map_err(|error| (error, Load::Shared(block)))
+            }
+        }
+    }
+
+    /// Writes the message to memory of the mailbox's.
+    pub(super) fn write(
+        &mut self,
+        load: Load,
+        to: RemoteBuffer,
+        tag: Option<u32>,
+    ) -> Result<(), (ViaError, Load)> {
+        match load {
+            Load::Own(block) => {
+                self.vi.rdma_write(block, to, tag).map_err(|(error, block)| (error, Load::Own(block)))
+            }
+            Load::Shared(block) => {
+                self.vi.rdma_write_shared(&block, to, tag).map_err(|error| (error, Load::Shared(block)))
             }
         }
     }

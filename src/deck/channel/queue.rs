@@ -266,7 +266,7 @@ impl Channel {
             (Protocol::RdmaWrite, Stage::Ready { handle }) => {
                 let to = RemoteBuffer { handle, offset: 0, len: front.load.len() };
                 let tag = Some(front.load.notes()[0]);
-                self.vi.rdma_write(&front.load, to, tag).map_err(|error| (Some(error), front))
+                self.write(front.load, to, tag).map_err(stays)
             }
             (Protocol::Copy, Stage::Copying { sent, fragments }) => {
                 self.send_fragments(front, sent, fragments)

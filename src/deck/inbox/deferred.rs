@@ -1,6 +1,8 @@
 //! Announcements: the mailbox reads the message (`rdma-read`), posts a receive descriptor for it (`handshake`), or grants
 //! memory to write it to or to copy it to (`rdma-write`, `copy`).
 //!
+//! What is read may come later; until then the ring is not read on (`Unfinished`).
+//!
 //! All of them need memory of ours. While there is none, the announcement stays with its lane, and what was posted behind
 //! it: so order is kept, and the sender's bounds are what piles up. Every retrieve tries again, oldest announcement first
 //! (`stalled`). What came behind it *in the ring* may be read where the postbox runs ahead (`rdma-write`, `copy`): there lie
@@ -9,10 +11,12 @@
 use std::sync::Arc;
 
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Descriptor, Error as ViaError, Ptag, RemoteBuffer, State, Status, Vi, fault};
+use udeck_via::{
+    Block, Descriptor, Error as ViaError, Ptag, ReadDone, Reading, RemoteBuffer, State, Status, Vi, fault,
+};
 
 use super::grants::{Grants, Memory};
-use super::lane::Lane;
+use super::lane::{Lane, Unfinished};
 use crate::received::{Parcel, Stored};
 use crate::shared::Shared;
 use crate::wire::{Kind, Malformed};
@@ -35,6 +39,8 @@ pub(super) enum Served {
     Parcel(Parcel),
     /// There is nothing more to do; an announcement that nobody stands behind any more is dropped.
     Answered,
+    /// The message is being read.
+    UnderWay,
     /// There is no memory for it at the moment, or somebody may be writing there.
     NotYet,
     /// The sender was told that there is no room for so many bytes.
@@ -94,26 +100,62 @@ impl Lane {
     }
 
     fn read(&mut self, from: RemoteBuffer, tag: u32, world: &Shared) -> Result<Served, Malformed> {
-        let mut block = match room_for(from.len, world) {
+        let block = match room_for(from.len, world) {
             Ok(Some(block)) => block,
             Ok(None) => return Ok(Served::NotYet),
             Err(error) => return self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered),
         };
-        match self.vi.rdma_read(&mut block, from) {
-            Ok(()) => {}
-            Err(ViaError::Full { .. }) => return Ok(Served::NotYet),
-            Err(ViaError::RdmaProtection { .. }) => return Err(Malformed),
-            Err(error @ ViaError::Unsupported { .. }) => {
-                return self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered);
+        match self.vi.rdma_read(block, from) {
+            Ok(Reading::Done(block)) => Ok(self.was_read(block, tag)),
+            Ok(Reading::UnderWay(_)) => {
+                self.unfinished = Some(Unfinished::Read { tag });
+                // Who asks is told, and looks once more: so what ended in between is not missed.
+                self.vi.want_room();
+                Ok(Served::UnderWay)
             }
-            // The sender has left, and its message with it. So has what came behind: nothing may pass it.
-            Err(error) => return Ok(Served::Over(error)),
+            Err((error, _)) => self.was_not_read(error),
         }
+    }
+
+    fn was_read(&mut self, block: Block, tag: u32) -> Served {
         fault::point("read.fetched");
         // A sender that cannot be told has gone meanwhile. The message is here all the same.
         let _ = self.answer(None, Kind::Fin, 0, &[]);
         let (from, postbox) = (self.from, self.postbox);
-        Ok(Served::Parcel(Parcel { from, postbox, tag, stored: Stored::Owned(block) }))
+        Served::Parcel(Parcel { from, postbox, tag, stored: Stored::Owned(block) })
+    }
+
+    fn was_not_read(&mut self, error: ViaError) -> Result<Served, Malformed> {
+        match error {
+            ViaError::Full { .. } => Ok(Served::NotYet),
+            ViaError::RdmaProtection { .. } => Err(Malformed),
+            ViaError::Unsupported { .. } => {
+                self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered)
+            }
+            // The sender has left, and its message with it. So has what came behind: nothing may pass it.
+            error => Ok(Served::Over(error)),
+        }
+    }
+
+    /// What has become of the message that is being read.
+    pub(super) fn finish_read(&mut self, tag: u32) -> Result<Served, Malformed> {
+        let Some(done) = self.vi.read_done() else {
+            self.vi.want_room();
+            // Once more: what ended before that is not told.
+            return match self.vi.read_done() {
+                Some(done) => self.end_read(done, tag),
+                None => Ok(Served::UnderWay),
+            };
+        };
+        self.end_read(done, tag)
+    }
+
+    fn end_read(&mut self, done: ReadDone, tag: u32) -> Result<Served, Malformed> {
+        self.unfinished = None;
+        match done.block {
+            Ok(block) => Ok(self.was_read(block, tag)),
+            Err(error) => self.was_not_read(error),
+        }
     }
 
     /// Posts a receive descriptor for a message on the data VI.

@@ -33,13 +33,22 @@ pub(super) struct Lane {
     pub deferred: VecDeque<Deferred>,
     /// Whether the last of them has to be served before the ring is read on.
     pub held_up: bool,
-    /// The tag of a message that was written, and may still be written to: some peer is in the middle of another write,
-    /// and one that the system does not run cannot leave. Until then the ring is not read on either.
-    pub settling: Option<u32>,
+    /// A message that is nearly here. Until it is, the ring is not read on either.
+    pub unfinished: Option<Unfinished>,
     /// Whether it is queued up for memory.
     pub stalled: bool,
     /// Boxed: most lanes have none.
     pub data: Option<Box<Data>>,
+}
+
+/// A message that is nearly here, by its tag.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unfinished {
+    /// It was written, and may still be written to: some peer is in the middle of another write, and one that the system
+    /// does not run cannot leave.
+    Written { tag: u32 },
+    /// It is being read.
+    Read { tag: u32 },
 }
 
 /// A message that was announced.
@@ -57,7 +66,7 @@ impl Lane {
             coming: VecDeque::new(),
             deferred: VecDeque::new(),
             held_up: false,
-            settling: None,
+            unfinished: None,
             stalled: false,
             data: None,
         }
@@ -157,18 +166,16 @@ impl Lane {
             Some((Coming::Written(window), _)) if window.len() == len => {}
             _ => return Err(Malformed),
         }
-        self.settling = Some(tag);
-        self.settle(Deadline::after(SETTLE))
+        self.unfinished = Some(Unfinished::Written { tag });
+        self.settle(tag, Deadline::after(SETTLE))
     }
 
     /// Takes the message that was written out of its window, once nobody can be inside. Its writer has left; whoever else
     /// writes to this process may have to be waited for.
-    pub(super) fn settle(&mut self, deadline: Deadline) -> Result<Option<Parcel>, Malformed> {
-        let (Some(tag), Some((Coming::Written(window), _))) = (self.settling, self.coming.front_mut()) else {
-            return Err(Malformed);
-        };
+    pub(super) fn settle(&mut self, tag: u32, deadline: Deadline) -> Result<Option<Parcel>, Malformed> {
+        let Some((Coming::Written(window), _)) = self.coming.front_mut() else { return Err(Malformed) };
         match window.close(deadline) {
-            Ok(()) => self.settling = None,
+            Ok(()) => self.unfinished = None,
             Err(ViaError::Timeout { .. }) => return Ok(None),
             Err(_) => return Err(Malformed),
         }
@@ -177,10 +184,26 @@ impl Lane {
         Ok(self.parcel(tag, Stored::Settled(settled)))
     }
 
+    /// Whether its unfinished message has come.
+    pub(super) fn finish(&mut self) -> Result<Served, Malformed> {
+        match self.unfinished {
+            Some(Unfinished::Written { tag }) => {
+                Ok(self.settle(tag, Deadline::now())?.map_or(Served::UnderWay, Served::Parcel))
+            }
+            Some(Unfinished::Read { tag }) => self.finish_read(tag),
+            None => Ok(Served::Answered),
+        }
+    }
+
+    /// Whether its unfinished message is being read.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.unfinished, Some(Unfinished::Read { .. }))
+    }
+
     /// Whether the ring is not read on at the moment.
     #[inline]
     pub(super) fn is_held_up(&self) -> bool {
-        self.held_up || self.settling.is_some()
+        self.held_up || self.unfinished.is_some()
     }
 
     /// A postbox announces a message.

@@ -1,15 +1,15 @@
-//! Serving announcements, and the lanes that wait: for memory, or that nobody is in the middle of a write.
+//! Serving announcements, and the lanes that wait: for memory, for what is being read, or that nobody is in the middle of a
+//! write.
 //!
 //! Of each memory, who asked first is served first: a large message is not overtaken for ever by small ones. A lane that
 //! was served queues up again with its next announcement, so a postbox that announces much does not hold up the others.
 
 use std::collections::VecDeque;
 
-use udeck_via::Deadline;
-
 use super::Inbox;
 use super::deferred::Served;
 use super::grants::{self, MEMORIES, Memory};
+use super::lane::Lane;
 use crate::error::Result;
 use crate::received::Parcel;
 use crate::wire::Malformed;
@@ -19,22 +19,22 @@ use crate::wire::Malformed;
 pub(super) struct Stalled {
     /// By [`Memory`], in the order in which they asked. Each is in one of them at most.
     for_memory: [VecDeque<usize>; 2],
-    /// Whose message was written, while somebody is in the middle of another write.
-    settling: VecDeque<usize>,
+    /// Whose message is nearly here.
+    unfinished: VecDeque<usize>,
 }
 
 impl Stalled {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.for_memory.iter().all(VecDeque::is_empty) && self.settling.is_empty()
+        self.for_memory.iter().all(VecDeque::is_empty) && self.unfinished.is_empty()
     }
 
-    pub fn settles(&mut self, lane: usize) {
-        self.settling.push_back(lane);
+    pub fn is_unfinished(&mut self, lane: usize) {
+        self.unfinished.push_back(lane);
     }
 
     pub fn forget(&mut self, lane: usize) {
-        let lists = self.for_memory.iter_mut().chain([&mut self.settling]);
+        let lists = self.for_memory.iter_mut().chain([&mut self.unfinished]);
         lists.for_each(|lanes| lanes.retain(|other| *other != lane));
     }
 
@@ -69,7 +69,7 @@ impl Inbox {
     /// Serves those that wait, as far as that is possible now, up to the first message.
     #[cold]
     pub(super) fn serve_stalled(&mut self) -> Result<Option<Parcel>> {
-        if let Some(parcel) = self.settle()? {
+        if let Some(parcel) = self.finish()? {
             return Ok(Some(parcel));
         }
         for memory in MEMORIES {
@@ -90,15 +90,23 @@ impl Inbox {
         Ok(None)
     }
 
-    /// A message that was written, if nobody is in the middle of another write any more.
-    fn settle(&mut self) -> Result<Option<Parcel>> {
-        for _ in 0..self.stalled.settling.len() {
-            let Some(context) = self.stalled.settling.pop_front() else { break };
+    /// A message that was nearly here and is now: it has been read, or nobody is in the middle of another write any more.
+    fn finish(&mut self) -> Result<Option<Parcel>> {
+        for _ in 0..self.stalled.unfinished.len() {
+            let Some(context) = self.stalled.unfinished.pop_front() else { break };
             let Some(Some(lane)) = self.lanes.get_mut(context) else { continue };
-            match lane.settle(Deadline::now()) {
-                Ok(None) => self.stalled.settles(context),
-                Ok(parcel) => return Ok(parcel),
-                Err(Malformed) => return self.end_malformed(context),
+            let found = match lane.finish() {
+                Ok(Served::Parcel(parcel)) => return Ok(Some(parcel)),
+                Ok(Served::UnderWay | Served::NotYet) => {
+                    self.stalled.is_unfinished(context);
+                    continue;
+                }
+                Ok(Served::Answered | Served::TooLong(_)) => continue,
+                Ok(Served::Over(error)) => self.end_with(context, error)?,
+                Err(Malformed) => self.end_malformed(context)?,
+            };
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
@@ -121,6 +129,10 @@ impl Inbox {
             Ok(Served::NotYet) => return Ok(Attempt::NotYet),
             Ok(Served::Parcel(parcel)) => Some(parcel),
             Ok(Served::Answered) => None,
+            Ok(Served::UnderWay) => {
+                self.stalled.is_unfinished(context);
+                None
+            }
             Ok(Served::TooLong(bytes)) => {
                 self.too_long = Some((bytes, lane.from));
                 None
@@ -135,14 +147,23 @@ impl Inbox {
 
     /// Whether a lane is not read on: the completion queue would name it again and again.
     pub(super) fn has_lanes_held_up(&self) -> bool {
-        let held_up = |lane: &usize| self.lanes[*lane].as_ref().is_some_and(|lane| lane.held_up);
-        !self.stalled.settling.is_empty()
-            || self.stalled.for_memory[Memory::Outbox as usize].iter().any(held_up)
+        let held_up = |lane: &usize| self.lanes[*lane].as_ref().is_some_and(Lane::is_held_up);
+        let mut lanes = self.stalled.for_memory[Memory::Outbox as usize].iter().chain(&self.stalled.unfinished);
+        lanes.any(held_up)
+    }
+
+    /// Whether a message is being read, which may be here any moment.
+    pub(super) fn is_reading(&self) -> bool {
+        let reads = |lane: &usize| self.lanes[*lane].as_ref().is_some_and(Lane::is_reading);
+        self.stalled.unfinished.iter().any(reads)
     }
 
     /// What a message that was announced waits for, if one does.
     pub(super) fn shortage(&self) -> Option<String> {
-        if let Some(Some(lane)) = self.stalled.settling.front().and_then(|lane| self.lanes.get(*lane)) {
+        if let Some(Some(lane)) = self.stalled.unfinished.front().and_then(|lane| self.lanes.get(*lane)) {
+            if lane.is_reading() {
+                return Some(format!("the data of a message that is being read from rank {}", lane.from));
+            }
             let what = "a rank that is in the middle of an RDMA write or read here (stopped?)";
             return Some(format!("{what}, before which the message of rank {} cannot be taken", lane.from));
         }

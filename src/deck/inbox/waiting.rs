@@ -13,6 +13,8 @@ use crate::received::Parcel;
 
 /// Memory may come free where a waiting retrieve does not hear of it: so often it looks.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+/// So soon it looks at first for a message that is being read, then half as often each time.
+const FIRST_READ_PAUSE: Duration = Duration::from_micros(20);
 /// Looks while a lane is held up: the completion queue names it again and again, and may name nothing else.
 const LOOKS: usize = 64;
 
@@ -31,9 +33,10 @@ impl Inbox {
     #[cold]
     pub(super) fn wait_for_any(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
         let start = Instant::now();
+        let mut read_pause = FIRST_READ_PAUSE;
         loop {
             self.report_ends()?;
-            if let Some(parcel) = self.pause(deadline)? {
+            if let Some(parcel) = self.pause(deadline, &mut read_pause)? {
                 return Ok(Some(parcel));
             }
             match self.poll()? {
@@ -48,11 +51,13 @@ impl Inbox {
     }
 
     /// Waits until there may be a message.
-    fn pause(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
+    fn pause(&mut self, deadline: Deadline, read_pause: &mut Duration) -> Result<Option<Parcel>> {
         let (ends, came) = (self.world.ends().seen(), self.door.came());
         if self.has_lanes_held_up() {
             // The completion queue would name such a lane at once.
-            std::thread::sleep(MEMORY_PAUSE.min(deadline.remaining()));
+            let pause = if self.is_reading() { *read_pause } else { MEMORY_PAUSE };
+            *read_pause = MEMORY_PAUSE.min(*read_pause * 2);
+            std::thread::sleep(pause.min(deadline.remaining()));
             self.world.help_others();
             return Ok(None);
         }

@@ -181,6 +181,17 @@ impl Arena {
         block.record().inner == self.inner
     }
 
+    /// The address of `[offset, offset + len)`, if it lies inside: for devices, which are told of blocks by their offsets.
+    pub fn place(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
+        let backing = &self.inner().backing;
+        let offset = usize::try_from(offset).ok()?;
+        if offset.checked_add(len)? > backing.len() {
+            return None;
+        }
+        // SAFETY: inside, just checked.
+        Some(unsafe { backing.base().add(offset) })
+    }
+
     /// Where `[address, address + len)` lies in this arena, if it does.
     pub(super) fn offset_of(&self, address: NonNull<u8>, len: usize) -> Option<u64> {
         let backing = &self.inner().backing;

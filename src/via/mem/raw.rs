@@ -133,8 +133,8 @@ impl Vi {
     /// Posts an RDMA read into memory that stays the caller's. Reported by [`Vi::send_done`] under `id`.
     ///
     /// # Safety
-    /// From now until the read is reported done (or this VI has been dropped) the segments stay allocated and
-    /// registered, and nobody else reads or writes them.
+    /// From now until the read is reported done (or this VI has been dropped and its connection is over) the segments stay
+    /// allocated and registered, and nobody else reads or writes them.
     ///
     /// # Errors
     /// As [`Vi::post_rdma_write_raw`].
@@ -193,7 +193,8 @@ impl Vi {
 }
 
 /// What a raw post sends or reads into, for those who bring it to the outbox and back. Made by [`Vi::post_raw`] only, and
-/// gone when that returns: so what was promised there holds while it lives.
+/// gone when that returns, but for the segments of a read ([`Pieces::keep`]), which go when it is reported: so what was
+/// promised there holds while it lives.
 struct RawPieces {
     places: Vec<Piece>,
     /// Those outside the outbox.
@@ -218,6 +219,10 @@ impl Pieces for RawPieces {
     fn scatter(&mut self, from: &[u8]) {
         let left_over = scatter_raw(&self.outside, std::iter::once(from));
         debug_assert_eq!(left_over, 0, "the block was made as long as they are");
+    }
+
+    fn keep(&mut self) -> Vec<RawSegment> {
+        std::mem::take(&mut self.outside)
     }
 }
 

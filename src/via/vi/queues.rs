@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::sends::{End, PostedSend, status_of};
+use super::sends::{End, Kind, PostedSend, status_of};
 use super::{Limits, State, Vi, not_connected};
 use crate::attributes::{Caps, Receive, Reliability};
 use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::report::ErrorCode;
-use crate::transport::{Arrival, Body, Held, Landed, Refused};
-pub(super) use staging::Staged;
+use crate::transport::{Arrival, Body, Fate, Held, Landed, Refused};
+pub(super) use staging::{Staged, StandIn};
 pub(crate) use staging::{Piece, Pieces};
 use udeck_sys::{Deadline, Pause, Spinner};
 
@@ -39,8 +39,8 @@ impl Vi {
     pub fn post_send(&mut self, mut descriptor: Descriptor) -> Result<(), (Error, Descriptor)> {
         match self.start_send(&mut descriptor) {
             Ok(status) => {
-                let length = descriptor.len();
-                self.push_send(status, length, Ok(descriptor));
+                let (length, kind) = (descriptor.len(), descriptor.operation().kind());
+                self.push_send(status, kind, length, Ok(descriptor));
                 Ok(())
             }
             Err(error) => Err((error, descriptor)),
@@ -51,6 +51,9 @@ impl Vi {
     fn start_send(&mut self, descriptor: &mut Descriptor) -> Result<Option<Status>> {
         self.require_connected("post_send")?;
         descriptor.check_tags(self.attributes.ptag)?;
+        if descriptor.is_fenced() {
+            self.fence();
+        }
         let (operation, immediate) = (descriptor.operation(), descriptor.immediate_data());
         if let Operation::Send = operation {
             let total = self.check_send(descriptor.segments().len(), descriptor.len())?;
@@ -73,7 +76,15 @@ impl Vi {
         match operation {
             Operation::Send => self.send_located(located, immediate),
             Operation::Write(to) => self.post_write(located, to, immediate),
-            Operation::Read(from) => self.read_located(located, from, immediate),
+            Operation::Read(from) => self.post_read(located, from, immediate),
+        }
+    }
+
+    /// The next post is not started before all RDMA reads that were posted so far are over (VIA: its `QFENCE` bit; for
+    /// posts without a descriptor, others have [`Descriptor::fenced`]). Does not wait. Nothing to do without a connection.
+    pub fn fence(&mut self) {
+        if let Some(port) = &mut self.port {
+            port.fence();
         }
     }
 
@@ -81,11 +92,12 @@ impl Vi {
     fn push_send(
         &mut self,
         status: Option<Status>,
+        kind: Kind,
         length: usize,
         owner: std::result::Result<Descriptor, RawId>,
     ) {
         let number = self.next_send;
-        self.sends.push(PostedSend { number, status, ends_as: Status::Done, length, owner });
+        self.sends.push(PostedSend { number, status, ends_as: Status::Done, kind, length, owner });
         self.next_send += 1;
     }
 
@@ -133,15 +145,10 @@ impl Vi {
         to: RemoteBuffer,
         immediate: Option<u32>,
     ) -> Result<Option<Status>> {
-        if self.attributes.reliability != Reliability::Reception {
-            return self.write_located(located, to, immediate).map(|()| Some(Status::Done));
-        }
-        let total = self.check_rdma("RDMA write", Caps::RDMA_WRITE, located)?;
         let held = Held::Caller(self.next_send);
-        let Some(port) = &mut self.port else { return Err(not_connected("RDMA write", self.state)) };
-        match port.rdma_write_acknowledged(located, to, immediate, held) {
-            Ok(fate) => Ok(fate.map(|fate| status_of(fate, Reliability::Reception))),
-            Err((refused, _)) => Err(self.rdma_refused(refused, to, total)),
+        match self.write_located(located, to, immediate, held) {
+            Ok(fate) => Ok(fate.map(|fate| status_of(fate, self.attributes.reliability, Kind::Send))),
+            Err((error, _)) => Err(error),
         }
     }
 
@@ -150,32 +157,45 @@ impl Vi {
         located: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result {
-        let total = self.check_rdma("RDMA write", Caps::RDMA_WRITE, located)?;
-        let Some(port) = &mut self.port else { return Err(not_connected("RDMA write", self.state)) };
-        port.rdma_write(located, to, immediate).map_err(|refused| self.rdma_refused(refused, to, total))
+        held: Held,
+    ) -> Result<Option<Fate>, (Error, Held)> {
+        let total = match self.check_rdma("RDMA write", Caps::RDMA_WRITE, located) {
+            Ok(total) => total,
+            Err(error) => return Err((error, held)),
+        };
+        let Some(port) = &mut self.port else { return Err((not_connected("RDMA write", self.state), held)) };
+        port.rdma_write(located, to, immediate, held)
+            .map_err(|(refused, held)| (self.rdma_refused(refused, to, total), held))
     }
 
-    /// An RDMA read is over when it returns; so a fence (VIA's QFENCE), which holds a descriptor back until the
-    /// reads before it are done, has nothing to wait for, and there is no such flag.
-    pub(super) fn read_located(
+    /// An RDMA read that will be reported.
+    fn post_read(
         &mut self,
         located: &[(u64, usize)],
         from: RemoteBuffer,
         immediate: Option<u32>,
     ) -> Result<Option<Status>> {
-        let total = self.check_rdma("RDMA read", Caps::RDMA_READ, located)?;
         if immediate.is_some() {
             return Err(Error::InvalidParameter("an RDMA read carries no immediate data".into()));
         }
+        let fate = self.read_located(located, from)?;
+        Ok(fate.map(|fate| status_of(fate, self.attributes.reliability, Kind::Read)))
+    }
+
+    /// Starts an RDMA read under the next number.
+    pub(super) fn read_located(
+        &mut self,
+        located: &[(u64, usize)],
+        from: RemoteBuffer,
+    ) -> Result<Option<Fate>> {
+        let total = self.check_rdma("RDMA read", Caps::RDMA_READ, located)?;
         if self.attributes.reliability == Reliability::Unreliable {
             return Err(Error::InvalidParameter("unreliable delivery has no RDMA read".into()));
         }
+        let held = Held::Caller(self.next_send);
         let Some(port) = &mut self.port else { return Err(not_connected("RDMA read", self.state)) };
-        match port.rdma_read(located, from) {
-            Ok(()) => Ok(Some(Status::Done)),
-            Err(refused) => Err(self.rdma_refused(refused, from, total)),
-        }
+        port.rdma_read(located, from, held)
+            .map_err(|(refused, _)| self.rdma_refused(refused, from, total))
     }
 
     fn check_rdma(&self, what: &'static str, needed: Caps, located: &[(u64, usize)]) -> Result<usize> {
@@ -256,8 +276,10 @@ impl Vi {
         if self.sends.oldest_is_under_way() {
             self.collect_sends();
         }
-        let (status, send) = self.sends.pop_over()?;
-        drop(self.staged.take(send.number));
+        let (status, mut send) = self.sends.pop_over()?;
+        if let Some(staged) = self.staged.take(send.number) {
+            staged.finish(status, &mut send);
+        }
         let length = if status == Status::Done { send.length } else { 0 };
         Some(Completion { status, length, immediate: None, descriptor: send.owner.map_err(|id| id.0) })
     }
@@ -277,9 +299,23 @@ impl Vi {
                 self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
                 self.flush_receives();
             }
+            Some(End::Forbidden) => self.was_forbidden(),
             Some(End::Closed) if self.state == State::Connected => self.meet_the_end(),
             Some(End::Closed) | None => {}
         }
+    }
+
+    /// The peer does not allow RDMA to the place that a write or read named: it may not know that this ends the connection.
+    #[cold]
+    fn was_forbidden(&mut self) {
+        let why = "RDMA to a place where it is not allowed";
+        if let Some(port) = &mut self.port {
+            port.close(Some(why));
+        }
+        self.state = State::Error;
+        self.report(ErrorCode::ConnectionLost, why);
+        self.sends.flush(Status::Flushed, self.attributes.reliability);
+        self.flush_receives();
     }
 
     /// A send says that the peer has left: so the program does not see it flushed by a VI that is connected. What came

@@ -1,5 +1,6 @@
 //! The books of a send queue: what was posted, and how it ended.
 
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -8,16 +9,27 @@ use std::collections::VecDeque;
 use crate::attributes::Reliability;
 use crate::descriptor::{Descriptor, RawId, Status};
 use crate::transport::{Fate, Port};
+pub(super) use reads::Reads;
 
 /// A send that is not reported yet.
 pub(super) struct PostedSend {
     pub number: u64,
-    /// `None` while the receiver may read its memory, or has yet to say that it arrived.
+    /// `None` while its memory may be accessed, or the receiver has yet to say that it arrived.
     pub status: Option<Status>,
     /// How it ends if the receiver has nothing to say against it.
     pub ends_as: Status,
+    pub kind: Kind,
     pub length: usize,
     pub owner: std::result::Result<Descriptor, RawId>,
+}
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message, or an RDMA write: its data leave.
+    Send,
+    /// An RDMA read: its data come.
+    Read,
 }
 
 /// Posted sends that are not reported yet, oldest first; their numbers ascend.
@@ -26,6 +38,8 @@ pub(super) struct Sends {
     posted: VecDeque<PostedSend>,
     /// How many have no status.
     under_way: usize,
+    /// Reads without a descriptor. Their numbers are none of `posted`'s.
+    pub reads: Reads,
 }
 
 /// How a connection ended of which a send has failed.
@@ -35,18 +49,34 @@ pub(super) enum End {
     Closed,
     /// By an error.
     Broken,
+    /// By one that only this side may know of: the peer does not allow RDMA to that place.
+    Forbidden,
 }
 
 /// How a send ends of which the port says this.
-pub(super) fn status_of(fate: Fate, level: Reliability) -> Status {
+pub(super) fn status_of(fate: Fate, level: Reliability, kind: Kind) -> Status {
     match (fate, level) {
         (Fate::Arrived, _) => Status::Done,
         (Fate::Protection, _) => Status::RdmaProtectionError,
         (Fate::Lost, _) => Status::TransportError,
         (Fate::Refused, Reliability::Reception) => Status::RemoteDescriptorError,
         (Fate::Unread, Reliability::Reception) => Status::Flushed,
+        // What is read has not come.
+        (Fate::Refused | Fate::Unread, _) if kind == Kind::Read => Status::Flushed,
         // The data left the sender: more is not promised.
         (Fate::Refused | Fate::Unread, Reliability::Unreliable | Reliability::Delivery) => Status::Done,
+    }
+}
+
+/// How the connection ends by a send that ended so, if it does.
+fn end_by(status: Status, level: Reliability) -> Option<End> {
+    match status {
+        Status::Flushed => Some(End::Closed),
+        Status::RemoteDescriptorError | Status::TransportError => Some(End::Broken),
+        // VIA: an unreliable connection stands whatever is lost on it.
+        Status::RdmaProtectionError if level == Reliability::Unreliable => None,
+        Status::RdmaProtectionError => Some(End::Forbidden),
+        Status::Done | Status::LengthError => None,
     }
 }
 
@@ -75,10 +105,10 @@ impl Sends {
     }
 
     pub fn all_over(&self) -> bool {
-        self.under_way == 0
+        self.under_way == 0 && self.reads.all_over()
     }
 
-    /// Those whose memory the peer may still read, for good.
+    /// Those whose memory may still be accessed, for good.
     pub fn take_unfinished(&mut self) -> impl Iterator<Item = PostedSend> {
         self.under_way = 0;
         self.posted.drain(..).filter(|send| send.status.is_none())
@@ -91,15 +121,20 @@ impl Sends {
         let mut stopped_at = None;
         while let Some((number, fate)) = port.ended() {
             let found = self.posted.binary_search_by_key(&number, |send| send.number);
-            let Ok(at) = found else { continue };
+            let Ok(at) = found else {
+                let status = self.reads.settle(number, fate, level);
+                end = end.max(status.and_then(|status| end_by(status, level)));
+                continue;
+            };
             let send = &mut self.posted[at];
             // Otherwise the end of its connection has settled what is behind: here a later connection's sends may be.
             let is_open = send.ends_as == Status::Done;
-            let status = if is_open { status_of(fate, level) } else { send.ends_as };
+            let status = if is_open { status_of(fate, level, send.kind) } else { send.ends_as };
             self.under_way -= usize::from(send.status.is_none());
             send.status = Some(status);
-            if status != Status::Done && is_open {
-                end = end.max(Some(if breaks(status) { End::Broken } else { End::Closed }));
+            let ended = if is_open { end_by(status, level) } else { None };
+            if ended.is_some() {
+                end = end.max(ended);
                 stopped_at = Some(stopped_at.map_or(at, |first: usize| first.min(at)));
             }
         }
@@ -116,6 +151,7 @@ impl Sends {
 
     /// The connection ends: the oldest unfinished send ends as `first`, all others as flushed.
     pub fn flush(&mut self, first: Status, level: Reliability) {
+        self.reads.flush(first);
         let mut stopped = false;
         for send in &mut self.posted {
             if send.status.is_some() {
@@ -138,9 +174,4 @@ impl PostedSend {
             self.status = Some(Status::Flushed);
         }
     }
-}
-
-/// Whether the connection is over by a send that ended so.
-fn breaks(status: Status) -> bool {
-    matches!(status, Status::RemoteDescriptorError | Status::RdmaProtectionError | Status::TransportError)
 }

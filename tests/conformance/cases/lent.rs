@@ -225,7 +225,7 @@ fn a_block_of_another_nic_is_refused(fabric: &dyn Fabric) {
     let bytes = pattern(1, LEN);
     let foreign = pair.b.block(&bytes);
     let nowhere = RemoteBuffer { handle: MemHandle(0), offset: 0, len: LEN };
-    let error = pair.a.vi.rdma_write(&foreign, nowhere, None).unwrap_err();
+    let (error, foreign) = pair.a.vi.rdma_write(foreign, nowhere, None).unwrap_err();
     assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
     let (error, foreign) = pair.a.vi.hand_off(None, &[], foreign).unwrap_err();
     assert!(matches!(error, Error::InvalidParameter(_)), "{error}");

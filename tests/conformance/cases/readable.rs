@@ -1,8 +1,8 @@
 //! A message's own memory, read by peers where it lies.
 
-use udeck_via::{Block, Descriptor, Error, RemoteBuffer, ViAttributes};
+use udeck_via::{Block, Descriptor, Error, Reading, RemoteBuffer, ViAttributes};
 
-use crate::kit::{End, Pair, assert_bytes, pattern, soon};
+use crate::kit::{End, Pair, assert_bytes, pattern, soon, until};
 use crate::{Case, Fabric, Options};
 
 const TOPIC: &str = "readable";
@@ -28,12 +28,20 @@ fn block(end: &End, bytes: &[u8]) -> Block {
 
 /// Reads as many bytes as `from` has, and `more`.
 fn read(end: &mut End, from: RemoteBuffer, more: usize) -> udeck_via::Result<Vec<u8>> {
-    let mut into = block(end, &vec![0xcc; from.len + more]);
-    let read = end.vi.rdma_read(&mut into, from);
-    if read.is_err() {
-        assert!(into.bytes().iter().all(|&byte| byte == 0xcc), "refused, and something was read");
+    let into = block(end, &vec![0xcc; from.len + more]);
+    match end.vi.rdma_read(into, from) {
+        Ok(Reading::Done(block)) => Ok(block.bytes().to_vec()),
+        Ok(Reading::UnderWay(number)) => {
+            let done = until("the end of a read", || end.vi.read_done());
+            assert_eq!(done.number, number);
+            assert!(end.vi.read_done().is_none(), "it is told once");
+            done.block.map(|block| block.bytes().to_vec())
+        }
+        Err((error, into)) => {
+            assert!(into.bytes().iter().all(|&byte| byte == 0xcc), "refused, and something was read");
+            Err(error)
+        }
     }
-    read.map(|()| into.bytes().to_vec())
 }
 
 fn assert_protected(read: udeck_via::Result<Vec<u8>>) {

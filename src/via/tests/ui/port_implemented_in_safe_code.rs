@@ -15,8 +15,14 @@ impl Port for Keeper {
         self.0.push(block);
         Ok(())
     }
-    fn rdma_write(&mut self, _: &[(u64, usize)], _: RemoteBuffer, _: Option<u32>) -> Result<(), Refused> {
-        Err(Refused::Unsupported)
+    fn rdma_write(
+        &mut self,
+        _: &[(u64, usize)],
+        _: RemoteBuffer,
+        _: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        Err((Refused::Unsupported, held))
     }
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
         Ok(None)

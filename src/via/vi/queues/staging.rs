@@ -1,8 +1,8 @@
 //! Posts from and into memory outside the outbox.
 //!
 //! A software NIC shows its peers the outbox arena and nothing else. So what is sent from the program's own memory is
-//! *staged*: gathered into an outbox block when it is posted, and an RDMA read lands in a block and is copied out; only
-//! the pieces that lie outside are copied. On one host that is the one copy that `process_vm_readv` by the receiver
+//! *staged*: gathered into an outbox block when it is posted, and an RDMA read lands in a block and is copied out when it
+//! is over, or reported if that comes later; only the pieces that lie outside are copied. On one host that is the one copy that `process_vm_readv` by the receiver
 //! would cost, without its permission to trace us, and without waiting for the receiver: nobody reads the program's
 //! memory when the post returns. (The descriptor is reported as any other, by its VI's reliability level.) Receives are
 //! not staged: they are placed where they belong.
@@ -11,8 +11,9 @@ use std::collections::VecDeque;
 
 use crate::descriptor::{Descriptor, Located, Operation, RawId, Segment, Status};
 use crate::error::Result;
-use crate::mem::{Block, Fill};
+use crate::mem::{Block, Fill, RawSegment, scatter_raw};
 use crate::vi::Vi;
+use crate::vi::sends::{Kind, PostedSend};
 
 /// One segment of a post.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,10 @@ pub(crate) trait Pieces {
     fn gather(&self, to: &mut [u8]);
     /// Copies `from` to those outside the outbox, which are as long as it is.
     fn scatter(&mut self, from: &[u8]);
+    /// Those outside the outbox, of a read that is not over when its post returns, if they are not a descriptor's.
+    fn keep(&mut self) -> Vec<RawSegment> {
+        Vec::new()
+    }
 }
 
 impl Pieces for Descriptor {
@@ -57,13 +62,43 @@ impl Pieces for Descriptor {
 
 /// The blocks that stand in for sends' own memory, by the sends' numbers, until these are reported.
 #[derive(Debug, Default)]
-pub(in crate::vi) struct Staged(VecDeque<(u64, Block)>);
+pub(in crate::vi) struct Staged(VecDeque<(u64, StandIn)>);
+
+/// A block that stands in for a send's own memory.
+#[derive(Debug)]
+pub(in crate::vi) struct StandIn {
+    block: Block,
+    /// Where what was read belongs, if the send was posted raw.
+    read_into: Vec<RawSegment>,
+}
 
 impl Staged {
     /// The block of a send that is over, or gets another keeper.
-    pub fn take(&mut self, number: u64) -> Option<Block> {
+    #[inline]
+    pub fn take(&mut self, number: u64) -> Option<StandIn> {
         let at = self.0.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        self.0.remove(at).map(|(_, block)| block)
+        self.0.remove(at).map(|(_, stand_in)| stand_in)
+    }
+}
+
+impl StandIn {
+    /// The block, for who keeps it until nobody accesses it any more; what is read into it will not be looked at.
+    pub fn into_block(self) -> Block {
+        self.block
+    }
+
+    /// The send is about to be reported: what it has read goes where it belongs.
+    #[cold]
+    pub fn finish(self, status: Status, send: &mut PostedSend) {
+        if send.kind != Kind::Read || status != Status::Done {
+            return;
+        }
+        match &mut send.owner {
+            Ok(descriptor) => Pieces::scatter(descriptor, self.block.bytes()),
+            Err(RawId(_)) => {
+                scatter_raw(&self.read_into, std::iter::once(self.block.bytes()));
+            }
+        }
     }
 }
 
@@ -79,7 +114,7 @@ impl Vi {
         self.require_connected("post_send")?;
         let length = pieces.pieces().iter().map(|place| place.len).sum();
         let status = self.start_staged(&mut pieces, operation, immediate)?;
-        self.push_send(status, length, Err(id));
+        self.push_send(status, operation.kind(), length, Err(id));
         Ok(())
     }
 
@@ -99,14 +134,18 @@ impl Vi {
         }
         let status = self.start_located(&located, operation, immediate)?;
         let Some(block) = block else { return Ok(status) };
-        if let Operation::Read(_) = operation {
-            pieces.scatter(block.bytes());
-        }
         self.nic.device().count_copied(block.len());
-        if status.is_none() {
-            self.staged.0.push_back((self.next_send, block));
+        match (operation, status) {
+            (Operation::Read(_), Some(Status::Done)) => pieces.scatter(block.bytes()),
+            (_, Some(_)) => {}
+            (Operation::Read(_), None) => self.keep_stand_in(block, pieces.keep()),
+            (_, None) => self.keep_stand_in(block, Vec::new()),
         }
         Ok(status)
+    }
+
+    fn keep_stand_in(&mut self, block: Block, read_into: Vec<RawSegment>) {
+        self.staged.0.push_back((self.next_send, StandIn { block, read_into }));
     }
 
     /// Room in the outbox for the pieces that lie outside.

@@ -19,7 +19,13 @@ unsafe impl Port for Script {
     fn lend(&mut self, _: Option<u32>, _: &[u8], _: &[(u64, usize)], _: Held) -> Result<(), (Refused, Held)> {
         unreachable!()
     }
-    fn rdma_write(&mut self, _: &[(u64, usize)], _: RemoteBuffer, _: Option<u32>) -> Result<(), Refused> {
+    fn rdma_write(
+        &mut self,
+        _: &[(u64, usize)],
+        _: RemoteBuffer,
+        _: Option<u32>,
+        _: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
         unreachable!()
     }
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
@@ -50,7 +56,14 @@ fn posted(done: &[bool]) -> Sends {
     for (number, &done) in (0..).zip(done) {
         let status = done.then_some(Status::Done);
         let owner = Err(RawId(number));
-        sends.push(PostedSend { number, status, ends_as: Status::Done, length: 0, owner });
+        sends.push(PostedSend {
+            number,
+            status,
+            ends_as: Status::Done,
+            kind: Kind::Send,
+            length: 0,
+            owner,
+        });
     }
     sends
 }
@@ -79,6 +92,8 @@ fn each_fate_is_a_status_of_its_level() {
             let end = match expected {
                 Done => None,
                 Flushed => Some(End::Closed),
+                RdmaProtectionError if level == Reliability::Unreliable => None,
+                RdmaProtectionError => Some(End::Forbidden),
                 _ => Some(End::Broken),
             };
             assert_eq!(settle(&mut sends, &[(0, fate)], level), end, "{fate:?} {level:?}");
@@ -154,6 +169,7 @@ fn the_end_of_one_connection_does_not_reach_the_next() {
                 number: 1,
                 status: None,
                 ends_as: Done,
+                kind: Kind::Send,
                 length: 0,
                 owner: Err(RawId(1)),
             });
@@ -190,4 +206,27 @@ fn the_unfinished_are_taken_and_no_longer_counted() {
     let numbers: Vec<u64> = sends.take_unfinished().map(|send| send.number).collect();
     assert_eq!(numbers, [0, 2]);
     assert!(sends.all_over() && sends.len() == 0);
+}
+
+#[test]
+fn a_read_that_was_not_answered_is_flushed_at_every_level() {
+    for level in [Reliability::Delivery, Reliability::Reception] {
+        let mut sends = Sends::default();
+        let (ends_as, owner) = (Status::Done, Err(RawId(0)));
+        sends.push(PostedSend { number: 0, status: None, ends_as, kind: Kind::Read, length: 5, owner });
+        assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], level), Some(End::Closed), "{level:?}");
+        assert_eq!(ends(&mut sends), [Status::Flushed], "{level:?}");
+    }
+}
+
+#[test]
+fn what_is_behind_a_forbidden_write_or_read_is_flushed() {
+    use Status::{Done, Flushed, RdmaProtectionError};
+    let fates = [(1, Fate::Arrived), (0, Fate::Protection)];
+    let mut sends = posted(&[false; 2]);
+    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(End::Forbidden));
+    assert_eq!(ends(&mut sends), [RdmaProtectionError, Flushed]);
+    let mut sends = posted(&[false; 2]);
+    assert_eq!(settle(&mut sends, &fates, Reliability::Unreliable), None, "nothing breaks it");
+    assert_eq!(ends(&mut sends), [RdmaProtectionError, Done]);
 }

@@ -135,6 +135,13 @@ impl FaultyPort {
         Ok(())
     }
 
+    /// Writes `copy` in the place of what the caller posted, who has that back at once.
+    fn write_copy(&mut self, copy: Block, to: RemoteBuffer, immediate: Option<u32>) -> Result<(), Refused> {
+        let segment = [(copy.offset(), copy.len())];
+        let written = self.inner.rdma_write(&segment, to, immediate, Held::Block(copy));
+        written.map(drop).map_err(|(refused, _)| refused)
+    }
+
     /// Takes the next arrival from the transport, if there is one; and one more, if that is to overtake it.
     fn take(&mut self) -> Result<(), Refused> {
         self.take_one()?;
@@ -162,7 +169,7 @@ impl FaultyPort {
 
 #[deny(clippy::missing_trait_methods)]
 // SAFETY: calls are passed on as they came, or not at all, to a port that keeps the contract. What ends before that port
-// says so is a post in whose place a copy was lent, in a block of its own, or one that was done when it returned.
+// says so is a post in whose place a copy was lent or written, in a block of its own.
 unsafe impl Port for FaultyPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.before_post()?;
@@ -197,16 +204,40 @@ unsafe impl Port for FaultyPort {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result<(), Refused> {
-        self.before_post()?;
-        let written = self.inner.rdma_write(segments, to, immediate);
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let early = match self.before_post() {
+            Ok(early) => early,
+            Err(refused) => return Err((refused, held)),
+        };
+        // Without memory for a copy, the truth has to do.
+        let copy = if early { self.outbox.gather(segments).ok() } else { None };
+        let written = match (held, copy) {
+            (Held::Caller(number), Some(copy)) => self
+                .write_copy(copy, to, immediate)
+                .map(|()| Some(Fate::Arrived))
+                .map_err(|refused| (refused, Held::Caller(number))),
+            (held, _) => self.inner.rdma_write(segments, to, immediate, held),
+        };
         self.after_post(written)
     }
 
-    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        self.before_post()?;
-        let read = self.inner.rdma_read(segments, from);
+    /// (That a read is over is no lie that can be told: what it reads is written later.)
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        if let Err(refused) = self.before_post() {
+            return Err((refused, held));
+        }
+        let read = self.inner.rdma_read(segments, from, held);
         self.after_post(read)
+    }
+
+    fn fence(&mut self) {
+        self.inner.fence();
     }
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
@@ -239,24 +270,6 @@ unsafe impl Port for FaultyPort {
 
     fn receipt(&mut self) -> Option<Lent> {
         self.receipt.take()
-    }
-
-    fn rdma_write_acknowledged(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
-        let written = match self.before_post() {
-            Err(refused) => return Err((refused, held)),
-            Ok(false) => self.inner.rdma_write_acknowledged(segments, to, immediate, held),
-            Ok(true) => match self.inner.rdma_write(segments, to, immediate) {
-                Ok(()) => Ok(Some(Fate::Arrived)),
-                Err(refused) => Err((refused, held)),
-            },
-        };
-        self.after_post(written)
     }
 
     fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {

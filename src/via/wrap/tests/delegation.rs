@@ -133,9 +133,9 @@ fn a_port() {
         let mut answers = vec![
             format!("{:?}", port.send(Some(1), b"head", b"body")),
             format!("{:?}", port.lend(Some(2), b"head", &segments, Held::Caller(3))),
-            format!("{:?}", port.rdma_write(&segments, to, Some(4))),
-            format!("{:?}", port.rdma_read(&segments, to)),
-            format!("{:?}", port.rdma_write_acknowledged(&segments, to, Some(5), Held::Caller(6))),
+            format!("{:?}", port.rdma_write(&segments, to, None, Held::Caller(4))),
+            format!("{:?}", port.rdma_write(&segments, to, Some(5), Held::Caller(6))),
+            format!("{:?}", port.rdma_read(&segments, to, Held::Caller(9))),
         ];
         for _ in 0..2 {
             answers.push(format!("{:?}", port.receive()));
@@ -145,6 +145,7 @@ fn a_port() {
         answers.extend((0..2).map(|_| format!("{:?}", port.ended())));
         answers.push(format!("{:?}", port.keep(7, Box::new(8)).unwrap_err().downcast::<i32>()));
         port.want_room();
+        port.fence();
         answers.push(format!("{:?}", port.unread()));
         port.close(Some("broken"));
         port.leave();

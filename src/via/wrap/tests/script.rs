@@ -272,13 +272,25 @@ unsafe impl Port for ScriptedPort {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result<(), Refused> {
-        self.0.asked(format!("rdma_write {segments:?} {to:?} {immediate:?}"));
-        Err(Refused::Protection)
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.0.asked(format!("rdma_write {segments:?} {to:?} {immediate:?} {held:?}"));
+        match immediate {
+            None => Err((Refused::Protection, held)),
+            Some(_) => Ok(Some(Fate::Unread)),
+        }
     }
-    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        self.0.asked(format!("rdma_read {segments:?} {from:?}"));
-        Ok(())
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.0.asked(format!("rdma_read {segments:?} {from:?} {held:?}"));
+        Ok(None)
+    }
+    fn fence(&mut self) {
+        self.0.asked("fence");
     }
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
         self.0.asked("receive");
@@ -291,16 +303,6 @@ unsafe impl Port for ScriptedPort {
     fn receipt(&mut self) -> Option<Lent> {
         self.0.asked("receipt");
         Some(self.0.lent(b""))
-    }
-    fn rdma_write_acknowledged(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
-        self.0.asked(format!("rdma_write_acknowledged {segments:?} {to:?} {immediate:?} {held:?}"));
-        Ok(Some(Fate::Unread))
     }
     fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
         self.0.asked(format!("keep {number}"));

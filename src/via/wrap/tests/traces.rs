@@ -31,7 +31,10 @@ fn each_operation_is_a_line() {
     let to = RemoteBuffer { handle: MemHandle(0xab), offset: 2, len: 30 };
     port.send(Some(5), b"head", b"body!").unwrap();
     port.lend(None, b"", &[(64, 5), (128, 6)], Held::Caller(3)).unwrap();
-    port.rdma_write(&[(64, 5)], to, None).unwrap_err();
+    port.rdma_write(&[(64, 5)], to, None, Held::Caller(4)).unwrap_err();
+    port.rdma_write(&[(64, 5)], to, Some(1), Held::Caller(4)).unwrap();
+    port.rdma_read(&[(64, 5)], to, Held::Caller(5)).unwrap();
+    port.fence();
     script.arrives_lent(b"lent");
     script.ended.lock().push_back((3, Fate::Arrived));
     script.news.lock().push_back(ready(Queue::Receive));
@@ -54,7 +57,10 @@ fn each_operation_is_a_line() {
             "connection 0: connect Delivery, context 9 -> done",
             "connection 0: send 4 + 5 bytes, immediate 0x5 -> done",
             "connection 0: lend 11 bytes in 2, no. 3 -> done",
-            "connection 0: write 5 bytes in 1 to 0x000000ab+2 -> refused, protection",
+            "connection 0: write 5 bytes in 1 to 0x000000ab+2, no. 4 -> refused, protection",
+            "connection 0: write 5 bytes in 1 to 0x000000ab+2, immediate 0x1, no. 4 -> over, Unread",
+            "connection 0: read 5 bytes in 1 from 0x000000ab+2, no. 5 -> done",
+            "connection 0: fence -> done",
             "waiter 0: poll -> receive queue of context 9",
             "connection 0: receive -> lent 4 + 4 bytes, immediate 0x7",
             "connection 0: ended -> no. 3 Arrived",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::attributes::Reliability;
 use crate::mem::RemoteBuffer;
-use crate::transport::{Armed, Arrival, Body, Fate, Landed, Queue, Ready, Refused};
+use crate::transport::{Armed, Arrival, Body, Fate, Held, Landed, Queue, Ready, Refused};
 
 /// One operation. Displayed as a line: seconds since the trace began, who, what, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub enum Call {
         len: usize,
         number: Option<u64>,
     },
-    /// `number`: as for [`Call::Lend`], if it is acknowledged.
+    /// `number`: as for [`Call::Lend`].
     RdmaWrite {
         immediate: Option<u32>,
         segments: usize,
@@ -61,11 +61,14 @@ pub enum Call {
         to: RemoteBuffer,
         number: Option<u64>,
     },
+    /// `number`: as for [`Call::Lend`].
     RdmaRead {
         segments: usize,
         len: usize,
         from: RemoteBuffer,
+        number: Option<u64>,
     },
+    Fence,
     Receive,
     Ended,
     Receipt,
@@ -117,6 +120,14 @@ impl Outcome {
         match result {
             Ok(_) => Outcome::Done,
             Err(refused) => Outcome::refused(refused),
+        }
+    }
+
+    pub(super) fn rdma(result: &Result<Option<Fate>, (Refused, Held)>) -> Self {
+        match result {
+            Ok(None) => Outcome::Done,
+            Ok(Some(fate)) => Outcome::Over(*fate),
+            Err((refused, _)) => Outcome::refused(refused),
         }
     }
 
@@ -181,9 +192,10 @@ impl Display for Call {
                 let (at, immediate) = (Remote(to), Immediate(*immediate));
                 write!(f, "write {len} bytes in {segments} to {at}{immediate}{}", Number(*number))
             }
-            Call::RdmaRead { segments, len, from } => {
-                write!(f, "read {len} bytes in {segments} from {}", Remote(from))
+            Call::RdmaRead { segments, len, from, number } => {
+                write!(f, "read {len} bytes in {segments} from {}{}", Remote(from), Number(*number))
             }
+            Call::Fence => f.write_str("fence"),
             Call::Receive => f.write_str("receive"),
             Call::Ended => f.write_str("ended"),
             Call::Receipt => f.write_str("receipt"),

@@ -74,18 +74,31 @@ unsafe impl Port for TracedPort {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-    ) -> Result<(), Refused> {
-        let written = self.inner.rdma_write(segments, to, immediate);
-        let (len, segments) = (total(segments), segments.len());
-        self.note(Call::RdmaWrite { immediate, segments, len, to, number: None }, Outcome::of(&written));
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let (len, number) = (total(segments), number_of(&held));
+        let call = Call::RdmaWrite { immediate, segments: segments.len(), len, to, number };
+        let written = self.inner.rdma_write(segments, to, immediate, held);
+        self.note(call, Outcome::rdma(&written));
         written
     }
 
-    fn rdma_read(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
-        let read = self.inner.rdma_read(segments, from);
-        let (len, segments) = (total(segments), segments.len());
-        self.note(Call::RdmaRead { segments, len, from }, Outcome::of(&read));
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let (len, number) = (total(segments), number_of(&held));
+        let call = Call::RdmaRead { segments: segments.len(), len, from, number };
+        let read = self.inner.rdma_read(segments, from, held);
+        self.note(call, Outcome::rdma(&read));
         read
+    }
+
+    fn fence(&mut self) {
+        self.inner.fence();
+        self.note(Call::Fence, Outcome::Done);
     }
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
@@ -110,25 +123,6 @@ unsafe impl Port for TracedPort {
         let receipt = self.inner.receipt()?;
         self.note(Call::Receipt, Outcome::Done);
         Some(receipt)
-    }
-
-    fn rdma_write_acknowledged(
-        &mut self,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
-        let (len, number) = (total(segments), number_of(&held));
-        let call = Call::RdmaWrite { immediate, segments: segments.len(), len, to, number };
-        let written = self.inner.rdma_write_acknowledged(segments, to, immediate, held);
-        let outcome = match &written {
-            Ok(None) => Outcome::Done,
-            Ok(Some(fate)) => Outcome::Over(*fate),
-            Err((refused, _)) => Outcome::refused(refused),
-        };
-        self.note(call, outcome);
-        written
     }
 
     fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {

@@ -158,7 +158,8 @@ impl Attack {
                 let handle = MemHandle(self.random.below(4) as u32 + 512);
                 let offset = self.random.value() as usize;
                 let to = RemoteBuffer { handle, offset, len: self.random.value() as usize };
-                block(self, 300).and_then(|block| self.vi.rdma_write(&block, to, Some(1)))
+                block(self, 300)
+                    .and_then(|block| self.vi.rdma_write(block, to, Some(1)).map_err(|(error, _)| error))
             }
             10 => self.vi.unread().map(drop),
             11 => {

@@ -274,11 +274,8 @@ fn a_cell_that_is_none() {
 fn a_window_outside_the_landing() {
     const LEN: usize = 500;
     let mut scene = Scene::new();
-    let block = {
-        let mut block = scene.block();
-        block.bytes_mut().fill(0xee);
-        block
-    };
+    let mut block = scene.block();
+    block.bytes_mut().fill(0xee);
     let end = LANDING as u64;
     let handle = MemHandle(3 << 16 | 4);
     for (offset, len, tag) in [
@@ -295,14 +292,15 @@ fn a_window_outside_the_landing() {
             .window(handle)
             .expose(handle.0, Exposed { tag, offset, len, rights: WRITABLE });
         let to = RemoteBuffer { handle, offset: 0, len: LEN };
-        let error = scene.vi.rdma_write(&block, to, None).unwrap_err();
+        let (error, back) = scene.vi.rdma_write(block, to, None).unwrap_err();
+        block = back;
         assert!(matches!(error, Error::RdmaProtection { len: LEN, .. }), "{error}");
     }
     // The connection goes on, and nothing was written.
     let exposed = Exposed { tag: PTAG.0, offset: end - 500, len: 500, rights: WRITABLE };
     assert_eq!(scene.rogue.bytes_in_landing(), 0);
     scene.rogue.board.view().window(handle).expose(handle.0, exposed);
-    scene.vi.rdma_write(&block, RemoteBuffer { handle, offset: 0, len: LEN }, None).unwrap();
+    scene.vi.rdma_write(block, RemoteBuffer { handle, offset: 0, len: LEN }, None).unwrap();
     assert_eq!(scene.rogue.bytes_in_landing(), LEN);
     scene.prey.serves_the_honest(2);
 }

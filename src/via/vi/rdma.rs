@@ -1,0 +1,122 @@
+//! RDMA of the message layer: of blocks, without descriptors.
+
+use std::sync::Arc;
+
+use super::{Vi, foreign_block};
+use crate::descriptor::Status;
+use crate::error::{Error, Result};
+use crate::mem::{Block, RemoteBuffer};
+use crate::transport::{Fate, Held};
+
+/// An RDMA read that was posted.
+#[derive(Debug)]
+pub enum Reading {
+    /// It is over, and this is what was read.
+    Done(Block),
+    /// [`Vi::read_done`] will tell this number.
+    UnderWay(u64),
+}
+
+/// An RDMA read that is over.
+#[derive(Debug)]
+pub struct ReadDone {
+    /// [`Reading::UnderWay`]'s.
+    pub number: u64,
+    /// What was read, if it was.
+    pub block: Result<Block>,
+}
+
+impl Vi {
+    /// Copies the block's bytes into the peer's window and sends the immediate data. The block is recycled when nobody
+    /// reads it any more, of which nobody is told. No completion: a place that only the peer finds wrong ends a reliable
+    /// connection.
+    ///
+    /// # Errors
+    /// The block comes back with [`Error::Full`], [`Error::RdmaProtection`], [`Error::Unsupported`],
+    /// [`Error::InvalidParameter`] when it is of another NIC, or a final one.
+    pub fn rdma_write(
+        &mut self,
+        block: Block,
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+    ) -> Result<(), (Error, Block)> {
+        if !self.outbox.owns(&block) {
+            return Err((foreign_block(), block));
+        }
+        let segment = [(block.offset(), block.len())];
+        match self.write_located(&segment, to, immediate, Held::Block(block)) {
+            Ok(_) => Ok(()),
+            Err((error, Held::Block(block))) => Err((error, block)),
+            Err((_, Held::Caller(_) | Held::Owner(_))) => unreachable!("a port returns what it was given"),
+        }
+    }
+
+    /// As [`Vi::rdma_write`] of a block that others read too: this VI keeps an owner while it is read.
+    ///
+    /// # Errors
+    /// As [`Vi::rdma_write`]; then this VI has kept no owner.
+    pub fn rdma_write_shared(
+        &mut self,
+        block: &Arc<Block>,
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+    ) -> Result {
+        if !self.outbox.owns(block) {
+            return Err(foreign_block());
+        }
+        let segment = [(block.offset(), block.len())];
+        let written = self.write_located(&segment, to, immediate, Held::Owner(Box::new(block.clone())));
+        written.map(drop).map_err(|(error, _owner)| error)
+    }
+
+    /// Reads from the peer's window, or from what it shares ([`crate::Nic::readable`]), as many bytes as the block has. The
+    /// peer learns nothing of it. If the read is not over when this returns, [`Vi::read_done`] tells when it is: ask to be
+    /// told ([`Vi::want_room`]), look once more, then wait.
+    ///
+    /// # Errors
+    /// The block comes back with [`Error::Full`] (try again), [`Error::RdmaProtection`], [`Error::Unsupported`],
+    /// [`Error::InvalidParameter`] when it is of another NIC, or a final one.
+    pub fn rdma_read(&mut self, into: Block, from: RemoteBuffer) -> Result<Reading, (Error, Block)> {
+        if !self.outbox.owns(&into) {
+            return Err((foreign_block(), into));
+        }
+        let bound = self.limits.descriptors;
+        if self.sends.reads.len() >= bound {
+            let bound = format!("{bound} reads, until read_done takes some").into();
+            return Err((Error::Full { what: "the list of RDMA reads", bound }, into));
+        }
+        match self.read_located(&[(into.offset(), into.len())], from) {
+            Ok(Some(Fate::Arrived)) => Ok(Reading::Done(into)),
+            Ok(Some(_)) => Err((forbidden(), into)),
+            Ok(None) => {
+                let number = self.next_send;
+                self.next_send += 1;
+                self.sends.reads.add(number, into);
+                Ok(Reading::UnderWay(number))
+            }
+            Err(error) => Err((error, into)),
+        }
+    }
+
+    /// The next [`Vi::rdma_read`] that is over and was not when it returned. Those that were under way when the
+    /// connection ended are over with its error.
+    pub fn read_done(&mut self) -> Option<ReadDone> {
+        if self.sends.reads.len() == 0 {
+            return None;
+        }
+        self.collect_sends();
+        let (number, block, status) = self.sends.reads.pop_over()?;
+        let block = match status {
+            Status::Done => Ok(block),
+            Status::RdmaProtectionError => Err(forbidden()),
+            Status::Flushed => Err(Error::Closed),
+            _ => Err(Error::Lost("the connection was lost under an RDMA read".into())),
+        };
+        Some(ReadDone { number, block })
+    }
+}
+
+/// Which place, the caller knows.
+fn forbidden() -> Error {
+    Error::RdmaProtection { handle: 0, offset: 0, len: 0 }
+}

@@ -1,0 +1,64 @@
+//! RDMA reads into blocks, without a descriptor: the message layer's.
+
+use super::{Kind, status_of};
+use crate::attributes::Reliability;
+use crate::descriptor::Status;
+use crate::mem::Block;
+use crate::transport::Fate;
+
+/// Reads that are under way, or over and not reported: few at a time.
+#[derive(Debug, Default)]
+pub(in crate::vi) struct Reads(Vec<Read>);
+
+#[derive(Debug)]
+struct Read {
+    number: u64,
+    /// `None` while the block may be written.
+    status: Option<Status>,
+    /// How it ends if the connection has ended, whatever became of its data.
+    ends_as: Option<Status>,
+    block: Block,
+}
+
+impl Reads {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn add(&mut self, number: u64, block: Block) {
+        self.0.push(Read { number, status: None, ends_as: None, block });
+    }
+
+    pub fn all_over(&self) -> bool {
+        self.0.iter().all(|read| read.status.is_some())
+    }
+
+    /// The next that is over, in the order in which they were posted as far as that is known.
+    pub fn pop_over(&mut self) -> Option<(u64, Block, Status)> {
+        let at = self.0.iter().position(|read| read.status.is_some())?;
+        let Read { number, block, status, .. } = self.0.remove(at);
+        status.map(|status| (number, block, status))
+    }
+
+    /// Those whose block may still be written, for good.
+    pub fn take_unfinished(&mut self) -> impl Iterator<Item = (u64, Block)> {
+        let under_way = self.0.drain(..).filter(|read| read.status.is_none());
+        under_way.map(|read| (read.number, read.block))
+    }
+
+    /// Notes how one ended. Returns the status that its connection learns by it, if it is one of these, and the connection
+    /// stands.
+    pub fn settle(&mut self, number: u64, fate: Fate, level: Reliability) -> Option<Status> {
+        let read = self.0.iter_mut().find(|read| read.number == number)?;
+        let status = status_of(fate, level, Kind::Read);
+        read.status = Some(read.ends_as.unwrap_or(status));
+        if read.ends_as.is_none() { Some(status) } else { None }
+    }
+
+    /// The connection ends. Data that come nevertheless are not asked for any more.
+    pub fn flush(&mut self, ends_as: Status) {
+        for read in self.0.iter_mut().filter(|read| read.status.is_none()) {
+            read.ends_as.get_or_insert(ends_as);
+        }
+    }
+}

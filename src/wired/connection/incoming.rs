@@ -1,0 +1,239 @@
+//! The parser of the incoming stream, and where payload goes.
+//!
+//! A frame is a header, then lead bytes (a message's head, the words of an end), then payload. Payload goes straight to
+//! its place: by [`Connection::direct`] and a driver's read, or copied out of the driver's scratch.
+
+use smallvec::SmallVec;
+use udeck_via::RemoteBuffer;
+use udeck_via::mem::MemHandle;
+use udeck_via::transport::Inline;
+
+use super::{Connection, Direct};
+use crate::memory::{Place, Store};
+use crate::windows::{Inside, Right};
+use crate::wire::{Frame, HEADER, Header, MAX_WORDS, Violation};
+
+/// How far the parser is.
+#[derive(Default)]
+pub(super) struct Incoming {
+    stage: Stage,
+    /// A header or lead that has not come as a whole.
+    partial: Vec<u8>,
+    pub target: Target,
+    /// Payload bytes that have come, of so many.
+    done: usize,
+    len: usize,
+    /// The number of the message or write that is coming.
+    pub number: u32,
+    /// A write that the window's owner does not allow.
+    pub refused: bool,
+    pub head: Option<Inline>,
+    pub words: String,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Stage {
+    #[default]
+    Header,
+    Lead(Frame, usize),
+    Payload(Frame),
+}
+
+/// Where payload goes.
+#[derive(Default)]
+pub(super) enum Target {
+    /// Nobody wants it.
+    #[default]
+    Nowhere,
+    Store(Store),
+    Window(MemHandle, usize),
+    /// The segments of our oldest read.
+    Read,
+}
+
+impl Connection {
+    /// Where the next bytes of the stream want to lie.
+    pub fn direct(&mut self) -> Direct {
+        let mut direct = Direct::default();
+        if let Stage::Payload(_) = self.incoming.stage {
+            let (places, inside) = self.next_places();
+            places.into_iter().for_each(|place| direct.push(place));
+            if let Some(inside) = inside {
+                direct.keep_open(inside);
+            }
+        }
+        direct
+    }
+
+    /// `filled` bytes lie in `direct`'s pieces, and behind these, in the stream, come `scratch`. If `filled` is less than
+    /// all pieces hold, `scratch` is usually empty, but it need not be: what is missing is then copied from there.
+    ///
+    /// After a violation ([`super::Phase::Broken`]) and a loss everything is thrown away.
+    ///
+    /// # Panics
+    /// When more is filled than there was room for.
+    pub fn came(&mut self, direct: Direct, filled: usize, scratch: &[u8]) {
+        assert!(filled <= direct.len(), "{filled} bytes in a place of {}", direct.len());
+        drop(direct);
+        let came = self.advance(filled).and_then(|()| self.parse(scratch));
+        if let Err(violation) = came {
+            self.break_protocol(&violation);
+        }
+        self.try_over();
+    }
+
+    /// The rest of the payload's places, and what keeps them from being taken back.
+    fn next_places(&mut self) -> (SmallVec<[Place; 2]>, Option<Inside>) {
+        let Incoming { done, len, .. } = self.incoming;
+        match &mut self.incoming.target {
+            Target::Nowhere => (SmallVec::new(), None),
+            Target::Store(store) => (SmallVec::from_iter([store.place().behind(done)]), None),
+            &mut Target::Window(handle, offset) => {
+                let rest = RemoteBuffer { handle, offset: offset + done, len: len - done };
+                let entered = self.windows.enter(rest, self.writable, Right::Write);
+                let found = entered.and_then(|(inside, spot)| {
+                    Some((inside, Place::of(&self.memory.landing, spot.offset, spot.len)?))
+                });
+                let Some((inside, place)) = found else {
+                    // It was taken back: what comes of the write from now on is thrown away.
+                    (self.incoming.target, self.incoming.refused) = (Target::Nowhere, true);
+                    return (SmallVec::new(), None);
+                };
+                (SmallVec::from_iter([place]), Some(inside))
+            }
+            Target::Read => {
+                let mut skipped = done;
+                let mut places = SmallVec::new();
+                for place in self.reads.front().into_iter().flat_map(|read| &read.places) {
+                    let here = skipped.min(place.len());
+                    skipped -= here;
+                    if here < place.len() {
+                        places.push(place.behind(here));
+                    }
+                }
+                (places, None)
+            }
+        }
+    }
+
+    fn parse(&mut self, mut bytes: &[u8]) -> Result<(), Violation> {
+        while !bytes.is_empty() {
+            if self.broken || self.dead {
+                return Ok(());
+            }
+            bytes = match self.incoming.stage {
+                Stage::Header => self.parse_header(bytes)?,
+                Stage::Lead(frame, len) => self.parse_lead(frame, len, bytes)?,
+                Stage::Payload(_) => {
+                    let (now, later) =
+                        bytes.split_at(bytes.len().min(self.incoming.len - self.incoming.done));
+                    self.copy_in(now);
+                    self.advance(now.len())?;
+                    later
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn parse_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+        if let (true, Some((header, later))) =
+            (self.incoming.partial.is_empty(), bytes.split_first_chunk::<HEADER>())
+        {
+            self.begin(Header::decode(header)?)?;
+            return Ok(later);
+        }
+        let (whole, later) = self.incoming.fill(HEADER, bytes);
+        if whole {
+            let mut header = [0; HEADER];
+            header.copy_from_slice(&self.incoming.partial);
+            self.incoming.partial.clear();
+            self.begin(Header::decode(&header)?)?;
+        }
+        Ok(later)
+    }
+
+    fn parse_lead<'a>(&mut self, frame: Frame, len: usize, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+        if self.incoming.partial.is_empty() && bytes.len() >= len {
+            let (lead, later) = bytes.split_at(len);
+            self.incoming.keep_lead(frame, lead);
+            self.begin_payload(frame)?;
+            return Ok(later);
+        }
+        let (whole, later) = self.incoming.fill(len, bytes);
+        if whole {
+            let lead = std::mem::take(&mut self.incoming.partial);
+            self.incoming.keep_lead(frame, &lead);
+            self.incoming.partial = lead;
+            self.incoming.partial.clear();
+            self.begin_payload(frame)?;
+        }
+        Ok(later)
+    }
+
+    /// A header has come.
+    fn begin(&mut self, header: Header) -> Result<(), Violation> {
+        self.incoming.forget();
+        let (lead, len) = self.admit(header)?;
+        self.incoming.len = len;
+        if lead > 0 {
+            self.incoming.stage = Stage::Lead(header.frame, lead);
+            return Ok(());
+        }
+        self.begin_payload(header.frame)
+    }
+
+    fn begin_payload(&mut self, frame: Frame) -> Result<(), Violation> {
+        self.incoming.stage = Stage::Payload(frame);
+        self.advance(0)
+    }
+
+    /// So much of the payload has come.
+    fn advance(&mut self, bytes: usize) -> Result<(), Violation> {
+        let Stage::Payload(frame) = self.incoming.stage else { return Ok(()) };
+        self.incoming.done += bytes;
+        if self.incoming.done < self.incoming.len {
+            return Ok(());
+        }
+        self.incoming.stage = Stage::Header;
+        self.complete(frame)
+    }
+
+    /// Payload that came in a driver's scratch.
+    fn copy_in(&mut self, mut bytes: &[u8]) {
+        let (places, inside) = self.next_places();
+        if !places.is_empty() {
+            self.memory.count_copied(bytes.len());
+        }
+        for place in places {
+            let (now, later) = bytes.split_at(bytes.len().min(place.len()));
+            place.fill(now);
+            bytes = later;
+        }
+        drop(inside);
+    }
+}
+
+impl Incoming {
+    /// Adds to what has come of a part of `len` bytes: whether that is all, and what lies behind it.
+    fn fill<'a>(&mut self, len: usize, bytes: &'a [u8]) -> (bool, &'a [u8]) {
+        debug_assert!(len <= MAX_WORDS);
+        let (now, later) = bytes.split_at(bytes.len().min(len - self.partial.len()));
+        self.partial.extend_from_slice(now);
+        (self.partial.len() == len, later)
+    }
+
+    fn keep_lead(&mut self, frame: Frame, lead: &[u8]) {
+        match frame {
+            Frame::End { .. } => self.words = String::from_utf8_lossy(lead).into_owned(),
+            _ => self.head = Some(Inline::gather(lead, &[])),
+        }
+    }
+
+    /// What was kept of the frame before.
+    fn forget(&mut self) {
+        (self.target, self.refused, self.done, self.len) = (Target::Nowhere, false, 0, 0);
+        self.head = None;
+        self.words.clear();
+    }
+}

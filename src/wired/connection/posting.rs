@@ -1,0 +1,235 @@
+//! The program's posts.
+
+use smallvec::SmallVec;
+use udeck_via::transport::{Held, Refused};
+use udeck_via::{Reliability, RemoteBuffer};
+
+use super::Connection;
+use super::loans::{Loan, Reading};
+use super::outgoing::{Out, Then};
+use crate::memory::Place;
+use crate::wire::Frame;
+use crate::{BYTES, MESSAGES};
+
+impl Connection {
+    /// [`udeck_via::transport::Port::send`].
+    pub(crate) fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        let len = head.len() + body.len();
+        self.room(len)?;
+        let frame = Frame::Message { immediate, receipt: false, lent: false, head: len as u8, len: 0 };
+        self.post_message(Out::new(frame, [head, body], SmallVec::new(), Then::Nothing), len);
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::lend`].
+    pub(crate) fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (places, len) = match self.places(segments) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        if let Err(refused) = self.room_for(head.len() + len, &held) {
+            return Err((refused, held));
+        }
+        let (receipt, then) = self.hold(held);
+        let frame =
+            Frame::Message { immediate, receipt, lent: true, head: head.len() as u8, len: len as u64 };
+        self.post_message(Out::new(frame, [head, &[]], places, then), head.len() + len);
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::rdma_write`].
+    pub(crate) fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (places, len) = match self.remote_places(segments, to, self.may_write) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        // Its data take no room: they lie in the window.
+        if let Err(refused) = self.room_for(0, &held) {
+            return Err((refused, held));
+        }
+        let (receipt, then) = self.hold(held);
+        let (handle, offset) = (to.handle.0, to.offset as u64);
+        let frame = Frame::Write { immediate, receipt, handle, offset, len: len as u64 };
+        self.post_message(Out::new(frame, [&[], &[]], places, then), 0);
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::rdma_read`].
+    pub(crate) fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (places, len) = match self.remote_places(segments, from, self.may_read) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        if let Err(refused) = self.stands() {
+            return Err((refused, held));
+        }
+        // There is no such thing where answers may be lost.
+        if self.level == Reliability::Unreliable {
+            return Err((Refused::Unsupported, held));
+        }
+        if self.reads.len() >= MESSAGES as usize {
+            return Err((Refused::Busy, held));
+        }
+        let number = self.next_read;
+        self.next_read = number.wrapping_add(1);
+        self.reads.push_back(Reading { number, places, len, held });
+        let (handle, offset) = (from.handle.0, from.offset as u64);
+        self.wants_room = false;
+        self.post(Out::bare(Frame::Read { number, handle, offset, len: len as u64 }, Then::Nothing));
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::fence`].
+    pub(crate) fn fence(&mut self) {
+        self.fence = (!self.reads.is_empty()).then_some(self.next_read);
+    }
+
+    /// [`udeck_via::transport::Port::want_room`].
+    pub(crate) fn want_room(&mut self) {
+        self.wants_room = true;
+    }
+
+    /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
+    pub(crate) fn unread(&mut self) -> Result<u32, Refused> {
+        let unread = self.untaken.len() as u32;
+        match self.end() {
+            Some(end) if unread > 0 => return Err(end),
+            None if unread > 0 && !self.asked && !self.closed => {
+                self.asked = true;
+                self.control(Frame::Ask { hungry: false }, Then::Nothing);
+            }
+            _ => {}
+        }
+        Ok(unread)
+    }
+
+    /// Whether the connection stands.
+    pub(super) fn stands(&self) -> Result<(), Refused> {
+        match self.end() {
+            Some(end) => Err(end),
+            None if self.closed => Err(Refused::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there is room for a message of so many bytes. If not, the peer is asked to tell when it has taken
+    /// something.
+    fn room(&mut self, bytes: usize) -> Result<(), Refused> {
+        self.stands()?;
+        let fits = self.untaken_bytes == 0 || self.untaken_bytes + bytes as u64 <= BYTES as u64;
+        if self.untaken.len() < MESSAGES as usize && fits {
+            return Ok(());
+        }
+        if !self.hungry {
+            self.hungry = true;
+            self.control(Frame::Ask { hungry: true }, Then::Nothing);
+        }
+        Err(Refused::Busy)
+    }
+
+    fn room_for(&mut self, bytes: usize, held: &Held) -> Result<(), Refused> {
+        self.room(bytes)?;
+        if self.awaits_receipt(held) && self.loans.len() >= MESSAGES as usize {
+            Err(Refused::Busy)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn awaits_receipt(&self, held: &Held) -> bool {
+        self.level == Reliability::Reception && matches!(held, Held::Caller(_))
+    }
+
+    /// Notes who has the memory of the next message: whether it wants a receipt, and what follows when it has left.
+    fn hold(&mut self, held: Held) -> (bool, Then) {
+        if !self.awaits_receipt(&held) {
+            return (false, Then::Held(held));
+        }
+        self.loans.push_back(Loan::new(self.sent, held));
+        (true, Then::Left(self.sent))
+    }
+
+    /// Where segments of the outbox lie, and their bytes.
+    fn places(&self, segments: &[(u64, usize)]) -> Result<(SmallVec<[Place; 2]>, usize), Refused> {
+        let place = |&(offset, len): &(u64, usize)| Place::of(&self.memory.outbox, offset, len);
+        let places: Option<SmallVec<[Place; 2]>> = segments.iter().map(place).collect();
+        // The VI layer posts live blocks of the outbox only.
+        let places = places.ok_or(Refused::Protection)?;
+        let len = places.iter().map(|place| place.len()).sum();
+        Ok((places, len))
+    }
+
+    /// As [`Connection::places`], for an access to `remote` that is allowed as far as can be told here.
+    fn remote_places(
+        &self,
+        segments: &[(u64, usize)],
+        remote: RemoteBuffer,
+        may: bool,
+    ) -> Result<(SmallVec<[Place; 2]>, usize), Refused> {
+        let (places, len) = self.places(segments)?;
+        let fits = remote.offset.checked_add(len).is_some() && len <= remote.len;
+        if may && fits { Ok((places, len)) } else { Err(Refused::Protection) }
+    }
+
+    /// A message or write, of so many bytes that the peer's program has to take.
+    fn post_message(&mut self, out: Out, bytes: usize) {
+        self.untaken.push_back(bytes as u64);
+        self.untaken_bytes += bytes as u64;
+        self.sent = self.sent.wrapping_add(1);
+        self.wants_room = false;
+        self.post(out);
+    }
+
+    /// Queues what the program posts, behind what waits for a fence.
+    pub(super) fn post(&mut self, out: Out) {
+        let fence = self.fence.filter(|&reads| !self.are_over(reads));
+        if fence.is_none() && self.held_back.is_empty() {
+            self.fence = None;
+            return self.queue(out);
+        }
+        self.held_back.push_back((fence.unwrap_or(self.reads_over), out));
+    }
+
+    /// Queues what was held back by reads that are over.
+    pub(super) fn let_go(&mut self) {
+        while self.held_back.front().is_some_and(|&(reads, _)| self.are_over(reads)) {
+            let Some((_, out)) = self.held_back.pop_front() else { return };
+            self.queue(out);
+        }
+    }
+
+    fn are_over(&self, reads: u32) -> bool {
+        self.reads_over.wrapping_sub(reads) <= u32::MAX / 2
+    }
+
+    /// Queues a frame of the engine's own.
+    pub(super) fn control(&mut self, frame: Frame, then: Then) {
+        self.queue(Out::bare(frame, then));
+    }
+
+    pub(super) fn queue(&mut self, out: Out) {
+        if self.dead {
+            return;
+        }
+        let taken = self.credits.tell();
+        self.outgoing.push(out, taken);
+        self.fresh = true;
+    }
+}

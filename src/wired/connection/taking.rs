@@ -1,0 +1,197 @@
+//! What the program takes, and the credits that follow from that.
+
+use udeck_via::transport::{Fate, Inline, Refused};
+
+use super::Connection;
+use super::outgoing::Then;
+use crate::memory::Store;
+use crate::wire::Frame;
+use crate::{BYTES, MESSAGES};
+
+/// Something that arrived and was not taken, in the order of the stream.
+pub(super) enum Item {
+    Inline {
+        immediate: Option<u32>,
+        bytes: Inline,
+    },
+    Body {
+        immediate: Option<u32>,
+        head: Inline,
+        store: Store,
+        receipt: Option<u32>,
+    },
+    Written {
+        immediate: u32,
+        len: usize,
+        receipt: Option<u32>,
+    },
+    /// A write that nobody is told of, or a message that was dropped.
+    Silent,
+}
+
+/// Something that was taken.
+pub(crate) struct Taken {
+    pub immediate: Option<u32>,
+    pub what: What,
+    /// The message's number, if its sender waits for a receipt.
+    pub receipt: Option<u32>,
+}
+
+/// What it is.
+pub(crate) enum What {
+    Inline(Inline),
+    /// All of the store's bytes have arrived.
+    Body(Inline, Store),
+    Written(usize),
+}
+
+/// How much the peer may send, and what it knows of that.
+#[derive(Default)]
+pub(super) struct Credits {
+    arrived: u32,
+    taken: u32,
+    /// Bytes of what arrived and was not taken.
+    waiting: u64,
+    /// What the peer was told of `taken`, and the bytes of what was taken since.
+    told: u32,
+    untold_bytes: u64,
+    /// The peer wants to know when more is taken.
+    pub hungry: bool,
+    /// The peer asked.
+    pub asked: bool,
+    /// Where the last credit frame ends in the stream: it is told again when somebody has gathered that.
+    last_at: u64,
+}
+
+impl Credits {
+    /// A message of so many bytes begins to arrive; its number. `Err`: more than the peer may send.
+    pub fn arrive(&mut self, bytes: u64) -> Result<u32, String> {
+        if self.arrived.wrapping_sub(self.taken) >= MESSAGES {
+            return Err(format!("more than {MESSAGES} messages before one of them was taken"));
+        }
+        if self.waiting > 0 && self.waiting.saturating_add(bytes) > BYTES as u64 {
+            let waiting = self.waiting;
+            return Err(format!("a message of {bytes} bytes on top of {waiting} that were not taken"));
+        }
+        self.waiting += bytes;
+        self.arrived = self.arrived.wrapping_add(1);
+        Ok(self.arrived.wrapping_sub(1))
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.taken = self.taken.wrapping_add(1);
+        self.waiting -= bytes;
+        self.untold_bytes += bytes;
+    }
+
+    /// What goes into the header of a frame that leaves now.
+    pub fn tell(&mut self) -> u32 {
+        if self.told != self.taken {
+            (self.told, self.untold_bytes, self.hungry) = (self.taken, 0, false);
+        }
+        self.taken
+    }
+
+    /// Whether the peer should be told without another frame to tell it in.
+    fn is_due(&self) -> bool {
+        let untold = self.taken.wrapping_sub(self.told);
+        let many = untold >= MESSAGES / 4 || (untold >= 2 && self.untold_bytes >= BYTES as u64 / 4);
+        self.asked || many || (self.hungry && untold > 0)
+    }
+}
+
+impl Item {
+    /// Its sender is told otherwise.
+    pub fn forget_receipt(&mut self) {
+        match self {
+            Item::Body { receipt, .. } | Item::Written { receipt, .. } => *receipt = None,
+            Item::Inline { .. } | Item::Silent => {}
+        }
+    }
+
+    /// What it counts for.
+    fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Item::Inline { bytes, .. } => bytes.bytes().len(),
+            Item::Body { head, store, .. } => head.bytes().len() + store.len(),
+            Item::Written { .. } | Item::Silent => 0,
+        };
+        bytes as u64
+    }
+}
+
+impl Connection {
+    /// The next arrival, or how it is over.
+    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Refused> {
+        let Some(item) = self.inbox.pop_front() else {
+            return self.end().map_or(Ok(None), Err);
+        };
+        self.credits.take(item.bytes());
+        let taken = match item {
+            Item::Inline { immediate, bytes } => {
+                Taken { immediate, what: What::Inline(bytes), receipt: None }
+            }
+            Item::Body { immediate, head, store, receipt } => {
+                Taken { immediate, what: What::Body(head, store), receipt }
+            }
+            Item::Written { immediate, len, receipt } => {
+                Taken { immediate: Some(immediate), what: What::Written(len), receipt }
+            }
+            Item::Silent => unreachable!("none lies in front"),
+        };
+        self.owed += u32::from(taken.receipt.is_some());
+        self.skip_silent();
+        Ok(Some(taken))
+    }
+
+    /// Payload was copied for the program.
+    pub(crate) fn count_copied(&self, bytes: usize) {
+        self.memory.count_copied(bytes);
+    }
+
+    /// Something arrived.
+    pub(super) fn deliver(&mut self, item: Item) {
+        if matches!(item, Item::Silent) {
+            self.inbox.push_back(item);
+            return self.skip_silent();
+        }
+        self.inbox.push_back(item);
+        self.news.receive = true;
+    }
+
+    fn skip_silent(&mut self) {
+        while let Some(Item::Silent) = self.inbox.front() {
+            self.inbox.pop_front();
+            self.credits.take(0);
+        }
+        self.tell_credits();
+    }
+
+    /// Tells the peer what was taken, if it should know now: by one frame at a time, so that a peer that asks and does
+    /// not read has no more of our memory.
+    pub(super) fn tell_credits(&mut self) {
+        if self.dead
+            || self.broken
+            || self.over
+            || !self.credits.is_due()
+            || self.credits.last_at > self.outgoing.gathered()
+        {
+            return;
+        }
+        self.credits.asked = false;
+        self.control(Frame::Credit, Then::Nothing);
+        self.credits.last_at = self.outgoing.end();
+    }
+
+    /// Gives the receipt for a message that was taken.
+    pub(crate) fn acknowledge(&mut self, number: u32, fate: Fate) {
+        if self.owed == 0 {
+            return; // the connection is lost: nobody waits any more
+        }
+        self.owed -= 1;
+        if !self.broken {
+            self.control(Frame::Receipt { number, fate }, Then::Receipt);
+        }
+        self.try_over();
+    }
+}

@@ -1,0 +1,226 @@
+//! The VI layer's side of a link.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use udeck_via::RemoteBuffer;
+use udeck_via::mem::Lent;
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+
+use crate::connection::{Connection, Taken, What};
+use crate::link::{Acknowledge, Driver, Link, Watch};
+use crate::memory;
+
+/// The two work queues of a VI over a [`Link`].
+pub struct WiredPort<D: Driver> {
+    link: Arc<Link<D>>,
+    /// What the sender of the last arrival waits for, if that was no lent message.
+    receipt: Option<Lent>,
+}
+
+impl<D: Driver> WiredPort<D> {
+    /// The port of a connection that stands; news go to `watch` from now on, and what came before is announced once.
+    pub fn new(link: Arc<Link<D>>, watch: Watch) -> Self {
+        link.attach(watch);
+        WiredPort { link, receipt: None }
+    }
+
+    /// The link.
+    pub fn link(&self) -> &Arc<Link<D>> {
+        &self.link
+    }
+}
+
+impl<D: Driver> WiredPort<D> {
+    /// What has come next.
+    fn next(&mut self) -> Result<Option<Taken>, Refused> {
+        drop(self.receipt.take());
+        self.link.with(|connection, driver| match connection.take() {
+            Ok(None) => {
+                driver.look(connection);
+                connection.take()
+            }
+            other => other,
+        })
+    }
+
+    /// Posts; once more if the peer's credits lie in the stream already.
+    fn post<R>(
+        &mut self,
+        held: Held,
+        post: impl Fn(&mut Connection, Held) -> Result<R, (Refused, Held)>,
+    ) -> Result<R, (Refused, Held)> {
+        self.link.with(|connection, driver| match post(connection, held) {
+            Err((Refused::Busy, held)) => {
+                driver.look(connection);
+                post(connection, held)
+            }
+            other => other,
+        })
+    }
+
+    fn acknowledges(&self) -> Arc<dyn Acknowledge> {
+        self.link.clone()
+    }
+
+    /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
+    fn arrival(&mut self, taken: Taken) -> Arrival {
+        let Taken { immediate, what, receipt } = taken;
+        let body = match what {
+            What::Inline(bytes) => Body::Inline(bytes),
+            What::Body(head, store) => {
+                Body::Lent(head, store.lend(receipt.map(|number| (self.acknowledges(), number))))
+            }
+            What::Written(len) => {
+                self.receipt = receipt.map(|number| memory::receipt(self.acknowledges(), number));
+                Body::Written(len)
+            }
+        };
+        Arrival { immediate, body }
+    }
+}
+
+// SAFETY: frames refer to what was posted, and to nothing else, until the driver says that they are released, or the
+// connection is lost and nothing is gathered any more; only then `ended` tells a number or a block is dropped
+// (`connection::loans`). What a read may write is its segments, until it is over (`Target::Read`). All of that is the
+// connection's, which lives on when the port has left. A post that is refused leaves no frame.
+unsafe impl<D: Driver> Port for WiredPort<D> {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        self.link.with(|connection, driver| match connection.send(immediate, head, body) {
+            Err(Refused::Busy) => {
+                driver.look(connection);
+                connection.send(immediate, head, body)
+            }
+            other => other,
+        })
+    }
+
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        self.post(held, |connection, held| connection.lend(immediate, head, segments, held))
+    }
+
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_write(segments, to, immediate, held))?;
+        Ok(None)
+    }
+
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_read(segments, from, held))?;
+        Ok(None)
+    }
+
+    fn fence(&mut self) {
+        self.link.with(|connection, _| connection.fence());
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        let taken = self.next()?;
+        Ok(taken.map(|taken| self.arrival(taken)))
+    }
+
+    /// Puts short messages there, and long ones that fit and came without a header: those a program posted a descriptor
+    /// for.
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        let Some(taken) = self.next()? else { return Ok(None) };
+        let immediate = taken.immediate;
+        match &taken.what {
+            What::Inline(bytes) => {
+                let (bytes, len) = (bytes.bytes(), bytes.bytes().len());
+                let fitting = len.min(to.len());
+                to[..fitting].copy_from_slice(&bytes[..fitting]);
+                Ok(Some(Landed::Copied { immediate, len }))
+            }
+            What::Body(head, store)
+                if head.bytes().is_empty() && (Inline::CAPACITY + 1..=to.len()).contains(&store.len()) =>
+            {
+                let len = store.len();
+                to[..len].copy_from_slice(store.bytes());
+                self.link.with(|connection, _| {
+                    connection.count_copied(len);
+                    if let Some(number) = taken.receipt {
+                        connection.acknowledge(number, Fate::Arrived);
+                    }
+                });
+                Ok(Some(Landed::Copied { immediate, len }))
+            }
+            _ => Ok(Some(Landed::Arrival(self.arrival(taken)))),
+        }
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        self.link.with(|connection, driver| {
+            connection.next_ended().or_else(|| {
+                driver.look(connection);
+                connection.next_ended()
+            })
+        })
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.link.with(|connection, _| connection.keep(number, owner))
+    }
+
+    fn want_room(&mut self) {
+        self.link.with(|connection, _| connection.want_room());
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        let link: Weak<Link<D>> = Arc::downgrade(&self.link);
+        Some(link)
+    }
+
+    fn unread(&mut self) -> Result<u32, Refused> {
+        self.link.with(|connection, driver| {
+            if !matches!(connection.unread(), Ok(0)) {
+                driver.look(connection);
+            }
+            connection.unread()
+        })
+    }
+
+    fn close(&mut self, broken: Option<&str>) {
+        drop(self.receipt.take());
+        self.link.with(|connection, _| connection.close(broken));
+    }
+
+    fn leave(&mut self) {
+        self.close(None);
+        self.link.detach(Queue::Receive);
+        self.want_room();
+    }
+}
+
+impl<D: Driver> Drop for WiredPort<D> {
+    fn drop(&mut self) {
+        self.leave();
+        self.link.detach(Queue::Send);
+        self.link.with(|connection, _| connection.port_gone());
+    }
+}
+
+impl<D: Driver> fmt::Debug for WiredPort<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WiredPort({:?})", self.link)
+    }
+}

@@ -1,0 +1,361 @@
+//! Frames as they lie in the stream.
+//!
+//! ```text
+//! byte 0      1       2      4       8           12     16       24    32     32 + head      + len
+//!      +------+-------+------+-------+-----------+------+--------+-----+------+--------------+
+//!      | kind | flags | head | taken | immediate | word | offset | len | head | body         |
+//!      +------+-------+------+-------+-----------+------+--------+-----+------+--------------+
+//! ```
+//!
+//! Integers are little-endian; a field that its kind does not use is 0. `taken` is in every frame: how many of the
+//! receiver's messages (and RDMA writes) the sender's program has taken since the connection was made, modulo 2³².
+//!
+//! | kind | flags | head | immediate | word | offset | body |
+//! |---|---|---|---|---|---|---|
+//! | 1 message | immediate, receipt, lent | bytes of header | immediate data | | | what lies behind the header |
+//! | 2 write | immediate, receipt | | immediate data | handle | in the window | the data |
+//! | 3 read | | | number | handle | in the window | (`len` is what is wanted; no body) |
+//! | 4 data | | fate | number | | | the data, or nothing |
+//! | 5 receipt | | fate | | number | | |
+//! | 6 credit | | | | | | |
+//! | 7 ask | hungry | | | | | |
+//! | 8 end | broken | | | | | words |
+//! | 9 over | | | | | | |
+//!
+//! Messages and writes are numbered together from 0 by their order in the stream, reads apart from them. Behind an end
+//! come only receipts, credits and the over; behind that nothing.
+//!
+//! Everything is decoded as if the peer were hostile: lengths are checked before anything is allocated for them.
+//! Changing any of this takes another [`VERSION`], which drivers exchange when they connect.
+
+use std::fmt;
+
+use udeck_via::transport::{Fate, Inline};
+
+/// The version that this build speaks.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame before its head.
+pub const HEADER: usize = 32;
+/// Longest words of an end, in bytes.
+pub const MAX_WORDS: usize = 512;
+
+const IMMEDIATE: u8 = 1;
+const RECEIPT: u8 = 1 << 1;
+const LENT: u8 = 1 << 2;
+const HUNGRY: u8 = 1 << 3;
+const BROKEN: u8 = 1 << 4;
+
+/// The fixed part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Messages that the sender's program has taken.
+    pub taken: u32,
+    /// The rest.
+    pub frame: Frame,
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A message.
+    Message {
+        /// Immediate data.
+        immediate: Option<u32>,
+        /// Its sender waits for a receipt.
+        receipt: bool,
+        /// It is given out as [`udeck_via::transport::Body::Lent`].
+        lent: bool,
+        /// Bytes of header.
+        head: u8,
+        /// Bytes behind it.
+        len: u64,
+    },
+    /// RDMA write.
+    Write {
+        /// Immediate data.
+        immediate: Option<u32>,
+        /// Its sender waits for a receipt.
+        receipt: bool,
+        /// Where to.
+        handle: u32,
+        /// Where to.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// RDMA read.
+    Read {
+        /// Its number.
+        number: u32,
+        /// Where from.
+        handle: u32,
+        /// Where from.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// What was read.
+    Data {
+        /// The read's number.
+        number: u32,
+        /// Arrived or Protection.
+        fate: Fate,
+        /// Bytes.
+        len: u64,
+    },
+    /// What became of a message or write.
+    Receipt {
+        /// Its number.
+        number: u32,
+        /// Arrived, Refused or Protection.
+        fate: Fate,
+    },
+    /// Only to tell what was taken.
+    Credit,
+    /// A credit is wanted: at once, or (`hungry`) as soon as there is something new to tell.
+    Ask {
+        /// There is no hurry before that.
+        hungry: bool,
+    },
+    /// The sender sends no messages, writes, reads or data any more, and takes none.
+    End {
+        /// By an error, which the words name.
+        broken: bool,
+        /// Bytes of words.
+        len: u64,
+    },
+    /// The sender sends nothing any more.
+    Over,
+}
+
+/// What a peer has done wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The fields as they lie.
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    kind: u8,
+    flags: u8,
+    head: u16,
+    taken: u32,
+    immediate: u32,
+    word: u32,
+    offset: u64,
+    len: u64,
+}
+
+impl Header {
+    /// As it lies in the stream.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let mut fields = Fields { taken: self.taken, ..Fields::default() };
+        let fields = &mut fields;
+        match self.frame {
+            Frame::Message { immediate, receipt, lent, head, len } => {
+                fields.kind = 1;
+                fields.flags =
+                    flag(immediate.is_some(), IMMEDIATE) | flag(receipt, RECEIPT) | flag(lent, LENT);
+                (fields.head, fields.immediate, fields.len) = (head.into(), immediate.unwrap_or(0), len);
+            }
+            Frame::Write { immediate, receipt, handle, offset, len } => {
+                fields.kind = 2;
+                fields.flags = flag(immediate.is_some(), IMMEDIATE) | flag(receipt, RECEIPT);
+                (fields.immediate, fields.word) = (immediate.unwrap_or(0), handle);
+                (fields.offset, fields.len) = (offset, len);
+            }
+            Frame::Read { number, handle, offset, len } => {
+                (fields.kind, fields.immediate, fields.word) = (3, number, handle);
+                (fields.offset, fields.len) = (offset, len);
+            }
+            Frame::Data { number, fate, len } => {
+                (fields.kind, fields.head, fields.immediate, fields.len) = (4, code_of(fate), number, len);
+            }
+            Frame::Receipt { number, fate } => {
+                (fields.kind, fields.head, fields.word) = (5, code_of(fate), number);
+            }
+            Frame::Credit => fields.kind = 6,
+            Frame::Ask { hungry } => (fields.kind, fields.flags) = (7, flag(hungry, HUNGRY)),
+            Frame::End { broken, len } => {
+                (fields.kind, fields.flags, fields.len) = (8, flag(broken, BROKEN), len);
+            }
+            Frame::Over => fields.kind = 9,
+        }
+        fields.lay_out()
+    }
+
+    /// What lies there.
+    ///
+    /// # Errors
+    /// When no peer that keeps the rules says so.
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Violation> {
+        let fields = Fields::pick_up(bytes);
+        let immediate = (fields.flags & IMMEDIATE != 0).then_some(fields.immediate);
+        let receipt = fields.flags & RECEIPT != 0;
+        let Fields { head, len, offset, word, .. } = fields;
+        let frame = match fields.kind {
+            1 if usize::from(head) > Inline::CAPACITY => {
+                let most = Inline::CAPACITY;
+                return Err(Violation(format!("a message with a header of {head} bytes, at most {most}")));
+            }
+            1 => {
+                let lent = fields.flags & LENT != 0;
+                Frame::Message { immediate, receipt, lent, head: head as u8, len }
+            }
+            2 => Frame::Write { immediate, receipt, handle: word, offset, len },
+            3 => Frame::Read { number: fields.immediate, handle: word, offset, len },
+            4 => Frame::Data { number: fields.immediate, fate: fate_of(head)?, len },
+            5 => Frame::Receipt { number: word, fate: fate_of(head)? },
+            6 => Frame::Credit,
+            7 => Frame::Ask { hungry: fields.flags & HUNGRY != 0 },
+            8 if len > MAX_WORDS as u64 => {
+                return Err(Violation(format!("{len} bytes of words about an end, at most {MAX_WORDS}")));
+            }
+            8 => Frame::End { broken: fields.flags & BROKEN != 0, len },
+            9 => Frame::Over,
+            kind => return Err(Violation(format!("a frame of kind {kind}"))),
+        };
+        let header = Header { taken: fields.taken, frame };
+        // What a kind does not use must be 0: so there is one way to say each thing.
+        if header.encode() != *bytes {
+            return Err(Violation(format!(
+                "a frame of kind {} with fields that it does not have",
+                fields.kind
+            )));
+        }
+        Ok(header)
+    }
+}
+
+impl Fields {
+    fn lay_out(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0] = self.kind;
+        bytes[1] = self.flags;
+        bytes[2..4].copy_from_slice(&self.head.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.taken.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.immediate.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.word.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    fn pick_up(bytes: &[u8; HEADER]) -> Self {
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        Fields {
+            kind: bytes[0],
+            flags: bytes[1],
+            head: half(2),
+            taken: word(4),
+            immediate: word(8),
+            word: word(12),
+            offset: long(16),
+            len: long(24),
+        }
+    }
+}
+
+/// Writes `taken` into a header that was encoded before.
+pub(crate) fn set_taken(header: &mut [u8], taken: u32) {
+    header[4..8].copy_from_slice(&taken.to_le_bytes());
+}
+
+fn code_of(fate: Fate) -> u16 {
+    match fate {
+        Fate::Arrived => 0,
+        Fate::Refused => 1,
+        Fate::Protection => 2,
+        // A side finds these out by itself.
+        Fate::Unread | Fate::Lost => unreachable!("no peer is told so"),
+    }
+}
+
+fn fate_of(code: u16) -> Result<Fate, Violation> {
+    match code {
+        0 => Ok(Fate::Arrived),
+        1 => Ok(Fate::Refused),
+        2 => Ok(Fate::Protection),
+        code => Err(Violation(format!("a fate of code {code}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fate() -> impl Strategy<Value = Fate> {
+        prop_oneof![Just(Fate::Arrived), Just(Fate::Refused), Just(Fate::Protection)]
+    }
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        let message = (any::<Option<u32>>(), any::<bool>(), any::<bool>(), 0..=48u8, any::<u64>()).prop_map(
+            |(immediate, receipt, lent, head, len)| Frame::Message { immediate, receipt, lent, head, len },
+        );
+        let write = (any::<Option<u32>>(), any::<bool>(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+            |(immediate, receipt, handle, offset, len)| Frame::Write {
+                immediate,
+                receipt,
+                handle,
+                offset,
+                len,
+            },
+        );
+        let read = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>())
+            .prop_map(|(number, handle, offset, len)| Frame::Read { number, handle, offset, len });
+        let data = (any::<u32>(), fate(), any::<u64>()).prop_map(|(number, fate, len)| Frame::Data {
+            number,
+            fate,
+            len,
+        });
+        let receipt = (any::<u32>(), fate()).prop_map(|(number, fate)| Frame::Receipt { number, fate });
+        let end = (any::<bool>(), 0..=MAX_WORDS as u64).prop_map(|(broken, len)| Frame::End { broken, len });
+        let ask = any::<bool>().prop_map(|hungry| Frame::Ask { hungry });
+        prop_oneof![message, write, read, data, receipt, end, ask, Just(Frame::Credit), Just(Frame::Over)]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(taken in any::<u32>(), frame in frame()) {
+            let header = Header { taken, frame };
+            let mut bytes = header.encode();
+            prop_assert_eq!(Header::decode(&bytes).unwrap(), header);
+            set_taken(&mut bytes, 7);
+            prop_assert_eq!(Header::decode(&bytes).unwrap(), Header { taken: 7, frame });
+        }
+
+        #[test]
+        fn there_is_one_way_to_say_each_thing(bytes in any::<[u8; HEADER]>(), kind in 0..12u8) {
+            let mut bytes = bytes;
+            bytes[0] = kind;
+            if let Ok(header) = Header::decode(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn the_words_name_what_is_wrong() {
+        let words = |change: fn(&mut [u8; HEADER])| {
+            let mut bytes = Header { taken: 0, frame: Frame::Credit }.encode();
+            change(&mut bytes);
+            Header::decode(&bytes).unwrap_err().to_string()
+        };
+        assert_eq!(words(|bytes| bytes[0] = 77), "a frame of kind 77");
+        assert_eq!(words(|bytes| bytes[12] = 1), "a frame of kind 6 with fields that it does not have");
+        let head = words(|bytes| (bytes[0], bytes[2]) = (1, 49));
+        assert_eq!(head, "a message with a header of 49 bytes, at most 48");
+        assert_eq!(words(|bytes| (bytes[0], bytes[3]) = (5, 1)), "a fate of code 256");
+        let end = words(|bytes| (bytes[0], bytes[31]) = (8, 128));
+        assert_eq!(end, format!("{} bytes of words about an end, at most 512", 1u64 << 63));
+    }
+}
