@@ -5,12 +5,13 @@
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
 //!    0 | version | kind    | flags   | ranges  | CRC-32C of the datagram, this as zero |
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
-//!    8 | connection: the number that its receiver gave it                              |
+//!    8 | connection: the number that its receiver gave it; 0 if it gave none           |
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
-//!   16 | by kind: wire/packet.rs, wire/piece.rs                                        |
+//!   16 | by kind: wire/packet.rs, wire/piece.rs, wire/greeting.rs                      |
 //! ```
 //! Numbers are little-endian. `flags` and `ranges` belong to the kind, and are zero where it does not use them.
 
+pub mod greeting;
 mod packet;
 mod piece;
 
@@ -31,6 +32,16 @@ pub enum Kind {
     Packet = 1,
     /// A [`Piece`] of an unreliable message.
     Piece = 2,
+    /// [`greeting::Meet`].
+    Meet = 3,
+    /// [`greeting::Prove`].
+    Prove = 4,
+    /// [`greeting::Ask`].
+    Ask = 5,
+    /// [`greeting::Answer`].
+    Answer = 6,
+    /// [`greeting::Withdraw`].
+    Withdraw = 7,
 }
 
 /// Not a datagram of ours, or not as it was sent.
@@ -86,6 +97,11 @@ pub fn open(datagram: &[u8]) -> Result<Opened<'_>, Malformed> {
     let kind = match front[1] {
         1 => Kind::Packet,
         2 => Kind::Piece,
+        3 => Kind::Meet,
+        4 => Kind::Prove,
+        5 => Kind::Ask,
+        6 => Kind::Answer,
+        7 => Kind::Withdraw,
         _ => return Err(Malformed::Protocol("a kind that is not known")),
     };
     Ok(Opened { kind, connection: word(front, 8), flags: front[2], ranges: front[3], rest })
