@@ -126,9 +126,9 @@ impl Descriptor {
     }
 
     /// Not started before all RDMA reads that were posted before it on the same VI are over (VIA: the `QFENCE` bit of the
-    /// control segment). Sends and writes overtake a read otherwise, which has to fetch its data first: so who sends, or
-    /// writes back, what a read has left, or lets the peer reuse what was read, fences that. Has no meaning in a receive.
-    /// On shared memory a read is over when its post returns, and this costs nothing.
+    /// control segment). Otherwise sends and writes overtake a read, whose data have to come first: so who tells the peer
+    /// that its memory has been read, or writes there again, fences that. Has no meaning in a receive. Where a read is over
+    /// when its post returns, as on shared memory, there is nothing to wait for.
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.0.fenced = true;

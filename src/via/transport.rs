@@ -412,7 +412,8 @@ pub unsafe trait Port: Send + Debug {
     ///
     /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later. Below reliable reception a
     /// write is over when its data have left and nobody reads the segments any more ([`Fate::Arrived`]); if the peer does
-    /// not allow it, a reliable connection breaks. At reliable reception it is over when the data are in place at the
+    /// not allow it, a reliable connection breaks, and a write that is not over by then may end as
+    /// [`Fate::Protection`]. At reliable reception it is over when the data are in place at the
     /// receiver, and the receive descriptor too that the immediate data took (those of a [`Held::Caller`]; where nobody
     /// waits, as below); if the peer does not allow it, its fate is [`Fate::Protection`]. What is posted behind a write
     /// arrives behind it.

@@ -142,7 +142,9 @@ pub struct Connection {
     /// Receipts that our program has yet to give.
     owed: u32,
 
+    /// The program has closed it; and the end is in the stream, not behind a fence.
     closed: bool,
+    said_end: bool,
     gone: bool,
     /// How the peer ended it: `Some` of words when by an error.
     peer_end: Option<Option<String>>,
@@ -192,6 +194,7 @@ impl Connection {
             credits: Credits::default(),
             owed: 0,
             closed: false,
+            said_end: false,
             gone: false,
             peer_end: None,
             lost: None,
@@ -247,6 +250,12 @@ impl Connection {
     /// Where the frame ends that the byte at `from` belongs to; `None` at the end of the stream.
     pub fn frame_end(&self, from: u64) -> Option<u64> {
         self.outgoing.frame_end(from)
+    }
+
+    /// Frames that wait to be sent or released.
+    #[cfg(test)]
+    pub(crate) fn frames(&self) -> usize {
+        self.outgoing.iter().count()
     }
 
     // ---- for links ----

@@ -49,6 +49,8 @@ mod connection;
 mod link;
 mod memory;
 mod port;
+#[cfg(test)]
+mod tests;
 mod windows;
 pub mod wire;
 

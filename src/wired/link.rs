@@ -51,10 +51,10 @@ struct Shared<D> {
 
 /// Who is there to be told.
 #[derive(Default)]
-struct Watching {
-    send: Option<Arc<dyn Announce>>,
-    receive: Option<Arc<dyn Announce>>,
-    reporter: Option<Arc<Reporter>>,
+pub(crate) struct Watching {
+    pub send: Option<Arc<dyn Announce>>,
+    pub receive: Option<Arc<dyn Announce>>,
+    pub reporter: Option<Arc<Reporter>>,
 }
 
 impl<D: Driver> Link<D> {
@@ -91,11 +91,10 @@ impl<D: Driver> Link<D> {
 
 impl<D: Driver> Link<D> {
     /// The program's queues report to `watch` from now on; what came before is announced once.
-    pub(crate) fn attach(&self, watch: Watch) {
-        let Watch { send, receive, reporter } = watch;
+    pub(crate) fn attach(&self, watching: Watching) {
         let mut shared = self.shared.lock();
         shared.connection.tell_again();
-        shared.watching = Watching { send: Some(send), receive: Some(receive), reporter: Some(reporter) };
+        shared.watching = watching;
         self.finish(shared);
     }
 

@@ -8,7 +8,7 @@ use udeck_via::mem::Lent;
 use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
 
 use crate::connection::{Connection, Taken, What};
-use crate::link::{Acknowledge, Driver, Link, Watch};
+use crate::link::{Acknowledge, Driver, Link, Watch, Watching};
 use crate::memory;
 
 /// The two work queues of a VI over a [`Link`].
@@ -21,7 +21,12 @@ pub struct WiredPort<D: Driver> {
 impl<D: Driver> WiredPort<D> {
     /// The port of a connection that stands; news go to `watch` from now on, and what came before is announced once.
     pub fn new(link: Arc<Link<D>>, watch: Watch) -> Self {
-        link.attach(watch);
+        let Watch { send, receive, reporter } = watch;
+        Self::watched(link, Watching { send: Some(send), receive: Some(receive), reporter: Some(reporter) })
+    }
+
+    pub(crate) fn watched(link: Arc<Link<D>>, watching: Watching) -> Self {
+        link.attach(watching);
         WiredPort { link, receipt: None }
     }
 

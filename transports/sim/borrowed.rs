@@ -27,6 +27,15 @@ pub enum Bytes {
     Copied(Lent),
 }
 
+impl Bytes {
+    pub fn len(&self) -> usize {
+        match self {
+            Bytes::InPlace(_, segments) => segments.iter().map(|segment| segment.1).sum(),
+            Bytes::Copied(copy) => copy.len(),
+        }
+    }
+}
+
 struct Borrowed {
     loaned: Loaned,
     /// Kept while they are read.

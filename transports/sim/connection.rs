@@ -7,6 +7,7 @@ use std::time::Duration;
 use udeck_via::transport::{Fate, Hello, Queue, Refused, Reporter};
 use udeck_via::{Ptag, Reliability};
 
+use crate::fence::{Behind, Reading};
 use crate::frame::{Content, Frame, Message, copy_of};
 use crate::loans::{Loan, Stage};
 use crate::trace::Happening;
@@ -44,6 +45,10 @@ pub struct End {
     pub unread: u32,
     /// By token.
     pub loans: Vec<Option<Loan>>,
+    /// Reads that are not over, by token.
+    pub reads: BTreeMap<u16, Reading>,
+    /// What waits for them.
+    pub behind: VecDeque<Behind>,
     pub returned: VecDeque<(u64, Fate)>,
     pub wants_room: bool,
     pub expected: u64,
@@ -73,6 +78,8 @@ impl End {
             last_arrival: Duration::ZERO,
             unread: 0,
             loans: (0..WINDOW).map(|_| None).collect(),
+            reads: BTreeMap::new(),
+            behind: VecDeque::new(),
             returned: VecDeque::new(),
             wants_room: false,
             expected: 0,
@@ -145,7 +152,8 @@ impl Connection {
     /// Whether `side` can send one more message.
     pub fn room(&self, side: Side) -> Result<(), Refused> {
         self.stands(side)?;
-        if self.ends[side].unread as usize >= WINDOW { Err(Refused::Busy) } else { Ok(()) }
+        let end = &self.ends[side];
+        if end.unread as usize + end.held_back() >= WINDOW { Err(Refused::Busy) } else { Ok(()) }
     }
 }
 
@@ -163,6 +171,7 @@ impl World {
             self.arrives_late(number, side, message);
         }
         self.note(link, Happening::Closed);
+        self.give_reads_up(number, side);
         self.send_end(number, side, broken.map(str::to_owned));
         self.run_due();
     }
@@ -192,6 +201,7 @@ impl World {
         connection.report_loss(to);
         let end = &mut connection.ends[to];
         end.under_way.retain(|_, frame| frame.content().is_control());
+        end.behind.clear();
         self.settle_all(number, to, Fate::Unread, |stage| stage == Stage::Sent);
         self.announce(number, to, Queue::Receive);
         self.announce(number, to, Queue::Send);
@@ -211,6 +221,7 @@ impl World {
         for side in [0, 1] {
             let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
             end.under_way.clear();
+            end.behind.clear();
             end.early.clear();
             self.copy_inbox(number, side);
         }
@@ -235,7 +246,8 @@ impl World {
                     message.content = Content::Copied { head: *head, copy, token: None };
                 }
                 Content::Copied { token, .. } | Content::Written { token, .. } => *token = None,
-                Content::Inline(_) | Content::Receipt { .. } | Content::End(_) => {}
+                // The others are in no inbox.
+                _ => {}
             }
         }
         for (token, bytes) in copied {
@@ -271,6 +283,7 @@ impl World {
         }
         for end in &mut connection.ends {
             end.under_way.clear();
+            end.behind.clear();
             end.early.clear();
             end.inbox.clear();
         }

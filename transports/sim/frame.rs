@@ -3,9 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use udeck_via::RemoteBuffer;
 use udeck_via::mem::{Lent, PrivateCopy};
 use udeck_via::transport::{Fate, Inline};
 
+use crate::borrowed::Bytes;
 use crate::checksum::Crc32;
 use crate::memory::Memory;
 
@@ -17,10 +19,27 @@ pub struct Message {
 /// What a message is. A `token` names the loan whose end its sender waits for.
 pub enum Content {
     Inline(Inline),
-    /// Word of an RDMA write of so many bytes, which are in place.
+    /// An RDMA write.
+    Write {
+        to: RemoteBuffer,
+        bytes: Bytes,
+        token: Option<u16>,
+    },
+    /// One that has arrived, of so many bytes, which are in place.
     Written {
         len: usize,
         token: Option<u16>,
+    },
+    /// The question of an RDMA read: for so many bytes.
+    Ask {
+        from: RemoteBuffer,
+        len: usize,
+        token: u16,
+    },
+    /// Its answer.
+    Answer {
+        copy: Lent,
+        token: u16,
     },
     /// In the sender's memory.
     Lent {
@@ -48,16 +67,25 @@ impl Content {
     pub fn len(&self) -> usize {
         match self {
             Content::Inline(bytes) => bytes.bytes().len(),
+            Content::Write { bytes, .. } => bytes.len(),
             Content::Written { len, .. } => *len,
             Content::Lent { segments, .. } => segments.iter().map(|segment| segment.1).sum(),
-            Content::Copied { copy, .. } => copy.len(),
+            Content::Copied { copy, .. } | Content::Answer { copy, .. } => copy.len(),
+            Content::Ask { from, len, .. } => question(*from, *len).len(),
             Content::Receipt { .. } | Content::End(_) => 0,
         }
     }
 
     /// Whether it is for the other engine, and not for a program to read.
     pub fn is_control(&self) -> bool {
-        matches!(self, Content::Receipt { .. } | Content::End(_))
+        matches!(
+            self,
+            Content::Ask { .. } | Content::Answer { .. } | Content::Receipt { .. } | Content::End(_)
+        )
+    }
+
+    pub fn is_receipt(&self) -> bool {
+        matches!(self, Content::Receipt { .. })
     }
 
     fn kind(&self) -> u8 {
@@ -68,13 +96,21 @@ impl Content {
             Content::Copied { .. } => 3,
             Content::Receipt { .. } => 4,
             Content::End(_) => 5,
+            Content::Write { .. } => 6,
+            Content::Ask { .. } => 7,
+            Content::Answer { .. } => 8,
         }
     }
 
     fn token(&self) -> Option<u16> {
         match self {
-            Content::Lent { token, .. } | Content::Receipt { token, .. } => Some(*token),
-            Content::Written { token, .. } | Content::Copied { token, .. } => *token,
+            Content::Lent { token, .. }
+            | Content::Receipt { token, .. }
+            | Content::Ask { token, .. }
+            | Content::Answer { token, .. } => Some(*token),
+            Content::Write { token, .. } | Content::Written { token, .. } | Content::Copied { token, .. } => {
+                *token
+            }
             Content::Inline(_) | Content::End(_) => None,
         }
     }
@@ -137,20 +173,43 @@ impl Frame {
             Content::Inline(bytes) => take(bytes.bytes()),
             Content::Lent { head, memory, segments, .. } => {
                 take(head.bytes());
-                for (at, len) in parts(memory, segments) {
-                    // SAFETY: inside `memory`, checked by `parts`; a frame does not outlive the loan, which keeps the
-                    // blocks from being written.
-                    take(unsafe { std::slice::from_raw_parts(at.as_ptr(), len) });
-                }
+                each_part(memory, segments, take);
             }
             Content::Copied { head, copy, .. } => {
                 take(head.bytes());
                 copy.parts().for_each(take);
             }
+            Content::Write { to, bytes, .. } => {
+                take(&question(*to, bytes.len()));
+                match bytes {
+                    Bytes::InPlace(memory, segments) => each_part(memory, segments, take),
+                    Bytes::Copied(copy) => copy.parts().for_each(take),
+                }
+            }
+            Content::Ask { from, len, .. } => take(&question(*from, *len)),
+            Content::Answer { copy, .. } => copy.parts().for_each(take),
             Content::Receipt { fate, .. } => take(&[*fate as u8]),
             Content::End(broken) => take(broken.as_deref().unwrap_or_default().as_bytes()),
             Content::Written { .. } => {}
         }
+    }
+}
+
+/// A place in the peer's memory, and how much of it.
+fn question(place: RemoteBuffer, len: usize) -> [u8; 28] {
+    let mut question = [0; 28];
+    let [offset, most, len] = [place.offset, place.len, len].map(|number| (number as u64).to_le_bytes());
+    let pieces = [&place.handle.0.to_le_bytes()[..], &offset, &most, &len];
+    question.iter_mut().zip(pieces.into_iter().flatten()).for_each(|(to, from)| *to = *from);
+    question
+}
+
+/// What a frame under way has of its sender's memory.
+fn each_part(memory: &Memory, segments: &[(u64, usize)], mut take: impl FnMut(&[u8])) {
+    for (at, len) in parts(memory, segments) {
+        // SAFETY: inside `memory`, checked by `parts`; a frame does not outlive the loan, which keeps the blocks from
+        // being written.
+        take(unsafe { std::slice::from_raw_parts(at.as_ptr(), len) });
     }
 }
 
@@ -176,9 +235,14 @@ mod tests {
         let memory = Memory::new(256);
         let segments = vec![(0, 100), (128, 28)];
         let head = Inline::gather(b"head", b"");
+        let to = RemoteBuffer { handle: udeck_via::MemHandle(9), offset: 8, len: 700 };
         let contents = [
             Content::Inline(Inline::gather(b"inline", b"")),
             Content::Written { len: 300, token: Some(7) },
+            Content::Write { to, bytes: Bytes::InPlace(memory.clone(), segments.clone()), token: Some(7) },
+            Content::Write { to, bytes: Bytes::Copied(copy_of(&memory, &segments)), token: None },
+            Content::Ask { from: to, len: 300, token: 7 },
+            Content::Answer { copy: copy_of(&memory, &segments), token: 7 },
             Content::Copied { head, copy: copy_of(&memory, &segments), token: None },
             Content::Lent { head, memory, segments, token: 3 },
             Content::Receipt { token: 3, fate: Fate::Refused },

@@ -25,11 +25,14 @@
 //! happen to one. Until it is back, the send is not done; lost or corrupt, it breaks the connection, and the sender ends
 //! with a transport error although the message arrived: it cannot know. Where nobody waits (a hand-off), none is sent.
 //!
+//! **RDMA takes the way that messages take.** A write is a frame with its data, in order with the messages of a reliable
+//! connection; a read is a question and an answer, with the data as they are when the question comes. What is behind a
+//! fence waits at its sender until the reads before it are over.
+//!
 //! What it does not simulate:
 //! * Credits take no time, nor do returned buffers for which no receipt is owed.
-//! * RDMA takes no time, and a stalled link is busy. A write's data lie in the window when it is posted, and only word of
-//!   it travels, in a frame. A read is done when it returns: its question and its answer, with the data, are a frame
-//!   each, which may be lost or corrupted, but not late.
+//! * A place that a window's owner does not allow is known at once to who posts RDMA there. Only if it has become so
+//!   while the frame was under way, the owner finds it, and breaks a reliable connection at both ends at that moment.
 //! * Requests, answers and ends of connections are delayed and stalled but never lost or corrupted.
 //!
 //! Nothing blocks but a connection request, a sleep on a completion queue, and [`Fabric::advance`] while a listener works.
@@ -42,7 +45,8 @@
 //! | `transit` | the way of a message: posted, under way, arrived |
 //! | `loans` | lent buffers, and receipts for those who wait for them |
 //! | `connection` | the two ends, and how they end |
-//! | `port`, `borrowed`, `rdma`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
+//! | `rdma`, `fence` | RDMA, and what waits for reads |
+//! | `port`, `borrowed`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
 //! | `memory` | heap-backed arenas |
 //! | `trace`, `replay` | what happened, and how to see it again |
 
@@ -50,6 +54,7 @@ mod borrowed;
 mod checksum;
 mod connection;
 mod device;
+mod fence;
 mod frame;
 mod link;
 mod loans;

@@ -1,4 +1,5 @@
-//! Buffers that an end has lent, and sends of which it waits for the end: under one token each, until they are settled.
+//! Buffers that an end has lent, or reads into, and sends of which it waits for the end: under one token each, until they
+//! are settled.
 //!
 //! Below reliable reception a buffer is home the moment its reader is done. On reliable reception its sender waits for
 //! a receipt, which travels over the link like any other frame; where nobody waits, none is sent.
@@ -28,11 +29,6 @@ pub enum Stage {
 }
 
 impl End {
-    /// Whether the next [`End::lend`] finds a token.
-    pub fn has_token(&self) -> bool {
-        self.loans.iter().any(Option::is_none)
-    }
-
     /// Notes a loan under a free token.
     pub fn lend(&mut self, held: Held) -> Result<u16, Held> {
         match self.loans.iter().position(Option::is_none) {
@@ -63,7 +59,7 @@ impl Connection {
     }
 
     /// Whether the lender of `token` waits for a receipt.
-    fn owes_receipt(&mut self, lender: Side, token: u16) -> bool {
+    pub fn owes_receipt(&mut self, lender: Side, token: u16) -> bool {
         self.level == Reliability::Reception
             && self.loan(lender, token).is_some_and(|loan| matches!(loan.held, Held::Caller(_)))
     }
@@ -114,7 +110,11 @@ impl World {
         if let Held::Caller(caller) = loan.held {
             end.returned.push_back((caller, fate));
         }
+        let was_read = end.reads.remove(&token).is_some();
         self.bury_held(loan.held);
+        if was_read {
+            self.pass_fences(number, lender);
+        }
         self.tell_of_room(number, lender);
         self.news();
     }

@@ -103,6 +103,20 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
     true
 }
 
+/// Copies `from` to one place in `to`; checked. `false` when that lies outside, and then nothing was copied.
+pub fn write_copy(from: &Lent, to: &Memory, offset: u64) -> bool {
+    let Some(mut target) = to.at(offset, from.len()) else { return false };
+    for piece in from.parts() {
+        // SAFETY: checked above for all pieces together; a private copy is another allocation than the target, which is a
+        // window's, of which nobody has a slice: it is read by racy copies only.
+        unsafe {
+            std::ptr::copy_nonoverlapping(piece.as_ptr(), target.as_ptr(), piece.len());
+            target = target.add(piece.len());
+        }
+    }
+    true
+}
+
 /// Copies `len` bytes at `offset` of memory that its owner exposes; `None` when they lie outside.
 pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<Lent> {
     let at = from.at(offset, len)?;
@@ -157,6 +171,13 @@ mod tests {
         assert!(seen.bytes().iter().all(|&byte| byte == 0));
         assert!(write_remote(&from, &[(0, 64), (64, 64)], &to, 0));
         assert!(seen.bytes().iter().all(|&byte| byte == 7));
+        let zeros = snapshot(&Memory::new(64), 0, 64).unwrap();
+        for offset in [65, 129, u64::MAX] {
+            assert!(!write_copy(&zeros, &to, offset));
+        }
+        assert!(seen.bytes().iter().all(|&byte| byte == 7));
+        assert!(write_copy(&zeros, &to, 64));
+        assert_eq!(seen.bytes(), [[7; 64], [0; 64]].concat());
     }
 
     #[test]

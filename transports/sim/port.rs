@@ -76,7 +76,11 @@ impl SimPort {
             Content::Lent { head, memory, segments, token } => {
                 self.lent(world, head, Bytes::InPlace(memory, segments), token)
             }
-            Content::Receipt { .. } | Content::End(_) => {
+            Content::Write { .. }
+            | Content::Ask { .. }
+            | Content::Answer { .. }
+            | Content::Receipt { .. }
+            | Content::End(_) => {
                 unreachable!("what is for the engine is in no inbox")
             }
         };
@@ -116,8 +120,8 @@ enum Found {
     Lent { head: Inline, bytes: Bytes, loaned: Loaned, beyond: bool },
 }
 
-// SAFETY: what is lent ends when the receiver has dropped it or can no longer be given it (`loans`); RDMA copies before it
-// returns.
+// SAFETY: what is lent, written or read into ends when the receiver has dropped it, its data are in place, or neither can be
+// any more (`loans`): what is not a loan by then is accessed by no frame.
 unsafe impl Port for SimPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let content = Content::Inline(Inline::gather(head, body));
@@ -185,10 +189,11 @@ unsafe impl Port for SimPort {
         from: RemoteBuffer,
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
-        self.with(|world| match self.read(world, segments, from) {
-            Ok(()) => Ok(Some(Fate::Arrived)),
-            Err(refused) => Err((refused, held)),
-        })
+        self.with(|world| self.read(world, segments, from, held))
+    }
+
+    fn fence(&mut self) {
+        self.with(|world| world.fence(self.connection, self.side));
     }
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
@@ -242,7 +247,8 @@ unsafe impl Port for SimPort {
         self.with(|world| {
             let connection = |world: &World| {
                 let connection = &world.connections[&self.connection];
-                (connection.ends[self.side].unread, connection.room(self.side))
+                let end = &connection.ends[self.side];
+                (end.unread + end.held_back() as u32, connection.room(self.side))
             };
             // An end that is under way decides what becomes of the unread.
             world.look(|world| {

@@ -1,17 +1,24 @@
-//! RDMA: the checks that a window's owner asks for, and the copying.
+//! RDMA: a write travels with its data, a read is a question and an answer. The target looks at its windows when a frame
+//! arrives, and again for nobody: under the fabric's one lock the data are in place, or copied, at that moment.
+//!
+//! What is wrong with a place when it is posted, the sender is told at once; what has become wrong meanwhile, only the
+//! target finds. Then a reliable connection breaks at both ends, and on an unreliable one the write is dropped.
 
 use std::sync::Arc;
 
-use udeck_via::transport::{Fate, Held, Inline, Refused};
-use udeck_via::{MemHandle, Ptag, Reliability, RemoteBuffer};
+use udeck_via::transport::{Fate, Held, Queue, Refused};
+use udeck_via::{Caps, MemHandle, Reliability, RemoteBuffer, Rights};
 
-use crate::frame::{Content, Message};
-use crate::memory::{Memory, scatter, snapshot, write_remote};
+use crate::borrowed::Bytes;
+use crate::connection::Side;
+use crate::fence::Reading;
+use crate::frame::{Content, Message, copy_of};
+use crate::memory::{Memory, scatter, snapshot, write_copy, write_remote};
 use crate::port::SimPort;
-use crate::world::{Exposed, World};
+use crate::world::World;
 
 impl SimPort {
-    /// Writes, and sends word of it. At reliable reception a caller is told when that has arrived.
+    /// Sends a write on its way.
     pub fn write(
         &self,
         world: &mut World,
@@ -20,95 +27,157 @@ impl SimPort {
         immediate: Option<u32>,
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
-        let len = segments.iter().map(|segment| segment.1).sum();
-        let awaited = self.level(world) == Reliability::Reception && matches!(held, Held::Caller(_));
-        if let Err(refused) = self.place(world, segments, to, len, awaited) {
+        let len = total(segments);
+        let place = |world: &World| world.exposed(self.connection, self.side, to, len, Rights::WRITE);
+        if let Err(refused) = self.room(world).and_then(|()| place(world).map(drop)) {
             return Err((refused, held));
         }
-        world.count_copied(self.node(world), len);
-        let token = if awaited {
+        let level = self.level(world);
+        let in_place = self.device.has(Caps::HAND_OFF) && level != Reliability::Unreliable;
+        let awaited = level == Reliability::Reception && matches!(held, Held::Caller(_));
+        let token = if in_place || awaited {
             Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
         } else {
+            // The data leave the sender: it has its memory back whatever becomes of them.
             world.bury_held(held);
             None
         };
-        // Also without immediate data, of which its receiver sees nothing: the loss of it is noticed all the same.
-        let message = Message { immediate, content: Content::Written { len, token } };
-        world.transmit(self.connection, self.side, message);
-        Ok(if awaited { None } else { Some(Fate::Arrived) })
+        let memory = &self.device.memory;
+        let bytes = match in_place {
+            true => Bytes::InPlace(memory.clone(), segments.to_vec()),
+            false => Bytes::Copied(copy_of(memory, segments)),
+        };
+        world.count_copied(self.node(world), len);
+        let content = Content::Write { to, bytes, token };
+        world.transmit(self.connection, self.side, Message { immediate, content });
+        Ok(if token.is_some() { None } else { Some(Fate::Arrived) })
     }
 
-    /// Places the data of a write that can be announced.
-    fn place(
-        &self,
-        world: &mut World,
-        segments: &[(u64, usize)],
-        to: RemoteBuffer,
-        total: usize,
-        awaited: bool,
-    ) -> Result<(), Refused> {
-        self.room(world)?;
-        let connection = &world.connections[&self.connection];
-        let (link, tag) = (connection.link_to(1 - self.side), connection.ends[self.side].writable);
-        // It is done when the call returns, and nothing gets through a stalled link.
-        if world.wire(link).link.stalled || (awaited && !self.end(world).has_token()) {
-            return Err(Refused::Busy);
-        }
-        let (into, at) = self.exposed(world, to, total, tag, |window| window.rights.write)?;
-        let from = &world.nodes[link.0].outbox;
-        if write_remote(from, segments, &into, at) { Ok(()) } else { Err(Refused::Protection) }
-    }
-
-    /// Reads: the question and the answer are a frame each, and both have crossed when it returns.
+    /// Sends the question of a read on its way.
     pub fn read(
         &self,
         world: &mut World,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-    ) -> Result<(), Refused> {
-        let total = segments.iter().map(|segment| segment.1).sum();
-        let connection = &world.connections[&self.connection];
-        connection.stands(self.side)?;
-        let tag = connection.ends[self.side].readable;
-        let ways = [connection.link_to(1 - self.side), connection.link_to(self.side)];
-        if ways.iter().any(|&link| world.wire(link).link.stalled) {
-            return Err(Refused::Busy);
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let len = total(segments);
+        let stands = world.connections[&self.connection].stands(self.side);
+        let place = || world.exposed(self.connection, self.side, from, len, Rights::READ);
+        if let Err(refused) = stands.and_then(|()| place().map(drop)) {
+            return Err((refused, held));
         }
-        let (memory, at) = self.exposed(world, from, total, tag, |window| window.rights.read)?;
-        let (ours, _) = ways[0];
-        let question = [u64::from(from.handle.0), from.offset as u64, total as u64];
-        let question = Inline::new([question[0], question[1], question[2], 0, 0, 0], size_of_val(&question));
-        world.cross(self.connection, 1 - self.side, Content::Inline(question))?;
-        let copy = snapshot(&memory, at, total).ok_or(Refused::Protection)?;
-        let answer = Content::Copied { head: Inline::gather(b"", b""), copy, token: None };
-        let Content::Copied { copy, .. } = world.cross(self.connection, self.side, answer)? else {
-            unreachable!("what arrives is what was sent")
-        };
-        if !scatter(copy.bytes(), &world.nodes[ours].outbox, segments) {
-            return Err(Refused::Protection);
-        }
-        world.count_copied(ours, total);
-        Ok(())
+        let end = self.end(world);
+        let token = end.lend(held).map_err(|held| (Refused::Busy, held))?;
+        end.reads.insert(token, Reading { segments: segments.to_vec(), is_asked: false });
+        let content = Content::Ask { from, len, token };
+        world.transmit(self.connection, self.side, Message { immediate: None, content });
+        Ok(None)
     }
+}
 
-    /// Where `total` bytes of a peer's window lie, in its landing memory or outbox, if it allows us this.
+fn total(segments: &[(u64, usize)]) -> usize {
+    segments.iter().map(|segment| segment.1).sum()
+}
+
+impl World {
+    /// Where `len` bytes of a window lie that the peer of `asker` has, in its landing memory or outbox, if it allows this.
     fn exposed(
         &self,
-        world: &World,
+        number: u64,
+        asker: Side,
         place: RemoteBuffer,
-        total: usize,
-        tag: Option<Ptag>,
-        allows: impl Fn(&Exposed) -> bool,
+        len: usize,
+        right: Rights,
     ) -> Result<(Arc<Memory>, u64), Refused> {
-        let peer = world.connections[&self.connection].ends[1 - self.side].node;
+        let connection = &self.connections[&number];
+        let (asking, peer) = (&connection.ends[asker], &self.nodes[connection.ends[1 - asker].node]);
+        let tag = if right.write { asking.writable } else { asking.readable };
         let MemHandle(handle) = place.handle;
-        let window = world.nodes[peer].windows.get(&handle).ok_or(Refused::Protection)?;
-        let end = place.offset.checked_add(total).ok_or(Refused::Protection)?;
-        if tag != Some(window.ptag) || !allows(window) || end > window.len || total > place.len {
+        let window = peer.windows.get(&handle).ok_or(Refused::Protection)?;
+        let end = place.offset.checked_add(len).ok_or(Refused::Protection)?;
+        let allowed = if right.write { window.rights.write } else { window.rights.read };
+        if tag != Some(window.ptag) || !allowed || end > window.len || len > place.len {
             return Err(Refused::Protection);
         }
-        let node = &world.nodes[peer];
-        let memory = if window.in_outbox { &node.outbox } else { &node.landing };
+        let memory = if window.in_outbox { &peer.outbox } else { &peer.landing };
         Ok((memory.clone(), window.offset + place.offset as u64))
+    }
+
+    /// A write has come to `to`, which stands.
+    pub fn write_arrives(
+        &mut self,
+        number: u64,
+        to: Side,
+        immediate: Option<u32>,
+        (place, bytes, token): (RemoteBuffer, Bytes, Option<u16>),
+    ) {
+        let len = bytes.len();
+        let placed =
+            self.exposed(number, 1 - to, place, len, Rights::WRITE).is_ok_and(|(memory, at)| match &bytes {
+                Bytes::InPlace(from, segments) => write_remote(from, segments, &memory, at),
+                Bytes::Copied(copy) => write_copy(copy, &memory, at),
+            });
+        if !placed {
+            return self.forbid(number, to, token, "write");
+        }
+        let connection = self.connections.get_mut(&number).expect("just seen");
+        let (owed, unasked): (Option<u16>, Option<u16>) = match token {
+            Some(token) if connection.owes_receipt(1 - to, token) => (Some(token), None),
+            token => (None, token),
+        };
+        if let Some(token) = unasked {
+            // Its memory is not needed any more, and nobody waits to hear more.
+            self.settle(number, 1 - to, token, Fate::Arrived);
+        }
+        if immediate.is_some() {
+            let content = Content::Written { len, token: owed };
+            let connection = self.connections.get_mut(&number).expect("just seen");
+            connection.ends[to].inbox.push_back(Message { immediate, content });
+            return self.announce(number, to, Queue::Receive);
+        }
+        self.taken(number, to);
+        if let Some(token) = owed {
+            self.acknowledge(number, 1 - to, token, Fate::Arrived);
+        }
+    }
+
+    /// The question of a read has come to `to`, which stands.
+    pub fn question_arrives(&mut self, number: u64, to: Side, from: RemoteBuffer, len: usize, token: u16) {
+        let place = self.exposed(number, 1 - to, from, len, Rights::READ).ok();
+        match place.and_then(|(memory, at)| snapshot(&memory, at, len)) {
+            Some(copy) => {
+                let content = Content::Answer { copy, token };
+                self.launch(number, to, Message { immediate: None, content });
+            }
+            None => self.forbid(number, to, Some(token), "read"),
+        }
+    }
+
+    /// The answer to a read has come to `to`, which stands.
+    pub fn answer_to_read_arrives(&mut self, number: u64, to: Side, copy: &udeck_via::Lent, token: u16) {
+        let end = &self.connections[&number].ends[to];
+        let Some(reading) = end.reads.get(&token) else { return };
+        let node = end.node;
+        let placed = scatter(copy.bytes(), &self.nodes[node].outbox, &reading.segments);
+        debug_assert!(placed, "what is read into are blocks of the outbox, as long as what was asked for");
+        self.count_copied(node, copy.len());
+        self.settle(number, to, token, Fate::Arrived);
+    }
+
+    /// The peer of `to` has asked for RDMA that is not allowed (any more).
+    fn forbid(&mut self, number: u64, to: Side, token: Option<u16>, what: &str) {
+        let connection = &self.connections[&number];
+        if !connection.is_reliable() {
+            return self.taken(number, to);
+        }
+        let (from, at) = connection.link_to(to);
+        if let Some(token) = token {
+            self.settle(number, 1 - to, token, Fate::Protection);
+        }
+        let (from, at) = (&self.nodes[from].name, &self.nodes[at].name);
+        let why =
+            format!("an RDMA {what} of {from} to a place where {at} does not allow it (seed {})", self.seed);
+        self.lose(number, &why);
     }
 }

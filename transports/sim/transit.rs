@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use udeck_via::transport::{Fate, Queue, Refused};
+use udeck_via::transport::Queue;
 
 use crate::connection::Side;
+use crate::fence::Behind;
 use crate::frame::{Content, Frame, Message};
 use crate::trace::Happening;
 use crate::world::{Due, World};
@@ -17,9 +18,15 @@ pub const WAS_LOST: &str = "was lost";
 const WAS_CORRUPT: &str = "arrived corrupt: its checksum is wrong";
 
 impl World {
-    /// Sends a message from `side`; there is room. What arrives at this moment has, when it returns.
+    /// Sends a message from `side`, once no fence holds it back; there is room. What arrives at this moment has, when it returns.
     pub fn transmit(&mut self, number: u64, side: Side, message: Message) {
-        self.launch(number, side, message);
+        let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
+        if end.behind.is_empty() {
+            self.launch(number, side, message);
+        } else {
+            end.wants_room = false;
+            end.behind.push_back(Behind::Message(message));
+        }
         self.run_due();
     }
 
@@ -29,11 +36,12 @@ impl World {
         let (link, reliable) = (connection.link_to(1 - side), connection.is_reliable());
         let fate = self.next_fate(link);
         let frame = fate.number;
-        let control = message.content.is_control();
+        self.note_asked(number, side, &message.content);
+        let (control, receipt) = (message.content.is_control(), message.content.is_receipt());
         let bytes = message.content.len();
         self.note(
             link,
-            if control { Happening::Acknowledged(frame) } else { Happening::Posted { frame, bytes } },
+            if receipt { Happening::Acknowledged(frame) } else { Happening::Posted { frame, bytes } },
         );
         let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
         let sequence = end.next_sequence();
@@ -67,31 +75,6 @@ impl World {
             self.note(link, Happening::Duplicated(frame));
             self.schedule(again, due());
         }
-    }
-
-    /// Brings a message of an RDMA read to `to` at this moment, or loses it, and the connection.
-    pub fn cross(&mut self, number: u64, to: Side, content: Content) -> Result<Content, Refused> {
-        let link = self.connections[&number].link_to(to);
-        let fate = self.next_fate(link);
-        let (frame, bytes) = (fate.number, content.len());
-        self.note(link, Happening::Posted { frame, bytes });
-        let mut sealed = Frame::new(frame, Message { immediate: None, content });
-        if let Some(bit) = fate.flipped.filter(|_| !fate.lost) {
-            self.note(link, Happening::Corrupted(frame));
-            sealed.damage(bit);
-        }
-        let (happened, what) = match sealed.open() {
-            _ if fate.lost => (Happening::Lost(frame), WAS_LOST),
-            None => (Happening::Detected(frame), WAS_CORRUPT),
-            Some(message) => {
-                self.note(link, Happening::Arrived(frame));
-                return Ok(message.content);
-            }
-        };
-        self.note(link, happened);
-        let why = self.what_became(frame, link, what);
-        self.lose(number, &why);
-        Err(Refused::Lost(why))
     }
 
     fn next_fate(&mut self, link: (usize, usize)) -> crate::link::Fate {
@@ -154,12 +137,14 @@ impl World {
         match message {
             Message { content: Content::End(broken), .. } => self.end_arrives(number, to, broken),
             Message { content: Content::Receipt { token, fate }, .. } => self.settle(number, to, token, fate),
-            Message { immediate: None, content: Content::Written { token, .. } } => {
-                // The data are in place, and nobody is to be told but who waits for that.
-                self.taken(number, to);
-                if let Some(token) = token {
-                    self.acknowledge(number, 1 - to, token, Fate::Arrived);
-                }
+            Message { immediate, content: Content::Write { to: place, bytes, token } } => {
+                self.write_arrives(number, to, immediate, (place, bytes, token));
+            }
+            Message { content: Content::Ask { from, len, token }, .. } => {
+                self.question_arrives(number, to, from, len, token);
+            }
+            Message { content: Content::Answer { copy, token }, .. } => {
+                self.answer_to_read_arrives(number, to, &copy, token);
             }
             message => {
                 let connection = self.connections.get_mut(&number).expect("just seen");
@@ -174,7 +159,8 @@ impl World {
         match message.content {
             Content::Receipt { token, fate } => self.settle(number, to, token, fate),
             Content::End(broken) => self.end_arrives(number, to, broken),
-            Content::Inline(_) | Content::Written { .. } | Content::Lent { .. } | Content::Copied { .. } => {}
+            // Who has closed is not accessed any more, and has given its reads up.
+            _ => {}
         }
     }
 

@@ -129,9 +129,7 @@ impl Lane {
         match error {
             ViaError::Full { .. } => Ok(Served::NotYet),
             ViaError::RdmaProtection { .. } => Err(Malformed),
-            ViaError::Unsupported { .. } => {
-                self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered)
-            }
+            ViaError::Unsupported { .. } => self.refuse(Kind::AskRead, 0, &error).map(|()| Served::Answered),
             // The sender has left, and its message with it. So has what came behind: nothing may pass it.
             error => Ok(Served::Over(error)),
         }

@@ -148,7 +148,8 @@ impl Inbox {
     /// Whether a lane is not read on: the completion queue would name it again and again.
     pub(super) fn has_lanes_held_up(&self) -> bool {
         let held_up = |lane: &usize| self.lanes[*lane].as_ref().is_some_and(Lane::is_held_up);
-        let mut lanes = self.stalled.for_memory[Memory::Outbox as usize].iter().chain(&self.stalled.unfinished);
+        let mut lanes =
+            self.stalled.for_memory[Memory::Outbox as usize].iter().chain(&self.stalled.unfinished);
         lanes.any(held_up)
     }
 

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::report::ErrorCode;
 use crate::transport::{Arrival, Body, Fate, Held, Landed, Refused};
-pub(super) use staging::{Staged, StandIn};
 pub(crate) use staging::{Piece, Pieces};
+pub(super) use staging::{Staged, StandIn};
 use udeck_sys::{Deadline, Pause, Spinner};
 
 /// What a look for arrivals found.
@@ -194,8 +194,7 @@ impl Vi {
         }
         let held = Held::Caller(self.next_send);
         let Some(port) = &mut self.port else { return Err(not_connected("RDMA read", self.state)) };
-        port.rdma_read(located, from, held)
-            .map_err(|(refused, _)| self.rdma_refused(refused, from, total))
+        port.rdma_read(located, from, held).map_err(|(refused, _)| self.rdma_refused(refused, from, total))
     }
 
     fn check_rdma(&self, what: &'static str, needed: Caps, located: &[(u64, usize)]) -> Result<usize> {

@@ -129,7 +129,10 @@ impl Outgoing {
         assert!(from >= self.start() && from <= self.end, "{from} of {}..{}", self.start(), self.end);
         let (mut at, mut left) = (from, limit);
         let first = self.frames.partition_point(|out| out.end() <= from);
-        'all: for out in self.frames.range(first..) {
+        for out in self.frames.range(first..) {
+            if left == 0 || !pieces.has_room() {
+                break;
+            }
             let mut skipped = (at - out.at) as usize;
             for place in out.places() {
                 if skipped >= place.len() {
@@ -137,7 +140,7 @@ impl Outgoing {
                     continue;
                 }
                 if left == 0 || !pieces.has_room() {
-                    break 'all;
+                    break;
                 }
                 let place = place.behind(std::mem::take(&mut skipped));
                 let place = place.first(place.len().min(left));

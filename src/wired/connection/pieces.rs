@@ -1,6 +1,8 @@
 //! What drivers send from and receive into.
 
+use std::fmt;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
@@ -20,9 +22,10 @@ pub struct Piece<'a> {
 }
 
 /// Pieces that [`Connection::gather`] found. Lies on the stack.
-#[derive(Debug, Default)]
 pub struct Pieces<'a> {
-    pieces: SmallVec<[Piece<'a>; MOST]>,
+    /// The first `len` are set.
+    pieces: [MaybeUninit<Piece<'a>>; MOST],
+    len: usize,
     bytes: usize,
 }
 
@@ -34,12 +37,13 @@ impl<'a> Pieces<'a> {
 
     /// None yet.
     pub fn new() -> Self {
-        Self::default()
+        Pieces { pieces: [const { MaybeUninit::uninit() }; MOST], len: 0, bytes: 0 }
     }
 
     /// The pieces, one after another.
     pub fn as_slice(&self) -> &[Piece<'a>] {
-        &self.pieces
+        // SAFETY: the first `len` are set (`push`), and laid out as what they are.
+        unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.len) }
     }
 
     /// Bytes of all together.
@@ -50,7 +54,7 @@ impl<'a> Pieces<'a> {
     /// Copies them, one after another, to the front of `to`, for drivers that make packets; the bytes copied.
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut done = 0;
-        for piece in &self.pieces {
+        for piece in self.as_slice() {
             let n = piece.len.min(to.len() - done);
             if let Some(from) = std::ptr::NonNull::new(piece.at.cast_mut()) {
                 // SAFETY: readable as long as the connection is borrowed, which the lifetime says; it may be memory that
@@ -63,13 +67,27 @@ impl<'a> Pieces<'a> {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.pieces.len() < MOST
+        self.len < MOST
     }
 
     /// `place` stays while the connection is borrowed for `'a`.
     pub(super) fn push(&mut self, place: Place) {
         self.bytes += place.len();
-        self.pieces.push(Piece { at: place.at().as_ptr(), len: place.len(), connection: PhantomData });
+        let piece = Piece { at: place.at().as_ptr(), len: place.len(), connection: PhantomData };
+        self.pieces[self.len].write(piece);
+        self.len += 1;
+    }
+}
+
+impl Default for Pieces<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Pieces<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pieces({} of {} bytes)", self.len, self.bytes)
     }
 }
 

@@ -228,6 +228,7 @@ impl Connection {
         if self.dead {
             return;
         }
+        self.said_end |= matches!(out.then(), Then::Words(_));
         let taken = self.credits.tell();
         self.outgoing.push(out, taken);
         self.fresh = true;

@@ -213,7 +213,8 @@ impl Connection {
 
     /// Answers a read in place: the window stays with its reader until the answer has left.
     fn serve_read(&mut self, number: u32, handle: u32, offset: u64, len: u64) {
-        if self.closed {
+        // An end that waits for a fence waits for the peer's answers, and the peer's may for ours.
+        if self.said_end {
             return;
         }
         let found = match (usize::try_from(offset), usize::try_from(len)) {

@@ -56,14 +56,7 @@ fn posted(done: &[bool]) -> Sends {
     for (number, &done) in (0..).zip(done) {
         let status = done.then_some(Status::Done);
         let owner = Err(RawId(number));
-        sends.push(PostedSend {
-            number,
-            status,
-            ends_as: Status::Done,
-            kind: Kind::Send,
-            length: 0,
-            owner,
-        });
+        sends.push(PostedSend { number, status, ends_as: Status::Done, kind: Kind::Send, length: 0, owner });
     }
     sends
 }

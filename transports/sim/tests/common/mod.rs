@@ -29,7 +29,7 @@ pub fn happened(fabric: &Fabric, what: impl Fn(Happening) -> bool) -> usize {
 pub struct Pair {
     pub a: Vi,
     pub b: Vi,
-    _a_cq: Cq,
+    pub a_cq: Cq,
     pub b_cq: Cq,
 }
 
@@ -63,7 +63,7 @@ impl Pair {
         let cq = a_cq.handle();
         asker.connect(&to, &cq, &cq, b"", soon()).expect("connected");
         drop(listener);
-        (fabric, Pair { a: asker, b: take.recv().expect("accepted"), _a_cq: a_cq, b_cq })
+        (fabric, Pair { a: asker, b: take.recv().expect("accepted"), a_cq, b_cq })
     }
 
     /// Sends a message inline.

@@ -1,0 +1,6 @@
+//! Two connections, joined by pipes that cut the streams where a test likes.
+
+mod ends;
+mod hostile;
+mod pair;
+mod random;

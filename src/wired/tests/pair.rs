@@ -1,0 +1,229 @@
+//! The harness: two ports, whose frames a test moves byte by byte.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use udeck_via::mem::{Block, Fill, MemHandle, Ptag, Rights};
+use udeck_via::transport::Hello;
+use udeck_via::{Reliability, RemoteBuffer};
+
+use crate::connection::{Connection, Direct, Phase, Pieces, Settings, Side};
+use crate::link::{Announce, Driver, Link, Watching};
+use crate::{Memory, Windows, WiredPort};
+
+pub const ARENA: usize = 4 << 20;
+pub const WINDOW: usize = 64 << 10;
+
+/// A driver that does nothing by itself.
+#[derive(Default)]
+pub struct Puppet {
+    /// Stream bytes that went into the pipe, from where they can be gathered again.
+    sent: u64,
+    kept: VecDeque<u8>,
+    kept_from: u64,
+}
+
+impl Driver for Puppet {
+    fn pump(&mut self, _: &mut Connection) {}
+    fn look(&mut self, _: &mut Connection) {}
+}
+
+#[derive(Default)]
+pub struct Told(AtomicUsize);
+
+impl Announce for Told {
+    fn announce(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Told {
+    pub fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// One side.
+pub struct End {
+    pub port: Option<WiredPort<Puppet>>,
+    pub link: Arc<Link<Puppet>>,
+    pub memory: Memory,
+    pub windows: Arc<Windows>,
+    /// What the peer may write and read.
+    pub window: MemHandle,
+    pub told: [Arc<Told>; 2],
+    /// Bytes on their way to this side, and how many have come.
+    pipe: VecDeque<u8>,
+    came: u64,
+}
+
+pub struct Pair {
+    pub ends: [End; 2],
+    /// Memory is released when the peer has the bytes, not when they are sent.
+    acknowledged: bool,
+}
+
+pub fn hello(reliability: Reliability) -> Hello {
+    let ptag = Some(Ptag(1));
+    Hello { reliability, writable_ptag: ptag, readable_ptag: ptag, private_data: Vec::new() }
+}
+
+pub fn connection(level: Reliability, side: Side, memory: &Memory, windows: &Arc<Windows>) -> Connection {
+    let hello = hello(level);
+    let max_transfer = 1 << 20;
+    Connection::new(Settings { memory, windows, ours: &hello, theirs: &hello, side, max_transfer })
+}
+
+impl End {
+    fn new(level: Reliability, side: Side) -> Self {
+        let memory = Memory::fresh(ARENA).unwrap();
+        let windows = Windows::new();
+        let window = windows.expose(0, WINDOW, Ptag(1), Rights::BOTH).unwrap();
+        let link = Link::new(connection(level, side, &memory, &windows), Puppet::default());
+        let told: [Arc<Told>; 2] = Default::default();
+        let watching =
+            Watching { send: Some(told[0].clone()), receive: Some(told[1].clone()), reporter: None };
+        let port = Some(WiredPort::watched(link.clone(), watching));
+        End { port, link, memory, windows, window, told, pipe: VecDeque::new(), came: 0 }
+    }
+
+    pub fn port(&mut self) -> &mut WiredPort<Puppet> {
+        self.port.as_mut().expect("the port is there")
+    }
+
+    pub fn block(&self, len: usize, seed: u64) -> Block {
+        let mut block = self.memory.outbox.block(len, Fill::Keep).unwrap();
+        block.bytes_mut().copy_from_slice(&pattern(len, seed));
+        block
+    }
+
+    pub fn window(&self, offset: usize, len: usize) -> RemoteBuffer {
+        RemoteBuffer { handle: self.window, offset, len }
+    }
+
+    /// What lies in the window.
+    pub fn look(&self, offset: usize, len: usize) -> Vec<u8> {
+        let at = self.memory.landing.place(offset as u64, len).unwrap();
+        let mut bytes = vec![0; len];
+        // SAFETY: inside the arena; one thread.
+        unsafe { udeck_sys::copy_in(&mut bytes, at) };
+        bytes
+    }
+
+    pub fn fill_window(&self, bytes: &[u8]) {
+        let at = self.memory.landing.place(0, bytes.len()).unwrap();
+        // SAFETY: inside the arena; one thread.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.link.with(|connection, _| connection.phase())
+    }
+}
+
+impl Pair {
+    pub fn new(level: Reliability, acknowledged: bool) -> Self {
+        Pair { ends: [End::new(level, Side::Asked), End::new(level, Side::Accepted)], acknowledged }
+    }
+
+    /// Up to `most` bytes of what `side` has queued go into the pipe.
+    pub fn send(&mut self, side: usize, most: usize) -> usize {
+        let acknowledged = self.acknowledged;
+        let bytes = self.ends[side].link.with(|connection, driver| {
+            if matches!(connection.phase(), Phase::Over { .. }) && connection.queued() < driver.sent {
+                return Vec::new();
+            }
+            let mut bytes = vec![0; most];
+            let mut pieces = Pieces::new();
+            let gathered = connection.gather(driver.sent, most, &mut pieces);
+            assert_eq!(pieces.copy_to(&mut bytes), gathered);
+            bytes.truncate(gathered);
+            driver.sent += gathered as u64;
+            if !acknowledged {
+                connection.released(driver.sent);
+            }
+            driver.kept.extend(&bytes);
+            bytes
+        });
+        self.ends[1 - side].pipe.extend(&bytes);
+        bytes.len()
+    }
+
+    /// Up to `most` bytes come to `side`, at most `direct` of them where they want to lie.
+    pub fn receive(&mut self, side: usize, most: usize, direct: usize) -> usize {
+        let End { link, pipe, came, .. } = &mut self.ends[side];
+        let mut bytes: Vec<u8> = pipe.drain(..most.min(pipe.len())).collect();
+        *came += bytes.len() as u64;
+        let most = bytes.len();
+        link.with(|connection, _| {
+            let place = connection.direct();
+            let filled = place.len().min(direct).min(bytes.len());
+            let scratch = bytes.split_off(filled);
+            fill(&place, &bytes);
+            connection.came(place, filled, &scratch);
+        });
+        most
+    }
+
+    /// What is on its way to `side` never comes.
+    pub fn forget(&mut self, side: usize) {
+        self.ends[side].pipe.clear();
+    }
+
+    /// `side` learns how far its peer has come, and that what is not known to have come can be gathered again.
+    pub fn acknowledge(&mut self, side: usize, from: u64) {
+        let upto = self.ends[1 - side].came;
+        self.ends[side].link.with(|connection, driver| {
+            if connection.queued() < driver.sent {
+                return;
+            }
+            connection.released(upto.min(driver.sent));
+            let start = connection.released_to();
+            if start > driver.kept_from {
+                driver.kept.drain(..(start - driver.kept_from) as usize);
+                driver.kept_from = start;
+            }
+            let at = start + if driver.sent > start { from % (driver.sent - start) } else { 0 };
+            let mut pieces = Pieces::new();
+            let again = connection.gather(at, (driver.sent - at) as usize, &mut pieces);
+            let mut bytes = vec![0; again];
+            pieces.copy_to(&mut bytes);
+            let kept = driver.kept.iter().skip((at - driver.kept_from) as usize);
+            assert!(bytes.iter().eq(kept.take(again)), "other bytes at {at} when sent again");
+        });
+    }
+
+    /// Everything that is queued arrives, in both directions. Whether anything moved.
+    pub fn settle(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let mut moved = 0;
+            for side in [0, 1] {
+                moved += self.send(side, 1 << 20);
+                moved += self.receive(1 - side, usize::MAX, usize::MAX);
+                self.acknowledge(side, 0);
+                self.acknowledge(1 - side, 0);
+            }
+            if moved == 0 {
+                return any;
+            }
+            any = true;
+        }
+    }
+}
+
+fn fill(place: &Direct, mut bytes: &[u8]) {
+    for piece in place.pieces() {
+        let n = bytes.len().min(piece.len);
+        // SAFETY: what a driver's read would do.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.at, n) };
+        bytes = &bytes[n..];
+    }
+    assert!(bytes.is_empty());
+}
+
+/// Bytes that tell where they come from.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(31) ^ seed.wrapping_mul(0x9e37_79b9)) as u8).collect()
+}
