@@ -62,6 +62,7 @@ enum Outcome {
     Accepted(Arc<UdpLink>, Hello),
     Refused(Answer),
     OtherVersion(Versions),
+    Stranger,
 }
 
 /// # Errors
@@ -87,6 +88,9 @@ pub fn connect(
             "{at} was called: it speaks version {}.{} of the UDP protocol, this process {}.{}: build both from one version",
             theirs.datagrams, theirs.frames, OURS.datagrams, OURS.frames
         ))),
+        Outcome::Stranger => {
+            Err(Error::Rejected(format!("{at} was called: it does not know this job's secret")))
+        }
         Outcome::Refused(Answer::Rejected(text)) => Err(Error::Rejected(text)),
         Outcome::Refused(Answer::Reliability) => Err(Error::InvalidReliability),
         Outcome::Refused(_) => Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned())),
@@ -187,7 +191,9 @@ impl Call {
         }
         let expected = prove(&core.secret, Kind::Prove, &self.nonce, &theirs.cookie, greeting.body);
         if !is_proof(&greeting.proof, &expected) {
-            return;
+            *stage = Stage::Answered(Outcome::Stranger);
+            drop(stage);
+            return self.bell.ring();
         }
         let exchange = Exchange { number: self.number, nonce: self.nonce, cookie: theirs.cookie };
         // Said more than once, it is not known which was answered: rather too long than too short.
