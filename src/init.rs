@@ -4,7 +4,7 @@ mod choose;
 
 use std::sync::Arc;
 
-use udeck_boot::{BootError, Client, local};
+use udeck_boot::{BootError, Client, Welcome, local};
 use udeck_deck::{Config, Error, Result, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
@@ -76,14 +76,22 @@ fn world(client: Client, config: Config) -> Result<World> {
     let welcome = client.welcome();
     let descriptors = u64::from(welcome.size) * DESCRIPTORS_PER_PEER + OTHER_DESCRIPTORS;
     udeck_sys::make_room_for_descriptors(descriptors).map_err(no_room)?;
-    // A welcome knows of one host only.
-    let places = Places { rank: welcome.rank, hosts: &[], interface: None };
+    let hosts = hosts(welcome);
+    let places = Places { rank: welcome.rank, hosts: &hosts, interface: welcome.address };
     let openings = choose(&places, config.transport.as_deref(), TRANSPORTS)?;
     let mut options = NicOptions::new(welcome.secret);
-    (options.arena, options.trusting) = (config.arena, config.trusting);
+    (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
     let nics = open_all(&openings, options)?;
     let oversubscribed = places.here(welcome.size) > Topology::detect().cpus;
     World::new(client, nics, config, oversubscribed)
+}
+
+/// The number of each rank's host; none if all run on one.
+fn hosts(welcome: &Welcome) -> Vec<u32> {
+    if welcome.hosts.len() < 2 {
+        return Vec::new();
+    }
+    (0u32..).zip(&welcome.hosts).flat_map(|(number, host)| (0..host.ranks).map(move |_| number)).collect()
 }
 
 /// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own.

@@ -1,7 +1,8 @@
 //! The only list of transports.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use udeck_sys::reactor::Reactor;
 use udeck_via::{Error, Nic, Result};
@@ -27,8 +28,11 @@ impl Transport {
 }
 
 /// Best first.
-pub(crate) const TRANSPORTS: &[Transport] =
-    &[Transport { name: "shm", network: false, by_default: true, own_memory: true, open: open_shm }];
+pub(crate) const TRANSPORTS: &[Transport] = &[
+    Transport { name: "shm", network: false, by_default: true, own_memory: true, open: open_shm },
+    Transport { name: "tcp", network: true, by_default: true, own_memory: false, open: open_tcp },
+    Transport { name: "udp", network: true, by_default: false, own_memory: false, open: open_udp },
+];
 
 /// How to open a NIC.
 #[derive(Clone, Debug)]
@@ -45,12 +49,14 @@ pub struct NicOptions {
     /// The address at which peers on other hosts find this one, where the transport has a choice; `None`: this host's
     /// ranks only.
     pub bind: Option<IpAddr>,
+    /// How long another host may be silent before it is taken for dead; `None`: the transport's own time.
+    pub detect: Option<Duration>,
 }
 
 impl NicOptions {
     /// Trusting, with memory of its own and the transport's bound of it.
     pub fn new(secret: [u8; 32]) -> Self {
-        NicOptions { secret, arena: None, memory: None, trusting: true, bind: None }
+        NicOptions { secret, arena: None, memory: None, trusting: true, bind: None, detect: None }
     }
 }
 
@@ -86,4 +92,28 @@ fn open_shm(options: &NicOptions) -> Result<Nic> {
     shm.trusting = options.trusting;
     shm.arena_limit = options.arena.unwrap_or(shm.arena_limit);
     udeck_shm::open(shm, Arc::new(reactor))
+}
+
+fn open_tcp(options: &NicOptions) -> Result<Nic> {
+    let mut tcp = udeck_tcp::Options::new(options.secret);
+    match (&options.memory, options.arena) {
+        (Some(nic), _) => tcp.memory = udeck_tcp::Source::Shared(udeck_tcp::Memory::of(nic)),
+        (None, Some(bytes)) => tcp.memory = udeck_tcp::Source::Fresh(bytes),
+        (None, None) => {}
+    }
+    tcp.bind = options.bind.map_or(tcp.bind, |address| SocketAddr::new(address, 0));
+    tcp.detect = options.detect.unwrap_or(tcp.detect);
+    udeck_tcp::open(tcp)
+}
+
+fn open_udp(options: &NicOptions) -> Result<Nic> {
+    let mut udp = udeck_udp::Options::new(options.secret);
+    match (&options.memory, options.arena) {
+        (Some(nic), _) => udp.memory = udeck_udp::Source::Shared(udeck_udp::Memory::of(nic)),
+        (None, Some(bytes)) => udp.memory = udeck_udp::Source::Fresh(bytes),
+        (None, None) => {}
+    }
+    udp.bind = options.bind.map_or(udp.bind, |address| SocketAddr::new(address, 0));
+    udp.detect = options.detect.unwrap_or(udp.detect);
+    udeck_udp::open(&udp)
 }

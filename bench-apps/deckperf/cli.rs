@@ -478,9 +478,10 @@ fn parse_protocol(text: &str) -> Result<Protocol, String> {
 }
 
 fn parse_transport(text: &str) -> Result<&'static str, String> {
-    let known = udeck::transports();
-    let found = known.iter().find(|name| **name == text).copied();
-    found.ok_or_else(|| format!("unknown transport; there are {}", known.join(", ")))
+    udeck::transports().find(|name| *name == text).ok_or_else(|| {
+        let names: Vec<&str> = udeck::transports().collect();
+        format!("unknown transport; there are {}", names.join(", "))
+    })
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

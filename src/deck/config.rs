@@ -34,6 +34,9 @@ pub struct Config {
     /// The transports to use, in order of preference, with commas between them (`DECK_TRANSPORT`); `None`: by where the
     /// job's ranks run.
     pub transport: Option<String>,
+    /// How long another host may be silent before its ranks are taken for lost (`DECK_DETECT`, seconds, from 2 on); `None`:
+    /// the transport's own time.
+    pub detect: Option<Duration>,
     /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
     /// (`DECK_EXPLAIN`, `1` or `0`).
     pub explain: bool,
@@ -51,6 +54,7 @@ impl Default for Config {
             copy_window: 2,
             trusting: true,
             transport: None,
+            detect: None,
             explain: false,
         }
     }
@@ -114,6 +118,11 @@ impl Config {
         }
         // Which there are, only whoever opens them knows.
         config.transport = lookup("DECK_TRANSPORT");
+        if let Some(text) = lookup("DECK_DETECT") {
+            let detect = seconds(&text).filter(|detect| *detect >= Duration::from_secs(2));
+            config.detect =
+                Some(detect.ok_or_else(|| bad("DECK_DETECT", text, "a number of seconds from 2 on"))?);
+        }
         if let Some(text) = lookup("DECK_EXPLAIN") {
             config.explain = match text.as_str() {
                 "1" => true,
@@ -148,6 +157,7 @@ mod tests {
         assert_eq!((auto.rdma_write, auto.hand_off, auto.rdma_read), (1 << 20, 4096, Thresholds::NEVER));
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
         assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
+        assert_eq!(with("DECK_DETECT", "5").unwrap().detect, Some(Duration::from_secs(5)));
         assert!(with("DECK_EXPLAIN", "1").unwrap().explain && !with("DECK_EXPLAIN", "0").unwrap().explain);
         assert_eq!(Config::from_lookup(|_| None).unwrap(), Config::default());
     }
@@ -167,6 +177,7 @@ mod tests {
             ("DECK_AUTO", ""),
             ("DECK_RECEIVE", "dq"),
             ("DECK_TRUST", "maybe"),
+            ("DECK_DETECT", "1"),
             ("DECK_EXPLAIN", "please"),
             ("DECK_COPY_WINDOW", "0"),
             ("DECK_COPY_WINDOW", "17"),

@@ -65,6 +65,10 @@ macro_rules! noted {
                 note(self, true);
                 self.0.fetch_add(value, order)
             }
+            pub fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
+                note(self, true);
+                self.0.fetch_sub(value, order)
+            }
             pub fn fetch_or(&self, value: $int, order: Ordering) -> $int {
                 note(self, true);
                 self.0.fetch_or(value, order)

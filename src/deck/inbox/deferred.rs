@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use udeck_via::mem::Fill;
 use udeck_via::{
-    Block, Descriptor, Error as ViaError, Ptag, ReadDone, Reading, RemoteBuffer, State, Status, Vi, fault,
+    Block, Descriptor, Error as ViaError, ReadDone, Reading, RemoteBuffer, State, Status, Vi, fault,
 };
 
 use super::grants::{Grants, Memory};

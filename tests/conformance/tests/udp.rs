@@ -1,0 +1,55 @@
+//! The suite over UDP: within this host, by IPv4 and by IPv6, and over the memory of another NIC.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use udeck_conformance::{Fabric, Options};
+use udeck_sys::reactor::Reactor;
+use udeck_udp::{Memory, Source};
+use udeck_via::Nic;
+
+struct Udp {
+    name: &'static str,
+    interface: IpAddr,
+    /// Over the memory of a shared-memory NIC, as in a world that has both.
+    shares: bool,
+}
+
+impl Fabric for Udp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn open(&self, options: &Options) -> Nic {
+        let mut ours = udeck_udp::Options::new(options.secret);
+        ours.bind = SocketAddr::new(self.interface, 0);
+        ours.memory = if self.shares {
+            Source::Shared(Memory::of(&shm(options)))
+        } else {
+            Source::Fresh(options.arena_limit)
+        };
+        udeck_udp::open(&ours).expect("the NIC opens")
+    }
+}
+
+fn shm(options: &Options) -> Nic {
+    let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
+    let Options { secret, arena_limit, .. } = *options;
+    let options = udeck_shm::Options { secret, arena_limit, trusting: true };
+    udeck_shm::open(options, reactor).expect("the NIC opens")
+}
+
+fn main() -> ExitCode {
+    let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    let udp = Udp { name: "udp", interface: v4, shares: false };
+    let shares = Udp { name: "udp-shared-memory", interface: v4, shares: true };
+    let over_v6 = Udp { name: "udp-v6", interface: v6, shares: false };
+    match UdpSocket::bind((v6, 0)) {
+        Ok(_) => udeck_conformance::main(&[&udp, &shares, &over_v6]),
+        Err(error) => {
+            println!("udp-v6: skipped, no socket can be bound to ::1 here ({error})");
+            udeck_conformance::main(&[&udp, &shares])
+        }
+    }
+}

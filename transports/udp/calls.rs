@@ -1,0 +1,255 @@
+//! The side that asks for a connection: on the caller's thread, which waits until the deadline at most. Whoever reads the
+//! socket takes its part in the exchange, so that what follows the answer finds the link.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use udeck_via::transport::{Connected, Hello, Queues};
+use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_wired::Side;
+
+use crate::address;
+use crate::bell::Bell;
+use crate::core::{Core, Made, UdpLink};
+use crate::flow::Names;
+use crate::greeting::{OURS, is_proof, prove};
+use crate::station::Seats;
+use crate::tombs::farewell;
+use crate::wire::greeting::{
+    Answer, Ask, Exchange, Greeting, MAX_DISCRIMINATOR, Meet, Nonce, Prove, Versions, Withdraw,
+};
+use crate::wire::{Kind, Opened};
+
+/// What was not answered is said again after that, then after twice as long, ...
+const AGAIN: Duration = Duration::from_millis(20);
+/// ... at most that.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+
+/// Calls under way, by the number of the connection.
+#[derive(Default)]
+pub struct Calls(RwLock<HashMap<u64, Arc<Call>>>);
+
+/// A call.
+struct Call {
+    number: u64,
+    nonce: Nonce,
+    at: SocketAddr,
+    discriminator: Vec<u8>,
+    ours: Hello,
+    stage: Mutex<Stage>,
+    bell: Bell,
+}
+
+enum Stage {
+    /// First said then, and how often.
+    Meeting {
+        since: Instant,
+        said: u32,
+    },
+    Asking {
+        exchange: Exchange,
+        datagram: Vec<u8>,
+        round_trip: Duration,
+    },
+    Answered(Outcome),
+    Over,
+}
+
+enum Outcome {
+    Accepted(Arc<UdpLink>, Hello),
+    Refused(Answer),
+    OtherVersion(Versions),
+    Stranger,
+}
+
+/// # Errors
+/// As [`udeck_via::transport::Device::connect`].
+pub fn connect(
+    core: &Arc<Core>,
+    to: &NetAddress,
+    hello: &Hello,
+    queues: &Queues<'_>,
+    deadline: Deadline,
+) -> Result<Connected> {
+    if to.discriminator.len() > MAX_DISCRIMINATOR {
+        return Err(discriminator_too_long(to.discriminator.len()));
+    }
+    let at = address::decode(to)?;
+    let seats = Seats::take(core, queues)?;
+    let call = Call::start(core, at, to, hello)?;
+    let outcome = call.wait(core, deadline);
+    core.calls.0.write().remove(&call.number);
+    match outcome? {
+        Outcome::Accepted(link, theirs) => Ok((Core::port(link, seats, queues), theirs)),
+        Outcome::OtherVersion(theirs) => Err(Error::Rejected(format!(
+            "{at} was called: it speaks version {}.{} of the UDP protocol, this process {}.{}: build both from one version",
+            theirs.datagrams, theirs.frames, OURS.datagrams, OURS.frames
+        ))),
+        Outcome::Stranger => {
+            Err(Error::Rejected(format!("{at} was called: it does not know this job's secret")))
+        }
+        Outcome::Refused(Answer::Rejected(text)) => Err(Error::Rejected(text)),
+        Outcome::Refused(Answer::Reliability) => Err(Error::InvalidReliability),
+        Outcome::Refused(_) => Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned())),
+    }
+}
+
+#[cold]
+pub fn discriminator_too_long(len: usize) -> Error {
+    Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {MAX_DISCRIMINATOR}"))
+}
+
+impl Call {
+    fn start(core: &Arc<Core>, at: SocketAddr, to: &NetAddress, hello: &Hello) -> Result<Arc<Self>> {
+        let os = |what: &'static str| move |error: std::io::Error| Error::os(what, error);
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(std::io::Error::other).map_err(os("drawing a nonce"))?;
+        let call = Arc::new(Call {
+            number: core.fresh()?,
+            nonce,
+            at,
+            discriminator: to.discriminator.clone(),
+            ours: hello.clone(),
+            stage: Mutex::new(Stage::Meeting { since: Instant::now(), said: 0 }),
+            bell: Bell::new().map_err(os("calling a process"))?,
+        });
+        core.calls.0.write().insert(call.number, call.clone());
+        Ok(call)
+    }
+
+    fn wait(&self, core: &Arc<Core>, deadline: Deadline) -> Result<Outcome> {
+        let since = Instant::now();
+        let (mut next, mut pause) = (since, AGAIN);
+        loop {
+            let now = Instant::now();
+            if now >= next {
+                self.say(core)?;
+                (next, pause) = (now + pause, (2 * pause).min(AGAIN_AT_MOST));
+            }
+            core.serve();
+            let mut stage = self.stage.lock();
+            if let Stage::Answered(_) = *stage {
+                let Stage::Answered(outcome) = std::mem::replace(&mut *stage, Stage::Over) else { continue };
+                return Ok(outcome);
+            }
+            if deadline.passed() {
+                let former = std::mem::replace(&mut *stage, Stage::Over);
+                drop(stage);
+                return Err(self.give_up(core, &former, since.elapsed()));
+            }
+            drop(stage);
+            let limit = next.saturating_duration_since(Instant::now()).min(deadline.remaining());
+            core.rest.sleep(core, &self.bell, limit);
+        }
+    }
+
+    fn say(&self, core: &Core) -> Result {
+        let datagram = match &mut *self.stage.lock() {
+            Stage::Meeting { said, .. } => {
+                *said += 1;
+                let body = Meet { versions: OURS, number: self.number, nonce: self.nonce }.encode();
+                Greeting { kind: Kind::Meet, connection: 0, proof: [0; 32], body: &body }.encode()
+            }
+            Stage::Asking { datagram, .. } => datagram.clone(),
+            Stage::Answered(_) | Stage::Over => return Ok(()),
+        };
+        match core.socket.send(self.at, &datagram) {
+            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
+                Err(Error::os(format!("connecting to the process at {}", self.at), error))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn give_up(&self, core: &Core, stage: &Stage, waited: Duration) -> Error {
+        let what = match stage {
+            Stage::Asking { exchange, .. } => {
+                // So that who answers too late finds nobody.
+                let body = Withdraw(*exchange).encode();
+                let proof = prove(&core.secret, Kind::Withdraw, &self.nonce, &exchange.cookie, &body);
+                let greeting = Greeting { kind: Kind::Withdraw, connection: 0, proof, body: &body };
+                let _ = core.socket.send(self.at, &greeting.encode());
+                "an answer from the process"
+            }
+            _ => "the hand-shake with the process",
+        };
+        Error::Timeout { what: format!("{what} at {}", self.at), waited }
+    }
+
+    fn proved(&self, core: &Arc<Core>, now: Instant, greeting: &Greeting<'_>) {
+        let Ok(theirs) = Prove::decode(greeting.body) else { return };
+        let mut stage = self.stage.lock();
+        let Stage::Meeting { since, said } = *stage else { return };
+        if theirs.versions != OURS {
+            *stage = Stage::Answered(Outcome::OtherVersion(theirs.versions));
+            drop(stage);
+            return self.bell.ring();
+        }
+        let expected = prove(&core.secret, Kind::Prove, &self.nonce, &theirs.cookie, greeting.body);
+        if !is_proof(&greeting.proof, &expected) {
+            *stage = Stage::Answered(Outcome::Stranger);
+            drop(stage);
+            return self.bell.ring();
+        }
+        let exchange = Exchange { number: self.number, nonce: self.nonce, cookie: theirs.cookie };
+        // Said more than once, it is not known which was answered: rather too long than too short.
+        let round_trip = (now - since) / said.max(1).min(2);
+        let (discriminator, hello) = (self.discriminator.clone(), self.ours.clone());
+        let body = Ask { exchange, round_trip, discriminator, hello }.encode();
+        let proof = prove(&core.secret, Kind::Ask, &self.nonce, &exchange.cookie, &body);
+        let datagram = Greeting { kind: Kind::Ask, connection: 0, proof, body: &body }.encode();
+        let _ = core.socket.send(self.at, &datagram);
+        *stage = Stage::Asking { exchange, datagram, round_trip };
+    }
+
+    fn answered(&self, core: &Arc<Core>, greeting: &Greeting<'_>) {
+        let mut stage = self.stage.lock();
+        let Stage::Asking { exchange, round_trip, .. } = &*stage else { return };
+        let expected = prove(&core.secret, Kind::Answer, &self.nonce, &exchange.cookie, greeting.body);
+        if !is_proof(&greeting.proof, &expected) {
+            return;
+        }
+        let outcome = match Answer::decode(greeting.body) {
+            Ok(Answer::Accepted { number, hello: theirs }) => {
+                let made = Made {
+                    names: Names { ours: self.number, theirs: number },
+                    peer: self.at,
+                    ours: &self.ours,
+                    theirs: &theirs,
+                    side: Side::Asked,
+                    round_trip: *round_trip,
+                };
+                Outcome::Accepted(core.establish(&made), theirs)
+            }
+            Ok(refused) => Outcome::Refused(refused),
+            Err(_) => return,
+        };
+        *stage = Stage::Answered(outcome);
+        drop(stage);
+        self.bell.ring();
+    }
+}
+
+impl Calls {
+    /// A greeting to who called.
+    pub fn hear(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, opened: &Opened<'_>) {
+        let Ok(greeting) = Greeting::decode(opened) else { return };
+        let call = self.0.read().get(&greeting.connection).cloned();
+        match call.filter(|call| call.at == from) {
+            Some(call) if greeting.kind == Kind::Prove => call.proved(core, now, &greeting),
+            Some(call) => call.answered(core, &greeting),
+            None => {
+                // Accepted too late: the caller is gone, and the other side learns it.
+                if let (Kind::Answer, Ok(Answer::Accepted { number, .. })) =
+                    (greeting.kind, Answer::decode(greeting.body))
+                {
+                    let _ = core.socket.send(from, &farewell(number, 0));
+                }
+            }
+        }
+    }
+}

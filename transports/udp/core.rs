@@ -1,0 +1,389 @@
+//! What the objects of a NIC share: its socket and who reads it, its links, its completion queues' stations, its listeners.
+//! Lives as long as any of them.
+//!
+//! # Who reads the socket
+//! Whoever looks for something: [`Core::serve`], one thread at a time; who finds another one at it need not. What comes is
+//! given to its link there and then. Who holds a link's lock and looks ([`Core::look_for`]) must not wait for another
+//! link's: what is for others it leaves in `strays`, for the next who serves.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use udeck_via::transport::{Hello, OnRequest, Port, Queue, Queues, Ready};
+use udeck_via::{Error, Result};
+use udeck_wired::{Connection, Link, Memory, Settings, Side, Watch, Windows, WiredPort};
+
+use crate::calls::Calls;
+use crate::door::Door;
+use crate::driver::UdpDriver;
+use crate::flow::{Flow, Names, Options as FlowOptions};
+use crate::incoming::IncomingRequest;
+use crate::rest::Rest;
+use crate::socket::{Room, Socket};
+use crate::station::{Seats, Station};
+use crate::timers::Timers;
+pub use crate::tombs::Tomb;
+use crate::tombs::Tombs;
+use crate::wire;
+
+/// A VI's connection.
+pub type UdpLink = Link<UdpDriver>;
+/// A listener's handler.
+pub type Listener = Arc<Mutex<OnRequest>>;
+
+/// Completion queues of one NIC.
+pub const STATIONS: usize = 2048;
+/// Datagrams that wait for who may give them to their links. More are dropped, and sent again.
+const STRAYS: usize = 1024;
+/// Requests that wait for the helper. More are dropped, and sent again.
+const REQUESTS: usize = 1024;
+/// Batches in a row before who serves looks at what it found.
+const BATCHES: usize = 16;
+
+/// See the module.
+pub struct Core {
+    pub secret: [u8; 32],
+    pub detect: Duration,
+    pub max_datagram: usize,
+    pub memory: Memory,
+    pub windows: Arc<Windows>,
+    pub max_transfer: usize,
+    pub socket: Socket,
+    pub rest: Rest,
+    pub timers: Timers,
+    pub calls: Calls,
+    pub door: Door,
+    room: Mutex<Room>,
+    strays: Mutex<VecDeque<Vec<u8>>>,
+    has_strays: AtomicBool,
+    links: RwLock<HashMap<u64, Arc<UdpLink>>>,
+    tombs: Mutex<Tombs>,
+    stations: Mutex<Vec<Weak<Station>>>,
+    listeners: Mutex<HashMap<Vec<u8>, Listener>>,
+    requests: Mutex<VecDeque<IncomingRequest>>,
+    /// The NIC is closed: what is left is to be sent, and forgotten then.
+    closing: AtomicBool,
+}
+
+impl Core {
+    /// # Errors
+    /// The kernel's: no descriptors or random numbers left.
+    pub fn new(
+        options: &crate::Options,
+        memory: Memory,
+        max_transfer: usize,
+        socket: Socket,
+    ) -> io::Result<Arc<Self>> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(io::Error::other)?;
+        Ok(Arc::new(Core {
+            secret: options.secret,
+            detect: options.detect,
+            max_datagram: options.max_datagram,
+            memory,
+            windows: Windows::new(),
+            max_transfer,
+            socket,
+            rest: Rest::new()?,
+            timers: Timers::new(),
+            calls: Calls::default(),
+            door: Door::new(key),
+            room: Mutex::new(Room::new()),
+            strays: Mutex::default(),
+            has_strays: AtomicBool::new(false),
+            links: RwLock::default(),
+            tombs: Mutex::default(),
+            stations: Mutex::default(),
+            listeners: Mutex::default(),
+            requests: Mutex::default(),
+            closing: AtomicBool::new(false),
+        }))
+    }
+
+    // ---- datagrams ----
+
+    /// Gives what has come to whom it is for, and calls who is to be called. Never with a link's lock held. Whether
+    /// anything came.
+    pub fn serve(self: &Arc<Self>) -> bool {
+        let any = self.read();
+        if self.has_strays.load(Ordering::Relaxed) {
+            self.give_strays();
+        }
+        let now = Instant::now();
+        if self.timers.is_due(now) {
+            self.call_due(now);
+        }
+        any
+    }
+
+    fn read(self: &Arc<Self>) -> bool {
+        let Some(mut room) = self.room.try_lock() else { return false };
+        let mut any = false;
+        for _ in 0..BATCHES {
+            // An error of the socket is one of a datagram sent before: nothing that reading again does not get over.
+            let runs = self.socket.receive(&mut room).map_or(0, <[_]>::len);
+            if runs == 0 {
+                break;
+            }
+            any = true;
+            self.give(&room, runs);
+            if runs < room.runs() {
+                break;
+            }
+        }
+        any
+    }
+
+    /// Neighbours for the same link are given to it together.
+    fn give(self: &Arc<Self>, room: &Room, runs: usize) {
+        let now = Instant::now();
+        let mut datagrams = room.datagrams(runs).peekable();
+        while let Some((from, datagram)) = datagrams.next() {
+            let Some(number) = wire::connection(datagram) else { continue };
+            let Some(link) = self.link(number) else {
+                self.strange(now, from, datagram);
+                continue;
+            };
+            link.with(|connection, driver| {
+                driver.take(connection, now, datagram);
+                while let Some((_, next)) =
+                    datagrams.next_if(|(_, next)| wire::connection(next) == Some(number))
+                {
+                    driver.take(connection, now, next);
+                }
+                driver.answer(connection, now);
+            });
+        }
+    }
+
+    fn give_strays(&self) {
+        let strays = {
+            let mut strays = self.strays.lock();
+            self.has_strays.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *strays)
+        };
+        let now = Instant::now();
+        for datagram in strays {
+            let link = wire::connection(&datagram).and_then(|number| self.link(number));
+            if let Some(link) = link {
+                link.with(|connection, driver| {
+                    driver.take(connection, now, &datagram);
+                    driver.answer(connection, now);
+                });
+            }
+        }
+    }
+
+    /// As [`Core::serve`], for who holds the lock of the link `number` and gives it what comes by `take`.
+    pub fn look_for(self: &Arc<Self>, number: u64, take: &mut dyn FnMut(&[u8])) {
+        let Some(mut room) = self.room.try_lock() else { return };
+        let runs = self.socket.receive(&mut room).map_or(0, <[_]>::len);
+        let mut left = false;
+        for (from, datagram) in room.datagrams(runs) {
+            match wire::connection(datagram) {
+                Some(ours) if ours == number => take(datagram),
+                Some(other) if self.link(other).is_some() => {
+                    let mut strays = self.strays.lock();
+                    if strays.len() < STRAYS {
+                        strays.push_back(datagram.to_vec());
+                    }
+                    self.has_strays.store(true, Ordering::Relaxed);
+                    left = true;
+                }
+                Some(_) => self.strange(Instant::now(), from, datagram),
+                None => {}
+            }
+        }
+        drop(room);
+        if left {
+            self.rest.rouse();
+        }
+    }
+
+    /// A datagram for no link.
+    fn strange(self: &Arc<Self>, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        let Ok(opened) = wire::open(datagram) else { return };
+        match opened.kind {
+            wire::Kind::Packet | wire::Kind::Piece => {
+                if let Some((peer, answer)) = self.tombs.lock().answer(&opened) {
+                    let _ = self.socket.send(peer, &answer);
+                }
+            }
+            wire::Kind::Meet | wire::Kind::Ask | wire::Kind::Withdraw => {
+                self.door.hear(self, now, from, &opened)
+            }
+            wire::Kind::Prove | wire::Kind::Answer => self.calls.hear(self, now, from, &opened),
+        }
+    }
+
+    fn call_due(&self, now: Instant) {
+        while let Some(number) = self.timers.pop(now) {
+            if let Some(link) = self.link(number) {
+                link.with(|connection, driver| driver.time(connection, now));
+            }
+        }
+    }
+
+    /// A link wants to be called at that time.
+    pub fn call_at(&self, at: Instant, number: u64) {
+        if self.timers.set(at, number) {
+            self.rest.earlier(at);
+        }
+    }
+
+    // ---- links ----
+
+    pub fn link(&self, number: u64) -> Option<Arc<UdpLink>> {
+        self.links.read().get(&number).cloned()
+    }
+
+    pub fn links(&self) -> Vec<Arc<UdpLink>> {
+        self.links.read().values().cloned().collect()
+    }
+
+    pub fn has_links(&self) -> bool {
+        !self.links.read().is_empty()
+    }
+
+    /// A link is over. Called with its lock held: by one who holds it itself.
+    pub fn forget_link(&self, number: u64, tomb: Tomb) {
+        let link = self.links.write().remove(&number);
+        self.tombs.lock().add(Instant::now(), number, tomb);
+        drop(link); // never the last reference; outside the lock all the same
+    }
+
+    /// A number for a connection, that nobody else of this NIC has and nobody can foresee.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn fresh(&self) -> Result<u64> {
+        loop {
+            let number = getrandom::u64()
+                .map_err(|error| Error::os("drawing a connection's number", io::Error::other(error)))?;
+            if number != 0 && !self.links.read().contains_key(&number) {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// A link of a connection that both sides have agreed on. It takes what comes from now on.
+    pub fn establish(self: &Arc<Self>, made: &Made<'_>) -> Arc<UdpLink> {
+        let connection = Connection::new(Settings {
+            memory: &self.memory,
+            windows: &self.windows,
+            ours: made.ours,
+            theirs: made.theirs,
+            side: made.side,
+            max_transfer: self.max_transfer,
+        });
+        let options = FlowOptions {
+            dead_after: self.detect,
+            max_datagram: self.max_datagram,
+            first_rtt: Some(made.round_trip),
+            ..FlowOptions::default()
+        };
+        let flow = Flow::new(Instant::now(), made.names, &options);
+        let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow);
+        let link = Link::new(connection, driver);
+        self.links.write().insert(made.names.ours, link.clone());
+        link
+    }
+
+    /// The port of a link, whose queues have these places.
+    pub fn port(link: Arc<UdpLink>, seats: Seats, queues: &Queues<'_>) -> Box<dyn Port> {
+        let Seats { send, receive } = seats;
+        let context = queues.context;
+        send.occupy(Ready { context, queue: Queue::Send }, &link);
+        receive.occupy(Ready { context, queue: Queue::Receive }, &link);
+        let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
+        Box::new(WiredPort::new(link, Watch { send, receive, reporter }))
+    }
+
+    // ---- stations and listeners ----
+
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn add_station(&self, station: &Weak<Station>) -> Result {
+        let mut stations = self.stations.lock();
+        stations.retain(|station| station.strong_count() > 0);
+        if stations.len() == STATIONS {
+            let bound = format!("{STATIONS} per NIC");
+            return Err(Error::Full { what: "the table of completion queues", bound: bound.into() });
+        }
+        stations.push(station.clone());
+        Ok(())
+    }
+
+    /// Looks of all owners of completion queues so far, more or less, and whether one sleeps on a word.
+    pub fn activity(&self) -> (u64, bool) {
+        let stations = self.stations.lock();
+        stations.iter().filter_map(Weak::upgrade).fold((0, false), |(looks, armed), station| {
+            (looks.wrapping_add(station.looks()), armed || station.is_armed())
+        })
+    }
+
+    pub fn listener(&self, discriminator: &[u8]) -> Option<Listener> {
+        self.listeners.lock().get(discriminator).cloned()
+    }
+
+    /// # Errors
+    /// [`Error::InvalidParameter`] when somebody listens there.
+    pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        let mut listeners = self.listeners.lock();
+        if listeners.contains_key(discriminator) {
+            let name = String::from_utf8_lossy(discriminator);
+            let what = format!("somebody listens at discriminator {name:?} already");
+            return Err(Error::InvalidParameter(what));
+        }
+        listeners.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
+        Ok(())
+    }
+
+    pub fn unlisten(&self, discriminator: &[u8]) {
+        let listener = self.listeners.lock().remove(discriminator);
+        drop(listener); // may drop what the program put into it: outside the lock
+    }
+
+    /// Leaves a request to the helper: a listener's handler may do anything. Whether there was room.
+    pub fn put_request(&self, request: IncomingRequest) -> std::result::Result<(), IncomingRequest> {
+        let mut requests = self.requests.lock();
+        if requests.len() == REQUESTS {
+            return Err(request);
+        }
+        requests.push_back(request);
+        drop(requests);
+        self.rest.rouse();
+        Ok(())
+    }
+
+    pub fn next_request(&self) -> Option<IncomingRequest> {
+        self.requests.lock().pop_front()
+    }
+
+    /// The NIC's last object is gone.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        drop(listeners);
+        self.rest.rouse();
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+}
+
+/// A connection that both sides have agreed on.
+pub struct Made<'a> {
+    pub names: Names,
+    pub peer: SocketAddr,
+    pub ours: &'a Hello,
+    pub theirs: &'a Hello,
+    pub side: Side,
+    pub round_trip: Duration,
+}

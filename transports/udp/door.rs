@@ -1,0 +1,188 @@
+//! The side that is called. Of who has proved nothing it keeps nothing; of who has, the request and its answer, for as long
+//! as the same request may come again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::core::Core;
+use crate::greeting::{Cookies, EPOCH, OURS, is_proof, prove};
+use crate::incoming::IncomingRequest;
+use crate::wire::greeting::{Answer, Ask, Exchange, Greeting, Meet, Nonce, Prove, Withdraw};
+use crate::wire::{Kind, Opened};
+
+/// How long a request is remembered: longer than its cookie is good.
+const MEMORY: Duration = Duration::from_secs(2 * EPOCH + 1);
+/// Requests that are remembered; of callers that know the secret. More are not heard.
+const REQUESTS: usize = 65_536;
+/// Addresses of which refusals are told, once each.
+const TOLD: usize = 64;
+
+/// See the module.
+pub struct Door {
+    cookies: Cookies,
+    asked: Mutex<Asked>,
+    told: Mutex<HashSet<IpAddr>>,
+}
+
+/// Who asks, and by which number.
+type Key = (SocketAddr, u64);
+
+#[derive(Default)]
+struct Asked {
+    requests: HashMap<Key, State>,
+    order: VecDeque<(Instant, Key)>,
+}
+
+enum State {
+    Pending,
+    Answered(Vec<u8>),
+    Withdrawn,
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pub from: SocketAddr,
+    pub exchange: Exchange,
+}
+
+impl Door {
+    /// `key`: random.
+    pub fn new(key: Nonce) -> Self {
+        Door { cookies: Cookies::new(key, Instant::now()), asked: Mutex::default(), told: Mutex::default() }
+    }
+
+    /// A greeting of who calls.
+    pub fn hear(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, opened: &Opened<'_>) {
+        let Ok(greeting) = Greeting::decode(opened) else { return };
+        match greeting.kind {
+            Kind::Meet => {
+                if let Ok(meet) = Meet::decode(greeting.body) {
+                    let _ = core.socket.send(from, &self.meet(&core.secret, now, from, &meet));
+                }
+            }
+            Kind::Ask => {
+                if let Ok(ask) = Ask::decode(greeting.body)
+                    && self.is_good(core, now, from, &ask.exchange, &greeting)
+                {
+                    self.ask(core, now, from, ask);
+                }
+            }
+            _ => {
+                if let Ok(Withdraw(exchange)) = Withdraw::decode(greeting.body)
+                    && self.is_good(core, now, from, &exchange, &greeting)
+                {
+                    let mut asked = self.asked.lock();
+                    if let Some(state) = asked.requests.get_mut(&(from, exchange.number)) {
+                        *state = State::Withdrawn;
+                    }
+                }
+            }
+        }
+    }
+
+    fn meet(&self, secret: &[u8; 32], now: Instant, from: SocketAddr, meet: &Meet) -> Vec<u8> {
+        let same = meet.versions == OURS;
+        // Who speaks another version is told that, so that it can say so, and no proof.
+        let cookie = if same { self.cookies.bake(now, from, meet) } else { [0; 32] };
+        let body = Prove { versions: OURS, cookie }.encode();
+        let proof = if same { prove(secret, Kind::Prove, &meet.nonce, &cookie, &body) } else { [0; 32] };
+        Greeting { kind: Kind::Prove, connection: meet.number, proof, body: &body }.encode()
+    }
+
+    fn is_good(
+        &self,
+        core: &Core,
+        now: Instant,
+        from: SocketAddr,
+        exchange: &Exchange,
+        greeting: &Greeting<'_>,
+    ) -> bool {
+        // A cookie that is none, or too old, says nothing bad of who brings it.
+        if !self.cookies.knows(now, from, exchange) {
+            return false;
+        }
+        let expected = prove(&core.secret, greeting.kind, &exchange.nonce, &exchange.cookie, greeting.body);
+        let good = is_proof(&greeting.proof, &expected);
+        if !good {
+            self.tell(from.ip());
+        }
+        good
+    }
+
+    #[cold]
+    fn tell(&self, from: IpAddr) {
+        let mut told = self.told.lock();
+        if told.len() < TOLD && told.insert(from) {
+            let pid = std::process::id();
+            eprintln!(
+                "udeck: process {pid} refused a connection from {from}: it does not know this job's secret (said once per address)"
+            );
+        }
+    }
+
+    fn ask(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, ask: Ask) {
+        let Ask { exchange, round_trip, discriminator, hello } = ask;
+        let caller = Caller { from, exchange };
+        {
+            let mut asked = self.asked.lock();
+            asked.forget(now);
+            match asked.requests.get(&caller.key()) {
+                Some(State::Answered(answer)) => _ = core.socket.send(from, answer),
+                Some(State::Pending | State::Withdrawn) => {}
+                None if asked.order.len() < REQUESTS => {
+                    asked.requests.insert(caller.key(), State::Pending);
+                    asked.order.push_back((now, caller.key()));
+                    drop(asked);
+                    let request =
+                        IncomingRequest::new(core.clone(), caller, round_trip, discriminator, hello);
+                    if let Err(request) = core.put_request(request) {
+                        // It comes again.
+                        request.forget();
+                        self.asked.lock().requests.remove(&caller.key());
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Gives an answer, to be given again to who asks again. `false`: the caller has given up.
+    pub fn answer(&self, core: &Core, caller: Caller, answer: &Answer) -> bool {
+        let body = answer.encode();
+        let Exchange { number, nonce, cookie } = caller.exchange;
+        let proof = prove(&core.secret, Kind::Answer, &nonce, &cookie, &body);
+        let datagram = Greeting { kind: Kind::Answer, connection: number, proof, body: &body }.encode();
+        let mut asked = self.asked.lock();
+        match asked.requests.get_mut(&caller.key()) {
+            Some(State::Withdrawn) => return false,
+            Some(state) => {
+                let _ = core.socket.send(caller.from, &datagram);
+                *state = State::Answered(datagram);
+            }
+            // So long ago that it is forgotten; a caller that still waits learns it now or never.
+            None => _ = core.socket.send(caller.from, &datagram),
+        }
+        true
+    }
+}
+
+impl Caller {
+    fn key(&self) -> Key {
+        (self.from, self.exchange.number)
+    }
+}
+
+impl Asked {
+    fn forget(&mut self, now: Instant) {
+        while self.order.front().is_some_and(|(since, _)| *since + MEMORY <= now) {
+            if let Some((_, key)) = self.order.pop_front() {
+                self.requests.remove(&key);
+            }
+        }
+    }
+}

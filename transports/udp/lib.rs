@@ -1,0 +1,104 @@
+//! UDP: a NIC whose VIs reach other hosts, all through one socket.
+//!
+//! **A stream of our own for each VI.** The parts without I/O turn datagrams, which networks lose, double, reorder, spoil
+//! and hold up, into what a Virtual Interface promises: [`flow`] into reliable streams, [`pieces`] into messages that arrive
+//! whole or not at all. They have no socket, clock, thread or lock: `(now, input) -> actions`. What streams carry is
+//! `udeck-wired`'s; bytes are sent, and sent again, from where they lie, by way of the buffer that is given to the kernel.
+//!
+//! **Who does the work.** The thread that polls a completion queue reads the socket itself, for all; it parks beside it.
+//! While nobody looks, the NIC's one helper thread does it. Posts send by themselves. No call on the socket ever waits.
+//!
+//! **The end.** Streams end as `udeck-wired` says; then the connection is closed, and who has not heard that is told when it
+//! goes on. Whoever is silent for [`Options::detect`], although asked, is taken for dead. A process that is stopped for so
+//! long cannot answer: unlike over TCP, nobody does it in its place.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `wire` | every datagram's first 16 bytes, the checksum, and what follows for each kind |
+//! | `flow` | a reliable, ordered stream of bytes |
+//! | `pieces` | messages in datagrams, each whole and at most once or not at all |
+//! | `greeting` | proofs of the job's secret, cookies against forged addresses |
+//! | `calls`, `door`, `incoming` | the two sides of a connection request |
+//! | `core` | what the NIC's objects share: who reads the socket, its links |
+//! | `driver` | a link's two streams in datagrams |
+//! | `timers`, `tombs` | who wants to be called, and when; connections that are over |
+//! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
+//! | `helper` | the thread that works while nobody looks |
+//! | `device`, `socket`, `bell`, `address` | the NIC, its socket, wake-ups, `ip:port` |
+//!
+//! # Trust
+//! Who calls proves the job's secret, and that it is where it says, before anything is kept of it; so does who answers. From
+//! then on a datagram finds its connection by 64 random bits that only the two ends know, and carries a CRC-32C over all of
+//! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network.
+
+mod address;
+mod bell;
+mod calls;
+mod core;
+mod device;
+mod door;
+mod driver;
+pub mod flow;
+mod greeting;
+mod helper;
+mod incoming;
+pub mod pieces;
+mod rest;
+mod socket;
+mod station;
+mod timers;
+mod tombs;
+mod waiter;
+pub mod wire;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use udeck_via::{Nic, Result};
+pub use udeck_wired::Memory;
+
+/// How to open the device.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The job's secret: only processes that prove it are let in.
+    pub secret: [u8; 32],
+    /// Where messages are sent from, and where peers write.
+    pub memory: Source,
+    /// The address of its socket, which peers are given: of one interface, never of all. Port 0: a free one.
+    pub bind: SocketAddr,
+    /// How long a peer may be silent before it is taken for dead.
+    pub detect: Duration,
+    /// Longest datagram to try, as UDP payload in bytes; what the path does not carry is found out.
+    pub max_datagram: usize,
+}
+
+/// Where a NIC's memory comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Its own: so many bytes of address space for messages, and as many that peers may write.
+    Fresh(usize),
+    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
+    Shared(Memory),
+}
+
+impl Options {
+    /// Within this host, with memory of its own (1 GiB of address space each way); a silent peer is dead after ten seconds;
+    /// datagrams as long as jumbo frames carry.
+    pub fn new(secret: [u8; 32]) -> Self {
+        Options {
+            secret,
+            memory: Source::Fresh(1 << 30),
+            bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            detect: Duration::from_secs(10),
+            max_datagram: 8952,
+        }
+    }
+}
+
+/// Opens a UDP NIC of this process, `udp0`.
+///
+/// # Errors
+/// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address; the operating system's.
+pub fn open(options: &Options) -> Result<Nic> {
+    Ok(Nic::new(device::UdpDevice::open(options)?))
+}

@@ -1,0 +1,88 @@
+//! Who sleeps beside the socket.
+//!
+//! A thread that parks in a completion queue, or waits for an answer to its call, watches the socket itself, beside its own
+//! bell. The helper watches it only while none of these does and nobody polls; otherwise it *stands by*: it sleeps beside
+//! its bell alone, and is rung when the last sleeper leaves.
+//!
+//! `SYNC POINT watch`: the helper says that it stands by, fences SeqCst, and looks at the number of sleepers; who leaves
+//! takes itself off that number, fences SeqCst, and looks whether the helper stands by. Either the helper sees that nobody
+//! is left, or it is rung.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use udeck_sys::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+
+use crate::bell::Bell;
+use crate::core::Core;
+
+/// Longest sleep of anybody beside the socket.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct Rest {
+    /// The helper's.
+    bell: Bell,
+    sleepers: AtomicU32,
+    stands_by: AtomicBool,
+    /// It sleeps at all, and not for a nap only.
+    asleep: AtomicBool,
+}
+
+impl Rest {
+    /// # Errors
+    /// The kernel's: no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Rest {
+            bell: Bell::new()?,
+            sleepers: AtomicU32::new(0),
+            stands_by: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the helper.
+    pub fn rouse(&self) {
+        self.bell.ring();
+    }
+
+    /// Somebody wants to be called earlier than all others.
+    pub fn earlier(&self, at: Instant) {
+        // Who naps looks soon enough; who sleeps was told a later time.
+        if self.asleep.load(Ordering::Relaxed) && at.saturating_duration_since(Instant::now()) < LONGEST {
+            self.rouse();
+        }
+    }
+
+    /// Sleeps until `bell` is rung, something came, or somebody is to be called; at most `limit`. May return early.
+    pub fn sleep(&self, core: &Core, bell: &Bell, limit: Duration) {
+        let limit = core.timers.wait(Instant::now(), limit.min(LONGEST));
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        bell.sleep(Some(&core.socket), limit);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        // SYNC POINT watch, the sleeper's half.
+        fence(Ordering::SeqCst);
+        if self.stands_by.load(Ordering::Relaxed) && self.sleepers.load(Ordering::Relaxed) == 0 {
+            self.rouse();
+        }
+    }
+
+    /// The helper sleeps: beside the socket, unless others do.
+    pub fn watch(&self, core: &Core, limit: Duration) {
+        self.asleep.store(true, Ordering::Relaxed);
+        self.stands_by.store(true, Ordering::Relaxed);
+        // SYNC POINT watch, the helper's half.
+        fence(Ordering::SeqCst);
+        let others = self.sleepers.load(Ordering::Relaxed) > 0;
+        self.stands_by.store(others, Ordering::Relaxed);
+        let limit = core.timers.wait(Instant::now(), limit);
+        self.bell.sleep(Some(&core.socket).filter(|_| !others), limit);
+        self.stands_by.store(false, Ordering::Relaxed);
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// The helper lets those who look do so.
+    pub fn nap(&self, limit: Duration) {
+        self.bell.sleep(None::<&Bell>, limit);
+    }
+}

@@ -1,0 +1,156 @@
+//! The NIC's socket, and datagrams for it in batches.
+//!
+//! `quinn-udp` does what is the kernel's business: segmentation offload (GSO), so that one call sends many datagrams to one
+//! peer; its counterpart (GRO) and `recvmmsg`, so that one call receives many from all; and that nothing is fragmented.
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+
+/// Bytes of a batch to send.
+const BATCH: usize = 63 << 10;
+/// Datagrams, or runs of them from one sender, that one call receives.
+const RUNS: usize = 8;
+/// Bytes of a run.
+const RUN: usize = 64 << 10;
+/// Bytes that the kernel is asked to hold, each way; it may hold less.
+const KERNEL: usize = 4 << 20;
+
+/// See the module.
+pub struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Socket {
+    /// # Errors
+    /// The kernel's.
+    pub fn bind(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
+        let socket = UdpSocket::bind(at)?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // As much as the system allows: what it does not hold is lost, and sent again.
+        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), KERNEL);
+        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), KERNEL);
+        let at = socket.local_addr()?;
+        Ok((Socket { socket, state }, at))
+    }
+
+    /// # Errors
+    /// The kernel's, [`io::ErrorKind::WouldBlock`] among them.
+    pub fn send(&self, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+        self.transmit(to, datagram, None)
+    }
+
+    /// # Errors
+    /// As [`Socket::send`].
+    pub fn send_batch(&self, to: SocketAddr, batch: &Batch) -> io::Result<()> {
+        let segment = (batch.count > 1).then_some(batch.segment);
+        self.transmit(to, &batch.bytes, segment)
+    }
+
+    fn transmit(
+        &self,
+        destination: SocketAddr,
+        contents: &[u8],
+        segment_size: Option<usize>,
+    ) -> io::Result<()> {
+        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
+    }
+
+    /// Datagrams that one batch may hold.
+    pub fn most(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Receives what is there, as much as one call gives; the runs of it.
+    ///
+    /// # Errors
+    /// The kernel's; nothing there is no error.
+    pub fn receive<'a>(&self, room: &'a mut Room) -> io::Result<&'a [RecvMeta]> {
+        let mut buffers = room.buffers.chunks_exact_mut(RUN).map(IoSliceMut::new);
+        let mut buffers: [IoSliceMut<'_>; RUNS] =
+            std::array::from_fn(|_| buffers.next().expect("there are as many"));
+        match self.state.recv(UdpSockRef::from(&self.socket), &mut buffers, &mut room.metas) {
+            Ok(count) => Ok(&room.metas[..count]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(&[])
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Where datagrams are received. The kernel gives memory on first use.
+pub struct Room {
+    buffers: Box<[u8]>,
+    metas: [RecvMeta; RUNS],
+}
+
+impl Room {
+    pub fn new() -> Self {
+        Room { buffers: vec![0; RUNS * RUN].into_boxed_slice(), metas: [RecvMeta::default(); RUNS] }
+    }
+
+    /// Runs that one call receives at most.
+    pub fn runs(&self) -> usize {
+        RUNS
+    }
+
+    /// The datagrams of the first `runs` runs that were received.
+    pub fn datagrams(&self, runs: usize) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        self.metas[..runs].iter().zip(self.buffers.chunks_exact(RUN)).flat_map(|(meta, buffer)| {
+            buffer[..meta.len.min(RUN)].chunks(meta.stride.max(1)).map(|datagram| (meta.addr, datagram))
+        })
+    }
+}
+
+/// Datagrams to one peer, one behind another: all as long as the first but the last, which may be shorter.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    segment: usize,
+    count: usize,
+    last: usize,
+}
+
+impl Batch {
+    /// Whether a datagram of `size` bytes can go with it, where a batch holds at most `most`.
+    pub fn takes(&self, size: usize, most: usize) -> bool {
+        let alike = size <= self.segment && self.last == self.segment;
+        self.count == 0 || (alike && self.count < most && self.bytes.len() + size <= BATCH)
+    }
+
+    /// A new datagram at its end, of `size` bytes, to be filled.
+    pub fn add(&mut self, size: usize) -> &mut [u8] {
+        if self.count == 0 {
+            self.segment = size;
+        }
+        (self.count, self.last) = (self.count + 1, size);
+        let at = self.bytes.len();
+        self.bytes.resize(at + size, 0);
+        &mut self.bytes[at..]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of its longest datagram.
+    pub fn longest(&self) -> usize {
+        self.segment
+    }
+
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        (self.segment, self.count, self.last) = (0, 0, 0);
+    }
+}
