@@ -36,7 +36,7 @@ impl Fabric for Udp {
 fn shm(options: &Options) -> Nic {
     let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
     let Options { secret, arena_limit, .. } = *options;
-    let options = udeck_shm::Options { secret, arena_limit, trusting: true };
+    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(secret) };
     udeck_shm::open(options, reactor).expect("the NIC opens")
 }
 
