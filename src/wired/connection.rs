@@ -103,7 +103,7 @@ impl News {
     }
 }
 
-/// One VI's connection: see the [module](self).
+/// One VI's connection: what the program posts and takes, and two streams of frames.
 pub struct Connection {
     memory: Memory,
     windows: Arc<Windows>,
