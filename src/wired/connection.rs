@@ -33,6 +33,7 @@ use udeck_via::{Ptag, Reliability};
 use crate::memory::Memory;
 use crate::windows::Windows;
 use incoming::Incoming;
+pub(crate) use incoming::is_posted_for;
 use loans::{Loan, Reading};
 use outgoing::{Out, Outgoing};
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
