@@ -61,8 +61,8 @@ impl NicOptions {
 }
 
 /// The transports of this build, best first.
-pub fn transports() -> impl Iterator<Item = &'static str> {
-    TRANSPORTS.iter().map(|transport| transport.name)
+pub fn transports() -> Vec<&'static str> {
+    TRANSPORTS.iter().map(|transport| transport.name).collect()
 }
 
 /// Opens a transport's NIC: `shm0`.
@@ -73,7 +73,7 @@ pub fn transports() -> impl Iterator<Item = &'static str> {
 pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
     let Some(transport) = TRANSPORTS.iter().find(|transport| name.strip_suffix('0') == Some(transport.name))
     else {
-        let nics: Vec<_> = transports().map(|transport| format!("{transport}0")).collect();
+        let nics: Vec<_> = transports().iter().map(|transport| format!("{transport}0")).collect();
         let what = format!("no NIC is named {name:?}; there are: {}", nics.join(", "));
         return Err(Error::InvalidParameter(what));
     };

@@ -68,6 +68,6 @@ fn bound(world: &Shared) -> usize {
 pub(super) fn short_of(memory: Memory, len: usize, world: &Shared, lane: &Lane) -> Option<ViaError> {
     match memory {
         Memory::Outbox => world.allocate(len, Fill::Keep).err(),
-        Memory::Landing => lane.window(len).err(),
+        Memory::Landing => lane.window(len, world).err(),
     }
 }

@@ -245,7 +245,7 @@ impl Lane {
                 let block = world.allocate(len, Fill::Keep);
                 (Kind::AskCopy, block.map(|block| Coming::Copied { block, filled: 0, tag }))
             }
-            _ => (Kind::AskWrite, self.window(len).map(Coming::Written)),
+            _ => (Kind::AskWrite, self.window(len, world).map(Coming::Written)),
         };
         let part = match &prepared {
             Ok(Coming::Written(window)) => window.remote().handle.0,
@@ -259,9 +259,16 @@ impl Lane {
         Ok(Served::Answered)
     }
 
-    /// Memory that the postbox may write.
-    pub(super) fn window(&self, len: usize) -> Result<Window, ViaError> {
-        self.vi.nic().window(len, self.vi.attributes().ptag)
+    /// Memory that the postbox may write. Where there is none, first collects what peers have left by any NIC.
+    pub(super) fn window(&self, len: usize, world: &Shared) -> Result<Window, ViaError> {
+        let ptag = self.vi.attributes().ptag;
+        match self.vi.nic().window(len, ptag) {
+            Err(ViaError::NoMemory { .. }) if !world.nics().others.is_empty() => {
+                world.nics().reclaim();
+                self.vi.nic().window(len, ptag)
+            }
+            other => other,
+        }
     }
 
     /// Tells the postbox why a message that it announced cannot come.

@@ -22,6 +22,7 @@ impl Fabric for Shm {
         let options = udeck_shm::Options {
             secret: options.secret,
             arena_limit: options.arena_limit,
+            arenas: None,
             trusting: self.trusting,
         };
         udeck_shm::open(options, reactor).expect("the NIC opens")

@@ -19,7 +19,7 @@ impl Fabric for Shm {
     fn open(&self, options: &Options) -> Nic {
         let reactor = Arc::new(Reactor::start("broken").expect("a thread"));
         let Options { secret, arena_limit, .. } = *options;
-        udeck_shm::open(udeck_shm::Options { secret, arena_limit, trusting: true }, reactor)
+        udeck_shm::open(udeck_shm::Options { secret, arena_limit, arenas: None, trusting: true }, reactor)
             .expect("the NIC opens")
     }
 }
