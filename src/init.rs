@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use udeck_boot::{BootError, Client, local};
+use udeck_boot::{BootError, Client, ENV_CPUS, local};
 use udeck_deck::{Config, Error, Result, World};
 use udeck_sys::Topology;
 
@@ -75,8 +75,14 @@ fn world(client: Client, config: Config) -> Result<World> {
     let opened = open_nic("shm0", welcome.secret, config.arena, config.trusting);
     let nic =
         opened.map_err(|source| Error::Via { what: "opening shm0".into(), source: Box::new(source) })?;
-    let oversubscribed = welcome.size as usize > Topology::detect().cpus;
+    let oversubscribed = welcome.size as usize > shared_cpus();
     Ok(World::new(client, nic, config, oversubscribed))
+}
+
+/// How many processors the ranks of this host share: the launcher knows; without one, this process finds out.
+fn shared_cpus() -> usize {
+    let told = std::env::var(ENV_CPUS).ok().and_then(|cpus| cpus.parse().ok());
+    told.filter(|&cpus| cpus > 0).unwrap_or_else(|| Topology::detect().cpus)
 }
 
 fn no_service(source: std::io::Error) -> BootError {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE, MAX_RANKS};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{LaunchError, Outcome, supervise};
 
@@ -156,7 +156,7 @@ fn fault(name: &OsStr, value: &OsStr) -> Option<&'static str> {
     if has(name, 0) || has(value, 0) {
         return Some("neither name nor value may contain a zero byte");
     }
-    [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND]
+    [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS]
         .iter()
         .any(|own| name == *own)
         .then_some("deckrun sets this one itself, for each rank")

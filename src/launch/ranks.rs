@@ -20,7 +20,7 @@ use rustix::{
     },
     thread::{CpuSet, sched_setaffinity},
 };
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE};
 
 use crate::{
     Bind, End, Job, LaunchError,
@@ -133,6 +133,11 @@ fn cpus(job: &Job) -> Vec<usize> {
     }
 }
 
+/// How many processors the ranks share, bound or not. The launcher is bound to none of its own.
+fn shared_cpus() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 fn start(job: &Job, setting: &Setting, rank: u32, cpu: Option<usize>, wires: &mut Wires) -> io::Result<Pid> {
     let (ours, theirs) = UnixStream::pair()?;
     let relayed = rank == 0 && setting.relay_input;
@@ -143,6 +148,7 @@ fn start(job: &Job, setting: &Setting, rank: u32, cpu: Option<usize>, wires: &mu
         .env(ENV_BOOT_FD, theirs.as_raw_fd().to_string())
         .env(ENV_RANK, rank.to_string())
         .env(ENV_SIZE, job.ranks.to_string())
+        .env(ENV_CPUS, shared_cpus().to_string())
         .process_group(0)
         .stdin(match rank {
             0 if relayed => Stdio::piped(),

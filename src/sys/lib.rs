@@ -44,4 +44,4 @@ pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 pub use inherit::inherited_stream;
 #[cfg(not(loom))]
 pub use limits::{descriptor_advice, is_shortage, make_room_for_descriptors};
-pub use wait::{Pause, Spinner};
+pub use wait::{Habit, Pause, Spinner};

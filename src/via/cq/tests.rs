@@ -37,7 +37,7 @@ impl Fake {
         let fake = Arc::<Fake>::default();
         let waiter = Box::new(FakeWaiter { fake: fake.clone(), on_poll: None });
         let shared = Arc::new(Shared::new(fake.clone(), entries, entries));
-        (Cq { waiter, shared, events_turn: false, oversubscribed: true }, fake)
+        (Cq { waiter, shared, events_turn: false, oversubscribed: true, habit: Habit::default() }, fake)
     }
 
     fn announce(&self, context: u64) {
