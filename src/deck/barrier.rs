@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_boot::{BootError, Ranks};
-use udeck_via::Deadline;
+use udeck_via::{Deadline, Home};
 
 use self::plan::{Plan, Step};
 use crate::channel::{Channel, Patience};
@@ -29,8 +29,10 @@ pub(crate) struct Barrier {
     steps: Vec<Step>,
     tell: Vec<Postbox<u8>>,
     hear: Vec<Heard>,
-    /// Who waits yields at once: some of those that it waits for have no other processor than this one.
-    take_turns: bool,
+    /// Where ranks take turns on processors: the one that this rank goes to. Neighbours have different ones, so that two that
+    /// speak to each other can run at the same time; left where they were started and woken, all may sit on one. And who
+    /// waits here yields at once: some of those that it waits for have no other processor than this one.
+    home: Option<Home>,
     /// The step at which a wait that ran out of time goes on.
     at: usize,
     /// Barriers that are over.
@@ -71,14 +73,17 @@ impl Barrier {
                 }
             }
         }
-        let take_turns = plan == Plan::Tree;
-        Ok(Barrier { inbox, steps, tell, hear, take_turns, at: 0, generation: 0 })
+        let home = (plan == Plan::Tree).then(|| Home::nth(rank));
+        Ok(Barrier { inbox, steps, tell, hear, home, at: 0, generation: 0 })
     }
 
     pub fn wait(&mut self, world: &Arc<Shared>, limit: Duration) -> Result {
         // The mailbox reports a loss once, but no later barrier can be complete either.
         if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
             return Err(Error::PeerLost { node: node as usize, how });
+        }
+        if let Some(home) = self.home {
+            home.go();
         }
         let mut clock = Clock { limit, start: None };
         while let Some(step) = self.steps.get(self.at) {
@@ -118,7 +123,7 @@ impl Barrier {
 
     /// The next token; `None`: not yet.
     fn next_token(&self, place: usize, world: &Shared, clock: &mut Clock) -> Result<Option<Received<u8>>> {
-        let turns = if self.take_turns { TURNS } else { 0 };
+        let turns = if self.home.is_some() { TURNS } else { 0 };
         for _ in 0..turns {
             if let Some(token) = self.inbox.try_retrieve()? {
                 return Ok(Some(token));

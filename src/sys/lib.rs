@@ -36,7 +36,7 @@ mod wait;
 pub mod window;
 
 pub use copy::copy_in;
-pub use cpu::{Topology, boot_id, pin_to_cpu, restrict_to_cpus, usable_cpus};
+pub use cpu::{Home, Topology, boot_id, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
 #[cfg(not(loom))]
 pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};

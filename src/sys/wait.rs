@@ -2,8 +2,8 @@
 //!
 //! With a processor for every rank, spinning for as long as a sleep would have cost comes first. With more ranks than
 //! processors the peer may be one that cannot run while we spin: then yielding comes first. But it may as well run on
-//! another processor at this moment, and answer sooner than a yield comes back. So a wait first spins for about what two
-//! context switches cost, if that has paid lately. Two ranks that speak to each other then run at the same time, until one
+//! another processor at this moment, and answer sooner than a yield comes back. So a wait first spins for what a
+//! few context switches cost, if that has paid lately. Two ranks that speak to each other then run at the same time, until one
 //! of them is suspended, and the other, whose spinning is in vain, makes place for the next two: nobody schedules them,
 //! but each message says who runs.
 //!
@@ -44,10 +44,10 @@ pub struct Habit {
 /// About twice the measured cost of a wake-up by futex across cores (22 µs): spinning longer than a sleep would have cost
 /// buys nothing.
 const SPIN: Duration = Duration::from_micros(50);
-/// What it takes to yield to somebody and to get the processor back: two context switches, and what they leave in the
-/// caches. (Measured with 4 and 8 ranks on two processors: with half as much, ranks seldom come to run at the same time;
-/// with more, they do so no sooner.)
-const SPIN_BRIEFLY: Duration = Duration::from_micros(3);
+/// What it takes until a peer gets its turn on another processor, if there are two to four ranks to each, and answers: a few
+/// context switches, and what they leave in the caches. (Measured with 4 and 8 ranks on two processors: with 1.5 µs, ranks
+/// seldom come to run at the same time.)
+const SPIN_BRIEFLY: Duration = Duration::from_micros(5);
 /// A yield among runnable ranks costs about a context switch; past this many the machine is waiting, not busy.
 const YIELDS: u32 = 200;
 /// The clock is read once per this many looks.
