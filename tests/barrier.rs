@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Event, LONG, SHORT, config, ranks_believing, ranks_with};
 use udeck::Error;
 
-/// Both plans, and ranks that would choose differently.
+/// All plans, and ranks that would choose differently.
 const BELIEFS: [fn(u32) -> bool; 4] = [|_| true, |_| false, |rank| rank == 0, |rank| rank != 0];
 
 #[test]

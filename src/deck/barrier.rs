@@ -73,7 +73,7 @@ impl Barrier {
                 }
             }
         }
-        let home = (plan == Plan::Tree).then(|| Home::nth(rank));
+        let home = plan.is_by_turns().then(|| Home::nth(rank));
         Ok(Barrier { inbox, steps, tell, hear, home, at: 0, generation: 0 })
     }
 
@@ -193,11 +193,11 @@ impl Clock {
 /// The plan of this job's barriers.
 fn agree(world: &Arc<Shared>) -> Result<Plan> {
     if world.size() <= 2 {
-        return Ok(Plan::Dissemination); // and there is no other
+        return Ok(Plan::best(world.size(), false)); // and there is no other
     }
     let key = format!("{INTERNAL}barrier");
     if world.rank() == 0 {
-        let plan = if world.oversubscribed() { Plan::Tree } else { Plan::Dissemination };
+        let plan = Plan::best(world.size(), world.oversubscribed());
         let deadline = Deadline::after(world.config().setup);
         world.client().put(&key, &plan.encode(), deadline.instant())?;
         return Ok(plan);
