@@ -4,7 +4,7 @@ mod choose;
 
 use std::sync::Arc;
 
-use udeck_boot::{BootError, Client, Welcome, local};
+use udeck_boot::{BootError, Client, ENV_CPUS, Welcome, local};
 use udeck_deck::{Config, Error, Result, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
@@ -82,7 +82,7 @@ fn world(client: Client, config: Config) -> Result<World> {
     let mut options = NicOptions::new(welcome.secret);
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
     let nics = open_all(&openings, options)?;
-    let oversubscribed = places.here(welcome.size) > Topology::detect().cpus;
+    let oversubscribed = places.here(welcome.size) > shared_cpus();
     World::new(client, nics, config, oversubscribed)
 }
 
@@ -112,6 +112,12 @@ fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<Vec<Nic>> {
     }
     nics.sort_by_key(|(at, _)| *at);
     Ok(nics.into_iter().map(|(_, nic)| nic).collect())
+}
+
+/// How many processors the ranks of this host share: the launcher knows; without one, this process finds out.
+fn shared_cpus() -> usize {
+    let told = std::env::var(ENV_CPUS).ok().and_then(|cpus| cpus.parse().ok());
+    told.filter(|&cpus| cpus > 0).unwrap_or_else(|| Topology::detect().cpus)
 }
 
 fn no_service(source: std::io::Error) -> BootError {

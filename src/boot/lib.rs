@@ -38,6 +38,9 @@ pub const ENV_RANK: &str = "DECK_RANK";
 pub const ENV_SIZE: &str = "DECK_SIZE";
 /// The environment variable with the number of the CPU a rank is bound to; absent when it is not bound.
 pub const ENV_BIND: &str = "DECK_BIND";
+/// The environment variable with the number of processors that the ranks of this host share: affinity mask and cgroup
+/// quota of who started them. A rank that is bound to one of them cannot find out by itself.
+pub const ENV_CPUS: &str = "DECK_CPUS";
 
 /// The most ranks that a job may have.
 pub const MAX_RANKS: u32 = 4096;

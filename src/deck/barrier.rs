@@ -1,119 +1,240 @@
-//! Barriers, by dissemination: in round k every rank tells the one 2^k further on, and hears from the one 2^k before.
-//! After ⌈log2 n⌉ rounds everybody has heard of everybody, directly or not.
+//! Barriers: empty messages along a plan ([`plan`]) by which everybody has heard of everybody, directly or not, when it is
+//! through.
 //!
-//! Source: Hensgen, Finkel, Manber, *Two algorithms for barrier synchronization*, 1988.
+//! Rank 0 chooses the plan, and tells the others where the launcher keeps what all may read: two plans in one job would
+//! wait for each other.
+
+mod plan;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_via::Deadline;
-use udeck_via::mem::Fill;
+use udeck_boot::{BootError, Ranks};
+use udeck_via::{Deadline, Home};
 
-use crate::buffer::Buf;
+use self::plan::{Plan, Step};
 use crate::channel::{Channel, Patience};
 use crate::error::{Error, Result};
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
+use crate::received::Received;
 use crate::shared::{INTERNAL, Shared};
 
 /// One rank's part. Made at the first barrier; making it is collective, too.
 pub(crate) struct Barrier {
     inbox: Mailbox<u8>,
-    /// To the rank 2^k further on, by k.
-    next: Vec<Postbox<u8>>,
+    /// What a barrier consists of, with places in the two tables below instead of ranks.
+    steps: Vec<Step>,
+    tell: Vec<Postbox<u8>>,
+    hear: Vec<Heard>,
+    /// Where ranks take turns on processors: the one that this rank goes to. Neighbours have different ones, so that two that
+    /// speak to each other can run at the same time; left where they were started and woken, all may sit on one. And who
+    /// waits here yields at once: some of those that it waits for have no other processor than this one.
+    home: Option<Home>,
+    /// The step at which a wait that ran out of time goes on.
+    at: usize,
+    /// Barriers that are over.
     generation: u32,
-    /// Where a wait that ran out of time goes on: the round, and whether its token is out.
-    round: u32,
-    told: bool,
-    /// Rounds of this and the next generation that have been heard.
-    heard: BTreeSet<u32>,
 }
 
-/// How often a rank that waits looks whether the one it waits for has finished. (News of lost ranks wake it at once.)
+/// Whom we hear from, and what of.
+struct Heard {
+    rank: u32,
+    /// How many barriers it has told us of: at most one more than are over.
+    tokens: u32,
+}
+
+/// How often a rank that waits looks whether those that it waits for have finished. (News of lost ranks wake it at once.)
 const LOOK_UP: Duration = Duration::from_millis(500);
-/// More rounds than any world has.
-const ROUNDS: u32 = 32;
+
+/// How often a rank yields, where ranks take turns, before it waits as for any message: then somebody computes.
+const TURNS: usize = 100;
 
 impl Barrier {
     pub fn new(world: &Arc<Shared>) -> Result<Self> {
         let (rank, size) = (world.rank(), world.size());
         let inbox = Mailbox::create(world, &name(rank))?;
-        let distances = (0..ROUNDS).map(|k| 1usize << k).take_while(|distance| *distance < size);
-        let next = distances
-            .map(|distance| {
-                let node = (rank + distance) % size;
-                let channel = meet(world, node)?;
-                let postbox = Postbox::new(world, &name(node), channel);
-                postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
-                Ok(postbox)
-            })
-            .collect::<Result<_>>()?;
-        Ok(Barrier { inbox, next, generation: 0, round: 0, told: false, heard: BTreeSet::new() })
+        let plan = agree(world)?;
+        let mut steps = plan.steps(rank, size);
+        let (mut tell, mut hear) = (Vec::new(), Vec::new());
+        for step in &mut steps {
+            match step {
+                Step::Tell(node) => {
+                    let postbox = Postbox::new(world, &name(*node), meet(world, *node)?);
+                    postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
+                    tell.push(postbox);
+                    *node = tell.len() - 1;
+                }
+                Step::Hear(node) => {
+                    hear.push(Heard { rank: *node as u32, tokens: 0 });
+                    *node = hear.len() - 1;
+                }
+            }
+        }
+        let home = plan.is_by_turns().then(|| Home::nth(rank));
+        Ok(Barrier { inbox, steps, tell, hear, home, at: 0, generation: 0 })
     }
 
-    pub fn wait(&mut self, world: &Arc<Shared>, deadline: Deadline) -> Result {
-        let start = Instant::now();
+    pub fn wait(&mut self, world: &Arc<Shared>, limit: Duration) -> Result {
         // The mailbox reports a loss once, but no later barrier can be complete either.
         if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
             return Err(Error::PeerLost { node: node as usize, how });
         }
-        while let Some(next) = self.next.get(self.round as usize) {
-            if !self.told {
-                let mut token: Buf<u8> =
-                    Buf::new(world.block_for_message(0, Fill::Keep, Patience::Until(deadline))?);
-                token.set_tag(self.generation.wrapping_mul(ROUNDS) + self.round);
-                let posted = next.post_within(token, deadline.remaining());
-                posted.map_err(|failed| left(world, failed.error))?;
-                self.told = true;
-            }
-            self.hear(world, self.round, start, deadline)?;
-            (self.round, self.told) = (self.round + 1, false);
+        if let Some(home) = self.home {
+            home.go();
         }
-        self.round = 0;
+        let mut clock = Clock { limit, start: None };
+        while let Some(step) = self.steps.get(self.at) {
+            match *step {
+                Step::Tell(place) => self.tell(place, world, &mut clock)?,
+                Step::Hear(place) => self.hear(place, world, &mut clock)?,
+            }
+            self.at += 1;
+        }
+        self.at = 0;
         self.generation = self.generation.wrapping_add(1);
         Ok(())
     }
 
-    fn hear(&mut self, world: &Arc<Shared>, round: u32, start: Instant, deadline: Deadline) -> Result {
-        let expected = self.generation.wrapping_mul(ROUNDS) + round;
-        let distance = 1usize << round;
-        let from = (world.rank() + world.size() - distance % world.size()) % world.size();
-        while !self.heard.remove(&expected) {
-            match self.inbox.retrieve_within(LOOK_UP.min(deadline.remaining())) {
-                Ok(token) => {
-                    self.heard.insert(token.tag());
-                }
-                Err(Error::Deadline { .. }) if world.ends().is_done(from as u32) => return Err(ended(from)),
-                Err(Error::Deadline { .. }) if deadline.passed() => {
-                    let whom = format!("rank {from} (or one that it waits for)");
-                    return Err(Error::Deadline {
-                        what: "the barrier".into(),
-                        waited: start.elapsed(),
-                        whom,
-                    });
-                }
-                Err(Error::Deadline { .. }) => {}
-                Err(Error::NobodyLeft { .. }) => return Err(ended(from)),
-                Err(error) => return Err(error),
+    fn tell(&self, place: usize, world: &Shared, clock: &mut Clock) -> Result {
+        let postbox = &self.tell[place];
+        let posted = match postbox.post_copy(&[], self.generation, Patience::None) {
+            Err(Error::WouldBlock { .. }) => {
+                postbox.post_copy(&[], self.generation, Patience::Until(clock.deadline()))
+            }
+            posted => posted,
+        };
+        posted.map(drop).map_err(|error| left(world, error))
+    }
+
+    fn hear(&mut self, place: usize, world: &Shared, clock: &mut Clock) -> Result {
+        while self.hear[place].tokens == self.generation {
+            let Some(token) = self.next_token(place, world, clock)? else { continue };
+            let heard = self.hear.iter_mut().find(|heard| heard.rank as usize == token.from());
+            // What is no token counts for nothing.
+            if let Some(heard) = heard.filter(|heard| heard.tokens == token.tag()) {
+                heard.tokens = heard.tokens.wrapping_add(1);
             }
         }
         Ok(())
     }
+
+    /// The next token; `None`: not yet.
+    fn next_token(&self, place: usize, world: &Shared, clock: &mut Clock) -> Result<Option<Received<u8>>> {
+        let turns = if self.home.is_some() { TURNS } else { 0 };
+        for _ in 0..turns {
+            if let Some(token) = self.inbox.try_retrieve()? {
+                return Ok(Some(token));
+            }
+            std::thread::yield_now();
+        }
+        match self.inbox.try_retrieve()? {
+            None => self.wait_for_token(place, world, clock),
+            token => Ok(token),
+        }
+    }
+
+    /// `None`: not yet.
+    fn wait_for_token(
+        &self,
+        place: usize,
+        world: &Shared,
+        clock: &mut Clock,
+    ) -> Result<Option<Received<u8>>> {
+        let from = self.hear[place].rank;
+        let deadline = clock.deadline();
+        // Before: what it has told us by then is found.
+        let has_finished = world.ends().is_done(from);
+        match self.inbox.retrieve_within(LOOK_UP.min(deadline.remaining())) {
+            Ok(token) => Ok(Some(token)),
+            Err(Error::Deadline { .. }) if has_finished => Err(ended(from as usize)),
+            Err(Error::Deadline { .. }) if deadline.passed() => Err(self.too_late(clock)),
+            Err(Error::Deadline { .. }) => Ok(None),
+            Err(Error::NobodyLeft { .. }) => Err(ended(from as usize)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Names all that this step and those that could come before the next message of ours wait for.
+    #[cold]
+    fn too_late(&self, clock: &mut Clock) -> Error {
+        let awaited = self.steps[self.at..].iter().map_while(|step| match step {
+            Step::Hear(place) => Some(&self.hear[*place]),
+            Step::Tell(_) => None,
+        });
+        let mut missing: Vec<u32> =
+            awaited.filter(|heard| heard.tokens == self.generation).map(|heard| heard.rank).collect();
+        missing.sort_unstable();
+        let those = if missing.len() == 1 { "one that it waits for" } else { "some that they wait for" };
+        let whom = format!("{} (or {those})", Ranks(&missing));
+        Error::Deadline { what: "the barrier".into(), waited: clock.start().elapsed(), whom }
+    }
 }
 
-/// Connects to a rank when it comes to its first barrier. That it computes before is no fault of its set-up: it is waited
-/// for as at any barrier. It may end instead, which is looked for once in a set-up's time.
+/// Read only when there is something to wait for.
+struct Clock {
+    limit: Duration,
+    start: Option<Instant>,
+}
+
+impl Clock {
+    fn start(&mut self) -> Instant {
+        *self.start.get_or_insert_with(Instant::now)
+    }
+
+    fn deadline(&mut self) -> Deadline {
+        let start = self.start();
+        start.checked_add(self.limit).map_or_else(|| Deadline::after(self.limit), Deadline::from)
+    }
+}
+
+/// The plan of this job's barriers.
+fn agree(world: &Arc<Shared>) -> Result<Plan> {
+    if world.size() <= 2 {
+        return Ok(Plan::best(world.size(), false)); // and there is no other
+    }
+    let key = format!("{INTERNAL}barrier");
+    if world.rank() == 0 {
+        let plan = Plan::best(world.size(), world.oversubscribed());
+        let deadline = Deadline::after(world.config().setup);
+        world.client().put(&key, &plan.encode(), deadline.instant())?;
+        return Ok(plan);
+    }
+    let chosen = patiently(world, 0, |deadline| match world.client().get(&key, true, deadline.instant()) {
+        Ok(chosen) => Ok(Some(chosen)),
+        Err(BootError::NoSuchKey { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    })?;
+    Plan::decode(&chosen)
+        .ok_or_else(|| Error::BadName { name: key, why: "rank 0 has another version of this library" })
+}
+
+/// Connects to a rank when it comes to its first barrier.
 fn meet(world: &Arc<Shared>, node: usize) -> Result<Channel> {
+    patiently(world, node, |deadline| match world.connect::<u8>(&name(node), true, deadline) {
+        Ok(channel) => Ok(Some(channel)),
+        Err(Error::NoSuchMailbox { .. }) => Ok(None),
+        Err(error) => Err(error),
+    })
+}
+
+/// What another rank makes when it comes to its first barrier. That it computes before is no fault of its set-up: it is
+/// waited for as at any barrier. It may end instead, which is looked for once in a set-up's time.
+fn patiently<T>(
+    world: &Shared,
+    node: usize,
+    mut attempt: impl FnMut(Deadline) -> Result<Option<T>>,
+) -> Result<T> {
     let (start, config) = (Instant::now(), world.config());
     let deadline = Deadline::after(config.deadline);
     loop {
-        let connected = world.connect::<u8>(&name(node), true, Deadline::after(config.setup).min(deadline));
-        match connected {
-            Err(_) if world.ends().is_done(node as u32) => return Err(ended(node)),
-            Err(Error::NoSuchMailbox { .. }) => {}
-            other => return other,
+        match attempt(Deadline::after(config.setup).min(deadline)) {
+            Ok(Some(made)) => return Ok(made),
+            _ if world.ends().is_done(node as u32) => return Err(ended(node)),
+            Ok(None) => {}
+            Err(error) => return Err(error),
         }
         if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
             return Err(Error::PeerLost { node: node as usize, how });

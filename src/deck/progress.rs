@@ -2,8 +2,9 @@
 //!
 //! A channel with announced messages is put into a [`Slot`]. Its poster moves it along when it calls the library, and so
 //! does every other waiting call of the same process. If the application computes instead, the helper thread notices
-//! within a tick that nobody has looked, and does it. The thread starts with the first announced message and sleeps while
-//! there is none: programs whose messages need no announcement never pay for it.
+//! that nobody has looked, and does it: a tenth of a millisecond after it was called, or, while the application is seen to
+//! look, within a millisecond. The thread starts with the first announced message and sleeps soon after the last:
+//! programs whose messages need no announcement never pay for it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,10 +14,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::channel::Channel;
 
-/// How often the helper looks whether the application does.
+/// How soon the helper looks whether the application does, after it was called or was of use. Then after twice as long each
+/// time, while it is of none: a program that visits all the time is looked at a thousand times a second.
+const FIRST_TICK: Duration = Duration::from_micros(100);
+/// How often it looks at least.
 const TICK: Duration = Duration::from_millis(1);
-/// Fruitless looks before the helper sleeps until it is called.
-const QUIET_TICKS: u32 = 50;
+/// Looks that find nothing to do before the helper sleeps until it is called.
+const QUIET_TICKS: u32 = 10;
 /// The helper's pause between two looks while it does the application's work.
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -178,23 +182,25 @@ impl Progress {
     }
 
     /// One tick of the helper. `false`: it is to end.
-    fn tick(&self, quiet: &mut u32, visits_seen: &mut u64) -> bool {
+    fn tick(&self, rhythm: &mut Rhythm) -> bool {
         let mut helper = self.helper.lock();
         if helper.stop {
             return false;
         }
-        if *quiet >= QUIET_TICKS && !self.is_busy() {
+        if rhythm.quiet >= QUIET_TICKS && !self.is_busy() {
             helper.asleep = true;
             self.called.wait(&mut helper);
             helper.asleep = false;
-            *quiet = 0;
-        } else {
-            self.called.wait_for(&mut helper, TICK);
+            *rhythm = Rhythm::called(self.visits.load(Ordering::Relaxed));
         }
+        self.called.wait_for(&mut helper, rhythm.tick);
         drop(helper);
-        *quiet = if self.is_busy() { 0 } else { *quiet + 1 };
+        rhythm.quiet = if self.is_busy() { 0 } else { rhythm.quiet + 1 };
         let visits = self.visits.load(Ordering::Relaxed);
-        if visits == *visits_seen {
+        if visits != rhythm.visits_seen || !self.is_busy() {
+            rhythm.tick = TICK.min(rhythm.tick * 2);
+        } else {
+            rhythm.tick = FIRST_TICK;
             // Nobody looked for a whole tick: do it, until somebody does or nothing is left.
             while self.is_busy() && self.visits.load(Ordering::Relaxed) == visits && !self.helper.lock().stop
             {
@@ -203,15 +209,29 @@ impl Progress {
                 }
             }
         }
-        *visits_seen = visits;
+        rhythm.visits_seen = visits;
         true
     }
 }
 
+/// When the helper looks, and what it has seen.
+struct Rhythm {
+    tick: Duration,
+    /// Looks that found nothing to do.
+    quiet: u32,
+    visits_seen: u64,
+}
+
+impl Rhythm {
+    fn called(visits: u64) -> Self {
+        Rhythm { tick: FIRST_TICK, quiet: 0, visits_seen: visits }
+    }
+}
+
 fn run(progress: &Weak<Progress>) {
-    let (mut quiet, mut visits_seen) = (0, 0);
+    let mut rhythm = Rhythm::called(0);
     while let Some(progress) = progress.upgrade() {
-        if !progress.tick(&mut quiet, &mut visits_seen) {
+        if !progress.tick(&mut rhythm) {
             return;
         }
     }

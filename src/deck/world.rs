@@ -104,7 +104,7 @@ impl World {
         if barrier.is_none() {
             *barrier = Some(Barrier::new(&self.shared)?);
         }
-        barrier.as_mut().expect("just made").wait(&self.shared, Deadline::after(limit))
+        barrier.as_mut().expect("just made").wait(&self.shared, limit)
     }
 
     /// Creates a mailbox, owned by this rank. Names are unique within the job.

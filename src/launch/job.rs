@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE, MAX_RANKS};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{
     Hosts, LaunchError, Outcome,
@@ -22,7 +22,7 @@ use crate::{
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the launcher sets for each rank.
-pub(crate) const OWN_VARIABLES: [&str; 4] = [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND];
+pub(crate) const OWN_VARIABLES: [&str; 5] = [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS];
 
 /// A job to be: how many ranks, of which program, and how to treat them.
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ use rustix::{
     },
     thread::{CpuSet, sched_setaffinity},
 };
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_RANK, ENV_SIZE};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE};
 
 use crate::{Bind, End, LaunchError, link::wire::Sink, output::Source, signals::Mask};
 
@@ -175,6 +175,11 @@ fn cpus(work: &Work) -> Vec<usize> {
     }
 }
 
+/// How many processors the ranks share, bound or not. The launcher is bound to none of its own.
+fn shared_cpus() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 fn start(
     work: &Work,
     setting: &Setting,
@@ -192,6 +197,7 @@ fn start(
         .env(ENV_BOOT_FD, theirs.as_raw_fd().to_string())
         .env(ENV_RANK, rank.to_string())
         .env(ENV_SIZE, work.size.to_string())
+        .env(ENV_CPUS, shared_cpus().to_string())
         .process_group(0)
         .stdin(match rank {
             0 if relayed => Stdio::piped(),

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// The processors this thread may run on (affinity mask), lowest first.
 pub fn usable_cpus() -> Vec<usize> {
@@ -34,6 +34,38 @@ pub fn restrict_to_cpus(cpus: &[usize]) -> io::Result<()> {
         set.set(cpu);
     }
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Where a thread should run if nothing speaks against it: no restriction, and nothing depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home(usize);
+
+impl Home {
+    /// Of the processors that this thread may run on, counted modulo their number.
+    pub fn nth(nth: usize) -> Self {
+        let usable = usable_cpus();
+        Home(usable[nth % usable.len()])
+    }
+
+    /// Moves the calling thread there, if it may run there. It may still run wherever it could before: the kernel leaves it
+    /// there until it sees a reason to move it. Cheap for a thread that is there.
+    #[inline]
+    pub fn go(self) {
+        if sched_getcpu() != self.0 {
+            // It goes on where it is.
+            let _ = self.move_there();
+        }
+    }
+
+    #[cold]
+    fn move_there(self) -> io::Result<()> {
+        let before = sched_getaffinity(None)?;
+        if self.0 >= CpuSet::MAX_CPU || !before.is_set(self.0) {
+            return Ok(());
+        }
+        pin_to_cpu(self.0)?;
+        Ok(sched_setaffinity(None, &before)?)
+    }
 }
 
 /// How much parallelism there really is for the ranks on this host.
@@ -104,6 +136,26 @@ mod tests {
         .join()
         .unwrap();
         assert!(pin_to_cpu(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn who_goes_home_may_run_where_it_could_before_and_nowhere_else() {
+        std::thread::spawn(|| {
+            let cpus = usable_cpus();
+            for nth in 0..2 * cpus.len() {
+                let home = Home::nth(nth);
+                assert_eq!(home, Home(cpus[nth % cpus.len()]));
+                home.move_there().unwrap();
+                assert_eq!(usable_cpus(), cpus);
+            }
+            let far = Home::nth(cpus.len() - 1);
+            pin_to_cpu(cpus[0]).unwrap();
+            far.go();
+            Home(usize::MAX).go();
+            assert_eq!(usable_cpus(), [cpus[0]]);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod wait;
 pub mod window;
 
 pub use copy::copy_in;
-pub use cpu::{Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
+pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
 #[cfg(not(loom))]
 pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
@@ -48,4 +48,4 @@ pub use inherit::inherited_stream;
 pub use interfaces::{Interface, interfaces};
 #[cfg(not(loom))]
 pub use limits::{descriptor_advice, is_shortage, make_room_for_descriptors};
-pub use wait::{Pause, Spinner};
+pub use wait::{Habit, Pause, Spinner};

@@ -18,7 +18,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_sys::{Deadline, Pause, Spinner};
+use udeck_sys::{Deadline, Habit, Pause, Spinner};
 
 use crate::error::{Error, Result};
 use crate::nic::Nic;
@@ -72,6 +72,8 @@ pub struct Cq {
     oversubscribed: bool,
     /// Whether a wait on several asks others first.
     seldom: bool,
+    /// Of [`Cq::wait`].
+    habit: Habit,
 }
 
 impl Cq {
@@ -93,7 +95,14 @@ impl Cq {
         check_entries(entries, most)?;
         let waiter = nic.device().waiter()?;
         let shared = Arc::new(Shared::new(waiter.notifier(), entries, most));
-        Ok(Cq { waiter, shared, events_turn: false, oversubscribed: false, seldom: false })
+        Ok(Cq {
+            waiter,
+            shared,
+            events_turn: false,
+            oversubscribed: false,
+            seldom: false,
+            habit: Habit::default(),
+        })
     }
 
     /// How many entries it has.
@@ -111,7 +120,8 @@ impl Cq {
         self.shared.resize(entries)
     }
 
-    /// Says that more ranks run on this host than it has processors: waits yield at once instead of spinning.
+    /// Says that more ranks run on this host than it has processors: waits yield soon instead of spinning, or at once
+    /// unless spinning briefly has paid lately.
     pub fn set_oversubscribed(&mut self, oversubscribed: bool) {
         self.oversubscribed = oversubscribed;
     }
@@ -156,10 +166,11 @@ impl Cq {
     /// Like [`Cq::poll`], but waits: spins for as long as a sleep would have cost, then sleeps. `None` at the
     /// deadline, or when `until` says stop (asked between looks, at least every 100 ms).
     pub fn wait(&mut self, deadline: Deadline, mut until: impl FnMut() -> bool) -> Option<CqEntry> {
-        let mut spinner = Spinner::new(self.oversubscribed);
+        let mut spinner = Spinner::with_habit(self.oversubscribed, self.habit);
         let mut looks = 0u32;
         loop {
             if let Some(entry) = self.look() {
+                self.habit = spinner.found();
                 return Some(entry);
             }
             if until() {

@@ -54,5 +54,5 @@ pub use nic::Nic;
 pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
-pub use udeck_sys::{Deadline, Pause, Spinner, fault, host_key};
+pub use udeck_sys::{Deadline, Home, Pause, Spinner, fault, host_key};
 pub use vi::{ReadDone, Reading, State, Vi};

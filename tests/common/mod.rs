@@ -55,9 +55,21 @@ where
     ranks_each(size, |_| config.clone(), body);
 }
 
-/// As `udeck::run_local`, with settings for each rank.
+/// As `udeck::run_local`, with settings for each rank. All believe that there are more ranks than processors.
 pub fn ranks_each<F>(size: u32, config: impl Fn(u32) -> Config, body: F)
 where
+    F: Fn(World) -> Result + Send + Sync + 'static,
+{
+    ranks_believing(size, config, |_| true, body);
+}
+
+/// As [`ranks_each`], with what each rank believes of the number of processors: whether there are fewer than ranks.
+pub fn ranks_believing<F>(
+    size: u32,
+    config: impl Fn(u32) -> Config,
+    oversubscribed: impl Fn(u32) -> bool,
+    body: F,
+) where
     F: Fn(World) -> Result + Send + Sync + 'static,
 {
     let (_job, streams) = udeck_boot::local::Job::new(size).expect("a name service");
@@ -66,14 +78,14 @@ where
         .into_iter()
         .zip(0..)
         .map(|(stream, rank)| {
-            let (body, config) = (body.clone(), config(rank));
+            let (body, config, oversubscribed) = (body.clone(), config(rank), oversubscribed(rank));
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
                 let secret = client.welcome().secret;
                 let mut options = udeck::NicOptions::new(secret);
                 (options.arena, options.trusting) = (config.arena, config.trusting);
                 let nic = udeck::open_nic("shm0", &options).expect("shm0");
-                body(World::new(client, vec![nic], config, true)?)
+                body(World::new(client, vec![nic], config, oversubscribed)?)
             })
         })
         .collect();

@@ -1,6 +1,8 @@
 //! One of our ranks under a conductor: the same tests as `peer.c`'s, loop for loop, over mailboxes.
 //!
-//! Between batches it blocks in `read`, outside the library, and leaves its core to the others.
+//! Between batches it blocks in `read`, outside the library, and leaves its core to the others. It goes there only when
+//! all ranks are through, as `MPI_Send` and its kin do: a message that was announced moves while its poster is in the
+//! library, and otherwise when the helper notices that it is not.
 
 use std::{
     env,
@@ -60,7 +62,9 @@ fn time(link: &Link<'_>, request: &Request) -> Result<Duration> {
     let world = link.world();
     world.barrier()?; // everybody is awake
     if world.size() == 2 || request.test == Test::Barrier {
-        return run(link, request, request.warm_up, request.iterations);
+        let elapsed = run(link, request, request.warm_up, request.iterations)?;
+        world.barrier()?; // nobody leaves the library while a message is under way
+        return Ok(elapsed);
     }
     run(link, request, 0, request.warm_up)?;
     world.barrier()?;

@@ -173,7 +173,7 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
     let rounds = format!(
         "interleaved: all jobs live all the time, and all but one of them block; in each of {} rounds ({:.0} s in \
          all) each contender runs one batch of 2 ms (10 ms with 4 or 8 ranks), column by column in random order; \
-         programs that run whole take turns, one in a round",
+         no rank leaves its library before all are through; programs that run whole take turns, one in a round",
         outcome.rounds,
         outcome.elapsed.as_secs_f64(),
     );

@@ -138,6 +138,16 @@ fn binding_is_as_asked() {
     }
 }
 
+/// Bound to one processor, a rank could not tell that it shares all of them.
+#[test]
+fn ranks_know_how_many_processors_they_share() {
+    let shared = std::thread::available_parallelism().unwrap().to_string();
+    for bind in ["core", "none"] {
+        let ran = Ran::of(sh(&["-n", "2", "--bind", bind], "echo $DECK_CPUS"));
+        assert_eq!(ran.lines(), [&*shared, &*shared], "--bind {bind}");
+    }
+}
+
 #[test]
 fn bad_requests_say_what_is_wrong() {
     let folder = std::env::temp_dir();
@@ -145,7 +155,7 @@ fn bad_requests_say_what_is_wrong() {
     fs::write(&plain, "no program").unwrap();
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
     let (folder, plain_path) = (folder.to_str().unwrap(), plain.to_str().unwrap());
-    let cases: [(&[&str], i32, &str); 17] = [
+    let cases: [(&[&str], i32, &str); 18] = [
         (&["-n", "0", "true"], 2, "at least one rank"),
         (&["-n", "4097", "true"], 2, "at most 4096"),
         (&["-n", "x", "true"], 2, "invalid digit"),
@@ -158,6 +168,7 @@ fn bad_requests_say_what_is_wrong() {
         (&["-n", "2", "--env", "A", "true"], 2, "NAME=VALUE"),
         (&["-n", "2", "--env", "=1", "true"], 2, "NAME=VALUE"),
         (&["-n", "2", "--env", "DECK_RANK=1", "true"], 2, "DECK_RANK"),
+        (&["-n", "2", "--env", "DECK_CPUS=1", "true"], 2, "DECK_CPUS"),
         (&["-n", "2", "--timeout", "soon", "true"], 2, "60s"),
         (&["-n", "2", "--bind", "socket", "true"], 2, "core"),
         (&["-n", "2", "no-such-program-anywhere"], 127, "no-such-program-anywhere: no such program"),
