@@ -35,8 +35,8 @@ use crate::windows::Windows;
 use incoming::Incoming;
 use loans::{Loan, Reading};
 use outgoing::Outgoing;
-use posting::HeldBack;
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
+use posting::HeldBack;
 use taking::{Credits, Item};
 pub(crate) use taking::{Taken, What};
 

@@ -325,7 +325,18 @@ mod tests {
         let receipt = (any::<u32>(), fate()).prop_map(|(number, fate)| Frame::Receipt { number, fate });
         let end = (any::<bool>(), 0..=MAX_WORDS as u64).prop_map(|(broken, len)| Frame::End { broken, len });
         let ask = any::<bool>().prop_map(|hungry| Frame::Ask { hungry });
-        prop_oneof![message, write, read, data, receipt, end, ask, Just(Frame::Credit), Just(Frame::Over), Just(Frame::Deaf)]
+        prop_oneof![
+            message,
+            write,
+            read,
+            data,
+            receipt,
+            end,
+            ask,
+            Just(Frame::Credit),
+            Just(Frame::Over),
+            Just(Frame::Deaf)
+        ]
     }
 
     proptest! {

@@ -89,7 +89,7 @@ impl TcpDriver {
                 self.confirmed = self.written;
             }
         }
-        let has_sent_all = connection.queued() == self.written;
+        let has_sent_all = connection.queued() == self.written && !connection.holds_back();
         if connection.is_closed() && has_sent_all {
             let since = *self.waits_since.get_or_insert(now);
             if now.duration_since(since) >= patience {

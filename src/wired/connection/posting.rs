@@ -258,7 +258,6 @@ impl Connection {
         }
     }
 
-
     fn are_over(&self, reads: u32) -> bool {
         self.reads_over.wrapping_sub(reads) <= u32::MAX / 2
     }

@@ -44,9 +44,12 @@ impl Connection {
             }
             Frame::Data { number, fate, len } => self.admit_data(number, fate, len),
             Frame::End { len, .. } => Ok((len as usize, 0)),
-            Frame::Read { .. } | Frame::Receipt { .. } | Frame::Credit | Frame::Ask { .. } | Frame::Over | Frame::Deaf => {
-                Ok((0, 0))
-            }
+            Frame::Read { .. }
+            | Frame::Receipt { .. }
+            | Frame::Credit
+            | Frame::Ask { .. }
+            | Frame::Over
+            | Frame::Deaf => Ok((0, 0)),
         }
     }
 
