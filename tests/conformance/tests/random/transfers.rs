@@ -185,6 +185,7 @@ impl Play<'_> {
 
     /// Posts what a connected VI may post.
     fn post(&mut self, who: usize, kind: &'static str, details: &str, what: Descriptor) -> Result<(), ()> {
+        let what = if self.dice.percent(20) { what.fenced() } else { what };
         let result = self.with_vi(who, kind, |vi| vi.post_send(what)).map_err(|(error, _)| error);
         self.tried(kind, details, &result);
         match result {
