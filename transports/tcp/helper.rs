@@ -42,11 +42,11 @@ struct Due {
     parked: bool,
 }
 
-/// Starts the thread. It ends when the NIC is closed and its links are over.
+/// Starts the thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's.
-pub fn start(core: Arc<Core>, listener: OwnedFd) -> io::Result<()> {
+pub fn start(core: Arc<Core>, listener: OwnedFd, port: u16) -> io::Result<()> {
     let door = Some(Door::new(core.clone(), listener)?);
     let next_check = Instant::now() + CHECK;
     let mut helper = Helper {
@@ -57,12 +57,12 @@ pub fn start(core: Arc<Core>, listener: OwnedFd) -> io::Result<()> {
         found: Found::default(),
         station_found: Found::default(),
     };
-    std::thread::Builder::new().name("tcp-helper".into()).spawn(move || helper.run()).map(drop)
+    std::thread::Builder::new().name(format!("tcp-{port}")).spawn(move || helper.run()).map(drop)
 }
 
 impl Helper {
     fn run(&mut self) {
-        while !(self.core.is_closing() && !self.core.has_links()) {
+        while !self.core.is_closing() || self.core.has_links() {
             if self.core.is_closing() {
                 self.door = None;
             }
