@@ -17,6 +17,8 @@ use crate::station::{Sleep, Station, serve_link};
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
+/// Looks at one station's sockets before others have their turn.
+const ROUNDS: usize = 16;
 /// How often links are checked for what no event tells.
 const CHECK: Duration = Duration::from_secs(2);
 /// The same when the NIC is closed and the thread shall end.
@@ -115,7 +117,7 @@ impl Helper {
                 Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
                 Sleep::Awake if looked => return true,
                 Sleep::Parked => {}
-                Sleep::Awake | Sleep::Armed => while station.serve(found, Duration::ZERO) {},
+                Sleep::Awake | Sleep::Armed => _ = (0..ROUNDS).any(|_| !station.serve(found, Duration::ZERO)),
             }
             station.ask_helper();
             false
