@@ -67,13 +67,14 @@ pub use windows::{Inside, Right, Spot, Windows};
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
 pub const MESSAGES: u32 = 256;
-/// Bytes of messages that may be sent and not taken, each way, and one message more, however long: so a sender whose
-/// messages were all taken is never refused, although it is not told of each.
+/// Bytes of messages that may be under way and not taken, each way, and one message more, however long: so a sender whose
+/// messages were all taken never waits, although it is not told of each. What is posted beyond that waits at its sender,
+/// where it lies.
 pub const BYTES: usize = 256 << 10;
 /// Segments in one post.
 pub const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time, by one NIC.
-pub const WINDOWS: usize = 1 << 16;
+pub const WINDOWS: usize = 1 << 14;
 
 /// Fills in the limits that follow from the way messages travel here. Names, abilities and what has to do with waiters
 /// and requests are the transport's.

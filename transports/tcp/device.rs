@@ -46,7 +46,8 @@ impl TcpDevice {
         attributes.max_cq = STATIONS;
         attributes.max_cq_entries = QUEUES;
         let device = Arc::new(TcpDevice { attributes, core: core.clone() });
-        helper::start(core, listener).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
+        helper::start(core, listener, at.port())
+            .map_err(|error| Error::os("starting a NIC's helper thread", error))?;
         Ok(device)
     }
 }

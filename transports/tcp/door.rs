@@ -37,6 +37,8 @@ const TOLD: usize = 64;
 /// Bytes read at a time: as much as the longest message of a caller that is not proven has, and most requests.
 const PIECE: usize = 256;
 
+const HUNG_UP: &str = "it hung up in the middle of the hand-shake; of another job, perhaps";
+
 /// See the module.
 pub struct Door {
     core: Arc<Core>,
@@ -212,9 +214,10 @@ impl Caller {
         loop {
             let wants = self.handshake.wants().min(PIECE);
             let len = match recv(&self.socket, &mut buffer[..wants], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err("it hung up in the middle of the hand-shake".into()),
+                Ok((_, 0)) => return Err(HUNG_UP.into()),
                 Ok((_, len)) => len,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                Err(Errno::CONNRESET) => return Err(HUNG_UP.into()),
                 Err(error) => return Err(error.to_string()),
             };
             match self.handshake.input(&buffer[..len]) {

@@ -89,7 +89,7 @@ impl TcpDriver {
                 self.confirmed = self.written;
             }
         }
-        let has_sent_all = connection.queued() == self.written;
+        let has_sent_all = connection.queued() == self.written && !connection.holds_back();
         if connection.is_closed() && has_sent_all {
             let since = *self.waits_since.get_or_insert(now);
             if now.duration_since(since) >= patience {
@@ -136,7 +136,6 @@ impl TcpDriver {
             }
             match sys::send(socket.as_fd(), &pieces) {
                 Ok(sent) => {
-                    drop(pieces);
                     self.written += sent as u64;
                     connection.released(self.written);
                     if sent < len {
@@ -146,7 +145,6 @@ impl TcpDriver {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_later(&error) => return self.stall(),
                 Err(error) => {
-                    drop(pieces);
                     self.stalled = false;
                     // What it said before counts, the end of the connection in order among it.
                     self.take_in(connection);

@@ -17,6 +17,8 @@ use crate::station::{Sleep, Station, serve_link};
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
+/// Looks at one station's sockets before others have their turn.
+const ROUNDS: usize = 16;
 /// How often links are checked for what no event tells.
 const CHECK: Duration = Duration::from_secs(2);
 /// The same when the NIC is closed and the thread shall end.
@@ -42,11 +44,11 @@ struct Due {
     parked: bool,
 }
 
-/// Starts the thread. It ends when the NIC is closed and its links are over.
+/// Starts the thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's.
-pub fn start(core: Arc<Core>, listener: OwnedFd) -> io::Result<()> {
+pub fn start(core: Arc<Core>, listener: OwnedFd, port: u16) -> io::Result<()> {
     let door = Some(Door::new(core.clone(), listener)?);
     let next_check = Instant::now() + CHECK;
     let mut helper = Helper {
@@ -57,12 +59,12 @@ pub fn start(core: Arc<Core>, listener: OwnedFd) -> io::Result<()> {
         found: Found::default(),
         station_found: Found::default(),
     };
-    std::thread::Builder::new().name("tcp-helper".into()).spawn(move || helper.run()).map(drop)
+    std::thread::Builder::new().name(format!("tcp-{port}")).spawn(move || helper.run()).map(drop)
 }
 
 impl Helper {
     fn run(&mut self) {
-        while !(self.core.is_closing() && !self.core.has_links()) {
+        while !self.core.is_closing() || self.core.has_links() {
             if self.core.is_closing() {
                 self.door = None;
             }
@@ -115,7 +117,7 @@ impl Helper {
                 Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
                 Sleep::Awake if looked => return true,
                 Sleep::Parked => {}
-                Sleep::Awake | Sleep::Armed => while station.serve(found, Duration::ZERO) {},
+                Sleep::Awake | Sleep::Armed => _ = (0..ROUNDS).any(|_| !station.serve(found, Duration::ZERO)),
             }
             station.ask_helper();
             false

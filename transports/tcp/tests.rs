@@ -1,6 +1,8 @@
 //! What the conformance suite cannot ask: strangers at the door, peers that are killed, stopped, or lie.
 
 mod ends;
+mod idle;
+mod killed;
 mod rogue;
 mod strangers;
 
