@@ -239,10 +239,10 @@ fn a_start_that_is_interrupted_leaves_nothing() {
         assert!(Instant::now() < limit, "the agents do not start");
         thread::sleep(Duration::from_millis(5));
     }
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
-    assert!(ran.stderr.contains("SIGINT before all hosts were there"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(143), "{}", ran.stderr);
+    assert!(ran.stderr.contains("SIGTERM before all hosts were there"), "{}", ran.stderr);
     wait_until_none_is_left(&mark);
     fs::remove_file(agent).unwrap();
 }
