@@ -105,9 +105,12 @@ fn what_a_rank_said_before_its_end_was_reported_counts() {
     serving.join().unwrap().unwrap();
 }
 
-/// What the service says to relayed ranks; `None`: it closed the connection.
+/// To which relayed rank what was said; `None`: the connection was closed.
+type Said = (u32, Option<Vec<u8>>);
+
+/// The outlet of the service under test.
 #[derive(Debug)]
-struct ToTest(mpsc::Sender<(u32, Option<Vec<u8>>)>);
+struct ToTest(mpsc::Sender<Said>);
 
 impl Outlet for ToTest {
     fn send(&mut self, rank: u32, bytes: Vec<u8>) {
@@ -120,8 +123,7 @@ impl Outlet for ToTest {
 }
 
 /// Two ranks here and two relayed.
-fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<(u32, Option<Vec<u8>>)>, thread::JoinHandle<()>)
-{
+fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<Said>, thread::JoinHandle<()>) {
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..2).map(|_| UnixStream::pair().unwrap()).unzip();
     let relayed = (0..2).map(|_| Connection::Relayed);
     let connections = ours.into_iter().map(Connection::Socket).chain(relayed).collect();
@@ -135,7 +137,7 @@ fn partly_relayed() -> (Vec<Client>, Reporter, mpsc::Receiver<(u32, Option<Vec<u
     (clients, reporter, said, serving)
 }
 
-fn answer(frames: &mut Frames, said: &mpsc::Receiver<(u32, Option<Vec<u8>>)>, from: u32) -> FromServer {
+fn answer(frames: &mut Frames, said: &mpsc::Receiver<Said>, from: u32) -> FromServer {
     loop {
         if let Some(message) = frames.decode().unwrap() {
             return message;

@@ -225,7 +225,12 @@ impl Meeting<'_> {
                 Some(step) => (step, "its deckrun gave up".to_string()),
                 None => (Step::Agent, format!("{} {}", agent.command(), End::of(status))),
             };
-            let why = format!("{subject}{}", agent.last_words());
+            // What a shell says of a command that it cannot run; the command is deckrun.
+            let hint = match status.code() {
+                Some(126 | 127) => "; --remote-deckrun says where deckrun lies there",
+                _ => "",
+            };
+            let why = format!("{subject}{}{hint}", agent.last_words());
             return Err(LaunchError::Host { host: share.host.clone(), step, why });
         }
         Ok(())

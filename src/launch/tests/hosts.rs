@@ -72,7 +72,7 @@ fn exit_codes_and_words_are_those_of_one_host() {
 #[test]
 fn bad_requests_say_what_is_wrong() {
     let list = |list: &'static str| vec!["--hosts", list, "true"];
-    let cases: [(Vec<&str>, i32, &str); 11] = [
+    let cases: [(Vec<&str>, i32, &str); 12] = [
         (list("b:x"), 2, "column 1: `x` is no number of slots"),
         (list("a,-b"), 2, "column 3: `-b`: a host's name must not begin with `-`"),
         (list("@/nonexistent"), 2, "cannot read /nonexistent"),
@@ -83,6 +83,11 @@ fn bad_requests_say_what_is_wrong() {
         (options(&["no-such-program-anywhere"]), 127, "no-such-program-anywhere: no such program"),
         (options(&["/tmp"]), 126, "/tmp: cannot be run"),
         (vec!["--hosts", "b", "--iface", "lo", "--agent", "false", "true"], 125, "host b, agent: `false b "),
+        (
+            options(&["--remote-deckrun", "/nonexistent", "true"]),
+            125,
+            "--remote-deckrun says where deckrun lies",
+        ),
         (
             vec!["--hosts", "b", "--iface", "lo", "--agent", "true", "--start-timeout", "200ms", "true"],
             125,
@@ -184,7 +189,7 @@ fn node_of(job: &Running, index: usize) -> Pid {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.pid())).unwrap();
         for pid in children.split_whitespace() {
             let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if command.contains("--node\0127.0.0.1:") && command.contains(&format!("/{index}/")) {
+            if command.contains("--node\x00127.0.0.1:") && command.contains(&format!("/{index}/")) {
                 return Pid::from_raw(pid.parse().unwrap()).unwrap();
             }
         }
@@ -234,10 +239,10 @@ fn a_start_that_is_interrupted_leaves_nothing() {
         assert!(Instant::now() < limit, "the agents do not start");
         thread::sleep(Duration::from_millis(5));
     }
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let ran = Ran::from(child.wait_with_output().unwrap());
-    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
-    assert!(ran.stderr.contains("SIGINT before all hosts were there"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(143), "{}", ran.stderr);
+    assert!(ran.stderr.contains("SIGTERM before all hosts were there"), "{}", ran.stderr);
     wait_until_none_is_left(&mark);
     fs::remove_file(agent).unwrap();
 }

@@ -153,10 +153,10 @@ fn interrupted() {
     let network = Network::new(3);
     let ended = waiting(&network, &[], "9").run_while(|job| {
         all_ready(job);
-        signal(root_of(job), Signal::INT);
+        signal(root_of(job), Signal::TERM);
     });
-    assert_eq!(ended.code(), 130, "{ended}");
-    assert!(ended.stderr.contains("SIGINT: passed on to ranks 0-5"), "{ended}");
+    assert_eq!(ended.code(), 143, "{ended}");
+    assert!(ended.stderr.contains("SIGTERM: passed on to ranks 0-5"), "{ended}");
     let _ = ended.clean();
 }
 
