@@ -222,12 +222,12 @@ impl Connection {
     }
 
     /// Appends pieces that hold the stream from offset `from`, at most `limit` bytes and as many pieces as there is room
-    /// for. Returns their bytes: 0 when `from` is at [`Connection::queued`].
+    /// for. Returns their bytes: 0 when `from` is at [`Connection::queued`], and after [`Connection::lost`].
     ///
     /// # Panics
-    /// Outside of `released_to() ..= queued()`.
+    /// Outside of `released_to() ..= queued()`, unless it is lost.
     pub fn gather<'a>(&'a self, from: u64, limit: usize, pieces: &mut Pieces<'a>) -> usize {
-        self.outgoing.gather(from, limit, pieces)
+        if self.dead { 0 } else { self.outgoing.gather(from, limit, pieces) }
     }
 
     /// What lies before `upto` will not be gathered again, and nobody reads it: memory is given back, and whoever waits

@@ -64,7 +64,8 @@ pub use windows::{Inside, Right, Spot, Windows};
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
 pub const MESSAGES: u32 = 256;
-/// Bytes of messages that may be sent and not taken, each way; one message alone may be longer.
+/// Bytes of messages that may be sent and not taken, each way, and one message more, however long: so a sender whose
+/// messages were all taken is never refused, although it is not told of each.
 pub const BYTES: usize = 256 << 10;
 /// Segments in one post.
 pub const SEGMENTS: usize = 4;

@@ -31,6 +31,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/wired/memory", what: What::Anything },
     Place { at: "src/wired/connection/pieces.rs", what: What::Anything },
     Place { at: "src/wired/port.rs", what: What::Promise },
+    Place { at: "src/wired/tests/costs.rs", what: What::Anything },
     Place { at: "src/wired/tests/pair.rs", what: What::Anything },
     Place { at: "tests/conformance/counting.rs", what: What::Promise },
     Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },

@@ -15,7 +15,7 @@ impl Connection {
     /// [`udeck_via::transport::Port::send`].
     pub(crate) fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let len = head.len() + body.len();
-        self.room(len)?;
+        self.room()?;
         let frame = Frame::Message { immediate, receipt: false, lent: false, head: len as u8, len: 0 };
         self.post_message(Out::new(frame, [head, body], SmallVec::new(), Then::Nothing), len);
         Ok(())
@@ -33,7 +33,7 @@ impl Connection {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
         };
-        if let Err(refused) = self.room_for(head.len() + len, &held) {
+        if let Err(refused) = self.room_for(&held) {
             return Err((refused, held));
         }
         let (receipt, then) = self.hold(held);
@@ -55,13 +55,13 @@ impl Connection {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
         };
-        // Its data take no room: they lie in the window.
-        if let Err(refused) = self.room_for(0, &held) {
+        if let Err(refused) = self.room_for(&held) {
             return Err((refused, held));
         }
         let (receipt, then) = self.hold(held);
         let (handle, offset) = (to.handle.0, to.offset as u64);
         let frame = Frame::Write { immediate, receipt, handle, offset, len: len as u64 };
+        // Its data take no room: they lie in the window.
         self.post_message(Out::new(frame, [&[], &[]], places, then), 0);
         Ok(())
     }
@@ -129,12 +129,10 @@ impl Connection {
         }
     }
 
-    /// Whether there is room for a message of so many bytes. If not, the peer is asked to tell when it has taken
-    /// something.
-    fn room(&mut self, bytes: usize) -> Result<(), Refused> {
+    /// Whether there is room for a message. If not, the peer is asked to tell when it has taken something.
+    fn room(&mut self) -> Result<(), Refused> {
         self.stands()?;
-        let fits = self.untaken_bytes == 0 || self.untaken_bytes + bytes as u64 <= BYTES as u64;
-        if self.untaken.len() < MESSAGES as usize && fits {
+        if self.untaken.len() < MESSAGES as usize && self.untaken_bytes < BYTES as u64 {
             return Ok(());
         }
         if !self.hungry {
@@ -144,8 +142,8 @@ impl Connection {
         Err(Refused::Busy)
     }
 
-    fn room_for(&mut self, bytes: usize, held: &Held) -> Result<(), Refused> {
-        self.room(bytes)?;
+    fn room_for(&mut self, held: &Held) -> Result<(), Refused> {
+        self.room()?;
         if self.awaits_receipt(held) && self.loans.len() >= MESSAGES as usize {
             Err(Refused::Busy)
         } else {

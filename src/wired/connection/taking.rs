@@ -69,7 +69,7 @@ impl Credits {
         if self.arrived.wrapping_sub(self.taken) >= MESSAGES {
             return Err(format!("more than {MESSAGES} messages before one of them was taken"));
         }
-        if self.waiting > 0 && self.waiting.saturating_add(bytes) > BYTES as u64 {
+        if self.waiting >= BYTES as u64 {
             let waiting = self.waiting;
             return Err(format!("a message of {bytes} bytes on top of {waiting} that were not taken"));
         }
@@ -96,7 +96,8 @@ impl Credits {
     fn is_due(&self) -> bool {
         let untold = self.taken.wrapping_sub(self.told);
         let many = untold >= MESSAGES / 4 || (untold >= 2 && self.untold_bytes >= BYTES as u64 / 4);
-        self.asked || many || (self.hungry && untold > 0)
+        // A single long message waits for an answer to tell it in, unless it fills the room by itself.
+        self.asked || many || self.untold_bytes >= BYTES as u64 || (self.hungry && untold > 0)
     }
 }
 

@@ -131,9 +131,6 @@ impl Pair {
     pub fn send(&mut self, side: usize, most: usize) -> usize {
         let acknowledged = self.acknowledged;
         let bytes = self.ends[side].link.with(|connection, driver| {
-            if matches!(connection.phase(), Phase::Over { .. }) && connection.queued() < driver.sent {
-                return Vec::new();
-            }
             let mut bytes = vec![0; most];
             let mut pieces = Pieces::new();
             let gathered = connection.gather(driver.sent, most, &mut pieces);
@@ -175,7 +172,9 @@ impl Pair {
     pub fn acknowledge(&mut self, side: usize, from: u64) {
         let upto = self.ends[1 - side].came;
         self.ends[side].link.with(|connection, driver| {
-            if connection.queued() < driver.sent {
+            if connection.phase() == (Phase::Over { abruptly: true })
+                && connection.released_to() == connection.queued()
+            {
                 return;
             }
             connection.released(upto.min(driver.sent));

@@ -32,9 +32,18 @@ enum Op {
     Acknowledge { from: u64 },
     Close,
     Drop,
+    Lose,
 }
 
-fn ops(ending: bool) -> impl Strategy<Value = Vec<(usize, Op)>> {
+/// What may happen to a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum Ends {
+    Never,
+    InOrder,
+    ByLoss,
+}
+
+fn ops(ends: Ends) -> impl Strategy<Value = Vec<(usize, Op)>> {
     let len = prop_oneof![4 => 0..200usize, 2 => 0..20_000usize, 1 => 100_000..300_000usize];
     let immediate = any::<Option<u32>>();
     let how = 0..3usize;
@@ -60,7 +69,11 @@ fn ops(ending: bool) -> impl Strategy<Value = Vec<(usize, Op)>> {
             .prop_map(|(most, direct)| Op::In { most, direct }),
         3 => any::<u64>().prop_map(|from| Op::Acknowledge { from }),
         1 => prop_oneof![3 => Just(Op::Close), 1 => Just(Op::Drop)]
-            .prop_map(move |op| if ending { op } else { Op::Ended }),
+            .prop_map(move |op| match ends {
+                Ends::Never => Op::Ended,
+                Ends::InOrder => op,
+                Ends::ByLoss => Op::Lose,
+            }),
     ];
     prop::collection::vec((0..2usize, op), 1..250)
 }
@@ -101,6 +114,7 @@ struct Run {
     pair: Pair,
     models: [Model; 2],
     level: Reliability,
+    lost: bool,
 }
 
 impl Run {
@@ -110,7 +124,7 @@ impl Run {
             pair.ends[side].fill_window(&[vec![0; HALF], pattern(HALF, 77)].concat());
             Model { shadow: vec![0; HALF], ..Model::default() }
         });
-        Run { pair, models, level }
+        Run { pair, models, level, lost: false }
     }
 
     fn ended_by_anybody(&self) -> bool {
@@ -138,6 +152,7 @@ impl Run {
         match refused {
             Refused::Busy => {}
             Refused::Closed => assert!(self.ended_by_anybody()),
+            Refused::Lost(why) if self.lost => assert_eq!(why, "the cable was cut"),
             other => panic!("{other:?}"),
         }
     }
@@ -147,6 +162,10 @@ impl Run {
             Op::Out { most } => drop(self.pair.send(side, most)),
             Op::In { most, direct } => drop(self.pair.receive(side, most, direct)),
             Op::Acknowledge { from } => self.pair.acknowledge(side, from),
+            Op::Lose => {
+                self.lost = true;
+                self.pair.ends[side].link.with(|connection, _| connection.lost("the cable was cut"));
+            }
             Op::GiveBack { which } => self.give_back(side, which),
             _ if self.pair.ends[side].port.is_none() => {}
             Op::Send { len, immediate } => self.send(side, len, immediate),
@@ -272,7 +291,7 @@ impl Run {
             Err(refused) => {
                 self.was_refused(side, &refused, None);
                 let missing = &self.models[1 - side].expected;
-                assert!(missing.is_empty(), "the end came before {missing:?}");
+                assert!(missing.is_empty() || self.lost, "the end came before {missing:?}");
                 return Err(refused);
             }
         };
@@ -284,7 +303,8 @@ impl Run {
             (Body::Inline(bytes), Kind::Short) => assert_eq!(bytes.bytes(), expected.body),
             (Body::Written(len), Kind::Written) => {
                 assert_eq!(len, expected.body.len());
-                assert_eq!(receipt.is_some(), caller.is_some() && self.level == Reliability::Reception);
+                let awaited = caller.is_some() && self.level == Reliability::Reception;
+                assert!(receipt.is_some() == awaited || self.lost);
                 self.models[1 - side].done.extend(caller);
             }
             (Body::Lent(head, lent), Kind::Lent) => {
@@ -353,6 +373,7 @@ impl Run {
                     }
                 }
                 Fate::Unread => assert!(ended_by_anybody),
+                Fate::Lost => assert!(self.lost),
                 other => panic!("{other:?}"),
             }
         }
@@ -392,7 +413,10 @@ impl Run {
 
     fn finish(mut self) {
         self.drain();
-        if !self.ended_by_anybody() {
+        if self.lost {
+            (0..2).for_each(|side| self.apply(side, Op::Lose));
+            self.drain();
+        } else if !self.ended_by_anybody() {
             for side in [0, 1] {
                 let _ = self.pair.ends[side].port().unread();
             }
@@ -415,6 +439,7 @@ impl Run {
         for (side, abruptly) in [(0, true), (1, false)] {
             assert!(self.models[side].held.is_empty(), "no end of {:?}", self.models[side].held.keys());
             let end = &mut self.pair.ends[side];
+            let abruptly = abruptly || self.lost;
             assert_eq!(end.phase(), Phase::Over { abruptly }, "{:?}", end.link);
             end.port = None;
             let left = end.memory.outbox.usage();
@@ -431,7 +456,7 @@ fn level() -> impl Strategy<Value = Reliability> {
 proptest! {
     #[test]
     fn everything_arrives_once_and_in_order(
-        level in level(), acknowledged in any::<bool>(), ops in ops(false)
+        level in level(), acknowledged in any::<bool>(), ops in ops(Ends::Never)
     ) {
         let mut run = Run::new(level, acknowledged);
         ops.into_iter().for_each(|(side, op)| run.apply(side, op));
@@ -440,7 +465,16 @@ proptest! {
 
     #[test]
     fn what_was_sent_before_an_end_arrives_and_everything_ends(
-        level in level(), acknowledged in any::<bool>(), ops in ops(true)
+        level in level(), acknowledged in any::<bool>(), ops in ops(Ends::InOrder)
+    ) {
+        let mut run = Run::new(level, acknowledged);
+        ops.into_iter().for_each(|(side, op)| run.apply(side, op));
+        run.finish();
+    }
+
+    #[test]
+    fn everything_ends_when_the_stream_breaks(
+        level in level(), acknowledged in any::<bool>(), ops in ops(Ends::ByLoss)
     ) {
         let mut run = Run::new(level, acknowledged);
         ops.into_iter().for_each(|(side, op)| run.apply(side, op));
