@@ -434,7 +434,7 @@ pub unsafe trait Port: Send + Debug {
     ///
     /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later, and until then the segments
     /// may be written. A read that is over has its data in place ([`Fate::Arrived`]) or failed: [`Fate::Protection`],
-    /// [`Fate::Unread`] if the peer closed the connection first, [`Fate::Lost`]. What is posted behind a read does not
+    /// [`Fate::Unread`] if the connection was closed in order first, [`Fate::Lost`]. What is posted behind a read does not
     /// wait for it, unless [fenced](Port::fence). Reads of one port need not end in the order of their posts.
     ///
     /// # Errors

@@ -15,8 +15,10 @@ mod completion;
 mod connection;
 mod errors;
 mod events;
+mod fence;
 mod flood;
 mod integrity;
+mod late;
 mod lent;
 mod limits;
 mod many;
@@ -49,6 +51,8 @@ const TOPICS: &[&[Case]] = &[
     memory::CASES,
     read::CASES,
     readable::CASES,
+    late::CASES,
+    fence::CASES,
     user_memory::CASES,
     registration::CASES,
     completion::CASES,

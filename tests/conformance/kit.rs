@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use udeck_via::{
     Block, Completion, Cq, Deadline, Descriptor, Error, Listener, NetAddress, Nic, Ptag, Receive, Region,
-    Request, Segment, Status, Vi, ViAttributes, mem,
+    Reliability, RemoteBuffer, Request, Segment, State, Status, Vi, ViAttributes, mem,
 };
 
 use crate::{Fabric, Options};
@@ -170,6 +170,9 @@ pub fn nics(fabric: &dyn Fabric) -> (Nic, Nic) {
     (fabric.open(&Options::default()), fabric.open(&Options::default()))
 }
 
+/// How RDMA ends that is not allowed.
+const FORBIDDEN: &[Status] = &[Status::RdmaProtectionError];
+
 /// Two connected ends, on NICs of their own.
 pub struct Pair {
     /// The side that connected.
@@ -205,6 +208,74 @@ impl Pair {
     /// `a` connects to `b`.
     pub fn connect(&mut self) {
         Door::new(&self.b.nic, b"pair").join(&mut self.a, &mut self.b);
+    }
+
+    /// `a` writes to where `b` does not let it: as [`Pair::forbidden`], but below reliable reception the data may have left.
+    pub fn forbidden_write(&mut self, bytes: &[u8], to: RemoteBuffer) {
+        let write = Descriptor::rdma_write([self.a.region(bytes)], to);
+        let has_left = self.a.vi.attributes().reliability != Reliability::Reception;
+        self.forbidden(
+            write,
+            if has_left { &[Status::Done, Status::RdmaProtectionError] } else { FORBIDDEN },
+        );
+    }
+
+    /// `a` reads what `b` does not let it: as [`Pair::forbidden`].
+    pub fn forbidden_read(&mut self, len: usize, from: RemoteBuffer) {
+        let read = Descriptor::rdma_read([self.a.region(&vec![0xcc; len])], from);
+        self.forbidden(read, FORBIDDEN);
+    }
+
+    /// `a` posts RDMA that `b` does not allow. Where the sender can look, the post is refused, and all goes on. Where only
+    /// the target can, the descriptor ends as one of `ends`, and a reliable connection breaks: then both connect again.
+    pub fn forbidden(&mut self, descriptor: Descriptor, ends: &[Status]) {
+        let bytes = |descriptor: &Descriptor| -> Vec<u8> {
+            descriptor.segments().iter().flat_map(Segment::bytes).copied().collect()
+        };
+        let before = bytes(&descriptor);
+        let (refusal, back) = match self.a.vi.post_send(descriptor) {
+            Err((error, back)) => (Some(error), back),
+            Ok(()) => {
+                let ended = self.a.vi.send_wait(soon()).expect("every send is reported");
+                assert!(ends.contains(&ended.status), "RDMA that is not allowed ended as {:?}", ended.status);
+                (None, ended.descriptor.expect("posted with a descriptor"))
+            }
+        };
+        assert!(bytes(&back) == before, "the memory comes back untouched");
+        match refusal {
+            Some(error) => {
+                assert!(matches!(error, Error::RdmaProtection { .. }), "{error}");
+                assert_eq!((self.a.vi.state(), self.b.vi.state()), (State::Connected, State::Connected));
+            }
+            None if self.a.vi.attributes().reliability == Reliability::Unreliable => {}
+            None => self.mend(),
+        }
+    }
+
+    /// Waits until the connection has broken, and makes another.
+    pub fn mend(&mut self) {
+        for vi in [&mut self.a.vi, &mut self.b.vi] {
+            until("the connection breaks at both ends", || {
+                let _ = match vi.attributes().receive {
+                    Receive::Posted => vi.receive_done().is_some(),
+                    Receive::Lent => vi.arrival().is_ok(),
+                };
+                (vi.state() == State::Error).then_some(())
+            });
+        }
+        for vi in [&mut self.a.vi, &mut self.b.vi] {
+            vi.disconnect();
+            while vi.receive_done().is_some() {}
+        }
+        self.connect();
+    }
+
+    /// Returns when what `a` has posted before is in place at `b`, which has no receive posted.
+    pub fn settle(&mut self) {
+        self.b.post_receive(0);
+        self.a.post_send(b"");
+        assert!(self.b.received().is_empty());
+        self.a.sent();
     }
 
     /// `a` sends, `b` receives: the connection works.

@@ -171,7 +171,7 @@ impl World {
             self.arrives_late(number, side, message);
         }
         self.note(link, Happening::Closed);
-        self.give_reads_up(number, side);
+        self.give_reads_up(number, side, Fate::Unread);
         self.send_end(number, side, broken.map(str::to_owned));
         self.run_due();
     }
@@ -202,6 +202,9 @@ impl World {
         let end = &mut connection.ends[to];
         end.under_way.retain(|_, frame| frame.content().is_control());
         end.behind.clear();
+        if matches!(end.ended, Some(Some(_))) {
+            self.give_reads_up(number, to, Fate::Lost);
+        }
         self.settle_all(number, to, Fate::Unread, |stage| stage == Stage::Sent);
         self.announce(number, to, Queue::Receive);
         self.announce(number, to, Queue::Send);

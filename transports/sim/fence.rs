@@ -67,9 +67,9 @@ impl World {
         }
     }
 
-    /// `side` closes: nobody waits for its reads any more, nor writes what they were to read into. What was posted behind
-    /// them is on its way.
-    pub fn give_reads_up(&mut self, number: u64, side: Side) {
+    /// No read of `side` is answered any more, nor is written what they were to read into. What was posted behind them goes
+    /// on its way.
+    pub fn give_reads_up(&mut self, number: u64, side: Side, fate: Fate) {
         let Some(connection) = self.connections.get(&number) else { return };
         // The oldest first, so that none is asked that is to be given up anyway.
         let end = &connection.ends[side];
@@ -77,7 +77,7 @@ impl World {
             end.reads.iter().map(|(token, reading)| (reading.is_asked, *token)).collect();
         tokens.sort_unstable();
         for (_, token) in tokens {
-            self.settle(number, side, token, Fate::Unread);
+            self.settle(number, side, token, fate);
         }
     }
 }

@@ -31,8 +31,8 @@
 //!
 //! What it does not simulate:
 //! * Credits take no time, nor do returned buffers for which no receipt is owed.
-//! * A place that a window's owner does not allow is known at once to who posts RDMA there. Only if it has become so
-//!   while the frame was under way, the owner finds it, and breaks a reliable connection at both ends at that moment.
+//! * That RDMA is not allowed is noticed by the target when it comes, and by both ends of a reliable connection, which
+//!   breaks, at that same moment.
 //! * Requests, answers and ends of connections are delayed and stalled but never lost or corrupted.
 //!
 //! Nothing blocks but a connection request, a sleep on a completion queue, and [`Fabric::advance`] while a listener works.

@@ -1,8 +1,8 @@
 //! RDMA: a write travels with its data, a read is a question and an answer. The target looks at its windows when a frame
 //! arrives, and again for nobody: under the fabric's one lock the data are in place, or copied, at that moment.
 //!
-//! What is wrong with a place when it is posted, the sender is told at once; what has become wrong meanwhile, only the
-//! target finds. Then a reliable connection breaks at both ends, and on an unreliable one the write is dropped.
+//! Only the target knows what it allows. What it does not breaks a reliable connection at both ends, at that moment; on an
+//! unreliable one the write is dropped.
 
 use std::sync::Arc;
 
@@ -28,8 +28,7 @@ impl SimPort {
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
         let len = total(segments);
-        let place = |world: &World| world.exposed(self.connection, self.side, to, len, Rights::WRITE);
-        if let Err(refused) = self.room(world).and_then(|()| place(world).map(drop)) {
+        if let Err(refused) = self.room(world) {
             return Err((refused, held));
         }
         let level = self.level(world);
@@ -62,9 +61,7 @@ impl SimPort {
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
         let len = total(segments);
-        let stands = world.connections[&self.connection].stands(self.side);
-        let place = || world.exposed(self.connection, self.side, from, len, Rights::READ);
-        if let Err(refused) = stands.and_then(|()| place().map(drop)) {
+        if let Err(refused) = world.connections[&self.connection].stands(self.side) {
             return Err((refused, held));
         }
         let end = self.end(world);
@@ -89,19 +86,19 @@ impl World {
         place: RemoteBuffer,
         len: usize,
         right: Rights,
-    ) -> Result<(Arc<Memory>, u64), Refused> {
+    ) -> Option<(Arc<Memory>, u64)> {
         let connection = &self.connections[&number];
         let (asking, peer) = (&connection.ends[asker], &self.nodes[connection.ends[1 - asker].node]);
         let tag = if right.write { asking.writable } else { asking.readable };
         let MemHandle(handle) = place.handle;
-        let window = peer.windows.get(&handle).ok_or(Refused::Protection)?;
-        let end = place.offset.checked_add(len).ok_or(Refused::Protection)?;
+        let window = peer.windows.get(&handle)?;
+        let end = place.offset.checked_add(len)?;
         let allowed = if right.write { window.rights.write } else { window.rights.read };
         if tag != Some(window.ptag) || !allowed || end > window.len || len > place.len {
-            return Err(Refused::Protection);
+            return None;
         }
         let memory = if window.in_outbox { &peer.outbox } else { &peer.landing };
-        Ok((memory.clone(), window.offset + place.offset as u64))
+        Some((memory.clone(), window.offset + place.offset as u64))
     }
 
     /// A write has come to `to`, which stands.
@@ -114,10 +111,12 @@ impl World {
     ) {
         let len = bytes.len();
         let placed =
-            self.exposed(number, 1 - to, place, len, Rights::WRITE).is_ok_and(|(memory, at)| match &bytes {
-                Bytes::InPlace(from, segments) => write_remote(from, segments, &memory, at),
-                Bytes::Copied(copy) => write_copy(copy, &memory, at),
-            });
+            self.exposed(number, 1 - to, place, len, Rights::WRITE).is_some_and(
+                |(memory, at)| match &bytes {
+                    Bytes::InPlace(from, segments) => write_remote(from, segments, &memory, at),
+                    Bytes::Copied(copy) => write_copy(copy, &memory, at),
+                },
+            );
         if !placed {
             return self.forbid(number, to, token, "write");
         }
@@ -144,7 +143,7 @@ impl World {
 
     /// The question of a read has come to `to`, which stands.
     pub fn question_arrives(&mut self, number: u64, to: Side, from: RemoteBuffer, len: usize, token: u16) {
-        let place = self.exposed(number, 1 - to, from, len, Rights::READ).ok();
+        let place = self.exposed(number, 1 - to, from, len, Rights::READ);
         match place.and_then(|(memory, at)| snapshot(&memory, at, len)) {
             Some(copy) => {
                 let content = Content::Answer { copy, token };
@@ -165,7 +164,7 @@ impl World {
         self.settle(number, to, token, Fate::Arrived);
     }
 
-    /// The peer of `to` has asked for RDMA that is not allowed (any more).
+    /// The peer of `to` has asked for RDMA that is not allowed.
     fn forbid(&mut self, number: u64, to: Side, token: Option<u16>, what: &str) {
         let connection = &self.connections[&number];
         if !connection.is_reliable() {

@@ -313,7 +313,6 @@ impl Vi {
         }
         self.state = State::Error;
         self.report(ErrorCode::ConnectionLost, why);
-        self.sends.flush(Status::Flushed, self.attributes.reliability);
         self.flush_receives();
     }
 

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use udeck_via::{
-    Caps, Descriptor, Error, MemHandle, Reliability, RemoteBuffer, Rights, State, Vi, ViAttributes, Window,
+    Caps, Descriptor, Error, MemHandle, Reliability, RemoteBuffer, Rights, State, Status, Vi, ViAttributes,
+    Window,
 };
 
 use crate::kit::{End, Pair, assert_bytes, pattern, regions, soon, until};
@@ -51,13 +52,12 @@ fn read(end: &mut End, len: usize, from: RemoteBuffer) -> udeck_via::Result<Vec<
         assert_eq!(regions(descriptor)[0][..], untouched, "the descriptor comes back untouched");
         error
     })?;
-    let completion = end.sent();
-    assert_eq!(completion.length, len);
+    let completion = end.vi.send_wait(soon()).expect("a completion");
+    if completion.status == Status::RdmaProtectionError {
+        return Err(Error::RdmaProtection { handle: from.handle.0, offset: from.offset, len });
+    }
+    assert_eq!((completion.status, completion.length), (Status::Done, len));
     Ok(regions(completion.descriptor.unwrap())[0].to_vec())
-}
-
-fn assert_protected(read: udeck_via::Result<Vec<u8>>) {
-    assert!(matches!(read, Err(Error::RdmaProtection { .. })), "{read:?}");
 }
 
 fn assert_unharmed(pair: &mut Pair) {
@@ -72,11 +72,11 @@ fn rdma_read_is_there_or_unsupported(fabric: &dyn Fabric) {
     let enabled = ViAttributes { enable_rdma_read: true, ..ViAttributes::new(nic.ptag()) };
     let answers = [Vi::new(nic, enabled).map(drop), nic.window_for(64, nic.ptag(), Rights::READ).map(drop)];
     let from = RemoteBuffer { handle: MemHandle(1), offset: 0, len: 10 };
-    let error = read(&mut pair.a, 10, from).expect_err("there is no such window");
     if has {
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-        assert!(matches!(error, Error::RdmaProtection { .. }), "{error}");
+        pair.forbidden_read(10, from); // there is no such window
     } else {
+        let error = read(&mut pair.a, 10, from).expect_err("it cannot read");
         let unsupported = |error: &Error| matches!(error, Error::Unsupported { needed: Caps::RDMA_READ, .. });
         assert!(answers.iter().all(|answer| answer.as_ref().is_err_and(unsupported)), "{answers:?}");
         assert!(unsupported(&error), "{error}");
@@ -145,11 +145,11 @@ fn read_past_the_end(fabric: &dyn Fabric) {
     let whole = window.remote();
     for (offset, len) in [(0, 1001), (1, 1000), (1000, 1), (5000, 1), (usize::MAX, 1), (usize::MAX - 3, 10)] {
         let from = RemoteBuffer { offset, len, ..whole };
-        assert_protected(read(&mut pair.a, len, from));
-        assert_protected(read(&mut pair.a, len, RemoteBuffer { len: usize::MAX, ..from }));
+        pair.forbidden_read(len, from);
+        pair.forbidden_read(len, RemoteBuffer { len: usize::MAX, ..from });
     }
     let part = RemoteBuffer { offset: 100, len: 50, ..whole };
-    assert_protected(read(&mut pair.a, 51, part));
+    pair.forbidden_read(51, part);
     assert_unharmed(&mut pair);
 }
 
@@ -159,7 +159,7 @@ fn read_by_a_handle_that_never_was(fabric: &dyn Fabric) {
     let right = window.remote();
     for wrong in [0, 1, u32::MAX, right.handle.0 ^ 1, right.handle.0 ^ (1 << 31), right.handle.0 ^ (1 << 12)]
     {
-        assert_protected(read(&mut pair.a, 10, RemoteBuffer { handle: MemHandle(wrong), ..right }));
+        pair.forbidden_read(10, RemoteBuffer { handle: MemHandle(wrong), ..right });
     }
     assert_unharmed(&mut pair);
 }
@@ -171,11 +171,9 @@ fn rights_are_kept_apart(fabric: &dyn Fabric) {
     };
     let mut pair = Pair::with(fabric, &Options::default(), settings);
     let write_only = pair.b.nic.window(100, pair.b.ptag).unwrap();
-    assert_protected(read(&mut pair.a, 100, write_only.remote()));
+    pair.forbidden_read(100, write_only.remote());
     let read_only = shown(&pair.b, &[3; 100]);
-    let descriptor = Descriptor::rdma_write([pair.a.region(&[4; 100])], read_only.remote());
-    let (error, _) = pair.a.vi.post_send(descriptor).unwrap_err();
-    assert!(matches!(error, Error::RdmaProtection { .. }), "{error}");
+    pair.forbidden_write(&[4; 100], read_only.remote());
     assert_eq!(read(&mut pair.a, 100, read_only.remote()).unwrap(), [3; 100]);
     assert_unharmed(&mut pair);
 }
@@ -183,14 +181,14 @@ fn rights_are_kept_apart(fabric: &dyn Fabric) {
 fn read_from_a_window_of_another_tag(fabric: &dyn Fabric) {
     let mut pair = readable(fabric);
     let foreign = pair.b.nic.window_for(100, pair.b.nic.ptag(), Rights::READ).unwrap();
-    assert_protected(read(&mut pair.a, 100, foreign.remote()));
+    pair.forbidden_read(100, foreign.remote());
     assert_unharmed(&mut pair);
 }
 
 fn read_from_a_vi_that_does_not_allow_it(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let window = shown(&pair.b, &[3; 100]);
-    assert_protected(read(&mut pair.a, 100, window.remote()));
+    pair.forbidden_read(100, window.remote());
     assert_unharmed(&mut pair);
 }
 
@@ -210,7 +208,7 @@ fn a_revoked_window_is_not_read(fabric: &dyn Fabric) {
     let window = shown(&pair.b, &[3; 100]);
     let from = window.remote();
     let settled = window.revoke(soon()).unwrap();
-    assert_protected(read(&mut pair.a, 100, from));
+    pair.forbidden_read(100, from);
     assert_eq!(settled[..], [3; 100]);
     assert_unharmed(&mut pair);
 }
@@ -220,33 +218,28 @@ fn revoke_waits_for_readers(fabric: &dyn Fabric) {
     // Long enough that a read is often under way when the window is taken back, at another point of it each time.
     const LEN: usize = 4 << 20;
     let mut pair = readable(fabric);
-    let reads = AtomicU32::new(0);
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        let a = &mut pair.a;
-        let reads = &reads;
-        scope.spawn(move || {
-            for from in told {
-                while let Ok(bytes) = read(a, LEN, from) {
+    let (ones, reads) = (vec![1; LEN], AtomicU32::new(0));
+    for round in 0..40 {
+        let window = shown(&pair.b, &ones);
+        let (from, before) = (window.remote(), reads.load(Ordering::Relaxed));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while let Ok(bytes) = read(&mut pair.a, LEN, from) {
                     assert!(bytes.iter().all(|&byte| byte == 1), "read after the window was taken back");
                     reads.fetch_add(1, Ordering::Relaxed);
                 }
-            }
-        });
-        let ones = vec![1; LEN];
-        for round in 0..40 {
-            let window = shown(&pair.b, &ones);
-            tell.send(window.remote()).expect("the reader reads");
-            let before = reads.load(Ordering::Relaxed);
+            });
             until("the reader reads", || (reads.load(Ordering::Relaxed) > before).then_some(()));
             std::thread::sleep(Duration::from_micros(round * 100));
             drop(window.revoke(soon()).expect("readers leave"));
             // The same memory again, and at once its last bytes, which a reader would come to last.
             let mut reused = pair.b.nic.window(LEN, pair.b.ptag).unwrap();
             reused.write(LEN - 64, &[2; 64]).unwrap();
+        });
+        if pair.a.vi.state() != State::Connected {
+            pair.mend();
         }
-        drop(tell);
-    });
+    }
 }
 
 fn a_read_carries_no_immediate_data(fabric: &dyn Fabric) {

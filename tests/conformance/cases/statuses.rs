@@ -150,29 +150,12 @@ fn protected(fabric: &dyn Fabric, level: Reliability) {
     let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
     let foreign = pair.b.nic.window(100, pair.b.nic.ptag()).unwrap();
     let beyond = RemoteBuffer { offset: 1, ..window.remote() };
-    let mut wrong: Vec<Descriptor> = [foreign.remote(), beyond]
-        .map(|to| Descriptor::rdma_write([pair.a.region(&[1; 100])], to))
-        .into_iter()
-        .collect();
+    pair.forbidden_write(&[1; 100], foreign.remote());
+    pair.forbidden_write(&[1; 100], beyond);
     if pair.a.nic.caps().has(Caps::RDMA_READ) && level != Reliability::Unreliable {
-        let unreadable = window.remote();
-        wrong.push(Descriptor::rdma_read([pair.a.region(&[1; 100])], unreadable));
+        pair.forbidden_read(100, window.remote());
     }
-    for descriptor in wrong {
-        match pair.a.vi.post_send(descriptor) {
-            Err((error, _)) => assert!(matches!(error, Error::RdmaProtection { .. }), "{error}"),
-            Ok(()) => {
-                let ended = pair.a.vi.send_wait(soon()).unwrap();
-                assert_eq!((ended.status, ended.length), (Status::RdmaProtectionError, 0));
-                if level != Reliability::Unreliable {
-                    assert_eq!(pair.a.vi.state(), State::Error);
-                    pair.a.vi.disconnect();
-                    pair.b.vi.disconnect();
-                    pair.connect();
-                }
-            }
-        }
-    }
+    pair.check();
     for window in [window, foreign] {
         let mut there = [9; 100];
         window.read(0, &mut there).unwrap();

@@ -149,6 +149,41 @@ pub const QUEUES: &[Rule] = &[
         ],
     ),
     rule(
+        "a fenced descriptor (QFENCE) is not started before the RDMA reads before it are over",
+        &[
+            "fence::when_a_fenced_message_has_come_the_reads_before_it_are_over",
+            "fence::a_fenced_write_does_not_spoil_the_read_before_it",
+            "fence::a_fence_lets_the_peer_reuse_what_was_read",
+            "fence::fenced_posts_stay_in_their_order",
+            "fence::a_raw_post_is_fenced_by_its_vi",
+            "fence::a_fence_without_reads_changes_nothing",
+            "fence::a_refused_post_leaves_a_fence_that_holds_nothing_up",
+        ],
+    )
+    .tests(&[
+        "transports/sim/tests/rdma.rs::what_is_fenced_waits_for_the_reads_before_it_and_what_is_behind_it_too",
+        "transports/sim/tests/rdma.rs::a_fenced_read_is_asked_when_the_one_before_it_is_over",
+    ])
+    .note("`Descriptor::fenced`, and for raw posts `Vi::fence`; the tests hold reads up, which only some transports can"),
+    rule(
+        "an RDMA read ends in its turn, with its data in place",
+        &[
+            "late::reads_and_sends_are_reported_in_the_order_of_their_posts",
+            "late::as_many_reads_as_a_queue_holds",
+            "late::reads_of_blocks_end_with_what_was_read",
+            "late::both_read_at_a_time",
+        ],
+    ),
+    rule(
+        "reads under way when a connection ends are flushed, and their memory comes back",
+        &[
+            "late::reads_that_were_posted_before_a_disconnect_are_reported",
+            "late::reads_that_the_peer_leaves_alone_are_flushed",
+            "late::reads_of_blocks_are_over_when_their_connection_is",
+            "late::a_vi_that_goes_takes_no_memory_along",
+        ],
+    ),
+    rule(
         "the memory of a posted descriptor is the NIC's until it is reported",
         &[
             "transfer::descriptors_come_back_and_serve_again",

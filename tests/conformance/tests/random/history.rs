@@ -5,7 +5,8 @@ use crate::image::payload;
 /// Bytes of each window.
 pub const LENGTH: usize = 256;
 
-/// The writes to one window, oldest first.
+/// The writes to one window, in the order of their posts. They need not arrive in it: only those of one connection whose
+/// level keeps order do, and those that were posted when the others were known to be there.
 #[derive(Default)]
 pub struct History(Vec<Write>);
 
@@ -16,6 +17,8 @@ struct Write {
     offset: usize,
     bytes: Vec<u8>,
     posted: u64,
+    /// Those of its way come in the order of their posts.
+    ordered: bool,
     /// From this step on its bytes, or those of a later write, are to be seen.
     visible: Option<u64>,
 }
@@ -27,8 +30,9 @@ pub fn blank() -> Vec<u8> {
 
 impl History {
     /// A write of side `way.1` of connection `way.0` was accepted at step `posted`.
-    pub fn accepted(&mut self, tag: u32, way: (usize, usize), offset: usize, len: usize, posted: u64) {
-        self.0.push(Write { tag, way, offset, bytes: payload(tag, len), posted, visible: None });
+    pub fn accepted(&mut self, tag: u32, way: (usize, usize, bool), offset: usize, len: usize, posted: u64) {
+        let (way, ordered) = ((way.0, way.1), way.2);
+        self.0.push(Write { tag, way, offset, bytes: payload(tag, len), posted, ordered, visible: None });
     }
 
     /// A message of this way, posted at step `posted`, was reported at step `now`: with it all that its sender wrote
@@ -54,14 +58,23 @@ impl History {
 
     fn allows(&self, at: usize, byte: u8, now: u64) -> bool {
         let covers = |write: &&Write| (write.offset..write.offset + write.bytes.len()).contains(&at);
-        for write in self.0.iter().rev().filter(covers) {
-            if write.bytes[at - write.offset] == byte {
-                return true;
-            }
-            if write.visible.is_some_and(|visible| visible <= now) {
-                return false;
-            }
-        }
-        blank()[at] == byte
+        let there = || self.0.iter().filter(covers).filter(|write| write.is_there(now));
+        let may_be_last = |write: &Write| !there().any(|other| other.is_after(write));
+        let wrote_it = |write: &Write| write.bytes[at - write.offset] == byte;
+        let blank_byte = there().next().is_none() && blank()[at] == byte;
+        blank_byte || self.0.iter().filter(covers).any(|write| wrote_it(write) && may_be_last(write))
+    }
+}
+
+impl Write {
+    /// Whether it is certain to have arrived by step `now`.
+    fn is_there(&self, now: u64) -> bool {
+        self.visible.is_some_and(|visible| visible <= now)
+    }
+
+    /// Whether it is certain to have come behind `other`.
+    fn is_after(&self, other: &Write) -> bool {
+        let in_order = self.ordered && self.way == other.way && self.posted > other.posted;
+        in_order || other.is_there(self.posted)
     }
 }
