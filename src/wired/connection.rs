@@ -33,6 +33,7 @@ use udeck_via::{Ptag, Reliability};
 use crate::memory::Memory;
 use crate::windows::Windows;
 use incoming::Incoming;
+pub(crate) use incoming::is_posted_for;
 use loans::{Loan, Reading};
 use outgoing::{Out, Outgoing};
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
@@ -103,7 +104,7 @@ impl News {
     }
 }
 
-/// One VI's connection: see the [module](self).
+/// One VI's connection: what the program posts and takes, and two streams of frames.
 pub struct Connection {
     memory: Memory,
     windows: Arc<Windows>,

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Landed, Ledger, Owner, Port, Queue, Refused};
 
-use crate::connection::{Connection, Taken, What};
+use crate::connection::{Connection, Taken, What, is_posted_for};
 use crate::link::{Acknowledge, Driver, Link, Watch, Watching};
 use crate::memory;
 
@@ -37,12 +37,12 @@ impl<D: Driver> WiredPort<D> {
 }
 
 impl<D: Driver> WiredPort<D> {
-    /// What has come next.
-    fn next(&mut self) -> Result<Option<Taken>, Refused> {
+    /// What has come next; a long message that is coming may go to `to` already.
+    fn next(&mut self, to: &mut [u8]) -> Result<Option<Taken>, Refused> {
         drop(self.receipt.take());
         self.link.with(|connection, driver| match connection.take() {
             Ok(None) => {
-                driver.look(connection);
+                connection.look_into(to, |connection| driver.look(connection));
                 connection.take()
             }
             other => other,
@@ -69,11 +69,24 @@ impl<D: Driver> WiredPort<D> {
     }
 
     /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
-    fn arrival(&mut self, taken: Taken) -> Arrival {
+    ///
+    /// # Errors
+    /// [`Refused::Lost`] when some of it lies in a place that the program looked for it with, and did not use again.
+    fn arrival(&mut self, taken: Taken) -> Result<Arrival, Refused> {
         let Taken { immediate, what, receipt } = taken;
         let body = match what {
             What::Inline(bytes) => Body::Inline(bytes),
-            What::Body(head, store) => {
+            What::Body(_, _, landed) if landed > 0 => {
+                let why = "the place that a message was coming to was not the one that it was received with";
+                self.link.with(|connection, _| {
+                    if let Some(number) = receipt {
+                        connection.acknowledge(number, Fate::Refused);
+                    }
+                    connection.close(Some(why));
+                });
+                return Err(Refused::Lost(why.into()));
+            }
+            What::Body(head, store, _) => {
                 Body::Lent(head, store.lend(receipt.map(|number| (self.acknowledges(), number))))
             }
             What::Written(len) => {
@@ -81,7 +94,7 @@ impl<D: Driver> WiredPort<D> {
                 Body::Written(len)
             }
         };
-        Arrival { immediate, body }
+        Ok(Arrival { immediate, body })
     }
 }
 
@@ -136,14 +149,15 @@ unsafe impl<D: Driver> Port for WiredPort<D> {
     }
 
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
-        let taken = self.next()?;
-        Ok(taken.map(|taken| self.arrival(taken)))
+        let taken = self.next(&mut [])?;
+        taken.map(|taken| self.arrival(taken)).transpose()
     }
 
     /// Puts short messages there, and long ones that fit and came without a header: those a program posted a descriptor
-    /// for.
+    /// for. Of these, the beginning may be there before the call gives the message out: `to` is to be the same until one
+    /// does.
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
-        let Some(taken) = self.next()? else { return Ok(None) };
+        let Some(taken) = self.next(to)? else { return Ok(None) };
         let immediate = taken.immediate;
         match &taken.what {
             What::Inline(bytes) => {
@@ -152,20 +166,20 @@ unsafe impl<D: Driver> Port for WiredPort<D> {
                 to[..fitting].copy_from_slice(&bytes[..fitting]);
                 Ok(Some(Landed::Copied { immediate, len }))
             }
-            What::Body(head, store)
-                if head.bytes().is_empty() && (Inline::CAPACITY + 1..=to.len()).contains(&store.len()) =>
+            What::Body(head, store, landed)
+                if head.bytes().is_empty() && is_posted_for(store.len(), to.len()) =>
             {
-                let len = store.len();
-                to[..len].copy_from_slice(store.bytes());
+                let (len, landed) = (store.len(), *landed);
+                store.copy_part(landed, &mut to[landed..len]);
                 self.link.with(|connection, _| {
-                    connection.count_copied(len);
+                    connection.count_copied(len - landed);
                     if let Some(number) = taken.receipt {
                         connection.acknowledge(number, Fate::Arrived);
                     }
                 });
                 Ok(Some(Landed::Copied { immediate, len }))
             }
-            _ => Ok(Some(Landed::Arrival(self.arrival(taken)))),
+            _ => Ok(Some(Landed::Arrival(self.arrival(taken)?))),
         }
     }
 

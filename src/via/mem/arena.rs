@@ -525,6 +525,18 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn places_lie_inside_or_nowhere() {
+        let arena = arena(64);
+        let block = arena.block(100, Fill::Zero).unwrap();
+        assert_eq!(arena.place(block.offset(), 100), Some(block.base()));
+        let len = 64 * LINE;
+        assert!(arena.place(0, len).is_some() && arena.place(len as u64, 0).is_some());
+        for (offset, len) in [(1, len), (len as u64 + 1, 0), (u64::MAX, 1), (1, usize::MAX)] {
+            assert_eq!(arena.place(offset, len), None);
+        }
+    }
+
+    #[test]
     fn classes_hold_what_they_promise() {
         for len in (0..10_000).chain([1 << 20, (1 << 20) + 1, LARGEST_CLASS]) {
             let class = class_of(len);

@@ -23,6 +23,10 @@ pub(super) struct Incoming {
     /// Payload bytes that have come, of so many.
     done: usize,
     len: usize,
+    /// Where the program wants the message that is coming, while it looks ([`Connection::look_into`]).
+    posted: Option<Place>,
+    /// How much of it lies there, instead of in its store.
+    pub landed: usize,
     /// The number of the message or write that is coming.
     pub number: u32,
     /// A write that the window's owner does not allow.
@@ -87,7 +91,10 @@ impl Connection {
         let Incoming { done, len, .. } = self.incoming;
         match &mut self.incoming.target {
             Target::Nowhere => (SmallVec::new(), None),
-            Target::Store(store) => (SmallVec::from_iter([store.place().behind(done)]), None),
+            Target::Store(store) => {
+                let place = self.incoming.posted.map_or_else(|| store.place(), |posted| posted.first(len));
+                (SmallVec::from_iter([place.behind(done)]), None)
+            }
             &mut Target::Window(handle, offset) => {
                 let rest = RemoteBuffer { handle, offset: offset + done, len: len - done };
                 let entered = self.windows.enter(rest, self.writable, Right::Write);
@@ -113,6 +120,36 @@ impl Connection {
                 }
                 (places, None)
             }
+        }
+    }
+
+    /// Lets `look` take in what has come. If that is of a long message, and `to` holds it and is what it was posted for,
+    /// its bytes go there; what does not come by that goes to the store, and from there at the next look, which has to
+    /// be for the same place.
+    pub(crate) fn look_into(&mut self, to: &mut [u8], look: impl FnOnce(&mut Connection)) {
+        self.offer(to);
+        let looking = Looking(self);
+        look(looking.0);
+    }
+
+    fn offer(&mut self, to: &mut [u8]) {
+        let Incoming { stage, target, done, len, landed, .. } = &mut self.incoming;
+        let (Stage::Payload(Frame::Message { head: 0, .. }), Target::Store(store)) = (*stage, target) else {
+            return;
+        };
+        if !is_posted_for(*len, to.len()) {
+            return;
+        }
+        store.copy_part(*landed, &mut to[*landed..*done]);
+        self.memory.count_copied(*done - *landed);
+        *landed = *done;
+        self.incoming.posted = Some(Place::lent(to));
+    }
+
+    /// The program's place is its own again.
+    fn withdraw(&mut self) {
+        if self.incoming.posted.take().is_some() {
+            self.incoming.landed = self.incoming.done;
         }
     }
 
@@ -196,6 +233,7 @@ impl Connection {
             return Ok(());
         }
         self.incoming.stage = Stage::Header;
+        self.withdraw();
         self.complete(frame)
     }
 
@@ -212,6 +250,21 @@ impl Connection {
         }
         drop(inside);
     }
+}
+
+/// Ends a look, also by a panic.
+struct Looking<'a>(&'a mut Connection);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.withdraw();
+    }
+}
+
+/// Whether a message of `len` bytes without a header is put into a place of `room` bytes. One that is short might be for
+/// a program that receives lent, and has a place for short messages only.
+pub(crate) fn is_posted_for(len: usize, room: usize) -> bool {
+    len > Inline::CAPACITY && len <= room
 }
 
 impl Incoming {
@@ -233,6 +286,7 @@ impl Incoming {
     /// What was kept of the frame before.
     fn forget(&mut self) {
         (self.target, self.refused, self.done, self.len) = (Target::Nowhere, false, 0, 0);
+        self.landed = 0;
         self.head = None;
         self.words.clear();
     }

@@ -169,7 +169,10 @@ impl Connection {
         let head = self.incoming.head.take().unwrap_or(Inline::EMPTY);
         let receipt = receipt.then_some(self.incoming.number);
         match std::mem::take(&mut self.incoming.target) {
-            Target::Store(store) if lent => self.deliver(Item::Body { immediate, head, store, receipt }),
+            Target::Store(store) if lent => {
+                let landed = self.incoming.landed;
+                self.deliver(Item::Body { immediate, head, store, landed, receipt });
+            }
             _ => self.deliver_short(immediate, head),
         }
     }

@@ -18,6 +18,7 @@ pub(super) enum Item {
         immediate: Option<u32>,
         head: Inline,
         store: Store,
+        landed: usize,
         receipt: Option<u32>,
     },
     Written {
@@ -40,8 +41,8 @@ pub(crate) struct Taken {
 /// What it is.
 pub(crate) enum What {
     Inline(Inline),
-    /// All of the store's bytes have arrived.
-    Body(Inline, Store),
+    /// All of the store's bytes have arrived; so many of the first lie in the place that the program looked for it with.
+    Body(Inline, Store, usize),
     Written(usize),
 }
 
@@ -132,9 +133,10 @@ impl Connection {
             Item::Inline { immediate, bytes } => {
                 Taken { immediate, what: What::Inline(bytes), receipt: None }
             }
-            Item::Body { immediate, head, store, receipt } => {
-                Taken { immediate, what: What::Body(head, store), receipt }
+            Item::Body { immediate, head, store, landed, receipt } => {
+                Taken { immediate, what: What::Body(head, store, landed), receipt }
             }
+
             Item::Written { immediate, len, receipt } => {
                 Taken { immediate: Some(immediate), what: What::Written(len), receipt }
             }

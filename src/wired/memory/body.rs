@@ -77,6 +77,11 @@ impl Store {
         }
     }
 
+    /// Copies what has arrived there, `to.len()` bytes from offset `from`.
+    pub fn copy_part(&self, from: usize, to: &mut [u8]) {
+        to.copy_from_slice(&self.bytes()[from..from + to.len()]);
+    }
+
     /// For the program to read. `receipt`: whom to tell when it is done, and the message's number.
     pub fn lend(self, receipt: Option<(Arc<dyn Acknowledge>, u32)>) -> Lent {
         let bytes = self.bytes();

@@ -31,6 +31,11 @@ impl Place {
         Place { at: NonNull::from(bytes).cast(), len: bytes.len() }
     }
 
+    /// A place that the program lends for a while; who makes this forgets it before the program has it again.
+    pub fn lent(bytes: &mut [u8]) -> Self {
+        Place { len: bytes.len(), at: NonNull::from(bytes).cast() }
+    }
+
     pub fn at(self) -> NonNull<u8> {
         self.at
     }
@@ -57,8 +62,9 @@ impl Place {
     pub fn fill(self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
         // SAFETY: a place to be filled is kept by what it was made of (the store, the read's owner, the guard of the
-        // window), and nobody has a slice of it: stores give theirs out when they are full, the segments of a read are
-        // the port's until it is over, windows have none. `bytes` is a slice, so it lies elsewhere.
+        // window, the program that lends it), and nobody has a slice of it: stores give theirs out when they are full,
+        // the segments of a read are the port's until it is over, windows have none, and what the program lends it has
+        // no access to meanwhile. `bytes` is a slice, so it lies elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr(), bytes.len()) };
     }
 }

@@ -15,9 +15,14 @@ use crate::{Memory, Windows, WiredPort};
 pub const ARENA: usize = 4 << 20;
 pub const WINDOW: usize = 64 << 10;
 
-/// A driver that does nothing by itself.
+/// A driver that does nothing by itself, unless it has an appetite.
 #[derive(Default)]
 pub struct Puppet {
+    /// Bytes on their way to this side, and how many have come.
+    pipe: VecDeque<u8>,
+    came: u64,
+    /// How many it takes in when the program looks, and how many of these where they want to lie.
+    pub appetite: (usize, usize),
     /// Stream bytes that went into the pipe, from where they can be gathered again.
     sent: u64,
     kept: VecDeque<u8>,
@@ -26,7 +31,24 @@ pub struct Puppet {
 
 impl Driver for Puppet {
     fn pump(&mut self, _: &mut Connection) {}
-    fn look(&mut self, _: &mut Connection) {}
+    fn look(&mut self, connection: &mut Connection) {
+        let (most, direct) = self.appetite;
+        self.receive(connection, most, direct);
+    }
+}
+
+impl Puppet {
+    fn receive(&mut self, connection: &mut Connection, most: usize, direct: usize) -> usize {
+        let mut bytes: Vec<u8> = self.pipe.drain(..most.min(self.pipe.len())).collect();
+        let most = bytes.len();
+        self.came += most as u64;
+        let place = connection.direct();
+        let filled = place.len().min(direct).min(most);
+        let scratch = bytes.split_off(filled);
+        fill(&place, &bytes);
+        connection.came(place, filled, &scratch);
+        most
+    }
 }
 
 #[derive(Default)]
@@ -53,9 +75,6 @@ pub struct End {
     /// What the peer may write and read.
     pub window: MemHandle,
     pub told: [Arc<Told>; 2],
-    /// Bytes on their way to this side, and how many have come.
-    pipe: VecDeque<u8>,
-    came: u64,
 }
 
 pub struct Pair {
@@ -85,7 +104,7 @@ impl End {
         let watching =
             Watching { send: Some(told[0].clone()), receive: Some(told[1].clone()), reporter: None };
         let port = Some(WiredPort::watched(link.clone(), watching));
-        End { port, link, memory, windows, window, told, pipe: VecDeque::new(), came: 0 }
+        End { port, link, memory, windows, window, told }
     }
 
     pub fn port(&mut self) -> &mut WiredPort<Puppet> {
@@ -143,34 +162,23 @@ impl Pair {
             driver.kept.extend(&bytes);
             bytes
         });
-        self.ends[1 - side].pipe.extend(&bytes);
+        self.ends[1 - side].link.with(|_, driver| driver.pipe.extend(&bytes));
         bytes.len()
     }
 
     /// Up to `most` bytes come to `side`, at most `direct` of them where they want to lie.
     pub fn receive(&mut self, side: usize, most: usize, direct: usize) -> usize {
-        let End { link, pipe, came, .. } = &mut self.ends[side];
-        let mut bytes: Vec<u8> = pipe.drain(..most.min(pipe.len())).collect();
-        *came += bytes.len() as u64;
-        let most = bytes.len();
-        link.with(|connection, _| {
-            let place = connection.direct();
-            let filled = place.len().min(direct).min(bytes.len());
-            let scratch = bytes.split_off(filled);
-            fill(&place, &bytes);
-            connection.came(place, filled, &scratch);
-        });
-        most
+        self.ends[side].link.with(|connection, driver| driver.receive(connection, most, direct))
     }
 
     /// What is on its way to `side` never comes.
     pub fn forget(&mut self, side: usize) {
-        self.ends[side].pipe.clear();
+        self.ends[side].link.with(|_, driver| driver.pipe.clear());
     }
 
     /// `side` learns how far its peer has come, and that what is not known to have come can be gathered again.
     pub fn acknowledge(&mut self, side: usize, from: u64) {
-        let upto = self.ends[1 - side].came;
+        let upto = self.ends[1 - side].link.with(|_, driver| driver.came);
         self.ends[side].link.with(|connection, driver| {
             if connection.phase() == (Phase::Over { abruptly: true })
                 && connection.released_to() == connection.queued()

@@ -23,7 +23,7 @@ enum Op {
     Read { offset: usize, len: usize, how: usize },
     Fence,
     Take { keep: bool },
-    TakeInto { room: usize },
+    TakeInto { room: usize, appetite: (usize, usize) },
     GiveBack { which: usize },
     Ended,
     Unread,
@@ -60,7 +60,8 @@ fn ops(ends: Ends) -> impl Strategy<Value = Vec<(usize, Op)>> {
             .prop_map(|(offset, len, how)| Op::Read { offset, len: len.min(HALF - offset), how }),
         1 => Just(Op::Fence),
         6 => any::<bool>().prop_map(|keep| Op::Take { keep }),
-        3 => (0..30_000usize).prop_map(|room| Op::TakeInto { room }),
+        5 => (prop_oneof![0..30_000usize, Just(300_000)], (0..100_000usize, 0..100_000usize))
+            .prop_map(|(room, appetite)| Op::TakeInto { room, appetite }),
         3 => any::<usize>().prop_map(|which| Op::GiveBack { which }),
         3 => Just(Op::Ended),
         2 => Just(Op::Unread),
@@ -106,6 +107,8 @@ struct Model {
     posted: u64,
     /// What the peer's window looks like when all is written.
     shadow: Vec<u8>,
+    /// Where it wants the next message.
+    place: Option<Vec<u8>>,
     lents: Vec<(Lent, Vec<u8>, Option<u64>)>,
     closed: bool,
 }
@@ -175,8 +178,9 @@ impl Run {
             Op::Write { offset, len, immediate, how } => self.write(side, offset, len, immediate, how),
             Op::Read { offset, len, how } => self.read(side, offset, len, how),
             Op::Fence => self.pair.ends[side].port().fence(),
+            Op::Take { .. } if self.models[side].place.is_some() => self.take_into(side, 0, (0, 0)),
             Op::Take { keep } => drop(self.take(side, keep)),
-            Op::TakeInto { room } => self.take_into(side, room),
+            Op::TakeInto { room, appetite } => self.take_into(side, room, appetite),
             Op::Ended => self.ended(side),
             Op::Unread => match self.pair.ends[side].port().unread() {
                 Ok(unread) => assert!(unread <= MESSAGES),
@@ -319,11 +323,16 @@ impl Run {
         Ok(true)
     }
 
-    fn take_into(&mut self, side: usize, room: usize) {
-        let mut place = vec![0xEE; room];
-        let landed = match self.pair.ends[side].port().receive_into(&mut place) {
+    /// As a VI does: the same place, until something has landed.
+    fn take_into(&mut self, side: usize, room: usize, appetite: (usize, usize)) {
+        let mut place = self.models[side].place.take().unwrap_or_else(|| vec![0xEE; room]);
+        let room = place.len();
+        self.pair.ends[side].link.with(|_, driver| driver.appetite = appetite);
+        let landed = self.pair.ends[side].port().receive_into(&mut place);
+        self.pair.ends[side].link.with(|_, driver| driver.appetite = (0, 0));
+        let landed = match landed {
             Ok(Some(landed)) => landed,
-            Ok(None) => return,
+            Ok(None) => return self.models[side].place = Some(place),
             Err(refused) => return self.was_refused(side, &refused, None),
         };
         let expected = self.models[1 - side].expected.pop_front().expect("something was sent");
@@ -399,7 +408,12 @@ impl Run {
                     any = true;
                 }
                 if self.pair.ends[side].port.is_some() {
-                    while !self.models[side].closed && matches!(self.take(side, false), Ok(true)) {
+                    if self.models[side].place.is_some() && !self.models[side].closed {
+                        self.take_into(side, 0, (0, 0));
+                        any |= self.models[side].place.is_none();
+                    }
+                    let may_take = !self.models[side].closed && self.models[side].place.is_none();
+                    while may_take && matches!(self.take(side, false), Ok(true)) {
                         any = true;
                     }
                     self.ended(side);
