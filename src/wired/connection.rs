@@ -35,8 +35,9 @@ use crate::windows::Windows;
 use incoming::Incoming;
 pub(crate) use incoming::is_posted_for;
 use loans::{Loan, Reading};
-use outgoing::{Out, Outgoing};
+use outgoing::Outgoing;
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
+use posting::HeldBack;
 use taking::{Credits, Item};
 pub(crate) use taking::{Taken, What};
 
@@ -119,12 +120,15 @@ pub struct Connection {
     may_read: bool,
 
     outgoing: Outgoing,
-    /// Posts that wait for reads to be over: for how many.
-    held_back: VecDeque<(u32, Out)>,
+    /// Posts that wait: for reads to be over, or for the peer to take what was sent before.
+    held_back: VecDeque<HeldBack>,
+    /// Messages and writes among them.
+    unsent: usize,
     fence: Option<u32>,
     /// Messages and writes that were posted, and the bytes of each message that the peer has not taken.
     sent: u32,
     untaken: VecDeque<u64>,
+    /// Of those that are not held back.
     untaken_bytes: u64,
     peer_taken: u32,
     /// A question is out: what has it taken, and: tell when it takes something.
@@ -149,6 +153,8 @@ pub struct Connection {
     gone: bool,
     /// How the peer ended it: `Some` of words when by an error.
     peer_end: Option<Option<String>>,
+    /// Its program takes nothing any more.
+    peer_deaf: bool,
     lost: Option<String>,
     broken: bool,
     dead: bool,
@@ -177,6 +183,7 @@ impl Connection {
             may_read: theirs.readable_ptag.is_some(),
             outgoing: Outgoing::default(),
             held_back: VecDeque::new(),
+            unsent: 0,
             fence: None,
             sent: 0,
             untaken: VecDeque::new(),
@@ -198,6 +205,7 @@ impl Connection {
             said_end: false,
             gone: false,
             peer_end: None,
+            peer_deaf: false,
             lost: None,
             broken: false,
             dead: false,
@@ -246,6 +254,12 @@ impl Connection {
         }
         self.tell_credits();
         self.try_over();
+    }
+
+    /// Whether something that was posted is not in the stream yet: it waits for reads to be over, or for the peer to take
+    /// what came before. (The end of a closed connection waits behind it.)
+    pub fn holds_back(&self) -> bool {
+        !self.held_back.is_empty()
     }
 
     /// Where the frame ends that the byte at `from` belongs to; `None` at the end of the stream.

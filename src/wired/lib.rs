@@ -70,7 +70,7 @@ pub const BYTES: usize = 256 << 10;
 /// Segments in one post.
 pub const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time, by one NIC.
-pub const WINDOWS: usize = 1 << 16;
+pub const WINDOWS: usize = 1 << 14;
 
 /// Fills in the limits that follow from the way messages travel here. Names, abilities and what has to do with waiters
 /// and requests are the transport's.

@@ -21,6 +21,7 @@
 //! | 7 ask | hungry | | | | | |
 //! | 8 end | broken | | | | | words |
 //! | 9 over | | | | | | |
+//! | 10 deaf | | | | | | |
 //!
 //! Messages and writes are numbered together from 0 by their order in the stream, reads apart from them. Behind an end
 //! come only receipts, credits and the over; behind that nothing.
@@ -117,6 +118,8 @@ pub enum Frame {
         /// There is no hurry before that.
         hungry: bool,
     },
+    /// The sender's program takes nothing any more, and its end waits behind what it has posted.
+    Deaf,
     /// The sender sends no messages, writes, reads or data any more, and takes none.
     End {
         /// By an error, which the words name.
@@ -186,6 +189,7 @@ impl Header {
                 (fields.kind, fields.flags, fields.len) = (8, flag(broken, BROKEN), len);
             }
             Frame::Over => fields.kind = 9,
+            Frame::Deaf => fields.kind = 10,
         }
         fields.lay_out()
     }
@@ -219,6 +223,7 @@ impl Header {
             }
             8 => Frame::End { broken: fields.flags & BROKEN != 0, len },
             9 => Frame::Over,
+            10 => Frame::Deaf,
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
         let header = Header { taken: fields.taken, frame };
@@ -320,7 +325,18 @@ mod tests {
         let receipt = (any::<u32>(), fate()).prop_map(|(number, fate)| Frame::Receipt { number, fate });
         let end = (any::<bool>(), 0..=MAX_WORDS as u64).prop_map(|(broken, len)| Frame::End { broken, len });
         let ask = any::<bool>().prop_map(|hungry| Frame::Ask { hungry });
-        prop_oneof![message, write, read, data, receipt, end, ask, Just(Frame::Credit), Just(Frame::Over)]
+        prop_oneof![
+            message,
+            write,
+            read,
+            data,
+            receipt,
+            end,
+            ask,
+            Just(Frame::Credit),
+            Just(Frame::Over),
+            Just(Frame::Deaf)
+        ]
     }
 
     proptest! {

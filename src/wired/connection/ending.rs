@@ -58,6 +58,10 @@ impl Connection {
         }
         let out = end_frame(broken);
         self.post(out);
+        if self.holds_back() {
+            // What the peer holds back, and its end behind that, would wait for us as ours does for it.
+            self.control(Frame::Deaf, Then::Nothing);
+        }
     }
 
     /// The peer has ended it.
@@ -73,6 +77,7 @@ impl Connection {
         while !self.reads.is_empty() {
             self.end_read(Fate::Unread);
         }
+        self.let_go();
         self.tell_end();
     }
 
@@ -111,8 +116,8 @@ impl Connection {
         while let Some(then) = self.outgoing.pop_released(end) {
             self.after(then, fate);
         }
-        while let Some((_, out)) = self.held_back.pop_front() {
-            self.after(out.into_then(), fate);
+        while let Some(held_back) = self.held_back.pop_front() {
+            self.after(held_back.out.into_then(), fate);
         }
         while !self.reads.is_empty() {
             self.end_read(fate);

@@ -43,7 +43,8 @@ impl Connection {
 
     /// Puts `owner` in the place of the caller who was to be told of `number`.
     pub(crate) fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
-        let frames = self.outgoing.iter_mut().chain(self.held_back.iter_mut().map(|(_, out)| out));
+        let frames =
+            self.outgoing.iter_mut().chain(self.held_back.iter_mut().map(|held_back| &mut held_back.out));
         let in_frames = frames.filter_map(|out| match out.then_mut() {
             Then::Held(held) => Some(held),
             _ => None,
@@ -62,7 +63,7 @@ impl Connection {
 
     /// Bytes of the outbox that were posted and are not over.
     pub(crate) fn lent_bytes(&self) -> usize {
-        let frames = self.outgoing.iter().chain(self.held_back.iter().map(|(_, out)| out));
+        let frames = self.outgoing.iter().chain(self.held_back.iter().map(|held_back| &held_back.out));
         let in_frames = frames.map(|out| match out.then() {
             Then::Held(held) => held.bytes(),
             _ => 0,

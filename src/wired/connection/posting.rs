@@ -1,7 +1,7 @@
 //! The program's posts.
 
 use smallvec::SmallVec;
-use udeck_via::transport::{Held, Refused};
+use udeck_via::transport::{Fate, Held, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
@@ -10,6 +10,15 @@ use super::outgoing::{Out, Then};
 use crate::memory::Place;
 use crate::wire::Frame;
 use crate::{BYTES, MESSAGES};
+
+/// A post that is not in the stream yet.
+pub(super) struct HeldBack {
+    /// For how many reads it waits.
+    reads: u32,
+    /// Bytes that the peer has to take, of a message or write: it waits until there is room for it.
+    bytes: Option<u64>,
+    pub out: Out,
+}
 
 impl Connection {
     /// [`udeck_via::transport::Port::send`].
@@ -104,6 +113,8 @@ impl Connection {
     /// [`udeck_via::transport::Port::want_room`].
     pub(crate) fn want_room(&mut self) {
         self.wants_room = true;
+        // What is over already is news to who has not looked since.
+        self.news.send |= !self.ended.is_empty();
     }
 
     /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
@@ -132,13 +143,10 @@ impl Connection {
     /// Whether there is room for a message. If not, the peer is asked to tell when it has taken something.
     fn room(&mut self) -> Result<(), Refused> {
         self.stands()?;
-        if self.untaken.len() < MESSAGES as usize && self.untaken_bytes < BYTES as u64 {
+        if self.untaken.len() < MESSAGES as usize {
             return Ok(());
         }
-        if !self.hungry {
-            self.hungry = true;
-            self.control(Frame::Ask { hungry: true }, Then::Nothing);
-        }
+        self.be_hungry();
         Err(Refused::Busy)
     }
 
@@ -189,27 +197,64 @@ impl Connection {
     /// A message or write, of so many bytes that the peer's program has to take.
     fn post_message(&mut self, out: Out, bytes: usize) {
         self.untaken.push_back(bytes as u64);
-        self.untaken_bytes += bytes as u64;
         self.sent = self.sent.wrapping_add(1);
         self.wants_room = false;
-        self.post(out);
+        self.post_behind(out, Some(bytes as u64));
     }
 
-    /// Queues what the program posts, behind what waits for a fence.
+    /// Queues what the program posts and the peer's program need not take.
     pub(super) fn post(&mut self, out: Out) {
+        self.post_behind(out, None);
+    }
+
+    /// Queues it, behind what waits for a fence or for room at the peer. What waits lies where the program has it.
+    fn post_behind(&mut self, out: Out, bytes: Option<u64>) {
         let fence = self.fence.filter(|&reads| !self.are_over(reads));
-        if fence.is_none() && self.held_back.is_empty() {
+        if fence.is_none() && self.held_back.is_empty() && self.has_room_for(bytes) {
             self.fence = None;
+            self.untaken_bytes += bytes.unwrap_or(0);
             return self.queue(out);
         }
-        self.held_back.push_back((fence.unwrap_or(self.reads_over), out));
+        self.unsent += usize::from(bytes.is_some());
+        self.held_back.push_back(HeldBack { reads: fence.unwrap_or(self.reads_over), bytes, out });
+        self.let_go();
     }
 
-    /// Queues what was held back by reads that are over.
+    /// Queues what was held back by reads that are over, and by messages that were taken. If it is room at the peer that
+    /// the first one waits for, the peer is asked to tell; if there will never be any, it is dropped.
     pub(super) fn let_go(&mut self) {
-        while self.held_back.front().is_some_and(|&(reads, _)| self.are_over(reads)) {
-            let Some((_, out)) = self.held_back.pop_front() else { return };
-            self.queue(out);
+        while let Some(first) = self.held_back.front() {
+            let (reads, bytes) = (first.reads, first.bytes);
+            if !self.are_over(reads) {
+                return;
+            }
+            let has_room = self.has_room_for(bytes);
+            let never = self.peer_deaf || self.peer_end.is_some();
+            if !has_room && !never {
+                return self.be_hungry();
+            }
+            let Some(first) = self.held_back.pop_front() else { return };
+            if !has_room {
+                // It counts as unread for ever.
+                self.after(first.out.into_then(), Fate::Unread);
+                continue;
+            }
+            self.unsent -= usize::from(bytes.is_some());
+            self.untaken_bytes += bytes.unwrap_or(0);
+            self.queue(first.out);
+        }
+    }
+
+    /// Whether the peer has room for a message at this moment: the last one may be as long as it likes.
+    fn has_room_for(&self, message: Option<u64>) -> bool {
+        message.is_none() || self.untaken_bytes < BYTES as u64
+    }
+
+    /// Asks the peer to tell when its program takes something.
+    fn be_hungry(&mut self) {
+        if !self.hungry {
+            self.hungry = true;
+            self.control(Frame::Ask { hungry: true }, Then::Nothing);
         }
     }
 

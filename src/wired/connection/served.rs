@@ -44,9 +44,12 @@ impl Connection {
             }
             Frame::Data { number, fate, len } => self.admit_data(number, fate, len),
             Frame::End { len, .. } => Ok((len as usize, 0)),
-            Frame::Read { .. } | Frame::Receipt { .. } | Frame::Credit | Frame::Ask { .. } | Frame::Over => {
-                Ok((0, 0))
-            }
+            Frame::Read { .. }
+            | Frame::Receipt { .. }
+            | Frame::Credit
+            | Frame::Ask { .. }
+            | Frame::Over
+            | Frame::Deaf => Ok((0, 0)),
         }
     }
 
@@ -121,14 +124,15 @@ impl Connection {
     /// The peer's program has taken so many of our messages.
     fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
         let more = taken.wrapping_sub(self.peer_taken);
-        if more as usize > self.untaken.len() {
-            let untaken = self.untaken.len();
+        let untaken = self.untaken.len() - self.unsent;
+        if more as usize > untaken {
             return violation(format!("{more} messages were taken of the {untaken} that it had not taken"));
         }
         if more > 0 {
             self.peer_taken = taken;
             self.untaken_bytes -= self.untaken.drain(..more as usize).sum::<u64>();
             self.hungry = false;
+            self.let_go();
             self.tell_of_room();
         }
         Ok(())
@@ -151,6 +155,10 @@ impl Connection {
                 }
             }
             Frame::Credit => self.asked = false,
+            Frame::Deaf => {
+                self.peer_deaf = true;
+                self.let_go();
+            }
             Frame::Ask { hungry } => {
                 self.credits.asked |= !hungry;
                 self.credits.hungry |= hungry;

@@ -225,14 +225,26 @@ fn the_queue_is_bounded_and_its_end_is_told() {
 fn bytes_are_bounded_and_one_long_message_passes() {
     let mut pair = Pair::new(Reliability::Delivery, false);
     let long = lend(&mut pair, 0, 3 * BYTES, 1).unwrap();
-    assert!(matches!(lend(&mut pair, 0, 1, 2), Err(Refused::Busy)));
     pair.settle();
-    assert!(matches!(lend(&mut pair, 0, 1, 2), Err(Refused::Busy)), "it was not taken");
-    let Body::Lent(_, came) = take(&mut pair, 1) else { panic!("a lent message") };
-    assert_eq!(came.bytes(), long.bytes());
+    let queued = |pair: &Pair| pair.ends[0].link.with(|connection, _| connection.queued());
+    let sent = queued(&pair);
+    let later = [2, 3].map(|number| lend(&mut pair, 0, 100, number).unwrap());
+    let mut more = 3;
+    let refused = loop {
+        match lend(&mut pair, 0, 1, more) {
+            Ok(_) => more += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, Refused::Busy));
+    assert_eq!(more, u64::from(MESSAGES), "of posts there is a bound of its own");
     pair.settle();
-    let _half = [1, 2].map(|number| lend(&mut pair, 0, BYTES / 2 - 4, number).unwrap());
-    assert!(matches!(lend(&mut pair, 0, 1, 2), Err(Refused::Busy)));
+    assert!(queued(&pair) < sent + 100, "a question, and nothing else, while it was not taken");
+    for expected in [long.bytes(), later[0].bytes(), later[1].bytes()] {
+        let Body::Lent(_, came) = take(&mut pair, 1) else { panic!("a lent message") };
+        assert_eq!(came.bytes(), expected);
+        pair.settle();
+    }
     assert_eq!(pair.ends[0].memory.copied(), 0);
 }
 
@@ -420,4 +432,21 @@ fn a_link_tells_what_of_the_outbox_is_out() {
     assert_eq!(ledger.upgrade().unwrap().lent(), bytes);
     pair.settle();
     assert_eq!(ledger.upgrade().unwrap().lent(), 0);
+}
+
+/// Both have closed, and what each still has for the other waits for room there: neither waits for the other's program.
+#[test]
+fn two_that_close_with_posts_held_back_end() {
+    for level in [Reliability::Delivery, Reliability::Reception] {
+        let mut pair = Pair::new(level, false);
+        let _blocks = [0, 1].map(|side| [1, 2].map(|number| lend(&mut pair, side, BYTES, number).unwrap()));
+        pair.settle();
+        for side in [0, 1] {
+            pair.ends[side].port().close(None);
+            pair.settle();
+        }
+        for side in [0, 1] {
+            assert_eq!(pair.ends[side].phase(), Phase::Over { abruptly: side == 0 }, "side {side}");
+        }
+    }
 }

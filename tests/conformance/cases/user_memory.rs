@@ -71,12 +71,13 @@ fn user_memory_receives(fabric: &dyn Fabric) {
         let bytes = pattern(len, len);
         let buffer = vec![0xee; len + 10];
         let address = buffer.as_ptr();
-        let before = pair.b.nic.outbox().usage();
+        let used = |pair: &Pair| pair.b.nic.outbox().usage().used;
+        let before = used(&pair);
         pair.b.vi.post_receive(Descriptor::new([registered(&pair.b, buffer)])).unwrap();
         pair.a.post_send(&bytes);
         let received = pair.b.vi.receive_wait(soon()).unwrap();
         assert_eq!((received.status, received.length), (Status::Done, len));
-        assert_eq!(pair.b.nic.outbox().usage(), before, "it needs no memory of the library");
+        assert_eq!(used(&pair), before, "it keeps no memory of the library");
         let buffer = buffer_of(received.descriptor.unwrap());
         assert_eq!(buffer.as_ptr(), address);
         assert_bytes(&buffer[..len], &bytes);
@@ -183,7 +184,11 @@ fn user_memory_is_read_into(fabric: &dyn Fabric) {
     let whole = Descriptor::rdma_read([registered(&pair.a, vec![1; 75_000])], window.remote());
     pair.a.vi.post_send(whole).unwrap();
     assert_bytes(&buffer_of(pair.a.sent().descriptor.unwrap()), &bytes);
-    assert_eq!(pair.a.nic.bytes_copied() - before, 2 * 75_000, "into a block, and out of it");
+    let copied = pair.a.nic.bytes_copied() - before;
+    assert!(
+        (75_000..=2 * 75_000).contains(&copied),
+        "{copied} bytes: out of a block, and into it if not by hardware or kernel"
+    );
     let empty: Vec<_> = pieces(&pair.a, [5, 1000, 70_000]).iter().map(|piece| vec![1; piece.len()]).collect();
     let len = empty.concat().len();
     let from = RemoteBuffer { offset: 100, len, ..window.remote() };

@@ -1,0 +1,55 @@
+//! The suite over TCP: within this host, by IPv4 and by IPv6, and over the memory of another NIC.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use udeck_conformance::{Fabric, Options};
+use udeck_sys::reactor::Reactor;
+use udeck_tcp::{Memory, Source};
+use udeck_via::Nic;
+
+struct Tcp {
+    name: &'static str,
+    interface: IpAddr,
+    /// Over the memory of a shared-memory NIC, as in a world that has both.
+    shares: bool,
+}
+
+impl Fabric for Tcp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn open(&self, options: &Options) -> Nic {
+        let mut ours = udeck_tcp::Options::new(options.secret);
+        ours.bind = SocketAddr::new(self.interface, 0);
+        ours.memory = if self.shares {
+            Source::Shared(Memory::of(&shm(options)))
+        } else {
+            Source::Fresh(options.arena_limit)
+        };
+        udeck_tcp::open(ours).expect("the NIC opens")
+    }
+}
+
+fn shm(options: &Options) -> Nic {
+    let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
+    let Options { secret, arena_limit, .. } = *options;
+    let options = udeck_shm::Options { secret, arena_limit, trusting: true };
+    udeck_shm::open(options, reactor).expect("the NIC opens")
+}
+
+fn main() -> ExitCode {
+    let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    let tcp = Tcp { name: "tcp", interface: v4, shares: false };
+    let shares = Tcp { name: "tcp-shared-memory", interface: v4, shares: true };
+    let over_v6 = Tcp { name: "tcp-v6", interface: v6, shares: false };
+    match TcpListener::bind((v6, 0)) {
+        Ok(_) => udeck_conformance::main(&[&tcp, &shares, &over_v6]),
+        Err(error) => {
+            println!("tcp-v6: skipped, no socket can be bound to ::1 here ({error})");
+            udeck_conformance::main(&[&tcp, &shares])
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The side that asks for a connection: on the caller's thread, which waits until the deadline at most.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use udeck_via::transport::{Connected, Hello, Queues};
+use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_wired::Side;
+
+use crate::address;
+use crate::core::{Core, Made};
+use crate::door::nonce;
+use crate::handshake::{Connector, Told};
+use crate::socket::{connect_to, prepare, reset_when_closed};
+use crate::station::Seats;
+use crate::wire::{Answer, MAX_DISCRIMINATOR, Request};
+
+/// # Errors
+/// As [`udeck_via::transport::Device::connect`].
+pub fn connect(
+    core: &Arc<Core>,
+    to: &NetAddress,
+    hello: &Hello,
+    queues: &Queues<'_>,
+    deadline: Deadline,
+) -> Result<Connected> {
+    if to.discriminator.len() > MAX_DISCRIMINATOR {
+        return Err(discriminator_too_long(to.discriminator.len()));
+    }
+    let at = address::decode(to)?;
+    let seats = Seats::take(core, queues)?;
+    let request = Request { discriminator: to.discriminator.clone(), hello: hello.clone() };
+    let (handshake, meet) = Connector::new(core.secret, nonce()?, &request);
+    let call = Call::start(core, at, deadline)?;
+    match call.ask(handshake, &meet)? {
+        (Answer::Accepted(theirs), socket) => {
+            let made = Made { socket, peer: at, ours: hello, theirs: &theirs, side: Side::Asked };
+            Ok((core.establish(made, seats, queues)?, theirs))
+        }
+        (refusal, socket) => {
+            reset_when_closed(socket.as_fd());
+            Err(match refusal {
+                Answer::Rejected(text) => Error::Rejected(text),
+                Answer::Reliability => Error::InvalidReliability,
+                _ => Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()),
+            })
+        }
+    }
+}
+
+#[cold]
+pub fn discriminator_too_long(len: usize) -> Error {
+    Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {MAX_DISCRIMINATOR}"))
+}
+
+/// A call under way. Dropped, it is given up, and the other side learns it.
+struct Call {
+    socket: Option<OwnedFd>,
+    at: SocketAddr,
+    since: Instant,
+    deadline: Deadline,
+}
+
+impl Call {
+    fn start(core: &Core, at: SocketAddr, deadline: Deadline) -> Result<Self> {
+        let since = Instant::now();
+        let socket = connect_to(at).map_err(|error| nobody(at, error))?;
+        prepare(socket.as_fd(), core.detect).map_err(|error| nobody(at, error))?;
+        let call = Call { socket: Some(socket), at, since, deadline };
+        call.wait(PollFlags::OUT, "connecting to the process")?;
+        let socket = call.socket.as_ref().expect("just made");
+        let connected = sockopt::socket_error(socket).map_err(|error| nobody(at, error.into()))?;
+        connected.map_err(|error| nobody(at, error.into()))?;
+        Ok(call)
+    }
+
+    /// The whole exchange.
+    fn ask(mut self, mut handshake: Connector, meet: &[u8]) -> Result<(Answer, OwnedFd)> {
+        self.say(meet)?;
+        let mut buffer = [0; 2048];
+        loop {
+            let wants = handshake.wants().min(buffer.len());
+            let what = if handshake.has_asked() {
+                "an answer from the process"
+            } else {
+                "the hand-shake with the process"
+            };
+            let len = self.hear(&mut buffer[..wants], what)?;
+            match handshake.input(&buffer[..len]) {
+                Ok(Told::Nothing) => {}
+                Ok(Told::Send(words)) => self.say(&words)?,
+                Ok(Told::Answer(answer)) => {
+                    let socket = self.socket.take().expect("there until the answer");
+                    return Ok((answer, socket));
+                }
+                Err(refusal) => return Err(Error::Rejected(format!("{} was called: {refusal}", self.at))),
+            }
+        }
+    }
+
+    fn say(&self, words: &[u8]) -> Result {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        match send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == words.len() => Ok(()),
+            Ok(_) => Err(self.hung_up()),
+            Err(error) => Err(nobody(self.at, error.into())),
+        }
+    }
+
+    fn hear(&self, buffer: &mut [u8], what: &str) -> Result<usize> {
+        let Some(socket) = &self.socket else { return Ok(0) };
+        loop {
+            match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(self.hung_up()),
+                Ok((_, len)) => return Ok(len),
+                Err(Errno::AGAIN | Errno::INTR) => self.wait(PollFlags::IN, what)?,
+                Err(error) => return Err(Error::Lost(format!("{} died or hung up: {error}", self.at))),
+            }
+        }
+    }
+
+    #[cold]
+    fn hung_up(&self) -> Error {
+        Error::Lost(format!("{} hung up in the middle of the hand-shake", self.at))
+    }
+
+    /// Waits until the socket is ready; interruptions do not count.
+    fn wait(&self, flags: PollFlags, what: &str) -> Result {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        loop {
+            let limit = Timespec::try_from(self.deadline.remaining()).ok();
+            match poll(&mut [PollFd::new(socket, flags)], limit.as_ref()) {
+                Ok(1..) => return Ok(()),
+                Ok(0) if self.deadline.passed() => {
+                    let what = format!("{what} at {}", self.at);
+                    return Err(Error::Timeout { what, waited: self.since.elapsed() });
+                }
+                Ok(0) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::os(format!("waiting for {}", self.at), error)),
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            // So that who answers too late finds nobody.
+            reset_when_closed(socket.as_fd());
+        }
+    }
+}
+
+#[cold]
+fn nobody(at: SocketAddr, error: io::Error) -> Error {
+    Error::os(format!("connecting to the process at {at}"), error)
+}

@@ -1,0 +1,218 @@
+//! A link's two streams on its socket.
+//!
+//! Everything here happens with the link's lock held, on whichever thread has work for it: the one that posts, the one
+//! that polls, the helper. No call waits.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use udeck_wired::{Connection, Driver, Phase, Pieces};
+
+use crate::core::Core;
+use crate::poller::EventFlags;
+use crate::pulse;
+use crate::socket::{INCOMING, Socket, reset_when_closed};
+use crate::sys::{self, Read};
+
+/// Bytes given to the kernel at a time: others may want the lock.
+const WRITE: usize = 1 << 20;
+/// Reads in a row before the lock is given back.
+const READS: usize = 16;
+/// Rounds without a full socket after which nobody need be told of room in it any more: asking the kernel for that and
+/// taking it back are a call each.
+const CALM: u32 = 64;
+
+/// See the module.
+pub struct TcpDriver {
+    core: Arc<Core>,
+    number: u64,
+    /// None when the link is over.
+    socket: Option<Arc<Socket>>,
+    peer: SocketAddr,
+    /// The outgoing stream is with the kernel up to here.
+    written: u64,
+    /// The socket was full.
+    stalled: bool,
+    /// Rounds since then, while pollers still ask for room.
+    calm: Option<u32>,
+    /// The peer's direction has ended.
+    ended: bool,
+    /// Since when the program is gone and the peer is waited for.
+    waits_since: Option<Instant>,
+    /// What `written` was when the peer's host was last known to have everything.
+    confirmed: u64,
+}
+
+impl TcpDriver {
+    pub fn new(core: Arc<Core>, number: u64, socket: Arc<Socket>, peer: SocketAddr) -> Self {
+        TcpDriver {
+            core,
+            number,
+            socket: Some(socket),
+            peer,
+            written: 0,
+            stalled: false,
+            calm: None,
+            ended: false,
+            waits_since: None,
+            confirmed: 0,
+        }
+    }
+
+    /// Reads what has come, and writes what there is room for now. Returns whether the link is still there.
+    pub fn serve(&mut self, connection: &mut Connection) -> bool {
+        self.take_in(connection);
+        if self.stalled {
+            self.write(connection);
+        } else if let Some(rounds) = self.calm {
+            self.calm = Some(rounds + 1).filter(|rounds| *rounds < CALM);
+            if self.calm.is_none() {
+                self.want(false);
+            }
+        }
+        self.settle(connection);
+        self.socket.is_some()
+    }
+
+    /// The helper's look at what no event tells of.
+    pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
+        let Some(socket) = &self.socket else { return };
+        if self.written != self.confirmed {
+            // The last probe may have been sent well before: what is left of the time is for that.
+            if pulse::is_dead(socket.as_fd(), self.core.detect * 7 / 10) {
+                let seconds = self.core.detect.as_secs();
+                connection.lost(&format!("the host of {} has been silent for {seconds} seconds", self.peer));
+            } else if !sys::pulse(socket.as_fd()).is_ok_and(|pulse| pulse.outstanding) {
+                self.confirmed = self.written;
+            }
+        }
+        let has_sent_all = connection.queued() == self.written && !connection.holds_back();
+        if connection.is_closed() && has_sent_all {
+            let since = *self.waits_since.get_or_insert(now);
+            if now.duration_since(since) >= patience {
+                // The kernel has everything, and delivers it.
+                connection.lost("the peer does not answer the end of the connection");
+            }
+        }
+        self.settle(connection);
+    }
+
+    fn take_in(&mut self, connection: &mut Connection) {
+        for _ in 0..READS {
+            let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return };
+            let direct = connection.direct();
+            match sys::receive(socket.as_fd(), direct, |direct, filled, rest| {
+                connection.came(direct, filled, rest)
+            }) {
+                Ok(Read::Some(_)) => {}
+                Ok(Read::All(_)) => return,
+                Ok(Read::End) => {
+                    self.ended = true;
+                    connection.hung_up();
+                    self.want(self.stalled);
+                    return;
+                }
+                Err(error) if is_later(&error) => return,
+                Err(error) => {
+                    self.ended = true;
+                    connection.lost(&self.words(&error));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, connection: &mut Connection) {
+        loop {
+            let Some(socket) = &self.socket else { return };
+            let mut pieces = Pieces::new();
+            let len = connection.gather(self.written, WRITE, &mut pieces);
+            if len == 0 {
+                self.stalled = false;
+                return;
+            }
+            match sys::send(socket.as_fd(), &pieces) {
+                Ok(sent) => {
+                    self.written += sent as u64;
+                    connection.released(self.written);
+                    if sent < len {
+                        return self.stall();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_later(&error) => return self.stall(),
+                Err(error) => {
+                    self.stalled = false;
+                    // What it said before counts, the end of the connection in order among it.
+                    self.take_in(connection);
+                    connection.lost(&self.words(&error));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The socket is full: whoever watches it shall say when there is room.
+    fn stall(&mut self) {
+        self.stalled = true;
+        if self.calm.is_none() {
+            self.want(true);
+        }
+        self.calm = Some(0);
+    }
+
+    fn want(&self, room: bool) {
+        let incoming = if self.ended { EventFlags::empty() } else { INCOMING };
+        let room = if room { EventFlags::OUT } else { EventFlags::empty() };
+        if let Some(socket) = &self.socket {
+            socket.want(incoming | room);
+        }
+    }
+
+    /// Ends the socket's life when the connection's is over.
+    fn settle(&mut self, connection: &mut Connection) {
+        if connection.phase() == Phase::Broken {
+            self.write(connection);
+            connection.lost(&format!("{} broke the protocol", self.peer));
+        }
+        match connection.phase() {
+            Phase::Open => {}
+            Phase::Broken => self.close(false),
+            Phase::Over { abruptly } => self.close(abruptly),
+        }
+    }
+
+    fn close(&mut self, abruptly: bool) {
+        let Some(socket) = self.socket.take() else { return };
+        if abruptly {
+            reset_when_closed(socket.as_fd());
+        }
+        socket.unwatch();
+        self.core.forget_link(self.number);
+    }
+
+    fn words(&self, error: &io::Error) -> String {
+        format!("the process behind {} died, or the network: {error}", self.peer)
+    }
+}
+
+impl Driver for TcpDriver {
+    fn pump(&mut self, connection: &mut Connection) {
+        // A socket that was full is looked at when there is room.
+        if !self.stalled {
+            self.write(connection);
+        }
+        self.settle(connection);
+    }
+
+    fn look(&mut self, connection: &mut Connection) {
+        self.serve(connection);
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

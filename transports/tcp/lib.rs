@@ -1,0 +1,104 @@
+//! TCP: a NIC whose VIs reach other hosts.
+//!
+//! **One TCP connection for each VI.** A VI's stream then waits for nobody else's: a message that finds no memory, or a
+//! slow receiver, holds up its own VI only. The kernel finds the socket with news by itself, reads go straight into the
+//! posted buffer, and how a connection ends is told by its own socket. The price is a descriptor and a set-up of two round
+//! trips for each.
+//!
+//! **Who does the work.** The thread that polls a completion queue reads its sockets itself: the one that was busy last by
+//! a plain `recv`, the others as epoll names them; it parks in epoll. Spinning never involves a second thread. While nobody
+//! looks, the NIC's one [helper](helper) thread does it: it sleeps until something comes for a queue that nobody looks at.
+//! Posts write to the socket themselves; what the kernel does not take is written when there is room, by whoever looks.
+//! No call on a socket ever waits.
+//!
+//! **Trust.** Both sides of every connection prove the job's secret before anything else is read (`handshake`); strangers
+//! get five seconds and no memory to speak of (`door`). What comes after is `udeck-wired`'s to check. TCP protects against
+//! nobody on the network in between: it may read and change what travels.
+//!
+//! **The end.** An End frame goes before the FIN, so that an orderly end can be told from a death. When both sides have
+//! sent theirs, the socket is reset instead of closed: there is nothing left to protect, and no TIME_WAIT stays. A process
+//! that is killed is noticed at once, by its kernel's FIN or reset; a host that is cut off, within [`Options::detect`], by
+//! keep-alive probes while idle and by missing acknowledgements otherwise (`pulse`). A process that is stopped is not dead:
+//! its kernel answers.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `device` | the NIC: windows, listeners, requests |
+//! | `core` | what the NIC's objects share: its links, its stations |
+//! | `connect`, `incoming` | the two sides of a request |
+//! | `handshake`, `wire` | what they say to each other |
+//! | `door` | who has called and proved nothing yet |
+//! | `driver` | a link's two streams on its socket |
+//! | `station`, `waiter` | completion queues |
+//! | `helper` | the thread that works while nobody looks |
+//! | `poller`, `socket` | epoll, and sockets in it |
+//! | `sys`, `pulse` | system calls on raw memory; whether the peer's host is there |
+//! | `address` | `ip:port` |
+
+mod address;
+mod connect;
+mod core;
+mod device;
+mod door;
+mod driver;
+mod handshake;
+mod helper;
+mod incoming;
+mod poller;
+mod pulse;
+mod socket;
+mod station;
+mod sys;
+mod waiter;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use udeck_via::{Nic, Result};
+pub use udeck_wired::Memory;
+
+/// How to open the device.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The job's secret: only processes that prove it are let in.
+    pub secret: [u8; 32],
+    /// Where messages are sent from, and where peers write.
+    pub memory: Source,
+    /// The address that it listens at, and that peers are given: of one interface, never of all. Port 0: a free one.
+    pub bind: SocketAddr,
+    /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
+    pub detect: Duration,
+}
+
+/// Where a NIC's memory comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Its own: so many bytes of address space for messages, and as many that peers may write.
+    Fresh(usize),
+    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
+    Shared(Memory),
+}
+
+impl Options {
+    /// Within this host, with memory of its own (1 GiB of address space each way); a silent host is dead after ten seconds.
+    pub fn new(secret: [u8; 32]) -> Self {
+        Options {
+            secret,
+            memory: Source::Fresh(1 << 30),
+            bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            detect: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Opens a TCP NIC of this process, `tcp0`.
+///
+/// # Errors
+/// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address; the operating system's.
+pub fn open(options: Options) -> Result<Nic> {
+    Ok(Nic::new(device::TcpDevice::open(options)?))
+}

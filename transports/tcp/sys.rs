@@ -1,0 +1,145 @@
+//! System calls on memory that no slice may be made of: a peer or the program may be writing there.
+
+use std::cell::RefCell;
+use std::io;
+use std::mem::{align_of, offset_of, size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use udeck_wired::{Direct, Piece, PieceMut, Pieces};
+
+/// Bytes that are read beside what is read in place.
+const SCRATCH: usize = 64 << 10;
+
+/// `udeck-wired` promises pieces that are laid out as C's `struct iovec`.
+const _: () = {
+    assert!(size_of::<Piece<'_>>() == size_of::<libc::iovec>());
+    assert!(size_of::<PieceMut>() == size_of::<libc::iovec>());
+    assert!(align_of::<Piece<'_>>() == align_of::<libc::iovec>());
+    assert!(offset_of!(PieceMut, at) == offset_of!(libc::iovec, iov_base));
+    assert!(offset_of!(PieceMut, len) == offset_of!(libc::iovec, iov_len));
+};
+
+thread_local! {
+    /// One for each thread that reads, not for each connection.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// Sends what lies in `pieces`, as far as there is room; never waits.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] when there is none; the kernel's.
+pub fn send(socket: BorrowedFd<'_>, pieces: &Pieces<'_>) -> io::Result<usize> {
+    let (fd, flags) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+    let sent = match pieces.as_slice() {
+        // What a small message is, and a shorter way through the kernel.
+        // SAFETY: the connection keeps the piece readable while it is borrowed; the kernel copies it.
+        [one] => unsafe { libc::send(fd, one.at.cast(), one.len, flags) },
+        many => {
+            // SAFETY: a header of zeros is an empty one.
+            let mut header: libc::msghdr = unsafe { zeroed() };
+            header.msg_iov = many.as_ptr().cast_mut().cast();
+            header.msg_iovlen = many.len() as _;
+            // SAFETY: as above, for each piece; the list lies on our stack, laid out as the kernel wants it, and is only
+            // read.
+            unsafe { libc::sendmsg(fd, &header, flags) }
+        }
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// What one read has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes, and less than there was room for: at that moment there was no more.
+    All(usize),
+    /// As many bytes as there was room for.
+    Some(usize),
+    /// The stream has ended.
+    End,
+}
+
+/// Reads into `direct`'s pieces and behind them into a buffer, which it gives to `came` together with what lies in the
+/// pieces. Never waits.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] when there is nothing; the kernel's.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    direct: Direct,
+    came: impl FnOnce(Direct, usize, &[u8]),
+) -> io::Result<Read> {
+    let mut came = Some(came);
+    let mut direct = Some(direct);
+    let mut read = |scratch: &mut [u8]| {
+        let (Some(direct), Some(came)) = (direct.take(), came.take()) else { return Ok(Read::All(0)) };
+        let (room, in_place) = (direct.len() + scratch.len(), direct.len());
+        let len = read_into(socket, &direct, scratch)?;
+        if len == 0 {
+            return Ok(Read::End);
+        }
+        came(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
+        Ok(if len < room { Read::All(len) } else { Read::Some(len) })
+    };
+    // The thread may be ending, and its buffer gone; or it is in use: `came` drops what may do anything.
+    let in_buffer = BUFFER.try_with(|buffer| Some(read(&mut buffer.try_borrow_mut().ok()?[..])));
+    match in_buffer {
+        Ok(Some(result)) => result,
+        Ok(None) | Err(_) => read(&mut [0; 4096]),
+    }
+}
+
+fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io::Result<usize> {
+    let fd = socket.as_raw_fd();
+    let pieces = direct.pieces();
+    let len = if pieces.is_empty() {
+        // SAFETY: the kernel writes into our slice.
+        unsafe { libc::recv(fd, scratch.as_mut_ptr().cast(), scratch.len(), libc::MSG_DONTWAIT) }
+    } else {
+        let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut list = [nowhere; Direct::MOST + 1];
+        for (entry, piece) in list.iter_mut().zip(pieces) {
+            *entry = libc::iovec { iov_base: piece.at.cast(), iov_len: piece.len };
+        }
+        list[pieces.len()] = libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
+        // SAFETY: a header of zeros is an empty one.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        header.msg_iov = list.as_mut_ptr();
+        header.msg_iovlen = (pieces.len() + 1) as _;
+        // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the last piece is
+        // our slice.
+        unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) }
+    };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
+/// What the kernel knows of a connection's peer.
+#[derive(Debug, Clone, Copy)]
+pub struct Pulse {
+    /// Something was sent, or waits to be, that the peer's host has not confirmed.
+    pub outstanding: bool,
+    /// Milliseconds since its host last said anything.
+    pub silent: u32,
+    /// Tries in a row that it has not answered.
+    pub unanswered: u8,
+}
+
+/// # Errors
+/// The kernel's.
+pub fn pulse(socket: BorrowedFd<'_>) -> io::Result<Pulse> {
+    // SAFETY: a plain structure of numbers.
+    let mut info: libc::tcp_info = unsafe { zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes into our structure.
+    let failed = unsafe {
+        let to = std::ptr::from_mut(&mut info).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut len)
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Pulse {
+        outstanding: info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0,
+        silent: info.tcpi_last_ack_recv,
+        unanswered: info.tcpi_retransmits.max(info.tcpi_probes),
+    })
+}

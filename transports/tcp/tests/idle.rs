@@ -1,0 +1,73 @@
+//! What many connections cost while little happens on them.
+
+use std::time::Duration;
+
+use udeck_via::{Cq, Nic, Receive, Vi, ViAttributes};
+
+use super::{check, door, nic, pair, soon};
+
+/// How often the NIC's helper has gone to sleep.
+fn sleeps(nic: &Nic) -> usize {
+    let address = String::from_utf8(nic.attributes().address.clone()).unwrap();
+    let name = format!("tcp-{}", address.rsplit(':').next().unwrap());
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a mounted /proc");
+    let mut tasks = tasks.map(|task| task.unwrap().path());
+    let helper = tasks.find(|task| read(task.join("comm")).trim() == name).expect("it runs");
+    let status = read(helper.join("status"));
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// It looks every two seconds, at hosts that may have died; asleep in between, whether or not the owner sleeps too.
+#[test]
+fn an_idle_helper_sleeps() {
+    let (a, b) = (nic(), nic());
+    let (mut left, mut right) = pair(&a, &b);
+    check(&mut left, &mut right);
+    while left.cq.poll().is_some() {}
+    std::thread::sleep(Duration::from_millis(100));
+    let before = [&a, &b].map(sleeps);
+    assert!(left.cq.wait(udeck_via::Deadline::after(Duration::from_secs(3)), || false).is_none());
+    for (nic, before) in [&a, &b].into_iter().zip(before) {
+        let slept = sleeps(nic) - before;
+        assert!(slept <= 10, "{slept} times in three seconds");
+    }
+    check(&mut left, &mut right);
+}
+
+/// As many as there are descriptors for, at most a thousand, on one completion queue; each is heard.
+#[test]
+fn a_thousand_vis_on_one_queue_are_heard() {
+    const VIS: usize = 1000;
+    udeck_sys::make_room_for_descriptors(3000).unwrap();
+    let (a, b) = (nic(), nic());
+    let (listener, to) = door(&b);
+    let (a_cq, mut b_cq) = (Cq::new(&a).unwrap(), Cq::new(&b).unwrap());
+    let (mut senders, mut receivers, asker) = (Vec::new(), Vec::new(), a_cq.handle());
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            for _ in 0..VIS {
+                let mut vi = Vi::new(&a, ViAttributes::new(a.ptag())).unwrap();
+                vi.connect(&to, &asker, &asker, b"", soon()).unwrap();
+                senders.push(vi);
+            }
+        });
+        for context in 0..VIS as u64 {
+            let attributes = ViAttributes { receive: Receive::Lent, context, ..ViAttributes::new(b.ptag()) };
+            let (mut vi, cq) = (Vi::new(&b, attributes).unwrap(), b_cq.handle());
+            listener.wait(soon()).unwrap().accept(&mut vi, &cq, &cq, b"").unwrap();
+            receivers.push(vi);
+        }
+        asking.join().unwrap();
+    });
+    // In another order than they were made in.
+    (0..VIS).for_each(|at| senders[at * 7 % VIS].send_inline(Some(1), b"", b"here").unwrap());
+    let mut heard = 0;
+    while heard < VIS {
+        let entry = b_cq.wait(soon(), || false).expect("there are more");
+        while receivers[entry.context as usize].arrival().unwrap().is_some() {
+            heard += 1;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A real process, and what its end or its silence looks like from here.
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use udeck_via::{Error, NetAddress, Nic};
+
+use super::{End, check, door, nic, nic_with, pair, soon};
+
+const ADDRESS: &str = "UDECK_TCP_TEST_PEER";
+
+/// Not a test of its own: the process that the others start, which connects, says so, and waits.
+#[test]
+fn peer() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let nic = nic();
+    let mut end = End::new(&nic);
+    end.connect(&NetAddress { host: address.into_bytes(), discriminator: b"door".to_vec() }).unwrap();
+    end.vi.send_inline(Some(1), b"", b"here").unwrap();
+    let _ = end.next();
+    end.vi.send_inline(Some(2), b"", b"still here").unwrap();
+    let _ = end.next();
+}
+
+/// That process, connected to an end of `nic`'s.
+fn start(nic: &Nic) -> (Child, End) {
+    let (listener, to) = door(nic);
+    let mut end = End::new(nic);
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::killed::peer", "--nocapture"])
+        .env(ADDRESS, String::from_utf8(to.host).unwrap())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    end.accept(&listener);
+    assert_eq!(end.next().unwrap().immediate, Some(1));
+    (child, end)
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_killed_process_is_lost() {
+    let nic = nic();
+    let (mut child, mut end) = start(&nic);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(matches!(end.end(), Error::Lost(_)));
+    let (mut left, mut right) = pair(&nic, &nic);
+    check(&mut left, &mut right);
+}
+
+/// Stopped for longer than a silent host would live, with a message under way to it; then it goes on.
+#[test]
+fn a_stopped_process_goes_on() {
+    let detect = Duration::from_secs(2);
+    let nic = nic_with(|options| options.detect = detect);
+    let (mut child, mut end) = start(&nic);
+    signal(&child, "-STOP");
+    end.vi.send_inline(Some(3), b"", b"are you there?").unwrap();
+    std::thread::sleep(detect * 3);
+    assert!(end.vi.arrival().unwrap().is_none(), "it is connected, and says nothing");
+    signal(&child, "-CONT");
+    assert_eq!(end.next().unwrap().immediate, Some(2));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let deadline = soon();
+    assert!(matches!(end.end(), Error::Lost(_)) && !deadline.passed());
+}

@@ -1,0 +1,41 @@
+//! A peer that is a bare socket: it knows the secret, and what it says then is the test's.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use udeck_via::transport::Hello;
+use udeck_via::{Nic, Reliability};
+
+use super::SECRET;
+use crate::door::nonce;
+use crate::handshake::{Connector, Told};
+use crate::wire::{Answer, Request};
+
+pub fn call(nic: &Nic) -> TcpStream {
+    let at: SocketAddr = String::from_utf8(nic.attributes().address.clone()).unwrap().parse().unwrap();
+    TcpStream::connect(at).expect("somebody listens")
+}
+
+/// Asks for a connection at the door and gets it.
+pub fn connect(nic: &Nic) -> TcpStream {
+    let hello = Hello {
+        reliability: Reliability::Delivery,
+        writable_ptag: None,
+        readable_ptag: None,
+        private_data: Vec::new(),
+    };
+    let request = Request { discriminator: b"door".to_vec(), hello };
+    let (mut connector, meet) = Connector::new(SECRET, nonce().unwrap(), &request);
+    let mut socket = call(nic);
+    socket.write_all(&meet).unwrap();
+    loop {
+        let mut words = vec![0; connector.wants()];
+        socket.read_exact(&mut words).unwrap();
+        match connector.input(&words).unwrap() {
+            Told::Nothing => {}
+            Told::Send(words) => socket.write_all(&words).unwrap(),
+            Told::Answer(Answer::Accepted(_)) => return socket,
+            Told::Answer(other) => panic!("{other:?}"),
+        }
+    }
+}
