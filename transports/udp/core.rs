@@ -3,8 +3,8 @@
 //!
 //! # Who reads the socket
 //! Whoever looks for something: [`Core::serve`], one thread at a time; who finds another one at it need not. What comes is
-//! given to its link there and then. Who holds a link's lock and looks ([`Core::look_for`]) must not wait for another
-//! link's: what is for others it leaves in `strays`, for the next who serves.
+//! given to its link there and then, or waits in `strays` if somebody works on that. Who holds a link's lock and looks
+//! ([`Core::look_for`]) takes that link's strays first, and leaves what is for others there.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,6 +26,7 @@ use crate::incoming::IncomingRequest;
 use crate::rest::Rest;
 use crate::socket::{Room, Socket};
 use crate::station::{Seats, Station};
+use crate::strays::Strays;
 use crate::timers::Timers;
 pub use crate::tombs::Tomb;
 use crate::tombs::Tombs;
@@ -38,8 +39,6 @@ pub type Listener = Arc<Mutex<OnRequest>>;
 
 /// Completion queues of one NIC.
 pub const STATIONS: usize = 2048;
-/// Datagrams that wait for who may give them to their links. More are dropped, and sent again.
-const STRAYS: usize = 1024;
 /// Requests that wait for the helper. More are dropped, and sent again.
 const REQUESTS: usize = 1024;
 /// Batches in a row before who serves looks at what it found.
@@ -59,8 +58,7 @@ pub struct Core {
     pub calls: Calls,
     pub door: Door,
     room: Mutex<Room>,
-    strays: Mutex<VecDeque<Vec<u8>>>,
-    has_strays: AtomicBool,
+    strays: Strays,
     links: RwLock<HashMap<u64, Arc<UdpLink>>>,
     tombs: Mutex<Tombs>,
     stations: Mutex<Vec<Weak<Station>>>,
@@ -94,8 +92,7 @@ impl Core {
             calls: Calls::default(),
             door: Door::new(key),
             room: Mutex::new(Room::new()),
-            strays: Mutex::default(),
-            has_strays: AtomicBool::new(false),
+            strays: Strays::default(),
             links: RwLock::default(),
             tombs: Mutex::default(),
             stations: Mutex::default(),
@@ -111,9 +108,7 @@ impl Core {
     /// anything came.
     pub fn serve(self: &Arc<Self>) -> bool {
         let any = self.read();
-        if self.has_strays.load(Ordering::Relaxed) {
-            self.give_strays();
-        }
+        self.give_strays();
         let now = Instant::now();
         if self.timers.is_due(now) {
             self.call_due(now);
@@ -149,38 +144,45 @@ impl Core {
                 self.strange(now, from, datagram);
                 continue;
             };
-            link.with(|connection, driver| {
+            let next = |next: &(SocketAddr, &[u8])| wire::connection(next.1) == Some(number);
+            let given = link.try_with(|connection, driver| {
+                for stray in self.strays.take(number) {
+                    driver.take(connection, now, &stray);
+                }
                 driver.take(connection, now, datagram);
-                while let Some((_, next)) =
-                    datagrams.next_if(|(_, next)| wire::connection(next) == Some(number))
-                {
-                    driver.take(connection, now, next);
+                while let Some((_, datagram)) = datagrams.next_if(next) {
+                    driver.take(connection, now, datagram);
+                }
+                driver.answer(connection, now);
+            });
+            if given.is_none() {
+                self.strays.add(number, datagram);
+                while let Some((_, datagram)) = datagrams.next_if(next) {
+                    self.strays.add(number, datagram);
+                }
+            }
+        }
+    }
+
+    fn give_strays(&self) {
+        while let Some(number) = self.strays.any() {
+            let Some(link) = self.link(number) else {
+                drop(self.strays.take(number));
+                continue;
+            };
+            link.with(|connection, driver| {
+                let now = Instant::now();
+                for stray in self.strays.take(number) {
+                    driver.take(connection, now, &stray);
                 }
                 driver.answer(connection, now);
             });
         }
     }
 
-    fn give_strays(&self) {
-        let strays = {
-            let mut strays = self.strays.lock();
-            self.has_strays.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *strays)
-        };
-        let now = Instant::now();
-        for datagram in strays {
-            let link = wire::connection(&datagram).and_then(|number| self.link(number));
-            if let Some(link) = link {
-                link.with(|connection, driver| {
-                    driver.take(connection, now, &datagram);
-                    driver.answer(connection, now);
-                });
-            }
-        }
-    }
-
     /// As [`Core::serve`], for who holds the lock of the link `number` and gives it what comes by `take`.
     pub fn look_for(self: &Arc<Self>, number: u64, take: &mut dyn FnMut(&[u8])) {
+        self.strays.take(number).iter().for_each(|stray| take(stray));
         let Some(mut room) = self.room.try_lock() else { return };
         let runs = self.socket.receive(&mut room).map_or(0, <[_]>::len);
         let mut left = false;
@@ -188,11 +190,7 @@ impl Core {
             match wire::connection(datagram) {
                 Some(ours) if ours == number => take(datagram),
                 Some(other) if self.link(other).is_some() => {
-                    let mut strays = self.strays.lock();
-                    if strays.len() < STRAYS {
-                        strays.push_back(datagram.to_vec());
-                    }
-                    self.has_strays.store(true, Ordering::Relaxed);
+                    self.strays.add(other, datagram);
                     left = true;
                 }
                 Some(_) => self.strange(Instant::now(), from, datagram),
@@ -232,7 +230,7 @@ impl Core {
     /// A link wants to be called at that time.
     pub fn call_at(&self, at: Instant, number: u64) {
         if self.timers.set(at, number) {
-            self.rest.earlier(at);
+            self.rest.earlier();
         }
     }
 

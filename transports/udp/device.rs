@@ -39,7 +39,7 @@ impl UdpDevice {
         udeck_wired::limit(&mut attributes, max_transfer);
         let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
         attributes.address = address::encode(at);
-        attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::HAND_OFF | levels;
+        attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
         attributes.max_discriminator = MAX_DISCRIMINATOR;
         attributes.max_private_data = MAX_PRIVATE;
         attributes.max_queues_per_cq = QUEUES;

@@ -86,7 +86,8 @@ impl UdpDriver {
 
     /// The helper's look at what no datagram tells of.
     pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
-        if !self.over && connection.is_closed() && self.flow.released() == connection.queued() {
+        let has_all = self.flow.released() == connection.queued() && !connection.holds_back();
+        if !self.over && connection.is_closed() && has_all {
             let since = *self.waits_since.get_or_insert(now);
             if now.duration_since(since) >= patience {
                 connection.lost("the peer does not answer the end of the connection");

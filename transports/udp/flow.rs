@@ -34,6 +34,7 @@
 //!
 //! | file | what it is | from |
 //! |---|---|---|
+//! | `receiving`, `sending`, `timing` | what is done for a packet that came, one that goes, and when time passes | |
 //! | `outgoing` | what is to be sent, again or first | |
 //! | `incoming` | what arrived too early | |
 //! | `sent` | packets under way, which are lost | RFC 9002, 6.1 |
@@ -49,22 +50,25 @@ mod incoming;
 mod mtu;
 mod outgoing;
 mod ranges;
+mod receiving;
 mod rtt;
+mod sending;
 mod sent;
+mod timing;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::wire::{AckRanges, Acks, Close, Flags, NUMBERS, Packet, PacketHeader};
-use arrivals::{Arrivals, MAX_DELAY, Wish};
+use crate::wire::{Close, NUMBERS, PacketHeader};
+use arrivals::Arrivals;
 use congestion::Congestion;
-use incoming::{Incoming, NotTaken};
+use incoming::Incoming;
 use mtu::PathMtu;
 pub use mtu::{BASE as BASE_DATAGRAM, MOST as MAX_DATAGRAM};
 use outgoing::Outgoing;
 pub(crate) use ranges::Ranges;
 use rtt::Rtt;
-use sent::{Load, Sent};
+use sent::Sent;
 
 /// Silence ends a connection only when it has been asked so often whether somebody is there.
 const LEAST_ASKED: u32 = 3;
@@ -306,297 +310,8 @@ impl Flow {
         }
     }
 
-    /// A packet came. `deliver` gets the bytes that are in order now, piece after piece, and has to take them all.
-    ///
-    /// # Errors
-    /// Why it had no effect. Nothing that has to be acted upon.
-    pub fn receive(
-        &mut self,
-        now: Instant,
-        packet: &Packet<'_>,
-        deliver: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Ignored> {
-        let done = self.take(now, packet, deliver);
-        match done {
-            Ok(()) => self.stats.received += 1,
-            Err(_) => self.stats.ignored += 1,
-        }
-        done
-    }
-
-    fn take(
-        &mut self,
-        now: Instant,
-        packet: &Packet<'_>,
-        deliver: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Ignored> {
-        if packet.connection != self.names.ours {
-            return Err(Ignored::Foreign);
-        }
-        if self.state != State::Open {
-            self.say_it_again(packet);
-            return Err(Ignored::Over);
-        }
-        if packet.acks.is_some_and(|acks| acks.largest >= self.number) {
-            return Err(Ignored::Protocol("it acknowledges what was not sent"));
-        }
-        if self.arrivals.knows(packet.number) {
-            return Err(Ignored::Duplicate);
-        }
-        if !packet.payload.is_empty() {
-            self.incoming.take(packet.offset, packet.payload, deliver).map_err(|why| match why {
-                NotTaken::Beyond => Ignored::Protocol("it lies beyond the window"),
-                NotTaken::Scattered => Ignored::Scattered,
-            })?;
-        }
-        (self.heard, self.asked) = (now, 0);
-        self.arrivals.note(now, packet.number, wish(packet));
-        self.outgoing.allow(packet.window);
-        if let Some(acks) = &packet.acks {
-            self.acknowledged(now, acks);
-        }
-        if let Some(code) = packet.close() {
-            self.state = State::Closed(code);
-        }
-        Ok(())
-    }
-
-    /// Who goes on sending has not heard that it is over.
-    fn say_it_again(&mut self, packet: &Packet<'_>) {
-        if let (State::Over(code), None) = (self.state, packet.close()) {
-            self.close = Some(code);
-        }
-    }
-
-    fn acknowledged(&mut self, now: Instant, acks: &Acks<'_>) {
-        let used = 2 * self.sent.in_flight() >= self.congestion.window();
-        let Flow { sent, outgoing, congestion, mtu, rtt, .. } = self;
-        let news = sent.acknowledge(acks.ranges(), |packet| {
-            match &packet.load {
-                Load::Stream(range) => outgoing.arrived(range.clone()),
-                Load::Probe(size) => mtu.arrived(*size),
-                Load::Ping => {}
-            }
-            mtu.passed(packet.number, packet.size);
-            if packet.was_given_up() {
-                rtt.late(now.saturating_duration_since(packet.at));
-            }
-            congestion.arrived(packet.at, packet.size, used);
-        });
-        if !news.any {
-            return;
-        }
-        self.stats.spurious += u64::from(news.spurious);
-        if let Some(at) = news.largest {
-            self.rtt.measure(now.saturating_duration_since(at), acks.delay, MAX_DELAY);
-        }
-        self.backoff = 0;
-        self.find_losses(now);
-        if let Some(then) = now.checked_sub(2 * self.patience()) {
-            self.sent.forget(then);
-        }
-    }
-
-    fn find_losses(&mut self, now: Instant) {
-        let Flow { sent, outgoing, mtu, stats, .. } = self;
-        let losses = sent.lose(now, self.rtt.loss_delay(), |packet| {
-            match &packet.load {
-                Load::Stream(range) => _ = outgoing.lost(range.clone()),
-                Load::Probe(_) => return mtu.failed(),
-                Load::Ping => {}
-            }
-            mtu.missed(now, packet.number, packet.size);
-            stats.lost += 1;
-        });
-        self.congestion.set_datagram(self.mtu.current());
-        let Some(at) = losses.last else { return };
-        self.congestion.lost(now, at);
-        if self.rtt.is_measured() && losses.span > 3 * self.patience() {
-            self.congestion.collapsed();
-        }
-    }
-
-    /// It is `now`, which is what [`Flow::timer`] said or later.
-    pub fn time(&mut self, now: Instant) {
-        if self.state != State::Open {
-            return;
-        }
-        let due = |time: Option<Instant>| time.is_some_and(|time| time <= now);
-        if due(self.death()) {
-            self.state = State::Silent;
-            return;
-        }
-        if due(self.sent.loss_time()) {
-            self.find_losses(now);
-        }
-        if due(self.mtu.deadline()) {
-            self.mtu.failed();
-        }
-        if due(self.probe_time()) {
-            self.probe();
-        }
-        if due(self.ping_time()) && !self.ping {
-            self.ping = true;
-            self.asked += 1;
-            self.incoming.rest();
-        }
-    }
-
-    /// Silence although something is under way: something is sent that has to be answered (RFC 9002, section 6.2.4).
-    fn probe(&mut self) {
-        self.probes = if self.backoff == 0 { 1 } else { 2 };
-        self.backoff += 1;
-        self.asked += 1;
-        self.stats.probes += 1;
-    }
-
-    /// When [`Flow::time`] has to be called. May lie in the past: then now.
-    pub fn timer(&self) -> Option<Instant> {
-        if self.state != State::Open {
-            return None;
-        }
-        let times = [
-            self.sent.loss_time(),
-            self.mtu.deadline(),
-            self.probe_time(),
-            self.ping_time(),
-            self.death(),
-            self.arrivals.due(),
-        ];
-        times.into_iter().flatten().min()
-    }
-
-    fn death(&self) -> Option<Instant> {
-        (self.asked >= LEAST_ASKED).then(|| self.heard + self.dead_after)
-    }
-
-    fn ping_time(&self) -> Option<Instant> {
-        self.sent.waiting_since().is_none().then(|| self.heard + self.keep_alive())
-    }
-
-    fn probe_time(&self) -> Option<Instant> {
-        let patience = self.patience();
-        let longest = patience.max(self.keep_alive());
-        let backed_off = patience.saturating_mul(1 << self.backoff.min(16)).min(longest);
-        self.sent.waiting_since().map(|since| since + backed_off)
-    }
-
-    fn patience(&self) -> Duration {
-        self.rtt.patience() + MAX_DELAY
-    }
-
-    fn keep_alive(&self) -> Duration {
-        self.dead_after / 5
-    }
-
-    /// The next datagram to send, if there is one.
-    pub fn transmit(&mut self, now: Instant) -> Option<Transmit> {
-        if let Some(code) = self.close.take() {
-            let flags = Flags { close: true, ..Flags::default() };
-            return Some(self.packet(now, flags, u64::from(code.0)));
-        }
-        if self.state != State::Open {
-            return None;
-        }
-        if let Some(load) = self.load() {
-            return Some(self.loaded(now, load));
-        }
-        if let Some(size) = self.mtu.probe(now).filter(|_| self.rtt.is_measured() && self.sent.has_room()) {
-            return Some(self.loaded(now, Load::Probe(size)));
-        }
-        self.arrivals.due().filter(|due| *due <= now)?;
-        self.stats.acks_alone += 1;
-        let transmit = self.packet(now, Flags::default(), self.outgoing.next());
-        self.arrivals.sent(now, false);
-        Some(transmit)
-    }
-
-    /// What the next packet carries that wants an acknowledgement, if one may go.
-    fn load(&mut self) -> Option<Load> {
-        let probing = self.probes > 0;
-        if !self.sent.has_room() {
-            if !probing {
-                return None;
-            }
-            if let Some(Load::Stream(range)) = self.sent.evict() {
-                self.outgoing.lost(range);
-            }
-        }
-        if probing && self.backoff > 1 && self.probes == 1 {
-            // The second of two: short, should it be the length that keeps the others from arriving.
-            return Some(Load::Ping);
-        }
-        let header = self.arrivals.header();
-        let room = self.mtu.current() - header;
-        if let Some(range) = self.outgoing.peek(room) {
-            let size = header + (range.end - range.start) as usize;
-            let fits = self.sent.in_flight() + size <= self.congestion.window();
-            return (fits || probing).then_some(Load::Stream(range));
-        }
-        if !probing {
-            return self.ping.then_some(Load::Ping);
-        }
-        let oldest = self.sent.oldest().and_then(|range| self.outgoing.missing(range));
-        Some(
-            oldest.map_or(Load::Ping, |range| {
-                Load::Stream(range.start..range.end.min(range.start + room as u64))
-            }),
-        )
-    }
-
-    fn loaded(&mut self, now: Instant, load: Load) -> Transmit {
-        let mut flags = Flags::default();
-        let (mut range, mut target) = (self.outgoing.next()..self.outgoing.next(), 0);
-        match &load {
-            Load::Stream(bytes) => range = bytes.clone(),
-            Load::Ping => flags.ping = true,
-            Load::Probe(size) => (flags.probe, target) = (true, *size),
-        }
-        let number = self.number;
-        self.stats.bytes_again += range.end.min(self.outgoing.next()).saturating_sub(range.start);
-        self.outgoing.sent(&range);
-        flags.last = self.outgoing.peek(1).is_none();
-        let mut transmit = self.packet(now, flags, range.start);
-        self.arrivals.sent(now, !range.is_empty());
-        transmit.padding = target.saturating_sub(transmit.header.bytes().len());
-        transmit.range = range;
-        let size = transmit.size();
-        if flags.probe {
-            self.mtu.sent(size, now + 2 * self.patience());
-            self.sent.push(number, now, 0, load);
-            return transmit;
-        }
-        if size == self.mtu.current() {
-            self.mtu.want();
-        }
-        self.probes = self.probes.saturating_sub(1);
-        self.ping = false;
-        self.sent.push(number, now, size, load);
-        transmit
-    }
-
-    /// A header, with what there is to acknowledge.
-    fn packet(&mut self, now: Instant, flags: Flags, offset: u64) -> Transmit {
-        let (connection, number, window) = (self.names.theirs, self.number, self.incoming.limit());
-        let packet = Packet { connection, number, offset, window, flags, acks: None, payload: &[] };
-        let acks: Option<AckRanges<_>> = self.arrivals.acknowledgement(now);
-        let header = PacketHeader::new(&packet, acks);
-        self.number += 1;
-        self.stats.sent += 1;
-        Transmit { header, range: 0..0, padding: 0 }
-    }
-
     /// The host does not send datagrams of `size` bytes (`EMSGSIZE`): one that was to go counts as lost on its way.
     pub fn too_long(&mut self, size: usize) {
         self.mtu.too_long(size);
-    }
-}
-
-fn wish(packet: &Packet<'_>) -> Wish {
-    match packet.flags {
-        Flags { ping: true, .. } | Flags { probe: true, .. } => Wish::Now,
-        _ if packet.payload.is_empty() => Wish::Nothing,
-        Flags { last: true, .. } => Wish::Last,
-        _ => Wish::Soon,
     }
 }

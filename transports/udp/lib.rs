@@ -21,7 +21,7 @@
 //! | `calls`, `door`, `incoming` | the two sides of a connection request |
 //! | `core` | what the NIC's objects share: who reads the socket, its links |
 //! | `driver` | a link's two streams in datagrams |
-//! | `timers`, `tombs` | who wants to be called, and when; connections that are over |
+//! | `timers`, `strays`, `tombs` | who wants to be called; what waits for its link; connections that are over |
 //! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
 //! | `device`, `socket`, `bell`, `address` | the NIC, its socket, wake-ups, `ip:port` |
@@ -46,6 +46,7 @@ pub mod pieces;
 mod rest;
 mod socket;
 mod station;
+mod strays;
 mod timers;
 mod tombs;
 mod waiter;

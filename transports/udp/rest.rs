@@ -47,9 +47,9 @@ impl Rest {
     }
 
     /// Somebody wants to be called earlier than all others.
-    pub fn earlier(&self, at: Instant) {
+    pub fn earlier(&self) {
         // Who naps looks soon enough; who sleeps was told a later time.
-        if self.asleep.load(Ordering::Relaxed) && at.saturating_duration_since(Instant::now()) < LONGEST {
+        if self.asleep.load(Ordering::Relaxed) {
             self.rouse();
         }
     }

@@ -193,3 +193,22 @@ fn prop_random_bytes_do_no_harm() {
         }
     });
 }
+
+#[test]
+fn who_acknowledges_what_was_not_sent_is_ignored() {
+    let mut victim = Victim::new(&mut Random(1));
+    victim.suffer(&[], Duration::ZERO);
+    let sent = victim.flow.stats().sent;
+    let mut ack = |number, largest: u64| {
+        let (flags, acks) =
+            (Flags::default(), Some(AckRanges { delay: Duration::ZERO, ranges: [0..=largest].into_iter() }));
+        let packet =
+            Packet { connection: NAMES.ours, number, offset: 0, window: 0, flags, acks: None, payload: &[] };
+        let mut header = PacketHeader::new(&packet, acks);
+        header.seal([]);
+        victim.suffer(header.bytes(), Duration::ZERO);
+        victim.flow.released()
+    };
+    assert_eq!(ack(0, sent), 0, "all that was sent, and one more");
+    assert!(ack(1, sent - 1) > 0);
+}

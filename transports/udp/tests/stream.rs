@@ -266,3 +266,45 @@ fn a_close_is_told_to_who_goes_on() {
     assert_eq!(pair.states()[1], State::Closed(Close(42)));
     assert_eq!(pair.ends[1].flow.timer(), None);
 }
+
+#[test]
+fn what_comes_twice_counts_once() {
+    let path = Path { double: 1.0, ..Path::new(MS) };
+    let mut pair = Pair::even(Random(1), &path, &Options::default());
+    pair.offer(0, 1 << 20);
+    pair.settle(10 * SECOND);
+    pair.run(SECOND, |_| false);
+    let (sent, got) = (pair.ends[0].flow.stats(), pair.ends[1].flow.stats());
+    assert_eq!((got.received, got.ignored), (sent.sent, sent.sent));
+}
+
+#[test]
+fn who_is_heard_again_is_probed_soon_again() {
+    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    pair.offer(0, 10_000);
+    pair.settle(SECOND);
+    // Silence: the time between probes has doubled often.
+    pair.paths[0].lose = 1.0;
+    pair.offer(0, 1000);
+    pair.run(4 * SECOND, |_| false);
+    pair.paths[0].lose = 0.0;
+    pair.settle(3 * SECOND);
+    pair.paths[0].lose = 1.0;
+    let probes = pair.ends[0].flow.stats().probes;
+    pair.offer(0, 1000);
+    pair.run(50 * MS, |_| false);
+    assert!(pair.ends[0].flow.stats().probes > probes + 1, "none, or one only");
+}
+
+/// As when their host was.
+#[test]
+fn both_may_be_stopped_for_long() {
+    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    pair.offer(0, 10_000);
+    // They have asked each other often.
+    pair.run(100 * SECOND, |_| false);
+    let until = pair.now + 60 * SECOND;
+    pair.ends.iter_mut().for_each(|end| end.stopped = Some(until));
+    pair.run(120 * SECOND, |_| false);
+    assert_eq!(pair.states(), [State::Open; 2]);
+}

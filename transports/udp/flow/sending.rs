@@ -1,0 +1,106 @@
+//! Which datagram goes next.
+
+use std::time::Instant;
+
+use super::sent::Load;
+use super::{Flow, State, Transmit};
+use crate::wire::{AckRanges, Flags, Packet, PacketHeader};
+
+impl Flow {
+    /// The next datagram to send, if there is one.
+    pub fn transmit(&mut self, now: Instant) -> Option<Transmit> {
+        if let Some(code) = self.close.take() {
+            let flags = Flags { close: true, ..Flags::default() };
+            return Some(self.packet(now, flags, u64::from(code.0)));
+        }
+        if self.state != State::Open {
+            return None;
+        }
+        if let Some(load) = self.load() {
+            return Some(self.loaded(now, load));
+        }
+        if let Some(size) = self.mtu.probe(now).filter(|_| self.rtt.is_measured() && self.sent.has_room()) {
+            return Some(self.loaded(now, Load::Probe(size)));
+        }
+        self.arrivals.due().filter(|due| *due <= now)?;
+        self.stats.acks_alone += 1;
+        let transmit = self.packet(now, Flags::default(), self.outgoing.next());
+        self.arrivals.sent(now, false);
+        Some(transmit)
+    }
+
+    /// What the next packet carries that wants an acknowledgement, if one may go.
+    fn load(&mut self) -> Option<Load> {
+        let probing = self.probes > 0;
+        if !self.sent.has_room() {
+            if !probing {
+                return None;
+            }
+            if let Some(Load::Stream(range)) = self.sent.evict() {
+                self.outgoing.lost(range);
+            }
+        }
+        if probing && self.backoff > 1 && self.probes == 1 {
+            // The second of two: short, should it be the length that keeps the others from arriving.
+            return Some(Load::Ping);
+        }
+        let header = self.arrivals.header();
+        let room = self.mtu.current() - header;
+        if let Some(range) = self.outgoing.peek(room) {
+            let size = header + (range.end - range.start) as usize;
+            let fits = self.sent.in_flight() + size <= self.congestion.window();
+            return (fits || probing).then_some(Load::Stream(range));
+        }
+        if !probing {
+            return self.ping.then_some(Load::Ping);
+        }
+        let oldest = self.sent.oldest().and_then(|range| self.outgoing.missing(range));
+        Some(
+            oldest.map_or(Load::Ping, |range| {
+                Load::Stream(range.start..range.end.min(range.start + room as u64))
+            }),
+        )
+    }
+
+    fn loaded(&mut self, now: Instant, load: Load) -> Transmit {
+        let mut flags = Flags::default();
+        let (mut range, mut target) = (self.outgoing.next()..self.outgoing.next(), 0);
+        match &load {
+            Load::Stream(bytes) => range = bytes.clone(),
+            Load::Ping => flags.ping = true,
+            Load::Probe(size) => (flags.probe, target) = (true, *size),
+        }
+        let number = self.number;
+        self.stats.bytes_again += range.end.min(self.outgoing.next()).saturating_sub(range.start);
+        self.outgoing.sent(&range);
+        flags.last = self.outgoing.peek(1).is_none();
+        let mut transmit = self.packet(now, flags, range.start);
+        self.arrivals.sent(now, !range.is_empty());
+        transmit.padding = target.saturating_sub(transmit.header.bytes().len());
+        transmit.range = range;
+        let size = transmit.size();
+        if flags.probe {
+            self.mtu.sent(size, now + 2 * self.patience());
+            self.sent.push(number, now, 0, load);
+            return transmit;
+        }
+        if size == self.mtu.current() {
+            self.mtu.want();
+        }
+        self.probes = self.probes.saturating_sub(1);
+        self.ping = false;
+        self.sent.push(number, now, size, load);
+        transmit
+    }
+
+    /// A header, with what there is to acknowledge.
+    fn packet(&mut self, now: Instant, flags: Flags, offset: u64) -> Transmit {
+        let (connection, number, window) = (self.names.theirs, self.number, self.incoming.limit());
+        let packet = Packet { connection, number, offset, window, flags, acks: None, payload: &[] };
+        let acks: Option<AckRanges<_>> = self.arrivals.acknowledgement(now);
+        let header = PacketHeader::new(&packet, acks);
+        self.number += 1;
+        self.stats.sent += 1;
+        Transmit { header, range: 0..0, padding: 0 }
+    }
+}
