@@ -478,10 +478,9 @@ fn parse_protocol(text: &str) -> Result<Protocol, String> {
 }
 
 fn parse_transport(text: &str) -> Result<&'static str, String> {
-    udeck::transports().find(|name| *name == text).ok_or_else(|| {
-        let names: Vec<&str> = udeck::transports().collect();
-        format!("unknown transport; there are {}", names.join(", "))
-    })
+    let known = udeck::transports();
+    let found = known.iter().find(|name| **name == text).copied();
+    found.ok_or_else(|| format!("unknown transport; there are {}", known.join(", ")))
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -38,7 +38,17 @@ impl Fake {
         let fake = Arc::<Fake>::default();
         let waiter = Box::new(FakeWaiter { fake: fake.clone(), on_poll: None });
         let shared = Arc::new(Shared::new(fake.clone(), entries, entries));
-        (Cq { waiter, shared, events_turn: false, oversubscribed: true, seldom: false, habit: Habit::default() }, fake)
+        (
+            Cq {
+                waiter,
+                shared,
+                events_turn: false,
+                oversubscribed: true,
+                seldom: false,
+                habit: Habit::default(),
+            },
+            fake,
+        )
     }
 
     fn announce(&self, context: u64) {
