@@ -23,24 +23,26 @@ impl Bell {
     }
 
     /// Sleeps until it is rung, or something can be read from `socket`, at most `limit`. May return early.
-    pub fn sleep(&self, socket: Option<&impl AsFd>, limit: Duration) {
+    /// Whether the socket has errors to tell.
+    pub fn sleep(&self, socket: Option<&impl AsFd>, limit: Duration) -> bool {
         let limit = Timespec::try_from(limit).ok();
         let bell = PollFd::new(&self.0, PollFlags::IN);
-        let rung = match socket {
+        let (rung, trouble) = match socket {
             Some(socket) => {
                 let mut fds = [bell, PollFd::new(socket, PollFlags::IN)];
                 let _ = poll(&mut fds, limit.as_ref());
-                !fds[0].revents().is_empty()
+                (!fds[0].revents().is_empty(), fds[1].revents().contains(PollFlags::ERR))
             }
             None => {
                 let mut fds = [bell];
                 let _ = poll(&mut fds, limit.as_ref());
-                !fds[0].revents().is_empty()
+                (!fds[0].revents().is_empty(), false)
             }
         };
         if rung {
             let _ = rustix::io::read(&self.0, &mut [0; 8]);
         }
+        trouble
     }
 }
 

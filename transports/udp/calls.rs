@@ -63,6 +63,7 @@ enum Outcome {
     Refused(Answer),
     OtherVersion(Versions),
     Stranger,
+    Nobody,
 }
 
 /// # Errors
@@ -88,6 +89,10 @@ pub fn connect(
             "{at} was called: it speaks version {}.{} of the UDP protocol, this process {}.{}: build both from one version",
             theirs.datagrams, theirs.frames, OURS.datagrams, OURS.frames
         ))),
+        Outcome::Nobody => {
+            let error = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            Err(Error::os(format!("connecting to the process at {at}, where nobody is"), error))
+        }
         Outcome::Stranger => {
             Err(Error::Rejected(format!("{at} was called: it does not know this job's secret")))
         }
@@ -235,6 +240,17 @@ impl Call {
 }
 
 impl Calls {
+    /// Nobody is at that address.
+    pub fn nobody_is(&self, at: SocketAddr) {
+        for call in self.0.read().values().filter(|call| call.at == at) {
+            let mut stage = call.stage.lock();
+            if let Stage::Meeting { .. } | Stage::Asking { .. } = *stage {
+                *stage = Stage::Answered(Outcome::Nobody);
+                call.bell.ring();
+            }
+        }
+    }
+
     /// A greeting to who called.
     pub fn hear(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, opened: &Opened<'_>) {
         let Ok(greeting) = Greeting::decode(opened) else { return };

@@ -109,6 +109,9 @@ impl Core {
     pub fn serve(self: &Arc<Self>) -> bool {
         let any = self.read();
         self.give_strays();
+        if self.socket.take_trouble() {
+            self.take_returned();
+        }
         let now = Instant::now();
         if self.timers.is_due(now) {
             self.call_due(now);
@@ -160,6 +163,20 @@ impl Core {
                 while let Some((_, datagram)) = datagrams.next_if(next) {
                     self.strays.add(number, datagram);
                 }
+            }
+        }
+    }
+
+    /// Datagrams that came back. Who is not on their way cannot know the number in them, so they are believed.
+    #[cold]
+    fn take_returned(&self) {
+        while let Some((to, number)) = self.socket.next_returned() {
+            if number == 0 {
+                self.calls.nobody_is(to);
+                continue;
+            }
+            for link in self.links() {
+                link.with(|connection, driver| driver.returned(connection, to, number));
             }
         }
     }

@@ -84,6 +84,15 @@ impl UdpDriver {
         self.answer(connection, now);
     }
 
+    /// A datagram to there came back, which was for the connection that the peer calls `number`.
+    pub fn returned(&mut self, connection: &mut Connection, to: SocketAddr, number: u64) {
+        if !self.over && self.peer == to && self.names.theirs == number {
+            connection
+                .lost(&format!("the process at {to} has died, or closed its NIC by force: nobody is there"));
+            self.settle(connection, Instant::now());
+        }
+    }
+
     /// The helper's look at what no datagram tells of.
     pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
         let has_all = self.flow.released() == connection.queued() && !connection.holds_back();

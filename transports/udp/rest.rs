@@ -58,7 +58,9 @@ impl Rest {
     pub fn sleep(&self, core: &Core, bell: &Bell, limit: Duration) {
         let limit = core.timers.wait(Instant::now(), limit.min(LONGEST));
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        bell.sleep(Some(&core.socket), limit);
+        if bell.sleep(Some(&core.socket), limit) {
+            core.socket.note_trouble();
+        }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         // SYNC POINT watch, the sleeper's half.
         fence(Ordering::SeqCst);
@@ -76,7 +78,9 @@ impl Rest {
         let others = self.sleepers.load(Ordering::Relaxed) > 0;
         self.stands_by.store(others, Ordering::Relaxed);
         let limit = core.timers.wait(Instant::now(), limit);
-        self.bell.sleep(Some(&core.socket).filter(|_| !others), limit);
+        if self.bell.sleep(Some(&core.socket).filter(|_| !others), limit) {
+            core.socket.note_trouble();
+        }
         self.stands_by.store(false, Ordering::Relaxed);
         self.asleep.store(false, Ordering::Relaxed);
     }

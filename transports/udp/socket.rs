@@ -7,6 +7,9 @@ use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
+use udeck_sys::atomic::{AtomicBool, Ordering};
+
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
 /// Bytes of a batch to send.
@@ -18,10 +21,15 @@ const RUN: usize = 64 << 10;
 /// Bytes that the kernel is asked to hold, each way; it may hold less.
 const KERNEL: usize = 4 << 20;
 
+/// MSG_ERRQUEUE, for which rustix has no name.
+const ERROR_QUEUE: RecvFlags = RecvFlags::from_bits_retain(0x2000);
+
 /// See the module.
 pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
+    /// Something lies in the error queue, perhaps.
+    troubled: AtomicBool,
 }
 
 impl Socket {
@@ -33,8 +41,10 @@ impl Socket {
         // As much as the system allows: what it does not hold is lost, and sent again.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), KERNEL);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), KERNEL);
+        // That a peer's port is closed is told by its host; without this, only its silence tells.
+        let _ = state.enable_transport_errors(UdpSockRef::from(&socket));
         let at = socket.local_addr()?;
-        Ok((Socket { socket, state }, at))
+        Ok((Socket { socket, state, troubled: AtomicBool::new(false) }, at))
     }
 
     /// # Errors
@@ -57,7 +67,42 @@ impl Socket {
         segment_size: Option<usize>,
     ) -> io::Result<()> {
         let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
-        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
+        let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
+        match send() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                // What is told here may be what became of another datagram; then this one was not sent.
+                self.note_trouble();
+                let of_another = error.kind() == io::ErrorKind::ConnectionRefused;
+                if of_another { send() } else { Err(error) }
+            }
+            done => done,
+        }
+    }
+
+    pub fn note_trouble(&self) {
+        self.troubled.store(true, Ordering::Relaxed);
+    }
+
+    pub fn take_trouble(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed) && self.troubled.swap(false, Ordering::Relaxed)
+    }
+
+    /// The next datagram that came back because nobody is where it went: where that is, and what it was for
+    /// ([`crate::wire::connection`]). What did not leave this host has no bytes in the queue, and is passed over.
+    pub fn next_returned(&self) -> Option<(SocketAddr, u64)> {
+        loop {
+            let mut front = [0; crate::wire::FRONT];
+            let mut control = RecvAncillaryBuffer::default();
+            let flags = ERROR_QUEUE | RecvFlags::DONTWAIT;
+            let returned =
+                recvmsg(&self.socket, &mut [IoSliceMut::new(&mut front)], &mut control, flags).ok()?;
+            let to = returned.address.and_then(|address| SocketAddr::try_from(address).ok());
+            if let (Some(to), Some(number)) =
+                (to, crate::wire::connection(&front[..returned.bytes.min(front.len())]))
+            {
+                return Some((to, number));
+            }
+        }
     }
 
     /// Datagrams that one batch may hold.
@@ -78,7 +123,10 @@ impl Socket {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Ok(&[])
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.note_trouble();
+                Err(error)
+            }
         }
     }
 }
