@@ -68,9 +68,15 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
 
-    /// Use this transport between all ranks: shm, tcp or udp; unless told, the best one for each pair.
-    #[arg(long, value_name = "NAME", value_parser = ["shm", "tcp", "udp"])]
+    /// Use these transports only, the best first, with commas between them: shm, tcp, udp. Unless told: shm within a host,
+    /// tcp between hosts.
+    #[arg(long, value_name = "LIST")]
     transport: Option<String>,
+
+    /// Tell on standard error by which transport each rank reaches each other, when it first does, and why by no better
+    /// one.
+    #[arg(long)]
+    explain: bool,
 
     /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. Filled one after the other.
     #[arg(long, value_name = "LIST", value_parser = hosts, help_heading = "Several hosts")]
@@ -164,6 +170,9 @@ impl Cli {
         }
         if let Some(name) = self.transport {
             job = job.env("DECK_TRANSPORT", name);
+        }
+        if self.explain {
+            job = job.env("DECK_EXPLAIN", "1");
         }
         if let Some(limit) = self.detect {
             // The transports' own limit is in whole seconds.

@@ -5,6 +5,8 @@
 
 #[path = "hosts/failures.rs"]
 mod failures;
+#[path = "hosts/messages.rs"]
+mod messages;
 #[path = "hosts/starting.rs"]
 mod starting;
 
@@ -12,7 +14,10 @@ use std::{env, panic, process::ExitCode};
 
 use udeck_jobs::netns::Network;
 
+/// Ranks that speak to their launcher only.
 const RANK: &str = env!("CARGO_BIN_EXE_hosts-rank");
+/// Ranks that send each other messages.
+const TALKER: &str = env!("CARGO_BIN_EXE_hosts-talker");
 
 /// A case makes the network it needs, and panics if something is wrong.
 type Case = (&'static str, fn());
@@ -20,7 +25,7 @@ type Case = (&'static str, fn());
 fn main() -> ExitCode {
     // cargo and libtest have options; what is left are parts of names.
     let wanted: Vec<_> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let cases: Vec<Case> = [starting::CASES, failures::CASES]
+    let cases: Vec<Case> = [starting::CASES, messages::CASES, failures::CASES]
         .concat()
         .into_iter()
         .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str())))

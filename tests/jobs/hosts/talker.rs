@@ -1,0 +1,142 @@
+//! What the ranks of the tests over several hosts do that send each other messages.
+
+use std::{env, io::Write, process::ExitCode, time::Duration};
+
+use udeck::{Error, Mailbox, Postbox, Protocol, Result, World};
+
+/// Ends a hang; nothing takes so long.
+const LONG: Duration = Duration::from_secs(100);
+/// Inside the descriptor, in one piece, in several.
+const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, (1 << 20) + 3];
+/// Whatever the way, somebody may force them.
+const PROTOCOLS: [Protocol; 6] = [
+    Protocol::Auto,
+    Protocol::Eager,
+    Protocol::Copy,
+    Protocol::RdmaWrite,
+    Protocol::RdmaRead,
+    Protocol::Handshake,
+];
+
+fn main() -> ExitCode {
+    let part = env::args().nth(1).unwrap_or_default();
+    let done = udeck::init().and_then(|world| match part.as_str() {
+        "exchange" => exchange(world),
+        "ring" => ring(world, 60),
+        "endure" => endure(world),
+        other => panic!("no part is named {other:?}"),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// In one write, so that ranks' lines stay whole.
+fn say(line: &str) {
+    std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
+}
+
+fn pattern(seed: usize, len: usize) -> impl Iterator<Item = u8> {
+    (0..len).map(move |at| (at.wrapping_mul(31) ^ (at >> 9) ^ seed.wrapping_mul(101)) as u8)
+}
+
+/// Every pair plays ping-pong, by every protocol, with messages of all sizes of which every byte is looked at.
+fn exchange(world: World) -> Result {
+    let (me, size) = (world.rank(), world.size());
+    // One for each peer: who answers is known.
+    let inboxes = (0..size).map(|peer| world.mailbox(&format!("{me}<{peer}"))).collect::<Result<Vec<_>>>()?;
+    let mut messages = 0;
+    for (peer, inbox) in inboxes.iter().enumerate().filter(|(peer, _)| *peer != me) {
+        let out = world.postbox(&format!("{peer}<{me}"))?;
+        for protocol in PROTOCOLS {
+            out.set_protocol(protocol)?;
+            for len in SIZES {
+                rally(&world, (me < peer, me * size + peer, peer * size + me), inbox, &out, len)?;
+                messages += 1;
+            }
+        }
+        let route = out.route().transport.to_string();
+        say(&format!("rank {me} -> rank {peer}: {route}"));
+    }
+    world.barrier()?;
+    say(&format!("rank {me} has seen {messages} messages"));
+    drop(inboxes);
+    world.finish()
+}
+
+/// Who is first posts first.
+fn rally(
+    world: &World,
+    (first, own, others): (bool, usize, usize),
+    inbox: &Mailbox<u8>,
+    out: &Postbox<u8>,
+    len: usize,
+) -> Result {
+    let post = || {
+        let mut message = world.buf::<u8>(len)?;
+        message.iter_mut().zip(pattern(own, len)).for_each(|(byte, wanted)| *byte = wanted);
+        out.post(message).map_err(|failed| failed.error)
+    };
+    if first {
+        post()?;
+    }
+    let message = inbox.retrieve_within(LONG)?;
+    assert!(message.iter().copied().eq(pattern(others, len)), "{len} bytes from another rank");
+    if !first {
+        post()?;
+    }
+    Ok(())
+}
+
+/// A token goes round for some seconds, over all hosts.
+fn ring(world: World, laps: u64) -> Result {
+    let (me, size) = (world.rank(), world.size());
+    let inbox = world.mailbox::<u64>(&format!("ring{me}"))?;
+    let next = world.postbox::<u64>(&format!("ring{}", (me + 1) % size))?;
+    world.barrier()?;
+    say(&format!("rank {me} pid {} ready", std::process::id()));
+    for lap in 0..laps {
+        if me == 0 {
+            std::thread::sleep(Duration::from_millis(50));
+            next.post(&[lap][..]).map_err(|failed| failed.error)?;
+        }
+        let token = inbox.retrieve_within(LONG)?;
+        assert_eq!(token[0], lap);
+        if me != 0 {
+            next.post(&[lap][..]).map_err(|failed| failed.error)?;
+        }
+    }
+    world.barrier()?;
+    say(&format!("rank {me} is through"));
+    drop((inbox, next));
+    world.finish()
+}
+
+/// Everybody waits for messages that never come, from everybody, and says what it learns instead.
+fn endure(world: World) -> Result {
+    let (me, size) = (world.rank(), world.size());
+    let inbox = world.mailbox::<u64>(&format!("endure{me}"))?;
+    let others = (0..size).filter(|peer| *peer != me);
+    let outs =
+        others.map(|peer| world.postbox::<u64>(&format!("endure{peer}"))).collect::<Result<Vec<_>>>()?;
+    // One message each way over every connection.
+    for out in &outs {
+        out.post(&[me as u64][..]).map_err(|failed| failed.error)?;
+    }
+    for _ in &outs {
+        inbox.retrieve_within(LONG)?;
+    }
+    world.barrier()?;
+    say(&format!("rank {me} pid {} ready", std::process::id()));
+    let lost = match inbox.retrieve_within(LONG) {
+        Err(Error::PeerLost { node, how }) => (node, how),
+        other => panic!("rank {me}: {other:?}"),
+    };
+    say(&format!("rank {me} learns: rank {} {}", lost.0, lost.1));
+    // Who still waits for this rank learns of the loss by itself.
+    std::process::exit(0)
+}

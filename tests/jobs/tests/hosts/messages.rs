@@ -1,0 +1,136 @@
+//! Messages between ranks on several hosts: who reaches whom by what, and what becomes of them when something fails.
+
+use std::{thread, time::Duration};
+
+use rustix::process::{Pid, Signal, kill_process};
+use udeck_jobs::{Bin, Ended, Job, Running, netns::Network};
+
+use super::{Case, TALKER};
+
+pub const CASES: &[Case] = &[
+    ("messages_of_all_sizes_by_all_protocols", all_protocols),
+    ("messages_over_udp", over_udp),
+    ("messages_over_ipv6", over_v6),
+    ("the_choice_of_transports_is_explained", explained),
+    ("nas_ft_on_three_hosts", nas_ft),
+    ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
+    ("a_host_cut_off_is_an_error_to_who_waits", cut_off),
+    ("a_rank_that_is_stopped_holds_up_its_messages_only", stopped_rank),
+    ("deckrun_killed_leaves_no_talker", killed_deckrun),
+];
+
+/// Ranks of a job of two for each host: those of a host share memory, the others a network.
+fn exchanged(ended: &Ended, network: &str) {
+    for rank in 0..6 {
+        ended.line_with(&format!("rank {rank} has seen 120 messages"));
+        for peer in (0..6).filter(|peer| *peer != rank) {
+            let transport = if rank / 2 == peer / 2 { "shm" } else { network };
+            ended.line_with(&format!("rank {rank} -> rank {peer}: {transport}"));
+        }
+    }
+}
+
+fn all_protocols() {
+    let network = Network::new(3);
+    exchanged(&network.deckrun(2).args(["--", TALKER, "exchange"]).run().ok().clean(), "tcp");
+}
+
+fn over_udp() {
+    let network = Network::new(3);
+    let job = network.deckrun(2).args(["--transport", "shm,udp", "--", TALKER, "exchange"]);
+    exchanged(&job.run().ok().clean(), "udp");
+}
+
+/// The agents know their hosts by name, the interface is given by its other address.
+fn over_v6() {
+    let network = Network::new(3);
+    let address = network.v6(0).to_string();
+    let job = network.bare_deckrun().args(["--hosts", &network.list(2), "--agent", "ip netns exec"]);
+    exchanged(&job.args(["--iface", &address, "--", TALKER, "exchange"]).run().ok().clean(), "tcp");
+}
+
+fn explained() {
+    let network = Network::new(2);
+    let ended = network.deckrun(2).args(["--explain", "--", TALKER, "exchange"]).run().ok().clean();
+    let said =
+        |what: &str| assert!(ended.stderr.lines().any(|line| line.starts_with(what)), "{what}: {ended}");
+    said("deck: rank 0 -> rank 1: shm");
+    said("deck: rank 0 -> rank 2: tcp (shm: ");
+    said("deck: rank 3 -> rank 0: tcp (shm: ");
+}
+
+fn nas_ft() {
+    let network = Network::new(3);
+    let program = Bin::nas_ft();
+    let path = program.path().to_str().expect("a plain name");
+    let ended = network.deckrun(2).args(["--", path, "--class", "W"]).run().ok().clean();
+    assert!(ended.stdout.to_lowercase().contains("verif"), "{ended}");
+}
+
+fn enduring(network: &Network) -> Job {
+    let options = ["--detect", "2s", "--on-failure", "continue", "--", TALKER, "endure"];
+    network.deckrun(2).args(options)
+}
+
+/// Of a rank that has said it is ready.
+fn pid_of(job: &Running, rank: u32) -> Pid {
+    let line = job.line_with(&format!("rank {rank} pid "), 1);
+    let number = line.split_whitespace().nth(3).and_then(|word| word.parse().ok());
+    number.and_then(Pid::from_raw).unwrap_or_else(|| panic!("no number in {line:?}"))
+}
+
+fn all_ready(job: &Running) {
+    let _ = job.line_with("ready", 6);
+}
+
+fn killed_rank() {
+    let network = Network::new(3);
+    let ended = enduring(&network).run_while(|job| {
+        all_ready(job);
+        kill_process(pid_of(job, 5), Signal::KILL).expect("it runs");
+    });
+    assert_eq!(ended.code(), 137, "{ended}");
+    for rank in 0..5 {
+        ended.line_with(&format!("rank {rank} learns: rank 5 "));
+    }
+    let _ = ended.clean();
+}
+
+fn cut_off() {
+    let network = Network::new(3);
+    let ended = enduring(&network).run_while(|job| {
+        all_ready(job);
+        network.set_link(2, false);
+    });
+    assert_eq!(ended.code(), 137, "{ended}");
+    for rank in 0..4 {
+        let learnt = ended.line_with(&format!("rank {rank} learns: rank "));
+        assert!(["rank 4 ", "rank 5 "].iter().any(|lost| learnt.contains(lost)), "{learnt}");
+    }
+    let _ = ended.clean();
+}
+
+/// For longer than a host may be silent.
+fn stopped_rank() {
+    let network = Network::new(3);
+    let ended = network.deckrun(2).args(["--detect", "2s", "--", TALKER, "ring"]).run_while(|job| {
+        all_ready(job);
+        kill_process(pid_of(job, 2), Signal::STOP).expect("it runs");
+        thread::sleep(Duration::from_secs(5));
+        kill_process(pid_of(job, 2), Signal::CONT).expect("it is stopped");
+    });
+    let ended = ended.ok();
+    assert_eq!(ended.stdout.matches("is through").count(), 6, "{ended}");
+    let _ = ended.clean();
+}
+
+fn killed_deckrun() {
+    let network = Network::new(3);
+    let ended = enduring(&network).run_while(|job| {
+        all_ready(job);
+        let root = Pid::from_raw(job.pid() as i32).expect("a process number");
+        kill_process(root, Signal::KILL).expect("it runs");
+    });
+    assert_eq!(ended.code(), 128 + 9, "{ended}");
+    let _ = ended.clean();
+}
