@@ -461,7 +461,9 @@ pub unsafe trait Port: Send + Debug {
     fn receive(&mut self) -> Result<Option<Arrival>, Refused>;
 
     /// As [`Port::receive`], for a receiver that wants a short message in `to`: one that travelled inside its
-    /// descriptor may be copied there at once, as far as it fits, which saves moving it twice.
+    /// descriptor may be copied there at once, as far as it fits, which saves moving it twice. So may a longer one that
+    /// was sent without a header and fits; its beginning may lie there before the call gives it out. So `to` is the same
+    /// memory at each call, and [`Port::receive`] is not called, until one gives out something.
     ///
     /// # Errors
     /// As [`Port::receive`].

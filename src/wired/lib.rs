@@ -28,7 +28,10 @@
 //!
 //! **The end.** The stream broke: [`Connection::lost`]. The peer's direction ended (EOF): [`Connection::hung_up`], which
 //! tells an end in order from one that is none. Look at [`Connection::phase`] after each of these and after
-//! [`Connection::came`] and [`Connection::released`].
+//! [`Connection::came`] and [`Connection::released`], and whenever the program has worked (in [`Driver::pump`], which it
+//! always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*: close as it says, and
+//! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
+//! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
 //!
 //! **News.** [`Link::with`] announces what there is to the [`Watch`] after it has unlocked. A receive queue is to be
 //! named by the waiter as long as [`Link::has_arrivals`].

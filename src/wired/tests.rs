@@ -5,3 +5,4 @@ mod ends;
 mod hostile;
 mod pair;
 mod random;
+mod threads;
