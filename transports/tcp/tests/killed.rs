@@ -42,6 +42,19 @@ fn signal(child: &Child, name: &str) {
     assert!(status.success());
 }
 
+/// Stops all threads of the process, and waits until they have.
+fn stop(child: &Child) {
+    signal(child, "-STOP");
+    let tasks = format!("/proc/{}/task", child.id());
+    let has_stopped = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:") && line.contains('T'))
+    };
+    while !std::fs::read_dir(&tasks).unwrap().all(|task| has_stopped(task.unwrap())) {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_killed_process_is_lost() {
     let nic = nic();
@@ -59,7 +72,7 @@ fn a_stopped_process_goes_on() {
     let detect = Duration::from_secs(2);
     let nic = nic_with(|options| options.detect = detect);
     let (mut child, mut end) = start(&nic);
-    signal(&child, "-STOP");
+    stop(&child);
     end.vi.send_inline(Some(3), b"", b"are you there?").unwrap();
     std::thread::sleep(detect * 3);
     assert!(end.vi.arrival().unwrap().is_none(), "it is connected, and says nothing");
