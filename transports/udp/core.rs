@@ -63,7 +63,7 @@ pub struct Core {
     tombs: Mutex<Tombs>,
     stations: Mutex<Vec<Weak<Station>>>,
     listeners: Mutex<HashMap<Vec<u8>, Listener>>,
-    requests: Mutex<VecDeque<IncomingRequest>>,
+    requests: Mutex<VecDeque<Box<IncomingRequest>>>,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
 }
@@ -365,7 +365,10 @@ impl Core {
     }
 
     /// Leaves a request to the helper: a listener's handler may do anything. Whether there was room.
-    pub fn put_request(&self, request: IncomingRequest) -> std::result::Result<(), IncomingRequest> {
+    pub fn put_request(
+        &self,
+        request: Box<IncomingRequest>,
+    ) -> std::result::Result<(), Box<IncomingRequest>> {
         let mut requests = self.requests.lock();
         if requests.len() == REQUESTS {
             return Err(request);
@@ -376,7 +379,7 @@ impl Core {
         Ok(())
     }
 
-    pub fn next_request(&self) -> Option<IncomingRequest> {
+    pub fn next_request(&self) -> Option<Box<IncomingRequest>> {
         self.requests.lock().pop_front()
     }
 
