@@ -202,7 +202,7 @@ impl Call {
         }
         let exchange = Exchange { number: self.number, nonce: self.nonce, cookie: theirs.cookie };
         // Said more than once, it is not known which was answered: rather too long than too short.
-        let round_trip = (now - since) / said.max(1).min(2);
+        let round_trip = (now - since) / said.clamp(1, 2);
         let (discriminator, hello) = (self.discriminator.clone(), self.ours.clone());
         let body = Ask { exchange, round_trip, discriminator, hello }.encode();
         let proof = prove(&core.secret, Kind::Ask, &self.nonce, &exchange.cookie, &body);

@@ -41,6 +41,8 @@ pub type Listener = Arc<Mutex<OnRequest>>;
 pub const STATIONS: usize = 2048;
 /// Requests that wait for the helper. More are dropped, and sent again.
 const REQUESTS: usize = 1024;
+/// How long who looks waits for another reader: never long, because it may be waited for itself.
+const TURN: Duration = Duration::from_micros(50);
 /// Batches in a row before who serves looks at what it found.
 const BATCHES: usize = 16;
 
@@ -63,7 +65,7 @@ pub struct Core {
     tombs: Mutex<Tombs>,
     stations: Mutex<Vec<Weak<Station>>>,
     listeners: Mutex<HashMap<Vec<u8>, Listener>>,
-    requests: Mutex<VecDeque<IncomingRequest>>,
+    requests: Mutex<VecDeque<Box<IncomingRequest>>>,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
 }
@@ -200,7 +202,9 @@ impl Core {
     /// As [`Core::serve`], for who holds the lock of the link `number` and gives it what comes by `take`.
     pub fn look_for(self: &Arc<Self>, number: u64, take: &mut dyn FnMut(&[u8])) {
         self.strays.take(number).iter().for_each(|stray| take(stray));
-        let Some(mut room) = self.room.try_lock() else { return };
+        // Who reads at the moment is done soon, and may have read what is looked for here.
+        let Some(mut room) = self.room.try_lock_for(TURN) else { return };
+        self.strays.take(number).iter().for_each(|stray| take(stray));
         let runs = self.socket.receive(&mut room).map_or(0, <[_]>::len);
         let mut left = false;
         for (from, datagram) in room.datagrams(runs) {
@@ -365,7 +369,10 @@ impl Core {
     }
 
     /// Leaves a request to the helper: a listener's handler may do anything. Whether there was room.
-    pub fn put_request(&self, request: IncomingRequest) -> std::result::Result<(), IncomingRequest> {
+    pub fn put_request(
+        &self,
+        request: Box<IncomingRequest>,
+    ) -> std::result::Result<(), Box<IncomingRequest>> {
         let mut requests = self.requests.lock();
         if requests.len() == REQUESTS {
             return Err(request);
@@ -376,7 +383,7 @@ impl Core {
         Ok(())
     }
 
-    pub fn next_request(&self) -> Option<IncomingRequest> {
+    pub fn next_request(&self) -> Option<Box<IncomingRequest>> {
         self.requests.lock().pop_front()
     }
 

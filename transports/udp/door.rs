@@ -140,7 +140,7 @@ impl Door {
                     drop(asked);
                     let request =
                         IncomingRequest::new(core.clone(), caller, round_trip, discriminator, hello);
-                    if let Err(request) = core.put_request(request) {
+                    if let Err(request) = core.put_request(Box::new(request)) {
                         // It comes again.
                         request.forget();
                         self.asked.lock().requests.remove(&caller.key());

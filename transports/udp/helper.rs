@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::core::Core;
-use crate::incoming::IncomingRequest;
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
@@ -30,7 +29,7 @@ pub fn start(core: Arc<Core>) -> io::Result<()> {
 
 fn run(core: &Arc<Core>) {
     let (mut looks, mut next_check) = (0, Instant::now() + CHECK);
-    while !(core.is_closing() && !core.has_links()) {
+    while !core.is_closing() || core.has_links() {
         while let Some(request) = core.next_request() {
             request.deliver();
         }
@@ -48,7 +47,7 @@ fn run(core: &Arc<Core>) {
         core.serve();
     }
     while let Some(request) = core.next_request() {
-        drop::<IncomingRequest>(request);
+        drop(request);
     }
 }
 

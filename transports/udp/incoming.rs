@@ -36,9 +36,9 @@ impl IncomingRequest {
     }
 
     /// Gives it to whoever listens.
-    pub fn deliver(self) {
+    pub fn deliver(self: Box<Self>) {
         match self.core.clone().listener(&self.discriminator) {
-            Some(listener) => (listener.lock())(Box::new(self)),
+            Some(listener) => (listener.lock())(self),
             None => self.refuse(&Answer::NoMatch),
         }
     }

@@ -30,7 +30,8 @@ fn the_send_queue_fills_and_recovers(fabric: &dyn Fabric) {
                 let refused =
                     pair.a.vi.post_send(Descriptor::new([pair.a.region(&pattern(sent, len))])).err();
                 sent += usize::from(refused.is_none());
-                refused
+                // Over a network, word of the room that there is again may come late.
+                refused.filter(|_| sent > 0)
             });
             assert!(matches!(error, Error::Full { .. }), "{error}");
             assert_eq!(regions(descriptor)[0][..], pattern(sent, len), "the descriptor comes back");
