@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use udeck_via::Deadline;
 use udeck_via::mem::Fill;
+use udeck_via::transport::Found;
 
 use crate::channel::Patience;
 use crate::error::{Error, Result};
@@ -59,12 +60,20 @@ impl<T: Item> Mailbox<T> {
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
-        // The clock is read only once there is nothing to take.
-        let mut received = Received::new(Parcel::NONE);
-        if self.take_now(&mut received)? {
-            return Ok(received);
+        // Filled where the caller will find it: what is moved was written in smaller pieces just before, and that stalls.
+        let mut received = Ok(Received::new(Parcel::NONE));
+        self.retrieve_to(&mut received);
+        received
+    }
+
+    fn retrieve_to(&self, to: &mut Result<Received<T>>) {
+        let Ok(place) = to else { return };
+        match self.take_now(place) {
+            Ok(true) => {}
+            // The clock is read only now that there is nothing to take.
+            Ok(false) => *to = self.retrieve_within(self.world.config().deadline),
+            Err(error) => *to = Err(error),
         }
-        self.retrieve_within(self.world.config().deadline)
     }
 
     /// The next message, if one is there.
@@ -103,15 +112,27 @@ impl<T: Item> Mailbox<T> {
         Iter { mailbox: self, limit: Some(limit) }
     }
 
-    /// Fills `received`, if a message is there.
+    /// Fills `received`, which holds nothing, if a message is there.
     #[inline]
     fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
         let mut inbox = self.inbox.borrow_mut();
-        let found = inbox.try_next(received.parcel_mut())?;
-        if found {
-            self.give_out(&mut inbox, received.parcel_mut())?;
+        match inbox.next_of_run(received.parcel_mut()) {
+            Ok(len) if len.is_multiple_of(T::SIZE) && T::ALIGN <= align_of::<u64>() => {
+                inbox.counters().retrieved(len);
+                Ok(true)
+            }
+            Ok(_) => self.give_out(&mut inbox, received.parcel_mut()).map(|()| true),
+            Err(found) => self.take_otherwise(&mut inbox, found, received),
         }
-        Ok(found)
+    }
+
+    #[inline(never)]
+    fn take_otherwise(&self, inbox: &mut Inbox, found: Found, received: &mut Received<T>) -> Result<bool> {
+        let any = inbox.next_otherwise(found, received.parcel_mut())?;
+        if any {
+            self.give_out(inbox, received.parcel_mut())?;
+        }
+        Ok(any)
     }
 
     /// Checks a parcel, and counts it.

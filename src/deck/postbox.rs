@@ -139,6 +139,35 @@ impl<T: Item> Postbox<T> {
 
     #[inline]
     pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
+        if self.post_short(block.bytes(), block.notes()[0]) {
+            return Ok(None);
+        }
+        self.post_long(block, patience)
+    }
+
+    /// What most messages are: short, and quickly sent.
+    #[inline]
+    fn post_short(&self, bytes: &[u8], tag: u32) -> bool {
+        match &mut *self.home.borrow_mut() {
+            Home::Here(channel) => channel.post_short(bytes, tag, self.protocol.get()),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn post_long(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
+        let posted = match &mut *self.home.borrow_mut() {
+            Home::Here(channel) => channel.post_handed_off(block, self.protocol.get()),
+            _ => Err(block),
+        };
+        match posted {
+            Ok(()) => Ok(None),
+            Err(block) => self.post_otherwise(block, patience),
+        }
+    }
+
+    #[inline(never)]
+    fn post_otherwise(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
         self.post_with(|channel, protocol| channel.post(block, protocol, patience))
     }
 
@@ -155,6 +184,14 @@ impl<T: Item> Postbox<T> {
     /// Posts a copy. May wait for the memory of it, too.
     #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result<Ticket> {
+        if self.post_short(bytes, tag) {
+            return Ok(None);
+        }
+        self.post_long_copy(bytes, tag, patience)
+    }
+
+    #[inline(never)]
+    fn post_long_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result<Ticket> {
         self.post_with(|channel, protocol| channel.post_copy(bytes, tag, protocol, patience))
     }
 

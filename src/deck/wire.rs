@@ -88,6 +88,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Kind, u32, &[u8]), Malformed> {
     Ok((kind, part, rest))
 }
 
+/// What follows the head, if this is a short message itself: what most are.
+#[inline]
+pub(crate) fn decode_short(bytes: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    (head[0] == Kind::Eager as u8).then_some(rest)
+}
+
 /// The length that an announcement carries.
 pub(crate) fn decode_length(rest: &[u8]) -> Result<usize, Malformed> {
     let bytes: [u8; 8] = rest.try_into().map_err(|_| Malformed)?;

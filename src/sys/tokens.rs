@@ -53,6 +53,12 @@ impl<L: Lane> Returner<L> {
         Returner { lane, next: AtomicU32::new(0) }
     }
 
+    /// How many were returned so far, modulo 2^32.
+    #[inline]
+    pub fn returned(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
     /// Returns `token`. The caller does not touch the lent buffer afterwards.
     pub fn give_back(&self, token: u16) {
         let position = self.next.fetch_add(1, Ordering::Relaxed);

@@ -34,8 +34,6 @@ pub struct Connection {
     pub readable_ptag: Option<u32>,
     /// Our consumer's position, for waiters ([`Connection::has_arrival`]).
     pub position: AtomicU32,
-    /// Buffers of the peer that we hold.
-    held: AtomicU32,
     returner: Returner<Direction>,
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
@@ -119,7 +117,6 @@ impl Connection {
             writable_ptag: peer.writable_ptag.map(|ptag| ptag.0),
             readable_ptag: peer.readable_ptag.map(|ptag| ptag.0),
             position: AtomicU32::new(0),
-            held: AtomicU32::new(0),
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
@@ -158,6 +155,7 @@ impl Connection {
     }
 
     /// A writer of the incoming direction: tells the peer's receive queue.
+    #[cold]
     pub fn ring_receiver(&self) {
         let bell = self.peer_bells.receive;
         self.link.peer_board().bell(bell.bell).ring(bell.bit);
@@ -241,9 +239,10 @@ impl Connection {
 
     // ---- buffers that we borrow ----
 
-    /// Notes that we hold one more of the peer's buffers; returns how many that makes.
-    pub fn borrow(&self) -> u32 {
-        self.held.fetch_add(1, Ordering::Relaxed) + 1
+    /// How many of the peer's buffers we have given back, modulo 2^32.
+    #[inline]
+    pub fn returned(&self) -> u32 {
+        self.returner.returned()
     }
 
     /// The address of a piece of the peer's outbox.
@@ -417,7 +416,6 @@ impl LentBooks {
 
 impl Lender for Connection {
     fn give_back(&self, token: u16) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
         self.returner.give_back(token);
         self.tell_sender();
     }
@@ -429,6 +427,6 @@ impl Lender for Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("lost", &self.lost()).field("held", &self.held).finish()
+        f.debug_struct("Connection").field("lost", &self.lost()).finish()
     }
 }
