@@ -60,20 +60,28 @@ impl<T: Item> Mailbox<T> {
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
-        // Filled where the caller will find it: what is moved was written in smaller pieces just before, and that stalls.
-        let mut received = Ok(Received::new(Parcel::NONE));
-        self.retrieve_to(&mut received);
-        received
+        // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
+        let mut received = Received::new(Parcel::NONE);
+        self.retrieve_to(&mut received)?;
+        Ok(received)
     }
 
-    fn retrieve_to(&self, to: &mut Result<Received<T>>) {
-        let Ok(place) = to else { return };
-        match self.take_now(place) {
-            Ok(true) => {}
-            // The clock is read only now that there is nothing to take.
-            Ok(false) => *to = self.retrieve_within(self.world.config().deadline),
-            Err(error) => *to = Err(error),
+    fn retrieve_to(&self, to: &mut Received<T>) -> Result {
+        match self.take_short(to) {
+            Ok(()) => Ok(()),
+            Err(found) => self.retrieve_otherwise(found, to),
         }
+    }
+
+    #[inline(never)]
+    fn retrieve_otherwise(&self, found: Found, to: &mut Received<T>) -> Result {
+        let mut inbox = self.inbox.borrow_mut();
+        if !inbox.next_otherwise(found, to.parcel_mut())? {
+            // The clock is read only now that there is nothing to take.
+            let deadline = Deadline::after(self.world.config().deadline);
+            *to.parcel_mut() = inbox.next(deadline)?;
+        }
+        self.give_out(&mut inbox, to.parcel_mut())
     }
 
     /// The next message, if one is there.
@@ -88,7 +96,14 @@ impl<T: Item> Mailbox<T> {
     /// The next message, if one is there. (By value: for those whose speed is elsewhere.)
     fn taken_now(&self) -> Result<Option<Received<T>>> {
         let mut received = Received::new(Parcel::NONE);
-        Ok(self.take_now(&mut received)?.then_some(received))
+        if let Err(found) = self.take_short(&mut received) {
+            let mut inbox = self.inbox.borrow_mut();
+            if !inbox.next_otherwise(found, received.parcel_mut())? {
+                return Ok(None);
+            }
+            self.give_out(&mut inbox, received.parcel_mut())?;
+        }
+        Ok(Some(received))
     }
 
     /// The next message, waiting at most `limit`.
@@ -112,27 +127,20 @@ impl<T: Item> Mailbox<T> {
         Iter { mailbox: self, limit: Some(limit) }
     }
 
-    /// Fills `received`, which holds nothing, if a message is there.
+    /// Fills `received`, which holds nothing, with what most messages are, if one is there: short, and the next one of a
+    /// run. `Err`: what [`Inbox::next_otherwise`] has to be told.
     #[inline]
-    fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
+    fn take_short(&self, received: &mut Received<T>) -> std::result::Result<(), Found> {
+        if T::ALIGN > align_of::<u64>() {
+            return Err(Found::Nothing);
+        }
         let mut inbox = self.inbox.borrow_mut();
-        match inbox.next_of_run(received.parcel_mut()) {
-            Ok(len) if len.is_multiple_of(T::SIZE) && T::ALIGN <= align_of::<u64>() => {
-                inbox.counters().retrieved(len);
-                Ok(true)
-            }
-            Ok(_) => self.give_out(&mut inbox, received.parcel_mut()).map(|()| true),
-            Err(found) => self.take_otherwise(&mut inbox, found, received),
+        let len = inbox.next_of_run(received.parcel_mut())?;
+        if !len.is_multiple_of(T::SIZE) {
+            return Err(put_back(&mut inbox, received));
         }
-    }
-
-    #[inline(never)]
-    fn take_otherwise(&self, inbox: &mut Inbox, found: Found, received: &mut Received<T>) -> Result<bool> {
-        let any = inbox.next_otherwise(found, received.parcel_mut())?;
-        if any {
-            self.give_out(inbox, received.parcel_mut())?;
-        }
-        Ok(any)
+        inbox.counters().retrieved(len);
+        Ok(())
     }
 
     /// Checks a parcel, and counts it.
@@ -222,7 +230,14 @@ impl<T: Item> sealed::Sealed for Mailbox<T> {
     }
 }
 
-/// Every parcel that is given out passes here once.
+/// It is the next one again, and found by the longer way.
+#[cold]
+fn put_back<T: Item>(inbox: &mut Inbox, received: &mut Received<T>) -> Found {
+    inbox.put_back(std::mem::replace(received.parcel_mut(), Parcel::NONE));
+    Found::Nothing
+}
+
+/// Every parcel that is given out passes here once, or [`Mailbox::take_short`].
 #[inline]
 fn check_length<T: Item>(parcel: &Parcel, bytes: usize) -> Result {
     if bytes.is_multiple_of(T::SIZE) {

@@ -19,7 +19,7 @@ use crate::error::{Error, PostError, Result};
 use crate::item::Item;
 use crate::postable::Postable;
 use crate::progress::Slot;
-use crate::protocol::Protocol;
+use crate::protocol::{MAX_INLINE, Protocol};
 use crate::shared::Shared;
 
 /// One end of a connection to a mailbox (DECK's clone of it), for posting.
@@ -139,6 +139,14 @@ impl<T: Item> Postbox<T> {
 
     #[inline]
     pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
+        if block.len() <= MAX_INLINE {
+            self.post_short_block(block, patience)
+        } else {
+            self.post_long(block, patience)
+        }
+    }
+
+    fn post_short_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
         if self.post_short(block.bytes(), block.notes()[0]) {
             return Ok(None);
         }

@@ -34,6 +34,7 @@ pub trait Lane {
     fn entry(&self, index: u32) -> &AtomicU32;
 }
 
+#[inline]
 fn encode(token: u16, position: u32) -> u32 {
     let lap = (position / SLOTS % 0xffff) + 1;
     lap << 16 | u32::from(token)
@@ -83,6 +84,7 @@ impl<L: Lane> Collector<L> {
     }
 
     /// The next token that came back. Positions wrap after 2^32 returns; a lap lasts 65,535 of them.
+    #[inline]
     pub fn collect(&mut self) -> Option<u16> {
         // SYNC POINT token: the borrower's reads are over.
         let entry = self.lane.entry(self.next % SLOTS).load(Ordering::Acquire);

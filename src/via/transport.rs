@@ -358,6 +358,24 @@ impl Inline {
         &bytemuck::bytes_of(&self.words)[..self.len as usize]
     }
 
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first of them; nothing in particular if there are none.
+    #[inline]
+    pub fn first(&self) -> u8 {
+        self.words[0].to_ne_bytes()[0]
+    }
+
     /// The words that hold them.
     #[inline]
     pub fn words(&self) -> &[u64] {

@@ -175,6 +175,7 @@ impl Connection {
     // ---- buffers that we lend ----
 
     /// Keeps `held` under a token for the message at `position` of the ring, or gives it back when all tokens are out.
+    #[inline]
     pub fn lend(&self, held: Held, position: u32) -> Result<u16, LendError> {
         let mut books = self.lent.lock();
         if let Err(foreign) = books.collect() {
@@ -353,31 +354,43 @@ pub enum LendError {
 }
 
 impl LentBooks {
+    #[inline]
     fn collect(&mut self) -> Result<(), ForeignToken> {
         while let Some(word) = self.collector.collect() {
-            let fate = if word & REFUSED == 0 { Fate::Arrived } else { Fate::Refused };
-            let token = word & !REFUSED;
-            let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
-            match held {
-                None => return Err(ForeignToken(word)),
-                Some(Held::Block(block)) => drop(block),
-                Some(Held::Owner(owner)) => drop(owner),
-                Some(Held::Caller(number)) => self.returned.push_back((number, fate)),
-            }
-            self.free |= 1 << token;
+            self.take_back(word)?;
         }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn take_back(&mut self, word: u16) -> Result<(), ForeignToken> {
+        let fate = if word & REFUSED == 0 { Fate::Arrived } else { Fate::Refused };
+        let token = word & !REFUSED;
+        let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
+        match held {
+            None => return Err(ForeignToken(word)),
+            Some(Held::Block(block)) => drop(block),
+            Some(Held::Owner(owner)) => drop(owner),
+            Some(Held::Caller(number)) => self.returned.push_back((number, fate)),
+        }
+        self.free |= 1 << token;
         Ok(())
     }
 
     #[inline]
     fn hold(&mut self, token: u16, held: Held, position: u32) {
         let token = usize::from(token);
-        if token >= self.held.len() {
-            self.held.resize_with(token + 1, || None);
-            self.position.resize(token + 1, 0);
-        }
-        self.held[token] = Some(held);
-        self.position[token] = position;
+        let (Some(place), Some(at)) = (self.held.get_mut(token), self.position.get_mut(token)) else {
+            return self.hold_further(token, held, position);
+        };
+        (*place, *at) = (Some(held), position);
+    }
+
+    #[cold]
+    fn hold_further(&mut self, token: usize, held: Held, position: u32) {
+        self.held.resize_with(token + 1, || None);
+        self.position.resize(token + 1, 0);
+        (self.held[token], self.position[token]) = (Some(held), position);
     }
 
     /// The peer has closed after reading `credit` messages: it never looks at the others, which may have been sent

@@ -4,6 +4,7 @@
 //! as a completion queue's own burst, and that counts what a run takes: so the other lanes wait no longer for it. While
 //! there is a run, nothing is set aside or stalled: whatever might come before its next message ends it.
 
+use udeck_via::Lent;
 use udeck_via::transport::{Arrival, Body, Found};
 
 use super::Inbox;
@@ -12,7 +13,7 @@ use crate::error::Result;
 use crate::protocol::ReceiveModel;
 use crate::received::{Parcel, Stored};
 use crate::stats::Counters;
-use crate::wire::{self, Kind};
+use crate::wire;
 
 /// Messages of a run, besides the one that the completion queue has named.
 const LENGTH: u32 = 15;
@@ -52,9 +53,14 @@ impl Inbox {
             return Err(Found::Nothing);
         }
         let Some(Some(lane)) = self.lanes.get_mut(self.run.lane) else { return Err(Found::Nothing) };
+        let Stored::Inline(place) = &mut parcel.stored else { return Err(Found::Nothing) };
         self.run.left -= 1;
-        let found = lane.vi.arrival_short(parcel.place());
-        lane.name_short(found, parcel, &self.counters).ok_or(found)
+        let found = lane.vi.arrival_short(place);
+        let Found::Short(immediate) = found else { return Err(found) };
+        let len = wire::short_len(place).ok_or(found)?;
+        self.counters.copied(len);
+        lane.name(immediate, parcel);
+        Ok(len)
     }
 
     /// Puts the next message into `parcel`, if one is there, after a look of [`Inbox::next_of_run`].
@@ -73,16 +79,27 @@ impl Inbox {
         if found == Found::Other
             && let Some((immediate, lent)) = lane.vi.arrival_lent(parcel.place())
         {
-            let head = *parcel.place();
-            if let Ok((Kind::HandOff, ..)) = wire::decode(head.bytes()) {
+            if wire::is_hand_off(parcel.place()) {
                 lane.name(immediate, parcel);
                 parcel.stored = Stored::Lent(lent);
                 return Ok(true);
             }
-            let arrival = Arrival { immediate, body: Body::Lent(head, lent) };
-            return Ok(parcel.fill(self.take(context, arrival)?));
+            return self.take_lent(context, immediate, lent, parcel);
         }
         self.look_further_still(found, context, parcel)
+    }
+
+    /// The head of what was lent lies in `parcel`.
+    #[inline(never)]
+    fn take_lent(
+        &mut self,
+        context: usize,
+        immediate: Option<u32>,
+        lent: Lent,
+        parcel: &mut Parcel,
+    ) -> Result<bool> {
+        let body = Body::Lent(*parcel.place(), lent);
+        Ok(parcel.fill(self.take(context, Arrival { immediate, body })?))
     }
 
     #[inline(never)]
@@ -106,7 +123,7 @@ impl Lane {
     #[inline]
     pub fn name_short(&self, found: Found, parcel: &mut Parcel, counters: &Counters) -> Option<usize> {
         let (Found::Short(immediate), Stored::Inline(inline)) = (found, &parcel.stored) else { return None };
-        let len = wire::decode_short(inline.bytes())?.len();
+        let len = wire::short_len(inline)?;
         counters.copied(len);
         self.name(immediate, parcel);
         Some(len)
