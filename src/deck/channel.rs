@@ -190,8 +190,9 @@ impl Channel {
         }
         let sent = self.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok();
         if sent {
-            self.counters.copied(bytes.len());
-            self.counters.posted(bytes.len());
+            let counters = &*self.counters;
+            counters.copied(bytes.len());
+            counters.posted(bytes.len());
         }
         sent
     }

@@ -62,15 +62,10 @@ impl<T: Item> Mailbox<T> {
     pub fn retrieve(&self) -> Result<Received<T>> {
         // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
         let mut received = Received::new(Parcel::NONE);
-        self.retrieve_to(&mut received)?;
-        Ok(received)
-    }
-
-    fn retrieve_to(&self, to: &mut Received<T>) -> Result {
-        match self.take_short(to) {
-            Ok(()) => Ok(()),
-            Err(found) => self.retrieve_otherwise(found, to),
+        if let Err(found) = self.take_short(&mut received) {
+            self.retrieve_otherwise(found, &mut received)?;
         }
+        Ok(received)
     }
 
     #[inline(never)]
@@ -129,7 +124,6 @@ impl<T: Item> Mailbox<T> {
 
     /// Fills `received`, which holds nothing, with what most messages are, if one is there: short, and the next one of a
     /// run. `Err`: what [`Inbox::next_otherwise`] has to be told.
-    #[inline]
     fn take_short(&self, received: &mut Received<T>) -> std::result::Result<(), Found> {
         if T::ALIGN > align_of::<u64>() {
             return Err(Found::Nothing);

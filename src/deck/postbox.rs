@@ -139,18 +139,19 @@ impl<T: Item> Postbox<T> {
 
     #[inline]
     pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
-        if block.len() <= MAX_INLINE {
-            self.post_short_block(block, patience)
-        } else {
-            self.post_long(block, patience)
-        }
+        let block = match block.len() {
+            0..=MAX_INLINE => match self.post_short_block(block) {
+                None => return Ok(None),
+                Some(block) => block,
+            },
+            _ => block,
+        };
+        self.post_long(block, patience)
     }
 
-    fn post_short_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
-        if self.post_short(block.bytes(), block.notes()[0]) {
-            return Ok(None);
-        }
-        self.post_long(block, patience)
+    /// The block comes back (in a register, as a result that holds an error would not) if it was not posted.
+    fn post_short_block(&self, block: Block) -> Option<Block> {
+        if self.post_short(block.bytes(), block.notes()[0]) { None } else { Some(block) }
     }
 
     /// What most messages are: short, and quickly sent.

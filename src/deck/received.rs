@@ -62,6 +62,7 @@ impl Parcel {
     pub fn bytes(&self) -> &[u8] {
         match &self.stored {
             Stored::Inline(inline) => &inline.bytes()[HEAD_BYTES..],
+            Stored::Lent(lent) => lent.bytes(),
             _ => self.bytes_elsewhere(),
         }
     }
@@ -69,8 +70,7 @@ impl Parcel {
     #[inline(never)]
     fn bytes_elsewhere(&self) -> &[u8] {
         match &self.stored {
-            Stored::Inline(_) => &[],
-            Stored::Lent(lent) => lent.bytes(),
+            Stored::Inline(_) | Stored::Lent(_) => &[],
             Stored::Owned(block) => block.bytes(),
             Stored::Settled(settled) => settled,
         }

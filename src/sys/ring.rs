@@ -170,15 +170,21 @@ impl Payload<'_> {
     /// Bytes, from word `at` on; the last word is filled up with zeros.
     #[inline]
     pub fn bytes(&self, at: usize, bytes: &[u8]) {
+        self.whole_words(at, bytes);
         let (whole, rest) = bytes.as_chunks::<8>();
-        let mut words = whole.iter();
+        if !rest.is_empty() {
+            self.last_bytes(at + whole.len(), rest);
+        }
+    }
+
+    /// As [`Payload::bytes`], as many as make whole words.
+    #[inline]
+    pub fn whole_words(&self, at: usize, bytes: &[u8]) {
+        let mut words = bytes.as_chunks::<8>().0.iter();
         // Over the places, whose number is known: so it is no loop, and ends with the words.
         for place in self.0.iter().skip(at) {
             let Some(word) = words.next() else { break };
             place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        }
-        if !rest.is_empty() {
-            self.last_bytes(at + whole.len(), rest);
         }
     }
 

@@ -127,7 +127,7 @@ impl Cq {
             // What one look may pass over, the next one finds.
             return self.poll_in_turn().or_else(|| self.poll_in_turn());
         }
-        self.waiter.poll_all().map(CqEntry::from)
+        Some(self.waiter.poll_all()?.into())
     }
 
     #[inline]

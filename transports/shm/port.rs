@@ -21,6 +21,9 @@ use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 /// hoards messages must not starve its sender of buffers. Half of what the peer can lend.
 const HELD_QUOTA: u32 = udeck_sys::tokens::SLOTS / 2;
 
+/// Bytes of the usual head: the message layer's. One word.
+const HEAD: usize = 8;
+
 /// A connected port. Belongs to its VI.
 pub struct ShmPort {
     connection: Arc<Connection>,
@@ -96,9 +99,19 @@ impl ShmPort {
         }
     }
 
-    #[cold]
-    fn push_gathered(&mut self, meta: u32, aux: u64, head: &[u8], body: &[u8]) {
-        self.push_with(meta, aux, |payload| payload.words(Inline::gather(head, body).words()));
+    /// Any message that travels inside its cell.
+    #[inline(never)]
+    fn send_otherwise(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        self.room()?;
+        let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
+        match <&[u8; HEAD]>::try_from(head) {
+            Ok(head) => self.push_with(meta, aux, |payload| {
+                payload.words(&[u64::from_ne_bytes(*head)]);
+                payload.bytes(1, body);
+            }),
+            Err(_) => self.push_with(meta, aux, |payload| payload.words(Inline::gather(head, body).words())),
+        }
+        Ok(())
     }
 
     #[cold]
@@ -352,16 +365,24 @@ impl ShmPort {
 unsafe impl Port for ShmPort {
     #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
-        self.room()?;
+        // Whatever is not usual goes elsewhere, with all that there is in registers: so nothing has to be kept here.
+        let is_usual = self.stands() && self.producer.has_known_room() && !self.waiting;
+        if !is_usual || !body.len().is_multiple_of(8) {
+            return self.send_otherwise(immediate, head, body);
+        }
         let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
-        match <&[u8; 8]>::try_from(head) {
-            // The message layer's.
-            Ok(head) => self.push_with(meta, aux, |payload| {
+        let has_to_ring = match <&[u8; HEAD]>::try_from(head) {
+            Ok(head) => self.producer.push_with(meta, aux, |payload| {
                 payload.words(&[u64::from_ne_bytes(*head)]);
-                payload.bytes(1, body);
+                payload.whole_words(1, body);
             }),
-            Err(_) if head.is_empty() => self.push_with(meta, aux, |payload| payload.bytes(0, body)),
-            Err(_) => self.push_gathered(meta, aux, head, body),
+            Err(_) if head.is_empty() => {
+                self.producer.push_with(meta, aux, |payload| payload.whole_words(0, body))
+            }
+            Err(_) => return self.send_otherwise(immediate, head, body),
+        };
+        if has_to_ring {
+            self.connection.ring_receiver();
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ impl Inbox {
     }
 
     /// Puts the next message into `parcel`, if one is there, after a look of [`Inbox::next_of_run`].
-    #[inline]
+    #[inline(always)]
     pub fn next_otherwise(&mut self, found: Found, parcel: &mut Parcel) -> Result<bool> {
         if found != Found::Nothing && self.look_further(found, self.run.lane, parcel)? {
             return Ok(true);
@@ -73,7 +73,7 @@ impl Inbox {
     }
 
     /// What a lane has that is no short message: whether it amounts to a message, which then is in `parcel`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look_further(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
         let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(false) };
         if found == Found::Other
