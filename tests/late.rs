@@ -32,7 +32,7 @@ where
                 ..Default::default()
             };
             let nic = fabric.nic(&format!("rank{rank}"), options).expect("the name is free");
-            body(World::new(client, nic, config, true))
+            body(World::new(client, vec![nic], config, true)?)
         })
     };
     let threads: Vec<_> = streams.into_iter().enumerate().map(start).collect();

@@ -49,6 +49,12 @@ impl Thresholds {
             .map_or(Protocol::Eager, |(protocol, _)| protocol)
     }
 
+    /// Messages of fewer bytes travel as `eager`, and inside their descriptor.
+    pub(crate) fn first_beyond_inline(&self, caps: Caps) -> usize {
+        let chosen = self.rows().into_iter().filter(|(protocol, _)| caps.has(protocol.needs()));
+        chosen.map(|(_, from)| from).fold(MAX_INLINE + 1, usize::min)
+    }
+
     /// In the order in which they are asked.
     #[inline]
     fn rows(&self) -> [(Protocol, usize); 3] {

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use udeck_via::mem::{Fill, StableBuffer, UserMemory};
 use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Ptag, Region, Vi};
 
+use crate::auto::Thresholds;
 use crate::error::{Error, Result};
 use crate::holders::Sender;
 use crate::inbox::grants::Memory;
@@ -88,6 +89,10 @@ pub(crate) struct Channel {
     pairs: u32,
     /// The NIC's, close at hand: asking the device is a call per message.
     caps: Caps,
+    /// [`Thresholds::first_beyond_inline`] of it.
+    beyond_inline: usize,
+    /// By [`Protocol::Auto`], longer messages are handed off: the first protocol that is asked for.
+    handed_off_from: usize,
     cq: Cq,
     world: Arc<Shared>,
     /// Where the mailbox is.
@@ -122,8 +127,13 @@ impl Channel {
         let counters = world.counters(&whom.mailbox);
         let Whom { mailbox, owner, number } = whom;
         let books = world.registry().open_sender(&mailbox, owner, vi.ledger());
+        let (auto, caps) = (&world.config().auto, vi.nic().caps());
+        let beyond_inline = auto.first_beyond_inline(caps);
+        let handed_off_from = if caps.has(Caps::HAND_OFF) { auto.hand_off } else { Thresholds::NEVER };
         Channel {
-            caps: vi.nic().caps(),
+            caps,
+            beyond_inline,
+            handed_off_from,
             vi,
             data: None,
             pairs: 0,
@@ -187,6 +197,46 @@ impl Channel {
             have: have.to_string(),
             possible: Protocol::possible(have),
         })
+    }
+
+    /// Sends what most messages are: short, with nothing before them and room at the mailbox. `false`: nothing was done, and
+    /// the longer way finds out why.
+    #[inline]
+    pub fn post_short(&mut self, bytes: &[u8], tag: u32, protocol: Protocol) -> bool {
+        let is_inline = match protocol {
+            Protocol::Auto => bytes.len() < self.beyond_inline,
+            Protocol::Eager => bytes.len() <= MAX_INLINE,
+            _ => false,
+        };
+        if !is_inline || self.has_queued() || self.world.has_undelivered() {
+            return false;
+        }
+        let sent = self.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok();
+        if sent {
+            let counters = &*self.counters;
+            counters.copied(bytes.len());
+            counters.posted(bytes.len());
+        }
+        sent
+    }
+
+    /// Likewise what most long messages are: handed off. Otherwise the message comes back.
+    #[inline]
+    pub fn post_handed_off(&mut self, block: Block, protocol: Protocol) -> Result<(), Block> {
+        let len = block.len();
+        let is_handed_off = match protocol {
+            Protocol::Auto => len >= self.handed_off_from,
+            Protocol::HandOff => true,
+            _ => false,
+        };
+        if !is_handed_off || self.has_queued() || self.world.has_undelivered() {
+            return Err(block);
+        }
+        let tag = Some(block.notes()[0]);
+        let handed_off = self.vi.hand_off(tag, &wire::head(Kind::HandOff, 0), block);
+        handed_off.map_err(|(_, block)| block)?;
+        self.counters.posted(len);
+        Ok(())
     }
 
     /// Accepts a message. Waits, if it must, for room at the mailbox. The ticket is [`Patience::Start`]'s.
@@ -260,16 +310,9 @@ impl Channel {
         protocol: Protocol,
         patience: Patience,
     ) -> Result<Ticket> {
-        let short = bytes.len() <= MAX_INLINE && self.queue.is_empty() && !self.world.has_undelivered();
-        if short
-            && protocol.resolve(bytes.len(), self.caps, &self.world.config().auto) == Protocol::Eager
-            && self.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok()
-        {
-            self.counters.copied(bytes.len());
-            self.counters.posted(bytes.len());
+        if self.post_short(bytes, tag, protocol) {
             return Ok(None);
         }
-        // Which also finds out what is wrong, if something is.
         self.post_copied(bytes, tag, protocol, patience)
     }
 

@@ -3,6 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | here | the next message |
+//! | `run` | the quick way to it: one more from the lane that had the last one |
 //! | `waiting` | waiting for it, and looking for it by either [`crate::ReceiveModel`] |
 //! | `queues` | the completion queues: one per NIC |
 //! | `door` | connections, on their way in |
@@ -18,13 +19,14 @@ pub(crate) mod grants;
 mod lane;
 mod queues;
 mod ready;
+mod run;
 mod stalled;
 mod waiting;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use udeck_via::transport::{Arrival, Body, Landed};
+use udeck_via::transport::{Arrival, Found};
 use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
 use self::deferred::Data;
@@ -32,13 +34,14 @@ use self::door::{DATA, Door, Entrance, Newcomer};
 use self::grants::Grants;
 use self::lane::Lane;
 use self::queues::Queues;
+use self::run::Run;
 use self::stalled::Stalled;
 use crate::error::{Error, Result};
 use crate::protocol::ReceiveModel;
 use crate::received::Parcel;
 use crate::shared::Shared;
 use crate::stats::Counters;
-use crate::wire::{self, Kind, Malformed};
+use crate::wire::Malformed;
 pub(crate) use ready::Around;
 
 /// A mailbox's connections.
@@ -54,6 +57,7 @@ pub(crate) struct Inbox {
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
     turn: usize,
+    run: Run,
     /// Lanes with announcements for which there is no memory, or with a message that is nearly here.
     stalled: Stalled,
     /// What they have been granted.
@@ -94,6 +98,7 @@ impl Inbox {
             set_aside: VecDeque::new(),
             model: world.config().receive,
             turn: 0,
+            run: Run::default(),
             stalled: Stalled::default(),
             grants: world.open_grants(name),
             room: None,
@@ -117,7 +122,6 @@ impl Inbox {
     }
 
     /// Puts the next message into `parcel`, if one is there. `all`: nobody will wait for one that this look leaves out.
-    #[inline]
     pub fn try_next(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
         if self.set_aside.is_empty() {
             return self.poll_into(parcel, all);
@@ -142,6 +146,7 @@ impl Inbox {
     /// A message that could not be given out after all: the next one again.
     #[cold]
     pub fn put_back(&mut self, parcel: Parcel) {
+        self.run.end();
         self.set_aside.push_front(parcel);
     }
 
@@ -186,6 +191,7 @@ impl Inbox {
                 return Ok(Ok(parcel));
             }
             blocked.insert(lane);
+            self.run.end();
             self.set_aside.push_back(parcel);
         }
     }
@@ -205,6 +211,7 @@ impl Inbox {
     /// As [`Inbox::poll`]: whether there was one.
     #[inline]
     fn poll_into(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
+        self.run.end();
         if self.model != ReceiveModel::CompletionQueue || !self.stalled.is_empty() {
             return Ok(parcel.fill(self.poll_otherwise()?));
         }
@@ -235,22 +242,13 @@ impl Inbox {
         if lane.is_held_up() {
             return Ok(parcel.fill(self.serve_stalled()?));
         }
-        let inline = parcel.clear();
-        let arrival = match lane.vi.arrival_into(inline) {
-            Ok(None) => return Ok(false),
-            Ok(Some(Landed::Arrival(arrival))) => arrival,
-            Ok(Some(Landed::Copied { immediate, .. })) => {
-                if let Ok((Kind::Eager, _, rest)) = wire::decode(inline.bytes()) {
-                    self.counters.copied(rest.len());
-                    (parcel.from, parcel.postbox) = (lane.from, lane.postbox);
-                    parcel.tag = immediate.unwrap_or(0);
-                    return Ok(true);
-                }
-                Arrival { immediate, body: Body::Inline(*inline) }
-            }
-            Err(error) => return Ok(parcel.fill(self.end_with(context, error)?)),
-        };
-        Ok(parcel.fill(self.take(context, arrival)?))
+        let found = lane.vi.arrival_short(parcel.place());
+        if found == Found::Nothing {
+            return Ok(false);
+        }
+        let is_message = lane.name_short(found, parcel, &self.counters).is_some();
+        self.begin_run(context);
+        if is_message { Ok(true) } else { self.look_further(found, context, parcel) }
     }
 
     /// An arrival that is more than a short message.
@@ -259,10 +257,14 @@ impl Inbox {
         let Some(Some(lane)) = self.lanes.get_mut(context) else { return Ok(None) };
         match lane.take(arrival, &self.world, &self.counters) {
             Ok(None) if lane.unfinished.is_some() => {
+                self.run.end();
                 self.stalled.is_unfinished(context);
                 Ok(None)
             }
-            Ok(None) => self.serve(context),
+            Ok(None) => {
+                self.run.end();
+                self.serve(context)
+            }
             Ok(parcel) => Ok(parcel),
             Err(Malformed) => self.end_malformed(context),
         }

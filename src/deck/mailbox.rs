@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use udeck_via::Deadline;
 use udeck_via::mem::Fill;
+use udeck_via::transport::Found;
 
 use crate::channel::Patience;
 use crate::error::{Error, Result};
@@ -59,12 +60,23 @@ impl<T: Item> Mailbox<T> {
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
-        // The clock is read only once there is nothing to take.
+        // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
         let mut received = Received::new(Parcel::NONE);
-        if self.take_now(&mut received, false)? {
-            return Ok(received);
+        if let Err(found) = self.take_short(&mut received) {
+            self.retrieve_otherwise(found, &mut received)?;
         }
-        self.retrieve_within(self.world.config().deadline)
+        Ok(received)
+    }
+
+    #[inline(never)]
+    fn retrieve_otherwise(&self, found: Found, to: &mut Received<T>) -> Result {
+        let mut inbox = self.inbox.borrow_mut();
+        if !inbox.next_otherwise(found, to.parcel_mut(), false)? {
+            // The clock is read only now that there is nothing to take.
+            let deadline = Deadline::after(self.world.config().deadline);
+            *to.parcel_mut() = inbox.next(deadline)?;
+        }
+        self.give_out(&mut inbox, to.parcel_mut())
     }
 
     /// The next message, if one is there.
@@ -79,7 +91,14 @@ impl<T: Item> Mailbox<T> {
     /// The next message, if one is there. (By value: for those whose speed is elsewhere.)
     fn taken_now(&self) -> Result<Option<Received<T>>> {
         let mut received = Received::new(Parcel::NONE);
-        Ok(self.take_now(&mut received, true)?.then_some(received))
+        if let Err(found) = self.take_short(&mut received) {
+            let mut inbox = self.inbox.borrow_mut();
+            if !inbox.next_otherwise(found, received.parcel_mut(), true)? {
+                return Ok(None);
+            }
+            self.give_out(&mut inbox, received.parcel_mut())?;
+        }
+        Ok(Some(received))
     }
 
     /// The next message, waiting at most `limit`.
@@ -103,15 +122,19 @@ impl<T: Item> Mailbox<T> {
         Iter { mailbox: self, limit: Some(limit) }
     }
 
-    /// Fills `received`, if a message is there. `all`: nobody will wait for one that this look leaves out.
-    #[inline]
-    fn take_now(&self, received: &mut Received<T>, all: bool) -> Result<bool> {
-        let mut inbox = self.inbox.borrow_mut();
-        let found = inbox.try_next(received.parcel_mut(), all)?;
-        if found {
-            self.give_out(&mut inbox, received.parcel_mut())?;
+    /// Fills `received`, which holds nothing, with what most messages are, if one is there: short, and the next one of a
+    /// run. `Err`: what [`Inbox::next_otherwise`] has to be told.
+    fn take_short(&self, received: &mut Received<T>) -> std::result::Result<(), Found> {
+        if T::ALIGN > align_of::<u64>() {
+            return Err(Found::Nothing);
         }
-        Ok(found)
+        let mut inbox = self.inbox.borrow_mut();
+        let len = inbox.next_of_run(received.parcel_mut())?;
+        if !len.is_multiple_of(T::SIZE) {
+            return Err(put_back(&mut inbox, received));
+        }
+        inbox.counters().retrieved(len);
+        Ok(())
     }
 
     /// Checks a parcel, and counts it.
@@ -201,7 +224,14 @@ impl<T: Item> sealed::Sealed for Mailbox<T> {
     }
 }
 
-/// Every parcel that is given out passes here once.
+/// It is the next one again, and found by the longer way.
+#[cold]
+fn put_back<T: Item>(inbox: &mut Inbox, received: &mut Received<T>) -> Found {
+    inbox.put_back(std::mem::replace(received.parcel_mut(), Parcel::NONE));
+    Found::Nothing
+}
+
+/// Every parcel that is given out passes here once, or [`Mailbox::take_short`].
 #[inline]
 fn check_length<T: Item>(parcel: &Parcel, bytes: usize) -> Result {
     if bytes.is_multiple_of(T::SIZE) {

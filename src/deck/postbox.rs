@@ -19,7 +19,7 @@ use crate::error::{Error, PostError, Result};
 use crate::item::Item;
 use crate::postable::Postable;
 use crate::progress::Slot;
-use crate::protocol::Protocol;
+use crate::protocol::{MAX_INLINE, Protocol};
 use crate::routes::Route;
 use crate::shared::Shared;
 
@@ -145,6 +145,44 @@ impl<T: Item> Postbox<T> {
 
     #[inline]
     pub(crate) fn post_block(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
+        let block = match block.len() {
+            0..=MAX_INLINE => match self.post_short_block(block) {
+                None => return Ok(None),
+                Some(block) => block,
+            },
+            _ => block,
+        };
+        self.post_long(block, patience)
+    }
+
+    /// The block comes back (in a register, as a result that holds an error would not) if it was not posted.
+    fn post_short_block(&self, block: Block) -> Option<Block> {
+        if self.post_short(block.bytes(), block.notes()[0]) { None } else { Some(block) }
+    }
+
+    /// What most messages are: short, and quickly sent.
+    #[inline]
+    fn post_short(&self, bytes: &[u8], tag: u32) -> bool {
+        match &mut *self.home.borrow_mut() {
+            Home::Here(channel) => channel.post_short(bytes, tag, self.protocol.get()),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn post_long(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
+        let posted = match &mut *self.home.borrow_mut() {
+            Home::Here(channel) => channel.post_handed_off(block, self.protocol.get()),
+            _ => Err(block),
+        };
+        match posted {
+            Ok(()) => Ok(None),
+            Err(block) => self.post_otherwise(block, patience),
+        }
+    }
+
+    #[inline(never)]
+    fn post_otherwise(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
         self.post_with(|channel, protocol| channel.post(block, protocol, patience))
     }
 
@@ -161,6 +199,14 @@ impl<T: Item> Postbox<T> {
     /// Posts a copy. May wait for the memory of it, too.
     #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result<Ticket> {
+        if self.post_short(bytes, tag) {
+            return Ok(None);
+        }
+        self.post_long_copy(bytes, tag, patience)
+    }
+
+    #[inline(never)]
+    fn post_long_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result<Ticket> {
         self.post_with(|channel, protocol| channel.post_copy(bytes, tag, protocol, patience))
     }
 

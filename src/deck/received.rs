@@ -39,10 +39,12 @@ impl Parcel {
     /// Nothing yet: a place for what arrives, which is filled rather than moved about.
     pub const NONE: Parcel = Parcel { from: 0, postbox: 0, tag: 0, stored: Stored::Inline(Inline::EMPTY) };
 
-    /// Makes it nothing again, and gives the place for a short message's bytes.
+    /// The place for a short message's bytes; whatever else was here is gone.
     #[inline]
-    pub fn clear(&mut self) -> &mut Inline {
-        self.stored = Stored::Inline(Inline::EMPTY);
+    pub fn place(&mut self) -> &mut Inline {
+        if !matches!(self.stored, Stored::Inline(_)) {
+            self.stored = Stored::Inline(Inline::EMPTY);
+        }
         match &mut self.stored {
             Stored::Inline(inline) => inline,
             _ => unreachable!("just stored"),
@@ -61,6 +63,14 @@ impl Parcel {
         match &self.stored {
             Stored::Inline(inline) => &inline.bytes()[HEAD_BYTES..],
             Stored::Lent(lent) => lent.bytes(),
+            _ => self.bytes_elsewhere(),
+        }
+    }
+
+    #[inline(never)]
+    fn bytes_elsewhere(&self) -> &[u8] {
+        match &self.stored {
+            Stored::Inline(_) | Stored::Lent(_) => &[],
             Stored::Owned(block) => block.bytes(),
             Stored::Settled(settled) => settled,
         }

@@ -21,6 +21,8 @@
 //! ```
 //! The end of an RDMA write is announced by its immediate data alone; so is a message on a data VI (the tag).
 
+use udeck_via::transport::Inline;
+
 /// Longest message that a [`Kind::Request`] can name.
 pub(crate) const MAX_REQUEST: usize = u32::MAX as usize;
 /// Messages of one postbox that may be announced and not arrived: what a mailbox may be asked for at a time.
@@ -86,6 +88,19 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Kind, u32, &[u8]), Malformed> {
     let kind = *Kind::ALL.get(usize::from(head[0]).wrapping_sub(1)).ok_or(Malformed)?;
     let part = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
     Ok((kind, part, rest))
+}
+
+/// How many bytes follow the head, if this is a short message itself: what most are.
+#[inline]
+pub(crate) fn short_len(message: &Inline) -> Option<usize> {
+    let is_short = message.first() == Kind::Eager as u8;
+    message.len().checked_sub(HEAD_BYTES).filter(|_| is_short)
+}
+
+/// Whether this is the head of a message that is read where it lies.
+#[inline]
+pub(crate) fn is_hand_off(head: &Inline) -> bool {
+    head.first() == Kind::HandOff as u8 && head.len() >= HEAD_BYTES
 }
 
 /// The length that an announcement carries.
@@ -161,6 +176,17 @@ mod tests {
                 Ok(introduction) => prop_assert_eq!(&introduction.encode()[..], &bytes[..]),
                 Err(Malformed) => prop_assert_ne!(bytes.len(), 12),
             }
+        }
+
+        /// What lies behind the message is from another one.
+        #[test]
+        fn prop_quick_looks_agree(mut words: [u64; 6], kind in 0..4u8, len in 0..=Inline::CAPACITY) {
+            words[0] = u64::from_ne_bytes([kind, 0, 0, 0, 0, 0, 0, 0]);
+            let message = Inline::new(words, len);
+            let decoded = decode(message.bytes()).ok();
+            let short = decoded.filter(|(kind, ..)| *kind == Kind::Eager).map(|(_, _, rest)| rest.len());
+            prop_assert_eq!(short_len(&message), short);
+            prop_assert_eq!(is_hand_off(&message), decoded.is_some_and(|(kind, ..)| kind == Kind::HandOff));
         }
 
         #[test]

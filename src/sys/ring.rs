@@ -17,11 +17,11 @@
 //! does, its line stays in the consumer's cache.
 //!
 //! # Memory ordering
-//! * `SYNC POINT cell`: [`Producer::push`] stores word 0 with Release; [`Consumer::pop`] loads
+//! * `SYNC POINT cell`: [`Producer::push_with`] stores word 0 with Release; [`Consumer::pop_if`] loads
 //!   it with Acquire. Orders the payload.
 //! * `SYNC POINT credit`: [`Consumer::publish_credit`] stores with Release after its last read of the cells it
 //!   gives back; [`Producer::has_room`] loads with Acquire before it overwrites them.
-//! * `SYNC POINT read`: [`Consumer::pop_with`] stores with Release after each message; [`Producer::unread`] loads with
+//! * `SYNC POINT read`: [`Consumer::pop_if`] stores with Release after each message; [`Producer::unread`] loads with
 //!   Acquire. Orders what the consumer did before, for a program that waits until its message was read. No cell is
 //!   overwritten because of it.
 //! * `SYNC POINT attention`: the producer publishes the cell, fences SeqCst, loads `attention`; the consumer
@@ -141,11 +141,59 @@ impl Lying<'_> {
         self.cell.payload.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
+    /// All payload words.
+    #[inline]
+    pub fn all_words(&self) -> [u64; PAYLOAD_WORDS] {
+        std::array::from_fn(|i| self.cell.payload[i].load(Ordering::Relaxed))
+    }
+
     /// All of it.
     #[inline]
     pub fn take(&self) -> Taken {
-        let payload = std::array::from_fn(|i| self.cell.payload[i].load(Ordering::Relaxed));
-        Taken { meta: self.meta, aux: self.aux(), payload }
+        Taken { meta: self.meta, aux: self.aux(), payload: self.all_words() }
+    }
+}
+
+/// The payload of a cell that is being written; what does not fit is left out.
+#[derive(Debug)]
+pub struct Payload<'c>(&'c [AtomicU64; PAYLOAD_WORDS]);
+
+impl Payload<'_> {
+    /// Words.
+    #[inline]
+    pub fn words(&self, words: &[u64]) {
+        for (place, word) in self.0.iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes, from word `at` on; the last word is filled up with zeros.
+    #[inline]
+    pub fn bytes(&self, at: usize, bytes: &[u8]) {
+        self.whole_words(at, bytes);
+        let (whole, rest) = bytes.as_chunks::<8>();
+        if !rest.is_empty() {
+            self.last_bytes(at + whole.len(), rest);
+        }
+    }
+
+    /// As [`Payload::bytes`], as many as make whole words.
+    #[inline]
+    pub fn whole_words(&self, at: usize, bytes: &[u8]) {
+        let mut words = bytes.as_chunks::<8>().0.iter();
+        // Over the places, whose number is known: so it is no loop, and ends with the words.
+        for place in self.0.iter().skip(at) {
+            let Some(word) = words.next() else { break };
+            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+    }
+
+    fn last_bytes(&self, at: usize, rest: &[u8]) {
+        if let Some(place) = self.0.get(at) {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
     }
 }
 
@@ -174,7 +222,7 @@ impl<S: Storage> Producer<S> {
     /// [`Corrupt`] if the consumer's credit is impossible.
     #[inline]
     pub fn has_room(&mut self) -> Result<bool, Corrupt> {
-        if self.next.wrapping_sub(self.credit) <= self.mask {
+        if self.has_known_room() {
             return Ok(true);
         }
         self.reload_credit()
@@ -192,24 +240,28 @@ impl<S: Storage> Producer<S> {
         Ok(unread <= self.mask)
     }
 
+    /// Whether a push would succeed, as far as is known without looking at the consumer's line.
+    #[inline]
+    pub fn has_known_room(&self) -> bool {
+        self.next.wrapping_sub(self.credit) <= self.mask
+    }
+
     /// Writes one message. The caller has seen [`Producer::has_room`]. `true`: the consumer is not watching,
     /// ring its bell.
     #[inline]
     #[must_use]
     pub fn push(&mut self, meta: u32, aux: u64, payload: &[u64]) -> bool {
-        self.push_from(meta, aux, payload.iter().copied())
+        self.push_with(meta, aux, |place| place.words(payload))
     }
 
-    /// As [`Producer::push`], from wherever the words come; those that a cell has no room for are left out.
+    /// As [`Producer::push`], with a payload that `write` writes where it will lie.
     #[inline]
     #[must_use]
-    pub fn push_from(&mut self, meta: u32, aux: u64, payload: impl Iterator<Item = u64>) -> bool {
-        debug_assert!(self.next.wrapping_sub(self.credit) <= self.mask);
+    pub fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) -> bool {
+        debug_assert!(self.has_known_room());
         let cell = self.storage.cell(self.next & self.mask);
         fault::point("post.claimed");
-        for (word, value) in cell.payload.iter().zip(payload) {
-            word.store(value, Ordering::Relaxed);
-        }
+        write(Payload(&cell.payload));
         cell.aux.store(aux, Ordering::Relaxed);
         fault::point("post.written");
         self.next = self.next.wrapping_add(1);
@@ -251,6 +303,17 @@ impl<S: Storage> Producer<S> {
     }
 }
 
+/// What [`Consumer::pop_if`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look<R> {
+    /// A message, which is taken.
+    Taken(R),
+    /// A message, which still lies here.
+    Left,
+    /// None.
+    Empty,
+}
+
 /// The reading end. Exactly one per ring.
 #[derive(Debug)]
 pub struct Consumer<S> {
@@ -271,10 +334,12 @@ impl<S: Storage> Consumer<S> {
     }
 
     #[inline]
-    fn head(&self) -> Option<u32> {
+    fn lying(&self) -> Option<Lying<'_>> {
+        let cell = self.storage.cell(self.next & self.mask);
         // SYNC POINT cell: the right lap means payload and aux are visible.
-        let head = self.storage.cell(self.next & self.mask).head.load(Ordering::Acquire);
-        (head as u32 == self.next.wrapping_add(1)).then_some((head >> 32) as u32)
+        let head = cell.head.load(Ordering::Acquire);
+        let meta = (head >> 32) as u32;
+        (head as u32 == self.next.wrapping_add(1)).then_some(Lying { meta, cell })
     }
 
     /// Takes the next message, if one lies here. After a quarter ring the caller publishes the credit
@@ -288,15 +353,23 @@ impl<S: Storage> Consumer<S> {
     /// before, and its words are then loaded wider than they were stored, which stalls.
     #[inline]
     pub fn pop_with<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> R) -> Option<R> {
-        let meta = self.head()?;
+        match self.pop_if(|message| Some(read(message))) {
+            Look::Taken(result) => Some(result),
+            Look::Left | Look::Empty => None,
+        }
+    }
+
+    /// As [`Consumer::pop_with`], but the message stays where it is unless `read` makes something of it.
+    #[inline]
+    pub fn pop_if<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> Option<R>) -> Look<R> {
+        let Some(message) = self.lying() else { return Look::Empty };
         fault::point("retrieve.seen");
-        let cell = self.storage.cell(self.next & self.mask);
-        let result = read(&Lying { meta, cell });
+        let Some(result) = read(&message) else { return Look::Left };
         self.next = self.next.wrapping_add(1);
         // SYNC POINT read: after the message, in a line that the producer looks at only if it wants to know.
         self.storage.line().read.0.store(self.next, Ordering::Release);
         fault::point("retrieve.taken");
-        Some(result)
+        Look::Taken(result)
     }
 
     /// Whether a quarter ring has been read since the producer was told: often enough that it never waits for

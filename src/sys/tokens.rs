@@ -34,6 +34,7 @@ pub trait Lane {
     fn entry(&self, index: u32) -> &AtomicU32;
 }
 
+#[inline]
 fn encode(token: u16, position: u32) -> u32 {
     let lap = (position / SLOTS % 0xffff) + 1;
     lap << 16 | u32::from(token)
@@ -51,6 +52,12 @@ impl<L: Lane> Returner<L> {
     /// The borrower's end of a fresh (zeroed) lane.
     pub fn new(lane: L) -> Self {
         Returner { lane, next: AtomicU32::new(0) }
+    }
+
+    /// How many were returned so far, modulo 2^32.
+    #[inline]
+    pub fn returned(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
     }
 
     /// Returns `token`. The caller does not touch the lent buffer afterwards.
@@ -77,6 +84,7 @@ impl<L: Lane> Collector<L> {
     }
 
     /// The next token that came back. Positions wrap after 2^32 returns; a lap lasts 65,535 of them.
+    #[inline]
     pub fn collect(&mut self) -> Option<u16> {
         // SYNC POINT token: the borrower's reads are over.
         let entry = self.lane.entry(self.next % SLOTS).load(Ordering::Acquire);

@@ -141,8 +141,11 @@ impl Cq {
     /// events. A receive queue is named until it has been emptied. May name a queue that turns out to have nothing.
     #[inline]
     pub fn poll(&mut self) -> Option<CqEntry> {
-        // What one look may pass over, the next one finds.
-        self.look().or_else(|| self.look())
+        if self.shared.has_events() {
+            // What one look may pass over, the next one finds.
+            return self.poll_in_turn().or_else(|| self.poll_in_turn());
+        }
+        Some(self.waiter.poll_all()?.into())
     }
 
     #[inline]

@@ -226,6 +226,10 @@ pub trait Waiter: Send + Debug {
     /// a connection is named once. May name a queue that turns out to have nothing. One look may pass over a queue with
     /// news because others are busier; not two in a row.
     fn poll(&mut self) -> Option<Ready>;
+    /// As [`Waiter::poll`], passing over nothing. A waiter that knows when one look has seen everything says so here.
+    fn poll_all(&mut self) -> Option<Ready> {
+        self.poll().or_else(|| self.poll())
+    }
     /// Sleeps until there may be news, at most `limit` (and never long: sleeps are bounded). May return early.
     fn park(&mut self, limit: Duration);
     /// Gets ready for a sleep that another thread sleeps in its place, or this one on several waiters at once.
@@ -288,6 +292,17 @@ pub enum Landed {
     Arrival(Arrival),
 }
 
+/// What [`Port::receive_short`] found. Small: it is returned for every message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A short message, which was taken, and the immediate data that came with it.
+    Short(Option<u32>),
+    /// Nothing has come, and the connection stands.
+    Nothing,
+    /// Something else, perhaps.
+    Other,
+}
+
 /// What arrived.
 #[derive(Debug)]
 pub enum Body {
@@ -330,14 +345,10 @@ impl Inline {
         inline
     }
 
-    /// As many bytes as there is room for, to be written before [`Inline::set_len`].
+    /// As [`Inline::new`], in place.
     #[inline]
-    pub(crate) fn room(&mut self) -> &mut [u8; Inline::CAPACITY] {
-        bytemuck::cast_mut(&mut self.words)
-    }
-
-    #[inline]
-    pub(crate) fn set_len(&mut self, len: usize) {
+    pub fn set(&mut self, words: [u64; Inline::WORDS], len: usize) {
+        self.words = words;
         self.len = len.min(Inline::CAPACITY) as u8;
     }
 
@@ -345,6 +356,24 @@ impl Inline {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::bytes_of(&self.words)[..self.len as usize]
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first of them; nothing in particular if there are none.
+    #[inline]
+    pub fn first(&self) -> u8 {
+        self.words[0].to_ne_bytes()[0]
     }
 
     /// The words that hold them.
@@ -470,6 +499,20 @@ pub unsafe trait Port: Send + Debug {
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         let _ = to;
         Ok(self.receive()?.map(Landed::Arrival))
+    }
+
+    /// A short message, one that travelled inside its descriptor, into `to`: what most messages are, by the shortest way.
+    /// [`Found::Other`] says nothing: [`Port::receive`] knows.
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        let _ = to;
+        Found::Other
+    }
+
+    /// A message in the sender's memory, in one piece, and the immediate data that came with it; its header into `head`.
+    /// `None` says nothing: [`Port::receive`] knows.
+    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+        let _ = head;
+        None
     }
 
     /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more, nor writes one that was read

@@ -14,12 +14,12 @@ use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::{CqHandle, Place, Places};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
-use crate::mem::{Arena, Block, Carrier, TagUse};
+use crate::mem::{Arena, Block, Carrier, Lent, TagUse};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
-use crate::transport::{Arrival, Held, Inline, Landed, Ledger, Owner, Port, Queues, Refused};
+use crate::transport::{Arrival, Found, Held, Inline, Ledger, Owner, Port, Queues, Refused};
 use limits::Limits;
 pub(crate) use queues::{Piece, Pieces};
 use queues::{Staged, StandIn};
@@ -335,24 +335,23 @@ impl Vi {
         }
     }
 
-    /// As [`Vi::arrival`], but a message that travelled inside its descriptor may be put into `to` at once
-    /// ([`Landed::Copied`]): one that is moved on by value costs more than its bytes.
-    ///
-    /// # Errors
-    /// As [`Vi::arrival`].
+    /// A short message, into `to`, on a VI that receives lent: the shortest way for what most messages are. Otherwise
+    /// nothing is taken; [`Found::Other`]: [`Vi::arrival`] says what there is.
     #[inline]
-    pub fn arrival_into(&mut self, to: &mut Inline) -> Result<Option<Landed>> {
+    pub fn arrival_short(&mut self, to: &mut Inline) -> Found {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
-        let Some(port) = &mut self.port else { return Err(not_connected("receive", self.state)) };
-        match port.receive_into(to.room()) {
-            Ok(landed) => {
-                if let Some(Landed::Copied { len, .. }) = landed {
-                    to.set_len(len);
-                }
-                Ok(landed)
-            }
-            Err(refused) => Err(self.refused(refused)),
+        match &mut self.port {
+            Some(port) => port.receive_short(to),
+            None => Found::Other,
         }
+    }
+
+    /// A message in the sender's memory, on a VI that receives lent, and the immediate data that came with it; its head
+    /// into `head`: the shortest way for most of those. `None`: [`Vi::arrival`] says what there is.
+    #[inline]
+    pub fn arrival_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+        debug_assert_eq!(self.attributes.receive, Receive::Lent);
+        self.port.as_mut()?.receive_lent(head)
     }
 
     /// Asks that the send queue's completion queue name this VI when there may be room again. Look once more

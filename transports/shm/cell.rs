@@ -44,11 +44,13 @@ pub struct Malformed(pub u32);
 /// What goes into a cell: meta, aux, and how many words of the payload.
 pub type Encoded = (u32, u64, [u64; PAYLOAD_WORDS], usize);
 
+#[inline]
 fn meta(kind: u8, count: usize, head: usize, immediate: Option<u32>) -> u32 {
     let flags = if immediate.is_some() { HAS_IMMEDIATE } else { 0 };
     u32::from_le_bytes([kind, count as u8, head as u8, flags])
 }
 
+#[inline]
 fn aux(immediate: Option<u32>, token: u16) -> u64 {
     u64::from(immediate.unwrap_or(0)) | u64::from(token) << 32
 }
@@ -62,16 +64,25 @@ pub fn as_inline(message: &Lying<'_>) -> Option<(Option<u32>, usize)> {
     is_inline.then(|| ((flags & HAS_IMMEDIATE != 0).then(|| message.aux() as u32), len))
 }
 
-/// The words that hold `bytes`, the last one filled up with zeros.
+/// What a lent message of one piece says besides its words.
+#[derive(Clone, Copy)]
+pub struct LentOne {
+    pub immediate: Option<u32>,
+    pub head_len: usize,
+    pub token: u16,
+}
+
+/// A lent message of one piece, if this is one: offset and length are its first words, its head is in those behind them.
 #[inline]
-pub fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let (whole, rest) = bytes.as_chunks::<8>();
-    let last = (!rest.is_empty()).then(|| {
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        u64::from_ne_bytes(word)
-    });
-    whole.iter().map(|word| u64::from_ne_bytes(*word)).chain(last)
+pub fn as_lent_one(message: &Lying<'_>) -> Option<LentOne> {
+    let [kind, count, head, flags] = message.meta.to_le_bytes();
+    let head_len = usize::from(head);
+    if kind != LENT || count != 1 || head_len > MAX_HEAD {
+        return None;
+    }
+    let aux = message.aux();
+    let immediate = (flags & HAS_IMMEDIATE != 0).then_some(aux as u32);
+    Some(LentOne { immediate, head_len, token: (aux >> 32) as u16 })
 }
 
 /// Copies a message's first bytes, as far as they reach.
@@ -93,6 +104,12 @@ pub fn unpack(message: &Lying<'_>, to: &mut [u8]) {
 #[inline]
 pub fn inline(len: usize, immediate: Option<u32>) -> (u32, u64) {
     (meta(INLINE, len, 0, immediate), aux(immediate, 0))
+}
+
+/// Meta and aux of a lent message of one piece.
+#[inline]
+pub fn lent_one(head: usize, token: u16, immediate: Option<u32>) -> (u32, u64) {
+    (meta(LENT, 1, head, immediate), aux(immediate, token))
 }
 
 /// A lent message. The caller has checked that segments and head fit.

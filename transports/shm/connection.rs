@@ -34,8 +34,6 @@ pub struct Connection {
     pub readable_ptag: Option<u32>,
     /// Our consumer's position, for waiters ([`Connection::has_arrival`]).
     pub position: AtomicU32,
-    /// Buffers of the peer that we hold.
-    held: AtomicU32,
     returner: Returner<Direction>,
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
@@ -119,7 +117,6 @@ impl Connection {
             writable_ptag: peer.writable_ptag.map(|ptag| ptag.0),
             readable_ptag: peer.readable_ptag.map(|ptag| ptag.0),
             position: AtomicU32::new(0),
-            held: AtomicU32::new(0),
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
@@ -158,6 +155,7 @@ impl Connection {
     }
 
     /// A writer of the incoming direction: tells the peer's receive queue.
+    #[cold]
     pub fn ring_receiver(&self) {
         let bell = self.peer_bells.receive;
         self.link.peer_board().bell(bell.bell).ring(bell.bit);
@@ -177,6 +175,7 @@ impl Connection {
     // ---- buffers that we lend ----
 
     /// Keeps `held` under a token for the message at `position` of the ring, or gives it back when all tokens are out.
+    #[inline]
     pub fn lend(&self, held: Held, position: u32) -> Result<u16, LendError> {
         let mut books = self.lent.lock();
         if let Err(foreign) = books.collect() {
@@ -241,9 +240,10 @@ impl Connection {
 
     // ---- buffers that we borrow ----
 
-    /// Notes that we hold one more of the peer's buffers; returns how many that makes.
-    pub fn borrow(&self) -> u32 {
-        self.held.fetch_add(1, Ordering::Relaxed) + 1
+    /// How many of the peer's buffers we have given back, modulo 2^32.
+    #[inline]
+    pub fn returned(&self) -> u32 {
+        self.returner.returned()
     }
 
     /// The address of a piece of the peer's outbox.
@@ -354,31 +354,43 @@ pub enum LendError {
 }
 
 impl LentBooks {
+    #[inline]
     fn collect(&mut self) -> Result<(), ForeignToken> {
         while let Some(word) = self.collector.collect() {
-            let fate = if word & REFUSED == 0 { Fate::Arrived } else { Fate::Refused };
-            let token = word & !REFUSED;
-            let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
-            match held {
-                None => return Err(ForeignToken(word)),
-                Some(Held::Block(block)) => drop(block),
-                Some(Held::Owner(owner)) => drop(owner),
-                Some(Held::Caller(number)) => self.returned.push_back((number, fate)),
-            }
-            self.free |= 1 << token;
+            self.take_back(word)?;
         }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn take_back(&mut self, word: u16) -> Result<(), ForeignToken> {
+        let fate = if word & REFUSED == 0 { Fate::Arrived } else { Fate::Refused };
+        let token = word & !REFUSED;
+        let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
+        match held {
+            None => return Err(ForeignToken(word)),
+            Some(Held::Block(block)) => drop(block),
+            Some(Held::Owner(owner)) => drop(owner),
+            Some(Held::Caller(number)) => self.returned.push_back((number, fate)),
+        }
+        self.free |= 1 << token;
         Ok(())
     }
 
     #[inline]
     fn hold(&mut self, token: u16, held: Held, position: u32) {
         let token = usize::from(token);
-        if token >= self.held.len() {
-            self.held.resize_with(token + 1, || None);
-            self.position.resize(token + 1, 0);
-        }
-        self.held[token] = Some(held);
-        self.position[token] = position;
+        let (Some(place), Some(at)) = (self.held.get_mut(token), self.position.get_mut(token)) else {
+            return self.hold_further(token, held, position);
+        };
+        (*place, *at) = (Some(held), position);
+    }
+
+    #[cold]
+    fn hold_further(&mut self, token: usize, held: Held, position: u32) {
+        self.held.resize_with(token + 1, || None);
+        self.position.resize(token + 1, 0);
+        (self.held[token], self.position[token]) = (Some(held), position);
     }
 
     /// The peer has closed after reading `credit` messages: it never looks at the others, which may have been sent
@@ -417,7 +429,6 @@ impl LentBooks {
 
 impl Lender for Connection {
     fn give_back(&self, token: u16) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
         self.returner.give_back(token);
         self.tell_sender();
     }
@@ -429,6 +440,6 @@ impl Lender for Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("lost", &self.lost()).field("held", &self.held).finish()
+        f.debug_struct("Connection").field("lost", &self.lost()).finish()
     }
 }

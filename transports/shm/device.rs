@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub struct ShmDevice {
     fading: Fading,
     /// The last few connections over which something was lent, most recent first.
     recent: Mutex<VecDeque<Weak<Connection>>>,
+    /// The first of them, whose place nobody else has as long as it is: so the usual lender takes no lock.
+    last_lender: AtomicPtr<Connection>,
     copied: AtomicU64,
     this: Weak<ShmDevice>,
 }
@@ -121,6 +123,7 @@ impl ShmDevice {
             retired: Mutex::default(),
             fading: Fading::default(),
             recent: Mutex::default(),
+            last_lender: AtomicPtr::default(),
             copied: AtomicU64::new(0),
             this: this.clone(),
         });
@@ -365,15 +368,21 @@ impl ShmDevice {
     }
 
     /// Something was lent over `connection`.
+    #[inline]
     pub fn note_lender(&self, connection: &Arc<Connection>) {
-        let mut recent = self.recent.lock();
-        let is_this = |other: &Weak<Connection>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(connection));
-        if recent.front().is_some_and(is_this) {
-            return;
+        if !std::ptr::eq(self.last_lender.load(Ordering::Relaxed), Arc::as_ptr(connection)) {
+            self.note_other_lender(connection);
         }
-        recent.retain(|other| !is_this(other));
+    }
+
+    #[cold]
+    fn note_other_lender(&self, connection: &Arc<Connection>) {
+        let mut recent = self.recent.lock();
+        recent.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(connection)));
         recent.truncate(RECENT - 1);
         recent.push_front(Arc::downgrade(connection));
+        // Under the lock: it names the first entry, whose `Weak` keeps its address from being another's.
+        self.last_lender.store(Arc::as_ptr(connection).cast_mut(), Ordering::Relaxed);
     }
 
     /// A port is gone, and has closed its connection. Keeps that while the peer reads something of ours, or is inside

@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 
 use udeck_sys::atomic::fence;
 use udeck_sys::fault;
-use udeck_sys::ring::{Consumer, Producer, Taken};
+use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_via::mem::{Lent, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
@@ -21,6 +21,9 @@ use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 /// hoards messages must not starve its sender of buffers. Half of what the peer can lend.
 const HELD_QUOTA: u32 = udeck_sys::tokens::SLOTS / 2;
 
+/// Bytes of the usual head: the message layer's. One word.
+const HEAD: usize = 8;
+
 /// A connected port. Belongs to its VI.
 pub struct ShmPort {
     connection: Arc<Connection>,
@@ -28,6 +31,8 @@ pub struct ShmPort {
     consumer: Consumer<Direction>,
     device: Arc<ShmDevice>,
     reliability: Reliability,
+    /// Buffers of the peer that we were given, modulo 2^32.
+    borrowed: u32,
     /// What the sender of the last arrival waits for, if that was no lent message.
     receipt: Option<Lent>,
     /// Whether our `waiting` flag is up.
@@ -43,14 +48,14 @@ impl ShmPort {
             connection,
             device,
             reliability,
+            borrowed: 0,
             receipt: None,
             waiting: false,
             closed: false,
         }
     }
 
-    /// Whether the connection stands.
-    #[inline]
+    /// Why the connection does not stand, if it does not.
     fn usable(&mut self) -> Result<(), Refused> {
         if let Some(why) = self.connection.lost() {
             return Err(Refused::Lost(why.to_owned()));
@@ -65,6 +70,12 @@ impl ShmPort {
     /// Whether one more message can be sent.
     #[inline]
     fn room(&mut self) -> Result<(), Refused> {
+        // Nearly always.
+        if self.stands() && self.producer.has_known_room() { Ok(()) } else { self.room_if_any() }
+    }
+
+    #[cold]
+    fn room_if_any(&mut self) -> Result<(), Refused> {
         self.usable()?;
         match self.producer.has_room() {
             Ok(true) => Ok(()),
@@ -75,18 +86,38 @@ impl ShmPort {
 
     #[inline]
     fn push(&mut self, (meta, aux, words, used): Encoded) {
-        self.push_words(meta, aux, words[..used].iter().copied());
+        self.push_with(meta, aux, |payload| payload.words(&words[..used]));
     }
 
     #[inline]
-    fn push_words(&mut self, meta: u32, aux: u64, words: impl Iterator<Item = u64>) {
+    fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) {
         if self.waiting {
-            self.waiting = false;
-            self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
+            self.wait_no_more();
         }
-        if self.producer.push_from(meta, aux, words) {
+        if self.producer.push_with(meta, aux, write) {
             self.connection.ring_receiver();
         }
+    }
+
+    /// Any message that travels inside its cell.
+    #[inline(never)]
+    fn send_otherwise(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        self.room()?;
+        let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
+        match <&[u8; HEAD]>::try_from(head) {
+            Ok(head) => self.push_with(meta, aux, |payload| {
+                payload.words(&[u64::from_ne_bytes(*head)]);
+                payload.bytes(1, body);
+            }),
+            Err(_) => self.push_with(meta, aux, |payload| payload.words(Inline::gather(head, body).words())),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_no_more(&mut self) {
+        self.waiting = false;
+        self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
     }
 
     /// The peer broke the protocol: the connection is over, here and there. It is told how far we have read: what we
@@ -191,6 +222,12 @@ impl ShmPort {
         self.arrival(taken).map(|arrival| Some(Landed::Arrival(arrival)))
     }
 
+    /// Whether we hold less than our quota of the peer's buffers.
+    #[inline]
+    fn may_hold_more(&self) -> bool {
+        self.borrowed.wrapping_sub(self.connection.returned()) < HELD_QUOTA
+    }
+
     /// The peer's memory that a cell names, checked; copied if we hold too much of it, or do not trust it.
     fn borrow(&mut self, segments: &[(u64, usize)], token: u16) -> Result<Lent, Refused> {
         let mut parts = [(std::ptr::NonNull::dangling(), 0); MAX_SEGMENTS];
@@ -204,11 +241,12 @@ impl ShmPort {
             }
         }
         let parts = &parts[..segments.len()];
-        let held = self.connection.borrow();
+        let may_keep = self.may_hold_more();
+        self.borrowed = self.borrowed.wrapping_add(1);
         // SAFETY: each part lies in the peer's outbox, mapped while the connection lives; an admitted peer does not
         // write what it lent until the token comes back (SAFETY.md).
         let lent = unsafe { Lent::new(parts, self.connection.clone(), token) };
-        if held <= HELD_QUOTA && self.device.is_trusting() {
+        if may_keep && self.device.is_trusting() {
             return Ok(lent);
         }
         // Several pieces may be the same one, again and again.
@@ -219,7 +257,7 @@ impl ShmPort {
             );
         }
         self.device.count_copied(lent.len());
-        if held <= HELD_QUOTA && self.reliability == Reliability::Reception {
+        if may_keep && self.reliability == Reliability::Reception {
             // The sender waits for word that the message is in place: a copy is not that yet.
             return Ok(PrivateCopy::keeping(lent));
         }
@@ -369,12 +407,24 @@ impl ShmPort {
 unsafe impl Port for ShmPort {
     #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
-        self.room()?;
+        // Whatever is not usual goes elsewhere, with all that there is in registers: so nothing has to be kept here.
+        let is_usual = self.stands() && self.producer.has_known_room() && !self.waiting;
+        if !is_usual || !body.len().is_multiple_of(8) {
+            return self.send_otherwise(immediate, head, body);
+        }
         let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
-        if head.len().is_multiple_of(8) {
-            self.push_words(meta, aux, cell::words_of(head).chain(cell::words_of(body)));
-        } else {
-            self.push_words(meta, aux, Inline::gather(head, body).words().iter().copied());
+        let has_to_ring = match <&[u8; HEAD]>::try_from(head) {
+            Ok(head) => self.producer.push_with(meta, aux, |payload| {
+                payload.words(&[u64::from_ne_bytes(*head)]);
+                payload.whole_words(1, body);
+            }),
+            Err(_) if head.is_empty() => {
+                self.producer.push_with(meta, aux, |payload| payload.whole_words(0, body))
+            }
+            Err(_) => return self.send_otherwise(immediate, head, body),
+        };
+        if has_to_ring {
+            self.connection.ring_receiver();
         }
         Ok(())
     }
@@ -389,9 +439,22 @@ unsafe impl Port for ShmPort {
         if let Err(refused) = self.room() {
             return Err((refused, held));
         }
-        assert!(segments.len() <= MAX_SEGMENTS && 16 * segments.len() + head.len() <= MAX_HEAD + 16);
-        let token = self.hold(held)?;
-        self.push(cell::lent(segments, head, token, immediate));
+        match *segments {
+            [(offset, len)] => {
+                assert!(head.len() <= MAX_HEAD);
+                let token = self.hold(held)?;
+                let (meta, aux) = cell::lent_one(head.len(), token, immediate);
+                self.push_with(meta, aux, |payload| {
+                    payload.words(&[offset, len as u64]);
+                    payload.bytes(2, head);
+                });
+            }
+            _ => {
+                assert!(segments.len() <= MAX_SEGMENTS && 16 * segments.len() + head.len() <= MAX_HEAD + 16);
+                let token = self.hold(held)?;
+                self.push(cell::lent(segments, head, token, immediate));
+            }
+        }
         self.device.note_lender(&self.connection);
         Ok(())
     }
@@ -462,6 +525,51 @@ unsafe impl Port for ShmPort {
             None if self.stands() => Ok(None),
             None => self.end().map(|last| last.map(Landed::Arrival)),
         }
+    }
+
+    #[inline]
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        if self.receipt.is_some() || self.closed {
+            return Found::Other;
+        }
+        let look = self.consumer.pop_if(|message| {
+            let (immediate, len) = cell::as_inline(message)?;
+            // All of it, which is quicker than as much as there is.
+            to.set(message.all_words(), len);
+            Some(immediate)
+        });
+        match look {
+            Look::Taken(immediate) => {
+                self.popped();
+                Found::Short(immediate)
+            }
+            Look::Empty if self.stands() => Found::Nothing,
+            Look::Empty | Look::Left => Found::Other,
+        }
+    }
+
+    #[inline]
+    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+        // What is to be copied, and what is wrong, goes the longer way.
+        if self.receipt.is_some() || self.closed || !self.may_hold_more() || !self.device.is_trusting() {
+            return None;
+        }
+        let connection = &self.connection;
+        let look = self.consumer.pop_if(|message| {
+            let lent = cell::as_lent_one(message)?;
+            let [offset, len, words @ ..] = message.all_words();
+            let len = usize::try_from(len).ok()?;
+            let at = connection.peer_memory(offset, len)?;
+            let [first, second, third, fourth] = words;
+            head.set([first, second, third, fourth, 0, 0], lent.head_len);
+            Some((lent, (at, len)))
+        });
+        let Look::Taken((lent, part)) = look else { return None };
+        self.popped();
+        self.borrowed = self.borrowed.wrapping_add(1);
+        // SAFETY: as in `borrow`.
+        let message = unsafe { Lent::one(part, self.connection.clone(), lent.token) };
+        Some((lent.immediate, message))
     }
 
     fn receipt(&mut self) -> Option<Lent> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_sys::bell::{BITS, Bell};
-use udeck_sys::ring::{self, attend};
+use udeck_sys::ring::{self, attend, ready_at};
 use udeck_sys::segment::SharedRef;
 use udeck_via::transport::{Armed, Notifier, Queue, Ready, Waiter};
 use udeck_via::{Error, Result};
@@ -23,7 +23,7 @@ use crate::link_wire::BellBit;
 
 /// Rings polled at a time: their head lines stay in the first-level cache.
 const HOT: usize = 8;
-/// Messages taken from one ring before the others are looked at.
+/// Messages taken from one ring before the others are looked at (a few more, if they are taken several at a time).
 const BURST: u32 = 16;
 /// Polls without a message after which a hot ring may be displaced.
 const IDLE_POLLS: u64 = 1024;
@@ -53,6 +53,13 @@ struct Places {
 struct Place {
     ready: Ready,
     connection: Arc<Connection>,
+}
+
+impl Place {
+    /// How far the connection's ring has been read.
+    fn position(&self) -> u32 {
+        self.connection.position.load(Ordering::Relaxed)
+    }
 }
 
 /// A connection's queue, attached to a waiter. Detached when dropped.
@@ -148,10 +155,11 @@ impl std::fmt::Debug for ShmNotifier {
 pub struct ShmWaiter {
     notifier: Arc<ShmNotifier>,
     hot: Vec<HotRing>,
-    /// Where the scan of `hot` starts (a place in it, or 0), and how often it found something there since the others
-    /// were looked at.
+    /// Where the scan of `hot` starts (a place in it, or 0); how often it found something there since the others were
+    /// looked at, and how far that ring had been read then. Who was named a ring may take several messages at a time.
     turn: usize,
     burst: u32,
+    burst_from: u32,
     /// Cold rings and send queues with news.
     news: VecDeque<News>,
     /// By bit: whether it stands in `news`.
@@ -166,6 +174,9 @@ pub struct ShmWaiter {
     vacated_seen: u32,
 }
 
+/// The ring that was busy last is not all that there is to look at.
+struct Unsettled;
+
 struct HotRing {
     bit: u32,
     place: Place,
@@ -175,7 +186,9 @@ struct HotRing {
 struct News {
     bit: u32,
     place: Place,
+    /// How often it was named, and how far its ring had been read before.
     served: u32,
+    served_from: u32,
 }
 
 /// Whether a queue stands in the list of news.
@@ -203,6 +216,7 @@ impl ShmWaiter {
             hot: Vec::new(),
             turn: 0,
             burst: 0,
+            burst_from: 0,
             news: VecDeque::new(),
             listed: Vec::new(),
             rung: Vec::new(),
@@ -213,8 +227,34 @@ impl ShmWaiter {
         })
     }
 
-    /// The ring that was busy last.
+    /// The ring that was busy last; `Err` if that does not settle it.
     #[inline]
+    fn poll_first(&mut self) -> std::result::Result<Option<Ready>, Unsettled> {
+        self.polls += 1;
+        if !self.news.is_empty() || self.has_vacated() {
+            return Err(Unsettled);
+        }
+        let rings = self.hot.len();
+        let Some(ring) = self.hot.get_mut(self.turn) else {
+            return if self.notifier.bell().has_news() { Err(Unsettled) } else { Ok(None) };
+        };
+        let position = ring.place.position();
+        if self.burst >= BURST || position.wrapping_sub(self.burst_from) >= BURST {
+            if rings > 1 || self.notifier.bell().has_news() {
+                return Err(Unsettled);
+            }
+            // There are no others.
+            (self.burst, self.burst_from) = (0, position);
+        }
+        if ready_at(&ring.place.connection.incoming, position) {
+            ring.last_served = self.polls;
+            self.burst += 1;
+            return Ok(Some(ring.place.ready));
+        }
+        if rings == 1 && !self.notifier.bell().has_news() { Ok(None) } else { Err(Unsettled) }
+    }
+
+    /// The ring that was busy last.
     fn poll_turn(&mut self) -> Option<Ready> {
         let ring = self.hot.get_mut(self.turn)?;
         if !ring.place.connection.has_arrival() {
@@ -223,6 +263,23 @@ impl ShmWaiter {
         ring.last_served = self.polls;
         self.burst += 1;
         Some(ring.place.ready)
+    }
+
+    /// Whether the ring that was busy last may go first once more.
+    fn may_stay(&self) -> bool {
+        let taken =
+            self.hot.get(self.turn).map_or(0, |ring| ring.place.position().wrapping_sub(self.burst_from));
+        self.burst < BURST && taken < BURST
+    }
+
+    fn begin_burst(&mut self) {
+        self.burst = 0;
+        self.burst_from = self.hot.get(self.turn).map_or(0, |ring| ring.place.position());
+    }
+
+    #[cold]
+    fn look_twice(&mut self) -> Option<Ready> {
+        self.look_around().or_else(|| self.poll())
     }
 
     /// Everything that may have news, each ring as often as any other.
@@ -260,7 +317,7 @@ impl ShmWaiter {
     /// The ring that was busy last, but not for ever; the others after it, or sometimes.
     fn poll_hot(&mut self) -> Option<Ready> {
         self.looks = self.looks.wrapping_add(1);
-        let may_stay = self.burst < BURST;
+        let may_stay = self.may_stay();
         if may_stay && let Some(ready) = self.poll_turn() {
             return Some(ready);
         }
@@ -269,7 +326,7 @@ impl ShmWaiter {
             // The burst goes on: what was found before it came here counts, however the finds fall on the looks.
             return None;
         }
-        self.burst = 0;
+        self.begin_burst();
         self.poll_other_hot().or_else(|| self.poll_turn())
     }
 
@@ -279,10 +336,18 @@ impl ShmWaiter {
         let mut others = after.chain(before.iter().enumerate());
         let (at, _) = others.find(|(_, ring)| ring.place.connection.has_arrival())?;
         self.turn = at;
+        self.begin_burst();
         self.poll_turn()
     }
 
     fn poll_news(&mut self) -> Option<Ready> {
+        if let Some(news) = self.news.front_mut()
+            && news.served > 0
+            && news.place.position().wrapping_sub(news.served_from) >= BURST
+        {
+            news.served = 0;
+            self.news.rotate_left(1);
+        }
         for _ in 0..self.news.len() {
             let news = self.news.front()?;
             let (bit, ready) = (news.bit, news.place.ready);
@@ -305,6 +370,9 @@ impl ShmWaiter {
             }
             *listed = if has_arrival { Listed::Yes } else { Listed::Named };
             let news = self.news.front_mut()?;
+            if news.served == 0 {
+                news.served_from = news.place.position();
+            }
             news.served += 1;
             if news.served >= BURST {
                 news.served = 0;
@@ -382,7 +450,7 @@ impl ShmWaiter {
     fn list(&mut self, bit: u32, place: Place) {
         let before = std::mem::replace(&mut self.listed[bit as usize], Listed::Yes);
         if before == Listed::No {
-            self.news.push_back(News { bit, place, served: 0 });
+            self.news.push_back(News { bit, place, served: 0, served_from: 0 });
         }
     }
 
@@ -411,16 +479,13 @@ impl Waiter for ShmWaiter {
     /// Whoever waits for an answer gets it soonest: the ring that was busy last is looked at first, but not for ever.
     #[inline]
     fn poll(&mut self) -> Option<Ready> {
-        self.polls += 1;
-        if self.burst < BURST && self.news.is_empty() && !self.has_vacated() {
-            if let Some(ready) = self.poll_turn() {
-                return Some(ready);
-            }
-            if self.hot.len() <= 1 && !self.notifier.bell().has_news() {
-                return None;
-            }
-        }
-        self.look_around()
+        self.poll_first().unwrap_or_else(|Unsettled| self.look_around())
+    }
+
+    #[inline]
+    fn poll_all(&mut self) -> Option<Ready> {
+        // Where nothing else can have news, one look is enough.
+        self.poll_first().unwrap_or_else(|Unsettled| self.look_twice())
     }
 
     fn park(&mut self, limit: Duration) {

@@ -48,6 +48,7 @@ impl Inbox {
 
     fn keep(&mut self, found: Option<Parcel>) -> bool {
         let any = found.is_some();
+        self.run.end();
         self.set_aside.extend(found);
         any
     }

@@ -54,6 +54,15 @@ impl Lent {
         Lent { first: parts.first().copied(), others, lender, token, refused: false }
     }
 
+    /// As [`Lent::new`], of one piece.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub unsafe fn one(piece: (NonNull<u8>, usize), lender: Arc<dyn Lender>, token: u16) -> Self {
+        Lent { first: Some(piece), others: None, lender, token, refused: false }
+    }
+
     fn places(&self) -> impl Iterator<Item = Part> {
         self.first.into_iter().chain(self.others.iter().flat_map(|others| others.iter().flatten().copied()))
     }
@@ -72,7 +81,9 @@ impl Lent {
     /// The message, when it is in one piece (hand-offs always are).
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.parts().next().unwrap_or_default()
+        let Some((at, len)) = self.first else { return &[] };
+        // SAFETY: as in `parts`.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }
     }
 
     /// Bytes of all pieces together.
@@ -87,6 +98,7 @@ impl Lent {
 }
 
 impl Drop for Lent {
+    #[inline]
     fn drop(&mut self) {
         if self.refused {
             self.lender.refuse(self.token);

@@ -8,7 +8,7 @@ use super::arrivals::{Arrivals, Taken};
 use super::desk::{Desks, News};
 use crate::mem::{Arena, Block, Lent, RemoteBuffer};
 use crate::report::Reporter;
-use crate::transport::{Arrival, Fate, Held, Landed, Ledger, Owner, Port, Refused};
+use crate::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
 use crate::wrap::Connection;
 use crate::wrap::random::Dice;
 
@@ -259,6 +259,16 @@ unsafe impl Port for FaultyPort {
     /// What arrives has to pass through our hands.
     fn receive_into(&mut self, _: &mut [u8]) -> Result<Option<Landed>, Refused> {
         Ok(self.receive()?.map(Landed::Arrival))
+    }
+
+    /// Likewise.
+    fn receive_short(&mut self, _: &mut Inline) -> Found {
+        Found::Other
+    }
+
+    /// Likewise.
+    fn receive_lent(&mut self, _: &mut Inline) -> Option<(Option<u32>, Lent)> {
+        None
     }
 
     fn ended(&mut self) -> Option<(u64, Fate)> {

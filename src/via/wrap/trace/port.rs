@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Call, Outcome, Sink, Who};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::transport::{
-    Armed, Arrival, Fate, Held, Landed, Ledger, Notifier, Owner, Port, Ready, Refused, Waiter,
+    Armed, Arrival, Fate, Found, Held, Inline, Landed, Ledger, Notifier, Owner, Port, Ready, Refused, Waiter,
 };
 
 #[derive(Debug)]
@@ -113,6 +113,22 @@ unsafe impl Port for TracedPort {
         received
     }
 
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        let found = self.inner.receive_short(to);
+        if let Found::Short(immediate) = found {
+            let len = to.bytes().len();
+            self.note(Call::Receive, Outcome::Arrived { kind: "inline", immediate, head: 0, len });
+        }
+        found
+    }
+
+    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+        let (immediate, lent) = self.inner.receive_lent(head)?;
+        let (head, len) = (head.bytes().len(), lent.len());
+        self.note(Call::Receive, Outcome::Arrived { kind: "lent", immediate, head, len });
+        Some((immediate, lent))
+    }
+
     fn ended(&mut self) -> Option<(u64, Fate)> {
         let (number, fate) = self.inner.ended()?;
         self.note(Call::Ended, Outcome::Ended { number, fate });
@@ -171,6 +187,12 @@ pub struct TracedWaiter {
 impl Waiter for TracedWaiter {
     fn poll(&mut self) -> Option<Ready> {
         let ready = self.inner.poll()?;
+        self.sink.note(self.who, Call::Poll, Outcome::News(ready));
+        Some(ready)
+    }
+
+    fn poll_all(&mut self) -> Option<Ready> {
+        let ready = self.inner.poll_all()?;
         self.sink.note(self.who, Call::Poll, Outcome::News(ready));
         Some(ready)
     }
