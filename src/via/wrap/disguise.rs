@@ -86,6 +86,10 @@ impl Waiter for Loner {
         self.0.poll()
     }
 
+    fn poll_all(&mut self) -> Option<Ready> {
+        self.0.poll_all()
+    }
+
     fn park(&mut self, limit: Duration) {
         self.0.park(limit);
     }
