@@ -16,8 +16,8 @@ use crate::protocol::{MAX_INLINE, Protocol};
 pub struct Thresholds {
     /// From here on by `hand-off`. By default from the first byte on that does not travel inline.
     pub hand_off: usize,
-    /// Without hand-off, from here on by `rdma-write`: there the announcement's round trip costs less than the second
-    /// copy.
+    /// Without hand-off, from here on by `rdma-write`: the receiver is asked before it has to find memory for so much, and the
+    /// announcement's round trip is little beside the transfer.
     pub rdma_write: usize,
     /// Without either, from here on by `rdma-read`.
     pub rdma_read: usize,

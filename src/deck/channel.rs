@@ -199,6 +199,16 @@ impl Channel {
         })
     }
 
+    /// How a message of `len` bytes goes out by `protocol`. Where there is no hand-off the transport gives the receiver a copy
+    /// of its own anyway: then `eager` needs none of ours, and sends the message from where it lies.
+    #[inline]
+    pub(super) fn resolve(&self, protocol: Protocol, len: usize) -> Protocol {
+        match protocol.resolve(len, self.caps, &self.world.config().auto) {
+            Protocol::Eager if len > MAX_INLINE && !self.caps.has(Caps::HAND_OFF) => Protocol::HandOff,
+            resolved => resolved,
+        }
+    }
+
     /// Sends what most messages are: short, with nothing before them and room at the mailbox. `false`: nothing was done, and
     /// the longer way finds out why.
     #[inline]
@@ -247,7 +257,7 @@ impl Channel {
         {
             return Err((error, Some(block)));
         }
-        let protocol = protocol.resolve(block.len(), self.caps, &self.world.config().auto);
+        let protocol = self.resolve(protocol, block.len());
         let len = block.len();
         let ticket = if self.queue.is_empty() && matches!(protocol, Protocol::Eager | Protocol::HandOff) {
             self.post_now(block, protocol, patience)?

@@ -211,7 +211,7 @@ impl Inbox {
     /// As [`Inbox::poll`]: whether there was one.
     #[inline]
     fn poll_into(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
-        self.run.end();
+        self.queues.passed_over(self.run.end());
         if self.model != ReceiveModel::CompletionQueue || !self.stalled.is_empty() {
             return Ok(parcel.fill(self.poll_otherwise()?));
         }

@@ -13,7 +13,7 @@ use crate::error::Error;
 ///
 /// | protocol | copies | before the data | the post returns | needs |
 /// |---|---|---|---|---|
-/// | `eager` | 2 | nothing | at once | nothing |
+/// | `eager` | 2; on a network 0 | nothing | at once | nothing |
 /// | `copy` | 2, by fragments | announcement, answer | at once | nothing |
 /// | `rdma-write` | 1, by the sender | announcement, answer | at once | RDMA write |
 /// | `rdma-read` | 1, by the receiver | announcement | at once | RDMA read |
@@ -29,7 +29,9 @@ pub enum Protocol {
     /// By size and by what the connection can do: [`Thresholds`].
     #[default]
     Auto,
-    /// Copied into the library's memory when posted, and out of it when retrieved. The message itself is free at once.
+    /// Copied into the library's memory when posted, and out of it when retrieved. The message itself is free at once. Where
+    /// there is no hand-off (on a network) it is sent from where it lies, and read where it arrives: what it costs is the
+    /// transfer.
     Eager,
     /// The baseline that zero-copy is compared with: announce, wait for the answer, then copy in and out by fragments.
     Copy,

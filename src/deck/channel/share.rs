@@ -23,7 +23,7 @@ impl Channel {
         if self.world.has_undelivered() {
             self.undelivered()?;
         }
-        let protocol = protocol.resolve(block.len(), self.caps, &self.world.config().auto);
+        let protocol = self.resolve(protocol, block.len());
         let ticket = match protocol {
             Protocol::Handshake => {
                 return self.post_copy(block.bytes(), block.notes()[0], protocol, patience);

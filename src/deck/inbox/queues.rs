@@ -6,7 +6,7 @@
 //! * while they are *busy*: from the moment that one has named something until it has nothing more. Busy queues take
 //!   turns, and name as many work queues in a turn as they have lanes: so no postbox is favoured for the NIC that it came
 //!   by;
-//! * at every 16th look, and in a wait as [`Cno`] has it;
+//! * at every 16th look (or message that was taken without one), and in a wait as [`Cno`] has it;
 //! * when there is nothing else and the call is not going to wait.
 
 use udeck_via::{Cno, Cq, CqEntry, CqHandle, Deadline, Error as ViaError};
@@ -26,6 +26,7 @@ pub(super) struct Queues {
     turn: usize,
     /// What it may still name in this turn.
     left: u32,
+    /// Looks, and messages that were taken without one, since queues that are not busy were asked.
     looks: u32,
 }
 
@@ -123,8 +124,18 @@ impl Queues {
         if self.others.is_empty() {
             return None;
         }
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(SELDOM) { self.poll_quiet() } else { None }
+        self.looks += 1;
+        if self.looks < SELDOM {
+            return None;
+        }
+        self.looks = 0;
+        self.poll_quiet()
+    }
+
+    /// So many messages were taken of one lane without asking anybody.
+    #[inline]
+    pub fn passed_over(&mut self, messages: u32) {
+        self.looks += messages;
     }
 
     /// Waits as [`Cq::wait`] does, on all of them.

@@ -23,14 +23,19 @@ const LENGTH: u32 = 15;
 pub(super) struct Run {
     /// Messages that may still be taken.
     left: u32,
+    /// That might be taken in all.
+    length: u32,
     /// Whose they are.
     lane: usize,
 }
 
 impl Run {
+    /// How many messages it had, besides the one that was named.
     #[inline]
-    pub fn end(&mut self) {
-        self.left = 0;
+    pub fn end(&mut self) -> u32 {
+        let taken = self.length - self.left;
+        (self.left, self.length) = (0, 0);
+        taken
     }
 }
 
@@ -42,7 +47,8 @@ impl Inbox {
             && self.stalled.is_empty()
             && self.set_aside.is_empty()
             && self.room.is_none();
-        self.run = Run { left: if may_run { LENGTH } else { 0 }, lane };
+        let length = if may_run { LENGTH } else { 0 };
+        self.run = Run { left: length, length, lane };
     }
 
     /// Puts the next message into `parcel`, which holds none, if it is a short one of the run: how many bytes it has. If
