@@ -69,7 +69,7 @@ pub fn payload(out: &mut impl Write, payload: &Payload) -> io::Result<()> {
     writeln!(out, " Transposed      = {posted} bytes through mailboxes")?;
     writeln!(
         out,
-        " Expected        = {expected} bytes: {transposes} transposes, {moved} points of {point} each"
+        " Expected        = {expected} bytes: {transposes} transposes of {moved} points of {point} bytes"
     )
 }
 
