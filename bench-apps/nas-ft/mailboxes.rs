@@ -7,7 +7,6 @@
 //!
 //! A block is written into message memory, posted (it moves: nothing is copied), and read where it arrived.
 
-use crate::options::Order;
 use crate::solver::Exchange;
 use num_complex::Complex64;
 use std::collections::BTreeMap;
@@ -39,8 +38,9 @@ pub enum ExchangeError {
 }
 
 impl<'w> Peers<'w> {
-    /// Makes the mailboxes and waits for those of the others.
-    pub fn connect(world: &'w World, order: Order, protocol: Protocol) -> udeck::Result<Self> {
+    /// Makes the mailboxes and waits for those of the others. Blocks are exchanged in the order of `steps`, which
+    /// all ranks have from the same rule.
+    pub fn connect(world: &'w World, steps: Vec<Step>, protocol: Protocol) -> udeck::Result<Self> {
         let me = world.rank();
         let others = || (0..world.size()).filter(|peer| *peer != me);
         // All mailboxes first: everybody waits for the others' in the second half only.
@@ -53,7 +53,7 @@ impl<'w> Peers<'w> {
             outbox.set_protocol(protocol)?;
             links.insert(peer, Link { inbox, outbox });
         }
-        Ok(Self { world, steps: order.steps(me, world.size()), links, swapped: 0 })
+        Ok(Self { world, steps, links, swapped: 0 })
     }
 
     /// The sum of all ranks' parts, at rank 0; `None` at the others. Parts are added in the order of ranks,
@@ -110,29 +110,30 @@ impl Exchange for Peers<'_> {
 
     fn swap_blocks(
         &mut self,
-        len: usize,
+        len: impl Fn(usize, usize) -> usize,
         mut pack: impl FnMut(usize, &mut [Complex64]),
         mut unpack: impl FnMut(usize, &[Complex64]),
     ) -> Result<(), ExchangeError> {
+        let me = self.world.rank();
         let before = self.world.stats().bytes_posted;
         let mut packed = |peer| -> udeck::Result<Buf<Complex64>> {
-            let mut block = self.world.buf_reused(len)?;
+            let mut block = self.world.buf_reused(len(me, peer))?;
             pack(peer, &mut block);
             Ok(block)
         };
         for &Step { peer, action } in &self.steps {
             match action {
                 Action::Post => self.post(peer, packed(peer)?)?,
-                Action::Retrieve => unpack(peer, &self.retrieve(peer, len)?),
+                Action::Retrieve => unpack(peer, &self.retrieve(peer, len(peer, me))?),
                 Action::PostThenRetrieve => {
                     self.post(peer, packed(peer)?)?;
-                    unpack(peer, &self.retrieve(peer, len)?);
+                    unpack(peer, &self.retrieve(peer, len(peer, me))?);
                 }
                 // The same order of calls as the action says, but packing before it waits, and unpacking when
                 // the peer has its block: so both work at the same time.
                 Action::RetrieveThenPost => {
                     let block = packed(peer)?;
-                    let arrived = self.retrieve(peer, len)?;
+                    let arrived = self.retrieve(peer, len(peer, me))?;
                     self.post(peer, block)?;
                     unpack(peer, &arrived);
                 }

@@ -7,8 +7,9 @@ use udeck::exchange::{self, Step};
 
 /// The NAS FT benchmark (NPB 3.3): a 3-D FFT whose transposes go through µDECK's mailboxes.
 ///
-/// Run it alone, or with `deckrun -n N nas-ft` on N ranks (a power of two). Exits with 1 if the checksums are
-/// not NPB's.
+/// Run it alone, or with `deckrun -n N nas-ft` on N ranks: any number up to the smaller of the grid's y and z
+/// (64 for class S, 32 for W, 128 for A, 256 for B, 512 for C). Work is even where N is a power of two. Exits
+/// with 1 if the checksums are not NPB's.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Options {
@@ -32,22 +33,32 @@ pub struct Options {
 /// One of the library's deadlock-free orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// The DECK/VIA thesis's rule: rows, then columns
+    /// The DECK/VIA thesis's rule: rows, then columns; any number of ranks
     Triangle,
-    /// Perfect rounds
+    /// Perfect rounds; any number of ranks
     Tournament,
-    /// Partners by exclusive or
+    /// Partners by exclusive or; a power of two of ranks only
     Hypercube,
 }
 
+/// The order of exchanges does not serve this number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--order hypercube needs a power of two of ranks, and there are {ranks}: take --order tournament or triangle, \
+     which serve any number"
+)]
+pub struct BadOrder {
+    ranks: usize,
+}
+
 impl Order {
-    /// The steps of `rank`. FT runs on powers of two only, which every order serves.
-    pub fn steps(self, rank: usize, ranks: usize) -> Vec<Step> {
-        match self {
+    /// The steps of `rank`: one or two with each other rank.
+    pub fn steps(self, rank: usize, ranks: usize) -> Result<Vec<Step>, BadOrder> {
+        Ok(match self {
             Self::Triangle => exchange::triangle(rank, ranks).collect(),
             Self::Tournament => exchange::tournament(rank, ranks).collect(),
-            Self::Hypercube => exchange::hypercube(rank, ranks).into_iter().flatten().collect(),
-        }
+            Self::Hypercube => exchange::hypercube(rank, ranks).ok_or(BadOrder { ranks })?.collect(),
+        })
     }
 }
 
@@ -72,17 +83,33 @@ mod tests {
         assert!(Options::try_parse_from(["nas-ft", "--protocol", "pigeon"]).is_err());
     }
 
+    fn meets_every_peer(order: Order, ranks: usize) {
+        for rank in 0..ranks {
+            let steps = order.steps(rank, ranks).expect("the order serves this number of ranks");
+            let mut peers: Vec<_> = steps.iter().map(|step| step.peer).collect();
+            peers.sort_unstable();
+            peers.dedup();
+            assert!(peers.into_iter().eq((0..ranks).filter(|peer| *peer != rank)), "{order:?} on {ranks}");
+        }
+    }
+
     #[test]
-    fn every_order_meets_every_peer_on_every_power_of_two() {
+    fn triangle_and_tournament_meet_every_peer_on_any_number_of_ranks() {
+        for ranks in 1..=9 {
+            meets_every_peer(Order::Triangle, ranks);
+            meets_every_peer(Order::Tournament, ranks);
+        }
+    }
+
+    #[test]
+    fn hypercube_meets_every_peer_on_powers_of_two_and_refuses_other_numbers() {
         for ranks in [1, 2, 4, 8] {
-            for order in Order::value_variants() {
-                for rank in 0..ranks {
-                    let mut peers: Vec<_> = order.steps(rank, ranks).iter().map(|step| step.peer).collect();
-                    peers.sort_unstable();
-                    peers.dedup();
-                    assert!(peers.into_iter().eq((0..ranks).filter(|peer| *peer != rank)));
-                }
-            }
+            meets_every_peer(Order::Hypercube, ranks);
+        }
+        for ranks in [3, 5, 6, 7, 9] {
+            let error = Order::Hypercube.steps(0, ranks).expect_err("no power of two").to_string();
+            let parts = ["power of two", &format!("there are {ranks}"), "--order tournament"];
+            assert!(parts.into_iter().all(|part| error.contains(part)), "{error}");
         }
     }
 }

@@ -14,12 +14,13 @@ pub struct Summary {
     pub verified: bool,
 }
 
-/// Payload of the transposes, summed over ranks, in bytes.
+/// Payload of the transposes, summed over ranks: as the library counted it, and what the division says.
 pub struct Payload {
-    /// As the library counted it.
+    /// Bytes that went through mailboxes.
     pub posted: u64,
-    /// As the decomposition has it.
-    pub computed: u64,
+    pub transposes: usize,
+    /// Points that change ranks in each transpose.
+    pub moved: usize,
 }
 
 pub fn header(out: &mut impl Write, class: Class, ranks: usize) -> io::Result<()> {
@@ -61,10 +62,15 @@ pub fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
 }
 
 /// Both figures, so that a reader sees that no byte went another way than through mailboxes.
-pub fn payload(out: &mut impl Write, payload: &Payload, transposes: usize) -> io::Result<()> {
-    let Payload { posted, computed } = payload;
+pub fn payload(out: &mut impl Write, payload: &Payload) -> io::Result<()> {
+    let &Payload { posted, transposes, moved } = payload;
+    let point = size_of::<Complex64>();
+    let expected = (transposes * moved * point) as u64;
     writeln!(out, " Transposed      = {posted} bytes through mailboxes")?;
-    writeln!(out, " Expected        = {computed} bytes: {transposes} transposes of 16 N (P - 1) / P")
+    writeln!(
+        out,
+        " Expected        = {expected} bytes: {transposes} transposes of {moved} points of {point} bytes"
+    )
 }
 
 pub fn profile(out: &mut impl Write, profile: &Profile) -> io::Result<()> {

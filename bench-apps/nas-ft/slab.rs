@@ -2,7 +2,7 @@
 //!
 //! NPB's one-dimensional layout. While x and y are transformed a rank holds *planes*, `[z][y][x]` with x
 //! contiguous, for its share of z. While z is transformed it holds *pencils*, `[y][x][z]` with z contiguous,
-//! for its share of y. Going from one to the other, every rank has a block for every other; the sender brings
+//! for its share of y. Unlike NPB's, shares need not be equal ([`Division`]), nor then the blocks. Going from one to the other, every rank has a block for every other; the sender brings
 //! the block into the order in which the receiver's memory has it, so that the receiver, who reads what
 //! another core wrote, copies whole runs:
 //!
@@ -12,6 +12,7 @@
 //! ```
 
 use crate::classes::Grid;
+use crate::division::Division;
 use num_complex::Complex64;
 use std::ops::Range;
 
@@ -21,12 +22,17 @@ pub struct Slab {
     grid: Grid,
     rank: usize,
     ranks: usize,
+    /// Who has which planes.
+    z: Division,
+    /// Who has which pencils.
+    y: Division,
 }
 
-/// The grid cannot be divided so.
+/// There is nothing to divide the grid among, or more ranks than planes or rows of pencils.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a grid of {0}x{1}x{2} cannot be divided among {ranks} ranks: start a power of two, at most {most}",
+    "a grid of {0}x{1}x{2} cannot be divided among {ranks} ranks, of which each needs a y and a z of its own: \
+     start at most {most}, or take a larger class",
     grid.nx, grid.ny, grid.nz
 )]
 pub struct BadRanks {
@@ -36,13 +42,15 @@ pub struct BadRanks {
 }
 
 impl Slab {
-    /// The part of `rank`. The number of ranks must be a power of two that divides both y and z.
+    /// The part of `rank`. Any number of ranks serves that is no greater than y and z; where it divides both,
+    /// all parts are equal.
     pub fn new(grid: Grid, rank: usize, ranks: usize) -> Result<Self, BadRanks> {
-        let divides = grid.ny.is_multiple_of(ranks) && grid.nz.is_multiple_of(ranks);
-        if ranks.is_power_of_two() && divides {
-            Ok(Self { grid, rank, ranks })
+        let most = grid.ny.min(grid.nz);
+        if (1..=most).contains(&ranks) {
+            let [z, y] = [grid.nz, grid.ny].map(|points| Division::new(points, ranks));
+            Ok(Self { grid, rank, ranks, z, y })
         } else {
-            Err(BadRanks { grid, ranks, most: grid.ny.min(grid.nz) })
+            Err(BadRanks { grid, ranks, most })
         }
     }
 
@@ -50,66 +58,77 @@ impl Slab {
         self.grid
     }
 
-    /// Points that one rank holds, as planes or as pencils.
-    pub fn points(&self) -> usize {
-        self.grid.points() / self.ranks
-    }
-
     /// The z of this rank's planes.
     pub fn z(&self) -> Range<usize> {
-        self.rank * self.planes()..(self.rank + 1) * self.planes()
+        self.z.part(self.rank)
     }
 
     /// The y of this rank's pencils.
     pub fn y(&self) -> Range<usize> {
-        self.rank * self.rows()..(self.rank + 1) * self.rows()
+        self.y.part(self.rank)
     }
 
-    /// Points that one rank has for another.
-    pub fn block_len(&self) -> usize {
-        self.points() / self.ranks
+    /// Points of this rank's planes.
+    pub fn points_in_planes(&self) -> usize {
+        self.z().len() * self.plane()
     }
 
-    /// Payload of one transpose, summed over all ranks, in bytes: 16 N (P − 1) / P.
-    pub fn transpose_bytes(&self) -> u64 {
-        let blocks = self.ranks * (self.ranks - 1);
-        (blocks * self.block_len() * size_of::<Complex64>()) as u64
+    /// Points of this rank's pencils: not as many as in its planes where the ranks do not divide both axes.
+    pub fn points_in_pencils(&self) -> usize {
+        self.y().len() * self.grid.nx * self.grid.nz
+    }
+
+    /// Points that `from` has for the pencils of `to`.
+    pub fn block_to_pencils(&self, from: usize, to: usize) -> usize {
+        self.z.len(from) * self.y.len(to) * self.grid.nx
+    }
+
+    /// Points that `from` has for the planes of `to`.
+    pub fn block_to_planes(&self, from: usize, to: usize) -> usize {
+        self.block_to_pencils(to, from)
+    }
+
+    /// Points that change ranks in one transpose, either way, summed over all ranks: N (P − 1) / P where the
+    /// parts are equal.
+    pub fn moved_points(&self) -> usize {
+        let kept: usize = (0..self.ranks).map(|rank| self.block_to_pencils(rank, rank)).sum();
+        self.grid.points() - kept
     }
 
     /// Fills the block that `peer` puts into its pencils.
     pub fn pack_for_pencils(&self, planes: &[Complex64], peer: usize, block: &mut [Complex64]) {
-        self.turn_planes(planes, peer, block, self.planes());
+        self.turn_planes(planes, peer, block, self.z().len());
     }
 
     /// Puts `peer`'s block into the pencils.
     pub fn unpack_to_pencils(&self, block: &[Complex64], peer: usize, pencils: &mut [Complex64]) {
-        let run = self.planes();
-        for (pencil, piece) in pencils.chunks_exact_mut(self.grid.nz).zip(block.chunks_exact(run)) {
-            pencil[peer * run..][..run].copy_from_slice(piece);
+        let Range { start, end } = self.z.part(peer);
+        for (pencil, piece) in pencils.chunks_exact_mut(self.grid.nz).zip(block.chunks_exact(end - start)) {
+            pencil[start..end].copy_from_slice(piece);
         }
     }
 
     /// What this rank keeps: as if it had packed for itself and unpacked.
     pub fn keep_for_pencils(&self, planes: &[Complex64], pencils: &mut [Complex64]) {
-        self.turn_planes(planes, self.rank, &mut pencils[self.rank * self.planes()..], self.grid.nz);
+        self.turn_planes(planes, self.rank, &mut pencils[self.z().start..], self.grid.nz);
     }
 
     /// Fills the block that `peer` puts into its planes.
     pub fn pack_for_planes(&self, pencils: &[Complex64], peer: usize, block: &mut [Complex64]) {
-        self.turn_pencils(pencils, peer, block, self.strip());
+        self.turn_pencils(pencils, peer, block, self.strip(self.rank).len());
     }
 
     /// Puts `peer`'s block into the planes.
     pub fn unpack_to_planes(&self, block: &[Complex64], peer: usize, planes: &mut [Complex64]) {
-        let strip = self.strip();
-        for (plane, piece) in planes.chunks_exact_mut(self.plane()).zip(block.chunks_exact(strip)) {
-            plane[peer * strip..][..strip].copy_from_slice(piece);
+        let Range { start, end } = self.strip(peer);
+        for (plane, piece) in planes.chunks_exact_mut(self.plane()).zip(block.chunks_exact(end - start)) {
+            plane[start..end].copy_from_slice(piece);
         }
     }
 
     /// What this rank keeps: as if it had packed for itself and unpacked.
     pub fn keep_for_planes(&self, pencils: &[Complex64], planes: &mut [Complex64]) {
-        self.turn_pencils(pencils, self.rank, &mut planes[self.rank * self.strip()..], self.plane());
+        self.turn_pencils(pencils, self.rank, &mut planes[self.strip(self.rank).start..], self.plane());
     }
 
     /// Points of one of the planes.
@@ -120,35 +139,26 @@ impl Slab {
     /// For each y of `peer`: from `[z][x]` of this rank's planes to `[x][z]`, a line of z every `stride`
     /// points.
     fn turn_planes(&self, planes: &[Complex64], peer: usize, into: &mut [Complex64], stride: usize) {
-        let nx = self.grid.nx;
-        for row in 0..self.rows() {
-            let from = &planes[(peer * self.rows() + row) * nx..];
-            transpose(from, self.plane(), &mut into[row * nx * stride..], stride, self.planes(), nx);
+        let (nx, depth) = (self.grid.nx, self.z().len());
+        for (row, y) in self.y.part(peer).enumerate() {
+            transpose(&planes[y * nx..], self.plane(), &mut into[row * nx * stride..], stride, depth, nx);
         }
     }
 
     /// For each y of this rank: from `[x][z of peer]` of its pencils to `[z][x]`, a z every `stride` points.
     fn turn_pencils(&self, pencils: &[Complex64], peer: usize, into: &mut [Complex64], stride: usize) {
         let Grid { nx, nz, .. } = self.grid;
-        for row in 0..self.rows() {
-            let from = &pencils[row * nx * nz + peer * self.planes()..];
-            transpose(from, nz, &mut into[row * nx..], stride, nx, self.planes());
+        let Range { start, end } = self.z.part(peer);
+        for row in 0..self.y().len() {
+            let from = &pencils[row * nx * nz + start..];
+            transpose(from, nz, &mut into[row * nx..], stride, nx, end - start);
         }
     }
 
-    /// Planes of one rank.
-    fn planes(&self) -> usize {
-        self.grid.nz / self.ranks
-    }
-
-    /// Values of y that one rank's pencils have.
-    fn rows(&self) -> usize {
-        self.grid.ny / self.ranks
-    }
-
-    /// Points of a plane that belong to one rank's pencils.
-    fn strip(&self) -> usize {
-        self.rows() * self.grid.nx
+    /// Where in a plane the points lie that belong to the pencils of `rank`.
+    fn strip(&self, rank: usize) -> Range<usize> {
+        let Range { start, end } = self.y.part(rank);
+        start * self.grid.nx..end * self.grid.nx
     }
 }
 
@@ -187,13 +197,23 @@ pub fn transpose(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::RangeInclusive;
 
     /// Three different edges, so that no two axes can be confused unnoticed.
     const GRID: Grid = Grid { nx: 12, ny: 8, nz: 16 };
 
+    /// All that the grid allows: those that divide it, and those that do not.
+    const RANKS: RangeInclusive<usize> = 1..=8;
+
     /// A value that names its point.
     fn point(x: usize, y: usize, z: usize) -> Complex64 {
         Complex64::new((x + 100 * y) as f64, z as f64)
+    }
+
+    /// The place in a list of all points of the one that a value names.
+    fn index(value: Complex64) -> usize {
+        let (x_y, z) = (value.re as usize, value.im as usize);
+        (z * GRID.ny + x_y / 100) * GRID.nx + x_y % 100
     }
 
     fn planes_of(slab: &Slab) -> Vec<Complex64> {
@@ -211,18 +231,35 @@ mod tests {
     }
 
     #[test]
+    fn every_point_belongs_to_one_ranks_planes_and_to_one_ranks_pencils() {
+        for ranks in RANKS {
+            let mut owners = vec![(0, 0); GRID.points()];
+            for slab in slabs(ranks) {
+                let (planes, pencils) = (planes_of(&slab), pencils_of(&slab));
+                assert_eq!(planes.len(), slab.points_in_planes(), "{ranks} ranks");
+                assert_eq!(pencils.len(), slab.points_in_pencils(), "{ranks} ranks");
+                planes.into_iter().for_each(|point| owners[index(point)].0 += 1);
+                pencils.into_iter().for_each(|point| owners[index(point)].1 += 1);
+            }
+            assert!(owners.into_iter().all(|count| count == (1, 1)), "{ranks} ranks");
+        }
+    }
+
+    #[test]
     fn planes_become_pencils_and_planes_again() {
-        for ranks in [1, 2, 4, 8] {
+        let unset = |points| vec![Complex64::new(f64::NAN, f64::NAN); points];
+        for ranks in RANKS {
             let slabs = slabs(ranks);
-            let mut block = vec![Complex64::ZERO; slabs[0].block_len()];
             for (me, slab) in slabs.iter().enumerate() {
-                let unset = vec![Complex64::new(f64::NAN, f64::NAN); slab.points()];
-                let (mut planes, mut pencils) = (unset.clone(), unset);
+                let (mut planes, mut pencils) =
+                    (unset(slab.points_in_planes()), unset(slab.points_in_pencils()));
                 slab.keep_for_pencils(&planes_of(slab), &mut pencils);
                 slab.keep_for_planes(&pencils_of(slab), &mut planes);
                 for (peer, other) in slabs.iter().enumerate().filter(|(peer, _)| *peer != me) {
+                    let mut block = unset(slab.block_to_pencils(peer, me));
                     other.pack_for_pencils(&planes_of(other), me, &mut block);
                     slab.unpack_to_pencils(&block, peer, &mut pencils);
+                    let mut block = unset(slab.block_to_planes(peer, me));
                     other.pack_for_planes(&pencils_of(other), me, &mut block);
                     slab.unpack_to_planes(&block, peer, &mut planes);
                 }
@@ -249,16 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_what_the_blocks_of_all_ranks_hold() {
-        assert_eq!(slabs(1)[0].transpose_bytes(), 0);
-        let total = GRID.points() as u64 * 16;
-        assert_eq!(slabs(2)[0].transpose_bytes(), total / 2);
-        assert_eq!(slabs(4)[1].transpose_bytes(), total * 3 / 4);
+    fn points_that_move_are_what_the_blocks_between_ranks_hold() {
+        let halves = GRID.points() / 2;
+        assert_eq!([1, 2, 4].map(|ranks| slabs(ranks)[0].moved_points()), [0, halves, halves * 3 / 2]);
+        for ranks in RANKS {
+            let slab = &slabs(ranks)[0];
+            let pairs = || (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+            let pairs = || pairs().filter(|(from, to)| from != to);
+            let to_pencils: usize = pairs().map(|(from, to)| slab.block_to_pencils(from, to)).sum();
+            let to_planes: usize = pairs().map(|(from, to)| slab.block_to_planes(from, to)).sum();
+            assert_eq!((to_pencils, to_planes), (slab.moved_points(), slab.moved_points()), "{ranks} ranks");
+        }
     }
 
     #[test]
-    fn numbers_of_ranks_that_do_not_divide_the_grid_are_refused() {
-        for ranks in [0, 3, 6, 16] {
+    fn no_ranks_and_more_ranks_than_rows_are_refused() {
+        for ranks in [0, 9, 16] {
             let error = Slab::new(GRID, 0, ranks).unwrap_err().to_string();
             assert!(error.contains("12x8x16") && error.contains("at most 8"), "{error}");
         }

@@ -142,10 +142,19 @@ mod nas_ft {
         verifies(2, &["--class", "W"]);
     }
 
+    /// Neither y nor z divides by six: blocks differ in length, and a rank's planes from its pencils.
+    #[test]
+    fn class_w_verifies_on_6_ranks() {
+        verifies(6, &["--class", "W"]);
+    }
+
     #[test]
     fn every_order_verifies() {
         for order in ["triangle", "tournament", "hypercube"] {
             verifies(4, &["--class", "S", "--order", order]);
+        }
+        for order in ["triangle", "tournament"] {
+            verifies(3, &["--class", "S", "--order", order]);
         }
     }
 
@@ -163,17 +172,18 @@ mod nas_ft {
         assert_eq!(value(ended.line_with("Verification ")), "UNSUCCESSFUL", "{ended}");
     }
 
-    /// The library's own count of the payload against what the algorithm must move: per transpose each of P ranks
-    /// sends (P - 1) / P of its N / P points of 16 bytes; there are two transposes in the starts and one in each of
-    /// six iterations.
+    /// The library's own count of the payload against what the algorithm must move: per transpose all points of 16
+    /// bytes but those that stay, which are those whose y and z a rank has both in planes and in pencils; there are
+    /// two transposes in the starts and one in each of six iterations.
     #[test]
     fn mailboxes_carry_every_transposed_byte() {
-        const POINTS: u64 = 64 * 64 * 64;
+        const EDGE: u64 = 64;
         const TRANSPOSES: u64 = 2 + 6;
-        for ranks in [1, 2, 4] {
-            let ended = verifies(ranks, &["--class", "S"]);
-            let ranks = ranks as u64;
-            let expected = TRANSPOSES * 16 * POINTS * (ranks - 1) / ranks;
+        let shares: [&[u64]; 4] = [&[64], &[32, 32], &[21, 21, 22], &[16, 16, 16, 16]];
+        for shares in shares {
+            let ended = verifies(shares.len(), &["--class", "S"]);
+            let stay: u64 = shares.iter().map(|share| share * share * EDGE).sum();
+            let expected = TRANSPOSES * 16 * (EDGE.pow(3) - stay);
             let printed = value(ended.line_with("Transposed "));
             let bytes = printed.split_whitespace().next().and_then(|number| number.parse().ok());
             assert_eq!(bytes, Some(expected), "{ended}");
@@ -181,9 +191,15 @@ mod nas_ft {
     }
 
     #[test]
-    fn a_number_of_ranks_that_ft_cannot_use_is_refused_with_the_reason() {
-        let ended = run(3, &["--class", "S"]).fails();
+    fn an_order_that_cannot_serve_the_number_of_ranks_is_refused_with_the_reason() {
+        let ended = run(3, &["--class", "S", "--order", "hypercube"]).fails();
         assert!(ended.stderr.contains("power of two"), "{ended}");
+    }
+
+    #[test]
+    fn more_ranks_than_the_grid_has_planes_are_refused_with_the_most_it_can_take() {
+        let ended = run(33, &["--class", "W"]).fails();
+        assert!(ended.stderr.contains("at most 32"), "{ended}");
     }
 }
 
