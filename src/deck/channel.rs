@@ -45,6 +45,7 @@ use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, Kind};
 
+pub(crate) use copying::FRAGMENT;
 pub(crate) use starting::Ticket;
 
 /// Memory may come free where a waiting post does not hear of it: so often it looks.

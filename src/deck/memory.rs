@@ -5,7 +5,7 @@ use std::time::Instant;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Error as ViaError, Pause, Spinner};
 
-use crate::channel::{MEMORY_PAUSE, Patience};
+use crate::channel::{FRAGMENT, MEMORY_PAUSE, Patience};
 use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::inbox::grants::Memory;
@@ -19,10 +19,21 @@ impl Shared {
         if len > limit {
             return Err(Error::TooLarge { asked: len, limit });
         }
-        match self.allocate(len, fill) {
+        match self.allocate_leaving_room(len, fill) {
             Ok(block) => Ok(block),
             Err(error) => self.wait_for_block(len, fill, patience, error),
         }
+    }
+
+    /// While messages wait to be sent, not the last piece of memory: those that are copied by fragments could never be sent
+    /// if the program took it all for more messages.
+    #[inline]
+    fn allocate_leaving_room(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
+        let block = self.allocate(len, fill)?;
+        if self.progress().is_busy() {
+            self.allocate(FRAGMENT, Fill::Keep)?;
+        }
+        Ok(block)
     }
 
     /// Who holds `memory`.
@@ -60,7 +71,7 @@ impl Shared {
                 }
                 Some(deadline) => self.pause_for_memory(&mut spinner, deadline),
             }
-            match self.allocate(len, fill) {
+            match self.allocate_leaving_room(len, fill) {
                 Ok(block) => return Ok(block),
                 Err(again) => error = again,
             }

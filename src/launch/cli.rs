@@ -7,7 +7,7 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Parser, ValueEnum};
 use deckrun::{Hosts, Job, OnFailure};
 
-use self::values::{detection, duration, hosts, hosts_of_file, variable};
+use self::values::{detection, duration, hosts, hosts_of_file, transports, variable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,7 +70,7 @@ pub(crate) struct Cli {
 
     /// Use these transports only, the best first, with commas between them: shm, tcp, udp. Unless told: shm within a host,
     /// tcp between hosts.
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = transports)]
     transport: Option<String>,
 
     /// Tell on standard error by which transport each rank reaches each other, when it first does, and why by no better

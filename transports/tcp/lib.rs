@@ -7,7 +7,7 @@
 //!
 //! **Who does the work.** The thread that polls a completion queue reads its sockets itself: the one that was busy last by
 //! a plain `recv`, the others as epoll names them; it parks in epoll. Spinning never involves a second thread. While nobody
-//! looks, the NIC's one [helper](helper) thread does it: it sleeps until something comes for a queue that nobody looks at.
+//! looks, the NIC's one helper thread does it: it sleeps until something comes for a queue that nobody looks at.
 //! Posts write to the socket themselves; what the kernel does not take is written when there is room, by whoever looks.
 //! No call on a socket ever waits.
 //!

@@ -7,7 +7,7 @@ use super::queue::{Stage, Stays, Waiting};
 use crate::wire::Kind;
 
 /// Bytes of a fragment.
-pub(super) const FRAGMENT: usize = 64 << 10;
+pub(crate) const FRAGMENT: usize = 64 << 10;
 
 impl Channel {
     /// The mailbox has read a fragment: one more may come.

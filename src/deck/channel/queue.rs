@@ -82,9 +82,8 @@ impl Channel {
     }
 
     fn queue_up(&mut self, load: Load, protocol: Protocol, patience: Patience) -> Result<Ticket, Refused> {
-        if let Err(error) =
-            self.check(protocol).and_then(|()| self.check_owner(&load)).and_then(|()| self.look())
-        {
+        // What the connection can do was checked when the protocol was set.
+        if let Err(error) = self.check_owner(&load).and_then(|()| self.look()) {
             return Err((error, Some(load)));
         }
         if let Err(error) = self.wait_for_place(patience) {

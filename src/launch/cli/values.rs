@@ -43,6 +43,16 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// What ranks may be told to use (which of them a program's build has, the program knows).
+const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
+
+pub(super) fn transports(text: &str) -> Result<String, String> {
+    if text.split(',').all(|name| TRANSPORTS.contains(&name)) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("the best first, with commas between them, of: {}", TRANSPORTS.join(", ")))
+}
+
 /// The kernel asks for signs of life once a second.
 pub(super) fn detection(text: &str) -> Result<Duration, String> {
     match duration(text)? {
@@ -55,6 +65,14 @@ pub(super) fn detection(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transports_are_a_list() {
+        assert_eq!(transports("shm,udp").as_deref(), Ok("shm,udp"));
+        for text in ["", "shm,", "pigeon", "tcp udp"] {
+            assert!(transports(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn durations_have_units() {
