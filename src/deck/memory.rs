@@ -9,7 +9,7 @@ use crate::channel::{FRAGMENT, MEMORY_PAUSE, Patience};
 use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::inbox::grants::Memory;
-use crate::shared::Shared;
+use crate::shared::{LARGE, Shared};
 
 impl Shared {
     /// A block for a message. Waits while there is no memory and some is out that may come back.
@@ -19,7 +19,9 @@ impl Shared {
         if len > limit {
             return Err(Error::TooLarge { asked: len, limit });
         }
-        match self.allocate_leaving_room(len, fill) {
+        let allocated =
+            if len < LARGE { self.allocate(len, fill) } else { self.allocate_leaving_room(len, fill) };
+        match allocated {
             Ok(block) => Ok(block),
             Err(error) => self.wait_for_block(len, fill, patience, error),
         }
@@ -27,7 +29,7 @@ impl Shared {
 
     /// While messages wait to be sent, not the last piece of memory: those that are copied by fragments could never be sent
     /// if the program took it all for more messages.
-    #[inline]
+    #[inline(never)]
     fn allocate_leaving_room(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
         let block = self.allocate(len, fill)?;
         if self.progress().is_busy() {

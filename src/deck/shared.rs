@@ -30,7 +30,7 @@ pub(crate) const INTERNAL: &str = "\u{1}deck/";
 const HELPING: Duration = Duration::from_micros(200);
 /// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
 /// saves more cache misses than looking costs.
-const LARGE: usize = 4096;
+pub(crate) const LARGE: usize = 4096;
 
 pub(crate) fn is_internal(name: &str) -> bool {
     name.starts_with(INTERNAL)
