@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn two_ranks_explain() {
         let text = run("deckperf --explain --no-pin --sizes 40,41");
-        for line in ["# receive model  cq (DECK_RECEIVE)", "hand-off=41,rdma-write=32768,rdma-read=never"] {
+        for line in ["# receive model  cq (DECK_RECEIVE)", "hand-off=41,rdma-write=4194304,rdma-read=never"] {
             assert!(text.contains(line), "{line:?} is missing in {text}");
         }
         let rows: Vec<&str> = text.lines().rev().take(2).collect();

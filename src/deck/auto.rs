@@ -10,14 +10,15 @@ use crate::protocol::{MAX_INLINE, Protocol};
 /// that none of them takes, or whose connection lacks the ability, goes as `eager`.
 ///
 /// As text: the three names with a size each, `K`, `M` and `G` understood, or `never`; what is not named keeps its
-/// default: `hand-off=41,rdma-write=32K,rdma-read=never`.
+/// default: `hand-off=41,rdma-write=4M,rdma-read=never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Thresholds {
     /// From here on by `hand-off`. By default from the first byte on that does not travel inline.
     pub hand_off: usize,
     /// Without hand-off, from here on by `rdma-write`: the receiver is asked before it has to find memory for so much, and the
-    /// announcement's round trip is little beside the transfer.
+    /// announcement's round trip is little beside the transfer. (1 MiB over TCP on one machine: 189 µs by `eager`, 279 by
+    /// `rdma-write`.)
     pub rdma_write: usize,
     /// Without either, from here on by `rdma-read`.
     pub rdma_read: usize,
@@ -38,7 +39,7 @@ impl Thresholds {
     pub const NEVER: usize = usize::MAX;
 
     /// What `DECK_AUTO` may be.
-    pub(crate) const EXPECTED: &str = "NAME=BYTES,... of hand-off, rdma-write and rdma-read (e.g. hand-off=41,rdma-write=32K,rdma-read=never)";
+    pub(crate) const EXPECTED: &str = "NAME=BYTES,... of hand-off, rdma-write and rdma-read (e.g. hand-off=41,rdma-write=4M,rdma-read=never)";
 
     /// What a message of `len` bytes travels by.
     #[inline]
@@ -104,7 +105,7 @@ impl Thresholds {
 
 impl Default for Thresholds {
     fn default() -> Self {
-        Thresholds { hand_off: MAX_INLINE + 1, rdma_write: 32 << 10, rdma_read: Thresholds::NEVER }
+        Thresholds { hand_off: MAX_INLINE + 1, rdma_write: 4 << 20, rdma_read: Thresholds::NEVER }
     }
 }
 
@@ -142,7 +143,8 @@ mod tests {
         let (auto, all) = (Thresholds::default(), Caps::HAND_OFF | Caps::RDMA_WRITE);
         assert_eq!(auto.choose(MAX_INLINE, all), Protocol::Eager);
         assert_eq!(auto.choose(MAX_INLINE + 1, all), Protocol::HandOff);
-        assert_eq!(auto.choose(1 << 20, Caps::RDMA_WRITE), Protocol::RdmaWrite);
+        assert_eq!(auto.choose(1 << 20, Caps::RDMA_WRITE), Protocol::Eager);
+        assert_eq!(auto.choose(4 << 20, Caps::RDMA_WRITE), Protocol::RdmaWrite);
         assert_eq!(auto.choose(1 << 20, Caps::RDMA_READ), Protocol::Eager, "never, unless asked to");
         assert_eq!(auto.choose(1 << 20, Caps::default()), Protocol::Eager);
     }
@@ -176,9 +178,9 @@ mod tests {
             "{}",
             small.why
         );
-        let without = auto.explain(64 << 10, Caps::RDMA_WRITE);
+        let without = auto.explain(4 << 20, Caps::RDMA_WRITE);
         assert!(
-            without.why.contains("has no hand-off") && without.why.contains("takes 32768"),
+            without.why.contains("has no hand-off") && without.why.contains("takes 4194304"),
             "{}",
             without.why
         );

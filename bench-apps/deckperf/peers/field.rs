@@ -125,9 +125,10 @@ impl Field {
         all
     }
 
-    /// The job that has a shared window, in which it runs what is bare.
+    /// The job that has a shared window, in which it runs what is bare: the last, because the ranks of MPICH, which comes
+    /// first, may be in scheduling groups of their own, where yielding yields to nobody.
     fn carrier(&self, ranks: usize) -> Option<usize> {
-        self.jobs.iter().position(|(who, size, _)| *who != Who::Ours && *size == ranks)
+        self.jobs.iter().rposition(|(who, size, _)| *who != Who::Ours && *size == ranks)
     }
 }
 
