@@ -81,7 +81,8 @@ fn protocols_are_chosen_by_what_the_way_can_do() {
     barred.set(true);
     let far = world.postbox::<u8>("in").unwrap();
     assert_eq!(near.explain(1 << 20).protocol, Protocol::HandOff);
-    assert_eq!(far.explain(1 << 20).protocol, Protocol::RdmaWrite);
+    assert_eq!(far.explain(1 << 20).protocol, Protocol::Eager);
+    assert_eq!(far.explain(4 << 20).protocol, Protocol::RdmaWrite);
     let error = far.post_by(Protocol::HandOff, world.buf(100).unwrap()).unwrap_err();
     assert!(matches!(error.error, Error::Unsupported { .. }) && error.message.is_some(), "{error}");
     for (seed, out) in [(1, &far), (2, &near)] {
