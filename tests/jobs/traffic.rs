@@ -60,12 +60,12 @@ impl Outgoing {
     /// # Errors
     /// As [`World::postbox`].
     pub fn new(world: &World, name: &str, protocol: Protocol) -> udeck::Result<Self> {
-        let connect = || -> udeck::Result<Postbox<u64>> {
-            let postbox = world.postbox(name)?;
+        // The second is not waited for: if the mailbox has gone since, its owner has ended.
+        let postboxes: [Postbox<u64>; 2] = [world.postbox(name)?, world.try_postbox(name)?];
+        for postbox in &postboxes {
             postbox.set_protocol(protocol)?;
-            Ok(postbox)
-        };
-        Ok(Outgoing { postboxes: [connect()?, connect()?], numbers: [0; 2], posted: 0 })
+        }
+        Ok(Outgoing { postboxes, numbers: [0; 2], posted: 0 })
     }
 
     /// Posts the next message. The tag says which it is.

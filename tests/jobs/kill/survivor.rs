@@ -90,6 +90,11 @@ impl Survivor {
     fn post_until_lost(&self, victim: usize) -> Result<(), String> {
         let loss = match Outgoing::new(&self.world, &format!("victim-{victim}"), self.protocol) {
             Ok(outgoing) => self.post_all(outgoing, victim)?,
+            // It died when it had accepted the first connection, and its name is gone already: the mailbox knows why.
+            Err(DeckError::NoSuchMailbox { .. }) => match self.mailbox.retrieve_within(LIMIT) {
+                Err(error) => error,
+                Ok(_) => return Err("a message that nobody posted".into()),
+            },
             // It died while it accepted the connection.
             Err(error) => error,
         };
