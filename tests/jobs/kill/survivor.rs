@@ -91,16 +91,24 @@ impl Survivor {
         let loss = match Outgoing::new(&self.world, &format!("victim-{victim}"), self.protocol) {
             Ok(outgoing) => self.post_all(outgoing, victim)?,
             // It died when it had accepted the first connection, and its name is gone already: the mailbox knows why.
-            Err(DeckError::NoSuchMailbox { .. }) => match self.mailbox.retrieve_within(LIMIT) {
-                Err(error) => error,
-                Ok(_) => return Err("a message that nobody posted".into()),
-            },
+            Err(DeckError::NoSuchMailbox { .. }) => self.loss_of(victim)?,
             // It died while it accepted the connection.
             Err(error) => error,
         };
         is_loss_of(victim, loss)?;
         println!("lost {victim}");
         Ok(())
+    }
+
+    /// What the mailbox says of a victim, after what it says of earlier ones.
+    fn loss_of(&self, victim: usize) -> Result<DeckError, String> {
+        loop {
+            match self.mailbox.retrieve_within(LIMIT) {
+                Err(DeckError::PeerLost { node, .. }) if node != victim => {}
+                Err(error) => return Ok(error),
+                Ok(_) => return Err("a message that nobody posted".into()),
+            }
+        }
     }
 
     /// Posts until that fails for good.
