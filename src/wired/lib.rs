@@ -47,7 +47,9 @@
 //! | `memory` | the arenas, places in them, bodies of received messages |
 //! | `link` | a connection and its driver behind one lock, and who is told the news |
 //! | `port` | the VI layer's side |
+//! | `address` | `ip:port`, as NICs are told apart |
 
+pub mod address;
 mod connection;
 mod link;
 mod memory;

@@ -12,8 +12,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use udeck_via::transport::{Connected, Hello, Queues};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 use udeck_wired::Side;
+use udeck_wired::address;
 
-use crate::address;
 use crate::core::{Core, Made};
 use crate::door::nonce;
 use crate::handshake::{Connector, Told};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 use udeck_wired::Memory;
+use udeck_wired::address;
 
 use crate::connect::{connect, discriminator_too_long};
 use crate::core::{Core, STATIONS};
@@ -13,7 +14,7 @@ use crate::socket::listen_at;
 use crate::station::QUEUES;
 use crate::waiter::TcpWaiter;
 use crate::wire::{MAX_DISCRIMINATOR, MAX_PRIVATE};
-use crate::{Options, Source, address, helper};
+use crate::{Options, Source, helper};
 
 /// The TCP NIC of a process.
 pub struct TcpDevice {

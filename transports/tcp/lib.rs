@@ -33,9 +33,7 @@
 //! | `helper` | the thread that works while nobody looks |
 //! | `poller`, `socket` | epoll, and sockets in it |
 //! | `sys`, `pulse` | system calls on raw memory; whether the peer's host is there |
-//! | `address` | `ip:port` |
 
-mod address;
 mod connect;
 mod core;
 mod device;

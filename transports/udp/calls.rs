@@ -10,8 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use udeck_via::transport::{Connected, Hello, Queues};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 use udeck_wired::Side;
+use udeck_wired::address;
 
-use crate::address;
 use crate::bell::Bell;
 use crate::core::{Core, Made, UdpLink};
 use crate::flow::Names;

@@ -1,0 +1,124 @@
+//! The door: processes that connect to this one, until they are links.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use udeck_sys::reactor::Interest;
+use udeck_sys::{descriptor_advice, is_shortage, socket};
+use udeck_via::{Error, Result};
+
+use super::ShmDevice;
+use crate::connection::Loss;
+use crate::handshake::Handshake;
+use crate::link::Link;
+
+/// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
+const ACCEPTS: usize = 16;
+/// Descriptors of a link beside its socket: the death of the process behind it, both again for the reactor, and, until
+/// they are mapped, the three segments of the peer.
+const LINK_DESCRIPTORS: usize = 6;
+/// A process without descriptors leaves those who connect in the backlog for so long, and tries again.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// Hand-shakes that may be under way, and how long one may take. All ranks of a large job may call on one at the same time,
+/// and on few processors each answers late.
+const MAX_MEETING: usize = 1024;
+const MEETING_TIME: Duration = Duration::from_secs(10);
+
+impl ShmDevice {
+    /// Accepts links.
+    pub(super) fn serve(&self, listener: OwnedFd) -> io::Result<()> {
+        let weak = self.this.clone();
+        let watched = listener.as_fd().try_clone_to_owned()?;
+        let mut told = false;
+        let token = self.reactor.add(
+            &listener,
+            Box::new(move || {
+                let Some(device) = weak.upgrade() else { return Interest::Done };
+                match device.accept(watched.as_fd()) {
+                    Ok(()) => Interest::Keep,
+                    Err(error) => {
+                        if !std::mem::replace(&mut told, true) {
+                            tell_shortage(&error);
+                        }
+                        Interest::Rest(SHORTAGE_PAUSE)
+                    }
+                }
+            }),
+        )?;
+        self.links.lock().listening = Some(token);
+        Ok(())
+    }
+
+    /// Accepts links that wait.
+    ///
+    /// # Errors
+    /// The process, or the system, is short of descriptors: those who wait go on waiting. So as not to hang up on one whom
+    /// there is a socket for and nothing else, a link's descriptors are reserved first.
+    fn accept(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
+        for _ in 0..ACCEPTS {
+            let reserve = std::iter::repeat_with(|| listener.try_clone_to_owned()).take(LINK_DESCRIPTORS);
+            let reserve: Vec<OwnedFd> = reserve.collect::<io::Result<_>>()?;
+            let Some(socket) = socket::accept_from(listener)? else { break };
+            drop(reserve);
+            match self.admit(socket) {
+                Err(error) if is_shortage(&error) => return Err(error),
+                // A stranger's socket is simply closed.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A process connects to us.
+    fn admit(&self, socket: OwnedFd) -> io::Result<()> {
+        if !self.has_room_to_meet() {
+            return Err(io::Error::other("too many processes are in the middle of a hand-shake"));
+        }
+        let (uid, pid) = socket::peer_identity(socket.as_fd())?;
+        if uid != socket::own_uid() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let handshake = Handshake::accept(self.options.secret, self.boot_id, nonce()?);
+        self.watch(Link::new(socket, pid, handshake))
+    }
+
+    /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.
+    fn has_room_to_meet(&self) -> bool {
+        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
+        self.forget_spent(&links);
+        let mut meeting = 0;
+        for link in links {
+            match link.meeting_for() {
+                Some(age) if age > MEETING_TIME => {
+                    link.down("the hand-shake took too long", Loss::Stuck);
+                    self.forget_link(&link);
+                }
+                Some(_) => meeting += 1,
+                None => {}
+            }
+        }
+        meeting < MAX_MEETING
+    }
+}
+
+/// No call of the program is there to return it: those who connect wait, and only they would say so.
+#[cold]
+fn tell_shortage(error: &io::Error) {
+    let (pid, advice) = (std::process::id(), descriptor_advice());
+    eprintln!("udeck: process {pid} cannot accept connections and keeps trying: {error} ({advice})");
+}
+
+/// A name that nobody else has: random, so that it cannot be squatted.
+pub(super) fn own_address() -> Result<Vec<u8>> {
+    let mut random = [0u8; 16];
+    getrandom::fill(&mut random).map_err(|e| Error::os("drawing a random address", io::Error::other(e)))?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("udeck-{hex}").into_bytes())
+}
+
+pub(super) fn nonce() -> io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    Ok(nonce)
+}

@@ -1,0 +1,195 @@
+//! Links: one with each process that we connected to, or that connected to us, and what comes over them.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_sys::reactor::{Interest, Token};
+use udeck_sys::{Deadline, socket};
+use udeck_via::{Error, Result};
+
+use super::ShmDevice;
+use super::door::nonce;
+use super::request::IncomingRequest;
+use crate::connection::Loss;
+use crate::handshake::Handshake;
+use crate::link::{Event, Link};
+use crate::link_wire::{Datagram, MAX_DATAGRAM, Why};
+
+/// Datagrams of one link before the others are looked at.
+const DATAGRAMS: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Links {
+    /// Made by us, by the peer's address.
+    pub made: HashMap<Vec<u8>, Arc<Link>>,
+    /// All, with what runs on the reactor for them.
+    pub all: Vec<(Arc<Link>, Vec<Token>)>,
+    pub listening: Option<Token>,
+}
+
+impl ShmDevice {
+    /// The link that our requests to `address` take, made if need be.
+    pub(super) fn link_to(&self, address: &[u8], deadline: Deadline) -> Result<Arc<Link>> {
+        if let Some(link) = self.made_to(address) {
+            link.wait_up(deadline)?;
+            return Ok(link);
+        }
+        // May wait: without the lock, which the reactor takes, and whoever takes a window back.
+        let socket = connect_socket(address, deadline)?;
+        let (uid, pid) =
+            socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
+        if uid != socket::own_uid() {
+            return Err(Error::Rejected(format!("process {pid:?} there belongs to another user (id {uid})")));
+        }
+        let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
+        let (handshake, meet) = Handshake::connect(self.options.secret, self.boot_id, nonce);
+        let mut links = self.links.lock();
+        if let Some(others) = links.made.get(address).filter(|link| link.is_usable()).cloned() {
+            drop(links);
+            others.wait_up(deadline)?;
+            return Ok(others);
+        }
+        let link = Link::new(socket, pid, handshake);
+        links.made.insert(address.to_vec(), link.clone());
+        drop(links);
+        self.watch(link.clone()).map_err(|e| Error::os("watching a new link", e))?;
+        link.send(&meet, &[]).map_err(Error::Lost)?;
+        link.wait_up(deadline)?;
+        Ok(link)
+    }
+
+    fn made_to(&self, address: &[u8]) -> Option<Arc<Link>> {
+        self.links.lock().made.get(address).filter(|link| link.is_usable()).cloned()
+    }
+
+    /// Lets the reactor run a link: its datagrams, and the death of the process behind it.
+    pub(super) fn watch(&self, link: Arc<Link>) -> io::Result<()> {
+        let mut tokens = Vec::new();
+        if let Some(pid) = link.pid
+            && let Ok(death) = socket::death_of(pid)
+        {
+            let link = link.clone();
+            tokens.push(self.reactor.add(
+                &death,
+                Box::new(move || {
+                    link.down(&format!("process {pid} died"), Loss::Dead);
+                    Interest::Done
+                }),
+            )?);
+        }
+        let (weak, served) = (self.this.clone(), link.clone());
+        tokens.push(self.reactor.add(
+            link.socket(),
+            Box::new(move || match weak.upgrade() {
+                Some(device) => device.on_link(&served),
+                None => Interest::Done,
+            }),
+        )?);
+        self.links.lock().all.push((link, tokens));
+        Ok(())
+    }
+
+    /// A link has something to read. One that went down while its process lives is watched for that process's end.
+    fn on_link(&self, link: &Arc<Link>) -> Interest {
+        let mut buffer = [0; MAX_DATAGRAM];
+        for _ in 0..DATAGRAMS {
+            let was_down = link.is_down();
+            let (why, how) = match socket::receive(link.socket(), &mut buffer) {
+                Ok(socket::Received::Nothing) => return Interest::Keep,
+                Ok(socket::Received::Closed) => ("closed its link or died".to_owned(), Loss::Dead),
+                // Nobody believes it any more.
+                Ok(socket::Received::Datagram { .. }) if was_down => continue,
+                Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
+                    match self.on_datagram(link, &buffer[..len], fds) {
+                        Ok(()) => continue,
+                        Err(why) => (why, Loss::Lied),
+                    }
+                }
+                Ok(socket::Received::Datagram { .. }) => {
+                    ("sent an oversized datagram".to_owned(), Loss::Lied)
+                }
+                // There is the watch for its death.
+                Err(_) if was_down => return Interest::Done,
+                Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
+            };
+            link.down(&format!("process {}: {why}", name(link.pid)), how);
+            if how == Loss::Dead || link.connections().is_empty() {
+                self.forget_link(link);
+                self.fading.sweep(&self.board);
+                return Interest::Done;
+            }
+        }
+        Interest::Keep
+    }
+
+    /// Forgets links that are down and were kept for connections, which are gone now.
+    pub(super) fn forget_spent(&self, links: &[Arc<Link>]) {
+        for link in links.iter().filter(|link| link.is_down() && link.connections().is_empty()) {
+            self.forget_link(link);
+        }
+    }
+
+    pub(super) fn forget_link(&self, link: &Arc<Link>) {
+        let mut links = self.links.lock();
+        links.made.retain(|_, made| !Arc::ptr_eq(made, link));
+        let at = links.all.iter().position(|(one, _)| Arc::ptr_eq(one, link));
+        let tokens = at.map(|at| links.all.swap_remove(at).1);
+        drop(links);
+        tokens.into_iter().flatten().for_each(|token| self.reactor.remove(token));
+    }
+
+    fn on_datagram(
+        &self,
+        link: &Arc<Link>,
+        bytes: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> std::result::Result<(), String> {
+        let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
+        let ours = [self.board.fd(), self.arenas.outbox.fd(), self.arenas.landing.fd()];
+        match link.input(datagram, fds, ours)? {
+            Event::Nothing => {}
+            Event::Broken => link.connections().iter().for_each(|connection| connection.report_broken()),
+            Event::Request { id, bells, hello, discriminator, control } => {
+                let device = self.this.upgrade().ok_or("the NIC is closing")?;
+                let request = IncomingRequest {
+                    device,
+                    link: link.clone(),
+                    id,
+                    bells,
+                    hello,
+                    control: Arc::new(control),
+                    answered: false,
+                };
+                let listener = self.listeners.lock().get(&discriminator).cloned();
+                match listener {
+                    Some(listener) => (listener.lock())(Box::new(request)),
+                    None => request.refuse(Why::NoMatch, ""),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Connects, waiting while the peer's backlog is full.
+fn connect_socket(address: &[u8], deadline: Deadline) -> Result<OwnedFd> {
+    loop {
+        match socket::connect_to(address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !deadline.passed() => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => {
+                let what = format!("connecting to the process at {:?}", String::from_utf8_lossy(address));
+                return Err(Error::os(what, error));
+            }
+        }
+    }
+}
+
+pub(super) fn name(pid: Option<i32>) -> String {
+    pid.map_or("(in another pid namespace)".into(), |pid| pid.to_string())
+}

@@ -1,0 +1,73 @@
+//! A connection request, at the process that is asked.
+
+use std::sync::Arc;
+
+use udeck_sys::segment::Mapping;
+use udeck_via::transport::{Hello, Incoming, Port, Queues};
+use udeck_via::{Error, Result};
+
+use super::{ShmDevice, attach, establish};
+use crate::connection::{Connection, Loss};
+use crate::link::Link;
+use crate::link_wire::{Bells, Datagram, Why};
+
+/// A request that waits for its answer.
+pub(super) struct IncomingRequest {
+    pub(super) device: Arc<ShmDevice>,
+    pub(super) link: Arc<Link>,
+    pub(super) id: u32,
+    pub(super) bells: Bells,
+    pub(super) hello: Hello,
+    pub(super) control: Arc<Mapping>,
+    pub(super) answered: bool,
+}
+
+impl IncomingRequest {
+    pub(super) fn refuse(mut self, why: Why, text: &str) {
+        self.answer_refusal(why, text);
+    }
+
+    fn answer_refusal(&mut self, why: Why, text: &str) {
+        self.answered = true;
+        let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
+        if let Err(why) = self.link.send(&refusal, &[]) {
+            self.link.down(&why, Loss::Stuck);
+        }
+    }
+}
+
+impl Incoming for IncomingRequest {
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        let (send, receive, bells) = attach(&self.device.board, queues)?;
+        let (control, link) = (self.control.clone(), self.link.clone());
+        let connection = Connection::new(control, 1, link, self.bells, &self.hello, queues.reporter);
+        let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
+        self.answered = true;
+        let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };
+        self.link.send(&accept, &[]).map_err(|why| {
+            self.link.down(&why, Loss::Stuck);
+            Error::Lost(why)
+        })?;
+        Ok(port)
+    }
+
+    fn reject(mut self: Box<Self>, reason: &str) {
+        self.answer_refusal(Why::Rejected, reason);
+    }
+
+    fn reject_reliability(self: Box<Self>) {
+        self.refuse(Why::Reliability, "");
+    }
+}
+
+impl Drop for IncomingRequest {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.answer_refusal(Why::Rejected, "the request was dropped unanswered");
+        }
+    }
+}
