@@ -4,6 +4,8 @@ use std::{ffi::OsString, fmt, io, path::PathBuf, process::ExitCode};
 
 use udeck_boot::{MAX_RANKS, Ranks};
 
+use crate::End;
+
 /// Why [`Job::run`](crate::Job::run) has no outcome.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -139,6 +141,22 @@ pub enum LaunchError {
         /// The bound that they exceed.
         why: String,
     },
+    /// The process that watched over the job ended in the middle of it. Everything that the job had started was ended.
+    #[error(
+        "the process that watches over the job was lost ({how}); everything that it had started has been ended"
+    )]
+    WatcherLost {
+        /// How it ended.
+        how: End,
+    },
+    /// As the process says it that watched over the job.
+    #[error("{words}")]
+    Told {
+        /// In its words.
+        words: String,
+        /// See [`exit_code`](LaunchError::exit_code).
+        code: u8,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -180,8 +198,13 @@ impl fmt::Display for Step {
 impl LaunchError {
     /// What a program should exit with: 2 for a wrong request, 127 and 126 as a shell has them for a program that is not
     /// there or cannot be run, 125 when the system refused.
+    /// A job whose watcher was lost: 128 and the number of the signal that killed that.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.code())
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        match self {
             LaunchError::NoRanks
             | LaunchError::TooManyRanks { .. }
             | LaunchError::NoProgram
@@ -190,7 +213,9 @@ impl LaunchError {
             | LaunchError::Interface { .. }
             | LaunchError::TaskTooLong { .. }
             | LaunchError::BadVariable { .. } => 2,
-            LaunchError::OnHost { source, .. } => return source.exit_code(),
+            LaunchError::OnHost { source, .. } => source.code(),
+            LaunchError::Told { code, .. } => *code,
+            LaunchError::WatcherLost { how: how @ End::Killed(_) } => how.code(),
             LaunchError::NotFound { .. } => 127,
             LaunchError::NotExecutable { .. } => 126,
             LaunchError::Spawn { .. }
@@ -198,8 +223,9 @@ impl LaunchError {
             | LaunchError::Host { .. }
             | LaunchError::NoDirectory { .. }
             | LaunchError::Unkillable { .. }
+            | LaunchError::WatcherLost { .. }
             | LaunchError::System { .. } => 125,
-        })
+        }
     }
 
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LaunchError {

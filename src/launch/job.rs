@@ -10,7 +10,7 @@ use std::{
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{
-    Hosts, LaunchError, Outcome,
+    Hosts, LaunchError, Outcome, guard,
     hosts::{Share, own_names},
     link::DETECT,
     ranks::{Pipes, Work},
@@ -184,17 +184,21 @@ impl Job {
     /// error what became of ranks that failed.
     ///
     /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks, and any new child of
-    /// this process counts as the job's. So call this from the main thread, before there are others.
+    /// this process counts as the job's. So call this from the main thread, before there are others: only then is there a
+    /// process between this one and the ranks, which ends everything that they have started when this one is killed.
     ///
     /// # Errors
     /// When the job cannot be started, or cannot be ended. A job that runs and fails is an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
         self.check()?;
-        supervise::run(&self, &self.shares()?)
+        let shares = self.shares()?;
+        let said = guard::run(|| guard::encoded(supervise::run(&self, &shares)));
+        let said = said.map_err(LaunchError::system("starting a process to watch over the job"))?;
+        guard::decoded(said, &self.program)
     }
 
     /// Which ranks run where, in their order.
-    fn shares(&self) -> Result<Vec<Share>, LaunchError> {
+    pub(crate) fn shares(&self) -> Result<Vec<Share>, LaunchError> {
         match (&self.hosts, self.ranks) {
             (Some(hosts), ranks) => hosts.place(ranks, own_names()),
             (None, ranks) => {

@@ -1,7 +1,8 @@
 //! Starts the ranks of a job, watches over them, and leaves nothing behind.
 //!
 //! ```text
-//!   deckrun ── socketpair, PDEATHSIG, process group ──► rank 0, rank 1, ...
+//!   deckrun, the guard                                   what a user starts, and may kill (guard.rs)
+//!     └── the watcher ── socketpair, PDEATHSIG, process group ──► rank 0, rank 1, ...
 //!     │ calling thread   signals, deaths, time limits, nodes (supervise.rs, remote.rs)
 //!     │ one thread       name service for all ranks          (udeck-boot)
 //!     ├ one thread       output, only when it is tagged or comes from other hosts (output.rs, remote/writer.rs)
@@ -9,14 +10,15 @@
 //! ```
 //!
 //! The binary `deckrun` is a command line over [`Job`]; a program that would rather start itself calls
-//! [`launch_self`]. Three things keep a job from leaving processes: each rank is killed by the kernel when the launcher
-//! dies, each rank leads its own process group that is ended with it, and what escapes its group is adopted by the
-//! launcher (`PR_SET_CHILD_SUBREAPER`) and ended last. After a `kill -9` of the launcher the first of the three remains:
-//! the ranks end, but a process that a rank had started may outlive them. On another host the same holds for the node,
-//! which ends everything when its connection to the launcher does.
+//! [`launch_self`]. Four things keep a job from leaving processes: each rank is killed by the kernel when the launcher
+//! dies, each rank leads its own process group that is ended with it, what escapes its group is adopted by the
+//! launcher (`PR_SET_CHILD_SUBREAPER`) and ended last, and the launcher is two processes, of which either ends what the
+//! other one leaves if that is killed. A node on another host is two processes, too, and ends everything when its
+//! connection to the launcher does.
 
 mod descriptors;
 mod error;
+mod guard;
 mod hosts;
 mod input;
 mod job;

@@ -18,8 +18,10 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::task::refusal;
+
 use crate::{
-    Step,
+    Step, guard,
     link::{
         DETECT,
         prove::{Node, Refusal},
@@ -86,15 +88,26 @@ pub fn serve(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<
         return None;
     }
     let argument = arguments.next().unwrap_or_default();
-    Some(match run(&argument) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((code, why)) => {
-            if let Some(why) = why {
-                complain(&why);
-            }
-            ExitCode::from(code)
+    let ended = guard::run(|| vec![code(run(&argument))]);
+    Some(ExitCode::from(match ended {
+        Ok(Ok(said)) => said.first().copied().unwrap_or(FAILED),
+        // The root notices by the end of its connection.
+        Ok(Err(_)) => FAILED,
+        Err(error) => {
+            code(Err((FAILED, Some(format!("starting a process to watch over the ranks: {error}")))))
         }
-    })
+    }))
+}
+
+/// What to exit with, once everything has been said.
+fn code(result: Result<(), Failure>) -> u8 {
+    match result {
+        Ok(()) => 0,
+        Err((code, why)) => {
+            why.iter().for_each(|why| complain(why));
+            code
+        }
+    }
 }
 
 /// Says something that the root is to hear, through the agent.

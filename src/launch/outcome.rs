@@ -93,7 +93,7 @@ impl End {
         self != End::Exited(0)
     }
 
-    fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         // Both are below 256 by the system's definition.
         match self {
             End::Exited(code) => code as u8,

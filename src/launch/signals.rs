@@ -2,20 +2,50 @@
 //!
 //! The signals are blocked in the calling thread, and so in the threads that it starts afterwards; the kernel keeps them
 //! pending until [`Signals::take_next`] takes them. Ranks are started with the mask of before.
+//!
+//! A process that watches over a job has a guard ([`crate::guard`]), in one process group with it. What is sent to the
+//! guard, the guard passes on; what is sent to both therefore comes twice, and counts once ([`Tally`]).
 
 use std::{
+    cell::RefCell,
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
 };
 
+use rustix::process::{Pid, getppid};
+
 /// The signals that end a job. One that this process was started to ignore (`nohup`, a shell's `&`) stays ignored.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Takes SIGCHLD and the [`ENDING`] signals until dropped.
+/// How many senders of signals are told apart.
+const MAX_SENDERS: usize = 64;
+
+/// What the kernel sends when the guard dies. A real-time signal, because nobody else sends it, nor tells us to ignore it.
+pub(crate) fn abandoned() -> i32 {
+    libc::SIGRTMIN()
+}
+
+/// What a guard sends to pass a signal on. (Real-time signals are queued, never merged.)
+pub(crate) fn relay() -> i32 {
+    libc::SIGRTMIN() + 1
+}
+
+/// A signal that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) number: i32,
+    /// The process that sent it; the kernel's are all of one sender.
+    pub(crate) by: i32,
+    /// It came through the guard.
+    pub(crate) relayed: bool,
+}
+
+/// Takes SIGCHLD, the [`ENDING`] signals and those of a guard until dropped.
 pub(crate) struct Signals {
     awaited: libc::sigset_t,
+    tally: RefCell<Tally>,
     before: Mask,
     child_before: libc::sigaction,
     /// Readable while one is pending.
@@ -28,9 +58,16 @@ pub(crate) struct Mask(libc::sigset_t);
 
 impl Signals {
     pub(crate) fn take() -> io::Result<Signals> {
+        Signals::take_also(&[])
+    }
+
+    /// As [`take`](Signals::take), and `others`.
+    pub(crate) fn take_also(others: &[i32]) -> io::Result<Signals> {
         let mut awaited = empty_set();
-        add(&mut awaited, libc::SIGCHLD);
-        for signal in ENDING {
+        for signal in [libc::SIGCHLD, abandoned(), relay()] {
+            add(&mut awaited, signal);
+        }
+        for &signal in ENDING.iter().chain(others) {
             if action(signal)?.sa_sigaction != libc::SIG_IGN {
                 add(&mut awaited, signal);
             }
@@ -45,7 +82,10 @@ impl Signals {
         // SAFETY: both sets are initialised, and only this thread's mask changes.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, &mut before) };
         match error {
-            0 => Ok(Signals { awaited, before: Mask(before), child_before, pending }),
+            0 => {
+                let tally = RefCell::default();
+                Ok(Signals { awaited, tally, before: Mask(before), child_before, pending })
+            }
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
@@ -55,16 +95,90 @@ impl Signals {
         self.pending.as_fd()
     }
 
-    /// The next signal that has come, if one has.
+    /// The next signal that has come, if one has: SIGCHLD, one that is to end the job, or [`abandoned`].
     pub(crate) fn take_next(&self) -> Option<i32> {
+        while let Some(sent) = self.take_sent() {
+            let counted = ENDING.contains(&sent.number);
+            if !counted || self.tally.borrow_mut().is_news(sent) {
+                return Some(sent.number);
+            }
+        }
+        None
+    }
+
+    /// As [`take_next`](Signals::take_next), each as often as it comes, and who sent it.
+    pub(crate) fn take_sent(&self) -> Option<Sent> {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set is initialised, no information is asked for, and the timespec lives through the call.
-        let signal = unsafe { libc::sigtimedwait(&self.awaited, ptr::null_mut(), &at_once) };
-        (signal > 0).then_some(signal)
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            // SAFETY: the set is initialised, `info` is valid for writing, and the timespec lives through the call.
+            let number = unsafe { libc::sigtimedwait(&self.awaited, info.as_mut_ptr(), &at_once) };
+            if number <= 0 {
+                return None;
+            }
+            // SAFETY: the call succeeded and so has written it (over zeroes, which are a value); whatever the signal, the
+            // fields below lie inside, and are numbers.
+            let (code, by, value) = unsafe {
+                let info = info.assume_init();
+                (info.si_code, info.si_pid(), info.si_value().sival_ptr as u64)
+            };
+            if number != relay() {
+                // Positive codes are the kernel's, whose signals have no sender.
+                return Some(Sent { number, by: if code > 0 { 0 } else { by }, relayed: false });
+            }
+            // Nobody but the guard is to speak for others.
+            if by == getppid().map_or(0, |guard| guard.as_raw_nonzero().get()) {
+                return Some(Sent { number: value as u8 as i32, by: (value >> 8) as i32, relayed: true });
+            }
+        }
     }
 
     pub(crate) fn before(&self) -> Mask {
         self.before
+    }
+}
+
+impl Sent {
+    /// Tells `to` of it, whose guard this process is.
+    pub(crate) fn pass_on(self, to: Pid) {
+        let pid = to.as_raw_nonzero().get();
+        if ENDING.contains(&self.number) {
+            let value = u64::from(self.by as u32) << 8 | self.number as u64;
+            let value = libc::sigval { sival_ptr: ptr::without_provenance_mut(value as usize) };
+            // SAFETY: a system call on numbers. It fails for a process that has ended, which is noticed otherwise.
+            unsafe { libc::sigqueue(pid, relay(), value) };
+        } else {
+            // SAFETY: as above.
+            unsafe { libc::kill(pid, self.number) };
+        }
+    }
+}
+
+/// How often which signal has come from whom, directly and through the guard. Sent once to the whole process group it
+/// comes both ways, in any order; sent to the guard or to us alone, one way. So as often as the more frequent way says.
+#[derive(Default)]
+struct Tally(Vec<Count>);
+
+struct Count {
+    number: i32,
+    by: i32,
+    ways: [u32; 2],
+}
+
+impl Tally {
+    fn is_news(&mut self, sent: Sent) -> bool {
+        let same = |count: &Count| (count.number, count.by) == (sent.number, sent.by);
+        let at = self.0.iter().position(same).unwrap_or_else(|| {
+            if self.0.len() == MAX_SENDERS {
+                self.0.remove(0);
+            }
+            self.0.push(Count { number: sent.number, by: sent.by, ways: [0; 2] });
+            self.0.len() - 1
+        });
+        let ways = &mut self.0[at].ways;
+        let before = ways[0].max(ways[1]);
+        ways[usize::from(sent.relayed)] += 1;
+        ways[0].max(ways[1]) > before
     }
 }
 
@@ -125,5 +239,38 @@ fn set_action(signal: i32, action: &libc::sigaction) -> io::Result<()> {
     match unsafe { libc::sigaction(signal, action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(number: i32, by: i32, relayed: bool) -> Sent {
+        Sent { number, by, relayed }
+    }
+
+    #[test]
+    fn what_comes_both_ways_counts_once() {
+        const TERM: i32 = libc::SIGTERM;
+        for first in [false, true] {
+            let mut tally = Tally::default();
+            assert!(tally.is_news(sent(TERM, 7, first)));
+            assert!(!tally.is_news(sent(TERM, 7, !first)), "the same one by the other way");
+            assert!(tally.is_news(sent(TERM, 7, first)), "a second one");
+            assert!(tally.is_news(sent(TERM, 7, first)), "a third one");
+            assert!(!tally.is_news(sent(TERM, 7, !first)), "the second one by the other way");
+            assert!(tally.is_news(sent(TERM, 8, !first)), "of somebody else");
+            assert!(tally.is_news(sent(libc::SIGINT, 7, !first)), "another one");
+        }
+    }
+
+    #[test]
+    fn senders_are_bounded() {
+        let mut tally = Tally::default();
+        for by in 0..3 * MAX_SENDERS as i32 {
+            assert!(tally.is_news(sent(libc::SIGINT, by, false)));
+        }
+        assert_eq!(tally.0.len(), MAX_SENDERS);
     }
 }

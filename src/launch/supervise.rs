@@ -28,7 +28,7 @@ use crate::{
     output::{MAX_LINE, Output},
     ranks::{Ranks, Setting, Wires},
     remote::{self, Joined, News, Remotes, Source},
-    signals::Signals,
+    signals::{Signals, abandoned},
     wait::{ready, say},
 };
 
@@ -293,6 +293,11 @@ impl Watch<'_> {
             self.outcome.stop.get_or_insert(Stop::Signal(signal));
             self.given_up = true;
             return;
+        }
+        if signal == abandoned() {
+            say(&format!("deckrun was killed: killing {}", RankList(&running)));
+            self.outcome.stop = Some(Stop::Signal(libc::SIGKILL));
+            return self.kill();
         }
         match (self.phase, Signal::from_named_raw(signal)) {
             (Phase::Running, Some(passed_on)) => {

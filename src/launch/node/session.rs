@@ -29,7 +29,7 @@ use crate::{
     orphans::Orphans,
     output::{MAX_LINE, Source},
     ranks::{Ranks, Setting, Wires},
-    signals::Signals,
+    signals::{Signals, abandoned},
     wait::ready,
 };
 
@@ -150,6 +150,9 @@ impl Session {
             }
             let polled = self.wait(signals).map_err(|error| format!("waiting for the ranks: {error}"))?;
             while let Some(signal) = signals.take_next() {
+                if signal == abandoned() {
+                    return Err("killed".into());
+                }
                 if signal != libc::SIGCHLD {
                     // From our agent, or from the kernel when the root died.
                     return Err("told to end".into());

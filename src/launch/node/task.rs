@@ -79,7 +79,7 @@ pub(super) fn work(task: Task) -> Work {
     }
 }
 
-pub(super) fn refusal(error: LaunchError) -> NotStarted {
+pub(crate) fn refusal(error: LaunchError) -> NotStarted {
     let number = |source: &io::Error| source.raw_os_error().unwrap_or_default();
     match error {
         LaunchError::NotFound { .. } => NotStarted::NotFound,

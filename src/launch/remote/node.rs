@@ -6,6 +6,7 @@ use std::{
     io,
     net::TcpStream,
     os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    path::Path,
     time::Duration,
 };
 
@@ -97,7 +98,7 @@ impl Node {
 
     /// Why it could not start its ranks, if it could not.
     pub(crate) fn refusal(&mut self) -> Option<LaunchError> {
-        let source = Box::new(in_words(self.refusal.take()?, &self.program, &self.directory));
+        let source = Box::new(in_words(self.refusal.take()?, &self.program, Path::new(&self.directory)));
         Some(LaunchError::OnHost { host: self.share.host.clone(), source })
     }
 
@@ -200,7 +201,7 @@ impl Node {
 }
 
 /// As if it had happened here.
-fn in_words(why: NotStarted, program: &OsString, directory: &OsString) -> LaunchError {
+pub(crate) fn in_words(why: NotStarted, program: &OsString, directory: &Path) -> LaunchError {
     let (program, os) = (program.clone(), io::Error::from_raw_os_error);
     match why {
         NotStarted::NotFound => LaunchError::NotFound { program },

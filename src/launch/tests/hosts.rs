@@ -182,11 +182,14 @@ fn killing_the_launcher_ends_even_what_the_ranks_of_other_hosts_started() {
     wait_until_none_is_left(&mark);
 }
 
-/// The nodes among the processes of a job are children of its launcher.
+/// The nodes among the processes of a job are children of its launcher's watcher.
 fn node_of(job: &Running, index: usize) -> Pid {
     let limit = Instant::now() + LONG;
+    let children =
+        |of: &str| fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
     loop {
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.pid())).unwrap();
+        let watcher = children(&job.pid().to_string());
+        let children = children(watcher.trim());
         for pid in children.split_whitespace() {
             let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if command.contains("--node\x00127.0.0.1:") && command.contains(&format!("/{index}/")) {
@@ -205,8 +208,9 @@ fn a_node_that_is_killed_loses_its_ranks() {
     kill_process(node_of(&job, 1), Signal::KILL).unwrap();
     let ran = job.end();
     assert_eq!(ran.code, Some(137), "{}", ran.stderr);
-    let words = "ranks 4-5 lost with host c (its deckrun has ended); ending ranks 0-3";
-    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    let [lost, then] =
+        ["ranks 4-5 lost with host c (its deckrun has ended: deckrun: on ", ": killed); ending ranks 0-3"];
+    assert!(ran.stderr.contains(lost) && ran.stderr.contains(then), "{}", ran.stderr);
     wait_until_none_is_left(&mark);
 }
 

@@ -67,12 +67,31 @@ fn killing_the_launcher_leaves_no_rank() {
     wait_until_none_is_left(&mark);
 }
 
+/// One child in the rank's group, and two that left group and session, of which one lost its parent.
+const FAMILY: &str = "sleep 600 & setsid sh -c 'sh -c \"sleep 600 &\"; echo ready; sleep 600' & wait";
+
+#[test]
+fn killing_the_launcher_leaves_nothing_that_the_ranks_started() {
+    let job = Running::start(&["-n", "2"], FAMILY, 2);
+    let mark = job.mark();
+    job.signal(Signal::KILL);
+    assert_eq!(job.exit_code(), None);
+    wait_until_none_is_left(&mark);
+}
+
+#[test]
+fn a_core_dump_of_the_launcher_leaves_nothing_that_the_ranks_started() {
+    let job = Running::start(&["-n", "2"], FAMILY, 2);
+    let mark = job.mark();
+    job.signal(Signal::QUIT);
+    assert_eq!(job.exit_code(), Some(131));
+    assert_eq!(left(&mark), [""; 0]);
+}
+
 #[test]
 fn what_the_ranks_started_ends_with_them() {
-    // One child in the rank's group, and two that left group and session, of which one lost its parent.
-    let script = "sleep 600 & setsid sh -c 'sh -c \"sleep 600 &\"; echo ready; sleep 600' & wait";
     for tag in [&[][..], &["--tag-output"]] {
-        let job = Running::start(&[&["-n", "2"], tag].concat(), script, 2);
+        let job = Running::start(&[&["-n", "2"], tag].concat(), FAMILY, 2);
         let mark = job.mark();
         job.signal(Signal::TERM);
         assert_eq!(job.exit_code(), Some(143));

@@ -12,6 +12,7 @@ pub const CASES: &[Case] = &[
     ("a_rank_that_is_killed_is_news_to_the_others", killed_rank_is_news),
     ("a_rank_that_is_stopped_goes_on", stopped_rank),
     ("deckrun_killed_leaves_nothing_on_any_host", killed_deckrun),
+    ("deckrun_killed_leaves_no_families_on_any_host", killed_deckrun_with_families),
     ("a_node_killed_takes_the_job_down", killed_node),
     ("an_interface_taken_down_takes_the_job_down", link_down),
     ("a_host_cut_off_is_news_to_the_others", cut_off),
@@ -85,6 +86,18 @@ fn stopped_rank() {
 fn killed_deckrun() {
     let network = Network::new(3);
     let ended = waiting(&network, &[], "9").run_while(|job| {
+        all_ready(job);
+        signal(root_of(job), Signal::KILL);
+    });
+    assert_eq!(ended.code(), 128 + 9, "{ended}");
+    let _ = ended.clean();
+}
+
+/// With children of ranks, on every host: in the rank's group, outside of it, and without a parent.
+fn killed_deckrun_with_families() {
+    let network = Network::new(3);
+    let family = "sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 &'; echo ready; wait";
+    let ended = network.deckrun(2).args(["--", "sh", "-c", family]).run_while(|job| {
         all_ready(job);
         signal(root_of(job), Signal::KILL);
     });

@@ -1,0 +1,139 @@
+//! The process between a job and whoever started it: so that a `kill -9` of deckrun leaves nothing behind, on any host.
+//!
+//! ```text
+//!   deckrun, the guard ──► the watcher ──► rank 0, rank 1, ... ──► what they start
+//! ```
+//!
+//! The process that a user starts and knows the number of is the *guard*: it forks the *watcher*, which does everything
+//! else, and waits for it. Both adopt orphans (`PR_SET_CHILD_SUBREAPER`), so whichever of them is killed, the other one
+//! inherits what ran and ends it. When the guard dies, the kernel tells the watcher by a signal (`PR_SET_PDEATHSIG`), and
+//! the watcher kills ranks, orphans and agents; when the watcher dies, its ranks die with it, and the guard ends what they
+//! leave. Signals to the guard it passes on (`signals.rs`).
+//!
+//! Only a process without other threads can fork and go on; in any other [`run`] watches itself, and a `kill -9` of that
+//! process takes the ranks with it, but not what they had started. Whoever kills both at the same time has the same effect:
+//! the watcher is named `deck-job`, so that `killall deckrun` finds the guard only.
+
+mod report;
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    panic::{self, AssertUnwindSafe},
+};
+
+use rustix::{
+    event::PollFlags,
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid, WaitId, WaitIdOptions, getpid, getppid, waitid},
+};
+
+use crate::{
+    End,
+    orphans::Orphans,
+    signals::{Signals, abandoned, relay},
+    wait::ready,
+};
+
+pub(crate) use self::report::{decoded, encoded};
+
+/// The watcher's name, of at most 15 bytes.
+const NAME: &std::ffi::CStr = c"deck-job";
+
+/// The watcher's exit code after a panic, which it has reported itself.
+const PANICKED: i32 = 101;
+
+/// Runs `body`, which watches over a job, under a guard, and returns what it returned; `Err`: how the watcher ended
+/// instead. Whichever way, nothing of the job runs afterwards.
+///
+/// `body` may run in a child, as a copy of this process at this moment: what it changes does not come back.
+pub(crate) fn run(body: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>, End>> {
+    if !is_alone() {
+        return Ok(Ok(body()));
+    }
+    // Before the fork, so that none is lost between. SIGQUIT ends the watcher as it would have ended us.
+    let signals = Signals::take_also(&[libc::SIGQUIT])?;
+    let orphans = Orphans::adopt()?;
+    let (report, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+    io::stdout().flush()?;
+    let guard = getpid();
+    // SAFETY: there is no other thread, so the child finds memory and locks as this thread left them.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop((signals, report));
+            watch(guard, ours, body)
+        }
+        pid => {
+            drop(ours);
+            let pid = Pid::from_raw(pid).expect("a process's number");
+            let ended = stand(pid, report, &signals);
+            // After a watcher that ended by itself there is nothing.
+            orphans.end();
+            ended
+        }
+    }
+}
+
+fn is_alone() -> bool {
+    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+/// The child's life.
+fn watch(guard: Pid, report: OwnedFd, body: impl FnOnce() -> Vec<u8>) -> ! {
+    // SAFETY: system calls on numbers, and on a name that is a C string.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, abandoned());
+        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
+    }
+    let mut code = 0;
+    // Had the guard died before the first line above, nobody would tell us.
+    if getppid() == Some(guard) {
+        // Nothing may unwind into what the parent, too, is in the middle of.
+        match panic::catch_unwind(AssertUnwindSafe(body)) {
+            // If nobody reads it, the guard is gone.
+            Ok(said) => drop(fs::File::from(report).write_all(&said)),
+            Err(_) => code = PANICKED,
+        }
+        let _ = io::stdout().flush();
+    }
+    // SAFETY: ends the process without running what the parent, too, would run at its exit.
+    unsafe { libc::_exit(code) }
+}
+
+/// The parent's.
+fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<Vec<u8>, End>> {
+    let (mut said, mut passed_on, mut open) = (Vec::new(), None, true);
+    rustix::io::ioctl_fionbio(&report, true)?;
+    let mut report = fs::File::from(report);
+    loop {
+        let status = waitid(WaitId::Pid(watcher), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+        // Read after the look: what an ended watcher said is all there.
+        if open {
+            open = is_open(report.read_to_end(&mut said));
+        }
+        if let Some(status) = status {
+            return Ok(match End::new(&status) {
+                End::Exited(0) if !said.is_empty() => Ok(said),
+                // It had not yet learnt to take what we pass on, or no longer.
+                End::Killed(signal) if signal == relay() => Err(End::Killed(passed_on.unwrap_or(signal))),
+                end => Err(end),
+            });
+        }
+        let news =
+            [Some((signals.pending(), PollFlags::IN)), open.then_some((report.as_fd(), PollFlags::IN))];
+        ready(news.into_iter().flatten(), None)?;
+        while let Some(sent) = signals.take_sent() {
+            if sent.number != libc::SIGCHLD {
+                passed_on = Some(sent.number);
+                sent.pass_on(watcher);
+            }
+        }
+    }
+}
+
+/// Whether a pipe that was read from has a writer left.
+fn is_open(read: io::Result<usize>) -> bool {
+    read.is_err_and(|error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted))
+}
