@@ -1,6 +1,6 @@
 //! How a program becomes a rank.
 
-mod choose;
+pub(crate) mod choose;
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use choose::{Opening, Places, choose};
 
 /// For each peer, if they all connect: two links (one made by either side), of three descriptors each: a socket, the
 /// reactor's hold on it, and the watch for the process's death.
-const DESCRIPTORS_PER_PEER: u64 = 2 * 3;
+pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 3;
 /// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 128 ranks need no more than
 /// the usual 1024.
-const OTHER_DESCRIPTORS: u64 = 256;
+pub(crate) const OTHER_DESCRIPTORS: u64 = 256;
 
 /// The world that `deckrun` has started this process in; alone, a world of one. In a job of more than 128 ranks this may
 /// raise this process's soft limit on open descriptors, for rank 0 may hear from all of them.
@@ -95,7 +95,7 @@ fn hosts(welcome: &Welcome) -> Vec<u32> {
 }
 
 /// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own.
-fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<Vec<Nic>> {
+pub(crate) fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<Vec<Nic>> {
     let own_memory =
         |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
     let mut order: Vec<usize> = (0..openings.len()).collect();

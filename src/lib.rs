@@ -79,6 +79,7 @@
 //! # fn main() {}
 //! ```
 
+pub mod doctor;
 mod init;
 pub mod names;
 mod registry;

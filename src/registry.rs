@@ -7,6 +7,8 @@ use std::time::Duration;
 use udeck_sys::reactor::Reactor;
 use udeck_via::{Error, Nic, Result};
 
+use crate::doctor::{self, Finding, Tree};
+
 /// A transport of this build.
 pub(crate) struct Transport {
     pub name: &'static str,
@@ -17,21 +19,45 @@ pub(crate) struct Transport {
     /// Whether its NIC can only be over memory of its own: the others then are over that.
     pub own_memory: bool,
     open: fn(&NicOptions) -> Result<Nic>,
+    /// What the system has, and lacks, for it, for `deckrun --doctor`.
+    pub describe: fn(&Tree) -> Vec<Finding>,
 }
 
 #[cfg(test)]
 impl Transport {
     /// One to choose from.
     pub fn pretended(name: &'static str, network: bool, by_default: bool) -> Self {
-        Transport { name, network, by_default, own_memory: !network, open: |_| unreachable!("only chosen") }
+        let open = |_: &NicOptions| unreachable!("only chosen");
+        Transport { name, network, by_default, own_memory: !network, open, describe: |_| Vec::new() }
     }
 }
 
 /// Best first.
 pub(crate) const TRANSPORTS: &[Transport] = &[
-    Transport { name: "shm", network: false, by_default: true, own_memory: true, open: open_shm },
-    Transport { name: "tcp", network: true, by_default: true, own_memory: false, open: open_tcp },
-    Transport { name: "udp", network: true, by_default: false, own_memory: false, open: open_udp },
+    Transport {
+        name: "shm",
+        network: false,
+        by_default: true,
+        own_memory: true,
+        open: open_shm,
+        describe: doctor::memory::findings,
+    },
+    Transport {
+        name: "tcp",
+        network: true,
+        by_default: true,
+        own_memory: false,
+        open: open_tcp,
+        describe: doctor::network::tcp,
+    },
+    Transport {
+        name: "udp",
+        network: true,
+        by_default: false,
+        own_memory: false,
+        open: open_udp,
+        describe: doctor::network::udp,
+    },
 ];
 
 /// How to open a NIC.

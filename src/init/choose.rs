@@ -8,7 +8,7 @@ use crate::registry::Transport;
 
 /// Where the ranks of a job run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places<'a> {
+pub(crate) struct Places<'a> {
     /// This rank.
     pub rank: u32,
     /// The number of each rank's host; empty: all run on one.
@@ -40,15 +40,33 @@ impl Places<'_> {
 
 /// A NIC to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opening {
+pub(crate) struct Opening {
     pub transport: &'static str,
     /// See [`crate::NicOptions::bind`].
     pub bind: Option<IpAddr>,
 }
 
+/// Where a rank is, seen from another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Relation {
+    SameHost,
+    OtherHost,
+}
+
+/// Why a transport is not taken between ranks in this relation, if nobody asks for it; `None`: it is, if there is no better
+/// one.
+pub(crate) fn why_not(transport: &Transport, relation: Relation) -> Option<&'static str> {
+    match (relation, transport.network) {
+        (Relation::OtherHost, false) => Some("it reaches ranks of its own host only"),
+        (Relation::SameHost, true) => Some("it is for other hosts"),
+        _ if !transport.by_default => Some("it is taken when asked for only (--transport)"),
+        _ => None,
+    }
+}
+
 /// The NICs that a rank uses, in order of preference: those that `wanted` names; otherwise one for this host if others run
 /// here, and one for the network if others run elsewhere.
-pub(super) fn choose(
+pub(crate) fn choose(
     places: &Places<'_>,
     wanted: Option<&str>,
     existing: &[Transport],
@@ -59,8 +77,10 @@ pub(super) fn choose(
         return Ok(named(wanted, existing)?.into_iter().map(opening).collect());
     }
     let (here, elsewhere) = places.company();
-    let suits =
-        |transport: &&Transport| transport.by_default && if transport.network { elsewhere } else { here };
+    let suits = |transport: &&Transport| {
+        let taken = |relation| why_not(transport, relation).is_none();
+        (here && taken(Relation::SameHost)) || (elsewhere && taken(Relation::OtherHost))
+    };
     let chosen: Vec<&Transport> = existing.iter().filter(suits).collect();
     if elsewhere && !chosen.iter().any(|transport| transport.network) {
         let why = "this build has no transport that reaches the job's other hosts".to_owned();

@@ -17,6 +17,9 @@ Examples:
   deckrun -n 2 --env DECK_SETUP_TIMEOUT=5 ./ring
   deckrun -n 4 --on-failure continue ./worker   the others go on when a rank fails
 
+  deckrun --doctor                              what a job would find on this host, and what to do about it
+  deckrun --doctor --hosts a:2,b:2              the same on all hosts of a job
+
   deckrun --hosts a:2,b:2 ./hello               ranks 0-1 on host a, 2-3 on host b, by ssh
   deckrun -n 3 --hosts localhost:2,b:2 ./hello  ranks 0-1 here, rank 2 on b
   deckrun --hosts '[2001:db8::7]:4' ./hello     an IPv6 address stands in brackets
@@ -44,7 +47,7 @@ Exit code:
 #[command(name = "deckrun", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// How many ranks to start, 1 to 4096; may be left out if the hosts say it.
-    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile"])]
+    #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile", "doctor"])]
     ranks: Option<u32>,
 
     /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere. Two bound jobs share the same
@@ -78,6 +81,11 @@ pub(crate) struct Cli {
     #[arg(long)]
     explain: bool,
 
+    /// Start nothing, but say what a job would find here, and on the hosts that are given: devices, limits, networks, which
+    /// transport it would take, and what to do where something is missing. Exit code 0 if a job could run, otherwise 1.
+    #[arg(long)]
+    pub(crate) doctor: bool,
+
     /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. Filled one after the other.
     #[arg(long, value_name = "LIST", value_parser = hosts, help_heading = "Several hosts")]
     hosts: Option<Hosts>,
@@ -109,8 +117,8 @@ pub(crate) struct Cli {
     detect: Option<Duration>,
 
     /// The program: a path, or a name to find along PATH.
-    #[arg(value_name = "PROGRAM")]
-    program: OsString,
+    #[arg(value_name = "PROGRAM", required_unless_present = "doctor")]
+    program: Option<OsString>,
 
     /// Its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
@@ -146,7 +154,7 @@ impl Cli {
             (ranks, None) => Job::new(ranks.unwrap_or_default()),
         };
         job = job
-            .program(self.program)
+            .program(self.program.unwrap_or_default())
             .args(self.args)
             .tag_output(self.tag_output)
             .start_limit(self.start_timeout)

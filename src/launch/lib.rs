@@ -17,6 +17,7 @@
 //! connection to the launcher does.
 
 mod descriptors;
+mod doctor;
 mod error;
 mod guard;
 mod hosts;
@@ -33,6 +34,7 @@ mod signals;
 mod supervise;
 mod wait;
 
+pub use doctor::Diagnosis;
 pub use error::{LaunchError, Step};
 pub use hosts::{Hosts, HostsError};
 pub use job::{Bind, Job, OnFailure, launch_self};

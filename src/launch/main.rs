@@ -2,16 +2,39 @@
 
 mod cli;
 
-use std::{env, process::ExitCode};
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
 
 use clap::Parser;
+use deckrun::Job;
 
 fn main() -> ExitCode {
     if let Some(code) = deckrun::serve_node(env::args_os()) {
         return code;
     }
-    match cli::Cli::parse().job().run() {
+    let cli = cli::Cli::parse();
+    if cli.doctor {
+        return doctor(&cli.job());
+    }
+    match cli.job().run() {
         Ok(outcome) => outcome.exit_code(),
+        Err(error) => {
+            eprintln!("deckrun: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+fn doctor(job: &Job) -> ExitCode {
+    match job.examine(io::stdout().is_terminal()) {
+        Ok(diagnosis) => {
+            // Who reads no further has read what it wanted.
+            let _ = io::stdout().write_all(diagnosis.text.as_bytes());
+            if diagnosis.can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         Err(error) => {
             eprintln!("deckrun: {error}");
             error.exit_code()

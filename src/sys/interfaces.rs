@@ -45,6 +45,14 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
+/// Whether an address means something on its own link only (RFC 4291, 2.5.6).
+pub fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
+    }
+}
+
 /// # Safety
 /// `at` is null, or points to a socket address as long as its family says.
 unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {

@@ -20,6 +20,8 @@ mod inherit;
 #[cfg(not(loom))]
 mod interfaces;
 #[cfg(not(loom))]
+mod library;
+#[cfg(not(loom))]
 mod limits;
 mod prefetch;
 #[cfg(not(loom))]
@@ -45,7 +47,9 @@ pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]
 pub use inherit::inherited_stream;
 #[cfg(not(loom))]
-pub use interfaces::{Interface, interfaces};
+pub use interfaces::{Interface, interfaces, is_link_local};
 #[cfg(not(loom))]
-pub use limits::{descriptor_advice, is_shortage, make_room_for_descriptors};
+pub use library::library;
+#[cfg(not(loom))]
+pub use limits::{descriptor_advice, file_system_size, is_shortage, make_room_for_descriptors};
 pub use wait::{Habit, Pause, Spinner};

@@ -31,6 +31,15 @@ pub fn descriptor_advice() -> String {
     format!("file descriptors: soft limit {soft}; raise it with ulimit -n")
 }
 
+/// The size of a mounted file system in bytes, and how many of them are free.
+///
+/// # Errors
+/// The kernel's.
+pub fn file_system_size(at: &std::path::Path) -> io::Result<(u64, u64)> {
+    let found = rustix::fs::statvfs(at)?;
+    Ok((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+}
+
 /// The new soft limit, if there is reason for one. `None` in a limit: there is none.
 fn raised(soft: Option<u64>, hard: Option<u64>, needed: u64) -> Option<u64> {
     let soft = soft?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
-use udeck_sys::{Interface, interfaces};
+use udeck_sys::{Interface, interfaces, is_link_local};
 
 use super::agent::AgentCommand;
 use crate::{LaunchError, Step};
@@ -130,13 +130,6 @@ fn local_towards(address: SocketAddr) -> io::Result<IpAddr> {
     connect(&socket, &address)?;
     let local = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok(local.ip())
-}
-
-fn is_link_local(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(_) => false,
-        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
-    }
 }
 
 /// For people: what they can choose from.

@@ -40,7 +40,7 @@ impl AgentCommand {
     }
 
     /// All words of the command that runs `node` on `host`.
-    fn words(&self, host: &str, node: Vec<OsString>, limit: Duration) -> Vec<OsString> {
+    pub(crate) fn words(&self, host: &str, node: Vec<OsString>, limit: Duration) -> Vec<OsString> {
         let (mut words, named) = match self {
             AgentCommand::Ssh => (ssh(limit), false),
             AgentCommand::Words(words) => {

@@ -219,3 +219,52 @@ fn a_hard_limit_that_is_too_low_is_said() {
     assert_eq!(ran.code, Some(125));
     assert!(ran.stderr.contains("ulimit -Hn"), "{}", ran.stderr);
 }
+
+/// What is found depends on the machine; that something is said about everything does not.
+#[test]
+fn the_doctor_looks_at_this_host() {
+    let ran = Ran::of(deckrun(&["--doctor"]));
+    let text = String::from_utf8(ran.stdout.clone()).unwrap();
+    assert_eq!(ran.code, Some(0), "{text}{}", ran.stderr);
+    for subject in [
+        "kernel",
+        "processors",
+        "memory",
+        "descriptors",
+        "locked memory",
+        "lo ",
+        "memfd",
+        "huge pages",
+        "/dev/shm",
+        "buffers",
+        "devices",
+        "libibverbs.so.1",
+        "librdmacm.so.1",
+        "same host",
+        "other hosts",
+    ] {
+        assert!(text.lines().any(|line| line.contains(&format!(" {subject}"))), "{subject}: {text}");
+    }
+    assert!(text.contains("A job can run on ") && !text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn the_doctor_looks_at_all_hosts_and_fails_if_one_of_them_is_no_good() {
+    let hosts = ["--doctor", "--hosts", "localhost,b,c", "--agent", "env NODE={}", "--iface", "lo"];
+    let ran = Ran::of(deckrun(&hosts));
+    let text = String::from_utf8(ran.stdout.clone()).unwrap();
+    assert_eq!((ran.code, text.matches("A job can run on ").count()), (Some(0), 3), "{text}");
+    // The others' reports do not know of each other.
+    let ran = Ran::of(deckrun(&[&hosts[..], &["--transport", "shm"]].concat()));
+    let text = String::from_utf8(ran.stdout.clone()).unwrap();
+    assert_eq!((ran.code, text.matches("No job can run on ").count()), (Some(1), 1), "{text}");
+    assert!(text.contains("none of them reaches another host"), "{text}");
+    let ran = Ran::of(deckrun(&["--doctor", "--hosts", "localhost,b", "--agent", "false", "--iface", "lo"]));
+    let text = String::from_utf8(ran.stdout.clone()).unwrap();
+    assert_eq!((ran.code, text.contains("exited with code 1")), (Some(1), true), "{text}");
+    let mut command = deckrun(&["--doctor"]);
+    command.env("DECK_TRANSPORT", "pigeon");
+    let ran = Ran::of(command);
+    let text = String::from_utf8(ran.stdout.clone()).unwrap();
+    assert!(ran.code == Some(1) && text.contains("there are: shm, tcp, udp"), "{text}");
+}

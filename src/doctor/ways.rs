@@ -1,0 +1,177 @@
+//! Which transport a job would take, within this host and to others: chosen as every rank chooses, and opened as it does.
+
+use udeck_deck::Config;
+use udeck_via::Nic;
+
+use super::{Finding, Question, Section, Tree, rdma};
+use crate::{
+    init::{
+        choose::{Opening, Places, Relation, choose, why_not},
+        open_all,
+    },
+    registry::{NicOptions, TRANSPORTS},
+};
+
+pub(super) struct Ways {
+    pub findings: Vec<Finding>,
+    pub can_run: bool,
+}
+
+/// What each transport knows of its own.
+pub(super) fn sections(tree: &Tree) -> Vec<Section> {
+    let mut sections: Vec<_> = TRANSPORTS
+        .iter()
+        .map(|transport| Section::new(transport.name, (transport.describe)(tree)))
+        .filter(|section| !section.findings.is_empty())
+        .collect();
+    if TRANSPORTS.iter().all(|transport| transport.name != "verbs") {
+        let mut findings = rdma::findings(tree);
+        if rdma::has_devices(tree) {
+            findings.push(Finding::note("transport", "this build has none for these devices"));
+        }
+        sections.push(Section::new("RDMA", findings));
+    }
+    sections
+}
+
+pub(super) fn find(question: &Question) -> Ways {
+    let config = match Config::from_env() {
+        Ok(config) => config,
+        Err(error) => {
+            let finding = Finding::problem("settings", error.to_string(), "correct or unset that variable");
+            return Ways { findings: vec![finding], can_run: false };
+        }
+    };
+    let wanted = question.transports.as_deref().or(config.transport.as_deref());
+    let mut options = NicOptions::new([0; 32]);
+    (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
+    let (within, within_works) = way(Relation::SameHost, question, wanted, &options);
+    let (beyond, beyond_works) = way(Relation::OtherHost, question, wanted, &options);
+    let mut findings = vec![within, beyond];
+    if let Some(wanted) = wanted {
+        findings.insert(0, Finding::ok("asked for", format!("{wanted} only (--transport, DECK_TRANSPORT)")));
+    }
+    Ways { findings, can_run: within_works && (beyond_works || !question.several_hosts) }
+}
+
+/// The way between two ranks in this relation, and whether it leads anywhere.
+fn way(
+    relation: Relation,
+    question: &Question,
+    wanted: Option<&str>,
+    options: &NicOptions,
+) -> (Finding, bool) {
+    let (subject, hosts): (_, &[u32]) = match relation {
+        Relation::SameHost => ("same host", &[0, 0]),
+        Relation::OtherHost => ("other hosts", &[0, 1]),
+    };
+    let interface = question.interface.as_ref().and_then(|address| address.as_ref().ok()).copied();
+    let places = Places { rank: 0, hosts, interface };
+    let leads = |opening: &Opening| relation == Relation::SameHost || is_network(opening);
+    let openings = match choose(&places, wanted, TRANSPORTS) {
+        Ok(openings) => openings,
+        Err(error) => {
+            let finding =
+                Finding::problem(subject, error.to_string(), "correct --transport or DECK_TRANSPORT");
+            return (finding, false);
+        }
+    };
+    let Some(opening) = openings.iter().find(|opening| leads(opening)) else {
+        let finding = Finding::problem(subject, "none of them reaches another host", "--transport shm,tcp");
+        return (finding, relation == Relation::SameHost);
+    };
+    let name = opening.transport;
+    match open_all(&openings, options.clone()) {
+        Err(error) => {
+            let advice = "see above for what is missing; --transport shm, tcp or udp takes another one";
+            (Finding::problem(subject, error.to_string(), advice), false)
+        }
+        Ok(nics) => {
+            let nic = nics.iter().find(|nic| nic.attributes().name.starts_with(name));
+            let why = reasons(relation, name, wanted.is_some());
+            (Finding::ok(subject, format!("{name}{}{why}", nic.map_or(String::new(), place))), true)
+        }
+    }
+}
+
+fn is_network(opening: &Opening) -> bool {
+    TRANSPORTS.iter().any(|transport| transport.name == opening.transport && transport.network)
+}
+
+/// Where a NIC is found, if that is an address for people.
+fn place(nic: &Nic) -> String {
+    let attributes = nic.attributes();
+    match std::str::from_utf8(&attributes.address) {
+        Ok(address) if !attributes.host_only => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
+            format!(" at {host}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Why it is no better one.
+fn reasons(relation: Relation, taken: &str, named: bool) -> String {
+    if named {
+        return String::new();
+    }
+    let better = TRANSPORTS.iter().take_while(|transport| transport.name != taken);
+    let reasons: Vec<_> = better
+        .filter_map(|transport| Some(format!("{}: {}", transport.name, why_not(transport, relation)?)))
+        .collect();
+    match reasons.len() {
+        0 => String::new(),
+        _ => format!(" ({})", reasons.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::doctor::Mark;
+
+    fn of(transports: Option<&str>) -> Ways {
+        let interface = Some(Ok(IpAddr::from([127, 0, 0, 1])));
+        find(&Question { interface, several_hosts: true, transports: transports.map(str::to_owned) })
+    }
+
+    #[test]
+    fn a_job_would_take_what_ranks_take() {
+        let Ways { findings, can_run } = of(None);
+        assert!(can_run);
+        let seen: Vec<_> = findings.iter().map(|one| (one.mark, &one.subject[..], &one.seen[..])).collect();
+        let beyond = "tcp at 127.0.0.1 (shm: it reaches ranks of its own host only)";
+        assert_eq!(seen, [(Mark::Ok, "same host", "shm"), (Mark::Ok, "other hosts", beyond)]);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_what_counts() {
+        let Ways { findings, can_run } = of(Some("udp"));
+        assert!(can_run && findings[1].seen == "udp at 127.0.0.1" && findings[2].seen == findings[1].seen);
+        let Ways { findings, can_run } = of(Some("shm"));
+        assert!(
+            !can_run && findings[1].mark == Mark::Ok && findings[2].mark == Mark::Problem,
+            "{findings:?}"
+        );
+        let Ways { findings, can_run } = of(Some("pigeon"));
+        assert!(!can_run && findings[1].seen.contains("there are: shm, tcp, udp"), "{findings:?}");
+    }
+
+    #[test]
+    fn an_address_that_is_not_ours_is_a_problem() {
+        let interface = Some(Ok(IpAddr::from([203, 0, 113, 1])));
+        let question = Question { interface, several_hosts: false, transports: None };
+        let ways = find(&question);
+        assert_eq!(ways.findings.iter().map(|one| one.mark).collect::<Vec<_>>(), [Mark::Ok, Mark::Problem]);
+        assert!(ways.can_run, "on this host");
+        assert!(!find(&Question { several_hosts: true, ..question }).can_run);
+    }
+
+    #[test]
+    fn every_transport_may_say_what_it_needs() {
+        let titles: Vec<_> = sections(&Tree::system()).into_iter().map(|section| section.title).collect();
+        assert_eq!(titles, ["shm", "tcp", "udp", "RDMA"]);
+    }
+}

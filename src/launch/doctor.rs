@@ -1,0 +1,148 @@
+//! `deckrun --doctor`: what a job would find on its hosts. What is found on one is `udeck::doctor`'s; here it is asked for
+//! on all of them, by the same agent and towards the same addresses as a job's nodes would be.
+
+use std::{
+    ffi::OsString,
+    io::Read,
+    net::IpAddr,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use udeck::doctor::{Question, examine};
+
+use crate::{End, Job, LaunchError, hosts::Share, remote};
+
+/// An address that is nobody's (RFC 5737): the way to it is the way to any other network. Nothing is sent there.
+const ANY_NETWORK: &str = "203.0.113.1";
+
+/// How long the end of what a host said may come after the end of its agent.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest report, in bytes.
+const MAX_REPORT: u64 = 1 << 20;
+
+/// What was found on all hosts of a job.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// For people.
+    pub text: String,
+    /// Whether a job could run on these hosts.
+    pub can_run: bool,
+}
+
+impl Job {
+    /// Looks at this host, and at the others that the job would have, instead of running it: it needs no program. `colour`:
+    /// for a terminal. Blocks until all have answered, at most for the start limit.
+    ///
+    /// # Errors
+    /// When the hosts make no sense. What is wrong with one of them is in the diagnosis.
+    pub fn examine(&self, colour: bool) -> Result<Diagnosis, LaunchError> {
+        let shares = if self.hosts.is_some() { self.shares()? } else { Vec::new() };
+        let others: Vec<&Share> = shares.iter().filter(|share| !share.here).collect();
+        let asked: Vec<_> = others.iter().map(|share| (share.host.as_str(), self.ask(&share.host))).collect();
+        let is_here = others.is_empty() || others.len() < shares.len();
+        let mut whole = Diagnosis { text: String::new(), can_run: true };
+        if is_here {
+            let transports = self.variable("DECK_TRANSPORT");
+            let interface = Some(self.interface_towards(&others));
+            let report = examine(&Question { interface, several_hosts: !others.is_empty(), transports });
+            whole.can_run = report.can_run;
+            whole.text = if colour { format!("{report:#}") } else { report.to_string() };
+        }
+        let deadline = Instant::now() + self.start_limit;
+        for (host, asked) in asked {
+            let (text, can_run) = match asked.and_then(|asked| asked.answer(deadline)) {
+                Ok(answer) => answer,
+                Err(why) => (format!("{host}\n  problem  {why}\n\nNo job can run on {host}.\n"), false),
+            };
+            let line = if whole.text.is_empty() { "" } else { "\n" };
+            whole.text += &format!("{line}{text}");
+            whole.can_run &= can_run;
+        }
+        Ok(whole)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        let set = self.env.iter().rev().find(|(set, _)| set == name);
+        set.map(|(_, value)| value.to_string_lossy().into_owned())
+    }
+
+    /// The address of this host towards the others, chosen as for a job.
+    fn interface_towards(&self, others: &[&Share]) -> Result<IpAddr, String> {
+        let names: Vec<_> = others.iter().map(|share| share.host.as_str()).collect();
+        let names = if names.is_empty() { vec![ANY_NETWORK] } else { names };
+        let chosen = remote::choose_address(self.interface.as_deref(), &names, &self.agent, self.start_limit);
+        chosen.map_err(|error| match (&self.interface, others.len()) {
+            (None, 0) => "no route leads to other networks".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+
+    fn ask(&self, host: &str) -> Result<Asked, String> {
+        let mut question: Vec<OsString> = vec![self.remote_deckrun.clone().into(), "--doctor".into()];
+        question.extend(self.variable("DECK_TRANSPORT").map(|list| format!("--transport={list}").into()));
+        let words = self.agent.words(host, question, self.start_limit);
+        let shown = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        match command.spawn() {
+            Ok(child) => Ok(Asked { child, shown }),
+            Err(error) => {
+                Err(format!("cannot run `{shown}`: {error} (--agent says by what to start a command there)"))
+            }
+        }
+    }
+}
+
+/// A host that is looking at itself.
+struct Asked {
+    child: Child,
+    shown: String,
+}
+
+impl Asked {
+    /// Its report, and whether a job can run there.
+    fn answer(mut self, deadline: Instant) -> Result<(String, bool), String> {
+        let (said, complained) = (read(self.child.stdout.take()), read(self.child.stderr.take()));
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+                Ok(None) => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    return Err(format!("`{}` took too long (--start-timeout)", self.shown));
+                }
+                Err(error) => return Err(format!("waiting for `{}`: {error}", self.shown)),
+            }
+        };
+        // Whoever may still hold the pipes is not waited for.
+        let last = Instant::now() + LAST_WAIT;
+        let [said, complained] = [said, complained].map(|text| {
+            text.recv_timeout(last.saturating_duration_since(Instant::now())).unwrap_or_default()
+        });
+        match status.code() {
+            Some(code @ (0 | 1)) if !said.is_empty() => Ok((said, code == 0)),
+            _ => {
+                let words = complained.trim().replace('\n', " / ");
+                Err(format!("`{}` {}: {words}", self.shown, End::of(status)))
+            }
+        }
+    }
+}
+
+/// All that comes, once its end does: read on a thread, because a full pipe would stop whoever writes.
+fn read<R: Read + Send + 'static>(pipe: Option<R>) -> mpsc::Receiver<String> {
+    let (sender, text) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(MAX_REPORT).read_to_end(&mut bytes);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    text
+}
