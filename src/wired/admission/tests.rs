@@ -139,7 +139,9 @@ fn a_silent_caller_is_hung_up_on() {
     assert_eq!(door.tick(until), None);
     assert!(door.is_empty());
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    assert!(matches!(socket.read(&mut [0; 8]), Ok(0)), "it is hung up on");
+    // By a reset, if what it said was not looked at yet.
+    let end = socket.read(&mut [0; 8]).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{end:?}");
 }
 
 /// The owner may look at a door by any means: it is readable as long as it has something to do.
