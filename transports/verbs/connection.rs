@@ -40,6 +40,7 @@ use fetching::Fetching;
 use posting::Post;
 use pumping::Flying;
 use taking::{Credits, Item};
+pub use pumping::cut;
 pub use taking::{Taken, What};
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
@@ -180,7 +181,7 @@ pub struct Connection {
     // What the engine has to say: see `pumping`.
     notes: Vec<Note>,
     says_where: Option<(u32, bool)>,
-    says_here: VecDeque<(u32, Option<Far>)>,
+    says_here: VecDeque<(u32, bool)>,
     says_ask: Option<bool>,
     control_sent: u32,
     control_heard: u32,

@@ -5,7 +5,7 @@ use udeck_via::Reliability;
 
 use super::posting::{Post, Posted};
 use super::taking::{Item, Offer, Progress};
-use super::{CONTROL, Connection, MESSAGES, PLACES, Work};
+use super::{CONTROL, Connection, MESSAGES, PLACES};
 use crate::memory::Store;
 use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, Note, Part, Violation};
 
@@ -18,16 +18,16 @@ fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
 
 impl Connection {
     /// A frame has come, as a whole.
-    pub fn came(&mut self, bytes: &[u8], work: &mut dyn Work) {
+    pub fn came(&mut self, bytes: &[u8]) {
         if self.dead {
             return;
         }
-        if let Err(violation) = self.take_in(bytes, work) {
+        if let Err(violation) = self.take_in(bytes) {
             self.break_protocol(&violation);
         }
     }
 
-    fn take_in(&mut self, bytes: &[u8], work: &mut dyn Work) -> Result<(), Violation> {
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
             return violation(format!("a frame of {} bytes", bytes.len()));
         };
@@ -81,8 +81,7 @@ impl Connection {
                 if self.says_here.len() >= ANSWERS {
                     return violation(format!("more than {ANSWERS} questions before the answers"));
                 }
-                let place = if self.closed { None } else { work.find(handle, write) };
-                self.says_here.push_back((handle, place));
+                self.says_here.push_back((handle, write));
                 Ok(())
             }
             Frame::Here { handle, place } => self.here(handle, place),

@@ -286,14 +286,14 @@ impl Connection {
         }
     }
 
+    /// Whether the program has closed it, and the peer has everything that was sent before.
+    pub fn has_sent_all(&self) -> bool {
+        self.said_end && self.flying() == 0 && self.all_has_left() && self.offered.is_empty()
+    }
+
     /// The peer is done: it sends nothing any more and waits for nothing.
     pub fn peer_is_done(&mut self) {
         self.peer_done = true;
-    }
-
-    /// Whether the peer has said that it is done.
-    pub fn is_peer_done(&self) -> bool {
-        self.peer_done
     }
 
     /// Whether the program has closed it or its port is gone: a driver may then give up waiting for the peer after a time of

@@ -9,7 +9,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 use super::posting::{Post, Posted, Segments, Then};
 use super::{CONTROL, CREDITS, Connection, How, Span, Work};
 use crate::memory::Segment;
-use crate::wire::{Frame, HEADER, Header, MAX_WORDS, NOTES, Note, PARTS};
+use crate::wire::{Frame, Header, MAX_WORDS, NOTES, Note, PARTS};
 
 /// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
 /// have room.
@@ -77,7 +77,8 @@ impl Connection {
                 self.say(work, Frame::Notes { count }, &rest)?;
                 return Ok(true);
             }
-            if let Some((handle, place)) = self.says_here.pop_front() {
+            if let Some((handle, write)) = self.says_here.pop_front() {
+                let place = if self.closed { None } else { work.find(handle, write) };
                 self.say(work, Frame::Here { handle, place }, &[])?;
                 return Ok(true);
             }
