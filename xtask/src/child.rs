@@ -47,36 +47,56 @@ impl Cargo {
         self.env(variable, format!("{before} {flags}").trim_start())
     }
 
-    /// Runs in `folder` until the end or the limit; `each_line` sees every line after it was printed. `Ok(None)`
-    /// is success, `Ok(Some(reason))` says how it failed.
+    /// Runs in `folder` until the end or the limit, and prints every line; `each_line` sees it after that. The result is
+    /// [`run`]'s.
     pub fn run(
         &self,
         folder: &Path,
         limit: Duration,
         mut each_line: impl FnMut(&str),
     ) -> io::Result<Option<String>> {
-        let deadline = Instant::now() + limit;
-        // One pipe for both streams keeps cargo's lines and the tests' lines in the order they were written.
-        let (reader, writer) = io::pipe()?;
         let mut command = Command::new(cargo());
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         // Colour codes would hide the words that `tally` looks for.
         command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
-        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-        let mut child = command.spawn()?;
-        // The command holds the pipe's writing end: the reader would never see its end otherwise.
-        drop(command);
-
-        let ended = pass_on(&lines_of(reader), deadline, &mut each_line);
-        if !ended {
-            kill_tree(child.id());
-        }
-        let status = child.wait()?;
-        Ok(match (ended, status.success()) {
-            (false, _) => Some(format!("killed: it ran longer than {} minutes", limit.as_secs() / 60)),
-            (true, false) => Some(status.to_string()),
-            (true, true) => None,
+        run(command, limit, |line| {
+            println!("{line}");
+            each_line(line);
         })
+    }
+}
+
+/// Runs until the end or the limit; `each_line` gets what it writes, to standard output or error. `Ok(None)` is success,
+/// `Ok(Some(reason))` says how it failed.
+pub fn run(
+    mut command: Command,
+    limit: Duration,
+    mut each_line: impl FnMut(&str),
+) -> io::Result<Option<String>> {
+    let deadline = Instant::now() + limit;
+    // One pipe for both streams keeps cargo's lines and the tests' lines in the order they were written.
+    let (reader, writer) = io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn()?;
+    // The command holds the pipe's writing end: the reader would never see its end otherwise.
+    drop(command);
+
+    let ended = pass_on(&lines_of(reader), deadline, &mut each_line);
+    if !ended {
+        kill_tree(child.id());
+    }
+    let status = child.wait()?;
+    Ok(match (ended, status.success()) {
+        (false, _) => Some(format!("killed: it ran longer than {}", shown(limit))),
+        (true, false) => Some(status.to_string()),
+        (true, true) => None,
+    })
+}
+
+fn shown(limit: Duration) -> String {
+    match limit.as_secs() {
+        seconds if seconds % 60 == 0 => format!("{} minutes", seconds / 60),
+        seconds => format!("{seconds} s"),
     }
 }
 
@@ -109,14 +129,11 @@ fn lines_of(pipe: io::PipeReader) -> Receiver<String> {
     receiver
 }
 
-/// Prints lines until the last; false if the deadline came first.
+/// Passes lines on until the last; false if the deadline came first.
 fn pass_on(lines: &Receiver<String>, deadline: Instant, each_line: &mut impl FnMut(&str)) -> bool {
     loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => {
-                println!("{line}");
-                each_line(&line);
-            }
+            Ok(line) => each_line(&line),
             Err(RecvTimeoutError::Disconnected) => return true,
             Err(RecvTimeoutError::Timeout) => return false,
         }

@@ -7,6 +7,7 @@ mod arrows;
 mod child;
 mod counts;
 mod places;
+mod rdma;
 mod report;
 mod rust_text;
 mod steps;
@@ -52,6 +53,10 @@ enum Command {
     /// which can be pasted into a shell, and streams its output. The last line is `N passed, N failed, N skipped`:
     /// tests, plus one for each check that is not a test (format, lints, arrows, documentation) and for each
     /// command that broke before its tests could run.
+    ///
+    /// The step `rdma` runs the transport `verbs` in guests of QEMU's, which are made of Debian packages: 120 MB are
+    /// downloaded once, to `udeck/rdma-guest` in the user's cache; nothing is installed, and root is not needed. Where it
+    /// cannot be done it is skipped, with the reason; UDECK_RDMA=require makes that a failure.
     Test(TestOptions),
 
     /// Weaken each sync point in turn, and expect a loom model to notice

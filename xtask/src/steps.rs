@@ -17,6 +17,8 @@ pub enum Work {
     Arrows,
     /// The comparison in `counts`.
     Counts,
+    /// The guests of `rdma`.
+    Rdma,
 }
 
 /// What a command's success means for the counts.
@@ -41,6 +43,14 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let mut steps = static_checks();
     steps.extend(in_process_tests(tests, &folder("loom"), &folder("touch")));
     steps.extend(whole_jobs(tests, &folder("release"), &folder("fault")));
+    steps.push(Step {
+        by_program: true,
+        ..step(
+            "rdma",
+            "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages",
+            Work::Rdma,
+        )
+    });
     steps.push(step(
         "counts",
         "no fast path needs 5 % more instructions than recorded; skipped without valgrind",
@@ -177,7 +187,7 @@ mod tests {
     fn commands(step: &Step) -> Vec<String> {
         match &step.work {
             Work::Commands(commands) => commands.iter().map(|(_, cargo)| cargo.to_string()).collect(),
-            Work::Arrows | Work::Counts => Vec::new(),
+            Work::Arrows | Work::Counts | Work::Rdma => Vec::new(),
         }
     }
 

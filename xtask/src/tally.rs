@@ -29,7 +29,7 @@ pub struct Suite {
     pub summary: Option<String>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Tally {
     pub suites: Vec<Suite>,
     pub failed: Vec<String>,

@@ -3,7 +3,7 @@
 use crate::{
     TestOptions, arrows,
     child::Cargo,
-    counts, places, report,
+    counts, places, rdma, report,
     report::{Outcome, Verdict},
     steps,
     steps::{Role, Step, Work},
@@ -51,6 +51,7 @@ fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
     match &step.work {
         Work::Arrows => check_arrows(workspace, &mut outcome),
         Work::Counts => outcome.compared(counts::check(workspace, limit)),
+        Work::Rdma => outcome.guests(rdma::check(workspace, limit)),
         Work::Commands(commands) => {
             for (role, cargo) in commands {
                 let went_well = run_command(*role, cargo, workspace, limit, &mut outcome);
@@ -125,6 +126,18 @@ impl Outcome {
 
     /// Each path is a check.
     fn compared(&mut self, report: counts::Report) {
+        self.counts.passed += report.passed;
+        self.counts.skipped += u64::from(report.skipped.is_some());
+        self.skips.extend(report.skipped);
+        report.problems.into_iter().for_each(|problem| self.fail(problem));
+    }
+
+    /// Each case of a guest is a check.
+    fn guests(&mut self, report: rdma::Report) {
+        for guest in report.guests {
+            let problem = guest.problem.map(|problem| format!("{}: {problem}", guest.part));
+            self.book(Role::SomeTests, problem, guest.tally);
+        }
         self.counts.passed += report.passed;
         self.counts.skipped += u64::from(report.skipped.is_some());
         self.skips.extend(report.skipped);

@@ -1,0 +1,182 @@
+//! The transport `verbs` over a real RDMA device of the kernel's, used through stock libibverbs.
+//!
+//! The device is `rdma_rxe` (Soft-RoCE), which needs no hardware but a kernel module that machines for building do not have.
+//! So it runs in a guest: Debian's kernel, booted by Debian's QEMU, without KVM. Guests get the programs as they
+//! were built here, and run a script of `tests/rdma`, whose results are read from their consoles. One goes through the
+//! conformance suite, one runs jobs, and two that are joined by a cable run jobs over both, until it is pulled.
+//!
+//! Nothing is installed on this machine, and nobody need be root (see `packages`). This checks what happens, never how
+//! fast: a processor that is emulated says nothing about that.
+
+mod guest;
+mod image;
+mod modules;
+mod packages;
+mod programs;
+mod root;
+
+use crate::workspace::Workspace;
+use guest::{Ended, Guest, Link};
+use image::Image;
+use packages::{Cache, os_release};
+use programs::Programs;
+use root::LIBRARIES;
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+/// What the guests' jobs are to use between ranks that do not share memory.
+const TRANSPORT: &str = "tcp";
+/// Where the scripts of the guests lie, below the root.
+const SCRIPTS: &str = "tests/rdma";
+/// Stock programs of the packages, by which one can tell the device's faults from ours.
+const TOOLS: &[&str] = &["sbin/ip", "bin/rdma", "bin/ibv_devinfo", "bin/ibv_rc_pingpong"];
+/// What libibverbs and we load when running. A provider has its place.
+const PROVIDER: (&str, &str) = ("lib/x86_64-linux-gnu/libibverbs", "librxe-");
+const LOADED: &[&str] = &[
+    "lib/x86_64-linux-gnu/libibverbs.so.1",
+    "lib/x86_64-linux-gnu/librdmacm.so.1",
+    "lib/x86_64-linux-gnu/libgcc_s.so.1",
+];
+/// For each guest. The suite and the jobs run side by side, the pair runs after them: ten minutes for all, at most.
+const GUEST_LIMIT: Duration = Duration::from_secs(285);
+/// `require` here makes a failure of what would be a skip.
+const VARIABLE: &str = "UDECK_RDMA";
+
+/// What came of the step.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub guests: Vec<Ended>,
+    /// Checks that are made here, not in a guest.
+    pub passed: u64,
+    pub problems: Vec<String>,
+    /// Why there were no guests.
+    pub skipped: Option<String>,
+}
+
+/// Why there are no guests.
+#[derive(Debug)]
+enum Stop {
+    /// This machine cannot have them.
+    Skip(String),
+    Fail(String),
+}
+
+/// Runs everything. Blocks for the downloads, which are kept, the builds, each at most `limit`, and ten minutes.
+pub fn check(workspace: &Workspace, limit: Duration) -> Report {
+    let mut report = Report::default();
+    let required = env::var(VARIABLE).is_ok_and(|value| value == "require");
+    match run(workspace, limit, &mut report) {
+        Ok(()) => {}
+        Err(Stop::Skip(reason)) if !required => report.skipped = Some(reason),
+        Err(Stop::Skip(reason)) => report.problems.push(format!("{reason} ({VARIABLE}=require)")),
+        Err(Stop::Fail(problem)) => report.problems.push(problem),
+    }
+    report
+}
+
+fn run(workspace: &Workspace, limit: Duration, report: &mut Report) -> Result<(), Stop> {
+    machine_fits()?;
+    let cache = Cache::ready(cache_folder(workspace))?;
+    let programs = Programs::build(workspace, limit).map_err(Stop::Fail)?;
+    let path = cache.folder.join("image");
+    let image = image(&cache, &programs, &workspace.root.join(SCRIPTS)).map_err(Stop::Fail)?;
+    let bytes = image.write(&path).map_err(Stop::Fail)?;
+    println!("the guests' files: {} MiB", bytes >> 20);
+    for program in programs.with_verbs() {
+        match programs::loads_verbs_late(&cache.root, program) {
+            Ok(()) => report.passed += 1,
+            Err(problem) => report.problems.push(problem),
+        }
+    }
+    report.guests = run_guests(&cache, &path).map_err(Stop::Fail)?;
+    match programs.suite_is_whole(&report.guests) {
+        Ok(()) => report.passed += 1,
+        Err(problem) => report.problems.push(problem),
+    }
+    Ok(())
+}
+
+fn machine_fits() -> Result<(), Stop> {
+    let skip = |reason: String| Err(Stop::Skip(reason));
+    if env::consts::ARCH != "x86_64" {
+        return skip(format!("the guests are x86_64, this machine is {}", env::consts::ARCH));
+    }
+    if os_release("ID") != "debian" {
+        return skip(format!("the guests are made of Debian's packages, this is {:?}", os_release("ID")));
+    }
+    for tool in ["apt-get", "dpkg-deb"] {
+        if let Err(error) = Command::new(tool).arg("--version").output() {
+            return skip(format!("the guests are made of Debian's packages, but {tool}: {error}"));
+        }
+    }
+    Ok(())
+}
+
+/// The user's, or among the build's outputs if there is none.
+fn cache_folder(workspace: &Workspace) -> PathBuf {
+    let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = given("XDG_CACHE_HOME").or_else(|| given("HOME").map(|home| home.join(".cache")));
+    base.map_or(workspace.target.clone(), |base| base.join("udeck")).join("rdma-guest")
+}
+
+/// The same for all guests: which script each runs, the kernel's command line says.
+fn image(cache: &Cache, programs: &Programs, scripts: &Path) -> Result<Image, String> {
+    let root = &cache.root;
+    let mut image = Image::default();
+    for folder in ["dev", "proc", "sys", "tmp", "run"] {
+        image.folder(folder);
+    }
+    image.copy("bin/busybox", root.find("bin/busybox")?);
+    image.copy("lib64/ld-linux-x86-64.so.2", root.find(root::LINKER)?);
+    for tool in TOOLS {
+        image.program(root, tool, &root.find(tool)?)?;
+    }
+    for library in LOADED {
+        image.program(root, &format!("usr/{library}"), &root.find(library)?)?;
+    }
+    let provider = root.find_beginning(PROVIDER.0, PROVIDER.1)?;
+    let name = provider.file_name().unwrap_or_default().to_string_lossy();
+    image.program(root, &format!("{LIBRARIES}/libibverbs/{name}"), &provider)?;
+    image.text("etc/libibverbs.d/rxe.driver", "driver rxe\n");
+    for module in cache.modules()? {
+        let name = module.file_name().unwrap_or_default().to_string_lossy();
+        image.copy(&format!("modules/{name}"), &module);
+    }
+    for (name, program) in programs.packed() {
+        image.program(root, &format!("test/{name}"), program)?;
+    }
+    for entry in scripts.read_dir().map_err(|error| format!("{}: {error}", scripts.display()))?.flatten() {
+        image.copy(&format!("rdma/{}", entry.file_name().to_string_lossy()), entry.path());
+    }
+    image.copy("init", scripts.join("init"));
+    Ok(image)
+}
+
+fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
+    let guest = |part, more: &str, link| {
+        let settings = format!("transport={TRANSPORT} limit={} {more}", GUEST_LIMIT.as_secs());
+        Guest { cache, image, part, settings, link, limit: GUEST_LIMIT }
+    };
+    let mut ended = side_by_side([guest("conformance", "", None), guest("jobs", "", None)]);
+    let link =
+        Link::both(&cache.folder.join("link")).map_err(|error| format!("the guests' link: {error}"))?;
+    let [first, second] = link.map(Some);
+    ended.extend(side_by_side([guest("root", "node=0", first), guest("node", "node=1", second)]));
+    for Ended { part, took, .. } in &ended {
+        println!("{part}: {:.1} s", took.as_secs_f64());
+    }
+    Ok(ended)
+}
+
+fn side_by_side(guests: [Guest; 2]) -> Vec<Ended> {
+    thread::scope(|scope| {
+        let threads = guests.map(|guest| scope.spawn(|| guest.run()));
+        // One that panicked has said why.
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}

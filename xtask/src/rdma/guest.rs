@@ -1,0 +1,228 @@
+//! A guest: QEMU with a kernel, our files, and nothing else; and what its console says.
+
+use super::packages::Cache;
+use crate::{child, tally::Tally};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// What the guest's scripts tell us, on lines of their own (`tests/rdma/init`).
+const DONE: &str = "rdma: done";
+const CUT: &str = "rdma: cut the link";
+const JOIN: &str = "rdma: join the link";
+
+/// For the kernel: a quick start, and few words.
+const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 quiet loglevel=4 apparmor=0 audit=0 nokaslr mitigations=off \
+     cryptomgr.notests tsc=reliable no_timer_check random.trust_cpu=on";
+const MEMORY_MIB: u32 = 768;
+
+/// For an answer of QEMU's.
+const MONITOR_LIMIT: Duration = Duration::from_secs(20);
+
+/// A guest to be.
+pub struct Guest<'a> {
+    pub cache: &'a Cache,
+    /// Its files.
+    pub image: &'a Path,
+    /// Which script of `tests/rdma` it runs; names it in the output as well.
+    pub part: &'a str,
+    /// More words for that script to find in `/proc/cmdline`: `name=value`.
+    pub settings: String,
+    pub link: Option<Link>,
+    pub limit: Duration,
+}
+
+/// An end of a cable between two guests.
+pub struct Link {
+    /// For the sockets that are the cable, and the monitor.
+    pub folder: PathBuf,
+    /// 0 or 1.
+    pub end: u32,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Ended {
+    pub part: String,
+    pub tally: Tally,
+    /// Why it did not come to its end.
+    pub problem: Option<String>,
+    pub took: Duration,
+}
+
+impl Guest<'_> {
+    /// Runs it to its end, or stops it at its limit. Each line of its console is shown, led by the part's name.
+    pub fn run(self) -> Ended {
+        let begun = Instant::now();
+        let mut console = Console::default();
+        let ended = self.qemu().and_then(|command| {
+            // With some seconds more than QEMU has by itself.
+            let run = child::run(command, self.limit + Duration::from_secs(10), |line| {
+                println!("[{}] {}", self.part, line.trim_end());
+                if let (Some(wish), Some(link)) = (console.line(line), &self.link)
+                    && let Err(error) = link.set(wish)
+                {
+                    println!("[{}] the link does not obey: {error}", self.part);
+                }
+            });
+            run.map_err(|error| format!("cannot start QEMU: {error}"))
+        });
+        let problem = match ended {
+            _ if console.done => None,
+            Ok(None) => Some("the guest stopped before its script had ended".into()),
+            Ok(Some(how)) => Some(format!("QEMU: {how}; the script had not ended")),
+            Err(problem) => Some(problem),
+        };
+        Ended { part: self.part.into(), tally: console.tally, problem, took: begun.elapsed() }
+    }
+
+    fn qemu(&self) -> Result<Command, String> {
+        let root = &self.cache.root;
+        let qemu = root.command("bin/qemu-system-x86_64")?;
+        // It ends QEMU even if we have been killed; with the terminal's group, so that Ctrl-C reaches it.
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", "--signal=KILL", &self.limit.as_secs().to_string()]);
+        command.arg(qemu.get_program()).args(qemu.get_args());
+        for folder in ["share/qemu", "share/seabios"] {
+            command.arg("-L").arg(root.find(folder)?);
+        }
+        command.env("QEMU_MODULE_DIR", root.find("lib/x86_64-linux-gnu/qemu")?);
+        // Emulated even where KVM could be had: the same everywhere, and one processor is slow enough for any race.
+        command.args(["-accel", "tcg", "-cpu", "max", "-smp", "1"]);
+        command.args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-user-config", "-no-reboot"]);
+        command.args(["-display", "none", "-serial", "stdio"]);
+        command.arg("-kernel").arg(self.cache.kernel()).arg("-initrd").arg(self.image);
+        command.arg("-append").arg(format!("{KERNEL_OPTIONS} part={} {}", self.part, self.settings));
+        if let Some(link) = &self.link {
+            command.args(link.options());
+        }
+        Ok(command)
+    }
+}
+
+impl Link {
+    /// Both ends, in a folder of their own.
+    pub fn both(folder: &Path) -> io::Result<[Link; 2]> {
+        // A socket of an earlier run would be in the way.
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder)?;
+        Ok([0, 1].map(|end| Link { folder: folder.into(), end }))
+    }
+
+    /// Datagrams over Unix sockets: each is a frame.
+    fn options(&self) -> Vec<String> {
+        let socket = |end| self.folder.join(format!("end{end}")).display().to_string();
+        let (end, other) = (self.end, 1 - self.end);
+        vec![
+            "-netdev".into(),
+            format!(
+                "dgram,id=link,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+                socket(end),
+                socket(other)
+            ),
+            "-device".into(),
+            // Without a program of its own to start from.
+            format!("virtio-net-pci,netdev=link,mac=52:54:00:99:00:0{end},romfile="),
+            "-qmp".into(),
+            format!("unix:{},server=on,wait=off", self.monitor(end).display()),
+        ]
+    }
+
+    fn monitor(&self, end: u32) -> PathBuf {
+        self.folder.join(format!("monitor{end}"))
+    }
+
+    /// Pulls the cable at the other end, or puts it in again: here nothing comes any more, without a word. Blocks until
+    /// QEMU says that it is done.
+    fn set(&self, wish: Wish) -> io::Result<()> {
+        let stream = UnixStream::connect(self.monitor(1 - self.end))?;
+        stream.set_read_timeout(Some(MONITOR_LIMIT))?;
+        let up = wish == Wish::Join;
+        let command = r#"{"execute": "set_link", "arguments": {"name": "link", "up": UP}}"#;
+        // The first makes the monitor listen.
+        let commands = [r#"{"execute": "qmp_capabilities"}"#.into(), command.replace("UP", &up.to_string())];
+        (&stream).write_all(commands.join("\n").as_bytes())?;
+        let mut answers = 0;
+        for line in BufReader::new(stream).lines() {
+            let line = line?;
+            if line.starts_with(r#"{"error""#) {
+                return Err(io::Error::other(line));
+            }
+            answers += usize::from(line.starts_with(r#"{"return""#));
+            if answers == commands.len() {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// What a guest asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Cut,
+    Join,
+}
+
+/// What has been read of a console.
+#[derive(Debug, Default)]
+struct Console {
+    tally: Tally,
+    done: bool,
+}
+
+impl Console {
+    /// Takes the next line; a serial console ends each with a carriage return.
+    fn line(&mut self, line: &str) -> Option<Wish> {
+        let line = line.trim_end();
+        self.tally.line(line);
+        self.done |= line == DONE;
+        match line {
+            CUT => Some(Wish::Cut),
+            JOIN => Some(Wish::Join),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Counts;
+
+    #[test]
+    fn a_console_is_counted_and_asks_for_what_it_wants() {
+        let mut console = Console::default();
+        let mut wishes = Vec::new();
+        let text = "     Running jobs (jobs-0)\r\ntest a ... ok\r\ntest b ... FAILED\r\nrdma: cut the link\r\nrdma: join the link\r\n\
+                    test result: FAILED. 1 passed; 1 failed; 0 ignored\r\n";
+        for line in text.lines() {
+            wishes.extend(console.line(line));
+        }
+        assert_eq!((wishes, console.done), (vec![Wish::Cut, Wish::Join], false));
+        assert_eq!(console.tally.total(), Counts { passed: 1, failed: 1, skipped: 0 });
+        assert_eq!(console.tally.failed, ["jobs: b"]);
+        console.line("rdma: done\r");
+        assert!(console.done);
+    }
+
+    #[test]
+    fn words_of_a_program_are_no_wish() {
+        let mut console = Console::default();
+        assert_eq!(console.line("it said rdma: cut the link"), None);
+        console.line("rdma: done?");
+        assert!(!console.done);
+    }
+
+    #[test]
+    fn the_ends_of_a_link_name_each_other() {
+        let options = |end| Link { folder: "/l".into(), end }.options()[1].clone();
+        assert!(options(0).contains("local.path=/l/end0,remote.type=unix,remote.path=/l/end1"));
+        assert!(options(1).contains("local.path=/l/end1,remote.type=unix,remote.path=/l/end0"));
+    }
+}

@@ -1,0 +1,235 @@
+//! The Debian packages of which guests are made: QEMU, a kernel, stock RDMA libraries. They are unpacked into a folder of
+//! the user's cache, by apt and dpkg, but not installed: apt keeps its books in that folder as well, as if nothing were
+//! installed on this machine, so that it gets every library, changes nothing outside, and needs not be root.
+
+use super::{Stop, modules, root::Root};
+use crate::child;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The plain kernel: the one for clouds has no `rdma_rxe`.
+const PACKAGES: &[&str] = &[
+    "qemu-system-x86",
+    "linux-image-amd64",
+    "kmod",
+    "busybox-static",
+    "iproute2",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "librdmacm1",
+    "libgcc-s1",
+];
+/// How lines of apt's begin that show progress, or trouble.
+const APT_SAYS: &[&str] = &["Get:", "Ign:", "Err:", "Fetched ", "W:", "E:"];
+/// To be raised when what is done with the packages changes.
+const RECIPE: u32 = 1;
+/// For the download of 120 MB over a slow line, or for somebody else's.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// What guests are made of, and the lock on it: one run at a time.
+#[derive(Debug)]
+pub struct Cache {
+    pub folder: PathBuf,
+    /// Unpacked, but for the kernel's modules.
+    pub root: Root,
+    _lock: File,
+}
+
+impl Cache {
+    /// Makes the folder if it is not ready. Blocks for the download, or while another run has the folder.
+    pub fn ready(folder: PathBuf) -> Result<Cache, Stop> {
+        let problem = |error| Stop::Fail(format!("cannot use the cache {}: {error}", folder.display()));
+        fs::create_dir_all(&folder).map_err(problem)?;
+        let lock = lock(&folder).map_err(problem)?;
+        let root = Root(folder.join("root"));
+        let stamp = format!("{RECIPE} {} {}\n", os_release("VERSION_ID"), PACKAGES.join(" "));
+        if fs::read_to_string(folder.join("stamp")).is_ok_and(|text| text == stamp) {
+            println!("the packages are in {}", folder.display());
+        } else {
+            let begun = Instant::now();
+            download(&folder.join("apt"))?;
+            unpack(&folder).map_err(Stop::Fail)?;
+            fs::write(folder.join("stamp"), stamp).map_err(problem)?;
+            // 160 MB that nobody needs again; what cannot be removed does no harm.
+            let _ = fs::remove_dir_all(folder.join("apt"));
+            println!(
+                "downloaded and unpacked in {:.1} s: {}",
+                begun.elapsed().as_secs_f64(),
+                folder.display()
+            );
+        }
+        Ok(Cache { folder, root, _lock: lock })
+    }
+
+    pub fn kernel(&self) -> PathBuf {
+        self.folder.join("kernel")
+    }
+
+    /// The modules to load, in this order.
+    pub fn modules(&self) -> Result<Vec<PathBuf>, String> {
+        let problem = |error| format!("the cache {}: {error}", self.folder.display());
+        let entries = fs::read_dir(self.folder.join("modules")).map_err(problem)?;
+        let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        found.sort();
+        Ok(found)
+    }
+}
+
+/// Of this system, or nothing.
+pub fn os_release(field: &str) -> String {
+    value_of(&fs::read_to_string("/etc/os-release").unwrap_or_default(), field)
+}
+
+/// Lines `NAME=value` or `NAME="value"`.
+fn value_of(text: &str, field: &str) -> String {
+    let mut values = text.lines().filter_map(|line| line.split_once('='));
+    let value = values.find(|(name, _)| *name == field).map(|(_, value)| value.trim_matches('"'));
+    value.unwrap_or_default().to_owned()
+}
+
+fn lock(folder: &Path) -> io::Result<File> {
+    let file = File::create(folder.join("lock"))?;
+    let deadline = Instant::now() + LIMIT;
+    let mut said = false;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::AGAIN) if Instant::now() < deadline => {
+                if !said {
+                    println!("waiting for another run that uses {}", folder.display());
+                    said = true;
+                }
+                thread::sleep(Duration::from_millis(200));
+            }
+            result => return result.map(|()| file).map_err(io::Error::from),
+        }
+    }
+}
+
+/// What was complete or begun in an earlier attempt is not fetched again; apt checks everything.
+fn download(apt: &Path) -> Result<(), Stop> {
+    let problem = |error| Stop::Fail(format!("cannot make {}: {error}", apt.display()));
+    for folder in ["state/lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(apt.join(folder)).map_err(problem)?;
+    }
+    // Nothing is installed.
+    fs::write(apt.join("state/status"), "").map_err(problem)?;
+    let apt_get = |words: &[&str]| {
+        let mut command = Command::new("apt-get");
+        let option = |name: &str, path: &str| format!("{name}={}", apt.join(path).display());
+        command.args([
+            "-o",
+            &option("Dir::State", "state"),
+            "-o",
+            &option("Dir::State::status", "state/status"),
+        ]);
+        command.args(["-o", &option("Dir::Cache", "cache"), "-o", "Acquire::Retries=3"]);
+        // The user that apt otherwise fetches as has no access to ours.
+        command.args(["-o", "APT::Sandbox::User=root", "-q", "-y"]).args(words);
+        // Without the network there is no step, and that is nobody's failure here.
+        step(command, |line| APT_SAYS.iter().any(|word| line.starts_with(word)))
+            .map_err(|why| Stop::Skip(format!("the packages cannot be downloaded: {why}")))
+    };
+    apt_get(&["update"])?;
+    apt_get(&[&["install", "--download-only", "--no-install-recommends"], PACKAGES].concat())
+}
+
+/// From `apt` to `root`, `kernel` and `modules`.
+fn unpack(folder: &Path) -> Result<(), String> {
+    let problem = |error| format!("cannot unpack to {}: {error}", folder.display());
+    let root = Root(folder.join("root"));
+    for left in ["root", "modules"] {
+        match fs::remove_dir_all(folder.join(left)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(problem(error)),
+            _ => {}
+        }
+        fs::create_dir(folder.join(left)).map_err(problem)?;
+    }
+    println!("unpacking");
+    for entry in fs::read_dir(folder.join("apt/cache/archives")).map_err(problem)? {
+        let package = entry.map_err(problem)?.path();
+        if package.extension().is_some_and(|extension| extension == "deb") {
+            let mut command = Command::new("dpkg-deb");
+            command.arg("--extract").args([&package, &root.0]);
+            step(command, |_| true)?;
+        }
+    }
+    fs::copy(root.find_beginning("boot", "vmlinuz-")?, folder.join("kernel")).map_err(problem)?;
+    pick_modules(&root, &folder.join("modules"))
+}
+
+/// Copies what a guest loads to `00-name.ko`, `01-other.ko`, and removes the other 390 MB.
+fn pick_modules(root: &Root, to: &Path) -> Result<(), String> {
+    let kernel = root.find_beginning("lib/modules", "")?;
+    let all = kernel.parent().unwrap_or(&kernel);
+    let problem = |error| format!("cannot pick modules of {}: {error}", kernel.display());
+    let base = all.ancestors().nth(2).unwrap_or(all);
+    let version = kernel.file_name().unwrap_or_default();
+    // kmod is depmod when it is called so.
+    let mut depmod = root.command_named("depmod", "bin/kmod")?;
+    depmod.arg("-b").arg(base).arg(version);
+    step(depmod, |_| true)?;
+    let modules_dep = fs::read_to_string(kernel.join("modules.dep")).map_err(problem)?;
+    for (index, file) in modules::order(&modules_dep, modules::WANTED).into_iter().enumerate() {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        fs::copy(kernel.join(file), to.join(format!("{index:02}-{name}"))).map_err(problem)?;
+    }
+    fs::remove_dir_all(all).map_err(problem)
+}
+
+/// Runs a command; what it says is shown if it is worth that, and its last lines are in the error.
+fn step(command: Command, worth: impl Fn(&str) -> bool) -> Result<(), String> {
+    let shown = command.get_program().to_string_lossy().into_owned();
+    let mut said = Vec::new();
+    let ended = child::run(command, LIMIT, |line| {
+        if worth(line) {
+            println!("    {line}");
+        }
+        said.push(line.to_owned());
+    });
+    match ended {
+        Ok(None) => Ok(()),
+        Ok(Some(how)) => Err(format!("{shown}: {how}: {}", said[said.len().saturating_sub(3)..].join(" / "))),
+        Err(error) => Err(format!("{shown}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_is_known_by_what_it_says_of_itself() {
+        let text = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nID=debian\n";
+        assert_eq!((value_of(text, "ID"), value_of(text, "VERSION_ID")), ("debian".into(), "12".into()));
+        assert_eq!(value_of(text, "ID_LIKE"), "");
+    }
+
+    #[test]
+    fn a_command_that_fails_is_quoted_with_its_last_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "for word in a b c d; do echo $word; done; exit 3"]);
+        let problem = step(command, |_| false).unwrap_err();
+        assert_eq!(problem, "sh: exit status: 3: b / c / d");
+    }
+
+    #[test]
+    fn one_run_at_a_time_has_the_cache() {
+        let folder = std::env::temp_dir().join(format!("xtask-lock-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let first = lock(&folder).unwrap();
+        let (place, (sender, receiver)) = (folder.clone(), std::sync::mpsc::channel());
+        let second = thread::spawn(move || sender.send(lock(&place).is_ok()).unwrap());
+        assert!(receiver.recv_timeout(Duration::from_millis(300)).is_err(), "two have it");
+        drop(first);
+        assert!(receiver.recv().unwrap());
+        second.join().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,147 @@
+//! Our programs that the guests run, as they are built here for anybody.
+
+use super::{guest::Ended, root::Root};
+use crate::{child::Cargo, tally::Counts, workspace::Workspace};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// The transport's suite, and the one whose cases it has to have as well.
+const SUITE: &str = "udp";
+const OTHER_SUITE: &str = "tcp";
+/// What must be loaded when it is first used: programs run where there is none.
+const LATE: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+
+/// Where they lie.
+#[derive(Debug)]
+pub struct Programs {
+    /// Those that jobs are made of, by name.
+    jobs: BTreeMap<&'static str, PathBuf>,
+    suite: PathBuf,
+    /// How many cases the suite has, over any transport.
+    cases: u64,
+}
+
+impl Programs {
+    /// Blocks for two builds, each at most `limit`.
+    pub fn build(workspace: &Workspace, limit: Duration) -> Result<Programs, String> {
+        let build = Cargo::new("build --release -p deckrun -p nas-ft -p udeck-jobs --bins");
+        run(&build, workspace, limit, |_| {})?;
+        let release = workspace.target.join("release");
+        let jobs = ["deckrun", "nas-ft", "hosts-talker"].map(|name| (name, release.join(name))).into();
+        let suites = format!("--test {SUITE} --test {OTHER_SUITE}");
+        let suites = Cargo::new("test --release --no-run -p udeck-conformance").args(&suites);
+        let mut built = BTreeMap::new();
+        run(&suites, workspace, limit, |line| built.extend(executable(line)))?;
+        let suite = |name: &str| {
+            let path = built.get(name).map(|path| workspace.root.join(path));
+            path.ok_or_else(|| format!("`{suites}` did not say where the suite {name} lies"))
+        };
+        Ok(Programs { jobs, suite: suite(SUITE)?, cases: count_cases(&suite(OTHER_SUITE)?)? })
+    }
+
+    /// With the names that they have in the guests.
+    pub fn packed(&self) -> impl Iterator<Item = (&str, &Path)> {
+        let jobs = self.jobs.iter().map(|(name, path)| (*name, path.as_path()));
+        jobs.chain([("conformance", self.suite.as_path())])
+    }
+
+    /// Those that have the transport in them.
+    pub fn with_verbs(&self) -> impl Iterator<Item = &Path> {
+        self.packed().filter(|(name, _)| *name != "deckrun").map(|(_, path)| path)
+    }
+
+    /// Whether the suite's guest has gone through as many cases as the suite has, with those that it skipped.
+    pub fn suite_is_whole(&self, guests: &[Ended]) -> Result<(), String> {
+        let guest = guests.iter().find(|guest| guest.part == "conformance");
+        let seen: Vec<_> =
+            guest.iter().flat_map(|guest| &guest.tally.suites).map(|suite| suite.counts).collect();
+        let wanted = self.cases;
+        // One for each way in which the NIC is opened.
+        if !seen.is_empty()
+            && seen.iter().all(|Counts { passed, failed, skipped }| passed + failed + skipped == wanted)
+        {
+            return Ok(());
+        }
+        Err(format!("conformance: {wanted} cases over {OTHER_SUITE}, but over {SUITE} {seen:?}"))
+    }
+}
+
+fn run(
+    cargo: &Cargo,
+    workspace: &Workspace,
+    limit: Duration,
+    each_line: impl FnMut(&str),
+) -> Result<(), String> {
+    println!("    $ {cargo}");
+    match cargo.run(&workspace.root, limit, each_line) {
+        Ok(None) => Ok(()),
+        Ok(Some(how)) => Err(format!("`{cargo}`: {how}")),
+        Err(error) => Err(format!("cannot run `{cargo}`: {error}")),
+    }
+}
+
+/// `  Executable tests/tcp.rs (target/release/deps/tcp-0123)`: the name and where it lies.
+fn executable(line: &str) -> Option<(String, PathBuf)> {
+    let (source, path) =
+        line.trim_start().strip_prefix("Executable ")?.strip_suffix(')')?.split_once(" (")?;
+    let name = Path::new(source).file_stem()?.to_str()?;
+    Some((name.to_owned(), path.into()))
+}
+
+/// Over the first of its fabrics.
+fn count_cases(suite: &Path) -> Result<u64, String> {
+    let output = Command::new(suite).arg("--list").output();
+    let output = output.map_err(|error| format!("cannot run {}: {error}", suite.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let prefix = format!("{OTHER_SUITE}::");
+    let cases = text.lines().filter(|line| line.starts_with(&prefix) && line.ends_with(": test")).count();
+    if cases == 0 { Err(format!("{} --list names no case", suite.display())) } else { Ok(cases as u64) }
+}
+
+/// Checks that a program has the transport in it, and is not linked with the libraries that it uses.
+pub fn loads_verbs_late(root: &Root, program: &Path) -> Result<(), String> {
+    let libraries = root.libraries(program)?;
+    let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
+    let names: Vec<_> =
+        libraries.iter().filter_map(|path| path.file_name()).map(|name| name.to_string_lossy()).collect();
+    judge(&names, &bytes).map_err(|problem| format!("{} {problem}", program.display()))
+}
+
+fn judge(libraries: &[impl AsRef<str>], program: &[u8]) -> Result<(), String> {
+    for late in LATE {
+        if libraries.iter().any(|library| library.as_ref().starts_with(late)) {
+            return Err(format!("is linked with {late}: it would not start where there is none"));
+        }
+    }
+    let name = LATE[0].as_bytes();
+    let found = program.windows(name.len()).any(|window| window == name);
+    if found { Ok(()) } else { Err(format!("has no {} in it", super::TRANSPORT)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_test_program_is_read_from_what_cargo_prints() {
+        let line = "  Executable tests/tcp.rs (/w/target/release/deps/tcp-28f13fc4fa7ab2a6)";
+        assert_eq!(
+            executable(line),
+            Some(("tcp".into(), "/w/target/release/deps/tcp-28f13fc4fa7ab2a6".into()))
+        );
+        assert_eq!(executable("   Compiling udeck-tcp v0.1.0 (/w/transports/tcp)"), None);
+    }
+
+    #[test]
+    fn a_program_that_is_linked_with_libibverbs_is_refused_and_so_is_one_without_verbs() {
+        let program = b"...libibverbs.so.1...";
+        assert_eq!(judge(&["libc.so.6"], program), Ok(()));
+        assert!(judge(&["libc.so.6", "libibverbs.so.1"], program).unwrap_err().contains("linked with"));
+        assert!(judge(&["libc.so.6"], b"......").unwrap_err().contains("has no verbs"));
+    }
+}
