@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use udeck_via::transport::{Hello, OnRequest, Port, Queue, Queues, Ready};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, Reliability, Result};
 use udeck_wired::{Connection, Link, Memory, Settings, Side, Watch, Windows, WiredPort};
 
 use crate::calls::Calls;
@@ -30,6 +30,7 @@ use crate::strays::Strays;
 use crate::timers::Timers;
 pub use crate::tombs::Tomb;
 use crate::tombs::Tombs;
+use crate::unreliable::{Dropped, Unreliable};
 use crate::wire;
 
 /// A VI's connection.
@@ -51,6 +52,7 @@ pub struct Core {
     pub secret: [u8; 32],
     pub detect: Duration,
     pub max_datagram: usize,
+    pub dropped: Arc<Dropped>,
     pub memory: Memory,
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
@@ -85,6 +87,7 @@ impl Core {
             secret: options.secret,
             detect: options.detect,
             max_datagram: options.max_datagram,
+            dropped: options.dropped.clone(),
             memory,
             windows: Windows::new(),
             max_transfer,
@@ -131,7 +134,7 @@ impl Core {
                 break;
             }
             any = true;
-            self.give(&room, runs);
+            self.give(room.datagrams(runs));
             if runs < room.runs() {
                 break;
             }
@@ -140,9 +143,9 @@ impl Core {
     }
 
     /// Neighbours for the same link are given to it together.
-    fn give(self: &Arc<Self>, room: &Room, runs: usize) {
+    fn give<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>) {
         let now = Instant::now();
-        let mut datagrams = room.datagrams(runs).peekable();
+        let mut datagrams = datagrams.peekable();
         while let Some((from, datagram)) = datagrams.next() {
             let Some(number) = wire::connection(datagram) else { continue };
             let Some(link) = self.link(number) else {
@@ -292,7 +295,7 @@ impl Core {
 
     /// A link of a connection that both sides have agreed on. It takes what comes from now on.
     pub fn establish(self: &Arc<Self>, made: &Made<'_>) -> Arc<UdpLink> {
-        let connection = Connection::new(Settings {
+        let mut connection = Connection::new(Settings {
             memory: &self.memory,
             windows: &self.windows,
             ours: made.ours,
@@ -307,7 +310,11 @@ impl Core {
             ..FlowOptions::default()
         };
         let flow = Flow::new(Instant::now(), made.names, &options);
-        let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow);
+        let unreliable = (made.ours.reliability == Reliability::Unreliable).then(|| {
+            connection.go_apart();
+            Box::new(Unreliable::new(self.max_transfer))
+        });
+        let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow, unreliable);
         let link = Link::new(connection, driver);
         self.links.write().insert(made.names.ours, link.clone());
         link

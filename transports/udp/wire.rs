@@ -16,7 +16,7 @@ mod packet;
 mod piece;
 
 pub use packet::{AckRanges, Acks, Close, Flags, HEADER, MAX_HEADER, MAX_RANGES, Packet, PacketHeader};
-pub use piece::{PIECE_HEADER, Piece, PieceHeader};
+pub use piece::{MAX_PIECE_HEADER, PIECE_HEADER, Piece, PieceHeader};
 
 /// Version of all datagrams.
 pub const VERSION: u8 = 1;
