@@ -31,6 +31,7 @@ use crate::timers::Timers;
 pub use crate::tombs::Tomb;
 use crate::tombs::Tombs;
 use crate::unreliable::{Dropped, Unreliable};
+use crate::versions::Foreigners;
 use crate::wire;
 
 /// A VI's connection.
@@ -61,6 +62,7 @@ pub struct Core {
     pub timers: Timers,
     pub calls: Calls,
     pub door: Door,
+    foreigners: Foreigners,
     room: Mutex<Room>,
     strays: Strays,
     links: RwLock<HashMap<u64, Arc<UdpLink>>>,
@@ -96,6 +98,7 @@ impl Core {
             timers: Timers::new(),
             calls: Calls::default(),
             door: Door::new(key),
+            foreigners: Foreigners::default(),
             room: Mutex::new(Room::new()),
             strays: Strays::default(),
             links: RwLock::default(),
@@ -147,7 +150,10 @@ impl Core {
         let now = Instant::now();
         let mut datagrams = datagrams.peekable();
         while let Some((from, datagram)) = datagrams.next() {
-            let Some(number) = wire::connection(datagram) else { continue };
+            let Some(number) = wire::connection(datagram) else {
+                self.foreign(now, from, datagram);
+                continue;
+            };
             let Some(link) = self.link(number) else {
                 self.strange(now, from, datagram);
                 continue;
@@ -218,7 +224,7 @@ impl Core {
                     left = true;
                 }
                 Some(_) => self.strange(Instant::now(), from, datagram),
-                None => {}
+                None => self.foreign(Instant::now(), from, datagram),
             }
         }
         drop(room);
@@ -240,6 +246,14 @@ impl Core {
                 self.door.hear(self, now, from, &opened)
             }
             wire::Kind::Prove | wire::Kind::Answer => self.calls.hear(self, now, from, &opened),
+        }
+    }
+
+    /// A datagram of another version, or none of ours.
+    #[cold]
+    fn foreign(&self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        if let Some(answer) = self.foreigners.answer(now, datagram) {
+            let _ = self.socket.send(from, &answer);
         }
     }
 

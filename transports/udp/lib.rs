@@ -24,6 +24,7 @@
 //! | `pieces` | messages in datagrams, each whole and at most once or not at all |
 //! | `greeting` | proofs of the job's secret, cookies against forged addresses |
 //! | `calls`, `door`, `incoming` | the two sides of a connection request |
+//! | `versions` | callers that speak another version |
 //! | `core` | what the NIC's objects share: who reads the socket, its links |
 //! | `driver` | a link's two streams in datagrams |
 //! | `unreliable` | messages of unreliable VIs, beside the stream |
@@ -55,6 +56,7 @@ mod strays;
 mod timers;
 mod tombs;
 mod unreliable;
+mod versions;
 mod waiter;
 pub mod wire;
 
