@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// Neighbours for the same link are given to it together.
-    fn give<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>) {
+    pub fn give<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>) {
         let now = Instant::now();
         let mut datagrams = datagrams.peekable();
         while let Some((from, datagram)) = datagrams.next() {
@@ -280,6 +280,11 @@ impl Core {
 
     pub fn links(&self) -> Vec<Arc<UdpLink>> {
         self.links.read().values().cloned().collect()
+    }
+
+    #[cfg(test)]
+    pub fn numbers(&self) -> Vec<u64> {
+        self.links.read().keys().copied().collect()
     }
 
     pub fn has_links(&self) -> bool {

@@ -22,7 +22,7 @@ const LONGEST: usize = u32::MAX as usize - 63;
 /// The UDP NIC of a process.
 pub struct UdpDevice {
     attributes: NicAttributes,
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl UdpDevice {

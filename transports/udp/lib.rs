@@ -47,6 +47,8 @@ mod driver;
 pub mod flow;
 mod greeting;
 mod helper;
+#[cfg(test)]
+mod hostile;
 mod incoming;
 pub mod pieces;
 mod rest;
