@@ -316,8 +316,8 @@ impl Victim {
         b.vi.disconnect();
         let before = self.core.numbers();
         connect(a, b);
-        let new = self.core.numbers().into_iter().filter(|number| !before.contains(number));
-        self.number = new.last().expect("a connection");
+        let mut new = self.core.numbers().into_iter().filter(|number| !before.contains(number));
+        self.number = new.next_back().expect("a connection");
         self.packets = 10;
     }
 

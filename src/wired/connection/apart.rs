@@ -118,18 +118,18 @@ impl Apart {
         self.out.iter_mut().map(|(_, out)| out)
     }
 
-    /// Takes what goes apart, and what has to wait for that.
-    pub fn admit(&mut self, out: Out) -> Result<(), Out> {
-        if let Some(content) = Header::decode(out.header()).ok().and_then(|header| Content::of(header.frame))
-        {
+    /// Takes what goes apart, and what has to wait for that; gives back what goes into the stream.
+    pub fn admit(&mut self, out: Out) -> Option<Out> {
+        let content = Header::decode(out.header()).ok().and_then(|header| Content::of(header.frame));
+        if let Some(content) = content {
             self.out.push_back((content, out));
-            return Ok(());
+            return None;
         }
         if matches!(out.then(), Then::Words(_)) && !self.out.is_empty() {
             self.end = Some(out);
-            return Ok(());
+            return None;
         }
-        Err(out)
+        Some(out)
     }
 }
 

@@ -273,9 +273,9 @@ impl Connection {
         }
         let out = match self.apart.as_mut().filter(|_| !self.broken) {
             Some(apart) => apart.admit(out),
-            None => Err(out),
+            None => Some(out),
         };
-        let Err(out) = out else {
+        let Some(out) = out else {
             self.fresh = true;
             return;
         };
