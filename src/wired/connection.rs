@@ -11,9 +11,11 @@
 //! | `incoming` | the parser, and where payload goes |
 //! | `served` | what arrived and is not for the program: RDMA, receipts, the end |
 //! | `taking` | what the program takes, and the credits that follow |
+//! | `apart` | messages that travel outside of the stream, in datagrams |
 //! | `loans` | sends of which somebody waits for the end |
 //! | `ending` | the end, in order or not |
 
+mod apart;
 mod ending;
 mod incoming;
 mod loans;
@@ -32,6 +34,8 @@ use udeck_via::{Ptag, Reliability};
 
 use crate::memory::Memory;
 use crate::windows::Windows;
+use apart::Apart;
+pub use apart::{Content, Landing, Leaving};
 use incoming::Incoming;
 pub(crate) use incoming::is_posted_for;
 use loans::{Loan, Reading};
@@ -120,6 +124,8 @@ pub struct Connection {
     may_read: bool,
 
     outgoing: Outgoing,
+    /// Of an unreliable VI over datagrams.
+    apart: Option<Box<Apart>>,
     /// Posts that wait: for reads to be over, or for the peer to take what was sent before.
     held_back: VecDeque<HeldBack>,
     /// Messages and writes among them.
@@ -182,6 +188,7 @@ impl Connection {
             may_write: theirs.writable_ptag.is_some(),
             may_read: theirs.readable_ptag.is_some(),
             outgoing: Outgoing::default(),
+            apart: None,
             held_back: VecDeque::new(),
             unsent: 0,
             fence: None,
@@ -253,18 +260,14 @@ impl Connection {
             self.after(then, Fate::Arrived);
         }
         self.tell_credits();
+        self.tell_given_up();
         self.try_over();
     }
 
-    /// Whether something that was posted is not in the stream yet: it waits for reads to be over, or for the peer to take
-    /// what came before. (The end of a closed connection waits behind it.)
+    /// Whether something that was posted has not left and is not in the stream yet: it waits for reads to be over, or for
+    /// the peer to take what came before. (The end of a closed connection waits behind it.)
     pub fn holds_back(&self) -> bool {
-        !self.held_back.is_empty()
-    }
-
-    /// Where the frame ends that the byte at `from` belongs to; `None` at the end of the stream.
-    pub fn frame_end(&self, from: u64) -> Option<u64> {
-        self.outgoing.frame_end(from)
+        !self.held_back.is_empty() || self.apart.as_ref().is_some_and(|apart| !apart.is_empty())
     }
 
     /// Frames that wait to be sent or released.

@@ -36,8 +36,9 @@
 //! **News.** [`Link::with`] announces what there is to the [`Watch`] after it has unlocked. A receive queue is to be
 //! named by the waiter as long as [`Link::has_arrivals`].
 //!
-//! **Unreliable VIs over datagrams** keep frames whole: [`Connection::frame_end`] says where the frame at an offset ends;
-//! what the network lost is told by [`Connection::missed`].
+//! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_apart`], a message is
+//! [`Connection::leaving`] until it has [`Connection::left`]; what comes is put into a [`Landing`], and each number is said
+//! to have come or to be [`Connection::missed`], once. Everything else stays in the stream.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -65,7 +66,9 @@ mod tests;
 mod windows;
 pub mod wire;
 
-pub use connection::{Connection, Direct, News, Phase, Piece, PieceMut, Pieces, Settings, Side};
+pub use connection::{
+    Connection, Content, Direct, Landing, Leaving, News, Phase, Piece, PieceMut, Pieces, Settings, Side,
+};
 pub use link::{Announce, Driver, Link, Watch};
 pub use listeners::{Listener, Listeners};
 pub use memory::Memory;

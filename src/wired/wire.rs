@@ -22,6 +22,7 @@
 //! | 8 end | broken | | | | | words |
 //! | 9 over | | | | | | |
 //! | 10 deaf | | | | | | |
+//! | 11 forget | | | | | number | |
 //!
 //! Messages and writes are numbered together from 0 by their order in the stream, reads apart from them. Behind an end
 //! come only receipts, credits and the over; behind that nothing.
@@ -34,7 +35,7 @@ use std::fmt;
 use udeck_via::transport::{Fate, Inline};
 
 /// The version that this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame before its head.
 pub const HEADER: usize = 32;
 /// Longest words of an end, in bytes.
@@ -120,6 +121,11 @@ pub enum Frame {
     },
     /// The sender's program takes nothing any more, and its end waits behind what it has posted.
     Deaf,
+    /// Where messages travel apart from the stream: of those with smaller numbers, what has not arrived never will.
+    Forget {
+        /// The first that is not meant.
+        upto: u64,
+    },
     /// The sender sends no messages, writes, reads or data any more, and takes none.
     End {
         /// By an error, which the words name.
@@ -190,6 +196,7 @@ impl Header {
             }
             Frame::Over => fields.kind = 9,
             Frame::Deaf => fields.kind = 10,
+            Frame::Forget { upto } => (fields.kind, fields.offset) = (11, upto),
         }
         fields.lay_out()
     }
@@ -224,6 +231,7 @@ impl Header {
             8 => Frame::End { broken: fields.flags & BROKEN != 0, len },
             9 => Frame::Over,
             10 => Frame::Deaf,
+            11 => Frame::Forget { upto: offset },
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
         let header = Header { taken: fields.taken, frame };
@@ -333,6 +341,7 @@ mod tests {
             receipt,
             end,
             ask,
+            any::<u64>().prop_map(|upto| Frame::Forget { upto }),
             Just(Frame::Credit),
             Just(Frame::Over),
             Just(Frame::Deaf)
@@ -350,7 +359,7 @@ mod tests {
         }
 
         #[test]
-        fn there_is_one_way_to_say_each_thing(bytes in any::<[u8; HEADER]>(), kind in 0..12u8) {
+        fn there_is_one_way_to_say_each_thing(bytes in any::<[u8; HEADER]>(), kind in 0..13u8) {
             let mut bytes = bytes;
             bytes[0] = kind;
             if let Ok(header) = Header::decode(&bytes) {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use udeck_via::transport::{Hello, OnRequest, Port, Queue, Queues, Ready};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, Reliability, Result};
 use udeck_wired::{Connection, Link, Memory, Settings, Side, Watch, Windows, WiredPort};
 
 use crate::calls::Calls;
@@ -30,6 +30,8 @@ use crate::strays::Strays;
 use crate::timers::Timers;
 pub use crate::tombs::Tomb;
 use crate::tombs::Tombs;
+use crate::unreliable::{Dropped, Unreliable};
+use crate::versions::Foreigners;
 use crate::wire;
 
 /// A VI's connection.
@@ -51,6 +53,7 @@ pub struct Core {
     pub secret: [u8; 32],
     pub detect: Duration,
     pub max_datagram: usize,
+    pub dropped: Arc<Dropped>,
     pub memory: Memory,
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
@@ -59,6 +62,7 @@ pub struct Core {
     pub timers: Timers,
     pub calls: Calls,
     pub door: Door,
+    foreigners: Foreigners,
     room: Mutex<Room>,
     strays: Strays,
     links: RwLock<HashMap<u64, Arc<UdpLink>>>,
@@ -85,6 +89,7 @@ impl Core {
             secret: options.secret,
             detect: options.detect,
             max_datagram: options.max_datagram,
+            dropped: options.dropped.clone(),
             memory,
             windows: Windows::new(),
             max_transfer,
@@ -93,6 +98,7 @@ impl Core {
             timers: Timers::new(),
             calls: Calls::default(),
             door: Door::new(key),
+            foreigners: Foreigners::default(),
             room: Mutex::new(Room::new()),
             strays: Strays::default(),
             links: RwLock::default(),
@@ -131,7 +137,7 @@ impl Core {
                 break;
             }
             any = true;
-            self.give(&room, runs);
+            self.give(room.datagrams(runs));
             if runs < room.runs() {
                 break;
             }
@@ -140,11 +146,14 @@ impl Core {
     }
 
     /// Neighbours for the same link are given to it together.
-    fn give(self: &Arc<Self>, room: &Room, runs: usize) {
+    pub fn give<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>) {
         let now = Instant::now();
-        let mut datagrams = room.datagrams(runs).peekable();
+        let mut datagrams = datagrams.peekable();
         while let Some((from, datagram)) = datagrams.next() {
-            let Some(number) = wire::connection(datagram) else { continue };
+            let Some(number) = wire::connection(datagram) else {
+                self.foreign(now, from, datagram);
+                continue;
+            };
             let Some(link) = self.link(number) else {
                 self.strange(now, from, datagram);
                 continue;
@@ -215,7 +224,7 @@ impl Core {
                     left = true;
                 }
                 Some(_) => self.strange(Instant::now(), from, datagram),
-                None => {}
+                None => self.foreign(Instant::now(), from, datagram),
             }
         }
         drop(room);
@@ -237,6 +246,14 @@ impl Core {
                 self.door.hear(self, now, from, &opened)
             }
             wire::Kind::Prove | wire::Kind::Answer => self.calls.hear(self, now, from, &opened),
+        }
+    }
+
+    /// A datagram of another version, or none of ours.
+    #[cold]
+    fn foreign(&self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        if let Some(answer) = self.foreigners.answer(now, datagram) {
+            let _ = self.socket.send(from, &answer);
         }
     }
 
@@ -263,6 +280,11 @@ impl Core {
 
     pub fn links(&self) -> Vec<Arc<UdpLink>> {
         self.links.read().values().cloned().collect()
+    }
+
+    #[cfg(test)]
+    pub fn numbers(&self) -> Vec<u64> {
+        self.links.read().keys().copied().collect()
     }
 
     pub fn has_links(&self) -> bool {
@@ -292,7 +314,7 @@ impl Core {
 
     /// A link of a connection that both sides have agreed on. It takes what comes from now on.
     pub fn establish(self: &Arc<Self>, made: &Made<'_>) -> Arc<UdpLink> {
-        let connection = Connection::new(Settings {
+        let mut connection = Connection::new(Settings {
             memory: &self.memory,
             windows: &self.windows,
             ours: made.ours,
@@ -307,7 +329,11 @@ impl Core {
             ..FlowOptions::default()
         };
         let flow = Flow::new(Instant::now(), made.names, &options);
-        let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow);
+        let unreliable = (made.ours.reliability == Reliability::Unreliable).then(|| {
+            connection.go_apart();
+            Box::new(Unreliable::new(self.max_transfer))
+        });
+        let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow, unreliable);
         let link = Link::new(connection, driver);
         self.links.write().insert(made.names.ours, link.clone());
         link

@@ -16,10 +16,13 @@ use crate::waiter::UdpWaiter;
 use crate::wire::greeting::{MAX_DISCRIMINATOR, MAX_PRIVATE};
 use crate::{Options, Source, helper};
 
+/// Longest message: a piece has 32 bits to say where in it it belongs, a header included.
+const LONGEST: usize = u32::MAX as usize - 63;
+
 /// The UDP NIC of a process.
 pub struct UdpDevice {
     attributes: NicAttributes,
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl UdpDevice {
@@ -31,7 +34,7 @@ impl UdpDevice {
                 Error::os(format!("reserving {limit} bytes of address space, twice"), error)
             })?,
         };
-        let max_transfer = memory.outbox.usage().limit;
+        let max_transfer = memory.outbox.usage().limit.min(LONGEST);
         let (socket, at) = Socket::bind(options.bind)
             .map_err(|error| Error::os(format!("opening a socket at {}", options.bind), error))?;
         let core = Core::new(options, memory, max_transfer, socket)

@@ -56,6 +56,12 @@ impl Door {
         Door { cookies: Cookies::new(key, Instant::now()), asked: Mutex::default(), told: Mutex::default() }
     }
 
+    /// Requests that it remembers, of the last seconds.
+    #[cfg(test)]
+    pub fn pending(&self) -> usize {
+        self.asked.lock().requests.values().filter(|state| matches!(state, State::Pending)).count()
+    }
+
     /// A greeting of who calls.
     pub fn hear(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, opened: &Opened<'_>) {
         let Ok(greeting) = Greeting::decode(opened) else { return };

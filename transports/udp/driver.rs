@@ -1,4 +1,4 @@
-//! A link's two streams in datagrams.
+//! A link's two streams in datagrams. (An unreliable VI's messages are not in them: [`crate::unreliable`].)
 //!
 //! Everything here happens with the link's lock held, on whichever thread has work for it: the one that posts, the one
 //! that polls, the helper. No call waits.
@@ -13,19 +13,21 @@ use udeck_wired::{Connection, Driver, Phase, Pieces};
 use crate::core::{Core, Tomb};
 use crate::flow::{Flow, Names, State, Transmit};
 use crate::socket::Batch;
-use crate::wire::{Close, Packet, open};
+use crate::unreliable::Unreliable;
+use crate::wire::{Close, Kind, Packet, open};
 
 /// How long it leaves a kernel alone that takes nothing.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module.
 pub struct UdpDriver {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     names: Names,
     peer: SocketAddr,
-    flow: Flow,
+    pub(super) flow: Flow,
     /// What is built, and what the kernel did not take.
-    batch: Batch,
+    pub(super) batch: Batch,
+    pub(super) unreliable: Option<Box<Unreliable>>,
     /// The kernel took nothing: it is tried again then.
     stalled: Option<Instant>,
     /// The NIC calls at that time.
@@ -36,7 +38,14 @@ pub struct UdpDriver {
 }
 
 impl UdpDriver {
-    pub fn new(core: Arc<Core>, names: Names, peer: SocketAddr, flow: Flow) -> Self {
+    /// `unreliable`: for a connection whose messages go apart.
+    pub fn new(
+        core: Arc<Core>,
+        names: Names,
+        peer: SocketAddr,
+        flow: Flow,
+        unreliable: Option<Box<Unreliable>>,
+    ) -> Self {
         let batch = Batch::default();
         UdpDriver {
             core,
@@ -44,6 +53,7 @@ impl UdpDriver {
             peer,
             flow,
             batch,
+            unreliable,
             stalled: None,
             called: None,
             waits_since: None,
@@ -56,8 +66,11 @@ impl UdpDriver {
         if self.over {
             return;
         }
-        let packet = open(datagram).and_then(|opened| Packet::decode(&opened));
-        let Ok(packet) = packet else { return };
+        let Ok(opened) = open(datagram) else { return };
+        if opened.kind == Kind::Piece {
+            return self.take_piece(connection, now, &opened);
+        }
+        let Ok(packet) = Packet::decode(&opened) else { return };
         // What has no effect needs no answer.
         let _ = self.flow.receive(now, &packet, &mut |bytes| {
             let direct = connection.direct();
@@ -71,6 +84,7 @@ impl UdpDriver {
             return;
         }
         connection.released(self.flow.released().min(connection.queued()));
+        self.settle_pieces(connection, now);
         self.send(connection, now);
         self.settle(connection, now);
     }
@@ -106,18 +120,32 @@ impl UdpDriver {
     }
 
     fn send(&mut self, connection: &mut Connection, now: Instant) {
-        if self.stalled.is_some_and(|until| until > now) || !self.flush(now) {
+        if self.stalled.is_some_and(|until| until > now) || !self.flush(connection, now) {
             return;
         }
         self.flow.offer(connection.queued());
-        while let Some(transmit) = self.flow.transmit(now) {
-            if !self.batch.takes(transmit.size(), self.core.socket.most()) && !self.flush(now) {
-                // It counts as lost: one datagram of many.
-                break;
+        while let Some(transmit) = self.flow.transmit_loaded(now) {
+            if !self.add(connection, now, transmit) {
+                return;
             }
-            self.build(connection, transmit);
         }
-        self.flush(now);
+        self.send_pieces(connection, now);
+        // What is to be acknowledged, if nothing has carried it.
+        if self.stalled.is_none()
+            && let Some(transmit) = self.flow.transmit(now)
+        {
+            self.add(connection, now, transmit);
+        }
+        self.flush(connection, now);
+    }
+
+    /// `false`: it counts as lost, one datagram of many.
+    fn add(&mut self, connection: &mut Connection, now: Instant, transmit: Transmit) -> bool {
+        if !self.batch.takes(transmit.size(), self.core.socket.most()) && !self.flush(connection, now) {
+            return false;
+        }
+        self.build(connection, transmit);
+        true
     }
 
     fn build(&mut self, connection: &Connection, mut transmit: Transmit) {
@@ -139,7 +167,7 @@ impl UdpDriver {
     }
 
     /// Whether the kernel took what was built.
-    fn flush(&mut self, now: Instant) -> bool {
+    pub(super) fn flush(&mut self, connection: &mut Connection, now: Instant) -> bool {
         if self.batch.is_empty() {
             return true;
         }
@@ -156,6 +184,7 @@ impl UdpDriver {
         }
         self.batch.clear();
         self.stalled = None;
+        self.pieces_left(connection);
         true
     }
 
@@ -193,7 +222,8 @@ impl UdpDriver {
 
     /// Asks to be called in time.
     fn call_me(&mut self) {
-        let wanted = self.flow.timer().into_iter().chain(self.stalled).min();
+        let pieces = self.unreliable.as_ref().and_then(|unreliable| unreliable.timer());
+        let wanted = self.flow.timer().into_iter().chain(self.stalled).chain(pieces).min();
         if let Some(wanted) = wanted.filter(|wanted| self.called.is_none_or(|called| *wanted < called)) {
             self.called = Some(wanted);
             self.core.call_at(wanted, self.names.ours);

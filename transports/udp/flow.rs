@@ -35,6 +35,7 @@
 //! | file | what it is | from |
 //! |---|---|---|
 //! | `receiving`, `sending`, `timing` | what is done for a packet that came, one that goes, and when time passes | |
+//! | `apart` | datagrams beside the stream, which are not sent again | RFC 9221 |
 //! | `outgoing` | what is to be sent, again or first | |
 //! | `incoming` | what arrived too early | |
 //! | `sent` | packets under way, which are lost | RFC 9002, 6.1 |
@@ -44,6 +45,7 @@
 //! | `mtu` | longest datagram | RFC 8899 |
 //! | `ranges` | sets of numbers | |
 
+mod apart;
 mod arrivals;
 mod congestion;
 mod incoming;
@@ -56,10 +58,12 @@ mod sending;
 mod sent;
 mod timing;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::wire::{Close, NUMBERS, PacketHeader};
+pub use apart::Cut;
 use arrivals::Arrivals;
 use congestion::Congestion;
 use incoming::Incoming;
@@ -220,6 +224,8 @@ pub struct Flow {
     heard: Instant,
     /// The close to send: to everything that comes.
     close: Option<Close>,
+    /// What was heard of pieces beside the stream.
+    settled: VecDeque<(u64, bool)>,
     stats: Stats,
 }
 
@@ -248,6 +254,7 @@ impl Flow {
             asked: 0,
             heard: now,
             close: None,
+            settled: VecDeque::new(),
             stats: Stats::default(),
         }
     }

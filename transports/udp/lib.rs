@@ -8,6 +8,11 @@
 //! **Who does the work.** The thread that polls a completion queue reads the socket itself, for all; it parks beside it.
 //! While nobody looks, the NIC's one helper thread does it. Posts send by themselves. No call on the socket ever waits.
 //!
+//! **Unreliable VIs** send their messages in datagrams of their own, beside the stream, which keeps the rest: set-up, credits,
+//! the end, whether the peer is there. Such a message is never sent again; the receiver drops what is not whole, and counts it
+//! ([`Dropped`]). Pieces are acknowledged with the stream's packets, for the sender's speed only (RFC 9221); that a message
+//! will not come is told by the stream.
+//!
 //! **The end.** Streams end as `udeck-wired` says; then the connection is closed, and who has not heard that is told when it
 //! goes on. Whoever is silent for [`Options::detect`], although asked, is taken for dead. A process that is stopped for so
 //! long cannot answer: unlike over TCP, nobody does it in its place.
@@ -19,8 +24,10 @@
 //! | `pieces` | messages in datagrams, each whole and at most once or not at all |
 //! | `greeting` | proofs of the job's secret, cookies against forged addresses |
 //! | `calls`, `door`, `incoming` | the two sides of a connection request |
+//! | `versions` | callers that speak another version |
 //! | `core` | what the NIC's objects share: who reads the socket, its links |
 //! | `driver` | a link's two streams in datagrams |
+//! | `unreliable` | messages of unreliable VIs, beside the stream |
 //! | `timers`, `strays`, `tombs` | who wants to be called; what waits for its link; connections that are over |
 //! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
@@ -40,6 +47,8 @@ mod driver;
 pub mod flow;
 mod greeting;
 mod helper;
+#[cfg(test)]
+mod hostile;
 mod incoming;
 pub mod pieces;
 mod rest;
@@ -48,14 +57,18 @@ mod station;
 mod strays;
 mod timers;
 mod tombs;
+mod unreliable;
+mod versions;
 mod waiter;
 pub mod wire;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_via::{Nic, Result};
 pub use udeck_wired::Memory;
+pub use unreliable::Dropped;
 
 /// How to open the device.
 #[derive(Debug, Clone)]
@@ -70,6 +83,8 @@ pub struct Options {
     pub detect: Duration,
     /// Longest datagram to try, as UDP payload in bytes; what the path does not carry is found out.
     pub max_datagram: usize,
+    /// Counts what is dropped of unreliable messages.
+    pub dropped: Arc<Dropped>,
 }
 
 /// Where a NIC's memory comes from.
@@ -91,6 +106,7 @@ impl Options {
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),
             max_datagram: 8952,
+            dropped: Arc::default(),
         }
     }
 }

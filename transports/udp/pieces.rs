@@ -1,24 +1,40 @@
 //! Messages in datagrams, for unreliable VIs: each arrives whole and at most once, or not at all; in any order.
 //!
 //! A message that is longer than a datagram travels in pieces. The receiver puts them together in memory that it gets from
-//! the user when the first one comes; one that fits a datagram is handed on out of it. A message that misses a piece is
-//! dropped: after a time, or when newer ones need its place.
+//! the user when the first one comes; one that fits a datagram is handed on out of it. Nothing is sent again: a message that
+//! misses a piece is *missed*, when its sender gives it up, when nothing comes of it for long, or when newer ones need its
+//! place. Each message either arrives or is missed, once.
+//!
+//! Datagrams are [`crate::flow::Flow`]'s as much as those of the stream are: it cuts the pieces, counts them as under way,
+//! has them acknowledged, and slows down when they are lost (as RFC 9221 has it). [`Departed`] knows of what the sender need
+//! not wait any more.
 //!
 //! ```
 //! # use std::time::Instant;
-//! use udeck_udp::pieces::{Assembly, Cutter, Limits, Message};
+//! use udeck_udp::flow::{Flow, Names, Options};
+//! use udeck_udp::pieces::{Assembly, Limits, Message};
 //! use udeck_udp::wire::{Piece, open};
+//! use udeck_wired::Content;
 //!
-//! let mut cutter = Cutter::new(7);
+//! let (now, options) = (Instant::now(), Options::default());
+//! let mut sender = Flow::new(now, Names { ours: 1, theirs: 2 }, &options);
+//! let mut receiver = Flow::new(now, Names { ours: 2, theirs: 1 }, &options);
 //! let mut assembly = Assembly::<Vec<u8>>::new(Limits::default());
+//!
 //! let message = [42; 2000];
-//! let mut got = None;
-//! for cut in cutter.message(2000, 1200) {
+//! let content = Content::Message { immediate: None, lent: true, head: 0 };
+//! let (mut at, mut got) = (0, None);
+//! while at < 2000 {
+//!     let cut = sender.cut(at, 2000, &content).expect("the network has room");
+//!     let mut piece = sender.piece(now, 0, &cut, &content, false);
 //!     let payload = &message[cut.range.start as usize..cut.range.end as usize];
-//!     let datagram = [&cut.header([payload])[..], payload].concat();
+//!     piece.seal([payload]);
+//!     let datagram = [piece.bytes(), payload].concat();
+//!     at = cut.range.end;
 //!
 //!     let piece = Piece::decode(&open(&datagram)?)?;
-//!     let arrived = assembly.receive(Instant::now(), &piece, |len| Some(vec![0; len]));
+//!     receiver.receive_piece(now, &piece).expect("a new one");
+//!     let arrived = assembly.receive(now, &piece, 256, |_, len| Some(vec![0; len]));
 //!     if let Ok(Some(Message::Assembled(memory))) = arrived {
 //!         got = Some(memory);
 //!     }
@@ -27,66 +43,19 @@
 //! # Ok::<(), udeck_udp::wire::Malformed>(())
 //! ```
 
-mod seen;
+mod departed;
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use udeck_wired::{Content, Landing};
+
 use crate::flow::Ranges;
-use crate::wire::{PIECE_HEADER, Piece, PieceHeader};
-use seen::Seen;
+use crate::wire::Piece;
+pub use departed::Departed;
 
-/// Most separate parts of a message that may have arrived at a time. A piece that makes one more is dropped.
+/// Most separate parts of a message that may have arrived at a time. A piece that makes one more ends it.
 pub const MAX_PARTS: usize = 256;
-
-/// Numbers a connection's messages and cuts them into pieces.
-#[derive(Debug)]
-pub struct Cutter {
-    connection: u64,
-    next: u64,
-}
-
-/// A piece to send.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The bytes of the message that it carries.
-    pub range: Range<u32>,
-    connection: u64,
-    message: u64,
-    total: u32,
-}
-
-impl Cut {
-    /// What goes before its bytes, which are those of `payload`, one after another.
-    pub fn header<'a>(&self, payload: impl IntoIterator<Item = &'a [u8]>) -> PieceHeader {
-        let Cut { connection, message, total, .. } = *self;
-        Piece { connection, message, offset: self.range.start, total, payload: &[] }.header(payload)
-    }
-}
-
-impl Cutter {
-    /// `connection`: the number that the peer gave it.
-    pub fn new(connection: u64) -> Self {
-        Cutter { connection, next: 0 }
-    }
-
-    /// The pieces of the next message, of `total` bytes, in datagrams of at most `datagram` bytes (of UDP payload): all
-    /// of the same length but the last.
-    ///
-    /// # Panics
-    /// When `datagram` has no room for more than the header.
-    pub fn message(&mut self, total: u32, datagram: usize) -> impl Iterator<Item = Cut> + use<> {
-        assert!(datagram > PIECE_HEADER, "a datagram of {datagram} bytes has no room for a message");
-        let (connection, message) = (self.connection, self.next);
-        self.next += 1;
-        let room = u32::try_from(datagram - PIECE_HEADER).unwrap_or(u32::MAX);
-        (0..total.div_ceil(room).max(1)).map(move |nth| {
-            let start = nth * room;
-            Cut { range: start..start.saturating_add(room).min(total), connection, message, total }
-        })
-    }
-}
 
 /// What an [`Assembly`] takes at most.
 #[derive(Clone, Debug)]
@@ -97,7 +66,7 @@ pub struct Limits {
     pub messages: usize,
     /// Bytes of all of them together.
     pub bytes: usize,
-    /// How long one waits for its last piece.
+    /// How long nothing may come of one.
     pub patience: Duration,
 }
 
@@ -108,62 +77,117 @@ impl Default for Limits {
     }
 }
 
+/// Where a message is put together.
+pub trait Land {
+    /// Puts bytes of the message there, from its byte `at`. `false`: they must not lie there.
+    fn land(&mut self, at: usize, bytes: &[u8]) -> bool;
+}
+
+impl Land for Landing {
+    fn land(&mut self, at: usize, bytes: &[u8]) -> bool {
+        self.fill(at, bytes)
+    }
+}
+
+impl Land for Vec<u8> {
+    fn land(&mut self, at: usize, bytes: &[u8]) -> bool {
+        let place = self.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len()));
+        place.map(|place| place.copy_from_slice(bytes)).is_some()
+    }
+}
+
 /// A message that arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Message<'a, B> {
     /// In the datagram.
     Whole(&'a [u8]),
-    /// In memory of the user's, from its start.
+    /// In memory of the user's.
     Assembled(B),
 }
 
-/// Why a piece was dropped.
+/// Why a piece was dropped; but for the first two, its message is missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dropped {
-    /// Its message arrived before, was given up, or is too old to tell.
+    /// Its message arrived before, or was missed.
     #[error("a piece of a message that is done with")]
     Done,
+    /// Its message may not have been sent yet.
+    #[error("a piece of a message that may not have been sent yet")]
+    Beyond,
     /// It contradicts the other pieces.
     #[error("a piece that does not fit its message")]
     Contradiction,
     /// Its message is longer than is taken.
     #[error("a piece of a message that is too long")]
     TooLong,
-    /// There is no memory for its message.
-    #[error("a piece of a message that there is no memory for")]
+    /// There is no memory for its message, or it may not go there.
+    #[error("a piece of a message that there is no place for")]
     NoRoom,
     /// What came of its message has too many gaps.
     #[error("a piece that would leave too many gaps")]
     Scattered,
 }
 
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages that arrived.
+    pub arrived: u64,
+    /// Messages that were missed.
+    pub missed: u64,
+    /// Pieces that were dropped.
+    pub dropped: u64,
+}
+
 /// The messages of a connection that have not arrived whole.
 #[derive(Debug)]
 pub struct Assembly<B> {
     limits: Limits,
-    seen: Seen,
-    /// The oldest first.
-    partial: VecDeque<Partial<B>>,
+    /// Messages with smaller numbers are done with.
+    floor: u64,
+    /// Those from there that are known of; the first is not done with.
+    slots: VecDeque<Slot<B>>,
+    partial: usize,
     bytes: usize,
-    given_up: u64,
+    missed: VecDeque<(u64, Option<B>)>,
+    stats: Stats,
+}
+
+#[derive(Debug)]
+enum Slot<B> {
+    /// Newer ones came.
+    Expected(Instant),
+    Partial(Box<Partial<B>>),
+    Done,
 }
 
 #[derive(Debug)]
 struct Partial<B> {
-    number: u64,
+    /// When something of it came last.
     since: Instant,
     total: u32,
+    content: Content,
     memory: B,
     came: Ranges,
 }
 
-impl<B: AsMut<[u8]>> Assembly<B> {
+impl<B: Land> Assembly<B> {
     /// Takes so much.
     pub fn new(limits: Limits) -> Self {
-        Assembly { limits, seen: Seen::default(), partial: VecDeque::new(), bytes: 0, given_up: 0 }
+        Assembly {
+            limits,
+            floor: 0,
+            slots: VecDeque::new(),
+            partial: 0,
+            bytes: 0,
+            missed: VecDeque::new(),
+            stats: Stats::default(),
+        }
     }
 
-    /// A piece came. `room` gives memory for a message of so many bytes, if there is some.
+    /// A piece came. `end`: the first number that the peer may not use yet; at most a few hundred after the first that is
+    /// not done with. `room` gives a place for a message of so many bytes, if there is one. [`Assembly::next_missed`] has to
+    /// be asked after this.
     ///
     /// # Errors
     /// Why it was dropped.
@@ -171,71 +195,131 @@ impl<B: AsMut<[u8]>> Assembly<B> {
         &mut self,
         now: Instant,
         piece: &Piece<'a>,
-        room: impl FnOnce(usize) -> Option<B>,
+        end: u64,
+        room: impl FnOnce(Content, usize) -> Option<B>,
     ) -> Result<Option<Message<'a, B>>, Dropped> {
-        let known = self.partial.iter().position(|partial| partial.number == piece.message);
-        let at = match known {
-            Some(at) => at,
-            None if self.seen.knows(piece.message) => return Err(Dropped::Done),
-            None if piece.total as usize > self.limits.message => return Err(Dropped::TooLong),
-            None if piece.payload.len() == piece.total as usize => {
-                self.seen.note(piece.message);
-                return Ok(Some(Message::Whole(piece.payload)));
-            }
-            None => self.begin(now, piece, room)?,
-        };
-        let partial = &mut self.partial[at];
-        if partial.add(piece)? {
-            return Ok(self.remove(at).map(|partial| Message::Assembled(partial.memory)));
+        let received = self.take(now, piece, end, room);
+        match &received {
+            Ok(Some(_)) => self.stats.arrived += 1,
+            Ok(None) => {}
+            Err(_) => self.stats.dropped += 1,
         }
-        Ok(None)
+        received
     }
 
-    /// Makes place for a message, the oldest ones giving way. Where it is.
+    fn take<'a>(
+        &mut self,
+        now: Instant,
+        piece: &Piece<'a>,
+        end: u64,
+        room: impl FnOnce(Content, usize) -> Option<B>,
+    ) -> Result<Option<Message<'a, B>>, Dropped> {
+        let number = piece.message;
+        let at = number.checked_sub(self.floor).ok_or(Dropped::Done)? as usize;
+        if number >= end {
+            return Err(Dropped::Beyond);
+        }
+        while self.slots.len() <= at {
+            self.slots.push_back(Slot::Expected(now));
+        }
+        match self.slots[at] {
+            Slot::Done => return Err(Dropped::Done),
+            Slot::Expected(_) if piece.total as usize > self.limits.message => {
+                self.miss(number);
+                return Err(Dropped::TooLong);
+            }
+            Slot::Expected(_) if piece.is_whole() && matches!(piece.content, Content::Message { .. }) => {
+                self.done(number);
+                return Ok(Some(Message::Whole(piece.payload)));
+            }
+            Slot::Expected(_) => {
+                if let Err(why) = self.begin(now, piece, room) {
+                    self.miss(number);
+                    return Err(why);
+                }
+            }
+            Slot::Partial(_) => {}
+        }
+        match self.partial_mut(number).map_or(Err(Dropped::Done), |partial| partial.add(now, piece)) {
+            Ok(false) => Ok(None),
+            Ok(true) => Ok(self.done(number).map(Message::Assembled)),
+            Err(why) => {
+                self.miss(number);
+                Err(why)
+            }
+        }
+    }
+
+    /// Makes place for a message, the oldest ones giving way.
     fn begin(
         &mut self,
         now: Instant,
         piece: &Piece<'_>,
-        room: impl FnOnce(usize) -> Option<B>,
-    ) -> Result<usize, Dropped> {
-        let len = piece.total as usize;
-        while self.partial.len() >= self.limits.messages || self.bytes + len > self.limits.bytes {
-            if self.give_up_oldest().is_none() {
-                return Err(Dropped::NoRoom);
-            }
+        room: impl FnOnce(Content, usize) -> Option<B>,
+    ) -> Result<(), Dropped> {
+        let (content, len) = (piece.content, piece.total as usize);
+        while self.partial >= self.limits.messages || self.bytes + len > self.limits.bytes {
+            self.miss(self.oldest().ok_or(Dropped::NoRoom)?);
         }
-        self.seen.note(piece.message);
-        let mut memory = room(len).ok_or(Dropped::NoRoom)?;
-        if memory.as_mut().len() < len {
-            return Err(Dropped::NoRoom);
-        }
+        let memory = room(content, len).ok_or(Dropped::NoRoom)?;
+        let came = Ranges::default();
+        let partial = Partial { since: now, total: piece.total, content, memory, came };
+        // It lies behind those that gave way: it is not before the floor.
+        self.slots[(piece.message - self.floor) as usize] = Slot::Partial(Box::new(partial));
+        self.partial += 1;
         self.bytes += len;
-        let partial = Partial {
-            number: piece.message,
-            since: now,
-            total: piece.total,
-            memory,
-            came: Ranges::default(),
-        };
-        self.partial.push_back(partial);
-        Ok(self.partial.len() - 1)
+        Ok(())
     }
 
-    /// Gives up the messages that have waited for too long.
+    /// The incomplete message with the smallest number.
+    fn oldest(&self) -> Option<u64> {
+        let at = self.slots.iter().position(|slot| matches!(slot, Slot::Partial(_)))?;
+        Some(self.floor + at as u64)
+    }
+
+    fn partial_mut(&mut self, number: u64) -> Option<&mut Partial<B>> {
+        match self.slots.get_mut((number.checked_sub(self.floor)?) as usize)? {
+            Slot::Partial(partial) => Some(partial),
+            Slot::Expected(_) | Slot::Done => None,
+        }
+    }
+
+    /// The messages below `upto`, which is [`Assembly::receive`]'s `end` at most, will not come if they have not.
+    pub fn give_up(&mut self, now: Instant, upto: u64) {
+        while self.floor < upto {
+            if self.slots.is_empty() {
+                self.slots.push_back(Slot::Expected(now));
+            }
+            self.miss(self.floor);
+        }
+    }
+
+    /// Gives up the messages that nothing has come of for too long.
     pub fn time(&mut self, now: Instant) {
         while self.timer().is_some_and(|due| due <= now) {
-            self.give_up_oldest();
+            self.miss(self.floor);
         }
     }
 
     /// When [`Assembly::time`] has something to do.
     pub fn timer(&self) -> Option<Instant> {
-        self.partial.front().map(|oldest| oldest.since + self.limits.patience)
+        let since = match self.slots.front()? {
+            Slot::Expected(since) => *since,
+            Slot::Partial(partial) => partial.since,
+            // None lies in front.
+            Slot::Done => return None,
+        };
+        Some(since + self.limits.patience)
     }
 
-    /// Messages that were given up although a piece of them came.
-    pub fn given_up(&self) -> u64 {
-        self.given_up
+    /// A message that was missed, and what there is of it.
+    pub fn next_missed(&mut self) -> Option<(u64, Option<B>)> {
+        self.missed.pop_front()
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
     }
 
     /// Bytes of the incomplete messages.
@@ -245,40 +329,62 @@ impl<B: AsMut<[u8]>> Assembly<B> {
 
     /// Incomplete messages.
     pub fn len(&self) -> usize {
-        self.partial.len()
+        self.partial
     }
 
     /// Whether no message is incomplete.
     pub fn is_empty(&self) -> bool {
-        self.partial.is_empty()
+        self.partial == 0
     }
 
-    fn give_up_oldest(&mut self) -> Option<()> {
-        self.remove(0)?;
-        self.given_up += 1;
-        Some(())
+    /// Messages that are known of, from the first that is not done with.
+    pub fn span(&self) -> usize {
+        self.slots.len()
     }
 
-    fn remove(&mut self, at: usize) -> Option<Partial<B>> {
-        let partial = self.partial.remove(at)?;
-        self.bytes -= partial.total as usize;
-        Some(partial)
+    fn miss(&mut self, number: u64) {
+        let memory = self.done(number);
+        self.missed.push_back((number, memory));
+        self.stats.missed += 1;
+    }
+
+    /// What there was of it.
+    fn done(&mut self, number: u64) -> Option<B> {
+        let slot = self.slots.get_mut((number - self.floor) as usize)?;
+        let memory = match std::mem::replace(slot, Slot::Done) {
+            Slot::Partial(partial) => {
+                self.partial -= 1;
+                self.bytes -= partial.total as usize;
+                Some(partial.memory)
+            }
+            Slot::Expected(_) | Slot::Done => None,
+        };
+        while let Some(Slot::Done) = self.slots.front() {
+            self.slots.pop_front();
+            self.floor += 1;
+        }
+        memory
     }
 }
 
-impl<B: AsMut<[u8]>> Partial<B> {
+impl<B: Land> Partial<B> {
     /// Whether the message is whole now.
-    fn add(&mut self, piece: &Piece<'_>) -> Result<bool, Dropped> {
-        if piece.total != self.total {
+    fn add(&mut self, now: Instant, piece: &Piece<'_>) -> Result<bool, Dropped> {
+        if piece.total != self.total || piece.content != self.content {
             return Err(Dropped::Contradiction);
         }
-        let start = piece.offset as usize;
         let range = u64::from(piece.offset)..u64::from(piece.offset) + piece.payload.len() as u64;
         if self.came.len_with(&range) > MAX_PARTS {
             return Err(Dropped::Scattered);
         }
-        // `Piece::decode` has checked that it lies within the message, `begin` that the memory does.
-        self.memory.as_mut()[start..start + piece.payload.len()].copy_from_slice(piece.payload);
+        // `Piece::decode` has checked that it lies within the message.
+        if !self.memory.land(piece.offset as usize, piece.payload) {
+            return Err(Dropped::NoRoom);
+        }
+        self.since = now;
+        if piece.is_whole() {
+            return Ok(true);
+        }
         self.came.insert(range);
         Ok(self.came.first() == Some(&(0..u64::from(self.total))))
     }

@@ -9,6 +9,8 @@
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
 //!   16 | by kind: wire/packet.rs, wire/piece.rs, wire/greeting.rs                      |
 //! ```
+//! The front is the same in all versions, and so are Meet and Prove: that is how two that differ find out (`versions.rs`).
+//!
 //! Numbers are little-endian. `flags` and `ranges` belong to the kind, and are zero where it does not use them.
 
 pub mod greeting;
@@ -16,7 +18,7 @@ mod packet;
 mod piece;
 
 pub use packet::{AckRanges, Acks, Close, Flags, HEADER, MAX_HEADER, MAX_RANGES, Packet, PacketHeader};
-pub use piece::{PIECE_HEADER, Piece, PieceHeader};
+pub use piece::{MAX_PIECE_HEADER, PIECE_HEADER, Piece, PieceHeader};
 
 /// Version of all datagrams.
 pub const VERSION: u8 = 1;
@@ -84,10 +86,24 @@ pub struct Opened<'a> {
 /// # Errors
 /// [`Malformed`].
 pub fn open(datagram: &[u8]) -> Result<Opened<'_>, Malformed> {
-    let (front, rest) = datagram.split_first_chunk::<FRONT>().ok_or(Malformed::Short)?;
-    if front[0] != VERSION {
-        return Err(Malformed::Version(front[0]));
+    match version(datagram) {
+        None => Err(Malformed::Short),
+        Some(VERSION) => open_any(datagram),
+        Some(other) => Err(Malformed::Version(other)),
     }
+}
+
+/// The version that a datagram says it is of: the first byte, in all versions.
+pub fn version(datagram: &[u8]) -> Option<u8> {
+    datagram.first_chunk::<FRONT>().map(|front| front[0])
+}
+
+/// As [`open`], of whatever version it is: the front and the sum are the same in all of them.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn open_any(datagram: &[u8]) -> Result<Opened<'_>, Malformed> {
+    let (front, rest) = datagram.split_first_chunk::<FRONT>().ok_or(Malformed::Short)?;
     let mut blank = *front;
     blank[4..8].fill(0);
     let sum = crc32c::crc32c_append(crc32c::crc32c(&blank), rest);

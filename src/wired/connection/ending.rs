@@ -78,6 +78,7 @@ impl Connection {
             self.end_read(Fate::Unread);
         }
         self.let_go();
+        self.stay(Fate::Unread);
         self.tell_end();
     }
 
@@ -89,11 +90,11 @@ impl Connection {
         self.report_loss(&format!("the peer broke the protocol: it sent {violation}"));
         self.inbox_without_receipts();
         self.owed = 0;
+        self.broken = true;
         if !self.closed {
             self.closed = true;
             self.queue(end_frame(Some(&format!("you broke the protocol: you sent {violation}"))));
         }
-        self.broken = true;
         self.incoming.target = Target::Nowhere;
     }
 
@@ -119,6 +120,7 @@ impl Connection {
         while let Some(held_back) = self.held_back.pop_front() {
             self.after(held_back.out.into_then(), fate);
         }
+        self.stay(fate);
         while !self.reads.is_empty() {
             self.end_read(fate);
         }
@@ -157,7 +159,7 @@ impl Connection {
         let ended = self.closed && self.peer_end.is_some() && !self.dead && !self.broken;
         let nothing_waits = self.owed == 0
             && self.reads.is_empty()
-            && self.held_back.is_empty()
+            && !self.holds_back()
             && (self.loans.is_empty() || self.gone);
         let my_turn = self.side == Side::Asked || self.peer_over;
         if ended && nothing_waits && my_turn && !self.over {

@@ -45,6 +45,7 @@ impl Connection {
     pub(crate) fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
         let frames =
             self.outgoing.iter_mut().chain(self.held_back.iter_mut().map(|held_back| &mut held_back.out));
+        let frames = frames.chain(self.apart.iter_mut().flat_map(|apart| apart.posts_mut()));
         let in_frames = frames.filter_map(|out| match out.then_mut() {
             Then::Held(held) => Some(held),
             _ => None,
@@ -64,6 +65,7 @@ impl Connection {
     /// Bytes of the outbox that were posted and are not over.
     pub(crate) fn lent_bytes(&self) -> usize {
         let frames = self.outgoing.iter().chain(self.held_back.iter().map(|held_back| &held_back.out));
+        let frames = frames.chain(self.apart.iter().flat_map(|apart| apart.posts()));
         let in_frames = frames.map(|out| match out.then() {
             Then::Held(held) => held.bytes(),
             _ => 0,

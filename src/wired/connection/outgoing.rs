@@ -81,6 +81,21 @@ impl Out {
         self.then
     }
 
+    /// The frame's header.
+    pub fn header(&self) -> &[u8; HEADER] {
+        self.lead.first_chunk().expect("a lead is longer")
+    }
+
+    /// What goes behind it.
+    pub fn head(&self) -> &[u8] {
+        &self.lead[HEADER..usize::from(self.lead_len)]
+    }
+
+    /// What goes behind that.
+    pub fn body(&self) -> &[Place] {
+        &self.body
+    }
+
     fn end(&self) -> u64 {
         self.at + u64::from(self.lead_len) + self.body_len as u64
     }
@@ -161,11 +176,6 @@ impl Outgoing {
         let then = self.frames.pop_front()?.then;
         self.answers -= usize::from(then.is_answer());
         Some(then)
-    }
-
-    pub fn frame_end(&self, from: u64) -> Option<u64> {
-        let at = self.frames.partition_point(|out| out.end() <= from);
-        self.frames.get(at).map(Out::end)
     }
 }
 

@@ -271,6 +271,14 @@ impl Connection {
         if self.dead {
             return;
         }
+        let out = match self.apart.as_mut().filter(|_| !self.broken) {
+            Some(apart) => apart.admit(out),
+            None => Some(out),
+        };
+        let Some(out) = out else {
+            self.fresh = true;
+            return;
+        };
         self.said_end |= matches!(out.then(), Then::Words(_));
         let taken = self.credits.tell();
         self.outgoing.push(out, taken);

@@ -33,6 +33,10 @@ impl Connection {
         if self.peer_end.is_some() && !matches!(frame, Frame::Receipt { .. } | Frame::Credit | Frame::Over) {
             return violation(format!("{frame:?} behind its end"));
         }
+        let apart = matches!(frame, Frame::Message { .. } | Frame::Write { .. });
+        if (apart && self.is_apart()) || (matches!(frame, Frame::Forget { .. }) && !self.is_apart()) {
+            return violation(format!("{frame:?} on a connection that has none"));
+        }
         if self.outgoing.answers() > MOST_ANSWERS {
             return violation(format!("more than {MOST_ANSWERS} answers that it does not take"));
         }
@@ -48,6 +52,7 @@ impl Connection {
             | Frame::Receipt { .. }
             | Frame::Credit
             | Frame::Ask { .. }
+            | Frame::Forget { .. }
             | Frame::Over
             | Frame::Deaf => Ok((0, 0)),
         }
@@ -164,6 +169,7 @@ impl Connection {
                 self.credits.hungry |= hungry;
                 self.tell_credits();
             }
+            Frame::Forget { upto } => self.heard_given_up(upto),
             Frame::End { broken, .. } => self.end_came(broken),
             Frame::Over => self.peer_over = true,
         }
@@ -248,16 +254,5 @@ impl Connection {
             None => Out::bare(Frame::Data { number, fate: Fate::Protection, len: 0 }, Then::Served(None)),
         };
         self.queue(out);
-    }
-
-    /// On an unreliable connection over datagrams: so many messages (or RDMA writes) of the peer's were lost by the
-    /// network; they count as taken.
-    pub fn missed(&mut self, messages: u32) {
-        for _ in 0..messages {
-            if let Err(words) = self.credits.arrive(0) {
-                return self.break_protocol(&Violation(words));
-            }
-            self.deliver(Item::Silent);
-        }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Credits {
     taken: u32,
     /// Bytes of what arrived and was not taken.
     waiting: u64,
+    /// Those of the longest message since there were none.
+    longest: u64,
     /// What the peer was told of `taken`, and the bytes of what was taken since.
     told: u32,
     untold_bytes: u64,
@@ -80,8 +82,33 @@ impl Credits {
     }
 
     fn take(&mut self, bytes: u64) {
-        self.taken = self.taken.wrapping_add(1);
+        self.wait_no_more(bytes);
+        self.count(bytes);
+    }
+
+    /// Whether a message of so many bytes may wait, too: all but the longest together are fewer than [`BYTES`], in
+    /// whatever order they came.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        (self.waiting + bytes).saturating_sub(bytes.max(self.longest)) < BYTES as u64
+    }
+
+    /// So many bytes arrive, or will, and were not taken.
+    pub fn wait_for(&mut self, bytes: u64) {
+        self.waiting += bytes;
+        self.longest = self.longest.max(bytes);
+    }
+
+    /// They were taken, or will not come.
+    pub fn wait_no_more(&mut self, bytes: u64) {
         self.waiting -= bytes;
+        if self.waiting == 0 {
+            self.longest = 0;
+        }
+    }
+
+    /// Another message counts as taken.
+    pub fn count(&mut self, bytes: u64) {
+        self.taken = self.taken.wrapping_add(1);
         self.untold_bytes += bytes;
     }
 
@@ -128,7 +155,9 @@ impl Connection {
         let Some(item) = self.inbox.pop_front() else {
             return self.end().map_or(Ok(None), Err);
         };
-        self.credits.take(item.bytes());
+        if !self.taken_apart(item.bytes()) {
+            self.credits.take(item.bytes());
+        }
         let taken = match item {
             Item::Inline { immediate, bytes } => {
                 Taken { immediate, what: What::Inline(bytes), receipt: None }

@@ -404,25 +404,6 @@ fn a_fence_holds_back_what_is_behind_it_until_the_reads_are_over() {
 }
 
 #[test]
-fn what_the_network_lost_counts_as_taken() {
-    let mut pair = Pair::new(Reliability::Unreliable, false);
-    (0..3).for_each(|_| pair.ends[0].port().send(None, b"x", b"").unwrap());
-    // The first frame vanishes, as a whole.
-    let first = pair.ends[0].link.with(|connection, _| connection.frame_end(0)).unwrap();
-    pair.send(0, first as usize);
-    pair.forget(1);
-    pair.ends[1].link.with(|connection, _| connection.missed(1));
-    pair.settle();
-    assert!(pair.ends[0].port().unread().unwrap() > 0);
-    pair.settle();
-    assert_eq!(pair.ends[0].port().unread().unwrap(), 2);
-    (0..2).for_each(|_| drop(take(&mut pair, 1)));
-    let _ = pair.ends[0].port().unread();
-    pair.settle();
-    assert_eq!(pair.ends[0].port().unread().unwrap(), 0);
-}
-
-#[test]
 fn a_link_tells_what_of_the_outbox_is_out() {
     let mut pair = Pair::new(Reliability::Delivery, true);
     let block = pair.ends[0].block(1000, 0);

@@ -67,7 +67,10 @@ impl Target {
         let levels = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
         let level = levels[random.below(3) as usize];
         let side = if random.one_in(2) { Side::Asked } else { Side::Accepted };
-        let connection = connection(level, side, memory, windows);
+        let mut connection = connection(level, side, memory, windows);
+        if level == Reliability::Unreliable && random.one_in(2) {
+            connection.go_apart();
+        }
         let (memory, windows) = (memory.clone(), windows.clone());
         Target { connection, memory, windows, handle, gathered: 0, level }
     }
@@ -83,7 +86,9 @@ impl Target {
         let number = random.below(4) as u32;
         let fate = udeck_via::transport::Fate::Arrived;
         let head = random.below(49) as u8;
-        let frame = match random.below(40) {
+        let frame = match random.below(42) {
+            40 => Frame::Forget { upto: random.number() },
+            41 if self.connection.is_apart() => Frame::Ask { hungry: true },
             0..=9 => Frame::Message { immediate, receipt, lent: true, head, len },
             10..=15 => Frame::Message { immediate, receipt, lent: false, head, len: 0 },
             16..=22 => Frame::Write { immediate, receipt, handle, offset, len },

@@ -171,11 +171,6 @@ impl Pair {
         self.ends[side].link.with(|connection, driver| driver.receive(connection, most, direct))
     }
 
-    /// What is on its way to `side` never comes.
-    pub fn forget(&mut self, side: usize) {
-        self.ends[side].link.with(|_, driver| driver.pipe.clear());
-    }
-
     /// `side` learns how far its peer has come, and that what is not known to have come can be gathered again.
     pub fn acknowledge(&mut self, side: usize, from: u64) {
         let upto = self.ends[1 - side].link.with(|_, driver| driver.came);

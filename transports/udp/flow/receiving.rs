@@ -33,35 +33,54 @@ impl Flow {
         packet: &Packet<'_>,
         deliver: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Ignored> {
-        if packet.connection != self.names.ours {
-            return Err(Ignored::Foreign);
-        }
-        if self.state != State::Open {
+        let admitted = self.admits(packet.connection, packet.number, packet.acks.as_ref());
+        if let Err(Ignored::Over) = admitted {
             self.say_it_again(packet);
-            return Err(Ignored::Over);
         }
-        if packet.acks.is_some_and(|acks| acks.largest >= self.number) {
-            return Err(Ignored::Protocol("it acknowledges what was not sent"));
-        }
-        if self.arrivals.knows(packet.number) {
-            return Err(Ignored::Duplicate);
-        }
+        admitted?;
         if !packet.payload.is_empty() {
             self.incoming.take(packet.offset, packet.payload, deliver).map_err(|why| match why {
                 NotTaken::Beyond => Ignored::Protocol("it lies beyond the window"),
                 NotTaken::Scattered => Ignored::Scattered,
             })?;
         }
-        (self.heard, self.asked) = (now, 0);
-        self.arrivals.note(now, packet.number, wish(packet));
         self.outgoing.allow(packet.window);
-        if let Some(acks) = &packet.acks {
-            self.acknowledged(now, acks);
-        }
+        self.note(now, packet.number, wish(packet), packet.acks.as_ref());
         if let Some(code) = packet.close() {
             self.state = State::Closed(code);
         }
         Ok(())
+    }
+
+    /// Whether a datagram of the connection may have an effect.
+    pub(super) fn admits(
+        &self,
+        connection: u64,
+        number: u64,
+        acks: Option<&Acks<'_>>,
+    ) -> Result<(), Ignored> {
+        if connection != self.names.ours {
+            return Err(Ignored::Foreign);
+        }
+        if self.state != State::Open {
+            return Err(Ignored::Over);
+        }
+        if acks.is_some_and(|acks| acks.largest >= self.number) {
+            return Err(Ignored::Protocol("it acknowledges what was not sent"));
+        }
+        if self.arrivals.knows(number) {
+            return Err(Ignored::Duplicate);
+        }
+        Ok(())
+    }
+
+    /// One that has.
+    pub(super) fn note(&mut self, now: Instant, number: u64, wish: Wish, acks: Option<&Acks<'_>>) {
+        (self.heard, self.asked) = (now, 0);
+        self.arrivals.note(now, number, wish);
+        if let Some(acks) = acks {
+            self.acknowledged(now, acks);
+        }
     }
 
     /// Who goes on sending has not heard that it is over.
@@ -73,9 +92,11 @@ impl Flow {
 
     fn acknowledged(&mut self, now: Instant, acks: &Acks<'_>) {
         let used = 2 * self.sent.in_flight() >= self.congestion.window();
-        let Flow { sent, outgoing, congestion, mtu, rtt, .. } = self;
+        let Flow { sent, outgoing, congestion, mtu, rtt, settled, .. } = self;
         let news = sent.acknowledge(acks.ranges(), |packet| {
             match &packet.load {
+                Load::Piece(_) if packet.was_given_up() => {}
+                Load::Piece(message) => settled.push_back((*message, false)),
                 Load::Stream(range) => outgoing.arrived(range.clone()),
                 Load::Probe(size) => mtu.arrived(*size),
                 Load::Ping => {}
@@ -101,9 +122,10 @@ impl Flow {
     }
 
     pub(super) fn find_losses(&mut self, now: Instant) {
-        let Flow { sent, outgoing, mtu, stats, .. } = self;
+        let Flow { sent, outgoing, mtu, stats, settled, .. } = self;
         let losses = sent.lose(now, self.rtt.loss_delay(), |packet| {
             match &packet.load {
+                Load::Piece(message) => settled.push_back((*message, true)),
                 Load::Stream(range) => _ = outgoing.lost(range.clone()),
                 Load::Probe(_) => return mtu.failed(),
                 Load::Ping => {}

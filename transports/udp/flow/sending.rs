@@ -9,6 +9,11 @@ use crate::wire::{AckRanges, Flags, Packet, PacketHeader};
 impl Flow {
     /// The next datagram to send, if there is one.
     pub fn transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.transmit_loaded(now).or_else(|| self.transmit_alone(now))
+    }
+
+    /// One that does more than to acknowledge.
+    pub(crate) fn transmit_loaded(&mut self, now: Instant) -> Option<Transmit> {
         if let Some(code) = self.close.take() {
             let flags = Flags { close: true, ..Flags::default() };
             return Some(self.packet(now, flags, u64::from(code.0)));
@@ -21,6 +26,14 @@ impl Flow {
         }
         if let Some(size) = self.mtu.probe(now).filter(|_| self.rtt.is_measured() && self.sent.has_room()) {
             return Some(self.loaded(now, Load::Probe(size)));
+        }
+        None
+    }
+
+    /// One that does not: when nothing else carries it.
+    fn transmit_alone(&mut self, now: Instant) -> Option<Transmit> {
+        if self.state != State::Open {
+            return None;
         }
         self.arrivals.due().filter(|due| *due <= now)?;
         self.stats.acks_alone += 1;
@@ -36,8 +49,10 @@ impl Flow {
             if !probing {
                 return None;
             }
-            if let Some(Load::Stream(range)) = self.sent.evict() {
-                self.outgoing.lost(range);
+            match self.sent.evict() {
+                Some(Load::Stream(range)) => _ = self.outgoing.lost(range),
+                Some(Load::Piece(message)) => self.settled.push_back((message, true)),
+                Some(Load::Ping | Load::Probe(_)) | None => {}
             }
         }
         if probing && self.backoff > 1 && self.probes == 1 {
@@ -67,7 +82,7 @@ impl Flow {
         let (mut range, mut target) = (self.outgoing.next()..self.outgoing.next(), 0);
         match &load {
             Load::Stream(bytes) => range = bytes.clone(),
-            Load::Ping => flags.ping = true,
+            Load::Ping | Load::Piece(_) => flags.ping = true,
             Load::Probe(size) => (flags.probe, target) = (true, *size),
         }
         let number = self.number;

@@ -17,6 +17,8 @@ const MOST_THRESHOLD: u64 = 128;
 pub enum Load {
     /// Stream bytes.
     Stream(Range<u64>),
+    /// A piece of the message of that number, beside the stream.
+    Piece(u64),
     /// Nothing: it asks whether anybody is there.
     Ping,
     /// Nothing, in a datagram of so many bytes.

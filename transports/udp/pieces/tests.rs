@@ -1,101 +1,180 @@
 use super::*;
-use crate::wire::{NUMBERS, open, seal};
+use crate::wire::{AckRanges, NUMBERS, PIECE_HEADER, PieceHeader, open, seal};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 type Heap = Assembly<Vec<u8>>;
+
+const MESSAGE: Content = Content::Message { immediate: None, lent: true, head: 0 };
+const END: u64 = 256;
 
 /// A message whose bytes tell which it is.
 fn message(number: u64, len: u32) -> Vec<u8> {
     (0..len).map(|at| (number as u8).wrapping_mul(31) ^ at as u8 ^ (at >> 8) as u8).collect()
 }
 
-fn datagrams(cutter: &mut Cutter, bytes: &[u8], datagram: usize) -> Vec<Vec<u8>> {
-    let cuts = cutter.message(bytes.len() as u32, datagram);
-    cuts.map(|cut| {
-        let payload = &bytes[cut.range.start as usize..cut.range.end as usize];
-        [&cut.header(payload.chunks(100))[..], payload].concat()
-    })
-    .collect()
+fn piece(message: u64, offset: u32, total: u32, payload: &[u8]) -> Piece<'_> {
+    Piece {
+        connection: 1,
+        number: 0,
+        message,
+        offset,
+        total,
+        content: MESSAGE,
+        last: false,
+        acks: None,
+        payload,
+    }
+}
+
+fn datagram(piece: &Piece<'_>) -> Vec<u8> {
+    let mut header = PieceHeader::new(piece, None::<AckRanges<std::iter::Empty<_>>>);
+    header.seal(piece.payload.chunks(100));
+    [header.bytes(), piece.payload].concat()
+}
+
+/// Message `number` in datagrams of at most `size` bytes.
+fn datagrams(number: u64, bytes: &[u8], size: usize) -> Vec<Vec<u8>> {
+    let total = bytes.len() as u32;
+    if bytes.is_empty() {
+        return vec![datagram(&piece(number, 0, 0, &[]))];
+    }
+    let room = size - PIECE_HEADER;
+    let cut = |(nth, part)| datagram(&piece(number, (nth * room) as u32, total, part));
+    bytes.chunks(room).enumerate().map(cut).collect()
 }
 
 fn receive(assembly: &mut Heap, now: Instant, datagram: &[u8]) -> Result<Option<Vec<u8>>, Dropped> {
     let piece = Piece::decode(&open(datagram).unwrap()).unwrap();
-    Ok(assembly.receive(now, &piece, |len| Some(vec![0; len]))?.map(|message| match message {
+    let message = assembly.receive(now, &piece, piece.message + END, |_, len| Some(vec![0; len]))?;
+    Ok(message.map(|message| match message {
         Message::Whole(bytes) => bytes.to_vec(),
         Message::Assembled(bytes) => bytes,
     }))
 }
 
-#[test]
-fn short_and_empty_messages_take_one_datagram_and_no_memory() {
-    let mut cutter = Cutter::new(1);
-    let mut assembly = Heap::new(Limits::default());
-    for len in [0, 1, 1168] {
-        let bytes = message(5, len);
-        let [datagram] = &datagrams(&mut cutter, &bytes, 1200)[..] else { panic!("one datagram") };
-        let piece = Piece::decode(&open(datagram).unwrap()).unwrap();
-        let got = assembly.receive(Instant::now(), &piece, |_| panic!("memory"));
-        assert_eq!(got, Ok(Some(Message::Whole(&bytes[..]))));
-        let again = assembly.receive(Instant::now(), &piece, |_| panic!("memory"));
-        assert_eq!(again, Err(Dropped::Done));
-    }
-    assert_eq!(datagrams(&mut cutter, &message(5, 1169), 1200).len(), 2);
+fn missed(assembly: &mut Heap) -> Vec<u64> {
+    std::iter::from_fn(|| assembly.next_missed()).map(|(number, _)| number).collect()
 }
 
 #[test]
-fn a_message_that_misses_a_piece_is_given_up_in_time() {
-    let (now, mut cutter) = (Instant::now(), Cutter::new(1));
+fn short_and_empty_messages_take_one_datagram_and_no_memory() {
     let mut assembly = Heap::new(Limits::default());
-    let datagrams = datagrams(&mut cutter, &message(0, 3000), 1200);
+    for (number, len) in [0, 1, 1152].into_iter().enumerate() {
+        let bytes = message(5, len);
+        let [datagram] = &datagrams(number as u64, &bytes, 1200)[..] else { panic!("one datagram") };
+        let piece = Piece::decode(&open(datagram).unwrap()).unwrap();
+        let got = assembly.receive(Instant::now(), &piece, END, |_, _| panic!("memory"));
+        assert_eq!(got, Ok(Some(Message::Whole(&bytes[..]))));
+        let again = assembly.receive(Instant::now(), &piece, END, |_, _| panic!("memory"));
+        assert_eq!(again, Err(Dropped::Done));
+    }
+    assert_eq!((assembly.span(), assembly.timer()), (0, None));
+}
+
+#[test]
+fn a_message_of_which_nothing_comes_is_missed_in_time() {
+    let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
+    let datagrams = datagrams(0, &message(0, 3000), 1200);
+    let later = now + Duration::from_millis(700);
     assert_eq!(receive(&mut assembly, now, &datagrams[2]), Ok(None));
-    assert_eq!(receive(&mut assembly, now, &datagrams[0]), Ok(None));
+    assert_eq!(receive(&mut assembly, later, &datagrams[0]), Ok(None));
     let due = assembly.timer().unwrap();
+    assert_eq!(due, later + Limits::default().patience, "since something came of it");
     assembly.time(due - Duration::from_nanos(1));
     assert_eq!((assembly.len(), assembly.bytes()), (1, 3000));
     assembly.time(due);
-    assert_eq!((assembly.len(), assembly.bytes(), assembly.given_up()), (0, 0, 1));
+    assert_eq!((assembly.len(), assembly.bytes(), missed(&mut assembly)), (0, 0, vec![0]));
     assert_eq!(receive(&mut assembly, due, &datagrams[1]), Err(Dropped::Done), "it does not start anew");
 }
 
 #[test]
-fn newer_messages_displace_the_oldest() {
-    let (now, mut cutter) = (Instant::now(), Cutter::new(1));
-    let mut assembly = Heap::new(Limits { messages: 2, bytes: 10_000, ..Limits::default() });
-    let first = |cutter: &mut Cutter, len| datagrams(cutter, &message(0, len), 1200).remove(0);
-    for len in [2000, 2000, 3000] {
-        receive(&mut assembly, now, &first(&mut cutter, len)).unwrap();
-    }
-    assert_eq!((assembly.len(), assembly.bytes(), assembly.given_up()), (2, 5000, 1), "by their number");
-    receive(&mut assembly, now, &first(&mut cutter, 8000)).unwrap();
-    assert_eq!((assembly.len(), assembly.bytes(), assembly.given_up()), (1, 8000, 3), "by their size");
-    assert_eq!(receive(&mut assembly, now, &first(&mut cutter, 10_001)), Err(Dropped::NoRoom));
-    assert_eq!(receive(&mut assembly, now, &first(&mut cutter, 2 << 20)), Err(Dropped::TooLong));
-}
-
-#[test]
-fn without_memory_the_message_is_dropped() {
-    let mut assembly = Heap::new(Limits::default());
-    let payload = [1; 10];
-    let piece = Piece { connection: 1, message: 3, offset: 0, total: 20, payload: &payload };
-    assert_eq!(assembly.receive(Instant::now(), &piece, |_| None), Err(Dropped::NoRoom));
-    let short = Piece { message: 4, ..piece };
-    assert_eq!(assembly.receive(Instant::now(), &short, |_| Some(vec![0; 19])), Err(Dropped::NoRoom));
-    assert!(assembly.is_empty());
-}
-
-#[test]
-fn pieces_that_contradict_or_scatter_are_dropped() {
+fn what_newer_ones_tell_of_is_waited_for_too() {
     let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
-    let piece = |offset, total| Piece { connection: 1, message: 0, offset, total, payload: &[1; 10] };
-    let mut take = |piece: &Piece<'static>| assembly.receive(now, piece, |len| Some(vec![0; len]));
-    assert_eq!(take(&piece(0, 9000)), Ok(None));
-    assert_eq!(take(&piece(10, 9001)), Err(Dropped::Contradiction));
-    for part in 1..MAX_PARTS as u32 {
-        assert_eq!(take(&piece(part * 20, 9000)), Ok(None));
+    let short = |number| datagram(&piece(number, 0, 1, b"x"));
+    assert!(receive(&mut assembly, now, &short(3)).unwrap().is_some());
+    assert_eq!((assembly.span(), assembly.len()), (4, 0));
+    assert!(receive(&mut assembly, now, &short(1)).unwrap().is_some(), "in any order");
+    assembly.time(now + Limits::default().patience);
+    assert_eq!((missed(&mut assembly), assembly.span()), (vec![0, 2], 0));
+    assert_eq!(assembly.stats(), Stats { arrived: 2, missed: 2, dropped: 0 });
+}
+
+#[test]
+fn what_the_sender_gives_up_is_missed_unless_it_arrived() {
+    let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
+    let long = datagrams(1, &message(0, 3000), 1200);
+    receive(&mut assembly, now, &long[0]).unwrap();
+    receive(&mut assembly, now, &datagram(&piece(2, 0, 1, b"x"))).unwrap();
+    assembly.give_up(now, 5);
+    assert_eq!((missed(&mut assembly), assembly.bytes()), (vec![0, 1, 3, 4], 0), "2 has arrived");
+    assert_eq!(receive(&mut assembly, now, &long[1]), Err(Dropped::Done));
+    assembly.give_up(now, 4);
+    assert!(receive(&mut assembly, now, &datagram(&piece(5, 0, 1, b"x"))).unwrap().is_some());
+    assert_eq!(missed(&mut assembly), [0u64; 0]);
+}
+
+#[test]
+fn newer_messages_displace_the_oldest() {
+    let now = Instant::now();
+    let mut assembly = Heap::new(Limits { messages: 2, bytes: 10_000, ..Limits::default() });
+    let first = |number, len| datagrams(number, &message(0, len), 1200).remove(0);
+    for (number, len) in [(0, 2000), (1, 2000), (2, 3000)] {
+        receive(&mut assembly, now, &first(number, len)).unwrap();
     }
-    assert_eq!(take(&piece(8000, 9000)), Err(Dropped::Scattered));
-    assert_eq!(take(&piece(10, 9000)), Ok(None), "that one closes a gap");
+    assert_eq!((assembly.len(), assembly.bytes(), missed(&mut assembly)), (2, 5000, vec![0]), "by number");
+    receive(&mut assembly, now, &first(3, 8000)).unwrap();
+    assert_eq!((assembly.len(), assembly.bytes(), missed(&mut assembly)), (1, 8000, vec![1, 2]), "by size");
+    assert_eq!(receive(&mut assembly, now, &first(4, 10_001)), Err(Dropped::NoRoom));
+    assert_eq!(receive(&mut assembly, now, &first(5, 2 << 20)), Err(Dropped::TooLong));
+    assert_eq!(missed(&mut assembly), [3, 4, 5]);
+}
+
+#[test]
+fn without_a_place_the_message_is_missed() {
+    let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
+    let payload = [1; 10];
+    let first = piece(0, 0, 20, &payload);
+    assert_eq!(assembly.receive(now, &first, END, |_, _| None), Err(Dropped::NoRoom));
+    let short = Piece { message: 1, offset: 10, ..first };
+    assert_eq!(assembly.receive(now, &short, END, |_, _| Some(vec![0; 19])), Err(Dropped::NoRoom));
+    assert!(assembly.is_empty());
+    assert_eq!(missed(&mut assembly), [0, 1]);
+}
+
+#[test]
+fn pieces_that_contradict_or_scatter_end_their_message() {
+    let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
+    let mut take = |number, offset, total| {
+        let piece = piece(number, offset, total, &[1; 10]);
+        assembly.receive(now, &piece, END, |_, len| Some(vec![0; len]))
+    };
+    assert_eq!(take(0, 0, 9000), Ok(None));
+    assert_eq!(take(0, 10, 9001), Err(Dropped::Contradiction));
+    assert_eq!(take(0, 10, 9000), Err(Dropped::Done));
+    for part in 0..MAX_PARTS as u32 {
+        assert_eq!(take(1, part * 20, 9000), Ok(None));
+    }
+    assert_eq!(take(1, 8000, 9000), Err(Dropped::Scattered));
+    assert_eq!(take(END, 0, 20), Err(Dropped::Beyond), "it may not have been sent");
+    assert_eq!(missed(&mut assembly), [0, 1]);
+}
+
+#[test]
+fn a_short_write_lands_too() {
+    let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
+    let content = Content::Write { immediate: None, handle: 1, offset: 0 };
+    for (number, payload) in [(0, &b"abc"[..]), (1, b"")] {
+        let piece = Piece { content, ..piece(number, 0, payload.len() as u32, payload) };
+        let got = assembly.receive(now, &piece, END, |_, len| Some(vec![0; len]));
+        assert_eq!(got, Ok(Some(Message::Assembled(payload.to_vec()))));
+    }
+    let content = Content::Write { immediate: None, handle: 2, offset: 0 };
+    let first = piece(2, 0, 3, b"a");
+    assert_eq!(assembly.receive(now, &first, END, |_, len| Some(vec![0; len])), Ok(None));
+    let other = Piece { content, ..piece(2, 1, 3, b"bc") };
+    let got = assembly.receive(now, &other, END, |_, len| Some(vec![0; len]));
+    assert_eq!(got, Err(Dropped::Contradiction), "another place");
 }
 
 /// One step of a wild network: how long until the datagram comes, relative to its place in the sequence; how often; and
@@ -116,7 +195,7 @@ proptest! {
     ) {
         let start = Instant::now();
         let limits = Limits { message: 20_000, messages: 8, bytes: 60_000, patience: Duration::from_millis(100) };
-        let (mut cutter, mut assembly) = (Cutter::new(9), Heap::new(limits.clone()));
+        let mut assembly = Heap::new(limits.clone());
         let mut under_way = BTreeMap::new();
         let mut whole = Vec::new();
         let mut ways = ways.iter().cycle();
@@ -124,7 +203,7 @@ proptest! {
         for (number, len) in lengths.iter().enumerate() {
             let bytes = message(number as u64, *len);
             let mut untouched = true;
-            for bytes in datagrams(&mut cutter, &bytes, datagram) {
+            for bytes in datagrams(number as u64, &bytes, datagram) {
                 let (late, copies, spoilt) = *ways.next().unwrap();
                 untouched &= late == 0 && copies > 0 && !spoilt;
                 for copy in 0..u32::from(copies) {
@@ -152,7 +231,10 @@ proptest! {
             }
             prop_assert!(assembly.len() <= limits.messages && assembly.bytes() <= limits.bytes);
         }
-        prop_assert!(got.iter().all(|times| *times <= 1), "at most once: {:?}", got);
+        assembly.give_up(start, lengths.len() as u64);
+        missed(&mut assembly).into_iter().for_each(|number| got[number as usize] += 10);
+        prop_assert!(got.iter().all(|times| [1, 10].contains(times)), "arrived or missed, once: {:?}", got);
+        prop_assert_eq!((assembly.len(), assembly.bytes(), assembly.span()), (0, 0, 0));
         // Short enough that nothing displaces it, and no piece was touched: it is there.
         for (number, len) in lengths.iter().enumerate() {
             prop_assert!(got[number] == 1 || !whole[number] || *len as usize > datagram - PIECE_HEADER, "{number}");
@@ -161,11 +243,11 @@ proptest! {
 
     #[test]
     fn prop_a_perfect_network_loses_nothing(lengths in prop::collection::vec(0u32..20_000, 1..20), datagram in 100usize..2000) {
-        let (now, mut cutter, mut assembly) = (Instant::now(), Cutter::new(9), Heap::new(Limits::default()));
+        let (now, mut assembly) = (Instant::now(), Heap::new(Limits::default()));
         for (number, len) in lengths.iter().enumerate() {
             let bytes = message(number as u64, *len);
             let mut got = Vec::new();
-            for datagram in datagrams(&mut cutter, &bytes, datagram) {
+            for datagram in datagrams(number as u64, &bytes, datagram) {
                 got.extend(receive(&mut assembly, now, &datagram).unwrap());
             }
             prop_assert_eq!(got, [bytes]);
@@ -176,24 +258,27 @@ proptest! {
     /// A peer that keeps to the wire format and to nothing else.
     #[test]
     fn prop_a_hostile_peer_takes_bounded_memory(
-        pieces in prop::collection::vec((prop_oneof![0u64..4, 0u64..NUMBERS], 0u32..3000, 0u32..5000, 0u16..1400), 1..300),
+        pieces in prop::collection::vec((prop_oneof![0u64..4, 0u64..300, 0u64..NUMBERS], 0u32..3000, 0u32..5000, 0u16..1400), 1..300),
     ) {
         let limits = Limits { message: 4000, messages: 4, bytes: 9000, patience: Duration::from_secs(1) };
         let (now, mut assembly) = (Instant::now(), Heap::new(limits.clone()));
         for (number, offset, total, len) in pieces {
-            let mut datagram = vec![0xa5; PIECE_HEADER + usize::from(len)];
-            let front = Piece { connection: 1, message: number, offset, total, payload: &[] }.header([]);
-            datagram[..PIECE_HEADER].copy_from_slice(&front);
+            let payload = vec![0xa5; usize::from(len)];
+            let mut datagram = datagram(&piece(number, offset, total, &payload));
             seal(&mut datagram, []);
             let opened = open(&datagram).unwrap();
             let Ok(piece) = Piece::decode(&opened) else { continue };
-            let got = assembly.receive(now, &piece, |len| Some(vec![0; len]));
+            let got = assembly.receive(now, &piece, END, |_, len| Some(vec![0; len]));
             if let Ok(Some(Message::Assembled(bytes))) = got {
                 prop_assert!(bytes.iter().all(|byte| *byte == 0xa5), "no byte that was not sent");
             }
             prop_assert!(assembly.len() <= limits.messages && assembly.bytes() <= limits.bytes);
-            let parts = assembly.partial.iter().map(|partial| partial.came.len()).max();
-            prop_assert!(parts.is_none_or(|parts| parts <= MAX_PARTS));
+            prop_assert!(assembly.span() <= END as usize && missed(&mut assembly).len() <= END as usize);
+            let parts = assembly.slots.iter().map(|slot| match slot {
+                Slot::Partial(partial) => partial.came.len(),
+                Slot::Expected(_) | Slot::Done => 0,
+            });
+            prop_assert!(parts.max().is_none_or(|parts| parts <= MAX_PARTS));
         }
     }
 }

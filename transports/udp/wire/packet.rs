@@ -132,7 +132,7 @@ pub struct Acks<'a> {
 }
 
 impl<'a> Acks<'a> {
-    fn decode(reader: &mut Reader<'a>, ranges: u8) -> Result<Self, Malformed> {
+    pub(super) fn decode(reader: &mut Reader<'a>, ranges: u8) -> Result<Self, Malformed> {
         if usize::from(ranges) > MAX_RANGES {
             return Err(Malformed::Protocol("too many ranges"));
         }
@@ -195,17 +195,36 @@ impl PacketHeader {
         packet: &Packet<'_>,
         acks: Option<AckRanges<impl Iterator<Item = RangeInclusive<u64>>>>,
     ) -> Self {
-        let mut header = PacketHeader { bytes: [0; MAX_HEADER], len: HEADER as u16 };
+        let mut header = AckSpace { bytes: [0; MAX_HEADER], len: HEADER as u16 };
         header.bytes[16..24].copy_from_slice(&packet.number.to_le_bytes());
         header.bytes[24..32].copy_from_slice(&packet.offset.to_le_bytes());
         header.bytes[32..40].copy_from_slice(&packet.window.to_le_bytes());
         let ranges = acks.map_or(0, |acks| header.put_acks(acks));
         let front = front(Kind::Packet, packet.flags.bits(), ranges, packet.connection);
         header.bytes[..FRONT].copy_from_slice(&front);
-        header
+        let AckSpace { bytes, len } = header;
+        PacketHeader { bytes, len }
     }
 
-    fn put_acks(&mut self, acks: AckRanges<impl Iterator<Item = RangeInclusive<u64>>>) -> u8 {
+    /// The bytes of it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Closes it over the payload that will follow it: see [`super::seal`].
+    pub fn seal<'a>(&mut self, payload: impl IntoIterator<Item = &'a [u8]>) {
+        super::seal(&mut self.bytes[..usize::from(self.len)], payload);
+    }
+}
+
+/// A header that is being made, of a packet or a piece.
+pub(super) struct AckSpace<const N: usize> {
+    pub bytes: [u8; N],
+    pub len: u16,
+}
+
+impl<const N: usize> AckSpace<N> {
+    pub fn put_acks(&mut self, acks: AckRanges<impl Iterator<Item = RangeInclusive<u64>>>) -> u8 {
         let (mut count, mut lowest) = (0, 0);
         for range in acks.ranges.take(MAX_RANGES) {
             let length = u32::try_from(range.end() - range.start()).unwrap_or(u32::MAX);
@@ -225,20 +244,10 @@ impl PacketHeader {
         count
     }
 
-    fn put(&mut self, bytes: &[u8]) {
+    pub fn put(&mut self, bytes: &[u8]) {
         let at = usize::from(self.len);
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len() as u16;
-    }
-
-    /// The bytes of it.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-
-    /// Closes it over the payload that will follow it: see [`super::seal`].
-    pub fn seal<'a>(&mut self, payload: impl IntoIterator<Item = &'a [u8]>) {
-        super::seal(&mut self.bytes[..usize::from(self.len)], payload);
     }
 }
 

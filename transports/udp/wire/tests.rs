@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+use udeck_wired::Content;
 
 /// Ranges of packet numbers, largest first, that do not touch.
 fn ranges() -> impl Strategy<Value = Vec<RangeInclusive<u64>>> {
@@ -38,12 +39,43 @@ fn packet() -> impl Strategy<Value = Whole> {
     )
 }
 
-fn piece() -> impl Strategy<Value = (Vec<u8>, u64)> {
-    (any::<u64>(), 0..NUMBERS, 0..1u32 << 31, prop::collection::vec(any::<u8>(), 1..2000)).prop_map(
-        |(connection, message, offset, payload)| {
-            let total = offset + payload.len() as u32 + (message % 5) as u32;
-            let piece = Piece { connection, message, offset, total, payload: &payload };
-            ([&piece.header([&payload[..]])[..], &payload].concat(), message)
+fn content() -> impl Strategy<Value = Content> {
+    prop_oneof![
+        (any::<Option<u32>>(), 0..=48u8).prop_map(|(immediate, head)| Content::Message {
+            immediate,
+            lent: true,
+            head
+        }),
+        (any::<Option<u32>>(), any::<u32>(), 0..1u64 << 40)
+            .prop_map(|(immediate, handle, offset)| Content::Write { immediate, handle, offset }),
+        any::<Option<u32>>().prop_map(|immediate| Content::Message { immediate, lent: false, head: 0 }),
+    ]
+}
+
+type WholePiece = (Vec<u8>, Piece<'static>, Vec<RangeInclusive<u64>>, Vec<u8>);
+
+/// A piece as sent, and what it was made of.
+fn piece() -> impl Strategy<Value = WholePiece> {
+    let numbers = (any::<u64>(), 0..NUMBERS, 0..NUMBERS, 0..1u32 << 31, any::<bool>());
+    (numbers, content(), ranges(), prop::collection::vec(any::<u8>(), 1..2000)).prop_map(
+        |((connection, number, message, offset, last), content, ranges, payload)| {
+            let (mut offset, mut payload, mut content) = (offset, payload, content);
+            let mut total = offset + payload.len() as u32 + (message % 5) as u32;
+            match &mut content {
+                Content::Message { lent: false, head, .. } => {
+                    payload.truncate(48);
+                    (*head, offset, total) = (payload.len() as u8, 0, payload.len() as u32);
+                }
+                Content::Message { head, .. } => *head = (*head).min(total.min(48) as u8),
+                Content::Write { .. } => {}
+            }
+            let piece =
+                Piece { connection, number, message, offset, total, content, last, acks: None, payload: &[] };
+            let acks = (!ranges.is_empty())
+                .then(|| AckRanges { delay: Duration::from_micros(17), ranges: ranges.iter().cloned() });
+            let mut header = PieceHeader::new(&piece, acks);
+            header.seal(payload.chunks(100));
+            ([header.bytes(), &payload].concat(), piece, ranges, payload)
         },
     )
 }
@@ -63,11 +95,13 @@ proptest! {
     }
 
     #[test]
-    fn prop_pieces_round_trip((bytes, message) in piece()) {
+    fn prop_pieces_round_trip((bytes, sent, ranges, payload) in piece()) {
         let got = Piece::decode(&open(&bytes).unwrap()).unwrap();
-        prop_assert_eq!(got.message, message);
-        prop_assert_eq!(&got.header([got.payload])[..], &bytes[..PIECE_HEADER]);
-        prop_assert_eq!(got.payload, &bytes[PIECE_HEADER..]);
+        prop_assert_eq!(Piece { acks: None, payload: &[], ..got }, sent);
+        prop_assert_eq!(got.payload, &payload[..]);
+        let acked: Vec<_> = got.acks.iter().flat_map(|acks| acks.ranges()).collect();
+        prop_assert_eq!(acked, ranges);
+        prop_assert!(bytes.len() - payload.len() <= MAX_PIECE_HEADER);
     }
 
     #[test]
@@ -96,7 +130,9 @@ proptest! {
             prop_assert!(ranges.iter().all(|range| range.start() <= range.end()));
             prop_assert!(ranges.windows(2).all(|pair| pair[1].end() + 1 < *pair[0].start()));
         }
-        let _ = Piece::decode(&opened);
+        if let Ok(piece) = Piece::decode(&opened) {
+            prop_assert!(u64::from(piece.offset) + piece.payload.len() as u64 <= u64::from(piece.total));
+        }
     }
 }
 

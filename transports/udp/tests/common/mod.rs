@@ -4,9 +4,11 @@
 
 mod network;
 mod pair;
+mod relay;
 
 pub use network::Path;
 pub use pair::{Pair, byte};
+pub use relay::{Relay, Wild};
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
