@@ -158,7 +158,8 @@ unsafe extern "C" fn ibv_query_pkey(
 ) -> c_int {
     // SAFETY: handle
     let known = unsafe { of(context, u32::from(port)) };
-    minus_one(known.and_then(|_| if index == 0 { Ok(()) } else { Err(libc::EINVAL) }).map(|()| {
+    let known = if index == 0 { known.map(|_| ()) } else { Err(libc::EINVAL) };
+    minus_one(known.map(|()| {
         // SAFETY: The caller's.
         unsafe { key.write(0xffff) }
     }))

@@ -258,9 +258,13 @@ fn a_destroyed_queue_waits_for_acknowledgements_and_takes_its_other_events_along
             std::thread::sleep(Duration::from_millis(20));
             (library().ibv_ack_cq_events)(late as *mut ibv_cq, 1);
         });
-        let (channel, fd) = (b.channel, (*b.channel).fd);
-        assert_eq!(fd, (*channel).fd);
-        drop(b);
+        assert_eq!((library().ibv_destroy_qp)(b.pair), 0);
+        assert_eq!((library().ibv_destroy_cq)(b.queue), 0);
         acknowledge.join().expect("it acknowledges");
+        assert!(!readable((*b.channel).fd, Duration::ZERO), "of a queue that is gone it does not tell");
+        assert_eq!((library().ibv_destroy_comp_channel)(b.channel), 0);
+        assert_eq!((library().ibv_dealloc_pd)(b.domain), 0);
+        assert_eq!((library().ibv_close_device)(b.context), 0);
+        std::mem::forget(b);
     }
 }

@@ -135,7 +135,7 @@ fn a_pair_may_be_connected_to_itself() {
 }
 
 #[test]
-fn a_fence_waits_for_reads_and_without_one_the_next_may_be_faster() {
+fn a_fence_waits_for_reads() {
     let (mut a, mut b) = connected(Wish::default());
     let (mut middle, mut source, mut place) = (*b"old", *b"new", [0u8; 3]);
     let ours = a.register(&mut middle, WRITABLE);

@@ -384,6 +384,9 @@ pub fn readable(fd: c_int, limit: Duration) -> bool {
 
 impl Drop for Side {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         let library = library();
         // SAFETY: As the header says, in the order that it wants.
         unsafe {
