@@ -2,6 +2,9 @@
 
 use crate::{Layout, layout};
 
+/// Fields of `ibv_wc` that cannot be asked for.
+pub const PRIVATE: [&str; 5] = ["wr_id", "status", "opcode", "vendor_err", "byte_len"];
+
 /// All that our own definitions have, by the same names.
 pub fn layouts() -> Vec<Layout> {
     vec![
@@ -43,9 +46,9 @@ pub fn layouts() -> Vec<Layout> {
         layout!(whole ibverbs_sys::ibv_async_event as "ibv_async_event" {
             element, event_type, element.cq, element.qp, element.srq, element.wq, element.port_num,
         }),
+        // Written by hand in that crate, most of it private.
         layout!(whole ibverbs_sys::ibv_wc as "ibv_wc" {
-            wr_id, status, opcode, vendor_err, byte_len, __bindgen_anon_1.imm_data = "imm_data", qp_num,
-            src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits,
+            imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits,
         }),
         layout!(whole ibverbs_sys::ibv_pd as "ibv_pd" {
             context, handle,

@@ -37,9 +37,15 @@ fn the_structures_are_bindgens() {
     }
     println!("compared with {} structures of bindgen's", verdict.structures.len());
     for layouts in [ours::layouts(), standins::layouts()] {
-        let problems = differences(&layouts, &verdict);
+        let mut problems = differences(&layouts, &verdict);
+        let private = |problem: &str| {
+            let unknown = |field: &&str| problem.starts_with(&format!("ibv_wc.{field}: offset and size None"));
+            bindgens::PRIVATE.iter().any(|field| unknown(&field))
+        };
+        problems.retain(|problem| !private(problem));
         assert!(problems.is_empty(), "{problems:#?}");
     }
+    println!("not compared, because ibverbs-sys hides them: {:?} of ibv_wc", bindgens::PRIVATE);
 }
 
 mod trial {
