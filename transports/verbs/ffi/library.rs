@@ -14,8 +14,8 @@ const VERSION: &CStr = c"IBVERBS_1.1";
 
 /// Declares the table of functions, and how it is filled.
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident: fn($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)* optional
-     $($(#[$odoc:meta])* $oname:ident: fn($($oarg:ident: $okind:ty),*) $(-> $oresult:ty)?;)*) => {
+    ({ $($(#[$doc:meta])* $name:ident: fn($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)* }
+     optional { $($(#[$odoc:meta])* $oname:ident: fn($($oarg:ident: $okind:ty),*) $(-> $oresult:ty)?;)* }) => {
         /// The library's functions. They stay loaded for as long as the process lives: providers leave threads and
         /// handlers behind that unloading would pull the code from under.
         pub struct Library {
@@ -42,7 +42,7 @@ macro_rules! functions {
     };
 }
 
-functions! {
+functions! { {
     ibv_get_device_list: fn(count: *mut c_int) -> *mut *mut Device;
     ibv_free_device_list: fn(list: *mut *mut Device);
     ibv_get_device_name: fn(device: *mut Device) -> *const c_char;
@@ -67,14 +67,14 @@ functions! {
     ibv_create_qp: fn(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
     ibv_modify_qp: fn(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
     ibv_destroy_qp: fn(qp: *mut Qp) -> c_int;
-    optional
+} optional {
     /// Of `IBVERBS_1.7`: the address that peers use is chosen.
     ibv_reg_mr_iova: fn(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut Mr;
     /// Of `IBVERBS_1.11`: a GID and what kind it is of. Otherwise the kernel's files say that.
     _ibv_query_gid_ex: fn(context: *mut Context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
     ibv_fork_init: fn() -> c_int;
     ibv_is_fork_initialized: fn() -> c_int;
-}
+} }
 
 impl Library {
     /// The library that [`VARIABLE`] names, otherwise the system's; loaded once.
