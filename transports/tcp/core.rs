@@ -15,6 +15,7 @@ use udeck_via::{Error, Result};
 use udeck_wired::{Connection, Link, Memory, Settings, Side, Watch, Windows, WiredPort};
 
 use crate::driver::TcpDriver;
+use crate::laggards::Laggards;
 use crate::poller::{Bell, EventFlags, Poller};
 use crate::socket::Socket;
 use crate::station::{Seats, Station};
@@ -76,6 +77,7 @@ pub struct Core {
     bell: Bell,
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
+    pub laggards: Laggards,
     stations: Mutex<HashMap<u64, Weak<Station>>>,
     listeners: Mutex<HashMap<Vec<u8>, Listener>>,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
@@ -104,6 +106,7 @@ impl Core {
             bell,
             next: AtomicU64::new(0),
             links: Mutex::default(),
+            laggards: Laggards::default(),
             stations: Mutex::default(),
             listeners: Mutex::default(),
             closing: AtomicBool::new(false),

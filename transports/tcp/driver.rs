@@ -38,6 +38,8 @@ pub struct TcpDriver {
     stalled: bool,
     /// Rounds since then, while pollers still ask for room.
     calm: Option<u32>,
+    /// It is one of the core's laggards.
+    lags: bool,
     /// The peer's direction has ended.
     ended: bool,
     /// Since when the program is gone and the peer is waited for.
@@ -56,6 +58,7 @@ impl TcpDriver {
             written: 0,
             stalled: false,
             calm: None,
+            lags: false,
             ended: false,
             waits_since: None,
             confirmed: 0,
@@ -182,6 +185,19 @@ impl TcpDriver {
             Phase::Open => {}
             Phase::Broken => self.close(false),
             Phase::Over { abruptly } => self.close(abruptly),
+        }
+        self.tell_of_lag(connection);
+    }
+
+    /// Lets other threads look at it while something that was posted waits for the socket.
+    fn tell_of_lag(&mut self, connection: &Connection) {
+        let lags = self.socket.is_some() && (self.stalled || connection.holds_back());
+        if lags == std::mem::replace(&mut self.lags, lags) {
+            return;
+        }
+        match lags {
+            true => self.core.laggards.add(self.number),
+            false => self.core.laggards.remove(self.number),
         }
     }
 

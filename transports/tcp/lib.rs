@@ -29,6 +29,7 @@
 //! | `handshake`, `wire` | what they say to each other |
 //! | `door` | who has called and proved nothing yet |
 //! | `driver` | a link's two streams on its socket |
+//! | `laggards` | links that wait for their socket to say something |
 //! | `station`, `waiter` | completion queues |
 //! | `helper` | the thread that works while nobody looks |
 //! | `poller`, `socket` | epoll, and sockets in it |
@@ -42,6 +43,7 @@ mod driver;
 mod handshake;
 mod helper;
 mod incoming;
+mod laggards;
 mod poller;
 mod pulse;
 mod socket;
