@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use udeck_wired::{Connection, Driver, Phase, Pieces};
 
+use crate::brief::Brief;
 use crate::core::Core;
 use crate::poller::EventFlags;
 use crate::pulse;
@@ -40,6 +41,7 @@ pub struct TcpDriver {
     calm: Option<u32>,
     /// It is one of the core's laggards.
     lags: bool,
+    brief: Brief,
     /// The peer's direction has ended.
     ended: bool,
     /// Since when the program is gone and the peer is waited for.
@@ -59,6 +61,7 @@ impl TcpDriver {
             stalled: false,
             calm: None,
             lags: false,
+            brief: Brief::default(),
             ended: false,
             waits_since: None,
             confirmed: 0,
@@ -67,6 +70,17 @@ impl TcpDriver {
 
     /// Reads what has come, and writes what there is room for now. Returns whether the link is still there.
     pub fn serve(&mut self, connection: &mut Connection) -> bool {
+        self.brief.expect(false);
+        self.serve_now(connection)
+    }
+
+    /// The same by a thread that waits for this link before all others, and looks again soon.
+    pub fn serve_hot(&mut self, connection: &mut Connection) -> bool {
+        self.brief.expect(true);
+        self.serve_now(connection)
+    }
+
+    fn serve_now(&mut self, connection: &mut Connection) -> bool {
         self.take_in(connection);
         if self.stalled {
             self.write(connection);
@@ -107,18 +121,22 @@ impl TcpDriver {
         for _ in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return };
             let direct = connection.direct();
-            match sys::receive(socket.as_fd(), direct, |direct, filled, rest| {
-                connection.came(direct, filled, rest)
-            }) {
-                Ok(Read::Some(_)) => {}
-                Ok(Read::All(_)) => return,
+            let peek = direct.len() == 0 && self.brief.may_peek();
+            let read = self.brief.settle(socket.as_fd()).and_then(|()| {
+                sys::receive(socket.as_fd(), peek, direct, |direct, filled, rest| {
+                    connection.came(direct, filled, rest)
+                })
+            });
+            match read {
+                Ok(Read::Some(len)) => self.brief.came(peek, len),
+                Ok(Read::All(len)) => return self.brief.came(peek, len),
                 Ok(Read::End) => {
                     self.ended = true;
                     connection.hung_up();
                     self.want(self.stalled);
                     return;
                 }
-                Err(error) if is_later(&error) => return,
+                Err(error) if is_later(&error) => return self.brief.nothing_came(),
                 Err(error) => {
                     self.ended = true;
                     connection.lost(&self.words(&error));
@@ -203,6 +221,8 @@ impl TcpDriver {
 
     fn close(&mut self, abruptly: bool) {
         let Some(socket) = self.socket.take() else { return };
+        // The kernel resets what is closed with something unread.
+        let _ = self.brief.settle(socket.as_fd());
         if abruptly {
             reset_when_closed(socket.as_fd());
         }

@@ -28,6 +28,7 @@
 //! | `connect`, `incoming` | the two sides of a request |
 //! | `handshake`, `wire` | what they say to each other |
 //! | `door` | who has called and proved nothing yet |
+//! | `brief` | short messages are acknowledged after they were answered |
 //! | `driver` | a link's two streams on its socket |
 //! | `laggards` | links that wait for their socket to say something |
 //! | `station`, `waiter` | completion queues |
@@ -35,6 +36,7 @@
 //! | `poller`, `socket` | epoll, and sockets in it |
 //! | `sys`, `pulse` | system calls on raw memory; whether the peer's host is there |
 
+mod brief;
 mod connect;
 mod core;
 mod device;

@@ -62,7 +62,7 @@ impl TcpWaiter {
             (self.vacated, self.hot) = (vacated, None);
         }
         if let Some(link) = &self.hot
-            && !serve_link(link)
+            && !link.try_with(|connection, driver| driver.serve_hot(connection)).unwrap_or(true)
         {
             self.hot = None;
         }
