@@ -55,12 +55,15 @@ impl<D: Driver> WiredPort<D> {
         held: Held,
         post: impl Fn(&mut Connection, Held) -> Result<R, (Refused, Held)>,
     ) -> Result<R, (Refused, Held)> {
-        self.link.with(|connection, driver| match post(connection, held) {
-            Err((Refused::Busy, held)) => {
-                driver.look(connection);
-                post(connection, held)
+        self.link.with(|connection, driver| {
+            look_for_room(connection, driver);
+            match post(connection, held) {
+                Err((Refused::Busy, held)) => {
+                    driver.look(connection);
+                    post(connection, held)
+                }
+                other => other,
             }
-            other => other,
         })
     }
 
@@ -98,18 +101,29 @@ impl<D: Driver> WiredPort<D> {
     }
 }
 
+/// Before a post that would be held back: the peer's word that there is room may lie in the stream already, and who posts
+/// need not look at this connection again.
+fn look_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
+    if connection.would_hold_back() {
+        driver.look(connection);
+    }
+}
+
 // SAFETY: frames refer to what was posted, and to nothing else, until the driver says that they are released, or the
 // connection is lost and nothing is gathered any more; only then `ended` tells a number or a block is dropped
 // (`connection::loans`). What a read may write is its segments, until it is over (`Target::Read`). All of that is the
 // connection's, which lives on when the port has left. A post that is refused leaves no frame.
 unsafe impl<D: Driver> Port for WiredPort<D> {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
-        self.link.with(|connection, driver| match connection.send(immediate, head, body) {
-            Err(Refused::Busy) => {
-                driver.look(connection);
-                connection.send(immediate, head, body)
+        self.link.with(|connection, driver| {
+            look_for_room(connection, driver);
+            match connection.send(immediate, head, body) {
+                Err(Refused::Busy) => {
+                    driver.look(connection);
+                    connection.send(immediate, head, body)
+                }
+                other => other,
             }
-            other => other,
         })
     }
 

@@ -14,6 +14,7 @@ use udeck_wired::poll::{Bell, EventFlags, Poller};
 use udeck_wired::{Connection, Link, Listeners, Memory, Settings, Side, Watch, Windows, WiredPort, wire};
 
 use crate::driver::TcpDriver;
+use crate::laggards::Laggards;
 use crate::socket::Socket;
 use crate::station::{Seats, Station};
 
@@ -70,6 +71,7 @@ pub struct Core {
     bell: Bell,
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
+    pub laggards: Laggards,
     stations: Mutex<HashMap<u64, Weak<Station>>>,
     pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
@@ -92,6 +94,7 @@ impl Core {
             bell,
             next: AtomicU64::new(0),
             links: Mutex::default(),
+            laggards: Laggards::default(),
             stations: Mutex::default(),
             listeners: Listeners::new(MAX_DISCRIMINATOR),
             closing: AtomicBool::new(false),

@@ -13,6 +13,7 @@ use udeck_wired::admission::reset_when_closed;
 use udeck_wired::poll::EventFlags;
 use udeck_wired::{Connection, Driver, Phase, Pieces};
 
+use crate::brief::Brief;
 use crate::core::Core;
 use crate::pulse;
 use crate::socket::{INCOMING, Socket};
@@ -39,6 +40,9 @@ pub struct TcpDriver {
     stalled: bool,
     /// Rounds since then, while pollers still ask for room.
     calm: Option<u32>,
+    /// It is one of the core's laggards.
+    lags: bool,
+    brief: Brief,
     /// The peer's direction has ended.
     ended: bool,
     /// Since when the program is gone and the peer is waited for.
@@ -57,6 +61,8 @@ impl TcpDriver {
             written: 0,
             stalled: false,
             calm: None,
+            lags: false,
+            brief: Brief::default(),
             ended: false,
             waits_since: None,
             confirmed: 0,
@@ -65,6 +71,17 @@ impl TcpDriver {
 
     /// Reads what has come, and writes what there is room for now. Returns whether the link is still there.
     pub fn serve(&mut self, connection: &mut Connection) -> bool {
+        self.brief.expect(false);
+        self.serve_now(connection)
+    }
+
+    /// The same by a thread that waits for this link before all others, and looks again soon.
+    pub fn serve_hot(&mut self, connection: &mut Connection) -> bool {
+        self.brief.expect(true);
+        self.serve_now(connection)
+    }
+
+    fn serve_now(&mut self, connection: &mut Connection) -> bool {
         self.take_in(connection);
         if self.stalled {
             self.write(connection);
@@ -105,18 +122,22 @@ impl TcpDriver {
         for _ in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return };
             let direct = connection.direct();
-            match sys::receive(socket.as_fd(), direct, |direct, filled, rest| {
-                connection.came(direct, filled, rest)
-            }) {
-                Ok(Read::Some(_)) => {}
-                Ok(Read::All(_)) => return,
+            let peek = direct.len() == 0 && self.brief.may_peek();
+            let read = self.brief.settle(socket.as_fd()).and_then(|()| {
+                sys::receive(socket.as_fd(), peek, direct, |direct, filled, rest| {
+                    connection.came(direct, filled, rest)
+                })
+            });
+            match read {
+                Ok(Read::Some(len)) => self.brief.came(peek, len),
+                Ok(Read::All(len)) => return self.brief.came(peek, len),
                 Ok(Read::End) => {
                     self.ended = true;
                     connection.hung_up();
                     self.want(self.stalled);
                     return;
                 }
-                Err(error) if is_later(&error) => return,
+                Err(error) if is_later(&error) => return self.brief.nothing_came(),
                 Err(error) => {
                     self.ended = true;
                     connection.lost(&self.words(&error));
@@ -184,10 +205,25 @@ impl TcpDriver {
             Phase::Broken => self.close(false),
             Phase::Over { abruptly } => self.close(abruptly),
         }
+        self.tell_of_lag(connection);
+    }
+
+    /// Lets other threads look at it while something that was posted waits for the socket.
+    fn tell_of_lag(&mut self, connection: &Connection) {
+        let lags = self.socket.is_some() && (self.stalled || connection.holds_back());
+        if lags == std::mem::replace(&mut self.lags, lags) {
+            return;
+        }
+        match lags {
+            true => self.core.laggards.add(self.number),
+            false => self.core.laggards.remove(self.number),
+        }
     }
 
     fn close(&mut self, abruptly: bool) {
         let Some(socket) = self.socket.take() else { return };
+        // The kernel resets what is closed with something unread.
+        let _ = self.brief.settle(socket.as_fd());
         if abruptly {
             reset_when_closed(socket.as_fd());
         }

@@ -26,17 +26,21 @@
 //! | `device` | the NIC: windows, listeners, requests |
 //! | `core` | what the NIC's objects share: its links, its stations |
 //! | `incoming` | a request that waits for its answer |
+//! | `brief` | short messages are acknowledged after they were answered |
 //! | `driver` | a link's two streams on its socket |
+//! | `laggards` | links that wait for their socket to say something |
 //! | `station`, `waiter` | completion queues |
 //! | `helper` | the thread that works while nobody looks |
 //! | `socket` | sockets, and who watches them |
 //! | `sys`, `pulse` | system calls on raw memory; whether the peer's host is there |
 
+mod brief;
 mod core;
 mod device;
 mod driver;
 mod helper;
 mod incoming;
+mod laggards;
 mod pulse;
 mod socket;
 mod station;

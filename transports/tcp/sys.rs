@@ -59,12 +59,13 @@ pub enum Read {
 }
 
 /// Reads into `direct`'s pieces and behind them into a buffer, which it gives to `came` together with what lies in the
-/// pieces. Never waits.
+/// pieces. Never waits. `peek`: what was read stays with the kernel, too ([`consume`]).
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] when there is nothing; the kernel's.
 pub fn receive(
     socket: BorrowedFd<'_>,
+    peek: bool,
     direct: Direct,
     came: impl FnOnce(Direct, usize, &[u8]),
 ) -> io::Result<Read> {
@@ -73,7 +74,7 @@ pub fn receive(
     let mut read = |scratch: &mut [u8]| {
         let (Some(direct), Some(came)) = (direct.take(), came.take()) else { return Ok(Read::All(0)) };
         let (room, in_place) = (direct.len() + scratch.len(), direct.len());
-        let len = read_into(socket, &direct, scratch)?;
+        let len = read_into(socket, peek, &direct, scratch)?;
         if len == 0 {
             return Ok(Read::End);
         }
@@ -88,12 +89,25 @@ pub fn receive(
     }
 }
 
-fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io::Result<usize> {
+/// Takes bytes that were peeked at out of the kernel's queue. It may then acknowledge them, and does so before this
+/// returns.
+///
+/// # Errors
+/// The kernel's.
+pub fn consume(socket: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: TCP throws away what is read with this flag, and writes nothing.
+    let taken = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), len, flags) };
+    usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+}
+
+fn read_into(socket: BorrowedFd<'_>, peek: bool, direct: &Direct, scratch: &mut [u8]) -> io::Result<usize> {
     let fd = socket.as_raw_fd();
+    let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
     let pieces = direct.pieces();
     let len = if pieces.is_empty() {
         // SAFETY: the kernel writes into our slice.
-        unsafe { libc::recv(fd, scratch.as_mut_ptr().cast(), scratch.len(), libc::MSG_DONTWAIT) }
+        unsafe { libc::recv(fd, scratch.as_mut_ptr().cast(), scratch.len(), flags) }
     } else {
         let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut list = [nowhere; Direct::MOST + 1];
@@ -107,7 +121,7 @@ fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io:
         header.msg_iovlen = (pieces.len() + 1) as _;
         // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the last piece is
         // our slice.
-        unsafe { libc::recvmsg(fd, &mut header, libc::MSG_DONTWAIT) }
+        unsafe { libc::recvmsg(fd, &mut header, flags) }
     };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }

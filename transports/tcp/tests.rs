@@ -3,6 +3,7 @@
 mod ends;
 mod idle;
 mod killed;
+mod laggards;
 mod rogue;
 mod strangers;
 

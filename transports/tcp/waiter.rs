@@ -17,6 +17,7 @@ const BURST: u32 = 16;
 
 /// See the module.
 pub struct TcpWaiter {
+    core: Arc<Core>,
     station: Arc<Station>,
     /// The link that something came on last: whoever waits for an answer waits for it there.
     hot: Option<Arc<TcpLink>>,
@@ -31,7 +32,14 @@ impl TcpWaiter {
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let station = Station::open(core)?;
-        Ok(TcpWaiter { station, hot: None, looks: 0, vacated: 0, found: Found::default() })
+        Ok(TcpWaiter {
+            core: core.clone(),
+            station,
+            hot: None,
+            looks: 0,
+            vacated: 0,
+            found: Found::default(),
+        })
     }
 
     fn take(&mut self) -> Option<Ready> {
@@ -54,7 +62,7 @@ impl TcpWaiter {
             (self.vacated, self.hot) = (vacated, None);
         }
         if let Some(link) = &self.hot
-            && !serve_link(link)
+            && !link.try_with(|connection, driver| driver.serve_hot(connection)).unwrap_or(true)
         {
             self.hot = None;
         }
@@ -63,6 +71,14 @@ impl TcpWaiter {
     /// Reads all sockets that have something.
     fn look_at_all(&mut self) {
         self.station.serve(&mut self.found, Duration::ZERO);
+    }
+
+    /// Whoever waits here may wait for the answer to something that has not left yet.
+    #[cold]
+    fn look_at_laggard(&mut self, number: u64) {
+        if let Some(link) = self.core.link(number) {
+            serve_link(&link);
+        }
     }
 }
 
@@ -80,7 +96,13 @@ impl Waiter for TcpWaiter {
         if in_turn && !(in_burst && self.station.has_news()) {
             self.look_at_all();
         }
-        self.take()
+        let found = self.take();
+        if found.is_none()
+            && let Some(number) = self.core.laggards.next()
+        {
+            self.look_at_laggard(number);
+        }
+        found
     }
 
     fn park(&mut self, limit: Duration) {

@@ -72,7 +72,8 @@ impl Completions {
         let shard = match shards.iter_mut().find(|shard| shard.free >= NEED) {
             Some(shard) => shard,
             None => {
-                let entries = FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
+                let entries =
+                    FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
                 let cq = Cq::new(&self.channel, entries)?;
                 cq.notify();
                 self.taking.lock().push(cq.clone());
@@ -146,7 +147,9 @@ impl Completions {
             let mut full = true;
             for _ in 0..BATCHES {
                 let Ok(found) = cq.poll(&mut batch) else {
-                    self.links().iter().for_each(|link| link.give_up("the device's completion queue has failed"));
+                    self.links()
+                        .iter()
+                        .for_each(|link| link.give_up("the device's completion queue has failed"));
                     return false;
                 };
                 self.pass_on(&batch[..found]);

@@ -188,9 +188,9 @@ impl Core {
         let peer = Endpoint::decode(parameters)
             .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
         let (name, qpn) = (&self.hca.name, peer.qpn);
-        queue
-            .join(&self.hca, &self.settings, &peer)
-            .map_err(|error| Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error))
+        queue.join(&self.hca, &self.settings, &peer).map_err(|error| {
+            Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
+        })
     }
 
     /// Makes a port of what both sides have agreed on, and of the places that its queues shall have.

@@ -131,6 +131,11 @@ impl Connection {
         Ok(unread)
     }
 
+    /// Whether a message that was posted now would wait for the peer to take what was sent before.
+    pub(crate) fn would_hold_back(&self) -> bool {
+        !self.held_back.is_empty() || !self.has_room_for(Some(0))
+    }
+
     /// Whether the connection stands.
     pub(super) fn stands(&self) -> Result<(), Refused> {
         match self.end() {

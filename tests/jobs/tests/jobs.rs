@@ -97,6 +97,33 @@ mod examples {
     }
 }
 
+mod idle {
+    use super::*;
+
+    const RANKS: usize = 64;
+    const SECONDS: u64 = 4;
+
+    /// Neither ranks nor transports' threads have anything to do. One thread that spun would take all the seconds;
+    /// three quarters of them are for a slow machine.
+    #[test]
+    fn connected_processes_have_no_busy_thread() {
+        for transport in ["tcp", "udp", "shm"] {
+            let job = Bin::at(env!("CARGO_BIN_EXE_idle-rank")).ranks(RANKS).arg(SECONDS.to_string());
+            let ended = job.env("DECK_TRANSPORT", transport).run().ok();
+            let lines = ended.stdout.lines().filter(|line| line.contains("with 63 peers"));
+            let taken = |line: &str| line.split(' ').nth(3)?.parse::<u64>().ok();
+            let taken: Vec<u64> = lines.map(|line| taken(line).expect("microseconds")).collect();
+            assert_eq!(taken.len(), RANKS, "{ended}");
+            let all = taken.iter().sum::<u64>();
+            println!(
+                "{transport}: {RANKS} ranks took {all} us of {SECONDS} s, the busiest {}",
+                taken.iter().max().unwrap_or(&0)
+            );
+            assert!(all < SECONDS * 750_000, "{transport}: {all} us of {SECONDS} s: {ended}");
+        }
+    }
+}
+
 mod nas_ft {
     use super::*;
 

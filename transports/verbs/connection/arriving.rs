@@ -1,7 +1,7 @@
 //! What comes: checked before anything is allocated for it.
 
-use udeck_via::transport::{Fate, Inline};
 use udeck_via::Reliability;
+use udeck_via::transport::{Fate, Inline};
 
 use super::posting::{Post, Posted};
 use super::taking::{Item, Offer, Progress};
@@ -51,7 +51,9 @@ impl Connection {
                 }
                 Ok(())
             }
-            Frame::Body { immediate, receipt, head, len } => self.body_came(immediate, receipt, rest.split_at(head), len),
+            Frame::Body { immediate, receipt, head, len } => {
+                self.body_came(immediate, receipt, rest.split_at(head), len)
+            }
             Frame::Offer { immediate, receipt, head, len, .. } => {
                 self.offer_came(immediate, receipt, rest.split_at(head), len)
             }
@@ -62,7 +64,9 @@ impl Connection {
                 }
                 Ok(())
             }
-            Frame::Notes { .. } => rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note)),
+            Frame::Notes { .. } => {
+                rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note))
+            }
             Frame::Credit => {
                 self.asked = false;
                 Ok(())

@@ -174,7 +174,9 @@ impl Connection {
     fn empty_inbox(&mut self) {
         for item in std::mem::take(&mut self.inbox) {
             match item {
-                Item::Offer(Offer { number, progress: Progress::Waits, .. }) => self.notes.push(Note::Read(number)),
+                Item::Offer(Offer { number, progress: Progress::Waits, .. }) => {
+                    self.notes.push(Note::Read(number))
+                }
                 Item::Offer(_) => self.inbox.push_back(item),
                 _ => {}
             }

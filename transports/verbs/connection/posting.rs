@@ -22,12 +22,36 @@ pub(super) type Segments = SmallVec<[Segment; 4]>;
 
 pub(super) enum Posted {
     /// A frame, with a header of so many bytes or a short message in `lead`.
-    Frame { frame: Frame, lead: SmallVec<[u8; 64]>, body: Segments, then: Then },
+    Frame {
+        frame: Frame,
+        lead: SmallVec<[u8; 64]>,
+        body: Segments,
+        then: Then,
+    },
     /// A message that stays where it lies.
-    Offer { immediate: Option<u32>, receipt: bool, head: SmallVec<[u8; 64]>, body: Segments, number: u32 },
-    Write { body: Segments, to: RemoteBuffer, immediate: Option<u32>, done: usize, then: Then },
-    Read { body: Segments, from: RemoteBuffer, done: usize, held: Held },
-    End { words: Option<String> },
+    Offer {
+        immediate: Option<u32>,
+        receipt: bool,
+        head: SmallVec<[u8; 64]>,
+        body: Segments,
+        number: u32,
+    },
+    Write {
+        body: Segments,
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        done: usize,
+        then: Then,
+    },
+    Read {
+        body: Segments,
+        from: RemoteBuffer,
+        done: usize,
+        held: Held,
+    },
+    End {
+        words: Option<String>,
+    },
 }
 
 /// What follows when a request has completed.

@@ -265,7 +265,8 @@ impl Connection {
             }
             let len = work.fitting(&body, done);
             let last = done + len == total;
-            let at = crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
+            let at =
+                crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
             let span = Span { segments: &body, from: done, len };
             if last {
                 let then = Then::Read(held);
@@ -336,7 +337,8 @@ impl Connection {
     pub fn failed(&mut self, token: u32, forbidden: bool) {
         self.sent(token.wrapping_sub(1));
         if let Some(Flying { then, .. }) = self.flying.pop_front() {
-            let fate = if forbidden && !matches!(then, Then::Fetched(_)) { Fate::Protection } else { Fate::Lost };
+            let fate =
+                if forbidden && !matches!(then, Then::Fetched(_)) { Fate::Protection } else { Fate::Lost };
             match then {
                 Then::Left(number) if forbidden => {
                     self.settle(number, fate);

@@ -1,0 +1,55 @@
+//! A rank that has a connection with every other one, has used it, and then waits for a message that nobody posts. It says
+//! what processor time that takes.
+//!
+//! ```sh
+//! DECK_TRANSPORT=tcp deckrun -n 64 target/release/idle-rank 10      # for so many seconds
+//! ```
+
+use std::{
+    env,
+    io::Write,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+use udeck::{Error, Mailbox, Postbox};
+
+fn main() -> udeck::Result {
+    let seconds =
+        env::args().nth(1).and_then(|seconds| seconds.parse().ok()).expect("seconds to be idle for");
+    let world = udeck::init()?;
+    let (me, size) = (world.rank(), world.size());
+    let inbox: Mailbox<u8> = world.mailbox(&format!("idle.{me}"))?;
+    let others = (1..size).map(|step| (me + step) % size);
+    let postboxes = others.map(|other| world.postbox(&format!("idle.{other}")));
+    let postboxes = postboxes.collect::<udeck::Result<Vec<Postbox<u8>>>>()?;
+    for postbox in &postboxes {
+        postbox.post(world.buf(8)?)?;
+    }
+    for _ in &postboxes {
+        inbox.retrieve()?;
+    }
+    world.barrier()?;
+
+    let (started, before) = (Instant::now(), processor_time());
+    match inbox.retrieve_within(Duration::from_secs(seconds)) {
+        Err(Error::Deadline { .. }) => {}
+        other => panic!("nobody posts, and this came: {other:?}"),
+    }
+    let (lasted, taken) = (started.elapsed(), processor_time() - before);
+    // In one write, so that ranks' lines stay whole.
+    let line = format!(
+        "rank {me} took {} us of {} us with {} peers\n",
+        taken.as_micros(),
+        lasted.as_micros(),
+        size - 1
+    );
+    std::io::stdout().write_all(line.as_bytes()).expect("somebody reads");
+    world.finish()
+}
+
+/// Of this process, all threads, user and system.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
