@@ -153,6 +153,12 @@ impl Nic {
         self.device.bytes_copied()
     }
 
+    /// Messages and RDMA writes that peers sent to unreliable VIs of this NIC and that did not arrive, as far as it knows:
+    /// the network lost some of it, or there was no place for it. What arrived and found no descriptor is not among them.
+    pub fn messages_dropped(&self) -> u64 {
+        self.device.messages_dropped()
+    }
+
     pub(crate) fn require(&self, what: &'static str, needed: Caps) -> Result {
         if self.caps().has(needed) {
             return Ok(());

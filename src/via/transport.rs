@@ -139,6 +139,13 @@ pub unsafe trait Device: Send + Sync + Debug {
     /// Payload bytes that this device copied in software so far (inline messages not counted: the message layer
     /// knows those).
     fn bytes_copied(&self) -> u64;
+    /// Messages and RDMA writes that peers sent to unreliable VIs of this device and that did not arrive, as far as it
+    /// knows. (What arrived and found no descriptor did arrive.)
+    ///
+    /// As it is here, for transports that lose nothing.
+    fn messages_dropped(&self) -> u64 {
+        0
+    }
     /// Adds what the VI layer copied for this device to [`Device::bytes_copied`]. (Nothing, on a device that needs no
     /// such copies.)
     fn count_copied(&self, bytes: usize) {

@@ -222,6 +222,10 @@ unsafe impl Device for Wrapped {
     fn bytes_copied(&self) -> u64 {
         self.inner.bytes_copied()
     }
+
+    fn messages_dropped(&self) -> u64 {
+        self.inner.messages_dropped()
+    }
 }
 
 /// A request whose port will be wrapped.

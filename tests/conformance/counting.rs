@@ -138,6 +138,9 @@ unsafe impl Device for Counting {
     fn bytes_copied(&self) -> u64 {
         self.inner.bytes_copied()
     }
+    fn messages_dropped(&self) -> u64 {
+        self.inner.messages_dropped()
+    }
     fn count_copied(&self, bytes: usize) {
         self.inner.count_copied(bytes);
     }

@@ -127,6 +127,10 @@ unsafe impl Device for UdpDevice {
         self.core.memory.copied()
     }
 
+    fn messages_dropped(&self) -> u64 {
+        self.core.dropped.messages()
+    }
+
     fn count_copied(&self, bytes: usize) {
         self.core.memory.count_copied(bytes);
     }

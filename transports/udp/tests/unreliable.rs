@@ -133,7 +133,7 @@ fn exchange(wild: Wild, seed: u64, count: u32, max_datagram: usize) -> (usize, u
         done += 1;
     }
     assert!(a.vi.send_done().is_none());
-    assert_eq!(came.len() as u64 + b.dropped.messages(), count.into(), "arrived, or counted as lost");
+    assert_eq!(came.len() as u64 + b.nic.messages_dropped(), count.into(), "arrived, or counted as lost");
     // The connection stands, and ends in order.
     a.vi.disconnect();
     let end = loop {
@@ -143,6 +143,7 @@ fn exchange(wild: Wild, seed: u64, count: u32, max_datagram: usize) -> (usize, u
         }
     };
     assert!(matches!(end, Error::Closed), "{end}");
+    assert_eq!(b.nic.messages_dropped(), b.dropped.messages());
     (came.len(), b.dropped.messages(), relay.lost())
 }
 

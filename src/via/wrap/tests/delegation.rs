@@ -94,6 +94,7 @@ fn a_device() {
             format!("{:?}", device.listen(b"here", Box::new(|_| {}))),
             format!("{:?}", connected.unwrap().1),
             device.bytes_copied().to_string(),
+            device.messages_dropped().to_string(),
         ];
         assert!(device.register(NonNull::from(&mut [0u8; 5])).is_err());
         device.count_copied(77);

@@ -168,6 +168,10 @@ unsafe impl Device for ScriptedDevice {
         self.script.asked("bytes_copied");
         77
     }
+    fn messages_dropped(&self) -> u64 {
+        self.script.asked("messages_dropped");
+        78
+    }
 }
 
 /// Transports look for their own notifiers: so what they get must be these.
