@@ -47,6 +47,7 @@
 //! | `memory` | the arenas, places in them, bodies of received messages |
 //! | `link` | a connection and its driver behind one lock, and who is told the news |
 //! | `port` | the VI layer's side |
+//! | `device` | a NIC of such connections |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
 //! | `listeners` | who listens at which discriminator |
@@ -56,6 +57,7 @@
 pub mod address;
 pub mod admission;
 mod connection;
+mod device;
 mod link;
 mod listeners;
 mod memory;
@@ -68,6 +70,7 @@ mod windows;
 pub mod wire;
 
 pub use connection::{Connection, Direct, News, Phase, Piece, PieceMut, Pieces, Settings, Side};
+pub use device::{Network, Source, WiredDevice, attributes};
 pub use link::{Announce, Driver, Link, Watch};
 pub use listeners::{Listener, Listeners};
 pub use memory::Memory;

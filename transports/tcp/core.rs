@@ -120,7 +120,7 @@ impl Core {
     }
 
     /// The NIC's last object is gone.
-    pub fn close(&self) {
+    pub fn shut(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
         self.rouse();

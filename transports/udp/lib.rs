@@ -54,7 +54,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use udeck_via::{Nic, Result};
-pub use udeck_wired::Memory;
+pub use udeck_wired::{Memory, Source};
 
 /// How to open the device.
 #[derive(Debug, Clone)]
@@ -69,15 +69,6 @@ pub struct Options {
     pub detect: Duration,
     /// Longest datagram to try, as UDP payload in bytes; what the path does not carry is found out.
     pub max_datagram: usize,
-}
-
-/// Where a NIC's memory comes from.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// Its own: so many bytes of address space for messages, and as many that peers may write.
-    Fresh(usize),
-    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
-    Shared(Memory),
 }
 
 impl Options {
@@ -99,5 +90,5 @@ impl Options {
 /// # Errors
 /// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address; the operating system's.
 pub fn open(options: &Options) -> Result<Nic> {
-    Ok(Nic::new(device::UdpDevice::open(options)?))
+    Ok(Nic::new(device::open(options)?))
 }
