@@ -1,8 +1,13 @@
-//! What network transports share: a VI's connection over one reliable, ordered byte stream each way.
+//! What network transports share: a VI's connection over one reliable, ordered byte stream each way, and what a NIC of
+//! such connections is made of.
 //!
 //! A [`Connection`] knows no sockets, clocks or threads. One side of it is what the VI layer posts and takes
 //! ([`WiredPort`]), the other is two streams of frames, which a *driver* moves: a TCP socket, or a byte stream of the
 //! driver's own over datagrams. A [`Link`] puts both behind one lock.
+//!
+//! Around that, each for itself: [`admission`], how two NICs meet over TCP; [`station`], completion queues; [`poll`],
+//! [`Listeners`], [`address`]. A transport whose network moves the data by itself takes these, and none of the frames. One
+//! whose connections all are [`Connection`]s is a [`Network`], and its NIC a [`WiredDevice`].
 //!
 //! # A guide for drivers
 //!
