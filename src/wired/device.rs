@@ -16,7 +16,7 @@ use crate::{Listeners, Memory, Windows, address, limit};
 /// [`Network::memory`] and [`Network::windows`] are the same as long as it lives, and every connection of the NIC is made of
 /// them ([`crate::Settings`]): so peers' bytes go to the landing arena by a window that is in the table, to blocks of the
 /// outbox that a connection made for them, and to what a read was posted with; and the table tells when nobody is inside.
-/// Nobody else writes these arenas.
+/// Nobody else writes these arenas. A [`WiredDevice`] of it is handed to [`udeck_via::Nic::new`], and to nobody else.
 pub unsafe trait Network: Send + Sync + 'static {
     /// Where messages are sent from, and where peers write.
     fn memory(&self) -> &Memory;
@@ -62,6 +62,11 @@ impl<N: Network> WiredDevice<N> {
     /// The NIC of a network that is ready. Dropped, it [closes](Network::close) it.
     pub fn new(attributes: NicAttributes, network: Arc<N>) -> Arc<Self> {
         Arc::new(WiredDevice { attributes, network })
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Arc<N> {
+        &self.network
     }
 }
 
