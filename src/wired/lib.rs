@@ -1,8 +1,13 @@
-//! What network transports share: a VI's connection over one reliable, ordered byte stream each way.
+//! What network transports share: a VI's connection over one reliable, ordered byte stream each way, and what a NIC of
+//! such connections is made of.
 //!
 //! A [`Connection`] knows no sockets, clocks or threads. One side of it is what the VI layer posts and takes
 //! ([`WiredPort`]), the other is two streams of frames, which a *driver* moves: a TCP socket, or a byte stream of the
 //! driver's own over datagrams. A [`Link`] puts both behind one lock.
+//!
+//! Around that, each for itself: [`admission`], how two NICs meet over TCP; [`station`], completion queues; [`poll`],
+//! [`Listeners`], [`address`]. A transport whose network moves the data by itself takes these, and none of the frames. One
+//! whose connections all are [`Connection`]s is a [`Network`], and its NIC a [`WiredDevice`].
 //!
 //! # A guide for drivers
 //!
@@ -48,19 +53,23 @@
 //! | `memory` | the arenas, places in them, bodies of received messages |
 //! | `link` | a connection and its driver behind one lock, and who is told the news |
 //! | `port` | the VI layer's side |
+//! | `device` | a NIC of such connections |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
 //! | `listeners` | who listens at which discriminator |
+//! | `station` | completion queues: what was announced, and how their owners sleep |
 //! | `poll` | epoll, and bells beside it |
 
 pub mod address;
 pub mod admission;
 mod connection;
+mod device;
 mod link;
 mod listeners;
 mod memory;
 pub mod poll;
 mod port;
+pub mod station;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -69,6 +78,7 @@ pub mod wire;
 pub use connection::{
     Connection, Content, Direct, Landing, Leaving, News, Phase, Piece, PieceMut, Pieces, Settings, Side,
 };
+pub use device::{Network, Source, WiredDevice, attributes};
 pub use link::{Announce, Driver, Link, Watch};
 pub use listeners::{Listener, Listeners};
 pub use memory::Memory;

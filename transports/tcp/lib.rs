@@ -54,7 +54,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use udeck_via::{Nic, Result};
-pub use udeck_wired::Memory;
+pub use udeck_wired::{Memory, Source};
 
 /// How to open the device.
 #[derive(Debug, Clone)]
@@ -67,15 +67,6 @@ pub struct Options {
     pub bind: SocketAddr,
     /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
     pub detect: Duration,
-}
-
-/// Where a NIC's memory comes from.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// Its own: so many bytes of address space for messages, and as many that peers may write.
-    Fresh(usize),
-    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
-    Shared(Memory),
 }
 
 impl Options {
@@ -95,5 +86,5 @@ impl Options {
 /// # Errors
 /// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address; the operating system's.
 pub fn open(options: Options) -> Result<Nic> {
-    Ok(Nic::new(device::TcpDevice::open(options)?))
+    Ok(Nic::new(device::open(&options)?))
 }

@@ -1,149 +1,79 @@
 //! The NIC.
 
-use std::fmt;
 use std::sync::Arc;
 
-use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
-use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
-use udeck_wired::Memory;
-use udeck_wired::address;
+use udeck_via::transport::{Connected, Hello, Queues, Waiter};
+use udeck_via::{Deadline, Error, NetAddress, Result};
+use udeck_wired::{Listeners, Memory, Network, Windows, WiredDevice, address};
 
-use crate::calls::{connect, discriminator_too_long};
-use crate::core::{Core, STATIONS};
+use crate::calls::connect;
+use crate::core::Core;
 use crate::socket::Socket;
-use crate::station::QUEUES;
 use crate::waiter::UdpWaiter;
 use crate::wire::greeting::{MAX_DISCRIMINATOR, MAX_PRIVATE};
-use crate::{Options, Source, helper};
+use crate::{Options, helper};
 
 /// Longest message: a piece has 32 bits to say where in it it belongs, a header included.
 const LONGEST: usize = u32::MAX as usize - 63;
 
 /// The UDP NIC of a process.
-pub struct UdpDevice {
-    attributes: NicAttributes,
-    pub(crate) core: Arc<Core>,
+pub type UdpDevice = WiredDevice<Core>;
+
+pub fn open(options: &Options) -> Result<Arc<UdpDevice>> {
+    address::check_bind(options.bind)?;
+    let memory = options.memory.open()?;
+    let max_transfer = memory.outbox.usage().limit.min(LONGEST);
+    let (socket, at) = Socket::bind(options.bind)
+        .map_err(|error| Error::os(format!("opening a socket at {}", options.bind), error))?;
+    let mut attributes = udeck_wired::attributes("udp0", at, max_transfer);
+    attributes.max_discriminator = MAX_DISCRIMINATOR;
+    attributes.max_private_data = MAX_PRIVATE;
+    let core = Core::new(options, memory, max_transfer, socket)
+        .map_err(|error| Error::os("opening a NIC's bell", error))?;
+    let device = WiredDevice::new(attributes, core.clone());
+    helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
+    Ok(device)
 }
 
-impl UdpDevice {
-    pub fn open(options: &Options) -> Result<Arc<Self>> {
-        address::check_bind(options.bind)?;
-        let memory = match &options.memory {
-            Source::Shared(memory) => memory.clone(),
-            Source::Fresh(limit) => Memory::fresh(*limit).map_err(|error| {
-                Error::os(format!("reserving {limit} bytes of address space, twice"), error)
-            })?,
-        };
-        let max_transfer = memory.outbox.usage().limit.min(LONGEST);
-        let (socket, at) = Socket::bind(options.bind)
-            .map_err(|error| Error::os(format!("opening a socket at {}", options.bind), error))?;
-        let core = Core::new(options, memory, max_transfer, socket)
-            .map_err(|error| Error::os("opening a NIC's bell", error))?;
-        let mut attributes = NicAttributes::new("udp0");
-        udeck_wired::limit(&mut attributes, max_transfer);
-        let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
-        attributes.address = address::encode(at);
-        attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
-        attributes.max_discriminator = MAX_DISCRIMINATOR;
-        attributes.max_private_data = MAX_PRIVATE;
-        attributes.max_queues_per_cq = QUEUES;
-        attributes.max_cq = STATIONS;
-        attributes.max_cq_entries = QUEUES;
-        let device = Arc::new(UdpDevice { attributes, core: core.clone() });
-        helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
-        Ok(device)
-    }
-}
-
-// SAFETY: the arenas are fixed when it opens; peers' bytes go to the landing arena by a window that `Windows` lists, to
-// blocks of the outbox that a connection made for them, and to what a read was posted with; `Windows` tells when nobody is
-// inside. Ports are `udeck-wired`'s, which keep the rest. `open` gives out the NIC only.
-unsafe impl Device for UdpDevice {
-    fn attributes(&self) -> &NicAttributes {
-        &self.attributes
+// SAFETY: both are fields that are set once, and what `Core::establish` makes each connection of; nothing else of this crate
+// writes the arenas, and `open` gives out the NIC only.
+unsafe impl Network for Core {
+    fn memory(&self) -> &Memory {
+        &self.memory
     }
 
-    fn outbox(&self) -> &Arc<Arena> {
-        &self.core.memory.outbox
+    fn windows(&self) -> &Windows {
+        &self.windows
     }
 
-    fn landing(&self) -> &Arc<Arena> {
-        &self.core.memory.landing
+    fn listeners(&self) -> &Listeners {
+        &self.listeners
     }
 
-    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.expose_for(offset, len, ptag, Rights::WRITE)
-    }
-
-    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
-        self.core.windows.expose(offset, len, ptag, rights)
-    }
-
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.core.windows.share(offset, len, ptag)
-    }
-
-    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
-        self.core.windows.conceal(handle, deadline)
-    }
-
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.core.windows.conceal_later(handle, memory);
-    }
-
-    fn waiter(&self) -> Result<Box<dyn Waiter>> {
-        Ok(Box::new(UdpWaiter::open(&self.core)?))
-    }
-
-    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        if discriminator.len() > MAX_DISCRIMINATOR {
-            return Err(discriminator_too_long(discriminator.len()));
-        }
-        self.core.listen(discriminator, on_request)
-    }
-
-    fn unlisten(&self, discriminator: &[u8]) {
-        self.core.unlisten(discriminator);
+    fn waiter(self: &Arc<Self>) -> Result<Box<dyn Waiter>> {
+        Ok(Box::new(UdpWaiter::open(self)?))
     }
 
     fn connect(
-        &self,
+        self: &Arc<Self>,
         to: &NetAddress,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        connect(&self.core, to, hello, &queues, deadline)
+        connect(self, to, hello, &queues, deadline)
     }
 
     /// What was sent is given back when the peer has it: whoever reads the socket learns that.
-    fn reclaim(&self) {
-        self.core.serve();
-    }
-
-    fn reclaim_recent(&self) {}
-
-    fn bytes_copied(&self) -> u64 {
-        self.core.memory.copied()
+    fn reclaim(self: &Arc<Self>) {
+        self.serve();
     }
 
     fn messages_dropped(&self) -> u64 {
-        self.core.dropped.messages()
+        self.dropped.messages()
     }
 
-    fn count_copied(&self, bytes: usize) {
-        self.core.memory.count_copied(bytes);
-    }
-}
-
-impl Drop for UdpDevice {
-    fn drop(&mut self) {
-        self.core.close();
-    }
-}
-
-impl fmt::Debug for UdpDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UdpDevice({})", String::from_utf8_lossy(&self.attributes.address))
+    fn close(&self) {
+        self.shut();
     }
 }

@@ -16,7 +16,7 @@ use udeck_via::{
 use udeck_wired::{BYTES, Content, MESSAGES};
 
 use crate::core::Core;
-use crate::device::UdpDevice;
+use crate::device;
 use crate::flow::LEAST_WINDOW;
 use crate::greeting::OURS;
 use crate::wire::greeting::{Ask, Exchange, Greeting, Meet, Prove, Withdraw};
@@ -145,8 +145,8 @@ impl Victim {
         let open = || {
             let mut options = Options::new([7; 32]);
             options.memory = Source::Fresh(ARENA);
-            let device = UdpDevice::open(&options).unwrap();
-            (device.core.clone(), Nic::new(device))
+            let device = device::open(&options).unwrap();
+            (device.network().clone(), Nic::new(device))
         };
         let ((core, nic), (_, peer)) = (open(), open());
         let pair = |level| {

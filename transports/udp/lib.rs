@@ -31,14 +31,13 @@
 //! | `timers`, `strays`, `tombs` | who wants to be called; what waits for its link; connections that are over |
 //! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
-//! | `device`, `socket`, `bell` | the NIC, its socket, wake-ups |
+//! | `device`, `socket` | the NIC, its socket |
 //!
 //! # Trust
 //! Who calls proves the job's secret, and that it is where it says, before anything is kept of it; so does who answers. From
 //! then on a datagram finds its connection by 64 random bits that only the two ends know, and carries a CRC-32C over all of
 //! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network.
 
-mod bell;
 mod calls;
 mod core;
 mod device;
@@ -67,7 +66,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_via::{Nic, Result};
-pub use udeck_wired::Memory;
+pub use udeck_wired::{Memory, Source};
 pub use unreliable::Dropped;
 
 /// How to open the device.
@@ -85,15 +84,6 @@ pub struct Options {
     pub max_datagram: usize,
     /// Counts what is dropped of unreliable messages.
     pub dropped: Arc<Dropped>,
-}
-
-/// Where a NIC's memory comes from.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// Its own: so many bytes of address space for messages, and as many that peers may write.
-    Fresh(usize),
-    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
-    Shared(Memory),
 }
 
 impl Options {
@@ -116,5 +106,5 @@ impl Options {
 /// # Errors
 /// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address; the operating system's.
 pub fn open(options: &Options) -> Result<Nic> {
-    Ok(Nic::new(device::UdpDevice::open(options)?))
+    Ok(Nic::new(device::open(options)?))
 }

@@ -30,6 +30,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/via/tests/ui/", what: What::Promise },
     Place { at: "src/wired/memory", what: What::Anything },
     Place { at: "src/wired/connection/pieces.rs", what: What::Anything },
+    Place { at: "src/wired/device.rs", what: What::Promise },
     Place { at: "src/wired/port.rs", what: What::Promise },
     Place { at: "src/wired/tests/costs.rs", what: What::Anything },
     Place { at: "src/wired/tests/pair.rs", what: What::Anything },
