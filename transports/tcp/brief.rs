@@ -82,7 +82,9 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
-        [&near, &far].map(|end| socket::prepare(end.as_fd(), Duration::from_secs(10)).unwrap());
+        for end in [&near, &far] {
+            socket::prepare(end.as_fd(), Duration::from_secs(10)).unwrap();
+        }
         (near, far)
     }
 

@@ -19,7 +19,7 @@ use crate::{Options, Source, helper};
 /// The TCP NIC of a process.
 pub struct TcpDevice {
     attributes: NicAttributes,
-    core: Arc<Core>,
+    pub core: Arc<Core>,
 }
 
 impl TcpDevice {

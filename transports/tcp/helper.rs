@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::core::{Core, Token};
 use crate::door::Door;
 use crate::poller::Found;
-use crate::station::{Sleep, Station, serve_link};
+use crate::station::{Served, Sleep, Station, serve_link};
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
@@ -117,7 +117,14 @@ impl Helper {
                 Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
                 Sleep::Awake if looked => return true,
                 Sleep::Parked => {}
-                Sleep::Awake | Sleep::Armed => _ = (0..ROUNDS).any(|_| !station.serve(found, Duration::ZERO)),
+                Sleep::Awake | Sleep::Armed => {
+                    let mut rounds = (0..ROUNDS).map(|_| station.serve(found, Duration::ZERO));
+                    // Who is at work there may be waiting for this thread's processor: asked at once, it would be told
+                    // of the same socket at once.
+                    if rounds.find(|served| *served != Served::Some) == Some(Served::NotAlone) {
+                        return true;
+                    }
+                }
             }
             station.ask_helper();
             false

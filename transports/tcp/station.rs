@@ -41,6 +41,17 @@ pub enum Sleep {
     Parked = 2,
 }
 
+/// What became of a look at a station's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// All that had something were read.
+    All,
+    /// There may be more that have something.
+    Some,
+    /// Somebody else was at work on one, and it was left to them.
+    NotAlone,
+}
+
 /// See the module.
 pub struct Station {
     core: Arc<Core>,
@@ -174,21 +185,24 @@ impl Station {
     }
 
     /// Reads what has come on sockets that have something, as many as one look names; waits for up to `limit` until there
-    /// is one. Returns whether there may be more.
-    pub fn serve(&self, found: &mut Found, limit: Duration) -> bool {
-        let Some(poller) = self.poller.get() else { return false };
+    /// is one.
+    pub fn serve(&self, found: &mut Found, limit: Duration) -> Served {
+        let Some(poller) = self.poller.get() else { return Served::All };
         poller.look(found, limit);
+        let mut served = if found.is_full() { Served::Some } else { Served::All };
         for token in found.tokens() {
             match Token::decode(token) {
                 Token::Link(number) => {
-                    if let Some(link) = self.core.link(number) {
-                        serve_link(&link);
+                    if let Some(link) = self.core.link(number)
+                        && link.try_with(|connection, driver| driver.serve(connection)).is_none()
+                    {
+                        served = Served::NotAlone;
                     }
                 }
                 Token::Bell | Token::Listener | Token::Caller(_) | Token::Station(_) => {}
             }
         }
-        found.is_full()
+        served
     }
 
     /// The owner looks. (It alone writes this.)
