@@ -15,7 +15,7 @@ use udeck_wired::station::Sleep;
 
 use crate::core::{Core, Token};
 use crate::incoming::IncomingRequest;
-use crate::station::{Station, serve_link};
+use crate::station::{Served, Station, serve_link};
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
@@ -124,7 +124,12 @@ impl Helper {
                 Sleep::Awake if looked => return true,
                 Sleep::Parked => {}
                 Sleep::Awake | Sleep::Armed => {
-                    _ = (0..ROUNDS).any(|_| !station.quarters.serve(found, Duration::ZERO))
+                    let mut rounds = (0..ROUNDS).map(|_| station.quarters.serve(found, Duration::ZERO));
+                    // Who is at work there may be waiting for this thread's processor: asked at once, it would be told
+                    // of the same socket at once.
+                    if rounds.find(|served| *served != Served::Some) == Some(Served::NotAlone) {
+                        return true;
+                    }
                 }
             }
             station.quarters.ask_helper(looks);

@@ -16,6 +16,17 @@ use crate::socket::Socket;
 
 pub type Station = station::Station<Sockets>;
 
+/// What became of a look at a station's sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// All that had something were read.
+    All,
+    /// There may be more that have something.
+    Some,
+    /// Somebody else was at work on one, and it was left to them.
+    NotAlone,
+}
+
 /// The sockets of one completion queue.
 pub struct Sockets {
     core: Arc<Core>,
@@ -102,22 +113,25 @@ impl Sockets {
         self.looks_when_asked.load(Ordering::Relaxed)
     }
 
-    /// Reads what has come on those that have something, as many as one look names; waits for up to `limit` until there is
-    /// one. Returns whether there may be more.
-    pub fn serve(&self, found: &mut Found, limit: Duration) -> bool {
-        let Some(poller) = self.poller.get() else { return false };
+    /// Reads what has come on sockets that have something, as many as one look names; waits for up to `limit` until there
+    /// is one.
+    pub fn serve(&self, found: &mut Found, limit: Duration) -> Served {
+        let Some(poller) = self.poller.get() else { return Served::All };
         poller.look(found, limit);
+        let mut served = if found.is_full() { Served::Some } else { Served::All };
         for token in found.tokens() {
             match Token::decode(token) {
                 Token::Link(number) => {
-                    if let Some(link) = self.core.link(number) {
-                        serve_link(&link);
+                    if let Some(link) = self.core.link(number)
+                        && link.try_with(|connection, driver| driver.serve(connection)).is_none()
+                    {
+                        served = Served::NotAlone;
                     }
                 }
                 Token::Bell | Token::Door | Token::Station(_) => {}
             }
         }
-        found.is_full()
+        served
     }
 
     /// How many there are.

@@ -25,10 +25,13 @@ fn nic() -> Nic {
 }
 
 fn nic_with(settings: impl FnOnce(&mut Options)) -> Nic {
-    let mut options = Options::new(SECRET);
-    options.memory = Source::Fresh(64 << 20);
+    let mut options = options();
     settings(&mut options);
     crate::open(options).expect("the NIC opens")
+}
+
+fn options() -> Options {
+    Options { memory: Source::Fresh(64 << 20), ..Options::new(SECRET) }
 }
 
 /// A VI that receives lent, and its completion queue.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use udeck_via::{Cq, Nic, Receive, Vi, ViAttributes};
 
-use super::{check, door, nic, pair, soon};
+use super::{check, door, nic, options, pair, soon};
+use crate::device;
 
 /// How often the NIC's helper has gone to sleep.
 fn sleeps(nic: &Nic) -> usize {
@@ -34,6 +35,25 @@ fn an_idle_helper_sleeps() {
         assert!(slept <= 10, "{slept} times in three seconds");
     }
     check(&mut left, &mut right);
+}
+
+/// It may have taken the processor from who is at work there, and would wait for it in a circle.
+#[test]
+fn a_helper_that_meets_somebody_at_work_sleeps() {
+    let device = device::open(&options()).unwrap();
+    let (a, b) = (Nic::new(device.clone()), nic());
+    let (mut left, mut right) = pair(&a, &b);
+    check(&mut left, &mut right);
+    let [link] = &device.network().links()[..] else { panic!("one link") };
+    link.with(|_, _| {
+        let (before, deadline) = (sleeps(&a), soon());
+        right.vi.send_inline(Some(9), b"", b"meanwhile").unwrap();
+        while sleeps(&a) < before + 20 {
+            assert!(!deadline.passed(), "it does not sleep");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    assert_eq!(left.next().unwrap().immediate, Some(9));
 }
 
 /// As many as there are descriptors for, at most a thousand, on one completion queue; each is heard.
