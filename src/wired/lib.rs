@@ -48,11 +48,17 @@
 //! | `link` | a connection and its driver behind one lock, and who is told the news |
 //! | `port` | the VI layer's side |
 //! | `address` | `ip:port`, as NICs are told apart |
+//! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
+//! | `listeners` | who listens at which discriminator |
+//! | `poll` | epoll, and bells beside it |
 
 pub mod address;
+pub mod admission;
 mod connection;
 mod link;
+mod listeners;
 mod memory;
+pub mod poll;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -61,6 +67,7 @@ pub mod wire;
 
 pub use connection::{Connection, Direct, News, Phase, Piece, PieceMut, Pieces, Settings, Side};
 pub use link::{Announce, Driver, Link, Watch};
+pub use listeners::{Listener, Listeners};
 pub use memory::Memory;
 pub use port::WiredPort;
 use udeck_via::NicAttributes;

@@ -3,27 +3,25 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_via::transport::{Hello, OnRequest, Port, Queue, Queues, Ready};
+use udeck_via::transport::{Connected, Hello, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
-use udeck_wired::{Connection, Link, Memory, Settings, Side, Watch, Windows, WiredPort};
+use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol};
+use udeck_wired::poll::{Bell, EventFlags, Poller};
+use udeck_wired::{Connection, Link, Listeners, Memory, Settings, Side, Watch, Windows, WiredPort, wire};
 
 use crate::driver::TcpDriver;
-use crate::poller::{Bell, EventFlags, Poller};
 use crate::socket::Socket;
 use crate::station::{Seats, Station};
 
 /// A VI's connection.
 pub type TcpLink = Link<TcpDriver>;
-/// A listener's handler.
-pub type Listener = Arc<Mutex<OnRequest>>;
 
+/// What a connection carries.
+pub const PROTOCOL: Protocol = Protocol::new("tcp", wire::VERSION);
 /// Completion queues of one NIC.
 pub const STATIONS: usize = 2048;
 
@@ -31,8 +29,7 @@ pub const STATIONS: usize = 2048;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Bell,
-    Listener,
-    Caller(u64),
+    Door,
     Station(u64),
     Link(u64),
 }
@@ -43,10 +40,9 @@ impl Token {
     pub fn encode(self) -> u64 {
         let (kind, number) = match self {
             Token::Bell => (0, 0),
-            Token::Listener => (1, 0),
-            Token::Caller(number) => (2, number),
-            Token::Station(number) => (3, number),
-            Token::Link(number) => (4, number),
+            Token::Door => (1, 0),
+            Token::Station(number) => (2, number),
+            Token::Link(number) => (3, number),
         };
         kind << KIND | number
     }
@@ -56,9 +52,8 @@ impl Token {
         let number = token & ((1 << KIND) - 1);
         match token >> KIND {
             0 => Token::Bell,
-            1 => Token::Listener,
-            2 => Token::Caller(number),
-            3 => Token::Station(number),
+            1 => Token::Door,
+            2 => Token::Station(number),
             _ => Token::Link(number),
         }
     }
@@ -66,8 +61,7 @@ impl Token {
 
 /// See the module.
 pub struct Core {
-    pub secret: [u8; 32],
-    pub detect: Duration,
+    pub admission: Admission,
     pub memory: Memory,
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
@@ -77,7 +71,7 @@ pub struct Core {
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
     stations: Mutex<HashMap<u64, Weak<Station>>>,
-    listeners: Mutex<HashMap<Vec<u8>, Listener>>,
+    pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
 }
@@ -85,18 +79,12 @@ pub struct Core {
 impl Core {
     /// # Errors
     /// The kernel's: no descriptors left.
-    pub fn new(
-        secret: [u8; 32],
-        detect: Duration,
-        memory: Memory,
-        max_transfer: usize,
-    ) -> io::Result<Arc<Self>> {
+    pub fn new(admission: Admission, memory: Memory, max_transfer: usize) -> io::Result<Arc<Self>> {
         let control = Arc::new(Poller::new()?);
         let bell = Bell::new()?;
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
         Ok(Arc::new(Core {
-            secret,
-            detect,
+            admission,
             memory,
             windows: Windows::new(),
             max_transfer,
@@ -105,7 +93,7 @@ impl Core {
             next: AtomicU64::new(0),
             links: Mutex::default(),
             stations: Mutex::default(),
-            listeners: Mutex::default(),
+            listeners: Listeners::new(MAX_DISCRIMINATOR),
             closing: AtomicBool::new(false),
         }))
     }
@@ -153,33 +141,10 @@ impl Core {
         self.stations.lock().remove(&number);
     }
 
-    pub fn listener(&self, discriminator: &[u8]) -> Option<Listener> {
-        self.listeners.lock().get(discriminator).cloned()
-    }
-
-    /// # Errors
-    /// [`Error::InvalidParameter`] when somebody listens there.
-    pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        let mut listeners = self.listeners.lock();
-        if listeners.contains_key(discriminator) {
-            let name = String::from_utf8_lossy(discriminator);
-            let what = format!("somebody listens at discriminator {name:?} already");
-            return Err(Error::InvalidParameter(what));
-        }
-        listeners.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
-        Ok(())
-    }
-
-    pub fn unlisten(&self, discriminator: &[u8]) {
-        let listener = self.listeners.lock().remove(discriminator);
-        drop(listener); // may drop what the program put into it: outside the lock
-    }
-
     /// The NIC's last object is gone.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        drop(listeners);
+        self.listeners.clear();
         self.rouse();
     }
 
@@ -196,27 +161,31 @@ impl Core {
         self.bell.hush();
     }
 
-    /// Makes a port of a socket on which both sides have said hello, and of the places that its queues shall have.
+    /// Makes a port of what is left of an admission, and of the places that its queues shall have. Returns what the peer
+    /// said, too.
     ///
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn establish(
         self: &Arc<Self>,
-        made: Made<'_>,
+        admitted: Admitted,
+        ours: &Hello,
+        side: Side,
         seats: Seats,
         queues: &Queues<'_>,
-    ) -> Result<Box<dyn Port>> {
+    ) -> Result<Connected> {
+        let Admitted { socket, peer, theirs, .. } = admitted;
         let number = self.fresh();
-        let socket = Arc::new(Socket::new(made.socket, Token::Link(number).encode()));
+        let socket = Arc::new(Socket::new(socket, Token::Link(number).encode()));
         let connection = Connection::new(Settings {
             memory: &self.memory,
             windows: &self.windows,
-            ours: made.ours,
-            theirs: made.theirs,
-            side: made.side,
+            ours,
+            theirs: &theirs,
+            side,
             max_transfer: self.max_transfer,
         });
-        let driver = TcpDriver::new(self.clone(), number, socket.clone(), made.peer);
+        let driver = TcpDriver::new(self.clone(), number, socket.clone(), peer);
         let link = Link::new(connection, driver);
         self.links.lock().insert(number, link.clone());
         let Seats { send, receive } = seats;
@@ -229,17 +198,8 @@ impl Core {
             return Err(Error::os("watching a new connection", error));
         }
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
-        Ok(Box::new(WiredPort::new(link, Watch { send, receive, reporter })))
+        Ok((Box::new(WiredPort::new(link, Watch { send, receive, reporter })), theirs))
     }
-}
-
-/// A connection that both sides have agreed on.
-pub struct Made<'a> {
-    pub socket: OwnedFd,
-    pub peer: SocketAddr,
-    pub ours: &'a Hello,
-    pub theirs: &'a Hello,
-    pub side: Side,
 }
 
 #[cfg(test)]
@@ -249,14 +209,7 @@ mod tests {
     #[test]
     fn tokens_round_trip() {
         let most = (1 << KIND) - 1;
-        for token in [
-            Token::Bell,
-            Token::Listener,
-            Token::Caller(0),
-            Token::Caller(most),
-            Token::Station(7),
-            Token::Link(most),
-        ] {
+        for token in [Token::Bell, Token::Door, Token::Station(7), Token::Link(most)] {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

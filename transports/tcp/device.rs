@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
-use udeck_wired::Memory;
-use udeck_wired::address;
+use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
+use udeck_wired::{Memory, Side, address};
 
-use crate::connect::{connect, discriminator_too_long};
-use crate::core::{Core, STATIONS};
-use crate::socket::listen_at;
-use crate::station::QUEUES;
+use crate::core::{Core, PROTOCOL, STATIONS};
+use crate::station::{QUEUES, Seats};
 use crate::waiter::TcpWaiter;
-use crate::wire::{MAX_DISCRIMINATOR, MAX_PRIVATE};
 use crate::{Options, Source, helper};
 
 /// The TCP NIC of a process.
@@ -32,9 +29,11 @@ impl TcpDevice {
             })?,
         };
         let max_transfer = memory.outbox.usage().limit;
-        let (listener, at) = listen_at(options.bind)
-            .map_err(|error| Error::os(format!("listening at {}", options.bind), error))?;
-        let core = Core::new(options.secret, options.detect, memory, max_transfer)
+        let Options { secret, detect, .. } = options;
+        let admission = Admission { secret, protocol: PROTOCOL, detect };
+        let door = admission.listen(options.bind)?;
+        let at = door.address();
+        let core = Core::new(admission, memory, max_transfer)
             .map_err(|error| Error::os("opening a NIC's epoll", error))?;
         let mut attributes = NicAttributes::new("tcp0");
         udeck_wired::limit(&mut attributes, max_transfer);
@@ -47,8 +46,7 @@ impl TcpDevice {
         attributes.max_cq = STATIONS;
         attributes.max_cq_entries = QUEUES;
         let device = Arc::new(TcpDevice { attributes, core: core.clone() });
-        helper::start(core, listener, at.port())
-            .map_err(|error| Error::os("starting a NIC's helper thread", error))?;
+        helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
         Ok(device)
     }
 }
@@ -94,14 +92,11 @@ unsafe impl Device for TcpDevice {
     }
 
     fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        if discriminator.len() > MAX_DISCRIMINATOR {
-            return Err(discriminator_too_long(discriminator.len()));
-        }
-        self.core.listen(discriminator, on_request)
+        self.core.listeners.listen(discriminator, on_request)
     }
 
     fn unlisten(&self, discriminator: &[u8]) {
-        self.core.unlisten(discriminator);
+        self.core.listeners.unlisten(discriminator);
     }
 
     fn connect(
@@ -111,7 +106,9 @@ unsafe impl Device for TcpDevice {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        connect(&self.core, to, hello, &queues, deadline)
+        let seats = Seats::take(&self.core, &queues)?;
+        let admitted = self.core.admission.call(to, hello, &[], deadline)?;
+        self.core.establish(admitted, hello, Side::Asked, seats, &queues)
     }
 
     /// What was sent is given back when the kernel has it, by whoever looks at the link.

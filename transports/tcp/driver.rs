@@ -9,12 +9,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use udeck_wired::admission::reset_when_closed;
+use udeck_wired::poll::EventFlags;
 use udeck_wired::{Connection, Driver, Phase, Pieces};
 
 use crate::core::Core;
-use crate::poller::EventFlags;
 use crate::pulse;
-use crate::socket::{INCOMING, Socket, reset_when_closed};
+use crate::socket::{INCOMING, Socket};
 use crate::sys::{self, Read};
 
 /// Bytes given to the kernel at a time: others may want the lock.
@@ -82,8 +83,8 @@ impl TcpDriver {
         let Some(socket) = &self.socket else { return };
         if self.written != self.confirmed {
             // The last probe may have been sent well before: what is left of the time is for that.
-            if pulse::is_dead(socket.as_fd(), self.core.detect * 7 / 10) {
-                let seconds = self.core.detect.as_secs();
+            if pulse::is_dead(socket.as_fd(), self.core.admission.detect * 7 / 10) {
+                let seconds = self.core.admission.detect.as_secs();
                 connection.lost(&format!("the host of {} has been silent for {seconds} seconds", self.peer));
             } else if !sys::pulse(socket.as_fd()).is_ok_and(|pulse| pulse.outstanding) {
                 self.confirmed = self.written;

@@ -6,13 +6,14 @@
 //! comes costs no more than a look every two seconds, at hosts that may have died.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use udeck_wired::admission::Door;
+use udeck_wired::poll::{EventFlags, Found};
+
 use crate::core::{Core, Token};
-use crate::door::Door;
-use crate::poller::Found;
+use crate::incoming::IncomingRequest;
 use crate::station::{Sleep, Station, serve_link};
 
 /// How long who looks by itself is left alone.
@@ -48,12 +49,13 @@ struct Due {
 ///
 /// # Errors
 /// The kernel's.
-pub fn start(core: Arc<Core>, listener: OwnedFd, port: u16) -> io::Result<()> {
-    let door = Some(Door::new(core.clone(), listener)?);
+pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
+    core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
+    let port = door.address().port();
     let next_check = Instant::now() + CHECK;
     let mut helper = Helper {
         core,
-        door,
+        door: Some(door),
         due: Vec::new(),
         next_check,
         found: Found::default(),
@@ -89,8 +91,11 @@ impl Helper {
     fn on(&mut self, token: Token) {
         match token {
             Token::Bell => self.core.hush(),
-            Token::Listener => self.door.iter_mut().for_each(Door::answer),
-            Token::Caller(number) => self.door.iter_mut().for_each(|door| door.listen_to(number)),
+            Token::Door => {
+                if let Some(door) = &mut self.door {
+                    door.serve(&mut |pending| IncomingRequest::deliver(&self.core, pending));
+                }
+            }
             Token::Station(number) => {
                 if let Some(station) = self.core.station(number) {
                     let (looks, station) = (station.looks_when_asked(), Arc::downgrade(&station));
@@ -130,8 +135,8 @@ impl Helper {
             return;
         }
         let closing = self.core.is_closing();
-        let patience = if closing { LAST_PATIENCE } else { self.core.detect };
-        self.next_check = now + if closing { LAST_CHECK } else { CHECK.min(self.core.detect / 4) };
+        let patience = if closing { LAST_PATIENCE } else { self.core.admission.detect };
+        self.next_check = now + if closing { LAST_CHECK } else { CHECK.min(self.core.admission.detect / 4) };
         for link in self.core.links() {
             link.try_with(|connection, driver| driver.check(connection, now, patience));
         }

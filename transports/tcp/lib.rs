@@ -11,8 +11,8 @@
 //! Posts write to the socket themselves; what the kernel does not take is written when there is room, by whoever looks.
 //! No call on a socket ever waits.
 //!
-//! **Trust.** Both sides of every connection prove the job's secret before anything else is read (`handshake`); strangers
-//! get five seconds and no memory to speak of (`door`). What comes after is `udeck-wired`'s to check. TCP protects against
+//! **Trust.** Both sides of every connection prove the job's secret before anything else is read, and strangers get five
+//! seconds and no memory to speak of ([`udeck_wired::admission`]). What comes after is `udeck-wired`'s to check, too. TCP protects against
 //! nobody on the network in between: it may read and change what travels.
 //!
 //! **The end.** An End frame goes before the FIN, so that an orderly end can be told from a death. When both sides have
@@ -25,30 +25,23 @@
 //! |---|---|
 //! | `device` | the NIC: windows, listeners, requests |
 //! | `core` | what the NIC's objects share: its links, its stations |
-//! | `connect`, `incoming` | the two sides of a request |
-//! | `handshake`, `wire` | what they say to each other |
-//! | `door` | who has called and proved nothing yet |
+//! | `incoming` | a request that waits for its answer |
 //! | `driver` | a link's two streams on its socket |
 //! | `station`, `waiter` | completion queues |
 //! | `helper` | the thread that works while nobody looks |
-//! | `poller`, `socket` | epoll, and sockets in it |
+//! | `socket` | sockets, and who watches them |
 //! | `sys`, `pulse` | system calls on raw memory; whether the peer's host is there |
 
-mod connect;
 mod core;
 mod device;
-mod door;
 mod driver;
-mod handshake;
 mod helper;
 mod incoming;
-mod poller;
 mod pulse;
 mod socket;
 mod station;
 mod sys;
 mod waiter;
-mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -22,9 +22,9 @@ use udeck_sys::wake_sleepers;
 use udeck_via::transport::{ARMED, Notifier, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
 use udeck_wired::Announce;
+use udeck_wired::poll::{Bell, EventFlags, Found, Poller};
 
 use crate::core::{Core, TcpLink, Token};
-use crate::poller::{Bell, EventFlags, Found, Poller};
 use crate::socket::Socket;
 
 /// Work queues that one completion queue can watch.
@@ -185,7 +185,7 @@ impl Station {
                         serve_link(&link);
                     }
                 }
-                Token::Bell | Token::Listener | Token::Caller(_) | Token::Station(_) => {}
+                Token::Bell | Token::Door | Token::Station(_) => {}
             }
         }
         found.is_full()

@@ -6,9 +6,9 @@ use std::time::Duration;
 use udeck_sys::bell::MAX_SLEEP;
 use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
+use udeck_wired::poll::Found;
 
 use crate::core::{Core, TcpLink};
-use crate::poller::Found;
 use crate::station::{Sleep, Station, serve_link};
 
 /// While there are announced queues, sockets are looked at once in so many looks: what lies in them has a right to be

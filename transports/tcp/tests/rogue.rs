@@ -5,27 +5,32 @@ use std::net::{SocketAddr, TcpStream};
 
 use udeck_via::transport::Hello;
 use udeck_via::{Nic, Reliability};
+use udeck_wired::admission::handshake::{Connector, Told};
+use udeck_wired::admission::nonce;
+use udeck_wired::admission::wire::{Answer, Request};
 
 use super::SECRET;
-use crate::door::nonce;
-use crate::handshake::{Connector, Told};
-use crate::wire::{Answer, Request};
+use crate::core::PROTOCOL;
 
 pub fn call(nic: &Nic) -> TcpStream {
     let at: SocketAddr = String::from_utf8(nic.attributes().address.clone()).unwrap().parse().unwrap();
     TcpStream::connect(at).expect("somebody listens")
 }
 
-/// Asks for a connection at the door and gets it.
-pub fn connect(nic: &Nic) -> TcpStream {
-    let hello = Hello {
+pub fn hello() -> Hello {
+    Hello {
         reliability: Reliability::Delivery,
         writable_ptag: None,
         readable_ptag: None,
         private_data: Vec::new(),
-    };
-    let request = Request { discriminator: b"door".to_vec(), hello };
-    let (mut connector, meet) = Connector::new(SECRET, nonce().unwrap(), &request);
+    }
+}
+
+/// Asks for a connection at the door and gets it.
+pub fn connect(nic: &Nic) -> TcpStream {
+    let hello = hello();
+    let request = Request { discriminator: b"door".to_vec(), hello, parameters: Vec::new() };
+    let (mut connector, meet) = Connector::new(SECRET, PROTOCOL, nonce().unwrap(), &request);
     let mut socket = call(nic);
     socket.write_all(&meet).unwrap();
     loop {
@@ -34,7 +39,7 @@ pub fn connect(nic: &Nic) -> TcpStream {
         match connector.input(&words).unwrap() {
             Told::Nothing => {}
             Told::Send(words) => socket.write_all(&words).unwrap(),
-            Told::Answer(Answer::Accepted(_)) => return socket,
+            Told::Answer(Answer::Accepted(..)) => return socket,
             Told::Answer(other) => panic!("{other:?}"),
         }
     }

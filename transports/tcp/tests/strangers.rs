@@ -6,9 +6,12 @@ use std::net::Shutdown;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::{check, nic, pair, rogue};
-use crate::handshake::OURS;
-use crate::wire::{MEET, Meet, PROVE};
+use udeck_via::NetAddress;
+use udeck_wired::admission::wire::{FRONT, MEET, Meet, PROVE, VERSION, Versions};
+use udeck_wired::admission::{Admission, Protocol};
+
+use super::{End, SECRET, check, nic, pair, rogue, soon};
+use crate::core::PROTOCOL;
 
 /// Says `bytes` and waits until it is hung up on: what was answered.
 fn say(nic: &udeck_via::Nic, bytes: &[u8]) -> Vec<u8> {
@@ -24,7 +27,7 @@ fn say(nic: &udeck_via::Nic, bytes: &[u8]) -> Vec<u8> {
 fn any_bytes_are_hung_up_on() {
     let (a, b) = (nic(), nic());
     let (mut left, mut right) = pair(&a, &b);
-    let meet = Meet { versions: OURS, nonce: [7; 32] }.encode();
+    let meet = Meet { protocol: PROTOCOL, nonce: [7; 32] }.encode();
     let bytes = prop::collection::vec(any::<u8>(), 0..3000);
     TestRunner::default()
         .run(&(bytes, any::<bool>()), |(bytes, met)| {
@@ -43,11 +46,46 @@ fn any_bytes_are_hung_up_on() {
 #[test]
 fn another_version_is_told_ours() {
     let nic = nic();
-    let mut meet = Meet { versions: OURS, nonce: [7; 32] };
-    meet.versions.handshake += 1;
-    let answer = say(&nic, &meet.encode());
+    let ours = Versions { admission: VERSION, protocol: PROTOCOL.version() };
+    let mut meet = Meet { protocol: PROTOCOL, nonce: [7; 32] }.encode();
+    meet[4] += 1;
+    // Its greeting may be of another length, too: the first bytes are enough.
+    for words in [&meet[..], &meet[..FRONT]] {
+        let answer = say(&nic, words);
+        let front = answer.first_chunk().expect("an answer");
+        assert_eq!((answer.len(), Meet::versions(front)), (PROVE, Ok(ours)));
+    }
+    let newer = Protocol::new("tcp", PROTOCOL.version() + 1);
+    let answer = say(&nic, &Meet { protocol: newer, nonce: [7; 32] }.encode());
     let theirs = Meet::decode(answer[..MEET].try_into().unwrap()).unwrap();
-    assert_eq!((answer.len(), theirs.versions), (PROVE, OURS));
+    assert_eq!((answer.len(), theirs.protocol), (PROVE, PROTOCOL));
+}
+
+/// Both ways: the transports of a job have the same secret, and an address is only text.
+#[test]
+fn a_nic_of_another_transport_is_told_so() {
+    let nic = nic();
+    let host = nic.attributes().address.clone();
+    let admission = Admission {
+        secret: SECRET,
+        protocol: Protocol::new("verbs", 1),
+        detect: crate::Options::new(SECRET).detect,
+    };
+    let hello = rogue::hello();
+    let to = NetAddress { host, discriminator: b"door".to_vec() };
+    let error = admission.call(&to, &hello, b"", soon()).unwrap_err().to_string();
+    assert!(error.contains("it is a NIC of the tcp transport, and this one of verbs"), "{error}");
+
+    let mut door = admission.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to = NetAddress { host: door.address().to_string().into_bytes(), discriminator: Vec::new() };
+    let error = std::thread::scope(|scope| {
+        let calling = scope.spawn(|| End::new(&nic).connect(&to).unwrap_err().to_string());
+        while !calling.is_finished() {
+            door.serve(&mut |pending| panic!("{pending:?} got in"));
+        }
+        calling.join().unwrap()
+    });
+    assert!(error.contains("it is a NIC of the verbs transport, and this one of tcp"), "{error}");
 }
 
 /// More than are let in at a time, and all of them silent: those who prove themselves get in all the same.

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! connector                        acceptor
-//!   Meet(versions, nonce c)    ->
-//!                              <-  Prove(versions, nonce a, HMAC(secret, "acceptor", versions, c, a))
-//!   Join(HMAC(secret, "connector", versions, c, a)), Request  ->
+//!   Meet(protocol, nonce c)    ->
+//!                              <-  Prove(protocol, nonce a, HMAC(secret, "acceptor", versions, protocol, c, a))
+//!   Join(HMAC(secret, "connector", versions, protocol, c, a)), Request  ->
 //!                              <-  Answer
 //! ```
 //! Who has heard another's exchange cannot repeat it: both nonces are in every proof, and one of them is always fresh. The
-//! acceptor keeps no more than the bytes of one message of a connector that has proved nothing, 40 at most.
+//! acceptor keeps no more than the bytes of one message of a connector that has proved nothing, 48 at most. Two that speak
+//! different protocols, or versions, tell each other so before anybody proves anything.
 //!
 //! Sans-I/O: each side says how many bytes it [wants](Acceptor::wants), is fed so many at most, and says what to do.
 
@@ -16,24 +17,40 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::wire::{
-    Answer, HEAD, JOIN, MEET, Malformed, Meet, Nonce, PROVE, Proof, Request, VERSION, Versions, decode_prove,
-    encode_prove,
+use super::wire::{
+    Answer, FRONT, HEAD, JOIN, MEET, Malformed, Meet, Nonce, PROVE, Proof, Protocol, Request, VERSION,
+    Versions, decode_prove, encode_prove,
 };
-
-/// What this build speaks.
-pub const OURS: Versions = Versions { handshake: VERSION, frames: udeck_wired::wire::VERSION };
 
 /// Why a connection was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The other side is of another build.
     #[error(
-        "it speaks version {}.{} of the TCP protocol, this process {}.{}: build both from one version",
-        theirs.handshake, theirs.frames, OURS.handshake, OURS.frames
+        "it speaks version {}.{} of the {} protocol, this process {VERSION}.{}: build both from one version",
+        theirs.admission, theirs.protocol, ours.name(), ours.version()
     )]
-    Version { theirs: Versions },
+    Version {
+        /// What this side speaks.
+        ours: Protocol,
+        /// What the other side speaks.
+        theirs: Versions,
+    },
+    /// The other side is a NIC of another transport.
+    #[error(
+        "it is a NIC of the {} transport, and this one of {}: each reaches its own kind only",
+        theirs.name(), ours.name()
+    )]
+    Protocol {
+        /// What this side speaks.
+        ours: Protocol,
+        /// What the other side speaks.
+        theirs: Protocol,
+    },
+    /// The other side's proof is none.
     #[error("it does not know this job's secret")]
     Secret,
+    /// The other side says what no side says.
     #[error("it is no process of this library, or of this job: {0}")]
     Malformed(#[from] Malformed),
 }
@@ -59,9 +76,8 @@ impl Inbox {
 }
 
 /// The side that was called.
-#[derive(Debug)]
 pub struct Acceptor {
-    secret: [u8; 32],
+    keys: Keys,
     nonce: Nonce,
     stage: Stage,
     inbox: Inbox,
@@ -69,6 +85,7 @@ pub struct Acceptor {
 
 #[derive(Debug)]
 enum Stage {
+    Front,
     Meet,
     Join { theirs: Nonce },
     RequestHead,
@@ -88,13 +105,15 @@ pub enum Heard {
 }
 
 impl Acceptor {
-    pub fn new(secret: [u8; 32], nonce: Nonce) -> Self {
-        Acceptor { secret, nonce, stage: Stage::Meet, inbox: Inbox::default() }
+    /// `nonce`: fresh.
+    pub fn new(secret: [u8; 32], protocol: Protocol, nonce: Nonce) -> Self {
+        Acceptor { keys: Keys { secret, protocol }, nonce, stage: Stage::Front, inbox: Inbox::default() }
     }
 
     /// Bytes that the message under way still lacks. What comes after it belongs to somebody else.
     pub fn wants(&self) -> usize {
         let len = match self.stage {
+            Stage::Front => FRONT,
             Stage::Meet => MEET,
             Stage::Join { .. } => JOIN,
             Stage::RequestHead => HEAD,
@@ -116,20 +135,25 @@ impl Acceptor {
     pub fn input(&mut self, mut bytes: &[u8]) -> Result<Heard, Refusal> {
         let bytes = &mut bytes;
         match self.stage {
+            Stage::Front => {
+                if self.inbox.top_up(bytes, FRONT) {
+                    self.keys.check_front(&self.inbox.0)?;
+                    self.stage = Stage::Meet;
+                }
+                Ok(Heard::Nothing)
+            }
             Stage::Meet => {
                 let Some(meet) = self.inbox.take(bytes, MEET) else { return Ok(Heard::Nothing) };
                 let meet = Meet::decode(exactly(&meet)?)?;
-                if meet.versions != OURS {
-                    return Err(Refusal::Version { theirs: meet.versions });
-                }
-                let proof = prove(&self.secret, b"acceptor", &meet.nonce, &self.nonce);
+                self.keys.check_protocol(&meet)?;
+                let proof = self.keys.prove(b"acceptor", &meet.nonce, &self.nonce);
                 self.stage = Stage::Join { theirs: meet.nonce };
-                let own = Meet { versions: OURS, nonce: self.nonce };
+                let own = Meet { protocol: self.keys.protocol, nonce: self.nonce };
                 Ok(Heard::Send(encode_prove(&own, &proof)))
             }
             Stage::Join { theirs } => {
                 let Some(proof) = self.inbox.take(bytes, JOIN) else { return Ok(Heard::Nothing) };
-                check(exactly(&proof)?, &self.secret, b"connector", &theirs, &self.nonce)?;
+                self.keys.check(exactly(&proof)?, b"connector", &theirs, &self.nonce)?;
                 self.stage = Stage::RequestHead;
                 Ok(Heard::Nothing)
             }
@@ -153,17 +177,20 @@ impl Acceptor {
         Ok(Heard::Request(Request::decode(&request)?))
     }
 
-    /// What a connector of another version is told, so that it can say so: our versions, and no proof.
+    /// What a connector of another version or transport is told, so that it can say so: who we are, and no proof.
     pub fn last_words(refusal: &Refusal) -> Option<[u8; PROVE]> {
-        let silent = Meet { versions: OURS, nonce: [0; 32] };
-        matches!(refusal, Refusal::Version { .. }).then(|| encode_prove(&silent, &[0; 32]))
+        match refusal {
+            Refusal::Version { ours, .. } | Refusal::Protocol { ours, .. } => {
+                Some(encode_prove(&Meet { protocol: *ours, nonce: [0; 32] }, &[0; 32]))
+            }
+            Refusal::Secret | Refusal::Malformed(_) => None,
+        }
     }
 }
 
 /// The side that calls.
-#[derive(Debug)]
 pub struct Connector {
-    secret: [u8; 32],
+    keys: Keys,
     nonce: Nonce,
     request: Vec<u8>,
     stage: Asking,
@@ -172,6 +199,7 @@ pub struct Connector {
 
 #[derive(Debug)]
 enum Asking {
+    Front,
     Prove,
     AnswerHead,
     Answer { len: usize },
@@ -190,16 +218,17 @@ pub enum Told {
 }
 
 impl Connector {
-    /// The connector, and its first words.
-    pub fn new(secret: [u8; 32], nonce: Nonce, request: &Request) -> (Self, [u8; MEET]) {
-        let meet = Meet { versions: OURS, nonce };
-        let (request, inbox) = (request.encode(), Inbox::default());
-        (Connector { secret, nonce, request, stage: Asking::Prove, inbox }, meet.encode())
+    /// The connector, and its first words. `nonce`: fresh.
+    pub fn new(secret: [u8; 32], protocol: Protocol, nonce: Nonce, request: &Request) -> (Self, [u8; MEET]) {
+        let meet = Meet { protocol, nonce };
+        let (keys, request) = (Keys { secret, protocol }, request.encode());
+        (Connector { keys, nonce, request, stage: Asking::Front, inbox: Inbox::default() }, meet.encode())
     }
 
     /// As [`Acceptor::wants`].
     pub fn wants(&self) -> usize {
         let len = match self.stage {
+            Asking::Front => FRONT,
             Asking::Prove => PROVE,
             Asking::AnswerHead => HEAD,
             Asking::Answer { len } => len,
@@ -210,7 +239,7 @@ impl Connector {
 
     /// Whether the acceptor has proved the secret, and was asked.
     pub fn has_asked(&self) -> bool {
-        !matches!(self.stage, Asking::Prove)
+        !matches!(self.stage, Asking::Front | Asking::Prove)
     }
 
     /// Feeds at most as many bytes as it [wants](Connector::wants).
@@ -220,14 +249,19 @@ impl Connector {
     pub fn input(&mut self, mut bytes: &[u8]) -> Result<Told, Refusal> {
         let bytes = &mut bytes;
         match self.stage {
+            Asking::Front => {
+                if self.inbox.top_up(bytes, FRONT) {
+                    self.keys.check_front(&self.inbox.0)?;
+                    self.stage = Asking::Prove;
+                }
+                Ok(Told::Nothing)
+            }
             Asking::Prove => {
                 let Some(prove) = self.inbox.take(bytes, PROVE) else { return Ok(Told::Nothing) };
                 let (meet, proof) = decode_prove(exactly(&prove)?)?;
-                if meet.versions != OURS {
-                    return Err(Refusal::Version { theirs: meet.versions });
-                }
-                check(&proof, &self.secret, b"acceptor", &self.nonce, &meet.nonce)?;
-                let mut words = prove_bytes(&self.secret, &self.nonce, &meet.nonce);
+                self.keys.check_protocol(&meet)?;
+                self.keys.check(&proof, b"acceptor", &self.nonce, &meet.nonce)?;
+                let mut words = self.keys.prove(b"connector", &self.nonce, &meet.nonce).to_vec();
                 words.append(&mut self.request);
                 self.stage = Asking::AnswerHead;
                 Ok(Told::Send(words))
@@ -256,29 +290,44 @@ fn exactly<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
     bytes.try_into().map_err(|_| Malformed("length"))
 }
 
-fn prove_bytes(secret: &[u8; 32], connector: &Nonce, acceptor: &Nonce) -> Vec<u8> {
-    prove(secret, b"connector", connector, acceptor).to_vec()
+/// What one side has in common with those that it talks to.
+struct Keys {
+    secret: [u8; 32],
+    protocol: Protocol,
 }
 
-fn prove(secret: &[u8; 32], role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Proof {
-    let mut hmac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
-    hmac.update(role);
-    hmac.update(&OURS.handshake.to_le_bytes());
-    hmac.update(&OURS.frames.to_le_bytes());
-    hmac.update(connector);
-    hmac.update(acceptor);
-    hmac.finalize().into_bytes().into()
-}
+impl Keys {
+    /// Of a greeting, before more of it is read: another version's may be shorter.
+    fn check_front(&self, front: &[u8]) -> Result<(), Refusal> {
+        let theirs = Meet::versions(exactly(front)?)?;
+        let same = theirs.admission == VERSION;
+        if same { Ok(()) } else { Err(Refusal::Version { ours: self.protocol, theirs }) }
+    }
 
-fn check(
-    proof: &Proof,
-    secret: &[u8; 32],
-    role: &[u8],
-    connector: &Nonce,
-    acceptor: &Nonce,
-) -> Result<(), Refusal> {
-    let expected = prove(secret, role, connector, acceptor);
-    if bool::from(expected.ct_eq(proof)) { Ok(()) } else { Err(Refusal::Secret) }
+    fn check_protocol(&self, meet: &Meet) -> Result<(), Refusal> {
+        let (ours, theirs) = (self.protocol, meet.protocol);
+        if theirs.name() != ours.name() {
+            return Err(Refusal::Protocol { ours, theirs });
+        }
+        if theirs.version() != ours.version() {
+            let theirs = Versions { admission: VERSION, protocol: theirs.version() };
+            return Err(Refusal::Version { ours, theirs });
+        }
+        Ok(())
+    }
+
+    fn prove(&self, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Proof {
+        let mut hmac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes keys of any length");
+        for part in [role, &VERSION.to_le_bytes(), &self.protocol.encode(), connector, acceptor] {
+            hmac.update(part);
+        }
+        hmac.finalize().into_bytes().into()
+    }
+
+    fn check(&self, proof: &Proof, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Result<(), Refusal> {
+        let expected = self.prove(role, connector, acceptor);
+        if bool::from(expected.ct_eq(proof)) { Ok(()) } else { Err(Refusal::Secret) }
+    }
 }
 
 #[cfg(test)]

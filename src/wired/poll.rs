@@ -1,4 +1,4 @@
-//! Epoll, level-triggered: sockets are named as long as something lies there.
+//! Epoll, level-triggered: descriptors are named as long as something lies there. And what ends a sleep beside it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,6 +20,7 @@ pub struct Poller(OwnedFd);
 pub struct Found(Vec<u64>);
 
 impl Found {
+    /// As the descriptors were [added](Poller::add).
     pub fn tokens(&self) -> impl Iterator<Item = u64> {
         self.0.iter().copied()
     }
@@ -49,6 +50,7 @@ impl Poller {
         let _ = epoll::modify(&self.0, fd, epoll::EventData::new_u64(token), events);
     }
 
+    /// Watches a descriptor no more.
     pub fn remove(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.0, fd);
     }
@@ -84,11 +86,13 @@ impl Bell {
         Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
+    /// Ends the sleep beside it: that which lasts, or the next.
     pub fn ring(&self) {
         // It fails only if it was rung 2^64 - 2 times already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
+    /// Takes back that it was rung.
     pub fn hush(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

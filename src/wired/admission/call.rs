@@ -3,60 +3,53 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use udeck_via::transport::{Connected, Hello, Queues};
+use udeck_via::transport::Hello;
 use udeck_via::{Deadline, Error, NetAddress, Result};
-use udeck_wired::Side;
-use udeck_wired::address;
 
-use crate::core::{Core, Made};
-use crate::door::nonce;
-use crate::handshake::{Connector, Told};
-use crate::socket::{connect_to, prepare, reset_when_closed};
-use crate::station::Seats;
-use crate::wire::{Answer, MAX_DISCRIMINATOR, Request};
+use super::handshake::{Connector, Told};
+use super::socket::{connect_to, prepare, reset_when_closed};
+use super::wire::{Answer, Request, fits};
+use super::{Admission, Admitted, nonce};
+use crate::address;
 
-/// # Errors
-/// As [`udeck_via::transport::Device::connect`].
-pub fn connect(
-    core: &Arc<Core>,
-    to: &NetAddress,
-    hello: &Hello,
-    queues: &Queues<'_>,
-    deadline: Deadline,
-) -> Result<Connected> {
-    if to.discriminator.len() > MAX_DISCRIMINATOR {
-        return Err(discriminator_too_long(to.discriminator.len()));
-    }
-    let at = address::decode(to)?;
-    let seats = Seats::take(core, queues)?;
-    let request = Request { discriminator: to.discriminator.clone(), hello: hello.clone() };
-    let (handshake, meet) = Connector::new(core.secret, nonce()?, &request);
-    let call = Call::start(core, at, deadline)?;
-    match call.ask(handshake, &meet)? {
-        (Answer::Accepted(theirs), socket) => {
-            let made = Made { socket, peer: at, ours: hello, theirs: &theirs, side: Side::Asked };
-            Ok((core.establish(made, seats, queues)?, theirs))
+impl Admission {
+    /// Asks for a connection. Waits until `deadline` at most; given up, the other side learns it.
+    ///
+    /// # Errors
+    /// [`Error::NoMatch`], [`Error::Rejected`] (also when no NIC of this protocol, version and job is there),
+    /// [`Error::InvalidReliability`]: the answer; [`Error::Timeout`]; [`Error::Lost`]: it hung up;
+    /// [`Error::InvalidParameter`]: too long; the kernel's.
+    pub fn call(
+        &self,
+        to: &NetAddress,
+        hello: &Hello,
+        parameters: &[u8],
+        deadline: Deadline,
+    ) -> Result<Admitted> {
+        fits(&to.discriminator, hello, parameters)?;
+        let at = address::decode(to)?;
+        let (discriminator, parameters) = (to.discriminator.clone(), parameters.to_vec());
+        let request = Request { discriminator, hello: hello.clone(), parameters };
+        let (handshake, meet) = Connector::new(self.secret, self.protocol, nonce()?, &request);
+        match Call::start(self.detect, at, deadline)?.ask(handshake, &meet)? {
+            (Answer::Accepted(theirs, parameters), socket) => {
+                Ok(Admitted { socket, peer: at, theirs, parameters })
+            }
+            (refusal, socket) => {
+                reset_when_closed(socket.as_fd());
+                Err(match refusal {
+                    Answer::Rejected(text) => Error::Rejected(text),
+                    Answer::Reliability => Error::InvalidReliability,
+                    _ => Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()),
+                })
+            }
         }
-        (refusal, socket) => {
-            reset_when_closed(socket.as_fd());
-            Err(match refusal {
-                Answer::Rejected(text) => Error::Rejected(text),
-                Answer::Reliability => Error::InvalidReliability,
-                _ => Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()),
-            })
-        }
     }
-}
-
-#[cold]
-pub fn discriminator_too_long(len: usize) -> Error {
-    Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {MAX_DISCRIMINATOR}"))
 }
 
 /// A call under way. Dropped, it is given up, and the other side learns it.
@@ -68,10 +61,10 @@ struct Call {
 }
 
 impl Call {
-    fn start(core: &Core, at: SocketAddr, deadline: Deadline) -> Result<Self> {
+    fn start(detect: Duration, at: SocketAddr, deadline: Deadline) -> Result<Self> {
         let since = Instant::now();
         let socket = connect_to(at).map_err(|error| nobody(at, error))?;
-        prepare(socket.as_fd(), core.detect).map_err(|error| nobody(at, error))?;
+        prepare(socket.as_fd(), detect).map_err(|error| nobody(at, error))?;
         let call = Call { socket: Some(socket), at, since, deadline };
         call.wait(PollFlags::OUT, "connecting to the process")?;
         let socket = call.socket.as_ref().expect("just made");

@@ -5,6 +5,17 @@ use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
 use super::*;
+use crate::admission::wire::MAX_PARAMETERS;
+
+const TCP: Protocol = Protocol::new("tcp", 7);
+
+fn acceptor(secret: u8, nonce: u8) -> Acceptor {
+    Acceptor::new([secret; 32], TCP, [nonce; 32])
+}
+
+fn connector(nonce: u8) -> (Connector, [u8; MEET]) {
+    Connector::new([7; 32], TCP, [nonce; 32], &request())
+}
 
 fn request() -> Request {
     let hello = Hello {
@@ -13,7 +24,7 @@ fn request() -> Request {
         readable_ptag: None,
         private_data: b"private".to_vec(),
     };
-    Request { discriminator: b"door".to_vec(), hello }
+    Request { discriminator: b"door".to_vec(), hello, parameters: b"parameters".to_vec() }
 }
 
 /// Feeds `bytes` as a socket would give them, `step` at a time, each side no more than it wants.
@@ -48,9 +59,9 @@ fn tell(connector: &mut Connector, bytes: &[u8], step: usize) -> Result<Vec<Told
 }
 
 /// One exchange: the request as the acceptor got it.
-fn run(secrets: [[u8; 32]; 2], step: usize, answer: &Answer) -> Result<(Request, Answer), Refusal> {
-    let (mut connector, meet) = Connector::new(secrets[0], [1; 32], &request());
-    let mut acceptor = Acceptor::new(secrets[1], [2; 32]);
+fn run(theirs: u8, step: usize, answer: &Answer) -> Result<(Request, Answer), Refusal> {
+    let (mut connector, meet) = connector(1);
+    let mut acceptor = acceptor(theirs, 2);
     let heard = hear(&mut acceptor, &meet, step)?;
     let [Heard::Send(prove)] = &heard[..] else { panic!("the acceptor proves first: {heard:?}") };
     assert!(!acceptor.is_proven() && !connector.has_asked());
@@ -67,74 +78,123 @@ fn run(secrets: [[u8; 32]; 2], step: usize, answer: &Answer) -> Result<(Request,
 
 #[test]
 fn the_secret_opens_and_nothing_else() {
-    let answers = [Answer::Accepted(request().hello), Answer::NoMatch, Answer::Rejected("no".into())];
+    let accepted = |len| Answer::Accepted(request().hello, vec![3; len]);
+    let answers = [accepted(0), accepted(MAX_PARAMETERS), Answer::NoMatch, Answer::Rejected("no".into())];
     for answer in answers {
         for step in [1, 7, 4096] {
-            assert_eq!(run([[7; 32]; 2], step, &answer), Ok((request(), answer.clone())));
+            assert_eq!(run(7, step, &answer), Ok((request(), answer.clone())));
         }
     }
-    assert_eq!(run([[7; 32], [8; 32]], 4096, &Answer::NoMatch), Err(Refusal::Secret));
+    assert_eq!(run(8, 4096, &Answer::NoMatch), Err(Refusal::Secret));
 }
 
 #[test]
 fn an_empty_request_is_whole_with_its_head() {
-    let empty = Request { discriminator: vec![], hello: Hello { private_data: vec![], ..request().hello } };
-    let (mut connector, meet) = Connector::new([7; 32], [1; 32], &empty);
-    let mut acceptor = Acceptor::new([7; 32], [2; 32]);
-    let Ok(Heard::Send(prove)) = acceptor.input(&meet) else { panic!() };
-    let Ok(Told::Send(join)) = connector.input(&prove) else { panic!() };
+    let hello = Hello { private_data: vec![], ..request().hello };
+    let empty = Request { discriminator: vec![], hello, parameters: vec![] };
+    let (mut connector, meet) = Connector::new([7; 32], TCP, [1; 32], &empty);
+    let (mut acceptor, prove) = met(&meet);
+    let join = joined(&mut connector, &prove);
     assert_eq!(hear(&mut acceptor, &join, 4096), Ok(vec![Heard::Request(empty)]));
 }
 
-fn acceptor_that_was_met() -> (Acceptor, [u8; PROVE]) {
-    let (_, meet) = Connector::new([7; 32], [1; 32], &request());
-    let mut acceptor = Acceptor::new([7; 32], [2; 32]);
-    let Ok(Heard::Send(prove)) = acceptor.input(&meet) else { panic!() };
-    (acceptor, prove)
+/// An acceptor that was greeted so, and its answer.
+fn met(meet: &[u8; MEET]) -> (Acceptor, [u8; PROVE]) {
+    let mut acceptor = acceptor(7, 2);
+    let heard = hear(&mut acceptor, meet, 4096);
+    let Ok([Heard::Send(prove)]) = heard.as_deref() else { panic!("{heard:?}") };
+    (acceptor, *prove)
+}
+
+/// What a connector says to that.
+fn joined(connector: &mut Connector, prove: &[u8]) -> Vec<u8> {
+    let told = tell(connector, prove, 4096);
+    let Ok([Told::Send(join)]) = told.as_deref() else { panic!("{told:?}") };
+    join.clone()
 }
 
 #[test]
 fn an_echoed_proof_is_refused() {
     // The acceptor's own words sent back: the role is part of the proof.
-    let (mut acceptor, prove) = acceptor_that_was_met();
+    let (mut acceptor, prove) = met(&connector(1).1);
     assert_eq!(acceptor.input(&prove[MEET..]), Err(Refusal::Secret));
 }
 
 #[test]
 fn a_replayed_exchange_is_refused() {
-    let (mut connector, meet) = Connector::new([7; 32], [1; 32], &request());
-    let mut acceptor = Acceptor::new([7; 32], [2; 32]);
-    let Ok(Heard::Send(prove)) = acceptor.input(&meet) else { panic!() };
-    let Ok(Told::Send(join)) = connector.input(&prove) else { panic!() };
+    let (mut asking, meet) = connector(1);
+    let (_, prove) = met(&meet);
+    let join = joined(&mut asking, &prove);
     // The next acceptor has another nonce, and so has the next connector.
-    let mut next = Acceptor::new([7; 32], [3; 32]);
-    next.input(&meet).unwrap();
+    let mut next = acceptor(7, 3);
+    hear(&mut next, &meet, 4096).unwrap();
     assert_eq!(next.input(&join[..JOIN]), Err(Refusal::Secret));
-    let (mut next, _) = Connector::new([7; 32], [4; 32], &request());
-    assert_eq!(next.input(&prove), Err(Refusal::Secret));
+    let (mut next, _) = connector(4);
+    assert_eq!(tell(&mut next, &prove, 4096), Err(Refusal::Secret));
 }
 
 #[test]
 fn another_version_is_told_and_tells() {
-    let (_, mut meet) = Connector::new([7; 32], [1; 32], &request());
+    let (_, mut meet) = connector(1);
     meet[4] ^= 1;
-    let refusal = Acceptor::new([7; 32], [2; 32]).input(&meet).unwrap_err();
+    // Known by the first bytes, before the length of the rest is relied on.
+    let refusal = hear(&mut acceptor(7, 2), &meet[..FRONT], 4096).unwrap_err();
     assert!(matches!(refusal, Refusal::Version { .. }) && refusal.to_string().contains("version"));
     let words = Acceptor::last_words(&refusal).expect("it is told");
     let mut older = words;
-    older[6] ^= 1;
-    let (mut connector, _) = Connector::new([7; 32], [1; 32], &request());
-    assert!(matches!(connector.input(&older), Err(Refusal::Version { .. })));
-    let (mut connector, _) = Connector::new([7; 32], [1; 32], &request());
-    assert_eq!(connector.input(&words), Err(Refusal::Secret), "no proof is in them");
+    older[4] ^= 1;
+    let told = tell(&mut connector(1).0, &older[..FRONT], 4096);
+    assert!(matches!(told, Err(Refusal::Version { .. })), "{told:?}");
+    assert_eq!(tell(&mut connector(1).0, &words, 4096), Err(Refusal::Secret), "no proof is in them");
     assert_eq!(Acceptor::last_words(&Refusal::Secret), None, "strangers are told nothing");
+}
+
+/// Of the same protocol in another version, or of another protocol: each side hears it from the other.
+#[test]
+fn another_protocol_is_told_and_tells() {
+    let others = [
+        (
+            Protocol::new("tcp", 6),
+            [
+                "speaks version 2.6 of the tcp protocol, this process 2.7",
+                "2.7 of the tcp protocol, this process 2.6",
+            ],
+        ),
+        (
+            Protocol::new("verbs", 7),
+            [
+                "a NIC of the verbs transport, and this one of tcp",
+                "of the tcp transport, and this one of verbs",
+            ],
+        ),
+    ];
+    for (other, [here, there]) in others {
+        let (mut connector, meet) = Connector::new([7; 32], other, [1; 32], &request());
+        let refusal = hear(&mut acceptor(7, 2), &meet, 4096).unwrap_err();
+        assert!(refusal.to_string().contains(here), "{refusal}");
+        let words = Acceptor::last_words(&refusal).expect("it is told");
+        let refusal = tell(&mut connector, &words, 4096).unwrap_err();
+        assert!(refusal.to_string().contains(there), "{refusal}");
+    }
+}
+
+/// One who changes the name on its way gets no further: it is part of the proof.
+#[test]
+fn a_proof_is_of_its_protocol() {
+    let (mut connector, meet) = connector(1);
+    let verbs = Meet { protocol: Protocol::new("verbs", 7), ..Meet::decode(&meet).unwrap() };
+    let mut acceptor = Acceptor::new([7; 32], verbs.protocol, [2; 32]);
+    let heard = hear(&mut acceptor, &verbs.encode(), 4096);
+    let Ok([Heard::Send(prove)]) = heard.as_deref() else { panic!("{heard:?}") };
+    let (theirs, proof) = decode_prove(prove).unwrap();
+    let renamed = encode_prove(&Meet { protocol: TCP, ..theirs }, &proof);
+    assert_eq!(tell(&mut connector, &renamed, 4096), Err(Refusal::Secret));
 }
 
 #[test]
 fn strangers_are_known_by_their_first_words() {
-    let mut acceptor = Acceptor::new([7; 32], [2; 32]);
     let words = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n.....";
-    assert!(matches!(acceptor.input(&words[..MEET]), Err(Refusal::Malformed(_))));
+    assert!(matches!(acceptor(7, 2).input(&words[..FRONT]), Err(Refusal::Malformed(_))));
 }
 
 proptest! {
@@ -144,7 +204,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..3000), met: bool, step in 1usize..2000
     ) {
         let mut acceptor =
-            if met { acceptor_that_was_met().0 } else { Acceptor::new([7; 32], [2; 32]) };
+            if met { self::met(&connector(1).1).0 } else { acceptor(7, 2) };
         let mut rest = &bytes[..];
         while !rest.is_empty() && acceptor.wants() > 0 {
             let (now, later) = rest.split_at(step.min(acceptor.wants()).min(rest.len()));
@@ -160,9 +220,9 @@ proptest! {
     /// A right exchange with one byte changed never ends in a request.
     #[test]
     fn prop_a_changed_proof_opens_nothing(at in 0..JOIN, change in 1u8..) {
-        let (mut connector, _) = Connector::new([7; 32], [1; 32], &request());
-        let (mut acceptor, prove) = acceptor_that_was_met();
-        let Ok(Told::Send(mut join)) = connector.input(&prove) else { panic!() };
+        let (mut connector, meet) = connector(1);
+        let (mut acceptor, prove) = met(&meet);
+        let mut join = joined(&mut connector, &prove);
         join[at] ^= change;
         prop_assert_eq!(acceptor.input(&join[..JOIN]), Err(Refusal::Secret));
     }
@@ -171,9 +231,9 @@ proptest! {
     fn prop_a_connector_takes_any_bytes(
         bytes in prop::collection::vec(any::<u8>(), 0..3000), asked: bool
     ) {
-        let (mut connector, _) = Connector::new([7; 32], [1; 32], &request());
+        let (mut connector, meet) = connector(1);
         if asked {
-            connector.input(&acceptor_that_was_met().1).unwrap();
+            joined(&mut connector, &met(&meet).1);
         }
         let mut rest = &bytes[..];
         while !rest.is_empty() && connector.wants() > 0 {

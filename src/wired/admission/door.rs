@@ -1,26 +1,25 @@
 //! Callers that have proved nothing yet: few, not for long, and with little memory.
 //!
 //! At most [`CALLERS`] at a time; the others wait in the kernel's backlog, and whoever takes longest makes place when they
-//! do. Runs on the helper.
+//! do. Nothing here waits.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use udeck_sys::{descriptor_advice, is_shortage};
-use udeck_via::Result;
+use udeck_via::{Error, Result};
 
-use crate::core::{Core, Token};
-use crate::handshake::{Acceptor, Heard};
-use crate::incoming::IncomingRequest;
-use crate::poller::EventFlags;
-use crate::socket::{accept_from, prepare};
-use crate::wire::{Answer, Nonce, Request};
+use super::handshake::{Acceptor, Heard};
+use super::socket::{accept_from, listen_at, prepare};
+use super::wire::Request;
+use super::{Admission, Pending, nonce};
+use crate::poll::{EventFlags, Found, Poller};
 
 /// Callers that are let in at a time.
 const CALLERS: usize = 256;
@@ -39,10 +38,19 @@ const PIECE: usize = 256;
 
 const HUNG_UP: &str = "it hung up in the middle of the hand-shake; of another job, perhaps";
 
-/// See the module.
+/// What the poller calls the listener; callers are called by their numbers.
+const LISTENER: u64 = 0;
+
+/// See the module. It is readable ([`AsFd`]) when [`Door::serve`] has something to do.
 pub struct Door {
-    core: Arc<Core>,
+    admission: Admission,
+    address: SocketAddr,
     listener: OwnedFd,
+    /// Watches the listener and the callers.
+    poller: Poller,
+    found: Found,
+    /// The last caller's number.
+    last: u64,
     callers: HashMap<u64, Caller>,
     /// Nobody is let in until then.
     shut_until: Option<Instant>,
@@ -59,17 +67,62 @@ struct Caller {
     handshake: Acceptor,
 }
 
-impl Door {
+impl Admission {
+    /// Listens at an address of one interface; at port 0, at a free port.
+    ///
     /// # Errors
-    /// The kernel's: the listener cannot be watched.
-    pub fn new(core: Arc<Core>, listener: OwnedFd) -> io::Result<Self> {
-        core.control.add(&listener, Token::Listener.encode(), EventFlags::IN)?;
-        let (callers, told) = (HashMap::new(), HashSet::new());
-        Ok(Door { core, listener, callers, shut_until: None, open: true, told, told_shortage: false })
+    /// The kernel's: no such interface, the port is taken, no descriptors left.
+    pub fn listen(&self, bind: SocketAddr) -> Result<Door> {
+        let (listener, address) =
+            listen_at(bind).map_err(|error| Error::os(format!("listening at {bind}"), error))?;
+        let watched = |poller: Poller| {
+            poller.add(&listener, LISTENER, EventFlags::IN)?;
+            Ok(poller)
+        };
+        let poller = Poller::new()
+            .and_then(watched)
+            .map_err(|error| Error::os(format!("watching the port {address}"), error))?;
+        Ok(Door {
+            admission: self.clone(),
+            address,
+            listener,
+            poller,
+            found: Found::default(),
+            last: LISTENER,
+            callers: HashMap::new(),
+            shut_until: None,
+            open: true,
+            told: HashSet::new(),
+            told_shortage: false,
+        })
+    }
+}
+
+impl Door {
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
-    /// Lets callers in.
-    pub fn answer(&mut self) {
+    /// Whether nobody is before it that was let in and not passed on.
+    pub fn is_empty(&self) -> bool {
+        self.callers.is_empty()
+    }
+
+    /// Lets callers in and hears them, as many as one look names; what they ask for goes to `on_request`.
+    pub fn serve(&mut self, on_request: &mut dyn FnMut(Pending)) {
+        let mut found = std::mem::take(&mut self.found);
+        self.poller.look(&mut found, Duration::ZERO);
+        for token in found.tokens() {
+            match token {
+                LISTENER => self.answer(),
+                number => self.listen_to(number, on_request),
+            }
+        }
+        self.found = found;
+    }
+
+    fn answer(&mut self) {
         for _ in 0..ACCEPTS {
             if self.callers.len() >= CALLERS && !self.make_place() {
                 // Who comes first is done soonest: the others wait until one is.
@@ -87,12 +140,13 @@ impl Door {
 
     fn admit(&mut self, socket: OwnedFd, from: SocketAddr) {
         let Ok(nonce) = nonce() else { return };
-        let (number, since) = (self.core.fresh(), Instant::now());
-        let watched = prepare(socket.as_fd(), self.core.detect).and_then(|()| {
-            self.core.control.add(&socket, Token::Caller(number).encode(), EventFlags::IN | EventFlags::RDHUP)
-        });
+        self.last += 1;
+        let (number, since) = (self.last, Instant::now());
+        let Admission { secret, protocol, detect } = self.admission;
+        let watched = prepare(socket.as_fd(), detect)
+            .and_then(|()| self.poller.add(&socket, number, EventFlags::IN | EventFlags::RDHUP));
         if watched.is_ok() {
-            let handshake = Acceptor::new(self.core.secret, nonce);
+            let handshake = Acceptor::new(secret, protocol, nonce);
             self.callers.insert(number, Caller { socket, from, since, handshake });
         }
     }
@@ -114,24 +168,15 @@ impl Door {
     }
 
     /// A caller has said something.
-    pub fn listen_to(&mut self, number: u64) {
+    fn listen_to(&mut self, number: u64, on_request: &mut dyn FnMut(Pending)) {
         let Some(caller) = self.callers.get_mut(&number) else { return };
         match caller.hear() {
             Ok(None) => {}
             Ok(Some(request)) => {
                 let Some(Caller { socket, from, .. }) = self.let_go(number) else { return };
-                self.pass_on(socket, from, request);
+                on_request(Pending::new(socket, from, request));
             }
             Err(why) => self.send_away(number, &why),
-        }
-    }
-
-    fn pass_on(&self, socket: OwnedFd, from: SocketAddr, request: Request) {
-        let Request { discriminator, hello } = request;
-        let incoming = IncomingRequest::new(self.core.clone(), socket, from, hello);
-        match self.core.listener(&discriminator) {
-            Some(listener) => (listener.lock())(Box::new(incoming)),
-            None => incoming.refuse(&Answer::NoMatch),
         }
     }
 
@@ -148,7 +193,7 @@ impl Door {
 
     fn let_go(&mut self, number: u64) -> Option<Caller> {
         let caller = self.callers.remove(&number)?;
-        self.core.control.remove(&caller.socket);
+        self.poller.remove(&caller.socket);
         if self.shut_until.is_none() {
             self.watch(true);
         }
@@ -169,11 +214,11 @@ impl Door {
         if self.open != open {
             self.open = open;
             let events = if open { EventFlags::IN } else { EventFlags::empty() };
-            self.core.control.set(&self.listener, Token::Listener.encode(), events);
+            self.poller.set(&self.listener, LISTENER, events);
         }
     }
 
-    /// Does what is due. Returns when that is to be done next.
+    /// Does what is due. Returns when that is to be done next; [`Door::serve`] may change it.
     pub fn tick(&mut self, now: Instant) -> Option<Instant> {
         if self.shut_until.is_some_and(|until| until <= now) {
             self.shut_until = None;
@@ -198,12 +243,15 @@ impl Door {
     }
 }
 
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.core.control.remove(&self.listener);
-        for caller in self.callers.values() {
-            self.core.control.remove(&caller.socket);
-        }
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Door({}, {} callers)", self.address, self.callers.len())
     }
 }
 
@@ -242,15 +290,4 @@ impl Caller {
             Err(error) => Err(error.to_string()),
         }
     }
-}
-
-/// A number that nobody could foresee.
-///
-/// # Errors
-/// The system has none.
-pub fn nonce() -> Result<Nonce> {
-    let mut nonce = [0; 32];
-    getrandom::fill(&mut nonce)
-        .map_err(|error| udeck_via::Error::os("drawing a nonce", io::Error::other(error)))?;
-    Ok(nonce)
 }

@@ -1,0 +1,220 @@
+//! Completions of all queue pairs of a NIC: whoever looks takes them, and passes each to its link.
+//!
+//! The queues have room for every request that may be outstanding, so none overflows: another one is made when those
+//! there are have been promised away. They share one channel, which a thread sleeps on.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::connection::RECEIVES;
+use crate::ffi::Wc;
+use crate::hca::objects::{Channel, Context, Cq};
+use crate::link::VerbsLink;
+use crate::queue::SENDS;
+
+/// Entries of the first queue; each further one is twice as long.
+const FIRST: u32 = 4096;
+/// What a queue pair may have outstanding.
+const NEED: u32 = SENDS + RECEIVES;
+/// Completions that are taken at a time.
+const BATCH: usize = 32;
+/// Batches in a row from one queue before others have their turn.
+const BATCHES: usize = 8;
+
+/// See the module.
+pub struct Completions {
+    pub channel: Arc<Channel>,
+    most: u32,
+    shards: Mutex<Vec<Shard>>,
+    /// Held by whoever takes completions: each link gets its own in order.
+    taking: Mutex<Vec<Arc<Cq>>>,
+    routes: Mutex<HashMap<u32, Arc<VerbsLink>>>,
+    next: AtomicU32,
+    looks: AtomicU64,
+}
+
+struct Shard {
+    cq: Arc<Cq>,
+    free: u32,
+}
+
+/// A queue pair's share of a completion queue; given back when dropped.
+pub struct Share {
+    pub cq: Arc<Cq>,
+    completions: Arc<Completions>,
+}
+
+impl Completions {
+    /// # Errors
+    /// The kernel's: no descriptors left.
+    pub fn new(context: &Arc<Context>, most: u32) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Completions {
+            channel: Channel::new(context)?,
+            most: most.max(NEED),
+            shards: Mutex::default(),
+            taking: Mutex::default(),
+            routes: Mutex::default(),
+            next: AtomicU32::new(1),
+            looks: AtomicU64::new(0),
+        }))
+    }
+
+    /// Room for one more queue pair.
+    ///
+    /// # Errors
+    /// The device's: it has no more.
+    pub fn share(self: &Arc<Self>) -> io::Result<Share> {
+        let mut shards = self.shards.lock();
+        let shard = match shards.iter_mut().find(|shard| shard.free >= NEED) {
+            Some(shard) => shard,
+            None => {
+                let entries = FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
+                let cq = Cq::new(&self.channel, entries)?;
+                cq.notify();
+                self.taking.lock().push(cq.clone());
+                shards.push(Shard { free: cq.entries(), cq });
+                shards.last_mut().expect("just pushed")
+            }
+        };
+        shard.free -= NEED;
+        Ok(Share { cq: shard.cq.clone(), completions: self.clone() })
+    }
+
+    /// A number for a link, from 1, of 31 bits.
+    pub fn fresh(&self) -> u32 {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
+            if number != 0 && !self.routes.lock().contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    pub fn add(&self, number: u32, link: &Arc<VerbsLink>) {
+        self.routes.lock().insert(number, link.clone());
+    }
+
+    pub fn remove(&self, number: u32) {
+        let link = self.routes.lock().remove(&number);
+        drop(link); // never the last reference; outside the lock all the same
+    }
+
+    pub fn link(&self, number: u32) -> Option<Arc<VerbsLink>> {
+        self.routes.lock().get(&number).cloned()
+    }
+
+    pub fn links(&self) -> Vec<Arc<VerbsLink>> {
+        self.routes.lock().values().cloned().collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.routes.lock().is_empty()
+    }
+
+    /// How often somebody has looked, the helper's looks not counted.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// A look by a program's thread.
+    pub fn look(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.take_all();
+    }
+
+    /// Takes what has completed and passes it on, unless somebody is at it. Whether there may be more. Not with a link's lock
+    /// held.
+    pub fn take_all(&self) -> bool {
+        let Some(queues) = self.taking.try_lock() else { return true };
+        self.take_from(&queues)
+    }
+
+    /// As [`Completions::take_all`], after whoever is at it.
+    pub fn take_all_waiting(&self) {
+        let queues = self.taking.lock();
+        while self.take_from(&queues) {}
+    }
+
+    fn take_from(&self, queues: &[Arc<Cq>]) -> bool {
+        let mut more = false;
+        let mut batch = [Wc::default(); BATCH];
+        for cq in queues {
+            let mut full = true;
+            for _ in 0..BATCHES {
+                let Ok(found) = cq.poll(&mut batch) else {
+                    self.links().iter().for_each(|link| link.give_up("the device's completion queue has failed"));
+                    return false;
+                };
+                self.pass_on(&batch[..found]);
+                full = found == BATCH;
+                if !full {
+                    break;
+                }
+            }
+            more |= full;
+        }
+        more
+    }
+
+    /// To each link its own, those in a row at once.
+    fn pass_on(&self, batch: &[Wc]) {
+        for run in batch.chunk_by(|one, next| number_of(one.wr_id) == number_of(next.wr_id)) {
+            // Of one that is gone, something may have lain there still.
+            if let Some(link) = self.link(number_of(run[0].wr_id)) {
+                link.completed(run);
+            }
+        }
+    }
+
+    /// The channel is told of the next completion. What has come before is to be looked for once more.
+    pub fn notify(&self) {
+        // Whoever takes completions at this moment looks at all of them once more before it sleeps.
+        let queues: Vec<Arc<Cq>> = self.shards.lock().iter().map(|shard| shard.cq.clone()).collect();
+        queues.iter().for_each(|cq| cq.notify());
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut shards = self.completions.shards.lock();
+        if let Some(shard) = shards.iter_mut().find(|shard| Arc::ptr_eq(&shard.cq, &self.cq)) {
+            shard.free += NEED;
+        }
+    }
+}
+
+/// What a work request is called: its link's number, and below that what the link calls it; the first bit tells receives.
+pub fn name_of(link: u32, request: u32, is_receive: bool) -> u64 {
+    u64::from(is_receive) << 63 | u64::from(link) << 32 | u64::from(request)
+}
+
+/// The link's number.
+pub fn number_of(name: u64) -> u32 {
+    (name >> 32) as u32 & (u32::MAX >> 1)
+}
+
+/// Whether it is a receive, and what the link calls it.
+pub fn request_of(name: u64) -> (bool, u32) {
+    (name >> 63 == 1, name as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for link in [1, 7, u32::MAX >> 1] {
+            for request in [0, 1, u32::MAX] {
+                for is_receive in [false, true] {
+                    let name = name_of(link, request, is_receive);
+                    assert_eq!((number_of(name), request_of(name)), (link, (is_receive, request)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! A VI's connection over one queue pair, without a device, sockets, clocks or threads.
+//!
+//! The program's side posts and takes. The device's side is a [`Work`], to which [`Connection::pump`] gives work requests as
+//! long as it has room, and what completes is told by [`Connection::sent`], [`Connection::failed`], [`Connection::came`] and
+//! [`Connection::written`]. Memory that was posted is never copied: a request refers to it until it has completed.
+//!
+//! Two queues wait for the device: what the program posts, in order, and what the engine itself has to say or to read,
+//! which does not wait for that. Nothing waits for the peer's program: so what waits at all goes on as long as both engines
+//! run.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `posting` | the program's posts: room for them |
+//! | `pumping` | from both queues to the device, and what completes |
+//! | `arriving` | what comes: messages, notes, questions |
+//! | `fetching` | offered messages, which are read from their sender's memory |
+//! | `taking` | what the program takes, and the credits that follow |
+//! | `ending` | loans of which somebody waits for the end; the end, in order or not |
+
+mod arriving;
+mod ending;
+mod fetching;
+mod posting;
+mod pumping;
+mod taking;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::ptr::NonNull;
+
+use udeck_via::transport::{Fate, Hello, Owner};
+use udeck_via::{Ptag, Reliability, RemoteBuffer};
+use udeck_wired::Memory;
+
+use crate::hca::objects::Mr;
+use crate::memory::Segment;
+use crate::wire::{Far, Note, Part};
+use ending::{Loan, Offered};
+use fetching::Fetching;
+use posting::Post;
+use pumping::Flying;
+use taking::{Credits, Item};
+pub use pumping::cut;
+pub use taking::{Taken, What};
+
+/// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
+pub const MESSAGES: u32 = 64;
+/// Control frames that may be sent and not heard by the peer's engine; and with those that only tell credits.
+const CONTROL: u32 = 8;
+/// Receive buffers that are posted: no frame finds none.
+pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 8;
+/// Frames of credits on top: one is told when four control frames are untold, and the peer sends no more than
+/// [`CONTROL`] of those, and its own credits, without hearing.
+const CREDITS: u32 = 8;
+/// Bytes of messages that lie here untaken, beyond which no further offer is read.
+const WAITING: usize = 256 << 10;
+/// Windows of the peer whose places are remembered.
+const PLACES: usize = 1024;
+
+/// The device's side of a connection.
+pub trait Work {
+    /// Whether it takes one more request.
+    fn has_room(&self) -> bool;
+    /// How many bytes of `segments` from `from` on one request takes.
+    fn fitting(&mut self, segments: &[Segment], from: usize) -> usize;
+    /// Sends `lead`, which is copied, and then `body`, in one frame.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String>;
+    /// Writes [`Work::fitting`] bytes.
+    ///
+    /// # Errors
+    /// As [`Work::send`].
+    fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String>;
+    /// Reads [`Work::fitting`] bytes.
+    ///
+    /// # Errors
+    /// As [`Work::send`].
+    fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String>;
+    /// Where peers read this; one for each piece of memory that has a key of its own.
+    ///
+    /// # Errors
+    /// As [`Work::send`].
+    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String>;
+    /// Makes memory known to the device, to be read into, until the region is dropped.
+    ///
+    /// # Errors
+    /// As [`Work::send`].
+    fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
+    /// Where the peer finds the window of this handle; `None`: it may not.
+    fn find(&mut self, handle: u32, write: bool) -> Option<Far>;
+}
+
+/// Bytes of several segments.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    pub segments: &'a [Segment],
+    pub from: usize,
+    pub len: usize,
+}
+
+/// How a request is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// Not before all reads before it are over.
+    pub fence: bool,
+    /// Its completion is told.
+    pub signalled: bool,
+    /// Its number; requests complete in order.
+    pub token: u32,
+}
+
+/// How far a connection is; for its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It stands, or one side has closed and the other has yet to, or somebody still waits for a receipt.
+    Open,
+    /// This side has nothing more to send or to wait for: the peer is to be told.
+    Done,
+    /// So has the peer, or it is lost: the queue pair may go.
+    Over,
+}
+
+/// What has happened that a program waits for.
+#[derive(Debug, Default)]
+pub struct News {
+    /// There is room again, or something that was posted is over.
+    pub send: bool,
+    /// Something arrived, or the connection ended.
+    pub receive: bool,
+    /// The connection ended by an error.
+    pub lost: Option<String>,
+    /// What was kept for callers that are gone. Dropped without the lock: it may be anything.
+    buried: Vec<Owner>,
+}
+
+impl News {
+    /// Whether nobody need be told anything, and nothing is to be dropped.
+    pub fn is_empty(&self) -> bool {
+        !self.send && !self.receive && self.lost.is_none() && self.buried.is_empty()
+    }
+}
+
+/// See the module.
+pub struct Connection {
+    memory: Memory,
+    level: Reliability,
+    /// The tags of our windows that the peer may write, and read.
+    pub writable: Option<Ptag>,
+    pub readable: Option<Ptag>,
+    /// Whether it lets us write and read any.
+    may_write: bool,
+    may_read: bool,
+    max_transfer: usize,
+
+    posts: VecDeque<Post>,
+    /// Requests that the device has, oldest first.
+    flying: VecDeque<Flying>,
+    next_token: u32,
+    unsignalled: u32,
+    fence: bool,
+    /// Numbered frames so far, and how many of them the peer's program has taken.
+    sent: u32,
+    peer_taken: u32,
+    /// A question is out: what has it taken.
+    asked: bool,
+    hungry: bool,
+    /// Reads of the program's that are not over.
+    reads: u32,
+    loans: VecDeque<Loan>,
+    offered: VecDeque<Offered>,
+    ended: VecDeque<(u64, Fate)>,
+    wants_room: bool,
+
+    /// Where the peer's windows are, as far as it was asked.
+    places: HashMap<(u32, bool), Far>,
+    /// A question is out: where is this window.
+    seeking: Option<(u32, bool)>,
+
+    // What the engine has to say: see `pumping`.
+    notes: Vec<Note>,
+    says_where: Option<(u32, bool)>,
+    says_here: VecDeque<(u32, bool)>,
+    says_ask: Option<bool>,
+    control_sent: u32,
+    control_heard: u32,
+
+    inbox: VecDeque<Item>,
+    /// The offer whose reads are being posted.
+    fetching: Option<Fetching>,
+    arrived: u32,
+    credits: Credits,
+    /// Control frames of the peer's that were heard, and what it knows of that.
+    heard: u32,
+    told_heard: u32,
+    /// Receipts that our program has yet to give.
+    owed: u32,
+
+    closed: bool,
+    said_end: bool,
+    gone: bool,
+    /// How the peer ended it: `Some` of words when by an error.
+    peer_end: Option<Option<String>>,
+    peer_done: bool,
+    lost: Option<String>,
+    /// It failed on this side: what the peer is to be told.
+    last_words: Option<String>,
+    dead: bool,
+
+    news: News,
+    /// The end, as different from an arrival, is told whatever lies in the inbox.
+    news_of_end: bool,
+}
+
+impl Connection {
+    /// A connection on which nothing was sent yet.
+    pub fn new(memory: &Memory, ours: &Hello, theirs: &Hello, max_transfer: usize) -> Self {
+        Connection {
+            memory: memory.clone(),
+            level: ours.reliability,
+            writable: ours.writable_ptag,
+            readable: ours.readable_ptag,
+            may_write: theirs.writable_ptag.is_some(),
+            may_read: theirs.readable_ptag.is_some(),
+            max_transfer,
+            posts: VecDeque::new(),
+            flying: VecDeque::new(),
+            next_token: 0,
+            unsignalled: 0,
+            fence: false,
+            sent: 0,
+            peer_taken: 0,
+            asked: false,
+            hungry: false,
+            reads: 0,
+            loans: VecDeque::new(),
+            offered: VecDeque::new(),
+            ended: VecDeque::new(),
+            wants_room: false,
+            places: HashMap::new(),
+            seeking: None,
+            notes: Vec::new(),
+            says_where: None,
+            says_here: VecDeque::new(),
+            says_ask: None,
+            control_sent: 0,
+            control_heard: 0,
+            inbox: VecDeque::new(),
+            fetching: None,
+            arrived: 0,
+            credits: Credits::default(),
+            heard: 0,
+            told_heard: 0,
+            owed: 0,
+            closed: false,
+            said_end: false,
+            gone: false,
+            peer_end: None,
+            peer_done: false,
+            lost: None,
+            last_words: None,
+            dead: false,
+            news: News::default(),
+            news_of_end: false,
+        }
+    }
+
+    /// What there is to tell.
+    pub fn take_news(&mut self) -> News {
+        let arrived = std::mem::take(&mut self.news.receive) && self.has_arrivals();
+        let mut news = std::mem::take(&mut self.news);
+        news.receive = arrived || std::mem::take(&mut self.news_of_end);
+        news
+    }
+
+    /// There is somebody new to be told.
+    pub fn tell_again(&mut self) {
+        (self.news.send, self.news_of_end) = (true, true);
+        if let Some(udeck_via::transport::Refused::Lost(why)) = self.end() {
+            self.news.lost = Some(why);
+        }
+    }
+
+    /// Whether a window's place was told, for what it is wanted for.
+    fn place_of(&self, remote: RemoteBuffer, write: bool) -> Option<Far> {
+        self.places.get(&(remote.handle.0, write)).copied()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("level", &self.level)
+            .field("phase", &self.phase())
+            .field("posts", &self.posts.len())
+            .field("flying", &self.flying.len())
+            .field("sent", &self.sent)
+            .field("peer_taken", &self.peer_taken)
+            .field("arrived", &self.arrived)
+            .field("loans", &self.loans.len())
+            .field("offered", &self.offered.len())
+            .field("reads", &self.reads)
+            .field("inbox", &self.inbox.len())
+            .field("owed", &self.owed)
+            .field("seeking", &self.seeking)
+            .field("control", &(self.control_sent, self.control_heard, self.heard, self.told_heard))
+            .field("closed", &self.closed)
+            .field("said_end", &self.said_end)
+            .field("peer_end", &self.peer_end)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}

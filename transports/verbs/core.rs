@@ -1,0 +1,317 @@
+//! What the objects of a NIC share: the device, its links, its listeners. Lives as long as any of them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
+use udeck_via::{Error, Result};
+use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
+use udeck_wired::poll::{Bell, EventFlags, Poller};
+use udeck_wired::{Listeners, Memory};
+
+use crate::completions::Completions;
+use crate::connection::Connection;
+use crate::domain::Domain;
+use crate::endpoint::Endpoint;
+use crate::hca::Hca;
+use crate::lifeline::{Lifeline, Word};
+use crate::link::{VerbsLink, Watching};
+use crate::port::VerbsPort;
+use crate::queue::{Queue, Tags};
+use crate::settings::Settings;
+use crate::station::Seats;
+use crate::windows::Windows;
+
+/// Completion queues of one NIC.
+pub const STATIONS: usize = 2048;
+
+/// What a descriptor in the helper's poller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    Bell,
+    Door,
+    Channel,
+    Events,
+    Link(u32),
+}
+
+impl Token {
+    pub fn encode(self) -> u64 {
+        match self {
+            Token::Bell => 0,
+            Token::Door => 1,
+            Token::Channel => 2,
+            Token::Events => 3,
+            Token::Link(number) => 1 << 32 | u64::from(number),
+        }
+    }
+
+    /// Of one of ours: they come from the kernel only.
+    pub fn decode(token: u64) -> Token {
+        match token {
+            0 => Token::Bell,
+            1 => Token::Door,
+            2 => Token::Channel,
+            3 => Token::Events,
+            number => Token::Link(number as u32),
+        }
+    }
+}
+
+/// See the module.
+pub struct Core {
+    pub hca: Hca,
+    pub settings: Settings,
+    pub admission: Admission,
+    pub memory: Memory,
+    pub max_transfer: usize,
+    pub completions: Arc<Completions>,
+    pub windows: Arc<Windows>,
+    pub listeners: Listeners,
+    /// What the helper sleeps on.
+    pub control: Poller,
+    bell: Bell,
+    domains: Mutex<HashMap<u32, Weak<Domain>>>,
+    stations: AtomicUsize,
+    /// Threads that sleep beside the channel.
+    sleepers: AtomicUsize,
+    /// Somebody waits for the helper to take what completes.
+    attends: AtomicBool,
+    /// The NIC is closed: what is left is to be sent, and forgotten then.
+    closing: AtomicBool,
+}
+
+/// Somebody sleeps beside the channel, until this is dropped.
+pub struct Sleeping<'a>(&'a AtomicUsize);
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// # Errors
+    /// The kernel's or the device's: no descriptors left.
+    pub fn new(
+        hca: Hca,
+        settings: Settings,
+        admission: Admission,
+        memory: Memory,
+        windows: usize,
+        max_transfer: usize,
+    ) -> std::io::Result<Arc<Self>> {
+        let completions = Completions::new(&hca.context, hca.attributes.max_cqe.max(0) as u32)?;
+        let (control, bell) = (Poller::new()?, Bell::new()?);
+        control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
+        control.add(hca.context.async_fd(), Token::Events.encode(), EventFlags::IN)?;
+        control.add(&*completions.channel, Token::Channel.encode(), EventFlags::IN | EventFlags::ONESHOT)?;
+        Ok(Arc::new(Core {
+            settings,
+            admission,
+            max_transfer,
+            completions,
+            windows: Arc::new(Windows::new(&memory, windows)),
+            listeners: Listeners::new(MAX_DISCRIMINATOR),
+            control,
+            bell,
+            domains: Mutex::default(),
+            stations: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            attends: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            memory,
+            hca,
+        }))
+    }
+
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn count_station(&self) -> Result {
+        if self.stations.fetch_add(1, Ordering::Relaxed) >= STATIONS {
+            self.forget_station();
+            let bound = format!("{STATIONS} per NIC");
+            return Err(Error::Full { what: "the table of completion queues", bound: bound.into() });
+        }
+        Ok(())
+    }
+
+    pub fn forget_station(&self) {
+        self.stations.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The domain of the VIs with this tag, or of those without remote access.
+    fn domain(&self, tag: u32) -> Result<Arc<Domain>> {
+        let mut domains = self.domains.lock();
+        if let Some(domain) = domains.get(&tag).and_then(Weak::upgrade) {
+            return Ok(domain);
+        }
+        domains.retain(|_, domain| domain.strong_count() > 0);
+        let domain = Domain::new(&self.hca.context, &self.memory);
+        let domain = Arc::new(domain.map_err(|error| Error::os("making a protection domain", error))?);
+        domains.insert(tag, Arc::downgrade(&domain));
+        Ok(domain)
+    }
+
+    /// A queue pair for a connection in which this side says `ours`, under a number of its own.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn queue(&self, ours: &Hello) -> Result<(u32, Queue)> {
+        let tags = Tags { writable: ours.writable_ptag, readable: ours.readable_ptag };
+        let tag = tags.writable.or(tags.readable).map_or(0, |tag| tag.0);
+        let failed = |error| Error::os(format!("making a queue pair on {}", self.hca.name), error);
+        // What lies there of queue pairs that are gone takes room.
+        self.completions.take_all_waiting();
+        let share = self.completions.share().map_err(failed)?;
+        let number = self.completions.fresh();
+        let windows = self.windows.clone();
+        let queue = Queue::new(&self.hca, &self.settings, self.domain(tag)?, share, windows, number, tags);
+        Ok((number, queue.map_err(failed)?))
+    }
+
+    /// What the peer is told of a queue pair.
+    pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
+        queue.endpoint(&self.hca, &self.settings).encode().to_vec()
+    }
+
+    /// Joins a queue pair to what the peer has told of its own.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when that makes no sense; the device's.
+    pub fn join(&self, queue: &Queue, parameters: &[u8]) -> Result {
+        let peer = Endpoint::decode(parameters)
+            .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
+        let (name, qpn) = (&self.hca.name, peer.qpn);
+        queue
+            .join(&self.hca, &self.settings, &peer)
+            .map_err(|error| Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error))
+    }
+
+    /// Makes a port of what both sides have agreed on, and of the places that its queues shall have.
+    ///
+    /// # Errors
+    /// The kernel's: no descriptors left.
+    pub fn establish(
+        self: &Arc<Self>,
+        made: Made<'_>,
+        seats: Seats,
+        queues: &Queues<'_>,
+    ) -> Result<Box<dyn Port>> {
+        let Made { number, queue, admitted, ours, asked } = made;
+        let connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
+        let lifeline = Lifeline::new(admitted.socket);
+        if asked {
+            lifeline.say(&Word::Ready);
+        }
+        let link = VerbsLink::new(self, number, connection, queue, lifeline, asked);
+        self.completions.add(number, &link);
+        let watched = link.watch_lifeline(|fd| {
+            self.control.add(fd, Token::Link(number).encode(), EventFlags::IN | EventFlags::RDHUP)
+        });
+        if let Some(Err(error)) = watched {
+            self.completions.remove(number);
+            return Err(Error::os("watching a new connection", error));
+        }
+        let Seats { send, receive } = seats;
+        let context = queues.context;
+        send.occupy(Ready { context, queue: WorkQueue::Send }, &link);
+        receive.occupy(Ready { context, queue: WorkQueue::Receive }, &link);
+        let reporter = Some(queues.reporter.clone());
+        link.attach(Watching { send: Some(Arc::new(send)), receive: Some(Arc::new(receive)), reporter });
+        Ok(Box::new(VerbsPort::new(link)))
+    }
+
+    /// A link's lifeline is about to be closed.
+    pub fn unwatch(&self, lifeline: &Lifeline) {
+        self.control.remove(lifeline);
+    }
+
+    // ---- sleep ----
+
+    pub fn sleeps_beside_channel(&self) -> Sleeping<'_> {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        Sleeping(&self.sleepers)
+    }
+
+    pub fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Somebody sleeps who cannot take what completes: the helper shall not nap.
+    pub fn attend(&self) {
+        self.attends.store(true, Ordering::Release);
+        self.rouse();
+    }
+
+    /// Whether somebody asked for that since.
+    pub fn take_attention(&self) -> bool {
+        self.attends.swap(false, Ordering::Acquire)
+    }
+
+    /// Wakes the helper.
+    pub fn rouse(&self) {
+        self.bell.ring();
+    }
+
+    pub fn hush(&self) {
+        self.bell.hush();
+    }
+
+    /// The NIC's last object is gone.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.listeners.clear();
+        self.rouse();
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// How long another host may be silent.
+    pub fn detect(&self) -> Duration {
+        self.admission.detect
+    }
+}
+
+impl AsFd for Core {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Core({}, port {})", self.hca.name, self.hca.port)
+    }
+}
+
+/// A connection that both sides have agreed on.
+pub struct Made<'a> {
+    pub number: u32,
+    pub queue: Queue,
+    pub admitted: Admitted,
+    pub ours: &'a Hello,
+    /// Whether this side asked for it.
+    pub asked: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_trip() {
+        for token in
+            [Token::Bell, Token::Door, Token::Channel, Token::Events, Token::Link(0), Token::Link(u32::MAX)]
+        {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The NIC.
+
+use std::fmt;
+use std::sync::Arc;
+
+use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
+use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
+use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE, Protocol};
+use udeck_wired::{Memory, address};
+
+use crate::connection::MESSAGES;
+use crate::core::{Core, Made, STATIONS};
+use crate::hca::Hca;
+use crate::station::{QUEUES, Seats};
+use crate::waiter::VerbsWaiter;
+use crate::wire::{MAX_HEAD, PARTS, VERSION};
+use crate::{Options, Source, helper};
+
+const PROTOCOL: Protocol = Protocol::new("verbs", VERSION);
+/// Segments in one post.
+const SEGMENTS: usize = 4;
+/// Windows that may be exposed at a time.
+const WINDOWS: usize = 1 << 14;
+/// Longest message: each of its segments may begin and end inside a chunk of the outbox.
+const LONGEST: usize = (PARTS - 2 * SEGMENTS) * udeck_sys::segment::CHUNK;
+
+/// The NIC of a process.
+pub struct VerbsDevice {
+    attributes: NicAttributes,
+    core: Arc<Core>,
+}
+
+impl VerbsDevice {
+    pub fn open(options: Options) -> Result<Arc<Self>> {
+        address::check_bind(options.bind)?;
+        let Options { secret, memory, bind, detect, settings } = options;
+        let hca = Hca::open(&settings, bind.ip())?;
+        let memory = match memory {
+            Source::Shared(memory) => memory,
+            Source::Fresh(limit) => Memory::fresh(limit).map_err(|error| {
+                Error::os(format!("reserving {limit} bytes of address space, twice"), error)
+            })?,
+        };
+        let admission = Admission { secret, protocol: PROTOCOL, detect };
+        let door = admission.listen(bind)?;
+        let max_transfer = memory.outbox.usage().limit.min(LONGEST);
+        let windows = WINDOWS.min(hca.attributes.max_mr.max(2) as usize / 2);
+        let mut attributes = NicAttributes::new("verbs0");
+        let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+        attributes.address = address::encode(door.address());
+        attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
+        attributes.max_descriptors_per_queue = MESSAGES as usize;
+        attributes.max_segments = SEGMENTS;
+        attributes.max_transfer = max_transfer;
+        attributes.max_inline = MAX_HEAD;
+        attributes.max_head = MAX_HEAD;
+        attributes.max_windows = windows;
+        attributes.max_discriminator = MAX_DISCRIMINATOR;
+        attributes.max_private_data = MAX_PRIVATE;
+        attributes.max_queues_per_cq = QUEUES;
+        attributes.max_cq = STATIONS;
+        attributes.max_cq_entries = QUEUES;
+        let core = Core::new(hca, settings, admission, memory, windows, max_transfer)
+            .map_err(|error| Error::os("opening a NIC's descriptors", error))?;
+        let device = Arc::new(VerbsDevice { attributes, core: core.clone() });
+        helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
+        Ok(device)
+    }
+}
+
+// SAFETY: the arenas are fixed when it opens. Peers' devices get at the landing arena by regions that `Windows` registers for
+// what is exposed, with those rights, and deregisters when it is concealed; at the outbox by those for what is shared, and by
+// regions that they can only read; and by requests of ours at blocks of the outbox that a connection made for them, and at
+// what a read was posted with. Ports keep the rest. `open` gives out the NIC only.
+unsafe impl Device for VerbsDevice {
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn outbox(&self) -> &Arc<Arena> {
+        &self.core.memory.outbox
+    }
+
+    fn landing(&self) -> &Arc<Arena> {
+        &self.core.memory.landing
+    }
+
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.expose_for(offset, len, ptag, Rights::WRITE)
+    }
+
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.core.windows.expose(offset, len, ptag, rights, false)
+    }
+
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.core.windows.expose(offset, len, ptag, Rights::READ, true)
+    }
+
+    /// Waits no longer than the device needs to end what it is doing there.
+    fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
+        self.core.windows.conceal(handle);
+        Ok(())
+    }
+
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.core.windows.conceal_later(handle, memory);
+    }
+
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        Ok(Box::new(VerbsWaiter::open(&self.core)?))
+    }
+
+    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        self.core.listeners.listen(discriminator, on_request)
+    }
+
+    fn unlisten(&self, discriminator: &[u8]) {
+        self.core.listeners.unlisten(discriminator);
+    }
+
+    fn connect(
+        &self,
+        to: &NetAddress,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected> {
+        let core = &self.core;
+        let seats = Seats::take(core, &queues)?;
+        let (number, queue) = core.queue(hello)?;
+        let admitted = core.admission.call(to, hello, &core.parameters(&queue), deadline)?;
+        core.join(&queue, &admitted.parameters)?;
+        let theirs = admitted.theirs.clone();
+        let made = Made { number, queue, admitted, ours: hello, asked: true };
+        Ok((core.establish(made, seats, &queues)?, theirs))
+    }
+
+    /// What was sent is given back when it has left, by whoever takes completions.
+    fn reclaim(&self) {
+        self.core.completions.look();
+    }
+
+    fn reclaim_recent(&self) {}
+
+    fn bytes_copied(&self) -> u64 {
+        self.core.memory.copied()
+    }
+
+    fn count_copied(&self, bytes: usize) {
+        self.core.memory.count_copied(bytes);
+    }
+}
+
+impl Drop for VerbsDevice {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+impl fmt::Debug for VerbsDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = String::from_utf8_lossy(&self.attributes.address);
+        write!(f, "VerbsDevice({address}, {:?})", self.core)
+    }
+}

@@ -1,0 +1,133 @@
+//! `libibverbs.so.1`, found when the program runs: a build needs nothing of it, and a program starts without it.
+
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+use super::attributes::{DeviceAttr, Gid, GidEntry, PortAttr, QpAttr, QpInitAttr};
+use super::objects::{AsyncEvent, CompChannel, Context, Cq, Device, Mr, Pd, Qp};
+
+/// Names another file than [`NAME`].
+pub const VARIABLE: &str = "DECK_VERBS_LIBRARY";
+const NAME: &str = "libibverbs.so.1";
+/// The symbols' version. Without it a program may be given one of `IBVERBS_1.0`, whose structures are others.
+const VERSION: &CStr = c"IBVERBS_1.1";
+
+/// Declares the table of functions, and how it is filled.
+macro_rules! functions {
+    ({ $($(#[$doc:meta])* $name:ident: fn($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)* }
+     optional { $($(#[$odoc:meta])* $oname:ident: fn($($oarg:ident: $okind:ty),*) $(-> $oresult:ty)?;)* }) => {
+        /// The library's functions. They stay loaded for as long as the process lives: providers leave threads and
+        /// handlers behind that unloading would pull the code from under.
+        pub struct Library {
+            $($(#[$doc])* pub $name: unsafe extern "C" fn($($arg: $kind),*) $(-> $result)?,)*
+            $($(#[$odoc])* pub $oname: Option<unsafe extern "C" fn($($oarg: $okind),*) $(-> $oresult)?>,)*
+            /// The file that was loaded.
+            pub file: String,
+        }
+
+        impl Library {
+            fn fill(handle: *mut c_void, file: String) -> Result<Self, String> {
+                Ok(Library {
+                    // SAFETY: the symbol is the function that verbs.h declares under this name.
+                    $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(
+                        symbol(handle, stringify!($name)).ok_or_else(|| lacks(&file, stringify!($name)))?) },)*
+                    $($oname: symbol(handle, stringify!($oname)).map(|at| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($okind),*) $(-> $oresult)?>(at) }
+                    }),)*
+                    file,
+                })
+            }
+        }
+    };
+}
+
+functions! { {
+    ibv_get_device_list: fn(count: *mut c_int) -> *mut *mut Device;
+    ibv_free_device_list: fn(list: *mut *mut Device);
+    ibv_get_device_name: fn(device: *mut Device) -> *const c_char;
+    ibv_open_device: fn(device: *mut Device) -> *mut Context;
+    ibv_close_device: fn(context: *mut Context) -> c_int;
+    ibv_query_device: fn(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
+    ibv_query_port: fn(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
+    ibv_query_gid: fn(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+    ibv_query_pkey: fn(context: *mut Context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
+    ibv_get_async_event: fn(context: *mut Context, event: *mut AsyncEvent) -> c_int;
+    ibv_ack_async_event: fn(event: *mut AsyncEvent);
+    ibv_alloc_pd: fn(context: *mut Context) -> *mut Pd;
+    ibv_dealloc_pd: fn(pd: *mut Pd) -> c_int;
+    ibv_reg_mr: fn(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr;
+    ibv_dereg_mr: fn(mr: *mut Mr) -> c_int;
+    ibv_create_comp_channel: fn(context: *mut Context) -> *mut CompChannel;
+    ibv_destroy_comp_channel: fn(channel: *mut CompChannel) -> c_int;
+    ibv_create_cq: fn(context: *mut Context, cqe: c_int, cq_context: *mut c_void, channel: *mut CompChannel, vector: c_int) -> *mut Cq;
+    ibv_destroy_cq: fn(cq: *mut Cq) -> c_int;
+    ibv_get_cq_event: fn(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(cq: *mut Cq, events: u32);
+    ibv_create_qp: fn(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+    ibv_modify_qp: fn(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
+    ibv_destroy_qp: fn(qp: *mut Qp) -> c_int;
+} optional {
+    /// Of `IBVERBS_1.7`: the address that peers use is chosen.
+    ibv_reg_mr_iova: fn(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut Mr;
+    /// Of `IBVERBS_1.11`: a GID and what kind it is of. Otherwise the kernel's files say that.
+    _ibv_query_gid_ex: fn(context: *mut Context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
+    ibv_fork_init: fn() -> c_int;
+    ibv_is_fork_initialized: fn() -> c_int;
+} }
+
+impl Library {
+    /// The library that [`VARIABLE`] names, otherwise the system's; loaded once.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub fn load() -> Result<Arc<Self>, String> {
+        static LOADED: OnceLock<Result<Arc<Library>, String>> = OnceLock::new();
+        LOADED
+            .get_or_init(|| {
+                let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+                Self::open(named.unwrap_or_else(|| NAME.into())).map(Arc::new)
+            })
+            .clone()
+    }
+
+    fn open(name: OsString) -> Result<Self, String> {
+        let file = name.to_string_lossy().into_owned();
+        let path = CString::new(name.into_encoded_bytes()).map_err(|_| format!("{VARIABLE} has a zero byte"))?;
+        // SAFETY: loading a library runs its initialisers: it is the system's, or the one that the user names.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            return Err(format!("the verbs library cannot be loaded: {} (install libibverbs1)", last_error()));
+        }
+        Self::fill(handle, file)
+    }
+}
+
+/// Of the version that we mean; without it, in libraries that have no versions.
+fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: an open library and terminated strings.
+    let found = unsafe {
+        let versioned = libc::dlvsym(handle, name.as_ptr(), VERSION.as_ptr());
+        if versioned.is_null() { libc::dlsym(handle, name.as_ptr()) } else { versioned }
+    };
+    (!found.is_null()).then_some(found)
+}
+
+fn lacks(file: &str, name: &str) -> String {
+    format!("{file} is no verbs library of ours: it has no {name}")
+}
+
+fn last_error() -> String {
+    // SAFETY: the loader's words of this thread's last failure, a terminated string until the next.
+    unsafe {
+        let words = libc::dlerror();
+        if words.is_null() { "for no reason given".into() } else { CStr::from_ptr(words).to_string_lossy().into_owned() }
+    }
+}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Library({})", self.file)
+    }
+}

@@ -1,0 +1,447 @@
+//! The library's objects, each destroyed when its last user is gone: a queue pair keeps its domain and its completion
+//! queues, these keep the device. So teardown has one order only, whoever drops what first.
+//!
+//! Whoever posts a work request answers for the memory that it names until the request is over, or the queue pair is
+//! destroyed: the device accesses nothing of it from then on.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::ffi::codes::event;
+use crate::ffi::{self, Library, Wc};
+
+/// An opened device.
+#[derive(Debug)]
+pub struct Context {
+    pub library: Arc<Library>,
+    at: NonNull<ffi::Context>,
+}
+
+// SAFETY: the library's calls are safe from any thread (verbs(3)); what is in the structure does not change.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// What the device tells without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Of a queue pair, by its number.
+    QueuePair(u32, u32),
+    /// Of a port, by its number.
+    Port(u32, u8),
+    /// Of the device, or of what concerns all of it.
+    Device(u32),
+}
+
+impl Context {
+    /// # Errors
+    /// The library's.
+    pub fn open(library: Arc<Library>, device: NonNull<ffi::Device>) -> io::Result<Arc<Self>> {
+        // SAFETY: a device of the list, which is not freed yet.
+        let at = unsafe { (library.ibv_open_device)(device.as_ptr()) };
+        let context = Context { at: found(at)?, library };
+        set_nonblocking(context.async_fd())?;
+        Ok(Arc::new(context))
+    }
+
+    /// # Errors
+    /// The library's.
+    pub fn attributes(&self) -> io::Result<ffi::DeviceAttr> {
+        // SAFETY: a structure of numbers; the library fills it in.
+        let mut attr = unsafe { std::mem::zeroed::<ffi::DeviceAttr>() };
+        // SAFETY: an open device, and our structure.
+        check(unsafe { (self.library.ibv_query_device)(self.at.as_ptr(), &mut attr) })?;
+        Ok(attr)
+    }
+
+    /// # Errors
+    /// The library's: no such port.
+    pub fn port(&self, port: u8) -> io::Result<ffi::PortAttr> {
+        let mut attr = ffi::PortAttr::default();
+        // SAFETY: an open device, and our structure.
+        check(unsafe { (self.library.ibv_query_port)(self.at.as_ptr(), port, &mut attr) })?;
+        Ok(attr)
+    }
+
+    /// An entry of the table of GIDs, and of what kind it is if the library knows.
+    pub fn gid(&self, port: u8, index: u32) -> Option<(ffi::Gid, Option<u32>)> {
+        if let Some(query) = self.library._ibv_query_gid_ex {
+            let mut entry = ffi::GidEntry::default();
+            let size = size_of::<ffi::GidEntry>();
+            // SAFETY: an open device, and our structure of that size.
+            let failed = unsafe { query(self.at.as_ptr(), port.into(), index, &mut entry, 0, size) };
+            if failed == 0 {
+                return Some((entry.gid, Some(entry.gid_type)));
+            }
+        }
+        let mut gid = ffi::Gid::default();
+        // SAFETY: an open device, and our structure.
+        let failed = unsafe { (self.library.ibv_query_gid)(self.at.as_ptr(), port, index as i32, &mut gid) };
+        (failed == 0).then_some((gid, None))
+    }
+
+    /// An entry of the table of partition keys, as numbers are here.
+    pub fn pkey(&self, port: u8, index: u16) -> Option<u16> {
+        let mut pkey = 0;
+        // SAFETY: an open device, and our number.
+        let failed = unsafe { (self.library.ibv_query_pkey)(self.at.as_ptr(), port, index.into(), &mut pkey) };
+        (failed == 0).then_some(u16::from_be(pkey))
+    }
+
+    /// Readable when [`Context::next_event`] has something. Never waits.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the device's descriptor is open as long as the device.
+        unsafe { BorrowedFd::borrow_raw(self.at.as_ref().async_fd) }
+    }
+
+    /// What the device tells next. It is acknowledged at once: an object is not destroyed before that.
+    pub fn next_event(&self) -> Option<Event> {
+        let mut event = ffi::AsyncEvent { element: ffi::Element { port_num: 0 }, event_type: 0 };
+        // SAFETY: an open device, and our structure; its descriptor does not wait.
+        if unsafe { (self.library.ibv_get_async_event)(self.at.as_ptr(), &mut event) } != 0 {
+            return None;
+        }
+        let kind = event.event_type;
+        // SAFETY: which element there is follows from the kind; a queue pair is not destroyed before its event was
+        // acknowledged.
+        let told = unsafe {
+            match kind {
+                event::QP_FATAL | event::QP_REQ_ERR | event::QP_ACCESS_ERR => {
+                    Event::QueuePair(kind, (*event.element.qp).qp_num)
+                }
+                event::PORT_ERR | event::PORT_ACTIVE | event::LID_CHANGE | event::GID_CHANGE => {
+                    Event::Port(kind, event.element.port_num as u8)
+                }
+                _ => Event::Device(kind),
+            }
+        };
+        // SAFETY: an event that was got, once.
+        unsafe { (self.library.ibv_ack_async_event)(&mut event) };
+        Some(told)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: everything made of it is gone: each keeps it.
+        unsafe { (self.library.ibv_close_device)(self.at.as_ptr()) };
+    }
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    context: Arc<Context>,
+    at: NonNull<ffi::Pd>,
+}
+
+// SAFETY: as of the context.
+unsafe impl Send for Pd {}
+// SAFETY: as of the context.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    /// # Errors
+    /// The device's: it has no more.
+    pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: an open device.
+        let at = found(unsafe { (context.library.ibv_alloc_pd)(context.at.as_ptr()) })?;
+        Ok(Arc::new(Pd { context: context.clone(), at }))
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: everything made of it is gone: each keeps it.
+        unsafe { (self.context.library.ibv_dealloc_pd)(self.at.as_ptr()) };
+    }
+}
+
+/// A memory region: pinned memory that the device may access.
+#[derive(Debug)]
+pub struct Mr {
+    pd: Arc<Pd>,
+    at: NonNull<ffi::Mr>,
+    /// What peers call its first byte.
+    pub iova: u64,
+}
+
+// SAFETY: as of the context.
+unsafe impl Send for Mr {}
+// SAFETY: as of the context.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Registers memory. With `hidden`, peers call its first byte by no more of its address than the place in its page
+    /// (the kernel insists on that), where the library can do so.
+    ///
+    /// # Errors
+    /// The kernel's; [`io::ErrorKind::OutOfMemory`] usually means `RLIMIT_MEMLOCK`.
+    ///
+    /// # Safety
+    /// The memory stays mapped until this is dropped, and whoever lets peers or the device know its keys answers for what
+    /// they do there by `access`.
+    pub unsafe fn new(pd: &Arc<Pd>, memory: NonNull<[u8]>, access: i32, hidden: bool) -> io::Result<Self> {
+        let library = &pd.context.library;
+        let (base, len) = (memory.as_ptr().cast::<c_void>(), memory.len());
+        let (at, iova) = match library.ibv_reg_mr_iova {
+            Some(register) if hidden => {
+                let iova = base.addr() as u64 & 0xfff;
+                // SAFETY: as the caller promises.
+                (unsafe { register(pd.at.as_ptr(), base, len, iova, access) }, iova)
+            }
+            // SAFETY: as the caller promises.
+            _ => (unsafe { (library.ibv_reg_mr)(pd.at.as_ptr(), base, len, access) }, base.addr() as u64),
+        };
+        Ok(Mr { pd: pd.clone(), at: found(at)?, iova })
+    }
+
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the library's structure, alive and constant.
+        unsafe { self.at.as_ref().lkey }
+    }
+
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.at.as_ref().rkey }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: registered once, and deregistered here only.
+        let failed = unsafe { (self.pd.context.library.ibv_dereg_mr)(self.at.as_ptr()) };
+        insist(failed, "a memory region cannot be deregistered");
+    }
+}
+
+/// A completion channel: a descriptor that is readable when a completion queue of it has news and was asked to tell.
+#[derive(Debug)]
+pub struct Channel {
+    context: Arc<Context>,
+    at: NonNull<ffi::CompChannel>,
+}
+
+// SAFETY: as of the context.
+unsafe impl Send for Channel {}
+// SAFETY: as of the context.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    /// # Errors
+    /// The kernel's: no descriptors left.
+    pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
+        // SAFETY: an open device.
+        let at = found(unsafe { (context.library.ibv_create_comp_channel)(context.at.as_ptr()) })?;
+        let channel = Channel { context: context.clone(), at };
+        set_nonblocking(channel.as_fd())?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Takes the events that lie there. Whether there were any. Never waits.
+    pub fn hush(&self) -> bool {
+        let mut any = false;
+        loop {
+            let (mut cq, mut cq_context) = (null_mut(), null_mut());
+            // SAFETY: an open channel that does not wait, and our pointers.
+            if unsafe { (self.context.library.ibv_get_cq_event)(self.at.as_ptr(), &mut cq, &mut cq_context) } != 0 {
+                return any;
+            }
+            // SAFETY: the queue that the event is of: it is not destroyed before that was acknowledged.
+            unsafe { (self.context.library.ibv_ack_cq_events)(cq, 1) };
+            any = true;
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(self.at.as_ref().fd) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: its completion queues are gone: each keeps it.
+        unsafe { (self.context.library.ibv_destroy_comp_channel)(self.at.as_ptr()) };
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    channel: Arc<Channel>,
+    at: NonNull<ffi::Cq>,
+    poll: unsafe extern "C" fn(*mut ffi::Cq, i32, *mut Wc) -> i32,
+    notify: unsafe extern "C" fn(*mut ffi::Cq, i32) -> i32,
+}
+
+// SAFETY: as of the context.
+unsafe impl Send for Cq {}
+// SAFETY: as of the context.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// # Errors
+    /// The device's: more entries than it has.
+    pub fn new(channel: &Arc<Channel>, entries: u32) -> io::Result<Arc<Self>> {
+        let context = &channel.context;
+        let at = unsafe {
+            // SAFETY: an open device and channel.
+            (context.library.ibv_create_cq)(context.at.as_ptr(), entries as i32, null_mut(), channel.at.as_ptr(), 0)
+        };
+        let at = found(at)?;
+        // SAFETY: the device's table is constant.
+        let ops = unsafe { context.at.as_ref().ops };
+        let (Some(poll), Some(notify)) = (ops.poll_cq, ops.req_notify_cq) else {
+            return Err(io::Error::other("the device's provider has no poll_cq"));
+        };
+        Ok(Arc::new(Cq { channel: channel.clone(), at, poll, notify }))
+    }
+
+    /// Entries that it has room for.
+    pub fn entries(&self) -> u32 {
+        // SAFETY: the library's structure; constant, for it is never resized.
+        unsafe { self.at.as_ref().cqe as u32 }
+    }
+
+    /// Takes the next completions; how many.
+    ///
+    /// # Errors
+    /// It has failed, for good.
+    pub fn poll(&self, into: &mut [Wc]) -> io::Result<usize> {
+        // SAFETY: a living queue, and our structures.
+        let found = unsafe { (self.poll)(self.at.as_ptr(), into.len() as i32, into.as_mut_ptr()) };
+        usize::try_from(found).map_err(|_| io::Error::other("the completion queue has failed"))
+    }
+
+    /// The channel is told of the next completion that comes from now on.
+    pub fn notify(&self) {
+        // SAFETY: a living queue. It fails only for devices that are gone, which tell so otherwise.
+        unsafe { (self.notify)(self.at.as_ptr(), 0) };
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: its queue pairs are gone: each keeps it.
+        unsafe { (self.channel.context.library.ibv_destroy_cq)(self.at.as_ptr()) };
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    pd: Arc<Pd>,
+    _cq: Arc<Cq>,
+    at: NonNull<ffi::Qp>,
+    /// What it really has room for.
+    pub cap: ffi::QpCap,
+    post_send: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::SendWr, *mut *mut ffi::SendWr) -> i32,
+    post_recv: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
+}
+
+// SAFETY: as of the context.
+unsafe impl Send for Qp {}
+// SAFETY: as of the context.
+unsafe impl Sync for Qp {}
+
+impl Qp {
+    /// # Errors
+    /// The device's.
+    pub fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: u32, cap: ffi::QpCap) -> io::Result<Self> {
+        let context = &pd.context;
+        // SAFETY: the device's table is constant.
+        let ops = unsafe { context.at.as_ref().ops };
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            return Err(io::Error::other("the device's provider has no post_send"));
+        };
+        let mut attr = ffi::QpInitAttr {
+            qp_context: null_mut(),
+            send_cq: cq.at.as_ptr(),
+            recv_cq: cq.at.as_ptr(),
+            srq: null_mut(),
+            cap,
+            qp_type,
+            sq_sig_all: 0,
+        };
+        // SAFETY: a living domain and completion queue, of one device; our structure.
+        let at = found(unsafe { (context.library.ibv_create_qp)(pd.at.as_ptr(), &mut attr) })?;
+        Ok(Qp { pd: pd.clone(), _cq: cq.clone(), at, cap: attr.cap, post_send, post_recv })
+    }
+
+    pub fn number(&self) -> u32 {
+        // SAFETY: the library's structure, alive; the number is constant.
+        unsafe { self.at.as_ref().qp_num }
+    }
+
+    /// # Errors
+    /// The device's, with the state that was asked for.
+    pub fn modify(&self, attr: &mut ffi::QpAttr, mask: i32) -> io::Result<()> {
+        // SAFETY: a living queue pair, and our structure.
+        check(unsafe { (self.pd.context.library.ibv_modify_qp)(self.at.as_ptr(), attr, mask) })
+    }
+
+    /// # Errors
+    /// The device's: the queue is full, or in a state that takes nothing.
+    ///
+    /// # Safety
+    /// The memory that it names is the device's to access until the request is over or this is dropped.
+    pub unsafe fn post_send(&self, wr: &mut ffi::SendWr) -> io::Result<()> {
+        let mut bad = null_mut();
+        // SAFETY: a living queue pair, one request; as the caller promises.
+        check(unsafe { (self.post_send)(self.at.as_ptr(), wr, &mut bad) })
+    }
+
+    /// # Errors
+    /// As [`Qp::post_send`].
+    ///
+    /// # Safety
+    /// As [`Qp::post_send`]: the memory is the device's to write.
+    pub unsafe fn post_recv(&self, wr: &mut ffi::RecvWr) -> io::Result<()> {
+        let mut bad = null_mut();
+        // SAFETY: a living queue pair, one request; as the caller promises.
+        check(unsafe { (self.post_recv)(self.at.as_ptr(), wr, &mut bad) })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        // SAFETY: made once, and destroyed here only.
+        let failed = unsafe { (self.pd.context.library.ibv_destroy_qp)(self.at.as_ptr()) };
+        insist(failed, "a queue pair cannot be destroyed");
+    }
+}
+
+/// Memory that a device may still write must not be used for anything else. (A device that is gone writes nothing.)
+fn insist(failed: i32, what: &str) {
+    if !matches!(failed, 0 | libc::EIO | libc::ENODEV) {
+        let error = io::Error::from_raw_os_error(failed);
+        eprintln!("udeck: {what} ({error}): this process ends, for the device may write into its memory");
+        std::process::abort();
+    }
+}
+
+/// A pointer that the library returned; it sets `errno` otherwise.
+fn found<T>(at: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(at).ok_or_else(io::Error::last_os_error)
+}
+
+/// A number that the library returned: 0, or the error (some providers return -1 and set `errno`).
+fn check(returned: i32) -> io::Result<()> {
+    match returned {
+        0 => Ok(()),
+        error if error > 0 => Err(io::Error::from_raw_os_error(error)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
+}

@@ -1,0 +1,157 @@
+//! The thread that works while nobody looks.
+//!
+//! Callers, lifelines and the device's own events are its business alone. Completions are it only while nobody else takes
+//! them: it cannot ask the device to be told only then. So it is told of the first one, and naps, a millisecond at a time, as
+//! long as somebody looks by himself. A process in which nothing comes costs no more than a look every two seconds, at
+//! links whose peer may have gone in silence.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use udeck_wired::admission::Door;
+use udeck_wired::poll::{EventFlags, Found};
+
+use crate::core::{Core, Token};
+use crate::ffi::codes::event;
+use crate::hca::objects::Event;
+use crate::incoming::IncomingRequest;
+
+/// How long who looks by himself is left alone.
+const NAP: Duration = Duration::from_millis(1);
+/// How often links are checked for what no event tells.
+const CHECK: Duration = Duration::from_secs(1);
+/// The same when the NIC is closed and the thread shall end.
+const LAST_CHECK: Duration = Duration::from_millis(50);
+/// How long a closed NIC's links may take to end.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+struct Helper {
+    core: Arc<Core>,
+    door: Option<Door>,
+    /// Something has completed, and the channel is not watched until somebody has seen to that. The looks that there were.
+    due: Option<u64>,
+    next_check: Instant,
+    found: Found,
+}
+
+/// Starts the thread, `verbs-PORT`. It ends when the NIC is closed and its links are over.
+///
+/// # Errors
+/// The kernel's.
+pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
+    core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
+    let name = format!("verbs-{}", door.address().port());
+    let next_check = Instant::now() + CHECK;
+    let mut helper = Helper { core, door: Some(door), due: None, next_check, found: Found::default() };
+    std::thread::Builder::new().name(name).spawn(move || helper.run()).map(drop)
+}
+
+impl Helper {
+    fn run(&mut self) {
+        while !self.core.is_closing() || !self.core.completions.is_empty() {
+            if self.core.is_closing()
+                && let Some(door) = self.door.take()
+            {
+                self.core.control.remove(&door);
+            }
+            let limit = self.limit();
+            let mut found = std::mem::take(&mut self.found);
+            self.core.control.look(&mut found, limit);
+            found.tokens().map(Token::decode).for_each(|token| self.on(token));
+            self.found = found;
+            self.serve_due();
+            self.check();
+        }
+    }
+
+    /// How long it may sleep.
+    fn limit(&mut self) -> Duration {
+        let now = Instant::now();
+        let door = self.door.as_mut().and_then(|door| door.tick(now));
+        let next = door.into_iter().chain([self.next_check]).min().expect("not empty");
+        let limit = next.saturating_duration_since(now);
+        if self.due.is_some() { limit.min(NAP) } else { limit }
+    }
+
+    fn on(&mut self, token: Token) {
+        match token {
+            Token::Bell => self.core.hush(),
+            Token::Door => {
+                let core = &self.core;
+                self.door.iter_mut().for_each(|door| door.serve(&mut |pending| pass_on(core, pending)));
+            }
+            Token::Channel => {
+                let looks = self.core.completions.looks();
+                // Of who looks, this is the first notice: serve it at once if nobody has since the last.
+                self.due = Some(if self.core.has_sleepers() { looks.wrapping_sub(1) } else { looks });
+            }
+            Token::Events => self.take_events(),
+            Token::Link(number) => {
+                if let Some(link) = self.core.completions.link(number) {
+                    link.listen();
+                }
+            }
+        }
+    }
+
+    /// Takes what has completed, unless others do, and has the channel watched again.
+    fn serve_due(&mut self) {
+        let completions = &self.core.completions;
+        let wanted = self.core.take_attention();
+        let Some(looks) = self.due else { return };
+        let now = completions.looks();
+        if now != looks && !wanted {
+            self.due = Some(now);
+            return;
+        }
+        self.due = None;
+        completions.channel.hush();
+        completions.notify();
+        completions.take_all_waiting();
+        let events = EventFlags::IN | EventFlags::ONESHOT;
+        self.core.control.set(&*completions.channel, Token::Channel.encode(), events);
+    }
+
+    fn take_events(&self) {
+        while let Some(told) = self.core.hca.context.next_event() {
+            let links = self.core.completions.links();
+            match told {
+                Event::QueuePair(kind, number) => {
+                    // What has come and completed before is worth more than the news.
+                    self.core.completions.take_all_waiting();
+                    links.iter().for_each(|link| link.on_event(kind, number));
+                }
+                Event::Port(event::PORT_ERR, port) if port == self.core.hca.port => {
+                    let why = format!("port {port} of {} went down", self.core.hca.name);
+                    links.iter().for_each(|link| link.give_up(&why));
+                }
+                Event::Device(event::DEVICE_FATAL | event::CQ_ERR) => {
+                    let why = format!("the device {} has failed or was removed", self.core.hca.name);
+                    links.iter().for_each(|link| link.give_up(&why));
+                }
+                Event::Port(..) | Event::Device(_) => {}
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        let now = Instant::now();
+        if now < self.next_check {
+            return;
+        }
+        let closing = self.core.is_closing();
+        let patience = if closing { LAST_PATIENCE } else { self.core.detect() };
+        self.next_check = now + if closing { LAST_CHECK } else { CHECK };
+        for link in self.core.completions.links() {
+            link.check(now, patience);
+        }
+    }
+}
+
+fn pass_on(core: &Arc<Core>, pending: udeck_wired::admission::Pending) {
+    match core.listeners.get(pending.discriminator()) {
+        Some(listener) => (listener.lock())(Box::new(IncomingRequest::new(core.clone(), pending))),
+        None => pending.no_match(),
+    }
+}

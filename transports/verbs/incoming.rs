@@ -1,0 +1,47 @@
+//! A request that waits for its answer.
+
+use std::sync::Arc;
+
+use udeck_via::transport::{Hello, Incoming, Port, Queues};
+use udeck_via::Result;
+use udeck_wired::admission::Pending;
+
+use crate::core::{Core, Made};
+use crate::station::Seats;
+
+/// See the module. Dropped, it is rejected.
+pub struct IncomingRequest {
+    core: Arc<Core>,
+    pending: Pending,
+}
+
+impl IncomingRequest {
+    pub fn new(core: Arc<Core>, pending: Pending) -> Self {
+        IncomingRequest { core, pending }
+    }
+}
+
+impl Incoming for IncomingRequest {
+    fn hello(&self) -> &Hello {
+        self.pending.hello()
+    }
+
+    /// The queue pair is joined to the peer's before that learns of it; it sends nothing before the peer has said that it is
+    /// ready.
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        let IncomingRequest { core, pending } = *self;
+        let seats = Seats::take(&core, &queues)?;
+        let (number, queue) = core.queue(hello)?;
+        core.join(&queue, pending.parameters())?;
+        let admitted = pending.accept(hello, &core.parameters(&queue))?;
+        core.establish(Made { number, queue, admitted, ours: hello, asked: false }, seats, &queues)
+    }
+
+    fn reject(self: Box<Self>, reason: &str) {
+        self.pending.reject(reason);
+    }
+
+    fn reject_reliability(self: Box<Self>) {
+        self.pending.reject_reliability();
+    }
+}

@@ -1,0 +1,125 @@
+//! InfiniBand, RoCE and, once it connects through librdmacm, iWARP: a NIC whose VIs are queue pairs, through `libibverbs`.
+//!
+//! The library is found when the program runs ([`ffi`](self): `libibverbs.so.1`, or the file that `DECK_VERBS_LIBRARY` names). A
+//! build needs nothing of it. Without it, or without a device with an active port, [`open`] says
+//! [`Unavailable`](udeck_via::Error::Unavailable) and why.
+//!
+//! | VIA | here |
+//! |---|---|
+//! | VI | a reliable-connection queue pair (RC), with receive buffers of its own |
+//! | completion queue | completion queues of the NIC, taken by whoever looks; a completion channel to sleep on |
+//! | protection tag | a protection domain |
+//! | window | a memory region with exactly its rights, made when a peer first asks for it |
+//! | RDMA write, with immediate data; RDMA read; fence | the device's own |
+//! | unreliable delivery | RC too: what a lossless connection costs, the device pays |
+//! | reliable reception | receipts, given by the program that receives; behind a write a frame asks for one |
+//!
+//! **Messages.** Up to 48 bytes travel in a frame and are copied out of it; up to about 4,000 in a frame, gathered by the device from where they lie, and
+//! copied once at the receiver; longer ones stay where they lie and are *offered*: the receiver's engine reads them by RDMA
+//! into a block of its own, which the program is lent. No software copies those.
+//!
+//! **Connections** are agreed on over TCP at the NIC's address (`udeck_wired::admission`: both sides prove the job's secret). That
+//! socket stays open as the connection's *lifeline*: by its end a process that was killed is noticed at once, and it carries
+//! what a queue pair in error cannot say any more. A host that is cut off is noticed by the device (its retries are exhausted)
+//! and by keep-alive probes of the lifeline.
+//!
+//! **Who does the work.** The thread that polls takes completions of all links; it parks beside the completion channel. While
+//! nobody looks, the NIC's one helper thread does it.
+//!
+//! **Trust.** The device keeps peers to their tags and rights. A peer that was let in reads the outbox as processes of one
+//! host do; it can write nothing but windows. What it says is decoded as if it were hostile.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `ffi` | the library: its structures, its numbers, how it is loaded |
+//! | `hca` | which device, port and address; the library's objects |
+//! | `settings` | `DECK_VERBS_…` |
+//! | `device`, `core` | the NIC; what its objects share |
+//! | `incoming`, `endpoint` | a request; what both sides tell of their queue pairs |
+//! | `connection`, `wire` | the protocol over a queue pair, without a device; its frames |
+//! | `queue`, `domain`, `windows` | queue pairs; protection domains; windows |
+//! | `completions` | completion queues |
+//! | `link`, `lifeline`, `port` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
+//! | `station`, `waiter` | the program's completion queues |
+//! | `helper` | the thread that works while nobody looks |
+//! | `memory` | bodies of received messages |
+
+mod completions;
+mod connection;
+mod core;
+mod device;
+mod domain;
+mod endpoint;
+mod ffi;
+mod hca;
+mod helper;
+mod incoming;
+mod lifeline;
+mod link;
+mod memory;
+mod port;
+mod queue;
+mod settings;
+mod station;
+mod waiter;
+mod windows;
+mod wire;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+pub use settings::Settings;
+use udeck_via::{Nic, Result};
+pub use udeck_wired::Memory;
+
+/// How to open the device.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The job's secret: only processes that prove it are let in.
+    pub secret: [u8; 32],
+    /// Where messages are sent from, and where peers write.
+    pub memory: Source,
+    /// The address that it is asked for connections at: of one interface, never of all. Port 0: a free one. Of a device's
+    /// addresses, the one that this is belongs to is used.
+    pub bind: SocketAddr,
+    /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
+    pub detect: Duration,
+    /// Which device, and how.
+    pub settings: Settings,
+}
+
+/// Where a NIC's memory comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Its own: so many bytes of address space for messages, and as many that peers may write.
+    Fresh(usize),
+    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
+    Shared(Memory),
+}
+
+impl Options {
+    /// Within this host, with memory of its own (1 GiB of address space each way) and the environment's settings; a silent
+    /// host is dead after ten seconds.
+    ///
+    /// # Errors
+    /// [`udeck_via::Error::InvalidParameter`] names a variable that makes no sense.
+    pub fn new(secret: [u8; 32]) -> Result<Self> {
+        Ok(Options {
+            secret,
+            memory: Source::Fresh(1 << 30),
+            bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            detect: Duration::from_secs(10),
+            settings: Settings::from_env()?,
+        })
+    }
+}
+
+/// Opens a verbs NIC of this process, `verbs0`.
+///
+/// # Errors
+/// [`udeck_via::Error::Unavailable`] when this host has no library, no device or no active port;
+/// [`udeck_via::Error::InvalidParameter`] when `bind` is no interface's address or a setting names what does not exist; the
+/// operating system's.
+pub fn open(options: Options) -> Result<Nic> {
+    Ok(Nic::new(device::VerbsDevice::open(options)?))
+}

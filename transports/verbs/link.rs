@@ -1,0 +1,379 @@
+//! A connection, its queue pair and its lifeline behind one lock, and who is told the news.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use udeck_via::transport::{Fate, Ledger, Queue as WorkQueue, Reporter};
+
+use crate::completions::request_of;
+use crate::connection::{Connection, Phase};
+use crate::core::Core;
+use crate::ffi::Wc;
+use crate::ffi::codes::{event, status, wc_flags, wc_opcode};
+use crate::lifeline::{End, Lifeline, Word};
+use crate::memory::Acknowledge;
+use crate::queue::Queue;
+use crate::station::Seat;
+
+/// How long the lifeline may take to tell why a queue pair has failed.
+const GRACE: Duration = Duration::from_secs(1);
+/// What a peer that lets us into its memory no more is told, and its program.
+const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
+/// What there is to say of a peer that is dead.
+const DIED: &str = "its lifeline ended without a goodbye: the peer's process has died, or its NIC was closed by force";
+
+/// See the module. Locked by whoever works on it: the program's posts, the thread that polls, the helper.
+pub struct VerbsLink {
+    core: Arc<Core>,
+    /// What completions call it, and pollers.
+    pub number: u32,
+    shared: Mutex<Shared>,
+    arrivals: AtomicBool,
+}
+
+struct Shared {
+    connection: Connection,
+    /// None when it is over.
+    queue: Option<Queue>,
+    lifeline: Option<Lifeline>,
+    watching: Watching,
+    /// The peer takes what comes.
+    ready: bool,
+    asked: bool,
+    said_done: bool,
+    /// Buffers that the device has filled, and that it is to have again.
+    empty: Vec<u32>,
+    /// Since when the queue pair has failed, and nobody has told why.
+    failed_since: Option<Instant>,
+    /// Since when the program is gone and the peer is waited for.
+    waits_since: Option<Instant>,
+}
+
+/// Who is there to be told.
+#[derive(Default)]
+pub struct Watching {
+    pub send: Option<Arc<Seat>>,
+    pub receive: Option<Arc<Seat>>,
+    pub reporter: Option<Arc<Reporter>>,
+}
+
+impl VerbsLink {
+    /// `asked`: this side asked for the connection, and the other is ready then; that learns later that this one is.
+    pub fn new(
+        core: &Arc<Core>,
+        number: u32,
+        connection: Connection,
+        queue: Queue,
+        lifeline: Lifeline,
+        asked: bool,
+    ) -> Arc<Self> {
+        let shared = Shared {
+            connection,
+            queue: Some(queue),
+            lifeline: Some(lifeline),
+            watching: Watching::default(),
+            ready: asked,
+            asked,
+            said_done: false,
+            empty: Vec::new(),
+            failed_since: None,
+            waits_since: None,
+        };
+        let (shared, arrivals) = (Mutex::new(shared), AtomicBool::new(false));
+        Arc::new(VerbsLink { core: core.clone(), number, shared, arrivals })
+    }
+
+    /// Works on the connection under the lock, lets the device have what there is, unlocks, and announces the news. Nothing
+    /// that `work` drops may come here (a [`udeck_via::mem::Lent`] does).
+    pub fn with<R>(&self, work: impl FnOnce(&mut Connection) -> R) -> R {
+        let mut shared = self.shared.lock();
+        let result = work(&mut shared.connection);
+        self.finish(shared);
+        result
+    }
+
+    /// Looks for what has completed, on all links. Without the lock.
+    pub fn look(&self) {
+        self.core.completions.look();
+    }
+
+    /// Whether something lies there for the program to receive. Without the lock: what it says may be over already.
+    pub fn has_arrivals(&self) -> bool {
+        self.arrivals.load(Ordering::Acquire)
+    }
+
+    /// The program's queues report to `watching` from now on; what came before is announced once.
+    pub fn attach(&self, watching: Watching) {
+        let mut shared = self.shared.lock();
+        shared.connection.tell_again();
+        shared.watching = watching;
+        self.finish(shared);
+    }
+
+    /// This queue reports to nobody any more.
+    pub fn detach(&self, queue: WorkQueue) {
+        let mut shared = self.shared.lock();
+        let former = match queue {
+            WorkQueue::Send => shared.watching.send.take(),
+            WorkQueue::Receive => shared.watching.receive.take(),
+        };
+        drop(shared);
+        drop(former);
+    }
+
+    // ---- what the device tells ----
+
+    /// Completions of this link, in order.
+    pub fn completed(&self, run: &[Wc]) {
+        let mut shared = self.shared.lock();
+        for wc in run {
+            shared.complete(wc);
+        }
+        self.finish(shared);
+    }
+
+    /// An event of the queue pair of this number, if that is ours.
+    pub fn on_event(&self, kind: u32, queue_pair: u32) {
+        let mut shared = self.shared.lock();
+        if shared.queue.as_ref().is_none_or(|queue| queue.number() != queue_pair) {
+            return;
+        }
+        let why = match kind {
+            event::QP_ACCESS_ERR => FORBIDDEN,
+            event::QP_REQ_ERR => "the device refused what the peer asked of it",
+            _ => "the device reports a failure of the queue pair",
+        };
+        shared.connection.fail(why);
+        self.finish(shared);
+    }
+
+    /// The device is of no use any more.
+    pub fn give_up(&self, why: &str) {
+        self.with(|connection| connection.fail(why));
+    }
+
+    // ---- the lifeline ----
+
+    /// Runs `watch` on the lifeline's descriptor, if there is one.
+    pub fn watch_lifeline<R>(&self, watch: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        use std::os::fd::AsFd;
+        self.shared.lock().lifeline.as_ref().map(|lifeline| watch(lifeline.as_fd()))
+    }
+
+    /// Hears what the lifeline says.
+    pub fn listen(&self) {
+        loop {
+            let heard = match &mut self.shared.lock().lifeline {
+                Some(lifeline) => lifeline.hear(),
+                None => return,
+            };
+            match heard {
+                Ok(Some(Word::Ready)) => {
+                    let mut shared = self.shared.lock();
+                    shared.ready = true;
+                    self.finish(shared);
+                }
+                Ok(Some(Word::Done)) => {
+                    // What it sent before has come.
+                    self.core.completions.take_all_waiting();
+                    self.with(Connection::peer_is_done);
+                }
+                Ok(Some(Word::Broken(why))) => {
+                    self.core.completions.take_all_waiting();
+                    self.end(|connection| {
+                        connection.ended_by(&why);
+                        connection.lost(&why);
+                    });
+                }
+                Ok(None) => return,
+                Err(end) => return self.lifeline_ended(&end),
+            }
+        }
+    }
+
+    fn lifeline_ended(&self, end: &End) {
+        self.core.completions.take_all_waiting();
+        let words = match end {
+            End::HungUp => DIED.to_owned(),
+            End::Failed(error) => format!("the process died, or its host, or the network: {error}"),
+            End::Nonsense => "the peer broke the protocol: it speaks nonsense on its lifeline".to_owned(),
+        };
+        self.end(|connection| connection.lost(&words));
+    }
+
+    /// Ends it: the device accesses nothing of it any more when `end` tells the connection so.
+    fn end(&self, end: impl FnOnce(&mut Connection)) {
+        let mut shared = self.shared.lock();
+        drop(shared.queue.take());
+        end(&mut shared.connection);
+        self.finish(shared);
+    }
+
+    /// The helper's look at what no event tells of.
+    pub fn check(&self, now: Instant, patience: Duration) {
+        let mut shared = self.shared.lock();
+        if shared.failed_since.is_some_and(|since| now.duration_since(since) >= GRACE) {
+            shared.connection.fail("the queue pair failed, and nobody says why");
+        }
+        if shared.connection.is_closed() {
+            let since = *shared.waits_since.get_or_insert(now);
+            if now.duration_since(since) >= patience && shared.connection.has_sent_all() {
+                drop(shared.queue.take());
+                shared.connection.lost("the peer does not answer the end of the connection");
+            }
+        }
+        self.finish(shared);
+    }
+
+    // ---- under the lock ----
+
+    fn finish(&self, mut shared: MutexGuard<'_, Shared>) {
+        let over = shared.work();
+        let news = shared.connection.take_news();
+        self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
+        // Before the program can find it by looking: that would tell it less.
+        if let (Some(why), Some(reporter)) = (&news.lost, &shared.watching.reporter) {
+            reporter.lost(why);
+        }
+        let send = shared.watching.send.clone().filter(|_| news.send);
+        let receive = shared.watching.receive.clone().filter(|_| news.receive);
+        let lifeline = if over { shared.lifeline.take() } else { None };
+        drop(shared);
+        if over {
+            if let Some(lifeline) = lifeline {
+                self.core.unwatch(&lifeline);
+            }
+            self.core.completions.remove(self.number);
+        }
+        for told in [send, receive].into_iter().flatten() {
+            told.announce();
+        }
+        drop(news);
+    }
+}
+
+impl Shared {
+    /// Gives the device what there is, and ends what is over. Returns whether it all is.
+    fn work(&mut self) -> bool {
+        let Shared { connection, queue, empty, .. } = self;
+        if let Some(queue) = queue {
+            for slot in empty.drain(..) {
+                if let Err(error) = queue.post_receive(slot) {
+                    connection.fail(&format!("the device takes no receive buffer: {error}"));
+                    break;
+                }
+            }
+            if self.ready {
+                connection.pump(queue);
+            }
+        }
+        if let Some(words) = connection.failure() {
+            let words = words.to_owned();
+            if let Some(lifeline) = &self.lifeline {
+                lifeline.say(&Word::Broken(words.clone()));
+            }
+            drop(queue.take());
+            connection.lost(&words);
+            return true;
+        }
+        match connection.phase() {
+            Phase::Open => false,
+            // The side that accepted says it last: so the other one, when it hears that, knows that the peer has heard
+            // everything, and may reset the socket.
+            Phase::Done => {
+                if self.asked {
+                    self.say_done();
+                }
+                false
+            }
+            Phase::Over => {
+                self.say_done();
+                if let Some(lifeline) = self.lifeline.as_ref().filter(|_| self.asked) {
+                    lifeline.reset_when_closed();
+                }
+                drop(self.queue.take());
+                true
+            }
+        }
+    }
+
+    fn say_done(&mut self) {
+        if let (Some(lifeline), false) = (&self.lifeline, std::mem::replace(&mut self.said_done, true)) {
+            lifeline.say(&Word::Done);
+        }
+    }
+
+    fn complete(&mut self, wc: &Wc) {
+        let Shared { connection, queue: Some(queue), .. } = self else { return };
+        let (is_receive, request) = request_of(wc.wr_id);
+        match (is_receive, wc.status) {
+            (false, status::SUCCESS) => {
+                queue.retire(request);
+                connection.sent(request);
+            }
+            (true, status::SUCCESS) => {
+                self.ready = true;
+                if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
+                    debug_assert_ne!(wc.wc_flags & wc_flags::WITH_IMM, 0);
+                    connection.written(u32::from_be(wc.imm_data), wc.byte_len as usize);
+                } else {
+                    connection.came(queue.received(request, wc.byte_len));
+                }
+                self.empty.push(request);
+            }
+            // Of those that are thrown away, the first that failed was told before; or the lifeline tells why.
+            (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(Instant::now),
+            (false, failure) => {
+                let forbidden = matches!(failure, status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR);
+                // Before its memory goes back, the device is to let go of everything.
+                drop(self.queue.take());
+                self.connection.failed(request, forbidden);
+                self.connection.fail(&words_of(failure, wc.vendor_err));
+            }
+            (true, failure) => connection.fail(&words_of(failure, wc.vendor_err)),
+        }
+    }
+
+}
+
+/// What a completion's status means.
+#[cold]
+fn words_of(failure: u32, vendor: u32) -> String {
+    match failure {
+        status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR => FORBIDDEN.to_owned(),
+        status::RETRY_EXC_ERR => "the peer's device does not answer: its host is cut off or down, or its process has \
+             died (DECK_VERBS_TIMEOUT and DECK_VERBS_RETRY say how long it is tried)"
+            .to_owned(),
+        status::RNR_RETRY_EXC_ERR => {
+            "the peer had no receive buffer for too long (DECK_VERBS_RNR_RETRY says how long it is tried)".to_owned()
+        }
+        status::REM_OP_ERR => "the peer's device could not place what came".to_owned(),
+        status::LOC_PROT_ERR => "the device may not access the memory that was posted".to_owned(),
+        other => format!("the device failed a request (status {other}, vendor's error {vendor:#x})"),
+    }
+}
+
+impl Ledger for VerbsLink {
+    fn lent(&self) -> usize {
+        self.shared.lock().connection.lent_bytes()
+    }
+}
+
+impl Acknowledge for VerbsLink {
+    fn acknowledge(&self, number: u32, fate: Fate) {
+        self.with(|connection| connection.acknowledge(number, fate));
+    }
+}
+
+impl fmt::Debug for VerbsLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.shared.try_lock() {
+            Some(shared) => write!(f, "Link({:?}, {:?})", shared.connection, shared.queue),
+            None => f.write_str("Link(locked)"),
+        }
+    }
+}

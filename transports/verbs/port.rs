@@ -1,0 +1,218 @@
+//! The VI layer's side of a link.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use udeck_via::RemoteBuffer;
+use udeck_via::mem::Lent;
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+
+use crate::connection::{Connection, Taken, What};
+use crate::link::VerbsLink;
+use crate::memory::{self, Acknowledge};
+
+/// The two work queues of a VI over a [`VerbsLink`].
+pub struct VerbsPort {
+    link: Arc<VerbsLink>,
+    /// What the sender of the last arrival waits for, if that was no lent message.
+    receipt: Option<Lent>,
+}
+
+impl VerbsPort {
+    pub fn new(link: Arc<VerbsLink>) -> Self {
+        VerbsPort { link, receipt: None }
+    }
+
+    /// What has come next.
+    fn next(&mut self) -> Result<Option<Taken>, Refused> {
+        drop(self.receipt.take());
+        match self.link.with(Connection::take) {
+            Ok(None) => {
+                self.link.look();
+                self.link.with(Connection::take)
+            }
+            other => other,
+        }
+    }
+
+    /// Posts; once more if the peer's credits have come already.
+    fn post(
+        &mut self,
+        held: Held,
+        post: impl Fn(&mut Connection, Held) -> Result<(), (Refused, Held)>,
+    ) -> Result<(), (Refused, Held)> {
+        match self.link.with(|connection| post(connection, held)) {
+            Err((Refused::Busy, held)) => {
+                self.link.look();
+                self.link.with(|connection| post(connection, held))
+            }
+            other => other,
+        }
+    }
+
+    fn acknowledges(&self) -> Arc<dyn Acknowledge> {
+        self.link.clone()
+    }
+
+    /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
+    fn arrival(&mut self, taken: Taken) -> Arrival {
+        let Taken { immediate, what, receipt } = taken;
+        let body = match what {
+            What::Inline(bytes) => Body::Inline(bytes),
+            What::Body(head, store) => {
+                Body::Lent(head, store.lend(receipt.map(|number| (self.acknowledges(), number))))
+            }
+            What::Written(len) => {
+                self.receipt = receipt.map(|number| memory::receipt(self.acknowledges(), number));
+                Body::Written(len)
+            }
+        };
+        Arrival { immediate, body }
+    }
+}
+
+// SAFETY: requests refer to what was posted, to stores and to leads of our own, and to nothing else; only reads write, and
+// only what they were posted with. What the device has of a post is over when it says so, or when the queue pair is destroyed,
+// before the connection is told that it is lost (`link`); only then `ended` tells a number or a block is dropped
+// (`connection::ending`). What is offered is read by the peer until it says that it has, or the queue pair is destroyed. All of
+// that is the connection's, which lives on when the port has left. A post that is refused leaves no request.
+unsafe impl Port for VerbsPort {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        match self.link.with(|connection| connection.send(immediate, head, body)) {
+            Err(Refused::Busy) => {
+                self.link.look();
+                self.link.with(|connection| connection.send(immediate, head, body))
+            }
+            other => other,
+        }
+    }
+
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        self.post(held, |connection, held| connection.lend(immediate, head, segments, held))
+    }
+
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_write(segments, to, immediate, held))?;
+        Ok(None)
+    }
+
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_read(segments, from, held))?;
+        Ok(None)
+    }
+
+    fn fence(&mut self) {
+        self.link.with(Connection::fence);
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        let taken = self.next()?;
+        Ok(taken.map(|taken| self.arrival(taken)))
+    }
+
+    /// Puts short messages there, and longer ones that fit and came without a header: those a program posted a descriptor
+    /// for. The device does not do it: the descriptor may be taken back at any time, and a read cannot.
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        let Some(taken) = self.next()? else { return Ok(None) };
+        let immediate = taken.immediate;
+        match &taken.what {
+            What::Inline(bytes) => {
+                let (bytes, len) = (bytes.bytes(), bytes.bytes().len());
+                let fitting = len.min(to.len());
+                to[..fitting].copy_from_slice(&bytes[..fitting]);
+                Ok(Some(Landed::Copied { immediate, len }))
+            }
+            What::Body(head, store) if head.bytes().is_empty() && is_posted_for(store.len(), to.len()) => {
+                let len = store.len();
+                to[..len].copy_from_slice(store.bytes());
+                self.link.with(|connection| {
+                    connection.count_copied(len);
+                    if let Some(number) = taken.receipt {
+                        connection.acknowledge(number, Fate::Arrived);
+                    }
+                });
+                Ok(Some(Landed::Copied { immediate, len }))
+            }
+            _ => Ok(Some(Landed::Arrival(self.arrival(taken)))),
+        }
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        self.link.with(Connection::next_ended).or_else(|| {
+            self.link.look();
+            self.link.with(Connection::next_ended)
+        })
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.link.with(|connection| connection.keep(number, owner))
+    }
+
+    fn want_room(&mut self) {
+        self.link.with(Connection::want_room);
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        let link: Weak<VerbsLink> = Arc::downgrade(&self.link);
+        Some(link)
+    }
+
+    fn unread(&mut self) -> Result<u32, Refused> {
+        if !matches!(self.link.with(Connection::unread), Ok(0)) {
+            self.link.look();
+        }
+        self.link.with(Connection::unread)
+    }
+
+    fn close(&mut self, broken: Option<&str>) {
+        drop(self.receipt.take());
+        self.link.with(|connection| connection.close(broken));
+    }
+
+    fn leave(&mut self) {
+        self.close(None);
+        self.link.detach(Queue::Receive);
+        self.want_room();
+    }
+}
+
+/// Whether a message of `len` bytes without a header is put into a place of `room` bytes. One that is short might be for a
+/// program that receives lent, and has a place for short messages only.
+fn is_posted_for(len: usize, room: usize) -> bool {
+    len > Inline::CAPACITY && len <= room
+}
+
+impl Drop for VerbsPort {
+    fn drop(&mut self) {
+        self.leave();
+        self.link.detach(Queue::Send);
+        self.link.with(Connection::port_gone);
+    }
+}
+
+impl fmt::Debug for VerbsPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VerbsPort({:?})", self.link)
+    }
+}

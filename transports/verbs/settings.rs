@@ -1,0 +1,141 @@
+//! `DECK_VERBS_…`: which device, port and address, and how hard to try. What is not set is found out or has a default.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use udeck_via::{Error, Result};
+
+/// What the environment says, or the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `DECK_VERBS_DEVICE`: the device's name, `mlx5_0`; otherwise the first that has an active port.
+    pub device: Option<String>,
+    /// `DECK_VERBS_PORT`: from 1; otherwise the first active one.
+    pub port: Option<u8>,
+    /// `DECK_VERBS_GID`: the index of the source address in the port's table; otherwise that of the address that the NIC is bound
+    /// to, RoCE v2 before v1.
+    pub gid: Option<u32>,
+    /// `DECK_VERBS_PKEY`: the index of the partition key in the port's table.
+    pub pkey: u16,
+    /// `DECK_VERBS_SL`: service level, 0 to 15.
+    pub sl: u8,
+    /// `DECK_VERBS_TCLASS`: traffic class (RoCE: DSCP in the upper six bits).
+    pub traffic_class: u8,
+    /// `DECK_VERBS_MTU`: most bytes of payload in a packet: 256, 512, 1024, 2048 or 4096; otherwise the port's.
+    pub mtu: Option<u32>,
+    /// `DECK_VERBS_TIMEOUT`: 4.096 µs x 2^this without an answer before a packet is sent again; 1 to 31.
+    pub timeout: u8,
+    /// `DECK_VERBS_RETRY`: how often, 0 to 7.
+    pub retry: u8,
+    /// `DECK_VERBS_RNR_RETRY`: how often when the receiver has no buffer posted; 0 to 6, or 7: for ever.
+    pub rnr_retry: u8,
+    /// `DECK_VERBS_INLINE`: bytes of a message that are copied into its work request.
+    pub inline: u32,
+}
+
+impl Default for Settings {
+    /// 67 ms, seven times: half a second to a few seconds until a host that is cut off is noticed. A receiver without a
+    /// buffer is waited for: it is slow, not dead; whether it is dead its socket tells.
+    fn default() -> Self {
+        Settings {
+            device: None,
+            port: None,
+            gid: None,
+            pkey: 0,
+            sl: 0,
+            traffic_class: 0,
+            mtu: None,
+            timeout: 14,
+            retry: 7,
+            rnr_retry: 7,
+            inline: 128,
+        }
+    }
+}
+
+impl Settings {
+    /// Those of the environment.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] names the variable, what it says and what it may say.
+    pub fn from_env() -> Result<Self> {
+        Self::from(|name| std::env::var(name).ok())
+    }
+
+    fn from(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let usual = Settings::default();
+        let mtu = match number(&get, "DECK_VERBS_MTU", 256..=4096)? {
+            Some(mtu) if !u32::is_power_of_two(mtu) => {
+                return Err(refused("DECK_VERBS_MTU", &mtu.to_string(), "256, 512, 1024, 2048 or 4096"));
+            }
+            mtu => mtu,
+        };
+        Ok(Settings {
+            device: get("DECK_VERBS_DEVICE").filter(|name| !name.is_empty()),
+            port: number(&get, "DECK_VERBS_PORT", 1..=254)?,
+            gid: number(&get, "DECK_VERBS_GID", 0..=255)?,
+            pkey: number(&get, "DECK_VERBS_PKEY", 0..=u16::MAX)?.unwrap_or(usual.pkey),
+            sl: number(&get, "DECK_VERBS_SL", 0..=15)?.unwrap_or(usual.sl),
+            traffic_class: number(&get, "DECK_VERBS_TCLASS", 0..=u8::MAX)?.unwrap_or(usual.traffic_class),
+            mtu,
+            timeout: number(&get, "DECK_VERBS_TIMEOUT", 1..=31)?.unwrap_or(usual.timeout),
+            retry: number(&get, "DECK_VERBS_RETRY", 0..=7)?.unwrap_or(usual.retry),
+            rnr_retry: number(&get, "DECK_VERBS_RNR_RETRY", 0..=7)?.unwrap_or(usual.rnr_retry),
+            inline: number(&get, "DECK_VERBS_INLINE", 0..=1024)?.unwrap_or(usual.inline),
+        })
+    }
+}
+
+fn number<T: FromStr + PartialOrd + Display>(
+    get: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    range: std::ops::RangeInclusive<T>,
+) -> Result<Option<T>> {
+    let Some(text) = get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(number) if range.contains(&number) => Ok(Some(number)),
+        _ => Err(refused(name, &text, &format!("a number from {} to {}", range.start(), range.end()))),
+    }
+}
+
+#[cold]
+fn refused(name: &str, text: &str, expected: &str) -> Error {
+    Error::InvalidParameter(format!("{name}={text:?}: expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &'static str, value: &'static str) -> Result<Settings> {
+        Settings::from(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn what_is_not_set_is_as_usual() {
+        assert_eq!(Settings::from(|_| None).unwrap(), Settings::default());
+        assert_eq!(of("DECK_VERBS_PORT", "").unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn what_is_set_counts() {
+        assert_eq!(of("DECK_VERBS_DEVICE", "mlx5_1").unwrap().device.as_deref(), Some("mlx5_1"));
+        assert_eq!(of("DECK_VERBS_PORT", "2").unwrap().port, Some(2));
+        assert_eq!(of("DECK_VERBS_GID", "0").unwrap().gid, Some(0));
+        assert_eq!(of("DECK_VERBS_MTU", "1024").unwrap().mtu, Some(1024));
+        assert_eq!(of("DECK_VERBS_TIMEOUT", " 18 ").unwrap().timeout, 18);
+    }
+
+    #[test]
+    fn nonsense_names_the_variable_and_what_it_may_be() {
+        for (name, value, expected) in [
+            ("DECK_VERBS_PORT", "0", "from 1 to 254"),
+            ("DECK_VERBS_SL", "16", "from 0 to 15"),
+            ("DECK_VERBS_MTU", "1500", "1024, 2048"),
+            ("DECK_VERBS_RETRY", "many", "from 0 to 7"),
+        ] {
+            let error = of(name, value).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value) && error.contains(expected), "{error}");
+        }
+    }
+}

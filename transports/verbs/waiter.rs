@@ -1,0 +1,94 @@
+//! Completion queues as their owner sees them: look at what was announced, take what has completed, sleep.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_sys::bell::MAX_SLEEP;
+use udeck_via::Result;
+use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
+
+use crate::core::Core;
+use crate::station::{Sleep, Station};
+
+/// While there are announced queues, completions are taken once in so many looks: what has completed has a right to be found,
+/// but what is announced was there before.
+const BURST: u32 = 16;
+
+/// See the module.
+pub struct VerbsWaiter {
+    core: Arc<Core>,
+    station: Arc<Station>,
+    looks: u32,
+}
+
+impl VerbsWaiter {
+    /// # Errors
+    /// [`udeck_via::Error::Full`] when the NIC has no more.
+    pub fn open(core: &Arc<Core>) -> Result<Self> {
+        Ok(VerbsWaiter { core: core.clone(), station: Station::open(core)?, looks: 0 })
+    }
+
+    fn take(&self) -> Option<Ready> {
+        if self.station.has_news() { self.station.next() } else { None }
+    }
+
+    /// Sets the word and has the device tell of the next completion; what came before is taken. `false`: there is news.
+    fn lie_down(&self, how: Sleep) -> bool {
+        if !self.station.lie_down(how) {
+            return false;
+        }
+        self.core.completions.notify();
+        self.core.completions.take_all_waiting();
+        if self.station.has_news() {
+            self.station.get_up();
+            return false;
+        }
+        true
+    }
+}
+
+impl Waiter for VerbsWaiter {
+    /// Every look takes completions, unless it finds what was announced before.
+    fn poll(&mut self) -> Option<Ready> {
+        self.station.note_look();
+        self.looks = self.looks.wrapping_add(1);
+        if !self.looks.is_multiple_of(BURST)
+            && let Some(ready) = self.take()
+        {
+            return Some(ready);
+        }
+        self.core.completions.look();
+        self.take()
+    }
+
+    fn park(&mut self, limit: Duration) {
+        if !self.lie_down(Sleep::Parked) {
+            return;
+        }
+        let sleeping = self.core.sleeps_beside_channel();
+        self.station.park(&self.core.completions.channel, limit.min(MAX_SLEEP));
+        drop(sleeping);
+        self.core.completions.channel.hush();
+        // The next completion is told of again, if nobody looks by then: to the helper.
+        self.core.completions.notify();
+        self.core.completions.look();
+    }
+
+    fn arm(&mut self) -> Armed {
+        if !self.lie_down(Sleep::Armed) {
+            return Armed::News;
+        }
+        self.core.attend();
+        Armed::Yes
+    }
+
+    fn notifier(&self) -> Arc<dyn Notifier> {
+        self.station.clone()
+    }
+}
+
+impl std::fmt::Debug for VerbsWaiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "VerbsWaiter({:?})", self.station)
+    }
+}

@@ -1,0 +1,128 @@
+//! Memory that peers reach by RDMA. A window is a memory region with exactly the rights that were asked for, in the protection
+//! domain of its tag: it is the device that refuses everybody else. To take it back is to deregister it: the device is in no
+//! access then, and begins none.
+//!
+//! The region is made when a peer first asks where the window is. A window that nobody comes to costs nothing, and many of
+//! them do not exhaust the memory that may be pinned. Its handle is a random number of ours: a peer that guesses one is told
+//! nothing, and what the device calls the window is no number that fits one ([`crate::wire::Far`]).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use udeck_via::mem::Rights;
+use udeck_via::transport::Owner;
+use udeck_via::{Arena, Error, MemHandle, Ptag, Result};
+use udeck_wired::Memory;
+
+use crate::domain::{Domain, cannot_register};
+use crate::ffi::codes::access;
+use crate::hca::objects::Mr;
+use crate::wire::Far;
+
+/// The windows of one NIC.
+pub struct Windows {
+    table: Mutex<HashMap<u32, Window>>,
+    bound: usize,
+    memory: Memory,
+}
+
+struct Window {
+    offset: u64,
+    len: usize,
+    ptag: Ptag,
+    rights: Rights,
+    in_outbox: bool,
+    /// With the domain that it is in, which goes last.
+    region: Option<(Mr, Arc<Domain>)>,
+}
+
+impl Windows {
+    /// An empty table for so many.
+    pub fn new(memory: &Memory, bound: usize) -> Self {
+        Windows { table: Mutex::default(), bound, memory: memory.clone() }
+    }
+
+    /// [`udeck_via::transport::Device::expose_for`], and with `in_outbox` [`udeck_via::transport::Device::share`].
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
+    pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights, in_outbox: bool) -> Result<MemHandle> {
+        let window = Window { offset, len, ptag, rights, in_outbox, region: None };
+        let mut table = self.table.lock();
+        if table.len() == self.bound {
+            let bound = format!("{} windows per NIC", self.bound);
+            return Err(Error::Full { what: "the table of windows", bound: bound.into() });
+        }
+        loop {
+            let handle = getrandom::u32().map_err(|error| {
+                Error::os("drawing the handle of a window", io::Error::other(error.to_string()))
+            })?;
+            if handle != 0 && !table.contains_key(&handle) {
+                table.insert(handle, window);
+                return Ok(MemHandle(handle));
+            }
+        }
+    }
+
+    /// [`udeck_via::transport::Device::conceal`]. Waits for the device, which ends what it is doing there.
+    pub fn conceal(&self, handle: MemHandle) {
+        let window = self.table.lock().remove(&handle.0);
+        // Without the lock: it may take a while.
+        drop(window);
+    }
+
+    /// [`udeck_via::transport::Device::conceal_later`].
+    pub fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.conceal(handle);
+        drop(memory);
+    }
+
+    /// Where a peer whose tag for this right is `tag`, in `domain`, finds the window. `None`: it may not.
+    pub fn find(&self, handle: u32, tag: Option<Ptag>, write: bool, domain: &Arc<Domain>) -> Option<Far> {
+        let mut table = self.table.lock();
+        let window = table.get_mut(&handle)?;
+        let allowed = if write { window.rights.write } else { window.rights.read };
+        if !allowed || tag != Some(window.ptag) {
+            return None;
+        }
+        if window.len == 0 {
+            return Some(Far { address: 0, rkey: 0, len: 0 });
+        }
+        if window.region.is_none() {
+            let arena = if window.in_outbox { &self.memory.outbox } else { &self.memory.landing };
+            match window.register(arena, domain) {
+                Ok(mr) => window.region = Some((mr, domain.clone())),
+                Err(why) => {
+                    // The peer learns that it may not; why, only we know.
+                    eprintln!("udeck: process {}: a window cannot be shown to a peer: {why}", std::process::id());
+                    return None;
+                }
+            }
+        }
+        let (mr, _) = window.region.as_ref()?;
+        Some(Far { address: mr.iova, rkey: mr.rkey(), len: window.len as u64 })
+    }
+}
+
+impl Window {
+    fn register(&self, arena: &Arena, domain: &Domain) -> std::result::Result<Mr, String> {
+        let base = arena.place(self.offset, self.len).ok_or("it lies outside of its arena")?;
+        let memory = NonNull::slice_from_raw_parts(base, self.len);
+        let write = if self.rights.write { access::REMOTE_WRITE | access::LOCAL_WRITE } else { 0 };
+        let read = if self.rights.read { access::REMOTE_READ } else { 0 };
+        // SAFETY: the arena is mapped as long as the table's memory is, which goes after its windows; the VI layer exposes
+        // memory of which no slice exists, or that nobody writes and peers only read, until it is concealed.
+        let mr = unsafe { Mr::new(&domain.pd, memory, write | read, true) };
+        mr.map_err(|error| cannot_register(self.len, &error))
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Windows({} exposed)", self.table.lock().len())
+    }
+}

@@ -1,0 +1,422 @@
+//! Frames: what a SEND carries. Decoded as if the peer were hostile.
+//!
+//! ```text
+//! byte 0      1       2      4       8       12          16     20     24       32    40     + head   + len
+//!      +------+-------+------+-------+-------+-----------+------+------+--------+-----+------+--------+
+//!      | kind | flags | head | taken | heard | immediate | word | 0    | offset | len | head | rest   |
+//!      +------+-------+------+-------+-------+-----------+------+------+--------+-----+------+--------+
+//! ```
+//! Integers are little-endian; a field that its kind does not use is 0. Every frame tells how much of what the receiver has
+//! sent its sender's program has `taken`, and how many control frames its engine has `heard`, both modulo 2³² since the
+//! connection was made: so a frame that is lost takes no credit with it.
+//!
+//! | kind | flags | head | immediate | word | offset | len | rest |
+//! |---|---|---|---|---|---|---|---|
+//! | 1 short | immediate | | immediate data | | | bytes | the message |
+//! | 2 body | immediate, receipt | bytes of header | immediate data | | | bytes | what lies behind the header |
+//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | where they lie: [`Part`]s |
+//! | 4 flush | | | | | | | |
+//! | 5 notes | | | | notes | | | [`Note`]s |
+//! | 6 credit | | | | | | | |
+//! | 7 ask | hungry | | | | | | |
+//! | 8 end | broken | | | | | bytes | words |
+//! | 9 where | write or read | | | handle | | | |
+//! | 10 here | known | | remote key | handle | address | bytes | |
+//!
+//! Kinds 1 to 4, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
+//! sides count; the others are control frames. An offer stays in its sender's memory: the receiver reads it by RDMA and notes
+//! that.
+
+use std::fmt;
+
+use udeck_via::transport::{Fate, Inline};
+
+/// The version of what follows the admission.
+pub const VERSION: u16 = 1;
+/// Bytes of a frame before its head.
+pub const HEADER: usize = 40;
+/// Bytes of a receive buffer: no frame is longer.
+pub const BLOCK: usize = 4096;
+/// Longest header of a message.
+pub const MAX_HEAD: usize = Inline::CAPACITY;
+/// Longest body that travels in a frame.
+pub const EAGER: usize = BLOCK - HEADER - MAX_HEAD;
+/// Most parts of an offer.
+pub const PARTS: usize = EAGER / Part::LEN;
+/// Most notes in a frame.
+pub const NOTES: usize = EAGER / Note::LEN;
+/// Longest words of an end, in bytes.
+pub const MAX_WORDS: usize = 512;
+
+const IMMEDIATE: u8 = 1;
+const RECEIPT: u8 = 1 << 1;
+const HUNGRY: u8 = 1 << 2;
+const BROKEN: u8 = 1 << 3;
+const KNOWN: u8 = 1 << 4;
+const WRITE: u8 = 1 << 5;
+
+const _: () = assert!(HEADER == 1 + 1 + 2 + 5 * 4 + 2 * 8 && MAX_WORDS <= EAGER && PARTS > 100);
+
+/// The fixed part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub taken: u32,
+    pub heard: u32,
+    pub frame: Frame,
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A message that is copied out at once.
+    Short { immediate: Option<u32>, len: usize },
+    /// A message with its body behind it.
+    Body { immediate: Option<u32>, receipt: bool, head: usize, len: usize },
+    /// A message that lies in its sender's memory.
+    Offer { immediate: Option<u32>, receipt: bool, head: usize, parts: usize, len: u64 },
+    /// What was written before is to be in place, and a receipt given.
+    Flush,
+    /// What became of messages.
+    Notes { count: usize },
+    /// Only to tell what was taken and heard.
+    Credit,
+    /// A credit is wanted: at once, or (`hungry`) as soon as something was taken.
+    Ask { hungry: bool },
+    /// The sender's program is gone.
+    End { broken: bool, len: usize },
+    /// Where is the window of this handle, to be written or read?
+    Where { handle: u32, write: bool },
+    /// There, or nowhere for you.
+    Here { handle: u32, place: Option<Far> },
+}
+
+/// A window as its owner's device knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Far {
+    pub address: u64,
+    pub rkey: u32,
+    pub len: u64,
+}
+
+/// A piece of a message in its sender's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub address: u64,
+    pub rkey: u32,
+    pub len: u32,
+}
+
+/// What became of a numbered frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// An offer was read, or will not be: its memory is free.
+    Read(u32),
+    /// The receipt for a message or a flush.
+    Receipt(u32, Fate),
+}
+
+/// What a peer has done wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The fields as they lie.
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    kind: u8,
+    flags: u8,
+    head: u16,
+    taken: u32,
+    heard: u32,
+    immediate: u32,
+    word: u32,
+    zero: u32,
+    offset: u64,
+    len: u64,
+}
+
+impl Frame {
+    /// Whether it is one of those that are numbered.
+    pub fn is_numbered(&self) -> bool {
+        matches!(self, Frame::Short { .. } | Frame::Body { .. } | Frame::Offer { .. } | Frame::Flush)
+    }
+
+    /// Bytes behind the header.
+    pub fn rest(&self) -> usize {
+        match *self {
+            Frame::Short { len, .. } | Frame::End { len, .. } => len,
+            Frame::Body { head, len, .. } => head + len,
+            Frame::Offer { head, parts, .. } => head + parts * Part::LEN,
+            Frame::Notes { count } => count * Note::LEN,
+            Frame::Flush | Frame::Credit | Frame::Ask { .. } | Frame::Where { .. } | Frame::Here { .. } => 0,
+        }
+    }
+}
+
+impl Header {
+    /// As it lies.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let mut fields = Fields { taken: self.taken, heard: self.heard, ..Fields::default() };
+        let to = &mut fields;
+        match self.frame {
+            Frame::Short { immediate, len } => {
+                (to.kind, to.flags) = (1, flag(immediate.is_some(), IMMEDIATE));
+                (to.immediate, to.len) = (immediate.unwrap_or(0), len as u64);
+            }
+            Frame::Body { immediate, receipt, head, len } => {
+                (to.kind, to.flags) = (2, flag(immediate.is_some(), IMMEDIATE) | flag(receipt, RECEIPT));
+                (to.head, to.immediate, to.len) = (head as u16, immediate.unwrap_or(0), len as u64);
+            }
+            Frame::Offer { immediate, receipt, head, parts, len } => {
+                (to.kind, to.flags) = (3, flag(immediate.is_some(), IMMEDIATE) | flag(receipt, RECEIPT));
+                (to.head, to.immediate, to.len) = (head as u16, immediate.unwrap_or(0), len);
+                to.word = parts as u32;
+            }
+            Frame::Flush => to.kind = 4,
+            Frame::Notes { count } => (to.kind, to.word) = (5, count as u32),
+            Frame::Credit => to.kind = 6,
+            Frame::Ask { hungry } => (to.kind, to.flags) = (7, flag(hungry, HUNGRY)),
+            Frame::End { broken, len } => {
+                (to.kind, to.flags, to.len) = (8, flag(broken, BROKEN), len as u64);
+            }
+            Frame::Where { handle, write } => {
+                (to.kind, to.flags, to.word) = (9, flag(write, WRITE), handle);
+            }
+            Frame::Here { handle, place } => {
+                (to.kind, to.flags, to.word) = (10, flag(place.is_some(), KNOWN), handle);
+                if let Some(Far { address, rkey, len }) = place {
+                    (to.offset, to.immediate, to.len) = (address, rkey, len);
+                }
+            }
+        }
+        fields.lay_out()
+    }
+
+    /// What lies there.
+    ///
+    /// # Errors
+    /// When no peer that keeps the rules says so.
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Violation> {
+        let fields = Fields::pick_up(bytes);
+        let Fields { kind, flags, word, .. } = fields;
+        let immediate = (flags & IMMEDIATE != 0).then_some(fields.immediate);
+        let receipt = flags & RECEIPT != 0;
+        let head = bounded(fields.head.into(), MAX_HEAD, "a header")?;
+        let len = |most: usize, what: &str| bounded(fields.len, most, what);
+        let frame = match kind {
+            1 => Frame::Short { immediate, len: len(MAX_HEAD, "a short message")? },
+            2 => Frame::Body { immediate, receipt, head, len: len(EAGER, "a body")? },
+            3 => {
+                let parts = bounded(word.into(), PARTS, "the number of parts")?;
+                Frame::Offer { immediate, receipt, head, parts, len: fields.len }
+            }
+            4 => Frame::Flush,
+            5 => Frame::Notes { count: bounded(word.into(), NOTES, "the number of notes")? },
+            6 => Frame::Credit,
+            7 => Frame::Ask { hungry: flags & HUNGRY != 0 },
+            8 => Frame::End { broken: flags & BROKEN != 0, len: len(MAX_WORDS, "words about an end")? },
+            9 => Frame::Where { handle: word, write: flags & WRITE != 0 },
+            10 => {
+                let place = Far { address: fields.offset, rkey: fields.immediate, len: fields.len };
+                Frame::Here { handle: word, place: (flags & KNOWN != 0).then_some(place) }
+            }
+            kind => return Err(Violation(format!("a frame of kind {kind}"))),
+        };
+        let header = Header { taken: fields.taken, heard: fields.heard, frame };
+        // What a kind does not use must be 0: so there is one way to say each thing.
+        if header.encode() != *bytes {
+            return Err(Violation(format!("a frame of kind {kind} with fields that it does not have")));
+        }
+        Ok(header)
+    }
+}
+
+fn bounded(value: u64, most: usize, what: &str) -> Result<usize, Violation> {
+    usize::try_from(value)
+        .ok()
+        .filter(|value| *value <= most)
+        .ok_or_else(|| Violation(format!("{what} of {value}, at most {most}")))
+}
+
+impl Part {
+    /// Bytes of one.
+    pub const LEN: usize = 16;
+
+    pub fn encode(&self) -> [u8; Part::LEN] {
+        let mut bytes = [0; Part::LEN];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; Part::LEN]) -> Self {
+        let mut reader = Reader(bytes);
+        Part { address: reader.long(), rkey: reader.word(), len: reader.word() }
+    }
+}
+
+impl Note {
+    /// Bytes of one.
+    pub const LEN: usize = 8;
+
+    pub fn encode(&self) -> [u8; Note::LEN] {
+        let (number, code) = match *self {
+            Note::Read(number) => (number, 0u32),
+            Note::Receipt(number, Fate::Refused) => (number, 2),
+            Note::Receipt(number, Fate::Unread) => (number, 3),
+            Note::Receipt(number, _) => (number, 1),
+        };
+        let mut bytes = [0; Note::LEN];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes[4..].copy_from_slice(&code.to_le_bytes());
+        bytes
+    }
+
+    /// # Errors
+    /// A code that there is none of.
+    pub fn decode(bytes: &[u8; Note::LEN]) -> Result<Self, Violation> {
+        let mut reader = Reader(bytes);
+        let (number, code) = (reader.word(), reader.word());
+        match code {
+            0 => Ok(Note::Read(number)),
+            1 => Ok(Note::Receipt(number, Fate::Arrived)),
+            2 => Ok(Note::Receipt(number, Fate::Refused)),
+            3 => Ok(Note::Receipt(number, Fate::Unread)),
+            code => Err(Violation(format!("a note of code {code}"))),
+        }
+    }
+}
+
+impl Fields {
+    fn lay_out(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0] = self.kind;
+        bytes[1] = self.flags;
+        bytes[2..4].copy_from_slice(&self.head.to_le_bytes());
+        let words = [self.taken, self.heard, self.immediate, self.word, self.zero];
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[4 + 4 * at..8 + 4 * at].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[24..32].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    fn pick_up(bytes: &[u8; HEADER]) -> Self {
+        let [kind, flags, low, high, ..] = *bytes;
+        let mut reader = Reader(&bytes[4..]);
+        Fields {
+            kind,
+            flags,
+            head: u16::from_le_bytes([low, high]),
+            taken: reader.word(),
+            heard: reader.word(),
+            immediate: reader.word(),
+            word: reader.word(),
+            zero: reader.word(),
+            offset: reader.long(),
+            len: reader.long(),
+        }
+    }
+}
+
+/// Reads integers off bytes of a known length; zeros behind their end.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let Some((first, rest)) = self.0.split_first_chunk() else { return [0; N] };
+        self.0 = rest;
+        *first
+    }
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+    fn long(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frame() -> impl Strategy<Value = Frame> {
+        let any_frame = (any::<Option<u32>>(), any::<bool>(), 0..=MAX_HEAD, any::<u32>(), any::<u64>());
+        (1..=10u8, any_frame).prop_map(|(kind, (immediate, flag, head, word, long))| {
+            let far = Far { address: long, rkey: immediate.unwrap_or(1), len: long / 3 };
+            match kind {
+                1 => Frame::Short { immediate, len: head },
+                2 => Frame::Body { immediate, receipt: flag, head, len: word as usize % (EAGER + 1) },
+                3 => {
+                    let parts = word as usize % (PARTS + 1);
+                    Frame::Offer { immediate, receipt: flag, head, parts, len: long }
+                }
+                4 => Frame::Flush,
+                5 => Frame::Notes { count: word as usize % (NOTES + 1) },
+                6 => Frame::Credit,
+                7 => Frame::Ask { hungry: flag },
+                8 => Frame::End { broken: flag, len: word as usize % (MAX_WORDS + 1) },
+                9 => Frame::Where { handle: word, write: flag },
+                _ => Frame::Here { handle: word, place: flag.then_some(far) },
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn prop_what_is_encoded_is_decoded(taken: u32, heard: u32, frame in frame()) {
+            let header = Header { taken, heard, frame };
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+            prop_assert!(HEADER + frame.rest() <= BLOCK);
+        }
+
+        #[test]
+        fn prop_there_is_one_way_to_say_each_thing(bytes: [u8; HEADER], kind in 0..12u8, frame in frame(), at in 0..HEADER) {
+            let mut bytes = bytes;
+            bytes[0] = kind;
+            let mut nearly = Header { taken: 1, heard: 2, frame }.encode();
+            nearly[at] = bytes[1];
+            for bytes in [bytes, nearly] {
+                if let Ok(header) = Header::decode(&bytes) {
+                    prop_assert_eq!(header.encode(), bytes);
+                    prop_assert!(HEADER + header.frame.rest() <= BLOCK);
+                }
+            }
+        }
+
+        #[test]
+        fn prop_parts_and_notes_round_trip(part: (u64, u32, u32), number: u32, code in 0..5u32) {
+            let part = Part { address: part.0, rkey: part.1, len: part.2 };
+            prop_assert_eq!(Part::decode(&part.encode()), part);
+            let mut bytes = [0; Note::LEN];
+            bytes[..4].copy_from_slice(&number.to_le_bytes());
+            bytes[4] = code as u8;
+            match Note::decode(&bytes) {
+                Ok(note) => prop_assert_eq!(note.encode(), bytes),
+                Err(_) => prop_assert_eq!(code, 4),
+            }
+        }
+    }
+
+    #[test]
+    fn the_words_name_what_is_wrong() {
+        let words = |change: fn(&mut [u8; HEADER])| {
+            let mut bytes = Header { taken: 0, heard: 0, frame: Frame::Credit }.encode();
+            change(&mut bytes);
+            Header::decode(&bytes).unwrap_err().to_string()
+        };
+        assert_eq!(words(|bytes| bytes[0] = 77), "a frame of kind 77");
+        assert_eq!(words(|bytes| bytes[16] = 1), "a frame of kind 6 with fields that it does not have");
+        assert_eq!(words(|bytes| (bytes[0], bytes[33]) = (2, 255)), format!("a body of {}, at most {EAGER}", 255 << 8));
+        assert_eq!(words(|bytes| bytes[2] = 49), "a header of 49, at most 48");
+    }
+}
