@@ -30,6 +30,8 @@ const RULES: &[Rule] = &[
         may: &["src/wired", "src/via", "src/sys"],
         tests_may: &["tests/conformance"],
     },
+    // A library of its own, which the verbs transport loads in tests.
+    Rule { folder: "transports/verbs/standin", may: &[], tests_may: &[] },
     Rule { folder: "src/launch", may: &["src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/capi", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },

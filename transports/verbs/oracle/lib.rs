@@ -1,0 +1,157 @@
+//! What the tests of the oracle share: how a structure is described, and what the C compiler says of one.
+//!
+//! README.md says why there is an oracle and how it is asked.
+
+mod compiler;
+pub mod ours;
+pub mod standins;
+
+#[cfg(feature = "bindgen")]
+pub mod bindgens;
+
+pub use compiler::{Verdict, ask, compile};
+
+use std::collections::BTreeMap;
+
+/// The transport's own, by their files.
+#[path = "../ffi"]
+pub mod ffi {
+    pub mod attributes;
+    pub mod codes;
+    pub mod objects;
+    pub mod work;
+}
+
+/// A structure under its C name.
+#[derive(Debug)]
+pub struct Layout {
+    /// Without `struct`.
+    pub name: &'static str,
+    pub size: usize,
+    pub align: usize,
+    /// All of it is described; otherwise only its front, as of objects that the library makes.
+    pub whole: bool,
+    pub fields: Vec<Field>,
+}
+
+/// A field, under the words that follow the `.` in C.
+#[derive(Debug)]
+pub struct Field {
+    pub name: String,
+    /// It lies right in the structure.
+    pub outer: bool,
+    pub place: Place,
+}
+
+/// Bytes from the structure's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub offset: usize,
+    pub size: usize,
+    /// The C compiler is not asked for it.
+    pub align: usize,
+}
+
+/// Describes a Rust type; `= "…"` gives a field's name in C where it has another.
+#[macro_export]
+macro_rules! layout {
+    ($whole:ident $rust:ty as $c:literal { $( $($part:ident).+ $(= $other:literal)? ),* $(,)? }) => {{
+        let object = std::mem::MaybeUninit::<$rust>::uninit();
+        let object = object.as_ptr();
+        $crate::Layout {
+            name: $c,
+            size: size_of::<$rust>(),
+            align: align_of::<$rust>(),
+            whole: stringify!($whole) == "whole",
+            fields: vec![$({
+                let name = stringify!($($part).+).replace(' ', "");
+                let outer = !name.contains('.');
+                $(let name = $other.to_owned();)?
+                let offset = std::mem::offset_of!($rust, $($part).+);
+                // SAFETY: The place is named, not read.
+                #[allow(unused_unsafe)]
+                let (size, align) = $crate::extent(unsafe { &raw const (*object).$($part).+ });
+                $crate::Field { name, outer, place: $crate::Place { offset, size, align } }
+            }),*],
+        }
+    }};
+}
+
+/// Size and alignment of what is pointed to.
+pub fn extent<T>(_: *const T) -> (usize, usize) {
+    (size_of::<T>(), align_of::<T>())
+}
+
+/// Where `layouts` are not what `verdict` says, in words.
+pub fn differences(layouts: &[Layout], verdict: &Verdict) -> Vec<String> {
+    let mut found = Vec::new();
+    for layout in layouts {
+        let name = layout.name;
+        match verdict.structures.get(name) {
+            None => found.push(format!("{name}: the oracle does not know it")),
+            Some(theirs) if layout.whole && *theirs != (layout.size, layout.align) => {
+                found.push(format!(
+                    "{name}: size and alignment {theirs:?}, ours {:?}",
+                    (layout.size, layout.align)
+                ));
+            }
+            // What we know of the front may need less alignment, but never more.
+            Some(theirs) if theirs.0 < layout.size || theirs.1 < layout.align => {
+                found.push(format!("{name}: {theirs:?}, our front has {:?}", (layout.size, layout.align)));
+            }
+            Some(_) => {}
+        }
+        for field in &layout.fields {
+            let ours = (field.place.offset, field.place.size);
+            match verdict.fields.get(&(name.to_owned(), field.name.clone())) {
+                Some(theirs) if *theirs == ours => {}
+                theirs => {
+                    found.push(format!("{name}.{}: offset and size {theirs:?}, ours {ours:?}", field.name))
+                }
+            }
+        }
+        found.extend(gaps(layout));
+    }
+    found
+}
+
+/// Fields that the description lacks, as far as bytes show it: between two that are there lies alignment only.
+fn gaps(layout: &Layout) -> Vec<String> {
+    let outer = layout.fields.iter().filter(|field| field.outer);
+    let outer: BTreeMap<usize, &Field> = outer.map(|field| (field.place.offset, field)).collect();
+    let mut found = Vec::new();
+    let mut end = 0usize;
+    for (offset, field) in outer {
+        if offset != end.next_multiple_of(field.place.align) {
+            found.push(format!(
+                "{}: something lies before {} at {offset}, {end} is next",
+                layout.name, field.name
+            ));
+        }
+        end = offset + field.place.size;
+    }
+    if end.next_multiple_of(layout.align) != layout.size {
+        found.push(format!("{}: something lies behind {end}, it has {} bytes", layout.name, layout.size));
+    }
+    found
+}
+
+/// The lines `pub const NAME: type = EXPRESSION;` of a Rust file: the header's names, and the expressions, which are C's, too.
+/// `prefix` gives what stands before the names of a module; `None`: nothing.
+pub fn constants_of(file: &str, prefix: impl Fn(&str) -> Option<&str>) -> Vec<(String, String)> {
+    let mut module = "";
+    let mut found = Vec::new();
+    for line in file.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("pub mod ") {
+            module = name.trim_end_matches([' ', '{']);
+        }
+        let Some((name, rest)) = line.strip_prefix("pub const ").and_then(|rest| rest.split_once(": "))
+        else {
+            continue;
+        };
+        let (_, value) = rest.split_once(" = ").expect("a constant on one line");
+        let name = prefix(module).map_or_else(|| name.to_owned(), |prefix| format!("{prefix}_{name}"));
+        found.push((name, value.trim_end_matches(';').replace('_', "")));
+    }
+    found
+}
