@@ -43,6 +43,14 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         describe: doctor::memory::findings,
     },
     Transport {
+        name: "verbs",
+        network: true,
+        by_default: true,
+        own_memory: false,
+        open: open_verbs,
+        describe: doctor::rdma::findings,
+    },
+    Transport {
         name: "tcp",
         network: true,
         by_default: true,
@@ -118,6 +126,18 @@ fn open_shm(options: &NicOptions) -> Result<Nic> {
     shm.trusting = options.trusting;
     shm.arena_limit = options.arena.unwrap_or(shm.arena_limit);
     udeck_shm::open(shm, Arc::new(reactor))
+}
+
+fn open_verbs(options: &NicOptions) -> Result<Nic> {
+    let mut verbs = udeck_verbs::Options::new(options.secret)?;
+    match (&options.memory, options.arena) {
+        (Some(nic), _) => verbs.memory = udeck_verbs::Source::Shared(udeck_verbs::Memory::of(nic)),
+        (None, Some(bytes)) => verbs.memory = udeck_verbs::Source::Fresh(bytes),
+        (None, None) => {}
+    }
+    verbs.bind = options.bind.map_or(verbs.bind, |address| SocketAddr::new(address, 0));
+    verbs.detect = options.detect.unwrap_or(verbs.detect);
+    udeck_verbs::open(verbs)
 }
 
 fn open_tcp(options: &NicOptions) -> Result<Nic> {

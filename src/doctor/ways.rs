@@ -1,9 +1,9 @@
 //! Which transport a job would take, within this host and to others: chosen as every rank chooses, and opened as it does.
 
-use udeck_deck::Config;
+use udeck_deck::{Config, Passed};
 use udeck_via::Nic;
 
-use super::{Finding, Question, Section, Tree, rdma};
+use super::{Finding, Question, Section, Tree};
 use crate::{
     init::{
         choose::{Opening, Places, Relation, choose, why_not},
@@ -19,19 +19,11 @@ pub(super) struct Ways {
 
 /// What each transport knows of its own.
 pub(super) fn sections(tree: &Tree) -> Vec<Section> {
-    let mut sections: Vec<_> = TRANSPORTS
+    TRANSPORTS
         .iter()
         .map(|transport| Section::new(transport.name, (transport.describe)(tree)))
         .filter(|section| !section.findings.is_empty())
-        .collect();
-    if TRANSPORTS.iter().all(|transport| transport.name != "verbs") {
-        let mut findings = rdma::findings(tree);
-        if rdma::has_devices(tree) {
-            findings.push(Finding::note("transport", "this build has none for these devices"));
-        }
-        sections.push(Section::new("RDMA", findings));
-    }
-    sections
+        .collect()
 }
 
 pub(super) fn find(question: &Question) -> Ways {
@@ -67,7 +59,7 @@ fn way(
     };
     let interface = question.interface.as_ref().and_then(|address| address.as_ref().ok()).copied();
     let places = Places { rank: 0, hosts, interface };
-    let leads = |opening: &Opening| relation == Relation::SameHost || is_network(opening);
+    let leads = |opening: &&Opening| relation == Relation::SameHost || is_network(opening);
     let openings = match choose(&places, wanted, TRANSPORTS) {
         Ok(openings) => openings,
         Err(error) => {
@@ -76,22 +68,23 @@ fn way(
             return (finding, false);
         }
     };
-    let Some(opening) = openings.iter().find(|opening| leads(opening)) else {
+    let (nics, lacking) = match open_all(&openings, options.clone()) {
+        Ok(opened) => opened,
+        Err(error) => {
+            let advice = "see above for what is missing; --transport shm, tcp or udp takes another one";
+            return (Finding::problem(subject, error.to_string(), advice), false);
+        }
+    };
+    let lacking: Vec<Passed> = lacking.into_iter().map(|(_, passed)| passed).collect();
+    let there = |opening: &&Opening| lacking.iter().all(|passed| passed.transport != opening.transport);
+    let Some(opening) = openings.iter().filter(leads).find(there) else {
         let finding = Finding::problem(subject, "none of them reaches another host", "--transport shm,tcp");
         return (finding, relation == Relation::SameHost);
     };
     let name = opening.transport;
-    match open_all(&openings, options.clone()) {
-        Err(error) => {
-            let advice = "see above for what is missing; --transport shm, tcp or udp takes another one";
-            (Finding::problem(subject, error.to_string(), advice), false)
-        }
-        Ok(nics) => {
-            let nic = nics.iter().find(|nic| nic.attributes().name.starts_with(name));
-            let why = reasons(relation, name, wanted.is_some());
-            (Finding::ok(subject, format!("{name}{}{why}", nic.map_or(String::new(), place))), true)
-        }
-    }
+    let nic = nics.iter().find(|nic| nic.attributes().name.starts_with(name));
+    let why = if wanted.is_some() { String::new() } else { reasons(relation, name, &lacking) };
+    (Finding::ok(subject, format!("{name}{}{why}", nic.map_or(String::new(), place))), true)
 }
 
 fn is_network(opening: &Opening) -> bool {
@@ -111,13 +104,14 @@ fn place(nic: &Nic) -> String {
 }
 
 /// Why it is no better one.
-fn reasons(relation: Relation, taken: &str, named: bool) -> String {
-    if named {
-        return String::new();
-    }
+fn reasons(relation: Relation, taken: &str, lacking: &[Passed]) -> String {
     let better = TRANSPORTS.iter().take_while(|transport| transport.name != taken);
     let reasons: Vec<_> = better
-        .filter_map(|transport| Some(format!("{}: {}", transport.name, why_not(transport, relation)?)))
+        .filter_map(|transport| {
+            let absent = lacking.iter().find(|passed| passed.transport == transport.name);
+            let why = why_not(transport, relation).or(absent.map(|passed| &passed.why[..]))?;
+            Some(format!("{}: {why}", transport.name))
+        })
         .collect();
     match reasons.len() {
         0 => String::new(),
@@ -142,8 +136,15 @@ mod tests {
         let Ways { findings, can_run } = of(None);
         assert!(can_run);
         let seen: Vec<_> = findings.iter().map(|one| (one.mark, &one.subject[..], &one.seen[..])).collect();
-        let beyond = "tcp at 127.0.0.1 (shm: it reaches ranks of its own host only)";
-        assert_eq!(seen, [(Mark::Ok, "same host", "shm"), (Mark::Ok, "other hosts", beyond)]);
+        assert_eq!(seen[0], (Mark::Ok, "same host", "shm"));
+        let (mark, subject, beyond) = seen[1];
+        assert_eq!((mark, subject), (Mark::Ok, "other hosts"));
+        // What a host without an RDMA device says of verbs; one that has one takes it.
+        let ways = [
+            "tcp at 127.0.0.1 (shm: it reaches ranks of its own host only; verbs: ",
+            "verbs at 127.0.0.1 (shm: ",
+        ];
+        assert!(ways.iter().any(|way| beyond.starts_with(way)), "{beyond}");
     }
 
     #[test]
@@ -156,7 +157,7 @@ mod tests {
             "{findings:?}"
         );
         let Ways { findings, can_run } = of(Some("pigeon"));
-        assert!(!can_run && findings[1].seen.contains("there are: shm, tcp, udp"), "{findings:?}");
+        assert!(!can_run && findings[1].seen.contains("there are: shm, verbs, tcp, udp"), "{findings:?}");
     }
 
     #[test]
@@ -172,6 +173,6 @@ mod tests {
     #[test]
     fn every_transport_may_say_what_it_needs() {
         let titles: Vec<_> = sections(&Tree::system()).into_iter().map(|section| section.title).collect();
-        assert_eq!(titles, ["shm", "tcp", "udp", "RDMA"]);
+        assert_eq!(titles, ["shm", "verbs", "tcp", "udp"]);
     }
 }

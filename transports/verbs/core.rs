@@ -167,7 +167,7 @@ impl Core {
         let tag = tags.writable.or(tags.readable).map_or(0, |tag| tag.0);
         let failed = |error| Error::os(format!("making a queue pair on {}", self.hca.name), error);
         // What lies there of queue pairs that are gone takes room.
-        self.completions.take_all_waiting();
+        self.completions.take_all();
         let share = self.completions.share().map_err(failed)?;
         let number = self.completions.fresh();
         let windows = self.windows.clone();

@@ -180,11 +180,11 @@ impl VerbsLink {
                 }
                 Ok(Some(Word::Done)) => {
                     // What it sent before has come.
-                    self.core.completions.take_all_waiting();
+                    self.core.completions.take_all();
                     self.with(Connection::peer_is_done);
                 }
                 Ok(Some(Word::Broken(why))) => {
-                    self.core.completions.take_all_waiting();
+                    self.core.completions.take_all();
                     self.end(|connection| {
                         connection.ended_by(&why);
                         connection.lost(&why);
@@ -197,7 +197,7 @@ impl VerbsLink {
     }
 
     fn lifeline_ended(&self, end: &End) {
-        self.core.completions.take_all_waiting();
+        self.core.completions.take_all();
         let words = match end {
             End::HungUp => DIED.to_owned(),
             End::Failed(error) => format!("the process died, or its host, or the network: {error}"),

@@ -135,7 +135,7 @@ impl Outcome {
     /// Each case of a guest is a check.
     fn guests(&mut self, report: rdma::Report) {
         for guest in report.guests {
-            let problem = guest.problem.map(|problem| format!("{}: {problem}", guest.part));
+            let problem = guest.problem.map(|problem| format!("{}: {problem}", guest.name));
             self.book(Role::SomeTests, problem, guest.tally);
         }
         self.counts.passed += report.passed;

@@ -85,7 +85,10 @@ impl Connection {
                 if self.says_here.len() >= ANSWERS {
                     return violation(format!("more than {ANSWERS} questions before the answers"));
                 }
-                self.says_here.push_back((handle, write));
+                // Who has closed it answers nothing: the one that asks learns that otherwise.
+                if !self.closed {
+                    self.says_here.push_back((handle, write));
+                }
                 Ok(())
             }
             Frame::Here { handle, place } => self.here(handle, place),

@@ -18,6 +18,13 @@ pub(super) struct Post {
     pub what: Posted,
 }
 
+impl Post {
+    /// Whether the device has some of its requests.
+    pub fn has_begun(&self) -> bool {
+        matches!(self.what, Posted::Write { done: 1.., .. } | Posted::Read { done: 1.., .. })
+    }
+}
+
 pub(super) type Segments = SmallVec<[Segment; 4]>;
 
 pub(super) enum Posted {
@@ -287,7 +294,12 @@ impl Connection {
     /// A post that will not be carried out.
     pub(super) fn drop_post(&mut self, what: Posted, fate: Fate) {
         match what {
-            Posted::Frame { then, .. } | Posted::Write { then, .. } => self.after(then, fate),
+            Posted::Frame { then, .. } | Posted::Write { then, .. } => {
+                if let Then::Left(number) = then {
+                    self.settle(number, fate);
+                }
+                self.after(then, fate);
+            }
             Posted::Read { held, .. } => self.after(Then::Read(held), fate),
             Posted::Offer { number, .. } => _ = self.end_offered(number, fate),
             Posted::End { .. } => {}

@@ -29,8 +29,10 @@ pub struct Guest<'a> {
     pub cache: &'a Cache,
     /// Its files.
     pub image: &'a Path,
-    /// Which script of `tests/rdma` it runs; names it in the output as well.
-    pub part: &'a str,
+    /// Names it in the output.
+    pub name: &'static str,
+    /// Which script of `tests/rdma` it runs.
+    pub part: &'static str,
     /// More words for that script to find in `/proc/cmdline`: `name=value`.
     pub settings: String,
     pub link: Option<Link>,
@@ -48,7 +50,8 @@ pub struct Link {
 /// What came of it.
 #[derive(Debug)]
 pub struct Ended {
-    pub part: String,
+    pub name: &'static str,
+    pub part: &'static str,
     pub tally: Tally,
     /// Why it did not come to its end.
     pub problem: Option<String>,
@@ -56,18 +59,18 @@ pub struct Ended {
 }
 
 impl Guest<'_> {
-    /// Runs it to its end, or stops it at its limit. Each line of its console is shown, led by the part's name.
+    /// Runs it to its end, or stops it at its limit. Each line of its console is shown, led by its name.
     pub fn run(self) -> Ended {
         let begun = Instant::now();
         let mut console = Console::default();
         let ended = self.qemu().and_then(|command| {
             // With some seconds more than QEMU has by itself.
             let run = child::run(command, self.limit + Duration::from_secs(10), |line| {
-                println!("[{}] {}", self.part, line.trim_end());
+                println!("[{}] {}", self.name, line.trim_end());
                 if let (Some(wish), Some(link)) = (console.line(line), &self.link)
                     && let Err(error) = link.set(wish)
                 {
-                    println!("[{}] the link does not obey: {error}", self.part);
+                    println!("[{}] the link does not obey: {error}", self.name);
                 }
             });
             run.map_err(|error| format!("cannot start QEMU: {error}"))
@@ -78,7 +81,7 @@ impl Guest<'_> {
             Ok(Some(how)) => Some(format!("QEMU: {how}; the script had not ended")),
             Err(problem) => Some(problem),
         };
-        Ended { part: self.part.into(), tally: console.tally, problem, took: begun.elapsed() }
+        Ended { name: self.name, part: self.part, tally: console.tally, problem, took: begun.elapsed() }
     }
 
     fn qemu(&self) -> Result<Command, String> {
@@ -97,7 +100,9 @@ impl Guest<'_> {
         command.args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-user-config", "-no-reboot"]);
         command.args(["-display", "none", "-serial", "stdio"]);
         command.arg("-kernel").arg(self.cache.kernel()).arg("-initrd").arg(self.image);
-        command.arg("-append").arg(format!("{KERNEL_OPTIONS} part={} {}", self.part, self.settings));
+        command
+            .arg("-append")
+            .arg(format!("{KERNEL_OPTIONS} name={} part={} {}", self.name, self.part, self.settings));
         if let Some(link) = &self.link {
             command.args(link.options());
         }
