@@ -32,6 +32,11 @@ const RULES: &[Rule] = &[
     },
     // A library of its own, which the verbs transport loads in tests.
     Rule { folder: "transports/verbs/standin", may: &[], tests_may: &[] },
+    Rule {
+        folder: "transports/verbs/paths",
+        may: &["transports/verbs", "transports/verbs/standin", "src/via"],
+        tests_may: &[],
+    },
     Rule { folder: "src/launch", may: &["src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/capi", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },
