@@ -5,7 +5,7 @@ mod choose;
 use std::sync::Arc;
 
 use udeck_boot::{BootError, Client, ENV_CPUS, Welcome, local};
-use udeck_deck::{Config, Error, Result, World};
+use udeck_deck::{Config, Error, Passed, Result, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
 
@@ -81,9 +81,9 @@ fn world(client: Client, config: Config) -> Result<World> {
     let openings = choose(&places, config.transport.as_deref(), TRANSPORTS)?;
     let mut options = NicOptions::new(welcome.secret);
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
-    let nics = open_all(&openings, options)?;
+    let (nics, lacking) = open_all(&openings, options)?;
     let oversubscribed = places.here(welcome.size) > shared_cpus();
-    World::new(client, nics, config, oversubscribed)
+    World::lacking(client, nics, lacking, config, oversubscribed)
 }
 
 /// The number of each rank's host; none if all run on one.
@@ -94,24 +94,33 @@ fn hosts(welcome: &Welcome) -> Vec<u32> {
     (0u32..).zip(&welcome.hosts).flat_map(|(number, host)| (0..host.ranks).map(move |_| number)).collect()
 }
 
-/// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own.
-fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<Vec<Nic>> {
+/// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own. Those that nobody asked
+/// for and this host cannot have are left out: how many better ones there are, and why.
+fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<(Vec<Nic>, Vec<(usize, Passed)>)> {
     let own_memory =
         |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
     let mut order: Vec<usize> = (0..openings.len()).collect();
     order.sort_by_key(|at| !own_memory(&openings[*at]));
-    let mut nics = Vec::new();
+    let (mut nics, mut absent) = (Vec::new(), Vec::new());
     for at in order {
-        let Opening { transport, bind } = openings[at];
+        let Opening { transport, bind, optional } = openings[at];
         let (name, what) = (format!("{transport}0"), format!("opening {transport}0"));
         options.bind = bind;
-        let opened = open_nic(&name, &options);
-        let nic = opened.map_err(|source| Error::Via { what, source: Box::new(source) })?;
-        options.memory.get_or_insert_with(|| nic.clone());
-        nics.push((at, nic));
+        match open_nic(&name, &options) {
+            Ok(nic) => {
+                options.memory.get_or_insert_with(|| nic.clone());
+                nics.push((at, nic));
+            }
+            Err(udeck_via::Error::Unavailable { why, .. }) if optional => {
+                absent.push((at, Passed::new(transport, why)));
+            }
+            Err(source) => return Err(Error::Via { what, source: Box::new(source) }),
+        }
     }
     nics.sort_by_key(|(at, _)| *at);
-    Ok(nics.into_iter().map(|(_, nic)| nic).collect())
+    let better = |at: usize| nics.iter().filter(|(other, _)| *other < at).count();
+    let lacking = absent.into_iter().map(|(at, passed)| (better(at), passed)).collect();
+    Ok((nics.into_iter().map(|(_, nic)| nic).collect(), lacking))
 }
 
 /// How many processors the ranks of this host share: the launcher knows; without one, this process finds out.

@@ -30,6 +30,7 @@ impl Transport {
 /// Best first.
 pub(crate) const TRANSPORTS: &[Transport] = &[
     Transport { name: "shm", network: false, by_default: true, own_memory: true, open: open_shm },
+    Transport { name: "verbs", network: true, by_default: true, own_memory: false, open: open_verbs },
     Transport { name: "tcp", network: true, by_default: true, own_memory: false, open: open_tcp },
     Transport { name: "udp", network: true, by_default: false, own_memory: false, open: open_udp },
 ];
@@ -92,6 +93,18 @@ fn open_shm(options: &NicOptions) -> Result<Nic> {
     shm.trusting = options.trusting;
     shm.arena_limit = options.arena.unwrap_or(shm.arena_limit);
     udeck_shm::open(shm, Arc::new(reactor))
+}
+
+fn open_verbs(options: &NicOptions) -> Result<Nic> {
+    let mut verbs = udeck_verbs::Options::new(options.secret)?;
+    match (&options.memory, options.arena) {
+        (Some(nic), _) => verbs.memory = udeck_verbs::Source::Shared(udeck_verbs::Memory::of(nic)),
+        (None, Some(bytes)) => verbs.memory = udeck_verbs::Source::Fresh(bytes),
+        (None, None) => {}
+    }
+    verbs.bind = options.bind.map_or(verbs.bind, |address| SocketAddr::new(address, 0));
+    verbs.detect = options.detect.unwrap_or(verbs.detect);
+    udeck_verbs::open(verbs)
 }
 
 fn open_tcp(options: &NicOptions) -> Result<Nic> {

@@ -7,12 +7,15 @@ use udeck_via::mem::CacheUse;
 use udeck_via::{Error as ViaError, Nic, Ptag};
 
 use crate::error::{Error, Result};
+use crate::routes::Passed;
 use crate::routes::wire::{MAX_ADDRESS, MAX_DOORS, is_transport};
 
 /// At least one.
 pub(crate) struct Nics {
     pub first: Line,
     pub others: Vec<Line>,
+    /// Those that this host cannot have, each with the number of better ones.
+    lacking: Vec<(usize, Passed)>,
 }
 
 /// One of them.
@@ -27,7 +30,7 @@ pub(crate) struct Line {
 impl Nics {
     /// # Errors
     /// [`Error::Via`] when there are none, or when blocks of one are not blocks of all.
-    pub fn new(nics: Vec<Nic>) -> Result<Self> {
+    pub fn new(nics: Vec<Nic>, lacking: Vec<(usize, Passed)>) -> Result<Self> {
         let refused = |why: String| Error::via("making a world", ViaError::InvalidParameter(why));
         if !(1..=MAX_DOORS).contains(&nics.len()) {
             return Err(refused(format!("it has 1 to {MAX_DOORS} NICs, not {}", nics.len())));
@@ -49,7 +52,24 @@ impl Nics {
             let [theirs, ours] = [stranger, &first].map(|line| &line.nic.attributes().name);
             return Err(refused(format!("{theirs} has not the memory of {ours}: open it over that")));
         }
-        Ok(Nics { first, others })
+        Ok(Nics { first, others, lacking })
+    }
+
+    /// What there is to say of the NICs before the one at `at`: `passed`, and those that this host cannot have.
+    pub fn all_passed(&self, at: usize, passed: Vec<Passed>) -> Vec<Passed> {
+        let mut all = Vec::new();
+        let mut passed = passed.into_iter();
+        for place in 0..=at {
+            all.extend(
+                self.lacking
+                    .iter()
+                    .filter(|(better, _)| *better == place)
+                    .map(|(_, lacking)| lacking.clone()),
+            );
+            all.extend(passed.next());
+        }
+        all.extend(passed);
+        all
     }
 
     /// The best first.

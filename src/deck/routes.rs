@@ -49,6 +49,13 @@ pub struct Passed {
     pub why: String,
 }
 
+impl Passed {
+    /// `why` is for people.
+    pub fn new(transport: impl Into<String>, why: impl Into<String>) -> Self {
+        Passed { transport: transport.into(), why: why.into() }
+    }
+}
+
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.transport)?;
@@ -122,6 +129,8 @@ impl Shared {
                     let until = if is_last { deadline } else { deadline.min(short(deadline)) };
                     match self.reach_by(line, door, &whom, until) {
                         Ok((vi, cq, to)) => {
+                            let place = self.nics().iter().position(|other| std::ptr::eq(other, *line));
+                            let passed = self.nics().all_passed(place.unwrap_or(0), passed);
                             let route = Route { transport: line.transport.clone(), passed };
                             self.explain(whom.owner, &route);
                             return Ok(Channel::new(vi, cq, self.clone(), to, whom, route));

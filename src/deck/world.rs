@@ -20,6 +20,7 @@ use crate::mailbox::Mailbox;
 use crate::message::Message;
 use crate::nics::Nics;
 use crate::postbox::Postbox;
+use crate::routes::Passed;
 use crate::shared::Shared;
 use crate::stats::Stats;
 
@@ -46,7 +47,22 @@ impl World {
     /// # Errors
     /// [`Error::Via`] when there are none or more than 8, or when they are not all over the same memory.
     pub fn new(client: Client, nics: Vec<Nic>, config: Config, oversubscribed: bool) -> Result<Self> {
-        let shared = Shared::new(client, Nics::new(nics)?, config, oversubscribed);
+        Self::lacking(client, nics, Vec::new(), config, oversubscribed)
+    }
+
+    /// As [`World::new`], where this host cannot have some NICs that would have been preferred: each with the number of `nics`
+    /// that are better still. Routes tell of them.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn lacking(
+        client: Client,
+        nics: Vec<Nic>,
+        lacking: Vec<(usize, Passed)>,
+        config: Config,
+        oversubscribed: bool,
+    ) -> Result<Self> {
+        let shared = Shared::new(client, Nics::new(nics, lacking)?, config, oversubscribed);
         Ok(World { shared: Arc::new(shared), barrier: Mutex::new(None) })
     }
 

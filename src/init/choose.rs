@@ -44,6 +44,8 @@ pub(super) struct Opening {
     pub transport: &'static str,
     /// See [`crate::NicOptions::bind`].
     pub bind: Option<IpAddr>,
+    /// Nobody asked for it by name: a host that cannot have it does without.
+    pub optional: bool,
 }
 
 /// The NICs that a rank uses, in order of preference: those that `wanted` names; otherwise one for this host if others run
@@ -54,7 +56,9 @@ pub(super) fn choose(
     existing: &[Transport],
 ) -> Result<Vec<Opening>> {
     let bind = |transport: &Transport| if transport.network { places.interface } else { None };
-    let opening = |transport: &Transport| Opening { transport: transport.name, bind: bind(transport) };
+    let optional = wanted.is_none();
+    let opening =
+        |transport: &Transport| Opening { transport: transport.name, bind: bind(transport), optional };
     if let Some(wanted) = wanted {
         return Ok(named(wanted, existing)?.into_iter().map(opening).collect());
     }
@@ -103,7 +107,7 @@ mod tests {
         let transport = |name, network, by_default| Transport::pretended(name, network, by_default);
         vec![
             transport("shm", false, true),
-            transport("verbs", true, false),
+            transport("verbs", true, true),
             transport("tcp", true, true),
             transport("udp", true, false),
         ]
@@ -114,6 +118,7 @@ mod tests {
         let openings = choose(&places, wanted, &existing()).unwrap();
         for opening in &openings {
             assert_eq!(opening.bind, (opening.transport != "shm").then_some(INTERFACE), "{opening:?}");
+            assert_eq!(opening.optional, wanted.is_none(), "{opening:?}");
         }
         openings.iter().map(|opening| opening.transport).collect()
     }
@@ -127,14 +132,14 @@ mod tests {
 
     #[test]
     fn a_rank_alone_on_its_host_needs_only_the_network() {
-        assert_eq!(chosen(1, &[0, 1, 2], None), ["tcp"]);
-        assert_eq!(chosen(2, &[0, 0, 1], None), ["tcp"]);
+        assert_eq!(chosen(1, &[0, 1, 2], None), ["verbs", "tcp"]);
+        assert_eq!(chosen(2, &[0, 0, 1], None), ["verbs", "tcp"]);
     }
 
     #[test]
     fn a_rank_with_neighbours_and_others_needs_both() {
         for rank in [0, 1] {
-            assert_eq!(chosen(rank, &[0, 0, 1], None), ["shm", "tcp"]);
+            assert_eq!(chosen(rank, &[0, 0, 1], None), ["shm", "verbs", "tcp"]);
         }
     }
 
@@ -155,7 +160,7 @@ mod tests {
     #[test]
     fn a_build_without_a_network_says_so() {
         let places = Places { rank: 0, hosts: &[0, 0, 1], interface: None };
-        let error = choose(&places, None, &existing()[..2]).unwrap_err();
+        let error = choose(&places, None, &existing()[..1]).unwrap_err();
         assert!(error.to_string().contains("other hosts"), "{error}");
         assert_eq!(choose(&places, Some("shm"), &existing()[..1]).unwrap().len(), 1, "he wanted it");
     }

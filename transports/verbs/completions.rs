@@ -72,7 +72,8 @@ impl Completions {
         let shard = match shards.iter_mut().find(|shard| shard.free >= NEED) {
             Some(shard) => shard,
             None => {
-                let entries = FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
+                let entries =
+                    FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
                 let cq = Cq::new(&self.channel, entries)?;
                 cq.notify();
                 self.taking.lock().push(cq.clone());
@@ -120,21 +121,16 @@ impl Completions {
         self.looks.load(Ordering::Relaxed)
     }
 
-    /// A look by a program's thread.
+    /// A look by a program's thread: takes some of what has completed, after whoever is at it, so that what completed before
+    /// has been passed on. Not with a link's lock held.
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        self.take_all();
+        let queues = self.taking.lock();
+        self.take_from(&queues);
     }
 
-    /// Takes what has completed and passes it on, unless somebody is at it. Whether there may be more. Not with a link's lock
-    /// held.
-    pub fn take_all(&self) -> bool {
-        let Some(queues) = self.taking.try_lock() else { return true };
-        self.take_from(&queues)
-    }
-
-    /// As [`Completions::take_all`], after whoever is at it.
-    pub fn take_all_waiting(&self) {
+    /// Takes all that has completed. Not with a link's lock held.
+    pub fn take_all(&self) {
         let queues = self.taking.lock();
         while self.take_from(&queues) {}
     }
@@ -146,7 +142,9 @@ impl Completions {
             let mut full = true;
             for _ in 0..BATCHES {
                 let Ok(found) = cq.poll(&mut batch) else {
-                    self.links().iter().for_each(|link| link.give_up("the device's completion queue has failed"));
+                    self.links()
+                        .iter()
+                        .for_each(|link| link.give_up("the device's completion queue has failed"));
                     return false;
                 };
                 self.pass_on(&batch[..found]);

@@ -39,8 +39,8 @@ use ending::{Loan, Offered};
 use fetching::Fetching;
 use posting::Post;
 use pumping::Flying;
-use taking::{Credits, Item};
 pub use pumping::cut;
+use taking::{Credits, Item};
 pub use taking::{Taken, What};
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.

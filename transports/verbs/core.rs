@@ -167,7 +167,7 @@ impl Core {
         let tag = tags.writable.or(tags.readable).map_or(0, |tag| tag.0);
         let failed = |error| Error::os(format!("making a queue pair on {}", self.hca.name), error);
         // What lies there of queue pairs that are gone takes room.
-        self.completions.take_all_waiting();
+        self.completions.take_all();
         let share = self.completions.share().map_err(failed)?;
         let number = self.completions.fresh();
         let windows = self.windows.clone();
@@ -188,9 +188,9 @@ impl Core {
         let peer = Endpoint::decode(parameters)
             .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
         let (name, qpn) = (&self.hca.name, peer.qpn);
-        queue
-            .join(&self.hca, &self.settings, &peer)
-            .map_err(|error| Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error))
+        queue.join(&self.hca, &self.settings, &peer).map_err(|error| {
+            Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
+        })
     }
 
     /// Makes a port of what both sides have agreed on, and of the places that its queues shall have.

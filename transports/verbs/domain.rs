@@ -53,7 +53,13 @@ impl Domain {
     ///
     /// # Errors
     /// In words: memory cannot be made known to the device.
-    pub fn sges(&self, segments: &[Segment], mut from: usize, mut len: usize, most: usize) -> Result<(Sges, usize), String> {
+    pub fn sges(
+        &self,
+        segments: &[Segment],
+        mut from: usize,
+        mut len: usize,
+        most: usize,
+    ) -> Result<(Sges, usize), String> {
         let (mut sges, mut covered) = (Sges::new(), 0);
         len = len.min(REQUEST);
         for &segment in segments {
@@ -91,10 +97,16 @@ impl Domain {
         for &segment in segments {
             let mut rest = segment;
             while rest.len() > 0 {
-                let Segment::Outbox(offset, len) = rest else { return Err("only the outbox is offered".into()) };
+                let Segment::Outbox(offset, len) = rest else {
+                    return Err("only the outbox is offered".into());
+                };
                 let (chunk, within) = self.chunk(offset)?;
                 let here = len.min(CHUNK - within);
-                parts.push(Part { address: chunk.address + within as u64, rkey: chunk.rkey, len: here as u32 });
+                parts.push(Part {
+                    address: chunk.address + within as u64,
+                    rkey: chunk.rkey,
+                    len: here as u32,
+                });
                 rest = rest.part(here, len - here);
             }
         }

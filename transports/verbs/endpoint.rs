@@ -52,7 +52,10 @@ impl Endpoint {
             ethernet: kind == 1,
             reads,
         };
-        let sound = endpoint.encode() == *bytes && (1..=5).contains(&mtu) && endpoint.qpn < 1 << 24 && endpoint.psn < 1 << 24;
+        let sound = endpoint.encode() == *bytes
+            && (1..=5).contains(&mtu)
+            && endpoint.qpn < 1 << 24
+            && endpoint.psn < 1 << 24;
         sound.then_some(endpoint)
     }
 }

@@ -90,10 +90,13 @@ impl Hca {
             let port = context.port(number).map_err(|error| failed(&format!("its port {number}"), error))?;
             ports.push((number, port));
         }
-        let states: Vec<_> = ports.iter().map(|(number, port)| (*number, port.state == port_state::ACTIVE)).collect();
+        let states: Vec<_> =
+            ports.iter().map(|(number, port)| (*number, port.state == port_state::ACTIVE)).collect();
         let number = match choose_port(&states, settings.port) {
             Ok(number) => number,
-            Err(why) if settings.port.is_some() => return Err(Error::InvalidParameter(format!("{name}: {why}"))),
+            Err(why) if settings.port.is_some() => {
+                return Err(Error::InvalidParameter(format!("{name}: {why}")));
+            }
             Err(why) => return Ok(Err(why)),
         };
         let port_attributes = ports[usize::from(number) - 1].1;
@@ -135,7 +138,9 @@ fn gids(
     let entries: Vec<Candidate> = entries.collect();
     match choose_gid(&entries, settings.gid, bind) {
         Ok(choice) => Ok(Ok(choice)),
-        Err(why) if settings.gid.is_some() => Err(Error::InvalidParameter(format!("{device}, port {port}: {why}"))),
+        Err(why) if settings.gid.is_some() => {
+            Err(Error::InvalidParameter(format!("{device}, port {port}: {why}")))
+        }
         // InfiniBand gets along without: packets find their way by the local identifier.
         Err(_) if !ethernet => Ok(Ok(GidChoice { gid: ffi::Gid::default(), index: 0 })),
         Err(why) => Ok(Err(format!("port {port}: {why}"))),
@@ -155,7 +160,9 @@ fn kind_by_file(device: &str, port: u8, index: u32) -> u32 {
 /// A child that is made while memory is registered must not take the device's pages away from us: recent kernels see to
 /// that by themselves, with older ones the library can.
 fn prepare_for_fork(library: &Library) -> Result {
-    let (Some(is), Some(init)) = (library.ibv_is_fork_initialized, library.ibv_fork_init) else { return Ok(()) };
+    let (Some(is), Some(init)) = (library.ibv_is_fork_initialized, library.ibv_fork_init) else {
+        return Ok(());
+    };
     // SAFETY: calls without arguments.
     let status = unsafe { is() };
     if status != fork::DISABLED {
@@ -189,7 +196,9 @@ impl<'a> List<'a> {
         };
         let list = List { library, at, len: usize::try_from(len).unwrap_or(0) };
         if list.len == 0 {
-            return Err(unavailable("this host has no such device (ibv_devices shows those that exist)".into()));
+            return Err(unavailable(
+                "this host has no such device (ibv_devices shows those that exist)".into(),
+            ));
         }
         Ok(list)
     }

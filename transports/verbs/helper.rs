@@ -108,7 +108,7 @@ impl Helper {
         self.due = None;
         completions.channel.hush();
         completions.notify();
-        completions.take_all_waiting();
+        completions.take_all();
         let events = EventFlags::IN | EventFlags::ONESHOT;
         self.core.control.set(&*completions.channel, Token::Channel.encode(), events);
     }
@@ -119,7 +119,7 @@ impl Helper {
             match told {
                 Event::QueuePair(kind, number) => {
                     // What has come and completed before is worth more than the news.
-                    self.core.completions.take_all_waiting();
+                    self.core.completions.take_all();
                     links.iter().for_each(|link| link.on_event(kind, number));
                 }
                 Event::Port(event::PORT_ERR, port) if port == self.core.hca.port => {

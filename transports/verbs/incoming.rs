@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use udeck_via::transport::{Hello, Incoming, Port, Queues};
 use udeck_via::Result;
+use udeck_via::transport::{Hello, Incoming, Port, Queues};
 use udeck_wired::admission::Pending;
 
 use crate::core::{Core, Made};

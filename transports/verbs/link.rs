@@ -24,7 +24,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// What a peer that lets us into its memory no more is told, and its program.
 const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
 /// What there is to say of a peer that is dead.
-const DIED: &str = "its lifeline ended without a goodbye: the peer's process has died, or its NIC was closed by force";
+const DIED: &str =
+    "its lifeline ended without a goodbye: the peer's process has died, or its NIC was closed by force";
 
 /// See the module. Locked by whoever works on it: the program's posts, the thread that polls, the helper.
 pub struct VerbsLink {
@@ -179,11 +180,11 @@ impl VerbsLink {
                 }
                 Ok(Some(Word::Done)) => {
                     // What it sent before has come.
-                    self.core.completions.take_all_waiting();
+                    self.core.completions.take_all();
                     self.with(Connection::peer_is_done);
                 }
                 Ok(Some(Word::Broken(why))) => {
-                    self.core.completions.take_all_waiting();
+                    self.core.completions.take_all();
                     self.end(|connection| {
                         connection.ended_by(&why);
                         connection.lost(&why);
@@ -196,7 +197,7 @@ impl VerbsLink {
     }
 
     fn lifeline_ended(&self, end: &End) {
-        self.core.completions.take_all_waiting();
+        self.core.completions.take_all();
         let words = match end {
             End::HungUp => DIED.to_owned(),
             End::Failed(error) => format!("the process died, or its host, or the network: {error}"),
@@ -337,7 +338,6 @@ impl Shared {
             (true, failure) => connection.fail(&words_of(failure, wc.vendor_err)),
         }
     }
-
 }
 
 /// What a completion's status means.
@@ -345,11 +345,14 @@ impl Shared {
 fn words_of(failure: u32, vendor: u32) -> String {
     match failure {
         status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR => FORBIDDEN.to_owned(),
-        status::RETRY_EXC_ERR => "the peer's device does not answer: its host is cut off or down, or its process has \
+        status::RETRY_EXC_ERR => {
+            "the peer's device does not answer: its host is cut off or down, or its process has \
              died (DECK_VERBS_TIMEOUT and DECK_VERBS_RETRY say how long it is tried)"
-            .to_owned(),
+                .to_owned()
+        }
         status::RNR_RETRY_EXC_ERR => {
-            "the peer had no receive buffer for too long (DECK_VERBS_RNR_RETRY says how long it is tried)".to_owned()
+            "the peer had no receive buffer for too long (DECK_VERBS_RNR_RETRY says how long it is tried)"
+                .to_owned()
         }
         status::REM_OP_ERR => "the peer's device could not place what came".to_owned(),
         status::LOC_PROT_ERR => "the device may not access the memory that was posted".to_owned(),

@@ -91,7 +91,10 @@ impl Store {
     ///
     /// # Errors
     /// Why it cannot be.
-    pub fn segment<E>(&mut self, register: impl FnOnce(NonNull<[u8]>) -> Result<Mr, E>) -> Result<Segment, E> {
+    pub fn segment<E>(
+        &mut self,
+        register: impl FnOnce(NonNull<[u8]>) -> Result<Mr, E>,
+    ) -> Result<Segment, E> {
         let len = self.len;
         match &mut self.kept {
             Kept::Nothing => Ok(Segment::Outbox(0, 0)),

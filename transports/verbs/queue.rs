@@ -20,8 +20,8 @@ use crate::hca::Hca;
 use crate::hca::objects::{Mr, Qp};
 use crate::memory::Segment;
 use crate::settings::Settings;
-use crate::wire::{BLOCK, Far, Part};
 use crate::windows::Windows;
+use crate::wire::{BLOCK, Far, Part};
 
 /// Requests that may be outstanding on the send side.
 pub const SENDS: u32 = 128;
@@ -90,7 +90,8 @@ impl Queue {
         let pages = Pages::new(RECEIVE_BYTES + LEADS)?;
         // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
         let lead = unsafe { Mr::new(&domain.pd, pages.all(), access::LOCAL_WRITE, false) };
-        let lead = lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.layout.size(), &error)))?;
+        let lead =
+            lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.layout.size(), &error)))?;
         let most = |limit: i32| u32::try_from(limit).unwrap_or(1).max(1);
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
@@ -160,7 +161,9 @@ impl Queue {
     /// The device's: it cannot get there.
     pub fn join(&self, hca: &Hca, settings: &Settings, peer: &Endpoint) -> io::Result<()> {
         if peer.ethernet != hca.ethernet {
-            return Err(io::Error::other("the peer's device is of another kind of network (InfiniBand, Ethernet)"));
+            return Err(io::Error::other(
+                "the peer's device is of another kind of network (InfiniBand, Ethernet)",
+            ));
         }
         let grh = ffi::GlobalRoute {
             dgid: peer.gid,
@@ -265,7 +268,8 @@ impl Queue {
         // SAFETY: what the elements name is the outbox, by what the VI layer posted and the connection keeps until this has
         // completed or the queue pair is gone; a store that the connection keeps as long; or a lead in our ring, kept
         // likewise. (What is inline is copied now.)
-        unsafe { self.qp.post_send(&mut wr) }.map_err(|error| format!("the device takes no request: {error}"))?;
+        unsafe { self.qp.post_send(&mut wr) }
+            .map_err(|error| format!("the device takes no request: {error}"))?;
         self.flying.push_back((how.token, self.used.end));
         Ok(())
     }
@@ -314,7 +318,8 @@ impl Work for Queue {
 
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
         let sges = self.span(from)?;
-        let mut wr = request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
+        let mut wr =
+            request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
         wr.imm_data = immediate.unwrap_or(0).to_be();
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: to.address, rkey: to.rkey } };
         self.post(wr, sges, how)

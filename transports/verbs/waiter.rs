@@ -38,7 +38,7 @@ impl VerbsWaiter {
             return false;
         }
         self.core.completions.notify();
-        self.core.completions.take_all_waiting();
+        self.core.completions.take_all();
         if self.station.has_news() {
             self.station.get_up();
             return false;

@@ -50,7 +50,14 @@ impl Windows {
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
-    pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights, in_outbox: bool) -> Result<MemHandle> {
+    pub fn expose(
+        &self,
+        offset: u64,
+        len: usize,
+        ptag: Ptag,
+        rights: Rights,
+        in_outbox: bool,
+    ) -> Result<MemHandle> {
         let window = Window { offset, len, ptag, rights, in_outbox, region: None };
         let mut table = self.table.lock();
         if table.len() == self.bound {
@@ -98,7 +105,10 @@ impl Windows {
                 Ok(mr) => window.region = Some((mr, domain.clone())),
                 Err(why) => {
                     // The peer learns that it may not; why, only we know.
-                    eprintln!("udeck: process {}: a window cannot be shown to a peer: {why}", std::process::id());
+                    eprintln!(
+                        "udeck: process {}: a window cannot be shown to a peer: {why}",
+                        std::process::id()
+                    );
                     return None;
                 }
             }

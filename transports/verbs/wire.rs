@@ -416,7 +416,10 @@ mod tests {
         };
         assert_eq!(words(|bytes| bytes[0] = 77), "a frame of kind 77");
         assert_eq!(words(|bytes| bytes[16] = 1), "a frame of kind 6 with fields that it does not have");
-        assert_eq!(words(|bytes| (bytes[0], bytes[33]) = (2, 255)), format!("a body of {}, at most {EAGER}", 255 << 8));
+        assert_eq!(
+            words(|bytes| (bytes[0], bytes[33]) = (2, 255)),
+            format!("a body of {}, at most {EAGER}", 255 << 8)
+        );
         assert_eq!(words(|bytes| bytes[2] = 49), "a header of 49, at most 48");
     }
 }

@@ -1,7 +1,7 @@
 //! What comes: checked before anything is allocated for it.
 
-use udeck_via::transport::{Fate, Inline};
 use udeck_via::Reliability;
+use udeck_via::transport::{Fate, Inline};
 
 use super::posting::{Post, Posted};
 use super::taking::{Item, Offer, Progress};
@@ -51,7 +51,9 @@ impl Connection {
                 }
                 Ok(())
             }
-            Frame::Body { immediate, receipt, head, len } => self.body_came(immediate, receipt, rest.split_at(head), len),
+            Frame::Body { immediate, receipt, head, len } => {
+                self.body_came(immediate, receipt, rest.split_at(head), len)
+            }
             Frame::Offer { immediate, receipt, head, len, .. } => {
                 self.offer_came(immediate, receipt, rest.split_at(head), len)
             }
@@ -62,7 +64,9 @@ impl Connection {
                 }
                 Ok(())
             }
-            Frame::Notes { .. } => rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note)),
+            Frame::Notes { .. } => {
+                rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note))
+            }
             Frame::Credit => {
                 self.asked = false;
                 Ok(())
@@ -81,7 +85,10 @@ impl Connection {
                 if self.says_here.len() >= ANSWERS {
                     return violation(format!("more than {ANSWERS} questions before the answers"));
                 }
-                self.says_here.push_back((handle, write));
+                // Who has closed it answers nothing: the one that asks learns that otherwise.
+                if !self.closed {
+                    self.says_here.push_back((handle, write));
+                }
                 Ok(())
             }
             Frame::Here { handle, place } => self.here(handle, place),

@@ -4,9 +4,11 @@
 //! reading what was offered before, and giving receipts for what its program has taken. When both have, and a side waits for
 //! nothing any more, it is *done*, and says so on the lifeline; when both are, the queue pair goes.
 
+use std::collections::VecDeque;
+
 use udeck_via::transport::{Fate, Held, Owner, Refused};
 
-use super::posting::{Posted, Then};
+use super::posting::{Post, Posted, Then};
 use super::taking::{Item, Offer, Progress};
 use super::{Connection, Phase};
 use crate::wire::{Note, Violation};
@@ -174,7 +176,9 @@ impl Connection {
     fn empty_inbox(&mut self) {
         for item in std::mem::take(&mut self.inbox) {
             match item {
-                Item::Offer(Offer { number, progress: Progress::Waits, .. }) => self.notes.push(Note::Read(number)),
+                Item::Offer(Offer { number, progress: Progress::Waits, .. }) => {
+                    self.notes.push(Note::Read(number))
+                }
                 Item::Offer(_) => self.inbox.push_back(item),
                 _ => {}
             }
@@ -212,7 +216,18 @@ impl Connection {
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.peer_taken;
         self.settle_all(Fate::Unread, |number| number.wrapping_sub(taken) <= u32::MAX / 2);
+        self.drop_accesses();
         self.tell_end();
+    }
+
+    /// RDMA that the device does not have: the peer says nothing of its windows any more.
+    fn drop_accesses(&mut self) {
+        (self.seeking, self.says_where) = (None, None);
+        let is_access = |what: &Posted| matches!(what, Posted::Write { .. } | Posted::Read { .. });
+        let posts = std::mem::take(&mut self.posts).into_iter();
+        let (accesses, others): (VecDeque<Post>, _) = posts.partition(|post| is_access(&post.what));
+        self.posts = others;
+        accesses.into_iter().for_each(|post| self.drop_post(post.what, Fate::Unread));
     }
 
     /// What the lifeline says of an end by an error.

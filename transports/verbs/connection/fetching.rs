@@ -37,7 +37,8 @@ impl Connection {
         let len = (part.len as usize - fetching.within).min(most);
         let last_of_part = fetching.within + len == part.len as usize;
         let last = last_of_part && fetching.parts + 1 == offer.parts.len();
-        let from = Far { address: part.address.wrapping_add(fetching.within as u64), rkey: part.rkey, len: 0 };
+        let from =
+            Far { address: part.address.wrapping_add(fetching.within as u64), rkey: part.rkey, len: 0 };
         let how = self.how_to_read(last);
         let read = work.read(Span { segments: &to, from: fetching.done, len }, from, how);
         self.fly(how, if last { Then::Fetched(number) } else { Then::Nothing });
@@ -88,9 +89,11 @@ impl Connection {
             return;
         }
         self.notes.push(Note::Read(number));
-        let Some(at) = self.inbox.iter().position(
-            |item| matches!(item, Item::Offer(Offer { number: other, .. }) if *other == number),
-        ) else {
+        let Some(at) = self
+            .inbox
+            .iter()
+            .position(|item| matches!(item, Item::Offer(Offer { number: other, .. }) if *other == number))
+        else {
             return;
         };
         let Some(Item::Offer(offer)) = self.inbox.remove(at) else { return };

@@ -18,16 +18,47 @@ pub(super) struct Post {
     pub what: Posted,
 }
 
+impl Post {
+    /// Whether the device has some of its requests.
+    pub fn has_begun(&self) -> bool {
+        matches!(self.what, Posted::Write { done: 1.., .. } | Posted::Read { done: 1.., .. })
+    }
+}
+
 pub(super) type Segments = SmallVec<[Segment; 4]>;
 
 pub(super) enum Posted {
     /// A frame, with a header of so many bytes or a short message in `lead`.
-    Frame { frame: Frame, lead: SmallVec<[u8; 64]>, body: Segments, then: Then },
+    Frame {
+        frame: Frame,
+        lead: SmallVec<[u8; 64]>,
+        body: Segments,
+        then: Then,
+    },
     /// A message that stays where it lies.
-    Offer { immediate: Option<u32>, receipt: bool, head: SmallVec<[u8; 64]>, body: Segments, number: u32 },
-    Write { body: Segments, to: RemoteBuffer, immediate: Option<u32>, done: usize, then: Then },
-    Read { body: Segments, from: RemoteBuffer, done: usize, held: Held },
-    End { words: Option<String> },
+    Offer {
+        immediate: Option<u32>,
+        receipt: bool,
+        head: SmallVec<[u8; 64]>,
+        body: Segments,
+        number: u32,
+    },
+    Write {
+        body: Segments,
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        done: usize,
+        then: Then,
+    },
+    Read {
+        body: Segments,
+        from: RemoteBuffer,
+        done: usize,
+        held: Held,
+    },
+    End {
+        words: Option<String>,
+    },
 }
 
 /// What follows when a request has completed.
@@ -263,7 +294,12 @@ impl Connection {
     /// A post that will not be carried out.
     pub(super) fn drop_post(&mut self, what: Posted, fate: Fate) {
         match what {
-            Posted::Frame { then, .. } | Posted::Write { then, .. } => self.after(then, fate),
+            Posted::Frame { then, .. } | Posted::Write { then, .. } => {
+                if let Then::Left(number) = then {
+                    self.settle(number, fate);
+                }
+                self.after(then, fate);
+            }
             Posted::Read { held, .. } => self.after(Then::Read(held), fate),
             Posted::Offer { number, .. } => _ = self.end_offered(number, fate),
             Posted::End { .. } => {}

@@ -1,7 +1,5 @@
 //! From both queues to the device, and what completes.
 
-use std::collections::VecDeque;
-
 use smallvec::SmallVec;
 use udeck_via::transport::{Fate, Held};
 use udeck_via::{Reliability, RemoteBuffer};
@@ -78,7 +76,7 @@ impl Connection {
                 return Ok(true);
             }
             if let Some((handle, write)) = self.says_here.pop_front() {
-                let place = if self.closed { None } else { work.find(handle, write) };
+                let place = work.find(handle, write);
                 self.say(work, Frame::Here { handle, place }, &[])?;
                 return Ok(true);
             }
@@ -265,7 +263,8 @@ impl Connection {
             }
             let len = work.fitting(&body, done);
             let last = done + len == total;
-            let at = crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
+            let at =
+                crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
             let span = Span { segments: &body, from: done, len };
             if last {
                 let then = Then::Read(held);
@@ -336,7 +335,8 @@ impl Connection {
     pub fn failed(&mut self, token: u32, forbidden: bool) {
         self.sent(token.wrapping_sub(1));
         if let Some(Flying { then, .. }) = self.flying.pop_front() {
-            let fate = if forbidden && !matches!(then, Then::Fetched(_)) { Fate::Protection } else { Fate::Lost };
+            let fate =
+                if forbidden && !matches!(then, Then::Fetched(_)) { Fate::Protection } else { Fate::Lost };
             match then {
                 Then::Left(number) if forbidden => {
                     self.settle(number, fate);
@@ -358,9 +358,9 @@ impl Connection {
                 self.settle(number, Fate::Protection);
             }
             self.after(then, Fate::Protection);
-        } else if let Some(Post { what, .. }) = self.posts.pop_front_if(|post| {
-            matches!(post.what, Posted::Write { done: 1.., .. } | Posted::Read { done: 1.., .. })
-        }) {
+        } else if self.posts.front().is_some_and(Post::has_begun)
+            && let Some(Post { what, .. }) = self.posts.pop_front()
+        {
             self.drop_post(what, Fate::Protection);
         }
     }
@@ -413,15 +413,4 @@ fn fits(window: u64, offset: usize, len: usize) -> bool {
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     &text[..end]
-}
-
-/// `pop_front_if`, which the minimum version of the compiler lacks for deques.
-trait PopIf<T> {
-    fn pop_front_if(&mut self, wanted: impl FnOnce(&T) -> bool) -> Option<T>;
-}
-
-impl<T> PopIf<T> for VecDeque<T> {
-    fn pop_front_if(&mut self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
-        if wanted(self.front()?) { self.pop_front() } else { None }
-    }
 }

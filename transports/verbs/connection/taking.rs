@@ -142,7 +142,9 @@ impl Connection {
     pub fn has_arrivals(&self) -> bool {
         match self.inbox.front() {
             None => false,
-            Some(Item::Offer(_)) => self.dead && self.inbox.iter().any(|item| !matches!(item, Item::Offer(_))),
+            Some(Item::Offer(_)) => {
+                self.dead && self.inbox.iter().any(|item| !matches!(item, Item::Offer(_)))
+            }
             Some(_) => true,
         }
     }

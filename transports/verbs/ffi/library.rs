@@ -93,11 +93,15 @@ impl Library {
 
     fn open(name: OsString) -> Result<Self, String> {
         let file = name.to_string_lossy().into_owned();
-        let path = CString::new(name.into_encoded_bytes()).map_err(|_| format!("{VARIABLE} has a zero byte"))?;
+        let path =
+            CString::new(name.into_encoded_bytes()).map_err(|_| format!("{VARIABLE} has a zero byte"))?;
         // SAFETY: loading a library runs its initialisers: it is the system's, or the one that the user names.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            return Err(format!("the verbs library cannot be loaded: {} (install libibverbs1)", last_error()));
+            return Err(format!(
+                "the verbs library cannot be loaded: {} (install libibverbs1)",
+                last_error()
+            ));
         }
         Self::fill(handle, file)
     }
@@ -122,7 +126,11 @@ fn last_error() -> String {
     // SAFETY: the loader's words of this thread's last failure, a terminated string until the next.
     unsafe {
         let words = libc::dlerror();
-        if words.is_null() { "for no reason given".into() } else { CStr::from_ptr(words).to_string_lossy().into_owned() }
+        if words.is_null() {
+            "for no reason given".into()
+        } else {
+            CStr::from_ptr(words).to_string_lossy().into_owned()
+        }
     }
 }
 

@@ -27,7 +27,8 @@ pub struct GidChoice {
 pub fn choose_port(ports: &[(u8, bool)], wanted: Option<u8>) -> Result<u8, String> {
     let list = || {
         let state = |active: bool| if active { "active" } else { "not active" };
-        let all: Vec<_> = ports.iter().map(|(number, active)| format!("{number} ({})", state(*active))).collect();
+        let all: Vec<_> =
+            ports.iter().map(|(number, active)| format!("{number} ({})", state(*active))).collect();
         format!("its ports: {}", all.join(", "))
     };
     match wanted {
@@ -116,7 +117,10 @@ mod tests {
         let bind = "10.0.0.1".parse().unwrap();
         assert_eq!(choose_gid(&table(), Some(5), bind).unwrap().index, 5);
         let error = choose_gid(&table(), Some(4), bind).unwrap_err();
-        assert!(error.contains("DECK_VERBS_GID=4") && error.contains("3 (::ffff:10.0.0.1, RoCE v2)"), "{error}");
+        assert!(
+            error.contains("DECK_VERBS_GID=4") && error.contains("3 (::ffff:10.0.0.1, RoCE v2)"),
+            "{error}"
+        );
         assert!(choose_gid(&[], None, bind).is_err());
     }
 

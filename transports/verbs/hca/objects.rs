@@ -89,7 +89,8 @@ impl Context {
     pub fn pkey(&self, port: u8, index: u16) -> Option<u16> {
         let mut pkey = 0;
         // SAFETY: an open device, and our number.
-        let failed = unsafe { (self.library.ibv_query_pkey)(self.at.as_ptr(), port, index.into(), &mut pkey) };
+        let failed =
+            unsafe { (self.library.ibv_query_pkey)(self.at.as_ptr(), port, index.into(), &mut pkey) };
         (failed == 0).then_some(u16::from_be(pkey))
     }
 
@@ -249,7 +250,9 @@ impl Channel {
         loop {
             let (mut cq, mut cq_context) = (null_mut(), null_mut());
             // SAFETY: an open channel that does not wait, and our pointers.
-            if unsafe { (self.context.library.ibv_get_cq_event)(self.at.as_ptr(), &mut cq, &mut cq_context) } != 0 {
+            if unsafe { (self.context.library.ibv_get_cq_event)(self.at.as_ptr(), &mut cq, &mut cq_context) }
+                != 0
+            {
                 return any;
             }
             // SAFETY: the queue that the event is of: it is not destroyed before that was acknowledged.
@@ -294,7 +297,13 @@ impl Cq {
         let context = &channel.context;
         let at = unsafe {
             // SAFETY: an open device and channel.
-            (context.library.ibv_create_cq)(context.at.as_ptr(), entries as i32, null_mut(), channel.at.as_ptr(), 0)
+            (context.library.ibv_create_cq)(
+                context.at.as_ptr(),
+                entries as i32,
+                null_mut(),
+                channel.at.as_ptr(),
+                0,
+            )
         };
         let at = found(at)?;
         // SAFETY: the device's table is constant.
