@@ -28,10 +28,15 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "transports/*",
         may: &["src/wired", "src/via", "src/sys"],
-        tests_may: &["tests/conformance"],
+        tests_may: &["tests/conformance", "transports/verbs/standin"],
     },
     // A library of its own, which the verbs transport loads in tests.
     Rule { folder: "transports/verbs/standin", may: &[], tests_may: &[] },
+    Rule {
+        folder: "transports/verbs/paths",
+        may: &["transports/verbs", "transports/verbs/standin", "src/via"],
+        tests_may: &[],
+    },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows.
     Rule { folder: "src/launch", may: &[".", "src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/capi", may: &["."], tests_may: &[] },
@@ -41,7 +46,7 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "tests/conformance",
         may: &["src/via"],
-        tests_may: &["transports/*", "src/boot", "src/sys"],
+        tests_may: &["transports/*", "transports/verbs/standin", "src/boot", "src/sys"],
     },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },

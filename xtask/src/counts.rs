@@ -2,7 +2,8 @@
 //!
 //! On a shared machine a time says little; an instruction count says the same every day, so that a path which became
 //! dearer is noticed in the commit that did it. `bench-apps/fast-paths` goes through the paths, callgrind counts, and
-//! `instructions.txt` beside it is the record. It changes only by `cargo xtask counts --write`, in a commit whose
+//! `instructions.txt` beside it is the record. `transports/verbs/paths` does the same over verbs, and beside it by bare calls
+//! of the library: recorded is the difference ([`record::above_bare`]). It changes only by `cargo xtask counts --write`, in a commit whose
 //! message gives the reason: hence a path that became *cheaper* fails the step, too. Otherwise the gain could be lost
 //! again unnoticed.
 //!
@@ -21,8 +22,9 @@ use verdict::{Row, Tolerance};
 
 /// Below the root.
 const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
-/// Where the paths are: one function each.
-const MODULE: &str = "fast_paths::counted";
+/// The programs, and where their paths are: one function each.
+const PROGRAMS: [(&str, &str); 2] =
+    [("fast-paths", "fast_paths::counted"), ("verbs-paths", "verbs_paths::counted")];
 /// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
 /// differently on two machines. glibc ignores what it does not know.
 const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";
@@ -111,10 +113,24 @@ fn no_valgrind() -> Result<Option<String>, String> {
     }
 }
 
-/// Instructions per operation, by path.
+/// Instructions per operation, by path, of all programs.
 fn count(workspace: &Workspace, toolchain: &Toolchain, limit: Duration) -> Result<record::Paths, String> {
-    let output = workspace.target.join("fast-paths.callgrind");
-    let log = workspace.target.join("fast-paths.valgrind.log");
+    let mut paths = record::Paths::new();
+    for (package, module) in PROGRAMS {
+        paths.extend(record::above_bare(count_in(package, module, workspace, toolchain, limit)?));
+    }
+    Ok(paths)
+}
+
+fn count_in(
+    package: &str,
+    module: &str,
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    limit: Duration,
+) -> Result<record::Paths, String> {
+    let output = workspace.target.join(format!("{package}.callgrind"));
+    let log = workspace.target.join(format!("{package}.valgrind.log"));
     // A run that ends early must not pass with the counts of the one before.
     match fs::remove_file(&output) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -122,7 +138,7 @@ fn count(workspace: &Workspace, toolchain: &Toolchain, limit: Duration) -> Resul
         }
         _ => {}
     }
-    let command = command(&toolchain.target, &output, &log);
+    let command = command(package, &toolchain.target, &output, &log);
     println!("    $ {command}");
     let ended = command
         .run(&workspace.root, limit, |_| {})
@@ -132,11 +148,11 @@ fn count(workspace: &Workspace, toolchain: &Toolchain, limit: Duration) -> Resul
     }
     let text = fs::read_to_string(&output)
         .map_err(|error| format!("cannot read what callgrind wrote to {}: {error}", output.display()))?;
-    callgrind::paths(&text, MODULE).map_err(|problem| format!("{}: {problem}", output.display()))
+    callgrind::paths(&text, module).map_err(|problem| format!("{}: {problem}", output.display()))
 }
 
 /// Builds the program and runs it under callgrind.
-fn command(target: &str, output: &Path, log: &Path) -> Cargo {
+fn command(package: &str, target: &str, output: &Path, log: &Path) -> Cargo {
     let runner = [
         "env".into(),
         BASELINE.into(),
@@ -150,7 +166,9 @@ fn command(target: &str, output: &Path, log: &Path) -> Cargo {
         format!("--log-file={}", log.display()),
     ];
     // The words of `{:?}` are TOML's, for paths that people have.
-    Cargo::new("run --release -p fast-paths --config")
+    Cargo::new("run --release -p")
+        .arg(package)
+        .arg("--config")
         .arg(format!("target.{target}.runner = {runner:?}"))
         // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.
         .env("RUSTFLAGS", "")

@@ -6,6 +6,7 @@
 mod arrows;
 mod child;
 mod counts;
+mod oracle;
 mod places;
 mod rdma;
 mod report;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Weaken => weaken::run(WEAKEN_LIMIT),
         Command::Counts { write: false } => counts::run(COUNTS_LIMIT),
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
+        Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -74,6 +76,16 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+
+    /// Compare our structures of libibverbs with the C compiler's
+    ///
+    /// Needs libibverbs' headers (`transports/verbs/oracle/README.md`). Not part of `test`; run it when you touch
+    /// `transports/verbs/ffi` or the stand-in's `abi`.
+    VerbsOracle {
+        /// With those of `ibverbs-sys`, too: needs cmake and libclang, and builds for some minutes
+        #[arg(long)]
+        bindgen: bool,
+    },
 }
 
 /// For one build and run of the models.
@@ -81,6 +93,9 @@ const WEAKEN_LIMIT: Duration = Duration::from_secs(600);
 
 /// For the build of the library and some seconds of counting.
 const COUNTS_LIMIT: Duration = Duration::from_secs(1800);
+
+/// `ibverbs-sys` builds all of rdma-core.
+const ORACLE_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Args)]
 pub(crate) struct TestOptions {

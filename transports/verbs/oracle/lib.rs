@@ -29,7 +29,7 @@ pub struct Layout {
     pub name: &'static str,
     pub size: usize,
     pub align: usize,
-    /// All of it is described; otherwise only its front, as of objects that the library makes.
+    /// All of it is described; otherwise only its front, as of objects that the library makes and of what has grown.
     pub whole: bool,
     pub fields: Vec<Field>,
 }

@@ -36,7 +36,8 @@ pub fn layouts() -> Vec<Layout> {
             max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr, max_map_per_fmr,
             max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay, phys_port_cnt,
         }),
-        layout!(whole ibv_port_attr as "ibv_port_attr" {
+        // It grew by `active_speed_ex` in rdma-core 55; the exported `ibv_query_port` keeps to what was there before.
+        layout!(front ibv_port_attr as "ibv_port_attr" {
             state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
             qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout,
             init_type_reply, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2,

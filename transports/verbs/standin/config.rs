@@ -40,6 +40,8 @@ pub struct Device {
     pub max_message: u32,
     /// Its place in the list.
     pub index: u8,
+    /// The table of GIDs from index 0 on, with their types.
+    pub gids: Vec<(ibv_gid, u32)>,
 }
 
 /// What the environment says.
@@ -94,6 +96,7 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
         max_reads: 16,
         max_message: 1 << 30,
         index,
+        gids: Vec::new(),
     };
     if device.name.is_empty() || device.name.len() > 63 {
         return Err(format!("STANDIN_DEVICES: {entry:?} has no name of 1 to 63 bytes"));
@@ -109,6 +112,7 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
             setting.split_once('=').ok_or_else(|| format!("STANDIN_DEVICES: {setting}: no value"))?;
         set(&mut device, key, value).map_err(|problem| format!("STANDIN_DEVICES: {setting}: {problem}"))?;
     }
+    device.gids = device.addresses();
     Ok(device)
 }
 
@@ -164,9 +168,9 @@ impl Device {
         [0x02, 0x00, 0x00, 0xff, 0xfe, 0x57, 0xd1, self.index]
     }
 
-    /// The table of GIDs from index 0 on, with their types. On Ethernet the same address stands there for each version of
-    /// RoCE, as kernels have it: who takes the first that looks like an address takes the wrong one.
-    pub fn gids(&self) -> Vec<(ibv_gid, u32)> {
+    /// On Ethernet the same address stands there for each version of RoCE, as kernels have it: who takes the first that looks
+    /// like an address takes the wrong one.
+    fn addresses(&self) -> Vec<(ibv_gid, u32)> {
         let mut link_local = ibv_gid::default();
         link_local.raw[..2].copy_from_slice(&[0xfe, 0x80]);
         link_local.raw[8..].copy_from_slice(&self.guid());
@@ -196,7 +200,7 @@ mod tests {
         let config = with(&[]).unwrap();
         let [device] = &config.devices.unwrap()[..] else { panic!("one device") };
         assert_eq!((device.name.as_str(), device.port, device.link), ("standin0", 4, 2));
-        let mapped = device.gids().into_iter().rfind(|(gid, _)| gid.raw[10] == 0xff).unwrap();
+        let mapped = device.gids.iter().rfind(|(gid, _)| gid.raw[10] == 0xff).unwrap();
         assert_eq!((&mapped.0.raw[12..], mapped.1), (&[127, 0, 0, 1][..], IBV_GID_TYPE_ROCE_V2));
         assert_eq!(device.mtu_number(), 3, "IBV_MTU_1024");
     }
@@ -208,7 +212,7 @@ mod tests {
                 .unwrap();
         let devices = config.devices.unwrap();
         assert_eq!((devices[0].port, devices[1].port), (IBV_PORT_ARMED, IBV_PORT_DOWN));
-        assert_eq!(devices[1].gids().len(), 1, "no RoCE on InfiniBand");
+        assert_eq!(devices[1].gids.len(), 1, "no RoCE on InfiniBand");
     }
 
     #[test]

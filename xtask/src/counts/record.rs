@@ -20,8 +20,19 @@ pub struct Toolchain {
     pub target: String,
 }
 
+/// How a path is called that takes the same without us.
+const BARE: &str = "_bare";
+
+/// Of a path that has a twin without us, what it takes above that; the twins are left out.
+pub fn above_bare(paths: Paths) -> Paths {
+    let bare = |path: &str| paths.get(&format!("{path}{BARE}")).copied();
+    let ours = paths.iter().filter(|(path, _)| !path.ends_with(BARE));
+    ours.map(|(path, count)| (path.clone(), count - bare(path).unwrap_or(0.0))).collect()
+}
+
 const HEADER: &str = "\
-# Instructions per operation on the fast paths, as callgrind counts them; bench-apps/fast-paths/counted.rs has the paths.
+# Instructions per operation on the fast paths, as callgrind counts them; bench-apps/fast-paths/counted.rs has the paths,
+# transports/verbs/paths/counted.rs those over verbs: of these, what they take above bare calls of the library.
 # `cargo xtask counts` compares, `cargo xtask counts --write` renews this file. It changes only in a commit whose message
 # gives the reason.
 ";
@@ -99,6 +110,13 @@ mod tests {
         assert_eq!(record().toolchain.rustc, "1.95.0 (5980 2026-04-14)");
         assert_eq!(record().toolchain.target, "x86_64-linux");
         assert_eq!(Record::parse(&record().to_string()).unwrap(), record());
+    }
+
+    #[test]
+    fn a_path_with_a_bare_twin_counts_above_it() {
+        let paths = [("post", 300.0), ("post_bare", 200.5), ("other", 7.0)];
+        let above = above_bare(paths.map(|(path, count)| (path.to_owned(), count)).into());
+        assert_eq!(above.into_iter().collect::<Vec<_>>(), [("other".into(), 7.0), ("post".into(), 99.5)]);
     }
 
     #[test]

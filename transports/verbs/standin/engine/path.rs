@@ -45,8 +45,7 @@ fn leads_to(from: &Pair, to: &Pair) -> bool {
     let path = from.path();
     if from_device.link == IBV_LINK_LAYER_INFINIBAND {
         let local = path.dlid == lid(to.device);
-        return local
-            && (path.is_global == 0 || to_device.gids().iter().any(|(gid, _)| *gid == path.grh.dgid));
+        return local && (path.is_global == 0 || to_device.gids.iter().any(|(gid, _)| *gid == path.grh.dgid));
     }
     let (Some(source), Some(target)) = (source(from, from_device), source(to, to_device)) else {
         return false;
@@ -57,7 +56,7 @@ fn leads_to(from: &Pair, to: &Pair) -> bool {
 
 /// The address that the pair sends from, and its type.
 fn source(pair: &Pair, device: &Device) -> Option<(ibv_gid, u32)> {
-    device.gids().get(usize::from(pair.path().grh.sgid_index)).copied()
+    device.gids.get(usize::from(pair.path().grh.sgid_index)).copied()
 }
 
 fn device(pair: &Pair) -> Option<&'static Device> {

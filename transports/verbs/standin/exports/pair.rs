@@ -180,7 +180,7 @@ fn sensible(given: &ibv_qp_attr, mask: i32, device: &Device) -> bool {
     let not = |bit: i32, wrong: bool| mask & bit == 0 || !wrong;
     let path = &given.ah_attr;
     let ethernet = device.link != IBV_LINK_LAYER_INFINIBAND;
-    let gid_there = usize::from(path.grh.sgid_index) < device.gids().len();
+    let gid_there = usize::from(path.grh.sgid_index) < device.gids.len();
     let bad_path = path.port_num != 1
         || (ethernet && path.is_global == 0)
         || (path.is_global != 0 && !gid_there)

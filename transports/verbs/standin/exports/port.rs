@@ -82,7 +82,7 @@ unsafe extern "C" fn ibv_query_gid(
     // SAFETY: handle
     let result = unsafe { of(context, u32::from(port)) }.and_then(|device| {
         let index = usize::try_from(index).ok().filter(|index| *index < GIDS).ok_or(libc::EINVAL)?;
-        Ok(device.gids().get(index).map_or(ibv_gid::default(), |entry| entry.0))
+        Ok(device.gids.get(index).map_or(ibv_gid::default(), |entry| entry.0))
     });
     minus_one(result.map(|found| {
         // SAFETY: The caller's.
@@ -100,7 +100,7 @@ fn entries(device: &Device) -> Vec<ibv_gid_entry> {
         gid_type,
         ndev_ifindex,
     };
-    device.gids().into_iter().enumerate().map(entry).collect()
+    device.gids.iter().copied().enumerate().map(entry).collect()
 }
 
 #[unsafe(no_mangle)]

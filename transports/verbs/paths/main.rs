@@ -1,0 +1,44 @@
+//! Goes through the paths of a short message over verbs, and through the same message by bare calls of the library, for
+//! `cargo xtask counts`, which runs it under callgrind.
+//!
+//! Both call the stand-in, whose engine works inline: whoever posts moves the data, so that the same calls take the same
+//! instructions. They are part of both, and fall out of the difference: what the transport costs above the calls that any
+//! program makes.
+
+mod bare;
+mod counted;
+mod interfaces;
+
+use std::path::PathBuf;
+
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Each path is gone through so often: what is done once, or once per lap of a ring, is spread evenly.
+const ROUNDS: usize = 4096;
+/// Bytes of a message.
+const SMALL: usize = 8;
+
+fn main() -> Result {
+    run(ROUNDS)
+}
+
+fn run(rounds: usize) -> Result {
+    let library = stand_in()?;
+    // SAFETY: There is no other thread yet that could read the environment.
+    unsafe {
+        std::env::set_var("DECK_VERBS_LIBRARY", &library);
+        std::env::set_var("STANDIN_ENGINE", "inline");
+    }
+    bare::run(&library, rounds)?;
+    interfaces::run(rounds)
+}
+
+/// Cargo builds it for this program, into the folder of dependencies.
+fn stand_in() -> Result<PathBuf> {
+    let name = "libudeck_verbs_standin.so";
+    let program = std::env::current_exe()?;
+    let folder = program.parent().ok_or("this program lies nowhere")?;
+    let places = [folder.join("deps").join(name), folder.join(name)];
+    let missing = || format!("{name} lies neither beside {} nor in deps/", program.display());
+    Ok(places.into_iter().find(|place| place.exists()).ok_or_else(missing)?)
+}
