@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::connection::RECEIVES;
+use crate::connection::{News, RECEIVES};
 use crate::ffi::Wc;
 use crate::hca::objects::{Channel, Context, Cq};
 use crate::link::VerbsLink;
@@ -125,17 +125,24 @@ impl Completions {
     /// has been passed on. Not with a link's lock held.
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
+        let mut told = Vec::new();
         let queues = self.taking.lock();
-        self.take_from(&queues);
+        self.take_from(&queues, &mut told);
+        drop(queues);
+        drop(told);
     }
 
     /// Takes all that has completed. Not with a link's lock held.
     pub fn take_all(&self) {
+        let mut told = Vec::new();
         let queues = self.taking.lock();
-        while self.take_from(&queues) {}
+        while self.take_from(&queues, &mut told) {}
+        drop(queues);
+        drop(told);
     }
 
-    fn take_from(&self, queues: &[Arc<Cq>]) -> bool {
+    /// Whether there may be more. What links have to drop goes to `told`: it may be anything, so it goes without the lock.
+    fn take_from(&self, queues: &[Arc<Cq>], told: &mut Vec<News>) -> bool {
         let mut more = false;
         let mut batch = [Wc::default(); BATCH];
         for cq in queues {
@@ -147,7 +154,7 @@ impl Completions {
                         .for_each(|link| link.give_up("the device's completion queue has failed"));
                     return false;
                 };
-                self.pass_on(&batch[..found]);
+                self.pass_on(&batch[..found], told);
                 full = found == BATCH;
                 if !full {
                     break;
@@ -159,11 +166,11 @@ impl Completions {
     }
 
     /// To each link its own, those in a row at once.
-    fn pass_on(&self, batch: &[Wc]) {
+    fn pass_on(&self, batch: &[Wc], told: &mut Vec<News>) {
         for run in batch.chunk_by(|one, next| number_of(one.wr_id) == number_of(next.wr_id)) {
             // Of one that is gone, something may have lain there still.
             if let Some(link) = self.link(number_of(run[0].wr_id)) {
-                link.completed(run);
+                told.extend(Some(link.completed(run)).filter(News::has_owners));
             }
         }
     }

@@ -29,7 +29,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use udeck_via::transport::{Fate, Hello, Owner};
-use udeck_via::{Ptag, Reliability, RemoteBuffer};
+use udeck_via::{Reliability, RemoteBuffer};
 use udeck_wired::Memory;
 
 use crate::hca::objects::Mr;
@@ -136,9 +136,9 @@ pub struct News {
 }
 
 impl News {
-    /// Whether nobody need be told anything, and nothing is to be dropped.
-    pub fn is_empty(&self) -> bool {
-        !self.send && !self.receive && self.lost.is_none() && self.buried.is_empty()
+    /// Whether there is something to be dropped.
+    pub fn has_owners(&self) -> bool {
+        !self.buried.is_empty()
     }
 }
 
@@ -146,10 +146,7 @@ impl News {
 pub struct Connection {
     memory: Memory,
     level: Reliability,
-    /// The tags of our windows that the peer may write, and read.
-    pub writable: Option<Ptag>,
-    pub readable: Option<Ptag>,
-    /// Whether it lets us write and read any.
+    /// Whether the peer lets us write and read windows of any tag.
     may_write: bool,
     may_read: bool,
     max_transfer: usize,
@@ -219,8 +216,6 @@ impl Connection {
         Connection {
             memory: memory.clone(),
             level: ours.reliability,
-            writable: ours.writable_ptag,
-            readable: ours.readable_ptag,
             may_write: theirs.writable_ptag.is_some(),
             may_read: theirs.readable_ptag.is_some(),
             max_transfer,

@@ -11,13 +11,15 @@ use udeck_wired::{Memory, address};
 use crate::connection::MESSAGES;
 use crate::core::{Core, Made, STATIONS};
 use crate::hca::Hca;
+use crate::queue::elements;
 use crate::station::{QUEUES, Seats};
 use crate::waiter::VerbsWaiter;
 use crate::wire::{MAX_HEAD, PARTS, VERSION};
 use crate::{Options, Source, helper};
 
 const PROTOCOL: Protocol = Protocol::new("verbs", VERSION);
-/// Segments in one post.
+/// Segments in one post, if the device takes so many elements in a request: each may cross a bound between chunks of the
+/// outbox.
 const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time.
 const WINDOWS: usize = 1 << 14;
@@ -50,7 +52,7 @@ impl VerbsDevice {
         attributes.address = address::encode(door.address());
         attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
         attributes.max_descriptors_per_queue = MESSAGES as usize;
-        attributes.max_segments = SEGMENTS;
+        attributes.max_segments = (elements(&hca.attributes) as usize / 2).clamp(1, SEGMENTS);
         attributes.max_transfer = max_transfer;
         attributes.max_inline = MAX_HEAD;
         attributes.max_head = MAX_HEAD;

@@ -18,9 +18,6 @@ use crate::hca::objects::{Context, Mr, Pd};
 use crate::memory::Segment;
 use crate::wire::Part;
 
-/// Bytes of one request: what every device takes.
-const REQUEST: usize = 1 << 30;
-
 /// See the module.
 pub struct Domain {
     /// The outbox by chunks: an arena has memory for whole chunks, from the first block in one on. Peers read what is offered
@@ -61,7 +58,6 @@ impl Domain {
         most: usize,
     ) -> Result<(Sges, usize), String> {
         let (mut sges, mut covered) = (Sges::new(), 0);
-        len = len.min(REQUEST);
         for &segment in segments {
             let skipped = from.min(segment.len());
             from -= skipped;
@@ -80,7 +76,7 @@ impl Domain {
     /// As much of a segment as one element takes.
     fn first_of(&self, segment: Segment) -> Result<Sge, String> {
         match segment {
-            Segment::Elsewhere(addr, lkey, len) => Ok(Sge { addr, length: len.min(REQUEST) as u32, lkey }),
+            Segment::Elsewhere(addr, lkey, len) => Ok(Sge { addr, length: len.min(u32::MAX as usize) as u32, lkey }),
             Segment::Outbox(offset, len) => {
                 let (chunk, within) = self.chunk(offset)?;
                 let length = len.min(CHUNK - within) as u32;

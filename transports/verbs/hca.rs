@@ -29,8 +29,6 @@ pub struct Hca {
     pub gid_index: u8,
     /// Whether packets carry addresses of the network layer: always on Ethernet.
     pub ethernet: bool,
-    /// It has no service of the unreliable kind, and connects otherwise.
-    pub iwarp: bool,
 }
 
 /// That there is nothing to be had here, which is no defect.
@@ -63,7 +61,10 @@ impl Hca {
                 Err(why) => seen.push(format!("{name}: {why}")),
             }
         }
-        Err(unavailable(format!("no port is active ({})", seen.join("; "))))
+        let why = format!("no device can be used ({})", seen.join("; "));
+        let asked = wanted.is_some() || settings.port.is_some() || settings.gid.is_some() || settings.pkey != 0;
+        // What somebody asked for by name is not passed over in silence.
+        Err(if asked { Error::InvalidParameter(format!("verbs, as DECK_VERBS_… say: {why}")) } else { unavailable(why) })
     }
 
     /// The device, if it has an active port; otherwise why not.
@@ -94,18 +95,18 @@ impl Hca {
             ports.iter().map(|(number, port)| (*number, port.state == port_state::ACTIVE)).collect();
         let number = match choose_port(&states, settings.port) {
             Ok(number) => number,
-            Err(why) if settings.port.is_some() => {
-                return Err(Error::InvalidParameter(format!("{name}: {why}")));
-            }
             Err(why) => return Ok(Err(why)),
         };
         let port_attributes = ports[usize::from(number) - 1].1;
         let ethernet = port_attributes.link_layer == link_layer::ETHERNET;
-        let chosen = gids(&context, name, number, &port_attributes, settings, bind, ethernet)?;
+        let chosen = gids(&context, name, number, &port_attributes, settings, bind, ethernet);
         let GidChoice { gid, index } = match chosen {
             Ok(choice) => choice,
             Err(why) => return Ok(Err(why)),
         };
+        if let Some(why) = lacks_pkey(&context, number, &port_attributes, settings.pkey) {
+            return Ok(Err(why));
+        }
         Ok(Ok(Hca {
             context,
             name: name.to_owned(),
@@ -115,7 +116,6 @@ impl Hca {
             gid,
             gid_index: index as u8,
             ethernet,
-            iwarp,
         }))
     }
 }
@@ -129,7 +129,7 @@ fn gids(
     settings: &Settings,
     bind: IpAddr,
     ethernet: bool,
-) -> Result<Result<GidChoice, String>> {
+) -> std::result::Result<GidChoice, String> {
     let entries = (0..attributes.gid_tbl_len.clamp(0, 256) as u32).filter_map(|index| {
         let (gid, kind) = context.gid(port, index)?;
         let kind = kind.unwrap_or_else(|| kind_by_file(device, port, index));
@@ -137,14 +137,20 @@ fn gids(
     });
     let entries: Vec<Candidate> = entries.collect();
     match choose_gid(&entries, settings.gid, bind) {
-        Ok(choice) => Ok(Ok(choice)),
-        Err(why) if settings.gid.is_some() => {
-            Err(Error::InvalidParameter(format!("{device}, port {port}: {why}")))
-        }
         // InfiniBand gets along without: packets find their way by the local identifier.
-        Err(_) if !ethernet => Ok(Ok(GidChoice { gid: ffi::Gid::default(), index: 0 })),
-        Err(why) => Ok(Err(format!("port {port}: {why}"))),
+        Err(_) if !ethernet && settings.gid.is_none() => Ok(GidChoice { gid: ffi::Gid::default(), index: 0 }),
+        chosen => chosen.map_err(|why| format!("port {port}: {why}")),
     }
+}
+
+/// Why the partition key that is wanted cannot be used.
+fn lacks_pkey(context: &Context, port: u8, attributes: &ffi::PortAttr, wanted: u16) -> Option<String> {
+    let exists = |index: &u16| context.pkey(port, *index).is_some_and(|pkey| pkey != 0);
+    if wanted == 0 || exists(&wanted) {
+        return None;
+    }
+    let all: Vec<_> = (0..attributes.pkey_tbl_len).filter(exists).map(|index| index.to_string()).collect();
+    Some(format!("DECK_VERBS_PKEY={wanted} is empty; there are: {}", all.join(", ")))
 }
 
 /// What libraries before `IBVERBS_1.11` do not say.

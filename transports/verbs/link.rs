@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use udeck_via::transport::{Fate, Ledger, Queue as WorkQueue, Reporter};
 
 use crate::completions::request_of;
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, News, Phase};
 use crate::core::Core;
 use crate::ffi::Wc;
 use crate::ffi::codes::{event, status, wc_flags, wc_opcode};
@@ -128,13 +128,14 @@ impl VerbsLink {
 
     // ---- what the device tells ----
 
-    /// Completions of this link, in order.
-    pub fn completed(&self, run: &[Wc]) {
+    /// Completions of this link, in order. What it returns is to be dropped when nothing is locked any more: it may be
+    /// anything.
+    pub fn completed(&self, run: &[Wc]) -> News {
         let mut shared = self.shared.lock();
         for wc in run {
             shared.complete(wc);
         }
-        self.finish(shared);
+        self.tell(shared)
     }
 
     /// An event of the queue pair of this number, if that is ours.
@@ -232,7 +233,11 @@ impl VerbsLink {
 
     // ---- under the lock ----
 
-    fn finish(&self, mut shared: MutexGuard<'_, Shared>) {
+    fn finish(&self, shared: MutexGuard<'_, Shared>) {
+        drop(self.tell(shared));
+    }
+
+    fn tell(&self, mut shared: MutexGuard<'_, Shared>) -> News {
         let over = shared.work();
         let news = shared.connection.take_news();
         self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
@@ -253,7 +258,7 @@ impl VerbsLink {
         for told in [send, receive].into_iter().flatten() {
             told.announce();
         }
-        drop(news);
+        news
     }
 }
 

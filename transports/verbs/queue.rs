@@ -4,11 +4,12 @@
 //! of its own, so that a message never finds none, and a peer that floods us takes none from others. They lie, with what is
 //! sent from here, in memory of their own, which no peer is given any right to.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::completions::{Share, name_of};
 use crate::connection::{How, RECEIVES, Span, Work};
@@ -28,6 +29,8 @@ pub const SENDS: u32 = 128;
 /// Elements that a request has at most, if the device takes so many: a header, four segments, and the bounds between chunks
 /// that these cross.
 const ELEMENTS: u32 = 12;
+/// Bytes of one request, at most: what a length can say.
+const LONGEST: usize = 1 << 30;
 /// Bytes of headers and short messages that are under way.
 const LEADS: usize = 8 * BLOCK;
 /// Reads that are under way at a time, at most.
@@ -48,6 +51,8 @@ pub struct Queue {
     link: u32,
     psn: u32,
     elements: usize,
+    /// Bytes of one request.
+    longest: usize,
     inline: usize,
     /// Requests that the device has: number, and where the ring of leads is free from when it is over.
     flying: VecDeque<(u32, u64)>,
@@ -62,13 +67,13 @@ pub struct Tags {
     pub readable: Option<udeck_via::Ptag>,
 }
 
-/// Page-aligned memory of our own.
+/// Pages of our own, which the kernel gives as zeros.
 struct Pages {
     at: NonNull<u8>,
-    layout: Layout,
+    len: usize,
 }
 
-// SAFETY: an allocation of its own, of plain bytes.
+// SAFETY: a mapping of our own, of plain bytes.
 unsafe impl Send for Pages {}
 
 const RECEIVE_BYTES: usize = RECEIVES as usize * BLOCK;
@@ -91,12 +96,11 @@ impl Queue {
         // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
         let lead = unsafe { Mr::new(&domain.pd, pages.all(), access::LOCAL_WRITE, false) };
         let lead =
-            lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.layout.size(), &error)))?;
-        let most = |limit: i32| u32::try_from(limit).unwrap_or(1).max(1);
+            lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.len, &error)))?;
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
             max_recv_wr: RECEIVES,
-            max_send_sge: ELEMENTS.min(most(hca.attributes.max_sge)),
+            max_send_sge: elements(&hca.attributes),
             max_recv_sge: 1,
             max_inline_data: settings.inline,
         };
@@ -119,6 +123,7 @@ impl Queue {
             link,
             psn: getrandom::u32().map_err(|error| io::Error::other(error.to_string()))? & 0xff_ffff,
             elements: cap.max_send_sge as usize,
+            longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
             flying: VecDeque::with_capacity(SENDS as usize),
             used: 0..0,
@@ -291,7 +296,7 @@ impl Work for Queue {
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
         // One is kept for a header. What cannot be registered says so when it is posted.
         let most = self.elements - 1;
-        self.domain.sges(segments, from, usize::MAX, most.max(1)).map_or(usize::MAX, |(_, covered)| covered)
+        self.domain.sges(segments, from, self.longest, most.max(1)).map_or(usize::MAX, |(_, covered)| covered)
     }
 
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
@@ -348,6 +353,12 @@ impl Work for Queue {
     }
 }
 
+/// Elements of one request.
+pub fn elements(limits: &ffi::DeviceAttr) -> u32 {
+    let of_reads = if limits.max_sge_rd > 0 { limits.max_sge_rd } else { limits.max_sge };
+    u32::try_from(limits.max_sge.min(of_reads)).unwrap_or(1).clamp(1, ELEMENTS)
+}
+
 /// A request of this kind, and nothing else.
 fn request(opcode: u32) -> SendWr {
     // SAFETY: a structure of numbers and pointers, for which zeros are nothing.
@@ -362,21 +373,22 @@ fn mtu(hca: &Hca, settings: &Settings) -> u8 {
 
 impl Pages {
     fn new(len: usize) -> io::Result<Self> {
-        let layout = Layout::from_size_align(len, 4096).map_err(io::Error::other)?;
-        // SAFETY: more than nothing.
-        let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Pages { at, layout })
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, wherever the kernel likes.
+        let at = unsafe { mmap_anonymous(null_mut(), len, rights, flags) }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Pages { at, len })
     }
 
     fn all(&self) -> NonNull<[u8]> {
-        NonNull::slice_from_raw_parts(self.at, self.layout.size())
+        NonNull::slice_from_raw_parts(self.at, self.len)
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new` with this layout, and freed here only.
-        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+        // SAFETY: our own mapping; the region in it and the queue pair are gone.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
 

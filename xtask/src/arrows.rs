@@ -28,7 +28,7 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "transports/*",
         may: &["src/wired", "src/via", "src/sys"],
-        tests_may: &["tests/conformance"],
+        tests_may: &["tests/conformance", "transports/verbs/standin"],
     },
     // A library of its own, which the verbs transport loads in tests.
     Rule { folder: "transports/verbs/standin", may: &[], tests_may: &[] },
@@ -40,7 +40,7 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "tests/conformance",
         may: &["src/via"],
-        tests_may: &["transports/*", "src/boot", "src/sys"],
+        tests_may: &["transports/*", "transports/verbs/standin", "src/boot", "src/sys"],
     },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },

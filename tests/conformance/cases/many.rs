@@ -1,6 +1,6 @@
 //! Many VIs on one completion queue, and many connections one after another.
 
-use udeck_via::{Cq, CqHandle, Nic, Receive, Source, Vi, ViAttributes};
+use udeck_via::{Cq, CqHandle, Error, Nic, Receive, Source, Vi, ViAttributes};
 
 use crate::kit::{Door, Pair, nics, soon, until};
 use crate::{Case, Fabric};
@@ -168,16 +168,20 @@ fn a_rhythm_starves_nobody(fabric: &dyn Fabric) {
         crowd.senders[rhythmic].send_inline(None, b"", b"busy last").unwrap();
         until("it is busy", || (crowd.poll_one()? == rhythmic).then_some(()));
         crowd.senders[quiet].send_inline(None, b"", b"hear me").unwrap();
+        let mut others = 0;
         for looks in 0.. {
             if looks % PERIOD == phase {
-                crowd.senders[rhythmic].send_inline(None, b"", b"tick").unwrap();
+                // Over a network, word of the room may come late: then this beat is missed.
+                let sent = crowd.senders[rhythmic].send_inline(None, b"", b"tick");
+                assert!(matches!(sent, Ok(()) | Err(Error::Full { .. })), "{sent:?}");
             }
             let at = crowd.poll_one();
             if at == Some(quiet) {
                 break;
             }
             crowd.fill(flooding);
-            assert!(looks < VIS * 40, "phase {phase}: not heard in {looks} looks");
+            others += usize::from(at.is_some());
+            assert!(others < VIS * 40, "phase {phase}: served {others} messages of others meanwhile");
         }
     }
 }
@@ -236,7 +240,11 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
     let usage = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.outbox().usage());
     let used = usage(&pair);
     (0..CONNECTIONS).for_each(|_| round(&mut pair));
-    assert_eq!(usage(&pair), used);
+    // Over a network, word of the last ones may come late.
+    until("all blocks are back", || {
+        [&pair.a, &pair.b].map(|end| end.nic.reclaim());
+        (usage(&pair) == used).then_some(())
+    });
     // Threads that end give their stacks back a moment later.
     until("descriptors, threads and mappings are back", || {
         let now = Holdings::now();

@@ -1,7 +1,8 @@
-//! The suite over verbs: the devices of this host, or those of the library that `DECK_VERBS_LIBRARY` names (the stand-in, as
-//! `cargo xtask test` builds it). Without either it says why not, and skips.
+//! The suite over verbs: the devices of this host, or those of the library that `DECK_VERBS_LIBRARY` names; on a host without
+//! any, those of the stand-in that cargo has built beside this program (`transports/verbs/standin`).
 
-use std::process::ExitCode;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use udeck_conformance::{Fabric, Options};
@@ -49,12 +50,36 @@ fn main() -> ExitCode {
     let shares = Verbs { name: "verbs-shared-memory", shares: true };
     match verbs.try_open(&Options::default()) {
         Ok(_) => udeck_conformance::main(&[&verbs, &shares]),
-        Err(error @ Error::Unavailable { .. }) => {
-            println!("verbs: skipped, {error}; DECK_VERBS_LIBRARY may name the stand-in");
-            ExitCode::SUCCESS
-        }
+        Err(error @ Error::Unavailable { .. }) => match standin() {
+            Some(library) => over(&library),
+            None => {
+                println!("verbs: skipped, {error}; and there is no stand-in beside this program");
+                ExitCode::SUCCESS
+            }
+        },
         Err(error) => {
             println!("verbs: the NIC does not open: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The stand-in's library, unless another one was wanted.
+fn standin() -> Option<PathBuf> {
+    let library = std::env::current_exe().ok()?.with_file_name("libudeck_verbs_standin.so");
+    (std::env::var_os("DECK_VERBS_LIBRARY").is_none() && library.exists()).then_some(library)
+}
+
+/// Runs this program once more: a process loads one library only.
+fn over(library: &PathBuf) -> ExitCode {
+    let program = std::env::current_exe().expect("it runs");
+    let mut again = Command::new(program);
+    again.args(std::env::args_os().skip(1)).env("DECK_VERBS_LIBRARY", library);
+    match again.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("verbs: this program cannot be run over the stand-in: {error}");
             ExitCode::FAILURE
         }
     }

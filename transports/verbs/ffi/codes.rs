@@ -3,7 +3,6 @@
 
 /// `enum ibv_transport_type`
 pub mod transport {
-    pub const IB: i32 = 0;
     pub const IWARP: i32 = 1;
 }
 
@@ -20,7 +19,6 @@ pub mod link_layer {
 /// `enum ibv_qp_type`
 pub mod qp_type {
     pub const RC: u32 = 2;
-    pub const UC: u32 = 3;
 }
 
 /// `enum ibv_qp_state`
@@ -28,7 +26,6 @@ pub mod qp_state {
     pub const INIT: u32 = 1;
     pub const RTR: u32 = 2;
     pub const RTS: u32 = 3;
-    pub const ERR: u32 = 6;
 }
 
 /// `enum ibv_qp_attr_mask`
@@ -86,7 +83,6 @@ pub mod status {
 
 /// `enum ibv_wc_opcode`
 pub mod wc_opcode {
-    pub const RECV: u32 = 1 << 7;
     pub const RECV_RDMA_WITH_IMM: u32 = (1 << 7) + 1;
 }
 
@@ -118,5 +114,4 @@ pub mod gid_type {
 /// `enum ibv_fork_status`
 pub mod fork {
     pub const DISABLED: i32 = 0;
-    pub const UNNEEDED: i32 = 2;
 }

@@ -350,8 +350,6 @@ pub struct Qp {
     pd: Arc<Pd>,
     _cq: Arc<Cq>,
     at: NonNull<ffi::Qp>,
-    /// What it really has room for.
-    pub cap: ffi::QpCap,
     post_send: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::SendWr, *mut *mut ffi::SendWr) -> i32,
     post_recv: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
 }
@@ -382,7 +380,7 @@ impl Qp {
         };
         // SAFETY: a living domain and completion queue, of one device; our structure.
         let at = found(unsafe { (context.library.ibv_create_qp)(pd.at.as_ptr(), &mut attr) })?;
-        Ok(Qp { pd: pd.clone(), _cq: cq.clone(), at, cap: attr.cap, post_send, post_recv })
+        Ok(Qp { pd: pd.clone(), _cq: cq.clone(), at, post_send, post_recv })
     }
 
     pub fn number(&self) -> u32 {
