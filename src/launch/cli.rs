@@ -71,8 +71,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
 
-    /// Use these transports only, the best first, with commas between them: shm, tcp, udp. Unless told: shm within a host,
-    /// tcp between hosts.
+    /// Use these transports only, the best first, with commas between them: shm, verbs, tcp, udp. Unless told: shm within a
+    /// host; between hosts verbs where there is a device for it, else tcp.
     #[arg(long, value_name = "LIST", value_parser = transports)]
     transport: Option<String>,
 

@@ -44,7 +44,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// What ranks may be told to use (which of them a program's build has, the program knows).
-const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
+const TRANSPORTS: [&str; 4] = ["shm", "verbs", "tcp", "udp"];
 
 pub(super) fn transports(text: &str) -> Result<String, String> {
     if text.split(',').all(|name| TRANSPORTS.contains(&name)) {
