@@ -50,6 +50,7 @@
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
 //! | `listeners` | who listens at which discriminator |
+//! | `station` | completion queues: what was announced, and how their owners sleep |
 //! | `poll` | epoll, and bells beside it |
 
 pub mod address;
@@ -60,6 +61,7 @@ mod listeners;
 mod memory;
 pub mod poll;
 mod port;
+pub mod station;
 #[cfg(test)]
 mod tests;
 mod windows;

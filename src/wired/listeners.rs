@@ -28,15 +28,24 @@ impl Listeners {
         self.table.lock().get(discriminator).cloned()
     }
 
+    /// Whether one of this length can be listened at, here or at another NIC of this kind.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`].
+    pub fn check(&self, discriminator: &[u8]) -> Result {
+        let (len, most) = (discriminator.len(), self.max_discriminator);
+        if len <= most {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {most}")))
+    }
+
     /// `on_request` is called with what is asked for at `discriminator` from now on.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`] when somebody listens there, or the discriminator is too long.
     pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        if discriminator.len() > self.max_discriminator {
-            let (len, most) = (discriminator.len(), self.max_discriminator);
-            return Err(Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {most}")));
-        }
+        self.check(discriminator)?;
         let mut table = self.table.lock();
         if table.contains_key(discriminator) {
             let name = String::from_utf8_lossy(discriminator);

@@ -97,16 +97,29 @@ impl Bell {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// Sleeps until it is rung or `poller` would find something, at most `limit`. May return early.
+    /// Sleeps until it is rung, or something lies in the descriptor `beside` it, at most `limit`. May return early.
+    /// Whether that descriptor has errors to tell.
     ///
-    /// The bell is no part of the poller: others look at that too, and would take the ring away from the sleeper.
-    pub fn sleep(&self, poller: &Poller, limit: Duration) {
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&poller.0, PollFlags::IN)];
+    /// A bell is no part of a poller: others look at that too, and would take the ring away from the sleeper.
+    pub fn sleep(&self, beside: Option<&impl AsFd>, limit: Duration) -> bool {
         let limit = Timespec::try_from(limit).ok();
-        let _ = poll(&mut fds, limit.as_ref());
-        if !fds[0].revents().is_empty() {
+        let bell = PollFd::new(&self.0, PollFlags::IN);
+        let (rung, trouble) = match beside {
+            Some(beside) => {
+                let mut fds = [bell, PollFd::new(beside, PollFlags::IN)];
+                let _ = poll(&mut fds, limit.as_ref());
+                (!fds[0].revents().is_empty(), fds[1].revents().contains(PollFlags::ERR))
+            }
+            None => {
+                let mut fds = [bell];
+                let _ = poll(&mut fds, limit.as_ref());
+                (!fds[0].revents().is_empty(), false)
+            }
+        };
+        if rung {
             self.hush();
         }
+        trouble
     }
 }
 

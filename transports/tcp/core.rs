@@ -3,28 +3,26 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use udeck_via::transport::{Connected, Hello, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
 use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol};
 use udeck_wired::poll::{Bell, EventFlags, Poller};
+use udeck_wired::station::{Seats, Stations};
 use udeck_wired::{Connection, Link, Listeners, Memory, Settings, Side, Watch, Windows, WiredPort, wire};
 
 use crate::driver::TcpDriver;
 use crate::socket::Socket;
-use crate::station::{Seats, Station};
+use crate::station::{Sockets, occupy};
 
 /// A VI's connection.
 pub type TcpLink = Link<TcpDriver>;
 
 /// What a connection carries.
 pub const PROTOCOL: Protocol = Protocol::new("tcp", wire::VERSION);
-/// Completion queues of one NIC.
-pub const STATIONS: usize = 2048;
-
 /// What a descriptor in a poller is: the upper byte of its token; the rest is a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
@@ -70,7 +68,7 @@ pub struct Core {
     bell: Bell,
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
-    stations: Mutex<HashMap<u64, Weak<Station>>>,
+    pub stations: Stations<Sockets>,
     pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
@@ -92,7 +90,7 @@ impl Core {
             bell,
             next: AtomicU64::new(0),
             links: Mutex::default(),
-            stations: Mutex::default(),
+            stations: Stations::default(),
             listeners: Listeners::new(MAX_DISCRIMINATOR),
             closing: AtomicBool::new(false),
         }))
@@ -119,26 +117,6 @@ impl Core {
     pub fn forget_link(&self, number: u64) {
         let link = self.links.lock().remove(&number);
         drop(link); // never the last reference; outside the lock all the same
-    }
-
-    pub fn station(&self, number: u64) -> Option<Arc<Station>> {
-        self.stations.lock().get(&number).and_then(Weak::upgrade)
-    }
-
-    /// # Errors
-    /// [`Error::Full`].
-    pub fn add_station(&self, number: u64, station: &Weak<Station>) -> Result {
-        let mut stations = self.stations.lock();
-        if stations.len() == STATIONS {
-            let bound = format!("{STATIONS} per NIC");
-            return Err(Error::Full { what: "the table of completion queues", bound: bound.into() });
-        }
-        stations.insert(number, station.clone());
-        Ok(())
-    }
-
-    pub fn forget_station(&self, number: u64) {
-        self.stations.lock().remove(&number);
     }
 
     /// The NIC's last object is gone.
@@ -171,7 +149,7 @@ impl Core {
         admitted: Admitted,
         ours: &Hello,
         side: Side,
-        seats: Seats,
+        seats: Seats<Sockets>,
         queues: &Queues<'_>,
     ) -> Result<Connected> {
         let Admitted { socket, peer, theirs, .. } = admitted;
@@ -190,9 +168,8 @@ impl Core {
         self.links.lock().insert(number, link.clone());
         let Seats { send, receive } = seats;
         let context = queues.context;
-        let taken = send
-            .occupy(Ready { context, queue: Queue::Send }, &link, &socket)
-            .and_then(|()| receive.occupy(Ready { context, queue: Queue::Receive }, &link, &socket));
+        let taken = occupy(&send, Ready { context, queue: Queue::Send }, &link, &socket)
+            .and_then(|()| occupy(&receive, Ready { context, queue: Queue::Receive }, &link, &socket));
         if let Err(error) = taken {
             self.forget_link(number);
             return Err(Error::os("watching a new connection", error));

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
+use udeck_wired::station::{QUEUES, STATIONS};
 use udeck_wired::{Memory, Side, address};
 
-use crate::core::{Core, PROTOCOL, STATIONS};
-use crate::station::{QUEUES, Seats};
+use crate::core::{Core, PROTOCOL};
+use crate::station::take_seats;
 use crate::waiter::TcpWaiter;
 use crate::{Options, Source, helper};
 
@@ -106,7 +107,7 @@ unsafe impl Device for TcpDevice {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        let seats = Seats::take(&self.core, &queues)?;
+        let seats = take_seats(&self.core, &queues)?;
         let admitted = self.core.admission.call(to, hello, &[], deadline)?;
         self.core.establish(admitted, hello, Side::Asked, seats, &queues)
     }

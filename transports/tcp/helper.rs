@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use udeck_wired::admission::Door;
 use udeck_wired::poll::{EventFlags, Found};
+use udeck_wired::station::Sleep;
 
 use crate::core::{Core, Token};
 use crate::incoming::IncomingRequest;
-use crate::station::{Sleep, Station, serve_link};
+use crate::station::{Station, serve_link};
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
@@ -97,8 +98,8 @@ impl Helper {
                 }
             }
             Token::Station(number) => {
-                if let Some(station) = self.core.station(number) {
-                    let (looks, station) = (station.looks_when_asked(), Arc::downgrade(&station));
+                if let Some(station) = self.core.stations.get(number) {
+                    let (looks, station) = (station.quarters.looks_when_asked(), Arc::downgrade(&station));
                     self.due.push(Due { station, looks, parked: false });
                 }
             }
@@ -122,9 +123,11 @@ impl Helper {
                 Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
                 Sleep::Awake if looked => return true,
                 Sleep::Parked => {}
-                Sleep::Awake | Sleep::Armed => _ = (0..ROUNDS).any(|_| !station.serve(found, Duration::ZERO)),
+                Sleep::Awake | Sleep::Armed => {
+                    _ = (0..ROUNDS).any(|_| !station.quarters.serve(found, Duration::ZERO))
+                }
             }
-            station.ask_helper();
+            station.quarters.ask_helper(looks);
             false
         });
     }

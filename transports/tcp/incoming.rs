@@ -8,7 +8,7 @@ use udeck_wired::Side;
 use udeck_wired::admission::Pending;
 
 use crate::core::Core;
-use crate::station::Seats;
+use crate::station::take_seats;
 
 /// See the module. Dropped, it is rejected.
 pub struct IncomingRequest {
@@ -32,7 +32,7 @@ impl Incoming for IncomingRequest {
     }
 
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
-        let seats = Seats::take(&self.core, &queues)?;
+        let seats = take_seats(&self.core, &queues)?;
         let admitted = self.pending.accept(hello, &[])?;
         Ok(self.core.establish(admitted, hello, Side::Accepted, seats, &queues)?.0)
     }

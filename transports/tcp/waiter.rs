@@ -7,9 +7,10 @@ use udeck_sys::bell::MAX_SLEEP;
 use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
 use udeck_wired::poll::Found;
+use udeck_wired::station::Sleep;
 
 use crate::core::{Core, TcpLink};
-use crate::station::{Sleep, Station, serve_link};
+use crate::station::{Sockets, Station, serve_link};
 
 /// While there are announced queues, sockets are looked at once in so many looks: what lies in them has a right to be
 /// found, but what is announced was there before.
@@ -21,7 +22,7 @@ pub struct TcpWaiter {
     /// The link that something came on last: whoever waits for an answer waits for it there.
     hot: Option<Arc<TcpLink>>,
     looks: u32,
-    /// [`Station::vacated`] when `hot` was looked at.
+    /// [`Sockets::vacated`] when `hot` was looked at.
     vacated: u32,
     found: Found,
 }
@@ -30,14 +31,11 @@ impl TcpWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
-        let station = Station::open(core)?;
+        let station = core.stations.open(|number| Sockets::new(core, number))?;
         Ok(TcpWaiter { station, hot: None, looks: 0, vacated: 0, found: Found::default() })
     }
 
     fn take(&mut self) -> Option<Ready> {
-        if !self.station.has_news() {
-            return None;
-        }
         let (ready, link) = self.station.next()?;
         let is_hot = self.hot.as_ref().is_some_and(|hot| Arc::ptr_eq(hot, &link));
         if !is_hot && link.has_arrivals() {
@@ -48,7 +46,7 @@ impl TcpWaiter {
 
     /// Reads the hot link's socket.
     fn look_at_hot(&mut self) {
-        let vacated = self.station.vacated();
+        let vacated = self.station.quarters.vacated();
         if vacated != self.vacated {
             // It may be the one that left.
             (self.vacated, self.hot) = (vacated, None);
@@ -62,7 +60,7 @@ impl TcpWaiter {
 
     /// Reads all sockets that have something.
     fn look_at_all(&mut self) {
-        self.station.serve(&mut self.found, Duration::ZERO);
+        self.station.quarters.serve(&mut self.found, Duration::ZERO);
     }
 }
 
@@ -76,7 +74,7 @@ impl Waiter for TcpWaiter {
             return Some(ready);
         }
         self.look_at_hot();
-        let in_turn = self.hot.is_none() || self.looks.is_multiple_of(2) && self.station.sockets() > 1;
+        let in_turn = self.hot.is_none() || self.looks.is_multiple_of(2) && self.station.quarters.count() > 1;
         if in_turn && !(in_burst && self.station.has_news()) {
             self.look_at_all();
         }
@@ -85,7 +83,8 @@ impl Waiter for TcpWaiter {
 
     fn park(&mut self, limit: Duration) {
         if self.station.lie_down(Sleep::Parked) {
-            self.station.park(&mut self.found, limit.min(MAX_SLEEP));
+            self.station.park(limit.min(MAX_SLEEP));
+            self.look_at_all();
         }
     }
 
@@ -95,7 +94,7 @@ impl Waiter for TcpWaiter {
         }
         // The helper watches from here on; what came before lies there for it, too, but we are awake.
         self.look_at_all();
-        self.station.ask_helper();
+        self.station.quarters.ask_helper(self.station.looks());
         if self.station.has_news() {
             self.station.get_up();
             return Armed::News;

@@ -11,16 +11,14 @@ use udeck_via::transport::{Connected, Hello, Queues};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 use udeck_wired::Side;
 use udeck_wired::address;
+use udeck_wired::poll::Bell;
 
-use crate::bell::Bell;
 use crate::core::{Core, Made, UdpLink};
 use crate::flow::Names;
 use crate::greeting::{OURS, is_proof, prove};
-use crate::station::Seats;
+use crate::station::take_seats;
 use crate::tombs::farewell;
-use crate::wire::greeting::{
-    Answer, Ask, Exchange, Greeting, MAX_DISCRIMINATOR, Meet, Nonce, Prove, Versions, Withdraw,
-};
+use crate::wire::greeting::{Answer, Ask, Exchange, Greeting, Meet, Nonce, Prove, Versions, Withdraw};
 use crate::wire::{Kind, Opened};
 
 /// What was not answered is said again after that, then after twice as long, ...
@@ -75,11 +73,9 @@ pub fn connect(
     queues: &Queues<'_>,
     deadline: Deadline,
 ) -> Result<Connected> {
-    if to.discriminator.len() > MAX_DISCRIMINATOR {
-        return Err(discriminator_too_long(to.discriminator.len()));
-    }
+    core.listeners.check(&to.discriminator)?;
     let at = address::decode(to)?;
-    let seats = Seats::take(core, queues)?;
+    let seats = take_seats(core, queues)?;
     let call = Call::start(core, at, to, hello)?;
     let outcome = call.wait(core, deadline);
     core.calls.0.write().remove(&call.number);
@@ -100,11 +96,6 @@ pub fn connect(
         Outcome::Refused(Answer::Reliability) => Err(Error::InvalidReliability),
         Outcome::Refused(_) => Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned())),
     }
-}
-
-#[cold]
-pub fn discriminator_too_long(len: usize) -> Error {
-    Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {MAX_DISCRIMINATOR}"))
 }
 
 impl Call {

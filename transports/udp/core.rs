@@ -9,14 +9,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use udeck_via::transport::{Hello, OnRequest, Port, Queue, Queues, Ready};
+use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
-use udeck_wired::{Connection, Link, Memory, Settings, Side, Watch, Windows, WiredPort};
+use udeck_wired::station::{Sleep, Stations};
+use udeck_wired::{Connection, Link, Listeners, Memory, Settings, Side, Watch, Windows, WiredPort};
 
 use crate::calls::Calls;
 use crate::door::Door;
@@ -25,20 +26,17 @@ use crate::flow::{Flow, Names, Options as FlowOptions};
 use crate::incoming::IncomingRequest;
 use crate::rest::Rest;
 use crate::socket::{Room, Socket};
-use crate::station::{Seats, Station};
+use crate::station::{BesideSocket, Seats};
 use crate::strays::Strays;
 use crate::timers::Timers;
 pub use crate::tombs::Tomb;
 use crate::tombs::Tombs;
 use crate::wire;
+use crate::wire::greeting::MAX_DISCRIMINATOR;
 
 /// A VI's connection.
 pub type UdpLink = Link<UdpDriver>;
-/// A listener's handler.
-pub type Listener = Arc<Mutex<OnRequest>>;
 
-/// Completion queues of one NIC.
-pub const STATIONS: usize = 2048;
 /// Requests that wait for the helper. More are dropped, and sent again.
 const REQUESTS: usize = 1024;
 /// How long who looks waits for another reader: never long, because it may be waited for itself.
@@ -63,8 +61,8 @@ pub struct Core {
     strays: Strays,
     links: RwLock<HashMap<u64, Arc<UdpLink>>>,
     tombs: Mutex<Tombs>,
-    stations: Mutex<Vec<Weak<Station>>>,
-    listeners: Mutex<HashMap<Vec<u8>, Listener>>,
+    pub stations: Stations<BesideSocket>,
+    pub listeners: Listeners,
     requests: Mutex<VecDeque<Box<IncomingRequest>>>,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
@@ -97,8 +95,8 @@ impl Core {
             strays: Strays::default(),
             links: RwLock::default(),
             tombs: Mutex::default(),
-            stations: Mutex::default(),
-            listeners: Mutex::default(),
+            stations: Stations::default(),
+            listeners: Listeners::new(MAX_DISCRIMINATOR),
             requests: Mutex::default(),
             closing: AtomicBool::new(false),
         }))
@@ -317,55 +315,19 @@ impl Core {
     pub fn port(link: Arc<UdpLink>, seats: Seats, queues: &Queues<'_>) -> Box<dyn Port> {
         let Seats { send, receive } = seats;
         let context = queues.context;
-        send.occupy(Ready { context, queue: Queue::Send }, &link);
-        receive.occupy(Ready { context, queue: Queue::Receive }, &link);
+        send.occupy(Ready { context, queue: Queue::Send }, link.clone(), ());
+        receive.occupy(Ready { context, queue: Queue::Receive }, link.clone(), ());
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
         Box::new(WiredPort::new(link, Watch { send, receive, reporter }))
     }
 
-    // ---- stations and listeners ----
-
-    /// # Errors
-    /// [`Error::Full`].
-    pub fn add_station(&self, station: &Weak<Station>) -> Result {
-        let mut stations = self.stations.lock();
-        stations.retain(|station| station.strong_count() > 0);
-        if stations.len() == STATIONS {
-            let bound = format!("{STATIONS} per NIC");
-            return Err(Error::Full { what: "the table of completion queues", bound: bound.into() });
-        }
-        stations.push(station.clone());
-        Ok(())
-    }
+    // ---- stations and requests ----
 
     /// Looks of all owners of completion queues so far, more or less, and whether one sleeps on a word.
     pub fn activity(&self) -> (u64, bool) {
-        let stations = self.stations.lock();
-        stations.iter().filter_map(Weak::upgrade).fold((0, false), |(looks, armed), station| {
-            (looks.wrapping_add(station.looks()), armed || station.is_armed())
+        self.stations.fold((0, false), |(looks, armed), station| {
+            (looks.wrapping_add(station.looks()), armed || station.sleeps() == Sleep::Armed)
         })
-    }
-
-    pub fn listener(&self, discriminator: &[u8]) -> Option<Listener> {
-        self.listeners.lock().get(discriminator).cloned()
-    }
-
-    /// # Errors
-    /// [`Error::InvalidParameter`] when somebody listens there.
-    pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        let mut listeners = self.listeners.lock();
-        if listeners.contains_key(discriminator) {
-            let name = String::from_utf8_lossy(discriminator);
-            let what = format!("somebody listens at discriminator {name:?} already");
-            return Err(Error::InvalidParameter(what));
-        }
-        listeners.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
-        Ok(())
-    }
-
-    pub fn unlisten(&self, discriminator: &[u8]) {
-        let listener = self.listeners.lock().remove(discriminator);
-        drop(listener); // may drop what the program put into it: outside the lock
     }
 
     /// Leaves a request to the helper: a listener's handler may do anything. Whether there was room.
@@ -390,8 +352,7 @@ impl Core {
     /// The NIC's last object is gone.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        drop(listeners);
+        self.listeners.clear();
         self.rest.rouse();
     }
 

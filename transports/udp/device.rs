@@ -7,11 +7,11 @@ use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, W
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 use udeck_wired::Memory;
 use udeck_wired::address;
+use udeck_wired::station::{QUEUES, STATIONS};
 
-use crate::calls::{connect, discriminator_too_long};
-use crate::core::{Core, STATIONS};
+use crate::calls::connect;
+use crate::core::Core;
 use crate::socket::Socket;
-use crate::station::QUEUES;
 use crate::waiter::UdpWaiter;
 use crate::wire::greeting::{MAX_DISCRIMINATOR, MAX_PRIVATE};
 use crate::{Options, Source, helper};
@@ -93,14 +93,11 @@ unsafe impl Device for UdpDevice {
     }
 
     fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        if discriminator.len() > MAX_DISCRIMINATOR {
-            return Err(discriminator_too_long(discriminator.len()));
-        }
-        self.core.listen(discriminator, on_request)
+        self.core.listeners.listen(discriminator, on_request)
     }
 
     fn unlisten(&self, discriminator: &[u8]) {
-        self.core.unlisten(discriminator);
+        self.core.listeners.unlisten(discriminator);
     }
 
     fn connect(

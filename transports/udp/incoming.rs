@@ -10,7 +10,7 @@ use udeck_wired::Side;
 use crate::core::{Core, Made};
 use crate::door::Caller;
 use crate::flow::Names;
-use crate::station::Seats;
+use crate::station::take_seats;
 use crate::tombs::Tomb;
 use crate::wire::greeting::Answer;
 
@@ -37,7 +37,7 @@ impl IncomingRequest {
 
     /// Gives it to whoever listens.
     pub fn deliver(self: Box<Self>) {
-        match self.core.clone().listener(&self.discriminator) {
+        match self.core.listeners.get(&self.discriminator) {
             Some(listener) => (listener.lock())(self),
             None => self.refuse(&Answer::NoMatch),
         }
@@ -63,7 +63,7 @@ impl Incoming for IncomingRequest {
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
-        let seats = Seats::take(&self.core, &queues)?;
+        let seats = take_seats(&self.core, &queues)?;
         let core = self.core.clone();
         let names = Names { ours: core.fresh()?, theirs: self.caller.exchange.number };
         let made = Made {

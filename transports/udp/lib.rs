@@ -24,14 +24,13 @@
 //! | `timers`, `strays`, `tombs` | who wants to be called; what waits for its link; connections that are over |
 //! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
-//! | `device`, `socket`, `bell` | the NIC, its socket, wake-ups |
+//! | `device`, `socket` | the NIC, its socket |
 //!
 //! # Trust
 //! Who calls proves the job's secret, and that it is where it says, before anything is kept of it; so does who answers. From
 //! then on a datagram finds its connection by 64 random bits that only the two ends know, and carries a CRC-32C over all of
 //! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network.
 
-mod bell;
 mod calls;
 mod core;
 mod device;

@@ -12,8 +12,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use udeck_sys::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use udeck_wired::poll::Bell;
 
-use crate::bell::Bell;
 use crate::core::Core;
 
 /// Longest sleep of anybody beside the socket.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use udeck_sys::bell::MAX_SLEEP;
 use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
+use udeck_wired::station::Sleep;
 
 use crate::core::Core;
-use crate::station::{Sleep, Station};
+use crate::station::{BesideSocket, Station};
 
 /// While there are announced queues, the socket is read once in so many looks: what lies there has a right to be found.
 const BURST: u32 = 16;
@@ -24,7 +25,8 @@ impl UdpWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
-        Ok(UdpWaiter { core: core.clone(), station: Station::open(core)?, looks: 0 })
+        let station = core.stations.open(|_| BesideSocket(core.clone()))?;
+        Ok(UdpWaiter { core: core.clone(), station, looks: 0 })
     }
 }
 
@@ -33,12 +35,12 @@ impl Waiter for UdpWaiter {
         self.station.note_look();
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(BURST)
-            && let Some(ready) = self.station.next()
+            && let Some((ready, _)) = self.station.next()
         {
             return Some(ready);
         }
         self.core.serve();
-        self.station.next()
+        self.station.next().map(|(ready, _)| ready)
     }
 
     fn park(&mut self, limit: Duration) {
