@@ -6,6 +6,8 @@ use std::time::Instant;
 use udeck_via::Error;
 
 use super::desk::seat_at;
+use udeck_sys::atomic::AtomicBool;
+
 use super::*;
 use crate::link::Announce;
 
