@@ -3,11 +3,10 @@
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
+use udeck_sys::atomic::AtomicBool;
 use udeck_via::Error;
 
 use super::desk::seat_at;
-use udeck_sys::atomic::AtomicBool;
-
 use super::*;
 use crate::link::Announce;
 
