@@ -12,6 +12,7 @@ pub mod bell;
 mod copy;
 mod cpu;
 mod deadline;
+pub mod doze;
 pub mod fault;
 #[cfg(not(loom))]
 mod futex;
@@ -33,6 +34,7 @@ pub mod ring;
 pub mod segment;
 #[cfg(not(loom))]
 pub mod socket;
+pub mod standby;
 pub mod tokens;
 #[cfg(all(feature = "touch", not(loom)))]
 pub mod touch;

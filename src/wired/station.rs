@@ -5,10 +5,9 @@
 //! sleeps beside (its sockets, say) is the transport's ([`Quarters`]).
 //!
 //! # No wake-up is lost
-//! `SYNC POINT sleep`: the owner sets the word, fences SeqCst, and looks at the list; who announces adds to the list,
-//! fences SeqCst, and looks at the word. Either the owner sees the news, or it is woken. What has come and was taken in by
-//! nobody wakes it, too: the owner sleeps beside it ([`Sleep::Parked`]), or the transport's helper watches it from before
-//! the owner's last look on ([`Sleep::Armed`]).
+//! How the owner lies down and is roused is [`Doze`]'s, where the orderings are argued and proven: either the owner sees the
+//! news, or it is woken. What has come and was taken in by nobody wakes it, too: the owner sleeps beside it
+//! ([`Sleep::Parked`]), or the transport's helper watches it from before the owner's last look on ([`Sleep::Armed`]).
 
 mod desk;
 mod table;
@@ -20,7 +19,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_sys::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use udeck_sys::atomic::{AtomicU32, AtomicU64, Ordering};
+use udeck_sys::doze::{AWAKE, Doze};
 use udeck_sys::wake_sleepers;
 use udeck_via::transport::{ARMED, Notifier, Queue, Ready};
 
@@ -61,7 +61,7 @@ pub trait Quarters: Send + Sync + Sized + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
     /// The owner is awake, or nobody waits.
-    Awake = 0,
+    Awake = AWAKE as isize,
     /// Somebody sleeps on the word itself.
     Armed = ARMED as isize,
     /// The owner sleeps in its [`Quarters`].
@@ -76,10 +76,8 @@ pub struct Station<Q: Quarters> {
     this: Weak<Self>,
     /// Made with the first sleep.
     bell: OnceLock<Bell>,
-    word: AtomicU32,
-    /// Something was announced, and is not known to be stale. Set and cleared with the desk locked.
-    news: AtomicBool,
-    woken: AtomicBool,
+    /// Its news are what stands on the desk.
+    doze: Doze,
     /// Grows with each look of the owner's: what the owner does a helper need not do.
     looks: AtomicU64,
     desk: Mutex<Desk<Q>>,
@@ -92,9 +90,7 @@ impl<Q: Quarters> Station<Q> {
             number,
             this: this.clone(),
             bell: OnceLock::new(),
-            word: AtomicU32::new(Sleep::Awake as u32),
-            news: AtomicBool::new(false),
-            woken: AtomicBool::new(false),
+            doze: Doze::default(),
             looks: AtomicU64::new(0),
             desk: Mutex::default(),
         })
@@ -104,10 +100,7 @@ impl<Q: Quarters> Station<Q> {
     #[inline]
     pub fn note_look(&self) {
         self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        if self.woken.load(Ordering::Relaxed) {
-            // With the wake-up comes what was written before it.
-            self.woken.swap(false, Ordering::Acquire);
-        }
+        self.doze.note_look();
     }
 
     /// How often the owner has looked.
@@ -117,7 +110,7 @@ impl<Q: Quarters> Station<Q> {
 
     /// How its owner sleeps at the moment.
     pub fn sleeps(&self) -> Sleep {
-        match self.word.load(Ordering::Relaxed) {
+        match self.doze.sleeps() {
             ARMED => Sleep::Armed,
             2 => Sleep::Parked,
             _ => Sleep::Awake,
@@ -127,7 +120,7 @@ impl<Q: Quarters> Station<Q> {
     /// Whether something was announced that is not known to be stale.
     #[inline]
     pub fn has_news(&self) -> bool {
-        self.news.load(Ordering::Relaxed)
+        self.doze.has_news()
     }
 
     /// The next queue in turn that has something, and its connection.
@@ -138,7 +131,7 @@ impl<Q: Quarters> Station<Q> {
         let mut desk = self.desk.lock();
         let next = desk.next();
         if next.is_none() {
-            self.news.store(false, Ordering::Relaxed);
+            self.doze.set_news(false);
         }
         next
     }
@@ -148,26 +141,19 @@ impl<Q: Quarters> Station<Q> {
         if !desk.announce(slot) {
             return;
         }
-        self.news.store(true, Ordering::Relaxed);
+        self.doze.set_news(true);
         drop(desk);
         self.rouse();
     }
 
     /// Sets the word. `false`: there is news, and it is taken back.
     pub fn lie_down(&self, how: Sleep) -> bool {
-        self.word.store(how as u32, Ordering::Relaxed);
-        // SYNC POINT sleep, the owner's half.
-        fence(Ordering::SeqCst);
-        if self.has_news() || self.woken.load(Ordering::Relaxed) {
-            self.get_up();
-            return false;
-        }
-        true
+        self.doze.lie_down(how as u32)
     }
 
     /// Takes the word back.
     pub fn get_up(&self) {
-        self.word.store(Sleep::Awake as u32, Ordering::Relaxed);
+        self.doze.get_up();
     }
 
     /// Sleeps in the quarters, after [`Station::lie_down`]; at most `limit`. May return early.
@@ -178,7 +164,7 @@ impl<Q: Quarters> Station<Q> {
             return self.get_up();
         };
         // Who woke it before the bell hung has changed the word.
-        if self.word.load(Ordering::Relaxed) == Sleep::Parked as u32 {
+        if self.doze.still_lies(Sleep::Parked as u32) {
             self.quarters.sleep(bell, limit);
         }
         self.get_up();
@@ -188,21 +174,14 @@ impl<Q: Quarters> Station<Q> {
         if self.bell.get().is_none() {
             let _ = self.bell.set(Bell::new()?);
         }
-        // SYNC POINT sleep: the bell hangs, and then the word is looked at once more.
-        fence(Ordering::SeqCst);
         Ok(self.bell.get().expect("just set"))
     }
 
     /// Wakes who sleeps.
     fn rouse(&self) {
-        // SYNC POINT sleep, the announcer's half.
-        fence(Ordering::SeqCst);
-        if self.word.load(Ordering::Relaxed) == Sleep::Awake as u32 {
-            return;
-        }
-        match self.word.swap(Sleep::Awake as u32, Ordering::AcqRel) {
-            ARMED => wake_sleepers(&self.word),
-            0 => {}
+        match self.doze.rouse() {
+            AWAKE => {}
+            ARMED => wake_sleepers(self.doze.word()),
             _ => self.bell.get().into_iter().for_each(Bell::ring),
         }
     }
@@ -214,12 +193,12 @@ impl<Q: Quarters> Notifier for Station<Q> {
     }
 
     fn wake(&self) {
-        self.woken.store(true, Ordering::Release);
+        self.doze.wake();
         self.rouse();
     }
 
     fn sleep_word(&self) -> Option<&AtomicU32> {
-        Some(&self.word)
+        Some(self.doze.word())
     }
 }
 

@@ -4,14 +4,13 @@
 //! bell. The helper watches it only while none of these does and nobody polls; otherwise it *stands by*: it sleeps beside
 //! its bell alone, and is rung when the last sleeper leaves.
 //!
-//! `SYNC POINT watch`: the helper says that it stands by, fences SeqCst, and looks at the number of sleepers; who leaves
-//! takes itself off that number, fences SeqCst, and looks whether the helper stands by. Either the helper sees that nobody
-//! is left, or it is rung.
+//! Who watches is [`StandBy`]'s, where it is proven that the socket is never without.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use udeck_sys::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use udeck_sys::atomic::{AtomicBool, Ordering};
+use udeck_sys::standby::StandBy;
 use udeck_wired::poll::Bell;
 
 use crate::core::Core;
@@ -23,8 +22,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 pub struct Rest {
     /// The helper's.
     bell: Bell,
-    sleepers: AtomicU32,
-    stands_by: AtomicBool,
+    standby: StandBy,
     /// It sleeps at all, and not for a nap only.
     asleep: AtomicBool,
 }
@@ -33,12 +31,7 @@ impl Rest {
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Rest {
-            bell: Bell::new()?,
-            sleepers: AtomicU32::new(0),
-            stands_by: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
-        })
+        Ok(Rest { bell: Bell::new()?, standby: StandBy::default(), asleep: AtomicBool::new(false) })
     }
 
     /// Wakes the helper.
@@ -57,14 +50,11 @@ impl Rest {
     /// Sleeps until `bell` is rung, something came, or somebody is to be called; at most `limit`. May return early.
     pub fn sleep(&self, core: &Core, bell: &Bell, limit: Duration) {
         let limit = core.timers.wait(Instant::now(), limit.min(LONGEST));
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        self.standby.enter();
         if bell.sleep(Some(&core.socket), limit) {
             core.socket.note_trouble();
         }
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
-        // SYNC POINT watch, the sleeper's half.
-        fence(Ordering::SeqCst);
-        if self.stands_by.load(Ordering::Relaxed) && self.sleepers.load(Ordering::Relaxed) == 0 {
+        if self.standby.leave() {
             self.rouse();
         }
     }
@@ -72,16 +62,12 @@ impl Rest {
     /// The helper sleeps: beside the socket, unless others do.
     pub fn watch(&self, core: &Core, limit: Duration) {
         self.asleep.store(true, Ordering::Relaxed);
-        self.stands_by.store(true, Ordering::Relaxed);
-        // SYNC POINT watch, the helper's half.
-        fence(Ordering::SeqCst);
-        let others = self.sleepers.load(Ordering::Relaxed) > 0;
-        self.stands_by.store(others, Ordering::Relaxed);
+        let others = self.standby.stand_by();
         let limit = core.timers.wait(Instant::now(), limit);
         if self.bell.sleep(Some(&core.socket).filter(|_| !others), limit) {
             core.socket.note_trouble();
         }
-        self.stands_by.store(false, Ordering::Relaxed);
+        self.standby.stop();
         self.asleep.store(false, Ordering::Relaxed);
     }
 

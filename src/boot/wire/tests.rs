@@ -2,6 +2,8 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
+mod hostile;
+
 fn framed<T: Serialize>(message: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(message, &mut bytes).unwrap();

@@ -331,4 +331,6 @@ impl Keys {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
+use udeck_sys::atomic::AtomicBool;
 use udeck_via::Error;
 
 use super::desk::seat_at;

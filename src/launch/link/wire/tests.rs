@@ -3,6 +3,8 @@ use udeck_boot::wire::{Frames, MAX_FRAME, encode};
 
 use super::*;
 
+mod hostile;
+
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..100)
 }

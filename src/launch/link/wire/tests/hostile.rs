@@ -1,0 +1,133 @@
+//! Frames and first records of liars, from nodes to the root and back: nothing panics, and what is understood says itself
+//! the same way again.
+
+use std::fmt::Debug;
+
+use serde::{Serialize, de::DeserializeOwned};
+use udeck_boot::wire::{Frames, encode};
+
+use super::super::*;
+use crate::link::prove::{Node, Root};
+
+#[path = "../../../../../tests/common/hostile.rs"]
+mod kit;
+
+use kit::Hostile;
+
+fn framed<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(message, &mut bytes).unwrap();
+    bytes
+}
+
+fn to_node() -> Vec<Vec<u8>> {
+    let word = |text: &str| text.as_bytes().to_vec();
+    let task = Task {
+        first: 2,
+        count: 2,
+        size: 4,
+        program: word("prog"),
+        args: vec![word("-x"), Vec::new()],
+        env: vec![(word("A"), word("b"))],
+        directory: word("/tmp"),
+        bind: Bind::Core,
+        tag_output: true,
+        detect_ms: 10_000,
+    };
+    let messages = [
+        ToNode::Task(task),
+        ToNode::Boot { rank: 3, bytes: vec![1; 50] },
+        ToNode::BootEnd { rank: 3 },
+        ToNode::Signal { number: 15 },
+        ToNode::Written { sink: Sink::Stdout, bytes: 4096 },
+        ToNode::Unread { sink: Sink::Stderr },
+        ToNode::Input { bytes: word("typed") },
+    ];
+    messages.iter().map(framed).collect()
+}
+
+fn to_root() -> Vec<Vec<u8>> {
+    let messages = [
+        ToRoot::Started,
+        ToRoot::NotStarted(NotStarted::Spawn { rank: 2, errno: 11 }),
+        ToRoot::NotStarted(NotStarted::Other { what: "words".into() }),
+        ToRoot::Boot { rank: 2, bytes: vec![7; 50] },
+        ToRoot::BootEnd { rank: 2, why: Some("deaf".into()) },
+        ToRoot::Output { sink: Sink::Stderr, bytes: b"line\n".to_vec() },
+        ToRoot::Taken { bytes: 9 },
+        ToRoot::InputEnd,
+        ToRoot::Ended { rank: 3, how: How::Killed(9) },
+        ToRoot::Bye,
+    ];
+    messages.iter().map(framed).collect()
+}
+
+/// Spoils one of `right` after the other and decodes it, mostly with a length that is right nevertheless.
+fn try_all<T: DeserializeOwned + Serialize + PartialEq + Debug>(name: &'static str, right: &[Vec<u8>]) {
+    let mut hostile = Hostile::new(name, 20_000);
+    while hostile.goes_on() {
+        let mut bytes = hostile.frame(right);
+        if bytes.len() >= 4 && !hostile.one_in(4) {
+            let length = (bytes.len() - 4) as u32;
+            bytes[..4].copy_from_slice(&length.to_le_bytes());
+        }
+        let mut frames = Frames::default();
+        let (first, second) = bytes.split_at(hostile.below(bytes.len() + 1));
+        for piece in [first, second] {
+            frames.push(piece);
+            while let Ok(Some(message)) = frames.decode::<T>() {
+                hostile.understood();
+                let mut again = Frames::default();
+                again.push(&framed(&message));
+                assert_eq!(again.decode::<T>().unwrap(), Some(message));
+            }
+        }
+    }
+    hostile.end();
+}
+
+#[test]
+fn nothing_that_a_root_sends_upsets_the_parser() {
+    try_all::<ToNode>("link, to a node", &to_node());
+}
+
+#[test]
+fn nothing_that_a_node_sends_upsets_the_parser() {
+    try_all::<ToRoot>("link, to the root", &to_root());
+}
+
+/// Only right proofs are taken, and only of the very records that they are about.
+#[test]
+fn nothing_that_strangers_send_is_taken_for_a_proof() {
+    const SECRET: [u8; 32] = [7; 32];
+    let mut hostile = Hostile::new("link, proofs", 20_000);
+    while hostile.goes_on() {
+        let (node, hello) = Node::new(SECRET, 3, [1; 32]);
+        let sent: [u8; HELLO_LEN] = spoilt(&mut hostile, &hello);
+        let Ok((root, challenge)) = Root::answer(SECRET, [2; 32], &sent) else { continue };
+        let heard: [u8; CHALLENGE_LEN] = spoilt(&mut hostile, &challenge);
+        // The four bytes that say nothing may be anything.
+        let same = heard[..12] == challenge[..12] && heard[16..] == challenge[16..];
+        let Ok(proof) = node.prove(&heard) else {
+            assert!(sent != hello || !same);
+            continue;
+        };
+        assert!(sent == hello && same, "the root has proved nothing");
+        let said: [u8; PROOF_LEN] = spoilt(&mut hostile, &proof);
+        assert_eq!(root.check(&said).is_ok(), said == proof);
+        if said == proof {
+            hostile.understood();
+        }
+    }
+    hostile.end();
+}
+
+/// In every other case as it was.
+fn spoilt<const N: usize>(hostile: &mut Hostile, record: &[u8; N]) -> [u8; N] {
+    if hostile.one_in(2) {
+        return *record;
+    }
+    let mut bytes = hostile.frame(&[record.to_vec()]);
+    bytes.resize(N, 0);
+    bytes.try_into().unwrap()
+}
