@@ -278,7 +278,7 @@ impl<B: Land> Assembly<B> {
     }
 
     fn partial_mut(&mut self, number: u64) -> Option<&mut Partial<B>> {
-        match self.slots.get_mut((number.checked_sub(self.floor)?) as usize)? {
+        match self.slots.get_mut(number.checked_sub(self.floor)? as usize)? {
             Slot::Partial(partial) => Some(partial),
             Slot::Expected(_) | Slot::Done => None,
         }
@@ -350,7 +350,7 @@ impl<B: Land> Assembly<B> {
 
     /// What there was of it.
     fn done(&mut self, number: u64) -> Option<B> {
-        let slot = self.slots.get_mut((number - self.floor) as usize)?;
+        let slot = self.slots.get_mut(number.checked_sub(self.floor)? as usize)?;
         let memory = match std::mem::replace(slot, Slot::Done) {
             Slot::Partial(partial) => {
                 self.partial -= 1;
