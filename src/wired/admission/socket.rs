@@ -70,7 +70,7 @@ pub(super) fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedF
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn prepare(socket: BorrowedFd<'_>, detect: Duration) -> io::Result<()> {
+pub fn prepare(socket: BorrowedFd<'_>, detect: Duration) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     let (idle, probes) = keep_alive(detect);
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(idle))?;
