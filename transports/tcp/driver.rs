@@ -75,7 +75,7 @@ impl TcpDriver {
         self.serve_now(connection)
     }
 
-    /// The same by a thread that waits for this link before all others, and looks again soon.
+    /// The same for somebody who waits for this link before all others, and most likely looks again soon.
     pub fn serve_hot(&mut self, connection: &mut Connection) -> bool {
         self.brief.expect(true);
         self.serve_now(connection)
@@ -246,7 +246,7 @@ impl Driver for TcpDriver {
     }
 
     fn look(&mut self, connection: &mut Connection) {
-        self.serve(connection);
+        self.serve_hot(connection);
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! **One TCP connection for each VI.** A VI's stream then waits for nobody else's: a message that finds no memory, or a
 //! slow receiver, holds up its own VI only. The kernel finds the socket with news by itself, reads go straight into the
-//! posted buffer, and how a connection ends is told by its own socket. The price is a descriptor and a set-up of two round
-//! trips for each.
+//! posted buffer, and how a connection ends is told by its own socket. The price is a descriptor, about 4 KiB of the kernel's
+//! memory at each end, and a set-up of two round trips for each. That nothing goes back on a mailbox's connections, and so
+//! nothing carries TCP's acknowledgements, need not be waited for: `brief`.
 //!
 //! **Who does the work.** The thread that polls a completion queue reads its sockets itself: the one that was busy last by
 //! a plain `recv`, the others as epoll names them; it parks in epoll. Spinning never involves a second thread. While nobody
 //! looks, the NIC's one helper thread does it: it sleeps until something comes for a queue that nobody looks at.
-//! Posts write to the socket themselves; what the kernel does not take is written when there is room, by whoever looks.
-//! No call on a socket ever waits.
+//! Posts write to the socket themselves. What the kernel does not take, or the peer has no room for, is written when there
+//! is room, by whoever looks, at this completion queue or at another (`laggards`). No call on a socket ever waits.
 //!
 //! **Trust.** Both sides of every connection prove the job's secret before anything else is read, and strangers get five
 //! seconds and no memory to speak of ([`udeck_wired::admission`]). What comes after is `udeck-wired`'s to check, too. TCP protects against
