@@ -122,7 +122,7 @@ impl TcpDriver {
         for _ in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return };
             let direct = connection.direct();
-            let peek = direct.len() == 0 && self.brief.may_peek();
+            let peek = direct.is_empty() && self.brief.may_peek();
             let read = self.brief.settle(socket.as_fd()).and_then(|()| {
                 sys::receive(socket.as_fd(), peek, direct, |direct, filled, rest| {
                     connection.came(direct, filled, rest)
