@@ -13,6 +13,8 @@ pub struct Config {
     pub devices: Option<Vec<Device>>,
     /// Whoever posts moves the data.
     pub inline: bool,
+    /// Completion channels tell nothing: for counting instructions, which must not depend on when a sleeper wakes.
+    pub silent: bool,
     /// Bytes that may be registered in this process (`RLIMIT_MEMLOCK`).
     pub memlock: u64,
 }
@@ -62,13 +64,18 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         Some("inline") => true,
         Some(other) => return Err(format!("STANDIN_ENGINE={other}: thread or inline")),
     };
+    let silent = match variable("STANDIN_CHANNELS").as_deref() {
+        None | Some("told") => false,
+        Some("silent") => true,
+        Some(other) => return Err(format!("STANDIN_CHANNELS={other}: told or silent")),
+    };
     let memlock = match variable("STANDIN_MEMLOCK") {
         None => u64::MAX,
         Some(bytes) => bytes.parse().map_err(|_| format!("STANDIN_MEMLOCK={bytes}: bytes"))?,
     };
     let list = variable("STANDIN_DEVICES").unwrap_or_else(|| "standin0".into());
     if list == "enosys" {
-        return Ok(Config { devices: None, inline, memlock });
+        return Ok(Config { devices: None, inline, silent, memlock });
     }
     let names = list.split(',').map(str::trim).filter(|entry| !entry.is_empty() && *entry != "none");
     let mut devices = Vec::new();
@@ -76,7 +83,7 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         let index = u8::try_from(index).map_err(|_| "STANDIN_DEVICES: too many")?;
         devices.push(device(entry, index, &variable)?);
     }
-    Ok(Config { devices: Some(devices), inline, memlock })
+    Ok(Config { devices: Some(devices), inline, silent, memlock })
 }
 
 /// `name:key=value:…`; what it does not say is taken from `STANDIN_KEY`.
@@ -225,6 +232,7 @@ mod tests {
     fn a_mistake_names_the_variable() {
         for (name, value) in [
             ("STANDIN_ENGINE", "fast"),
+            ("STANDIN_CHANNELS", "loud"),
             ("STANDIN_MTU", "1500"),
             ("STANDIN_MEMLOCK", "much"),
             ("STANDIN_DEVICES", "a:port"),

@@ -246,7 +246,7 @@ impl World {
             Armed::Solicited => solicited,
             Armed::Any => true,
         };
-        if !tells {
+        if !tells || config().silent {
             return;
         }
         found.armed = Armed::No;

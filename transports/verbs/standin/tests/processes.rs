@@ -110,6 +110,23 @@ fn child_inline_engine() {
 }
 
 #[test]
+fn with_silent_channels() {
+    run("child_silent_channels", &[("STANDIN_ENGINE", "inline"), ("STANDIN_CHANNELS", "silent")]);
+}
+
+#[test]
+#[ignore = "run by the test above"]
+fn child_silent_channels() {
+    let (a, b) = connected(Wish::default());
+    b.notify(false);
+    assert_eq!(b.receive(1, &mut []), 0);
+    assert_eq!(a.post(request(1, IBV_WR_SEND, &mut [])), 0);
+    assert_eq!((a.poll().status, b.poll().status), (0, 0));
+    // SAFETY: The channel is there.
+    assert!(!readable(unsafe { (*b.channel).fd }, std::time::Duration::ZERO));
+}
+
+#[test]
 fn with_little_memory() {
     run("child_little_memory", &[("STANDIN_MEMLOCK", "100")]);
 }
