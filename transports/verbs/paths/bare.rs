@@ -120,10 +120,8 @@ unsafe fn pairs(
     };
     let (one, other) = (make(), make());
     // SAFETY: As the header says.
-    if one.is_null()
-        || other.is_null()
-        || unsafe { (library.ibv_query_gid)(context, 1, c_int::from(GID), &mut dgid) } != 0
-    {
+    let found = unsafe { (library.ibv_query_gid)(context, 1, c_int::from(GID), &mut dgid) };
+    if one.is_null() || other.is_null() || found != 0 {
         return Err("no queue pairs".into());
     }
     for (pair, peer) in [(one, other), (other, one)] {
