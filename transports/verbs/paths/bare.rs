@@ -120,10 +120,8 @@ unsafe fn pairs(
     };
     let (one, other) = (make(), make());
     // SAFETY: As the header says.
-    if one.is_null()
-        || other.is_null()
-        || unsafe { (library.ibv_query_gid)(context, 1, c_int::from(GID), &mut dgid) } != 0
-    {
+    let unknown = unsafe { (library.ibv_query_gid)(context, 1, c_int::from(GID), &mut dgid) } != 0;
+    if one.is_null() || other.is_null() || unknown {
         return Err("no queue pairs".into());
     }
     for (pair, peer) in [(one, other), (other, one)] {
