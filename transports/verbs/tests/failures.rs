@@ -111,8 +111,12 @@ fn objects_go_in_any_order() {
         block.bytes_mut().fill(7);
         left.vi.hand_off(None, b"", block).unwrap();
         let udeck_via::transport::Body::Lent(_, message) = right.next().unwrap().body else { panic!("lent") };
-        let mut parts: [Option<Part>; 4] =
-            [Some(Part::Nic(a)), Some(Part::Nic(b)), Some(Part::End(left)), Some(Part::End(right))];
+        let mut parts: [Option<Part>; 4] = [
+            Some(Part::Nic(a)),
+            Some(Part::Nic(b)),
+            Some(Part::End(left.into())),
+            Some(Part::End(right.into())),
+        ];
         for at in order {
             drop(parts[at].take());
             assert!(message.bytes().iter().all(|&byte| byte == 7));
@@ -123,5 +127,5 @@ fn objects_go_in_any_order() {
 #[allow(dead_code, reason = "dropped, not read")]
 enum Part {
     Nic(Nic),
-    End(End),
+    End(Box<End>),
 }
