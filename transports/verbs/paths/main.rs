@@ -18,11 +18,9 @@ const ROUNDS: usize = 4096;
 /// Bytes of a message.
 const SMALL: usize = 8;
 
+/// Rounds may be given, for a test.
 fn main() -> Result {
-    run(ROUNDS)
-}
-
-fn run(rounds: usize) -> Result {
+    let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
     let library = stand_in()?;
     // SAFETY: There is no other thread yet that could read the environment.
     unsafe {
