@@ -240,7 +240,8 @@ fn peers_meet_at_the_same_discriminator_only(fabric: &dyn Fabric) {
             ask(&mut pair.a, &pair.b, mine, shortly()).unwrap();
             ask(&mut pair.b, &pair.a, theirs, shortly()).unwrap();
             for end in [&mut pair.a, &mut pair.b] {
-                assert!(matches!(end.vi.peer_wait(), Err(Error::Timeout { .. })));
+                let ended = end.vi.peer_wait();
+                assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
             }
         }
     });
