@@ -39,6 +39,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "transports/", what: What::Anything },
     Place { at: "src/capi/", what: What::Anything },
     // Processes and signals, for which rustix has no call.
+    Place { at: "src/launch/guard.rs", what: What::Anything },
     Place { at: "src/launch/orphans.rs", what: What::Anything },
     Place { at: "src/launch/signals.rs", what: What::Anything },
     Place { at: "src/launch/", what: What::Call("pre_exec") },
