@@ -12,6 +12,7 @@ use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
 use udeck_via::{Error, Result};
 use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
 use udeck_wired::poll::{Bell, EventFlags, Poller};
+use udeck_wired::station::Stations;
 use udeck_wired::{Listeners, Memory};
 
 use crate::completions::Completions;
@@ -24,11 +25,8 @@ use crate::link::{VerbsLink, Watching};
 use crate::port::VerbsPort;
 use crate::queue::{Queue, Tags};
 use crate::settings::Settings;
-use crate::station::Seats;
+use crate::station::{BesideChannel, Seats};
 use crate::windows::Windows;
-
-/// Completion queues of one NIC.
-pub const STATIONS: usize = 2048;
 
 /// What a descriptor in the helper's poller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +75,7 @@ pub struct Core {
     pub control: Poller,
     bell: Bell,
     domains: Mutex<HashMap<u32, Weak<Domain>>>,
-    stations: AtomicUsize,
+    pub stations: Stations<BesideChannel>,
     /// Threads that sleep beside the channel.
     sleepers: AtomicUsize,
     /// Somebody waits for the helper to take what completes.
@@ -121,28 +119,13 @@ impl Core {
             control,
             bell,
             domains: Mutex::default(),
-            stations: AtomicUsize::new(0),
+            stations: Stations::default(),
             sleepers: AtomicUsize::new(0),
             attends: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             memory,
             hca,
         }))
-    }
-
-    /// # Errors
-    /// [`Error::Full`].
-    pub fn count_station(&self) -> Result {
-        if self.stations.fetch_add(1, Ordering::Relaxed) >= STATIONS {
-            self.forget_station();
-            let bound = format!("{STATIONS} per NIC");
-            return Err(Error::Full { what: "the table of completion queues", bound: bound.into() });
-        }
-        Ok(())
-    }
-
-    pub fn forget_station(&self) {
-        self.stations.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The domain of the VIs with this tag, or of those without remote access.
@@ -220,8 +203,8 @@ impl Core {
         }
         let Seats { send, receive } = seats;
         let context = queues.context;
-        send.occupy(Ready { context, queue: WorkQueue::Send }, &link);
-        receive.occupy(Ready { context, queue: WorkQueue::Receive }, &link);
+        send.occupy(Ready { context, queue: WorkQueue::Send }, link.clone(), ());
+        receive.occupy(Ready { context, queue: WorkQueue::Receive }, link.clone(), ());
         let reporter = Some(queues.reporter.clone());
         link.attach(Watching { send: Some(Arc::new(send)), receive: Some(Arc::new(receive)), reporter });
         Ok(Box::new(VerbsPort::new(link)))

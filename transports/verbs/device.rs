@@ -6,13 +6,14 @@ use std::sync::Arc;
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE, Protocol};
+use udeck_wired::station::{QUEUES, STATIONS};
 use udeck_wired::{Memory, address};
 
 use crate::connection::MESSAGES;
-use crate::core::{Core, Made, STATIONS};
+use crate::core::{Core, Made};
 use crate::hca::Hca;
 use crate::queue::elements;
-use crate::station::{QUEUES, Seats};
+use crate::station::take_seats;
 use crate::waiter::VerbsWaiter;
 use crate::wire::{MAX_HEAD, PARTS, VERSION};
 use crate::{Options, Source, helper};
@@ -129,7 +130,7 @@ unsafe impl Device for VerbsDevice {
         deadline: Deadline,
     ) -> Result<Connected> {
         let core = &self.core;
-        let seats = Seats::take(core, &queues)?;
+        let seats = take_seats(core, &queues)?;
         let (number, queue) = core.queue(hello)?;
         let admitted = core.admission.call(to, hello, &core.parameters(&queue), deadline)?;
         core.join(&queue, &admitted.parameters)?;

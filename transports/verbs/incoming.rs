@@ -7,7 +7,7 @@ use udeck_via::transport::{Hello, Incoming, Port, Queues};
 use udeck_wired::admission::Pending;
 
 use crate::core::{Core, Made};
-use crate::station::Seats;
+use crate::station::take_seats;
 
 /// See the module. Dropped, it is rejected.
 pub struct IncomingRequest {
@@ -30,7 +30,7 @@ impl Incoming for IncomingRequest {
     /// ready.
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let IncomingRequest { core, pending } = *self;
-        let seats = Seats::take(&core, &queues)?;
+        let seats = take_seats(&core, &queues)?;
         let (number, queue) = core.queue(hello)?;
         core.join(&queue, pending.parameters())?;
         let admitted = pending.accept(hello, &core.parameters(&queue))?;

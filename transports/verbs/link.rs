@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use udeck_via::transport::{Fate, Ledger, Queue as WorkQueue, Reporter};
+use udeck_wired::Announce;
 
 use crate::completions::request_of;
 use crate::connection::{Connection, News, Phase, Work};

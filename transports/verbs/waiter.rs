@@ -6,9 +6,10 @@ use std::time::Duration;
 use udeck_sys::bell::MAX_SLEEP;
 use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
+use udeck_wired::station::Sleep;
 
 use crate::core::Core;
-use crate::station::{Sleep, Station};
+use crate::station::{BesideChannel, Station};
 
 /// While there are announced queues, completions are taken once in so many looks: what has completed has a right to be found,
 /// but what is announced was there before.
@@ -25,11 +26,12 @@ impl VerbsWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
-        Ok(VerbsWaiter { core: core.clone(), station: Station::open(core)?, looks: 0 })
+        let station = core.stations.open(|_| BesideChannel(core.clone()))?;
+        Ok(VerbsWaiter { core: core.clone(), station, looks: 0 })
     }
 
     fn take(&self) -> Option<Ready> {
-        if self.station.has_news() { self.station.next() } else { None }
+        self.station.next().map(|(ready, _)| ready)
     }
 
     /// Sets the word and has the device tell of the next completion; what came before is taken. `false`: there is news.
@@ -66,7 +68,7 @@ impl Waiter for VerbsWaiter {
             return;
         }
         let sleeping = self.core.sleeps_beside_channel();
-        self.station.park(&self.core.completions.channel, limit.min(MAX_SLEEP));
+        self.station.park(limit.min(MAX_SLEEP));
         drop(sleeping);
         self.core.completions.channel.hush();
         // The next completion is told of again, if nobody looks by then: to the helper.
