@@ -5,7 +5,7 @@ pub(crate) mod choose;
 use std::sync::Arc;
 
 use udeck_boot::{BootError, Client, ENV_CPUS, Welcome, local};
-use udeck_deck::{Config, Error, Passed, Result, World};
+use udeck_deck::{Config, Error, Lacking, Passed, Result, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
 
@@ -94,12 +94,9 @@ fn hosts(welcome: &Welcome) -> Vec<u32> {
     (0u32..).zip(&welcome.hosts).flat_map(|(number, host)| (0..host.ranks).map(move |_| number)).collect()
 }
 
-/// The NICs, and those left out: each with how many better ones there are.
-pub(crate) type Opened = (Vec<Nic>, Vec<(usize, Passed)>);
-
 /// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own. Those that nobody asked
-/// for and this host cannot have are left out.
-pub(crate) fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<Opened> {
+/// for and this host cannot have are left out: how many better ones there are, and why.
+pub(crate) fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<(Vec<Nic>, Vec<Lacking>)> {
     let own_memory =
         |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
     let mut order: Vec<usize> = (0..openings.len()).collect();
