@@ -7,7 +7,7 @@ use std::process::Command;
 use common::several::{self, Barred};
 use common::{PROTOCOLS, SHORT, assert_pattern, config, patterned};
 use udeck::via::Error as ViaError;
-use udeck::{Error, Protocol, World};
+use udeck::{Error, Passed, Protocol, World};
 
 const SIZES: [usize; 5] = [0, 40, 4096, 100_000, (1 << 20) + 3];
 
@@ -267,4 +267,25 @@ fn nics_over_other_memory_make_no_world() {
     over_another.memory = Some(open());
     let error = udeck::open_nic("shm0", &over_another).unwrap_err();
     assert!(error.to_string().contains("memory of its own only"), "{error}");
+}
+
+/// What would have been preferred, and this host cannot have, is told of at its place.
+#[test]
+fn a_nic_that_this_host_cannot_have_is_told_of() {
+    let barred = Barred::new(false);
+    let (_job, mut streams) = udeck_boot::local::Job::new(1).unwrap();
+    let client = udeck_boot::Client::new(streams.remove(0)).unwrap();
+    let nics = several::nics(client.welcome().secret, &barred, several::net());
+    let lacking = vec![(1, Passed::new("verbs", "no such device"))];
+    let world = World::lacking(client, nics, lacking, config(), true).unwrap();
+    let _inbox = world.mailbox::<u8>("in").unwrap();
+    let near = world.postbox::<u8>("in").unwrap();
+    assert_eq!(near.route().to_string(), "shm", "nothing better is lacking");
+    barred.set(true);
+    let far = world.postbox::<u8>("in").unwrap().route().to_string();
+    let place = far.find("shm not possible").expect("shm comes first");
+    assert!(
+        far.starts_with("net: ") && far[place..].ends_with("verbs not possible: no such device"),
+        "{far}"
+    );
 }

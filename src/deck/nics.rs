@@ -77,6 +77,12 @@ impl Nics {
         std::iter::once(&self.first).chain(&self.others)
     }
 
+    /// The longest message that each of them carries: it is made before it is known where it goes.
+    pub fn max_transfer(&self) -> usize {
+        let others = self.others.iter().map(|line| line.nic.attributes().max_transfer);
+        others.fold(self.first.nic.attributes().max_transfer, usize::min)
+    }
+
     /// See [`Nic::reclaim_recent`].
     #[inline]
     pub fn reclaim_recent(&self) {

@@ -92,7 +92,7 @@ impl Shared {
             explained: config.explain.then(|| Explained::new(client.welcome().rank)),
             client,
             outbox: first.outbox().clone(),
-            max_transfer: first.attributes().max_transfer,
+            max_transfer: nics.max_transfer(),
             nics,
             host: host_key().map_or(Vec::new(), Vec::from),
             config,

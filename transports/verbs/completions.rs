@@ -31,10 +31,16 @@ pub struct Completions {
     most: u32,
     shards: Mutex<Vec<Shard>>,
     /// Held by whoever takes completions: each link gets its own in order.
-    taking: Mutex<Vec<Arc<Cq>>>,
+    taking: Mutex<Taking>,
     routes: Mutex<HashMap<u32, Arc<VerbsLink>>>,
     next: AtomicU32,
     looks: AtomicU64,
+}
+
+/// What whoever takes completions works with.
+struct Taking {
+    queues: Vec<Arc<Cq>>,
+    batch: [Wc; BATCH],
 }
 
 struct Shard {
@@ -56,7 +62,7 @@ impl Completions {
             channel: Channel::new(context)?,
             most: most.max(NEED),
             shards: Mutex::default(),
-            taking: Mutex::default(),
+            taking: Mutex::new(Taking { queues: Vec::new(), batch: [Wc::default(); BATCH] }),
             routes: Mutex::default(),
             next: AtomicU32::new(1),
             looks: AtomicU64::new(0),
@@ -76,7 +82,7 @@ impl Completions {
                     FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
                 let cq = Cq::new(&self.channel, entries)?;
                 cq.notify();
-                self.taking.lock().push(cq.clone());
+                self.taking.lock().queues.push(cq.clone());
                 shards.push(Shard { free: cq.entries(), cq });
                 shards.last_mut().expect("just pushed")
             }
@@ -126,29 +132,29 @@ impl Completions {
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let mut told = Vec::new();
-        let queues = self.taking.lock();
-        self.take_from(&queues, &mut told);
-        drop(queues);
+        let mut taking = self.taking.lock();
+        self.take_from(&mut taking, &mut told);
+        drop(taking);
         drop(told);
     }
 
     /// Takes all that has completed. Not with a link's lock held.
     pub fn take_all(&self) {
         let mut told = Vec::new();
-        let queues = self.taking.lock();
-        while self.take_from(&queues, &mut told) {}
-        drop(queues);
+        let mut taking = self.taking.lock();
+        while self.take_from(&mut taking, &mut told) {}
+        drop(taking);
         drop(told);
     }
 
     /// Whether there may be more. What links have to drop goes to `told`: it may be anything, so it goes without the lock.
-    fn take_from(&self, queues: &[Arc<Cq>], told: &mut Vec<News>) -> bool {
+    fn take_from(&self, taking: &mut Taking, told: &mut Vec<News>) -> bool {
+        let Taking { queues, batch } = taking;
         let mut more = false;
-        let mut batch = [Wc::default(); BATCH];
         for cq in queues {
             let mut full = true;
             for _ in 0..BATCHES {
-                let Ok(found) = cq.poll(&mut batch) else {
+                let Ok(found) = cq.poll(&mut batch[..]) else {
                     self.links()
                         .iter()
                         .for_each(|link| link.give_up("the device's completion queue has failed"));

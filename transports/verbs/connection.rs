@@ -184,6 +184,8 @@ pub struct Connection {
     control_heard: u32,
 
     inbox: VecDeque<Item>,
+    /// Offers among it.
+    offers: usize,
     /// The offer whose reads are being posted.
     fetching: Option<Fetching>,
     arrived: u32,
@@ -242,6 +244,7 @@ impl Connection {
             control_sent: 0,
             control_heard: 0,
             inbox: VecDeque::new(),
+            offers: 0,
             fetching: None,
             arrived: 0,
             credits: Credits::default(),
@@ -263,6 +266,13 @@ impl Connection {
 
     /// What there is to tell.
     pub fn take_news(&mut self) -> News {
+        let News { send: false, receive: false, lost: None, buried } = &self.news else {
+            return self.take_all_news();
+        };
+        if buried.is_empty() && !self.news_of_end { News::default() } else { self.take_all_news() }
+    }
+
+    fn take_all_news(&mut self) -> News {
         let arrived = std::mem::take(&mut self.news.receive) && self.has_arrivals();
         let mut news = std::mem::take(&mut self.news);
         news.receive = arrived || std::mem::take(&mut self.news_of_end);

@@ -76,7 +76,9 @@ impl Domain {
     /// As much of a segment as one element takes.
     fn first_of(&self, segment: Segment) -> Result<Sge, String> {
         match segment {
-            Segment::Elsewhere(addr, lkey, len) => Ok(Sge { addr, length: len.min(u32::MAX as usize) as u32, lkey }),
+            Segment::Elsewhere(addr, lkey, len) => {
+                Ok(Sge { addr, length: len.min(u32::MAX as usize) as u32, lkey })
+            }
             Segment::Outbox(offset, len) => {
                 let (chunk, within) = self.chunk(offset)?;
                 let length = len.min(CHUNK - within) as u32;

@@ -62,9 +62,14 @@ impl Hca {
             }
         }
         let why = format!("no device can be used ({})", seen.join("; "));
-        let asked = wanted.is_some() || settings.port.is_some() || settings.gid.is_some() || settings.pkey != 0;
+        let asked =
+            wanted.is_some() || settings.port.is_some() || settings.gid.is_some() || settings.pkey != 0;
         // What somebody asked for by name is not passed over in silence.
-        Err(if asked { Error::InvalidParameter(format!("verbs, as DECK_VERBS_… say: {why}")) } else { unavailable(why) })
+        Err(if asked {
+            Error::InvalidParameter(format!("verbs, as DECK_VERBS_… say: {why}"))
+        } else {
+            unavailable(why)
+        })
     }
 
     /// The device, if it has an active port; otherwise why not.

@@ -61,6 +61,8 @@ mod port;
 mod queue;
 mod settings;
 mod station;
+#[cfg(test)]
+mod tests;
 mod waiter;
 mod windows;
 mod wire;

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use udeck_via::transport::{Fate, Ledger, Queue as WorkQueue, Reporter};
 
 use crate::completions::request_of;
-use crate::connection::{Connection, News, Phase};
+use crate::connection::{Connection, News, Phase, Work};
 use crate::core::Core;
 use crate::ffi::Wc;
 use crate::ffi::codes::{event, status, wc_flags, wc_opcode};
@@ -93,6 +93,16 @@ impl VerbsLink {
     pub fn with<R>(&self, work: impl FnOnce(&mut Connection) -> R) -> R {
         let mut shared = self.shared.lock();
         let result = work(&mut shared.connection);
+        self.finish(shared);
+        result
+    }
+
+    /// As [`VerbsLink::with`], with the device, if the peer takes what comes.
+    pub fn with_device<R>(&self, work: impl FnOnce(&mut Connection, Option<&mut dyn Work>) -> R) -> R {
+        let mut shared = self.shared.lock();
+        let Shared { connection, queue, ready, .. } = &mut *shared;
+        let device = queue.as_mut().filter(|_| *ready).map(|queue| queue as &mut dyn Work);
+        let result = work(connection, device);
         self.finish(shared);
         result
     }

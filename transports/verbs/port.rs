@@ -78,10 +78,10 @@ impl VerbsPort {
 // that is the connection's, which lives on when the port has left. A post that is refused leaves no request.
 unsafe impl Port for VerbsPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
-        match self.link.with(|connection| connection.send(immediate, head, body)) {
+        match self.link.with_device(|connection, work| connection.send(work, immediate, head, body)) {
             Err(Refused::Busy) => {
                 self.link.look();
-                self.link.with(|connection| connection.send(immediate, head, body))
+                self.link.with_device(|connection, work| connection.send(work, immediate, head, body))
             }
             other => other,
         }

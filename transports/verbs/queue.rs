@@ -95,8 +95,7 @@ impl Queue {
         let pages = Pages::new(RECEIVE_BYTES + LEADS)?;
         // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
         let lead = unsafe { Mr::new(&domain.pd, pages.all(), access::LOCAL_WRITE, false) };
-        let lead =
-            lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.len, &error)))?;
+        let lead = lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.len, &error)))?;
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
             max_recv_wr: RECEIVES,

@@ -242,7 +242,8 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
     (0..CONNECTIONS).for_each(|_| round(&mut pair));
     // Over a network, word of the last ones may come late.
     until("all blocks are back", || {
-        [&pair.a, &pair.b].map(|end| end.nic.reclaim());
+        pair.a.nic.reclaim();
+        pair.b.nic.reclaim();
         (usage(&pair) == used).then_some(())
     });
     // Threads that end give their stacks back a moment later.

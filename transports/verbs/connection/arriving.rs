@@ -165,6 +165,7 @@ impl Connection {
         }
         debug_assert!(head.len() <= MAX_HEAD);
         let (head, progress) = (Inline::gather(head, &[]), Progress::Waits);
+        self.offers += 1;
         self.deliver(Item::Offer(Offer { immediate, head, len, parts, number, receipt, progress }));
         Ok(())
     }

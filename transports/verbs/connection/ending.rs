@@ -177,7 +177,8 @@ impl Connection {
         for item in std::mem::take(&mut self.inbox) {
             match item {
                 Item::Offer(Offer { number, progress: Progress::Waits, .. }) => {
-                    self.notes.push(Note::Read(number))
+                    self.offers -= 1;
+                    self.notes.push(Note::Read(number));
                 }
                 Item::Offer(_) => self.inbox.push_back(item),
                 _ => {}
@@ -270,6 +271,7 @@ impl Connection {
         (self.owed, self.fetching) = (0, None);
         self.notes.clear();
         self.inbox.retain(|item| !matches!(item, Item::Offer(_)));
+        self.offers = 0;
         self.ground_all(fate);
         for offered in std::mem::take(&mut self.offered) {
             match offered.held {
@@ -286,15 +288,17 @@ impl Connection {
         if self.dead {
             return Phase::Over;
         }
-        let ended = self.said_end && self.peer_end.is_some();
+        if !self.said_end || self.peer_end.is_none() {
+            return Phase::Open;
+        }
         let nothing_waits = self.owed == 0
             && self.reads == 0
             && self.flying() == 0
             && self.all_has_left()
             && self.offered.is_empty()
-            && self.inbox.iter().all(|item| !matches!(item, Item::Offer(_)))
+            && self.offers == 0
             && (self.loans.is_empty() || self.gone);
-        match (ended && nothing_waits, self.peer_done) {
+        match (nothing_waits, self.peer_done) {
             (true, true) => Phase::Over,
             (true, false) => Phase::Done,
             (false, _) => Phase::Open,

@@ -24,6 +24,9 @@ pub(super) struct Fetching {
 impl Connection {
     /// Posts a read of an offered message, if there is one to be read.
     pub(super) fn fetch_next(&mut self, work: &mut dyn Work) -> Result<bool, String> {
+        if self.offers == 0 {
+            return Ok(false);
+        }
         if self.fetching.is_none() && !self.begin_fetch(work)? {
             return Ok(false);
         }
@@ -97,6 +100,7 @@ impl Connection {
             return;
         };
         let Some(Item::Offer(offer)) = self.inbox.remove(at) else { return };
+        self.offers -= 1;
         let Offer { immediate, head, receipt, progress, .. } = offer;
         // Of one that the program has closed the connection to, nothing is left.
         if let (Progress::Reading(store), false) = (progress, self.closed) {

@@ -5,7 +5,7 @@ use udeck_via::transport::{Fate, Held, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::ending::{Loan, Offered};
-use super::{Connection, MESSAGES};
+use super::{Connection, MESSAGES, Work};
 use crate::memory::Segment;
 use crate::wire::{EAGER, Frame};
 
@@ -75,9 +75,21 @@ pub(super) enum Then {
 }
 
 impl Connection {
-    /// [`udeck_via::transport::Port::send`].
-    pub fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+    /// [`udeck_via::transport::Port::send`]. `work`: the device, if the peer takes what comes.
+    pub fn send(
+        &mut self,
+        work: Option<&mut dyn Work>,
+        immediate: Option<u32>,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<(), Refused> {
         self.room()?;
+        // What most messages are, by the shortest way.
+        if let Some(work) = work
+            && self.send_now(work, immediate, head, body)
+        {
+            return Ok(());
+        }
         let mut lead = SmallVec::from_slice(head);
         lead.extend_from_slice(body);
         let frame = Frame::Short { immediate, len: lead.len() };

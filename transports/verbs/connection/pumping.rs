@@ -7,7 +7,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 use super::posting::{Post, Posted, Segments, Then};
 use super::{CONTROL, CREDITS, Connection, How, Span, Work};
 use crate::memory::Segment;
-use crate::wire::{Frame, Header, MAX_WORDS, NOTES, Note, PARTS};
+use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS};
 
 /// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
 /// have room.
@@ -32,13 +32,57 @@ enum Step {
 impl Connection {
     /// Gives the device what it takes.
     pub fn pump(&mut self, work: &mut dyn Work) {
-        if self.dead {
+        if self.dead || !self.has_work() {
             return;
         }
         let result = self.pump_all(work);
         if let Err(why) = result {
             self.fail(&why);
         }
+    }
+
+    /// Whether there may be something to give it.
+    #[inline]
+    fn has_work(&self) -> bool {
+        !self.posts.is_empty() || self.has_words() || self.offers > 0
+    }
+
+    #[inline]
+    fn has_words(&self) -> bool {
+        !self.notes.is_empty()
+            || !self.says_here.is_empty()
+            || self.says_where.is_some()
+            || self.says_ask.is_some()
+            || self.credit_is_due()
+    }
+
+    /// Sends a short message at once, if nothing waits before it and the device has room. `false`: it is to be posted.
+    pub(super) fn send_now(
+        &mut self,
+        work: &mut dyn Work,
+        immediate: Option<u32>,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        if !self.posts.is_empty() || self.fence || self.dead || !work.has_room() {
+            return false;
+        }
+        let len = head.len() + body.len();
+        let (taken, heard) = (self.credits.tell(), self.heard);
+        self.told_heard = heard;
+        let mut lead = [0; HEADER + MAX_HEAD];
+        lead[..HEADER]
+            .copy_from_slice(&Header { taken, heard, frame: Frame::Short { immediate, len } }.encode());
+        lead[HEADER..HEADER + head.len()].copy_from_slice(head);
+        lead[HEADER + head.len()..HEADER + len].copy_from_slice(body);
+        let how = self.how(false, &Then::Nothing);
+        let sent = work.send(&lead[..HEADER + len], &[], how);
+        self.fly(how, Then::Nothing);
+        (self.sent, self.wants_room) = (self.sent.wrapping_add(1), false);
+        if let Err(why) = sent {
+            self.fail(&why);
+        }
+        true
     }
 
     fn pump_all(&mut self, work: &mut dyn Work) -> Result<(), String> {
@@ -67,6 +111,9 @@ impl Connection {
 
     /// Sends one control frame, if there is one to send and the peer has room for it.
     fn say_next(&mut self, work: &mut dyn Work) -> Result<bool, String> {
+        if !self.has_words() {
+            return Ok(false);
+        }
         let unheard = self.control_sent.wrapping_sub(self.control_heard);
         if unheard < CONTROL {
             if !self.notes.is_empty() {

@@ -117,7 +117,7 @@ impl Connection {
         }
         let item = loop {
             match self.inbox.pop_front() {
-                Some(Item::Offer(_)) => {}
+                Some(Item::Offer(_)) => self.offers = self.offers.saturating_sub(1),
                 Some(item) => break item,
                 None => return self.end().map_or(Ok(None), Err),
             }
