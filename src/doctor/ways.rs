@@ -6,10 +6,10 @@ use udeck_via::Nic;
 use super::{Finding, Question, Section, Tree, rdma};
 use crate::{
     init::{
-        choose::{Opening, Places, Relation, choose, why_not},
+        choose::{Places, Relation, choose, why_not},
         open_all,
     },
-    registry::{NicOptions, TRANSPORTS},
+    registry::{NicOptions, TRANSPORTS, Transport, open_nic},
 };
 
 pub(super) struct Ways {
@@ -67,7 +67,6 @@ fn way(
     };
     let interface = question.interface.as_ref().and_then(|address| address.as_ref().ok()).copied();
     let places = Places { rank: 0, hosts, interface };
-    let leads = |opening: &Opening| relation == Relation::SameHost || is_network(opening);
     let openings = match choose(&places, wanted, TRANSPORTS) {
         Ok(openings) => openings,
         Err(error) => {
@@ -76,26 +75,23 @@ fn way(
             return (finding, false);
         }
     };
-    let Some(opening) = openings.iter().find(|opening| leads(opening)) else {
-        let finding = Finding::problem(subject, "none of them reaches another host", "--transport shm,tcp");
-        return (finding, relation == Relation::SameHost);
-    };
-    let name = opening.transport;
-    match open_all(&openings, options.clone()) {
+    let nics = match open_all(&openings, options.clone()) {
+        Ok(nics) => nics,
         Err(error) => {
             let advice = "see above for what is missing; --transport shm, tcp or udp takes another one";
-            (Finding::problem(subject, error.to_string(), advice), false)
+            return (Finding::problem(subject, error.to_string(), advice), false);
         }
-        Ok(nics) => {
-            let nic = nics.iter().find(|nic| nic.attributes().name.starts_with(name));
-            let why = reasons(relation, name, wanted.is_some());
-            (Finding::ok(subject, format!("{name}{}{why}", nic.map_or(String::new(), place))), true)
-        }
-    }
-}
-
-fn is_network(opening: &Opening) -> bool {
-    TRANSPORTS.iter().any(|transport| transport.name == opening.transport && transport.network)
+    };
+    // As a postbox takes the first that leads there.
+    let leads = |nic: &&Nic| relation == Relation::SameHost || !nic.attributes().host_only;
+    let Some(nic) = nics.iter().find(leads) else {
+        let finding = Finding::problem(subject, "none of them reaches another host", "--transport shm,tcp");
+        return (finding, false);
+    };
+    let options = NicOptions { bind: interface, memory: nics.first().cloned(), ..options.clone() };
+    let taken = nic.attributes().name.trim_end_matches(|last: char| last.is_ascii_digit());
+    let why = if wanted.is_some() { String::new() } else { reasons(relation, taken, &options) };
+    (Finding::ok(subject, format!("{taken}{}{why}", place(nic))), true)
 }
 
 /// Where a NIC is found, if that is an address for people.
@@ -110,15 +106,17 @@ fn place(nic: &Nic) -> String {
     }
 }
 
-/// Why it is no better one.
-fn reasons(relation: Relation, taken: &str, named: bool) -> String {
-    if named {
-        return String::new();
-    }
+/// Why it is no better one: what keeps a transport from being chosen, or if it was, from being opened.
+fn reasons(relation: Relation, taken: &str, options: &NicOptions) -> String {
+    let why = |transport: &Transport| match why_not(transport, relation) {
+        Some(why) => why.to_owned(),
+        None => match open_nic(&format!("{}0", transport.name), options) {
+            Err(error) => error.to_string(),
+            Ok(_) => "it could not be opened a moment ago".to_owned(),
+        },
+    };
     let better = TRANSPORTS.iter().take_while(|transport| transport.name != taken);
-    let reasons: Vec<_> = better
-        .filter_map(|transport| Some(format!("{}: {}", transport.name, why_not(transport, relation)?)))
-        .collect();
+    let reasons: Vec<_> = better.map(|transport| format!("{}: {}", transport.name, why(transport))).collect();
     match reasons.len() {
         0 => String::new(),
         _ => format!(" ({})", reasons.join("; ")),
