@@ -6,7 +6,7 @@ use udeck_via::Nic;
 use super::{Finding, Question, Section, Tree};
 use crate::{
     init::{
-        choose::{Opening, Places, Relation, choose, why_not},
+        choose::{Places, Relation, choose, why_not},
         open_all,
     },
     registry::{NicOptions, TRANSPORTS},
@@ -59,7 +59,6 @@ fn way(
     };
     let interface = question.interface.as_ref().and_then(|address| address.as_ref().ok()).copied();
     let places = Places { rank: 0, hosts, interface };
-    let leads = |opening: &&Opening| relation == Relation::SameHost || is_network(opening);
     let openings = match choose(&places, wanted, TRANSPORTS) {
         Ok(openings) => openings,
         Err(error) => {
@@ -76,19 +75,15 @@ fn way(
         }
     };
     let lacking: Vec<Passed> = lacking.into_iter().map(|(_, passed)| passed).collect();
-    let there = |opening: &&Opening| lacking.iter().all(|passed| passed.transport != opening.transport);
-    let Some(opening) = openings.iter().filter(leads).find(there) else {
+    // As a postbox takes the first that leads there.
+    let leads = |nic: &&Nic| relation == Relation::SameHost || !nic.attributes().host_only;
+    let Some(nic) = nics.iter().find(leads) else {
         let finding = Finding::problem(subject, "none of them reaches another host", "--transport shm,tcp");
-        return (finding, relation == Relation::SameHost);
+        return (finding, false);
     };
-    let name = opening.transport;
-    let nic = nics.iter().find(|nic| nic.attributes().name.starts_with(name));
-    let why = if wanted.is_some() { String::new() } else { reasons(relation, name, &lacking) };
-    (Finding::ok(subject, format!("{name}{}{why}", nic.map_or(String::new(), place))), true)
-}
-
-fn is_network(opening: &Opening) -> bool {
-    TRANSPORTS.iter().any(|transport| transport.name == opening.transport && transport.network)
+    let taken = nic.attributes().name.trim_end_matches(|last: char| last.is_ascii_digit());
+    let why = if wanted.is_some() { String::new() } else { reasons(relation, taken, &lacking) };
+    (Finding::ok(subject, format!("{taken}{}{why}", place(nic))), true)
 }
 
 /// Where a NIC is found, if that is an address for people.

@@ -127,7 +127,10 @@ impl Asked {
         match status.code() {
             Some(code @ (0 | 1)) if !said.is_empty() => Ok((said, code == 0)),
             _ => {
-                let words = complained.trim().replace('\n', " / ");
+                let words = match complained.trim() {
+                    "" => "without a word".to_owned(),
+                    words => words.replace('\n', " / "),
+                };
                 Err(format!("`{}` {}: {words}", self.shown, End::of(status)))
             }
         }
