@@ -22,7 +22,7 @@ use packages::{Cache, os_release};
 use programs::Programs;
 use root::LIBRARIES;
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -181,6 +181,8 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
         Guest { link: first, ..guest("root", "root", "node=0", PAIR_LIMIT) },
         Guest { link: second, ..guest("node", "node", "node=1", PAIR_LIMIT) },
     ]));
+    // What cannot be removed does no harm.
+    let _ = fs::remove_dir_all(&folder);
     let times = ended.iter().map(|Ended { name, took, .. }| format!("{name} {:.1} s", took.as_secs_f64()));
     println!("{}", times.collect::<Vec<_>>().join(", "));
     Ok(ended)
