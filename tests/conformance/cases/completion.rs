@@ -137,12 +137,16 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
     pair.a.vi.want_room();
     let full = pair.a.vi.send_inline(None, b"", b"x").unwrap_err();
     assert!(matches!(full, Error::Full { .. }), "{full}");
-    let b = &mut pair.b;
+    let (b, found) = (&mut pair.b, AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut count = 0;
-            while b.vi.arrival().unwrap().is_some() {
-                count += 1;
+            // What was posted may be on its way still.
+            let (deadline, mut count) = (soon(), 0);
+            while !found.load(Ordering::Acquire) && !deadline.passed() {
+                match b.vi.arrival().unwrap() {
+                    Some(_) => count += 1,
+                    None => thread::yield_now(),
+                }
             }
             assert!(count > 0);
         });
@@ -152,6 +156,7 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
             pair.a.vi.want_room();
             pair.a.vi.send_inline(None, b"", b"y").ok()
         });
+        found.store(true, Ordering::Release);
     });
 }
 
