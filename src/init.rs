@@ -5,7 +5,7 @@ mod choose;
 use std::sync::Arc;
 
 use udeck_boot::{BootError, Client, ENV_CPUS, Welcome, local};
-use udeck_deck::{Config, Error, Passed, Result, World};
+use udeck_deck::{Config, Error, Lacking, Passed, Result, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
 
@@ -96,7 +96,7 @@ fn hosts(welcome: &Welcome) -> Vec<u32> {
 
 /// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own. Those that nobody asked
 /// for and this host cannot have are left out: how many better ones there are, and why.
-fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<(Vec<Nic>, Vec<(usize, Passed)>)> {
+fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<(Vec<Nic>, Vec<Lacking>)> {
     let own_memory =
         |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
     let mut order: Vec<usize> = (0..openings.len()).collect();

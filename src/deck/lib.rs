@@ -82,7 +82,7 @@ pub use postbox::tasks::{Flush, Post};
 pub use posting::Posting;
 pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
-pub use routes::{Passed, Route};
+pub use routes::{Lacking, Passed, Route};
 pub use select::{Selectable, select, select_within, try_select};
 pub use share::{PostAllError, SharedBuf, post_all, post_all_within};
 pub use stats::Stats;

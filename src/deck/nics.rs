@@ -7,15 +7,15 @@ use udeck_via::mem::CacheUse;
 use udeck_via::{Error as ViaError, Nic, Ptag};
 
 use crate::error::{Error, Result};
-use crate::routes::Passed;
 use crate::routes::wire::{MAX_ADDRESS, MAX_DOORS, is_transport};
+use crate::routes::{Lacking, Passed};
 
 /// At least one.
 pub(crate) struct Nics {
     pub first: Line,
     pub others: Vec<Line>,
     /// Those that this host cannot have, each with the number of better ones.
-    lacking: Vec<(usize, Passed)>,
+    lacking: Vec<Lacking>,
 }
 
 /// One of them.
@@ -30,7 +30,7 @@ pub(crate) struct Line {
 impl Nics {
     /// # Errors
     /// [`Error::Via`] when there are none, or when blocks of one are not blocks of all.
-    pub fn new(nics: Vec<Nic>, lacking: Vec<(usize, Passed)>) -> Result<Self> {
+    pub fn new(nics: Vec<Nic>, lacking: Vec<Lacking>) -> Result<Self> {
         let refused = |why: String| Error::via("making a world", ViaError::InvalidParameter(why));
         if !(1..=MAX_DOORS).contains(&nics.len()) {
             return Err(refused(format!("it has 1 to {MAX_DOORS} NICs, not {}", nics.len())));

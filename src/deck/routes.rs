@@ -49,6 +49,9 @@ pub struct Passed {
     pub why: String,
 }
 
+/// A transport that this host cannot have, and how many of a world's NICs are better all the same.
+pub type Lacking = (usize, Passed);
+
 impl Passed {
     /// `why` is for people.
     pub fn new(transport: impl Into<String>, why: impl Into<String>) -> Self {

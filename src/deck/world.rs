@@ -20,7 +20,7 @@ use crate::mailbox::Mailbox;
 use crate::message::Message;
 use crate::nics::Nics;
 use crate::postbox::Postbox;
-use crate::routes::Passed;
+use crate::routes::Lacking;
 use crate::shared::Shared;
 use crate::stats::Stats;
 
@@ -58,7 +58,7 @@ impl World {
     pub fn lacking(
         client: Client,
         nics: Vec<Nic>,
-        lacking: Vec<(usize, Passed)>,
+        lacking: Vec<Lacking>,
         config: Config,
         oversubscribed: bool,
     ) -> Result<Self> {

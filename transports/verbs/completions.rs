@@ -32,9 +32,16 @@ pub struct Completions {
     shards: Mutex<Vec<Shard>>,
     /// Held by whoever takes completions: each link gets its own in order.
     taking: Mutex<Taking>,
-    routes: Mutex<HashMap<u32, Arc<VerbsLink>>>,
+    routes: Mutex<HashMap<u32, Route>>,
     next: AtomicU32,
     looks: AtomicU64,
+}
+
+/// Where a link's completions go.
+enum Route {
+    /// The link is being made, and its peer may send already: what came meanwhile.
+    Awaited(Vec<Wc>),
+    Link(Arc<VerbsLink>),
 }
 
 /// What whoever takes completions works with.
@@ -51,6 +58,8 @@ struct Shard {
 /// A queue pair's share of a completion queue; given back when dropped.
 pub struct Share {
     pub cq: Arc<Cq>,
+    /// The link's.
+    pub number: u32,
     completions: Arc<Completions>,
 }
 
@@ -88,34 +97,52 @@ impl Completions {
             }
         };
         shard.free -= NEED;
-        Ok(Share { cq: shard.cq.clone(), completions: self.clone() })
+        Ok(Share { cq: shard.cq.clone(), number: self.fresh(), completions: self.clone() })
     }
 
-    /// A number for a link, from 1, of 31 bits.
-    pub fn fresh(&self) -> u32 {
+    /// A number for a link, from 1, of 31 bits. What comes for it is kept until the link is [added](Completions::add).
+    fn fresh(&self) -> u32 {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
-            if number != 0 && !self.routes.lock().contains_key(&number) {
+            let mut routes = self.routes.lock();
+            if number != 0 && !routes.contains_key(&number) {
+                routes.insert(number, Route::Awaited(Vec::new()));
                 return number;
             }
         }
     }
 
+    /// The link has been made. It is given what has come already, before anybody brings it more.
     pub fn add(&self, number: u32, link: &Arc<VerbsLink>) {
-        self.routes.lock().insert(number, link.clone());
+        let taking = self.taking.lock();
+        let former = self.routes.lock().insert(number, Route::Link(link.clone()));
+        let news = match former {
+            Some(Route::Awaited(came)) if !came.is_empty() => Some(link.completed(&came)),
+            _ => None,
+        };
+        drop(taking);
+        drop(news);
     }
 
     pub fn remove(&self, number: u32) {
-        let link = self.routes.lock().remove(&number);
-        drop(link); // never the last reference; outside the lock all the same
+        let route = self.routes.lock().remove(&number);
+        drop(route); // never a link's last reference; outside the lock all the same
     }
 
     pub fn link(&self, number: u32) -> Option<Arc<VerbsLink>> {
-        self.routes.lock().get(&number).cloned()
+        match self.routes.lock().get(&number) {
+            Some(Route::Link(link)) => Some(link.clone()),
+            Some(Route::Awaited(_)) | None => None,
+        }
     }
 
     pub fn links(&self) -> Vec<Arc<VerbsLink>> {
-        self.routes.lock().values().cloned().collect()
+        let routes = self.routes.lock();
+        let link = |route: &Route| match route {
+            Route::Link(link) => Some(link.clone()),
+            Route::Awaited(_) => None,
+        };
+        routes.values().filter_map(link).collect()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -174,10 +201,16 @@ impl Completions {
     /// To each link its own, those in a row at once.
     fn pass_on(&self, batch: &[Wc], told: &mut Vec<News>) {
         for run in batch.chunk_by(|one, next| number_of(one.wr_id) == number_of(next.wr_id)) {
-            // Of one that is gone, something may have lain there still.
-            if let Some(link) = self.link(number_of(run[0].wr_id)) {
-                told.extend(Some(link.completed(run)).filter(News::has_owners));
-            }
+            let link = match self.routes.lock().get_mut(&number_of(run[0].wr_id)) {
+                Some(Route::Link(link)) => link.clone(),
+                Some(Route::Awaited(came)) => {
+                    came.extend_from_slice(run);
+                    continue;
+                }
+                // Of one that is gone, something may have lain there still.
+                None => continue,
+            };
+            told.extend(Some(link.completed(run)).filter(News::has_owners));
         }
     }
 
@@ -194,6 +227,11 @@ impl Drop for Share {
         let mut shards = self.completions.shards.lock();
         if let Some(shard) = shards.iter_mut().find(|shard| Arc::ptr_eq(&shard.cq, &self.cq)) {
             shard.free += NEED;
+        }
+        drop(shards);
+        let mut routes = self.completions.routes.lock();
+        if let Some(Route::Awaited(_)) = routes.get(&self.number) {
+            routes.remove(&self.number);
         }
     }
 }

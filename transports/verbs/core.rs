@@ -169,7 +169,7 @@ impl Core {
         // What lies there of queue pairs that are gone takes room.
         self.completions.take_all();
         let share = self.completions.share().map_err(failed)?;
-        let number = self.completions.fresh();
+        let number = share.number;
         let windows = self.windows.clone();
         let queue = Queue::new(&self.hca, &self.settings, self.domain(tag)?, share, windows, number, tags);
         Ok((number, queue.map_err(failed)?))

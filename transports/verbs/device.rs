@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
@@ -23,6 +24,8 @@ const PROTOCOL: Protocol = Protocol::new("verbs", VERSION);
 const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time.
 const WINDOWS: usize = 1 << 14;
+/// How long a NIC that is closed waits for what it has sent to leave.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest message: each of its segments may begin and end inside a chunk of the outbox.
 const LONGEST: usize = (PARTS - 2 * SEGMENTS) * udeck_sys::segment::CHUNK;
 
@@ -155,7 +158,14 @@ unsafe impl Device for VerbsDevice {
 }
 
 impl Drop for VerbsDevice {
+    /// Waits, for a second at most, until what was sent is with the peers' devices: if this process ends next, its device
+    /// forgets what it has not sent. (What peers have yet to read from our memory is not waited for.)
     fn drop(&mut self) {
+        let patience = Deadline::after(LAST_WORDS);
+        while !self.core.completions.links().iter().all(|link| link.has_left()) && !patience.passed() {
+            self.core.completions.look();
+            std::thread::sleep(Duration::from_micros(100));
+        }
         self.core.close();
     }
 }

@@ -163,6 +163,12 @@ impl VerbsLink {
         self.finish(shared);
     }
 
+    /// Whether what was sent on it is with the peer's device, as far as the peer lets it.
+    pub fn has_left(&self) -> bool {
+        let shared = self.shared.lock();
+        shared.queue.is_none() || shared.connection.has_left()
+    }
+
     /// The device is of no use any more.
     pub fn give_up(&self, why: &str) {
         self.with(|connection| connection.fail(why));

@@ -3,6 +3,7 @@
 
 mod choice;
 mod failures;
+mod hostile;
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -208,7 +208,7 @@ impl Connection {
             Some(end) if unread > 0 => return Err(end),
             None if unread > 0 && !self.asked && !self.closed => {
                 self.asked = true;
-                self.says_ask = Some(false);
+                self.says_ask = true;
             }
             _ => {}
         }
@@ -236,7 +236,7 @@ impl Connection {
         }
         if !self.hungry {
             self.hungry = true;
-            self.says_ask = self.says_ask.or(Some(true));
+            self.says_hungry = true;
         }
         Err(Refused::Busy)
     }

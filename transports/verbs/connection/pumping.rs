@@ -13,6 +13,9 @@ use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS
 /// have room.
 const UNSIGNALLED: u32 = 16;
 
+/// Bytes of a frame whose completion is told at all events.
+const LONG: usize = 256;
+
 /// A request that the device has.
 pub(super) struct Flying {
     token: u32,
@@ -52,7 +55,8 @@ impl Connection {
         !self.notes.is_empty()
             || !self.says_here.is_empty()
             || self.says_where.is_some()
-            || self.says_ask.is_some()
+            || self.says_ask
+            || self.says_hungry
             || self.credit_is_due()
     }
 
@@ -131,9 +135,12 @@ impl Connection {
                 self.say(work, Frame::Where { handle, write }, &[])?;
                 return Ok(true);
             }
-            if let Some(hungry) = self.says_ask.take() {
-                self.say(work, Frame::Ask { hungry }, &[])?;
-                return Ok(true);
+            for hungry in [true, false] {
+                let wanted = if hungry { &mut self.says_hungry } else { &mut self.says_ask };
+                if std::mem::take(wanted) {
+                    self.say(work, Frame::Ask { hungry }, &[])?;
+                    return Ok(true);
+                }
             }
         }
         if unheard < CONTROL + CREDITS && self.credit_is_due() {
@@ -163,7 +170,9 @@ impl Connection {
         let header = Header { taken, heard: self.heard, frame };
         let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
         lead.extend_from_slice(rest);
-        let how = self.how(fence, &then);
+        let mut how = self.how(fence, &then);
+        // What takes much of the device's room is not left there until others tell of it.
+        how.signalled |= lead.len() > LONG;
         let sent = work.send(&lead, body, how);
         self.fly(how, then);
         sent
@@ -425,6 +434,11 @@ impl Connection {
     /// Whether everything that was to be sent has left and was confirmed.
     pub(super) fn all_has_left(&self) -> bool {
         self.posts.is_empty() && self.notes.is_empty() && self.says_here.is_empty()
+    }
+
+    /// Whether the device has nothing of it any more, nor will have: the peer's device has it.
+    pub fn has_left(&self) -> bool {
+        self.flying.is_empty() && self.posts.is_empty()
     }
 
     /// Everything that was given to the device and not confirmed.

@@ -1,0 +1,241 @@
+//! A peer that was let in and says anything: the connection breaks at most, with words, and nothing is lent, kept or answered
+//! without bound.
+
+use std::ptr::NonNull;
+
+use proptest::prelude::*;
+use udeck_via::transport::{Held, Hello};
+use udeck_via::{MemHandle, Ptag, Reliability, RemoteBuffer};
+use udeck_wired::Memory;
+
+use crate::connection::{Connection, How, MESSAGES, Phase, Span, Work};
+use crate::hca::objects::Mr;
+use crate::memory::Segment;
+use crate::wire::{BLOCK, Far, Frame, HEADER, Header, Note, Part};
+
+/// A device that takes everything, and completes it when asked.
+#[derive(Default)]
+struct Device {
+    taken: Vec<u32>,
+    frames: usize,
+    /// What the peer could answer: the window that was asked for, and the numbers of messages that were offered.
+    asked: Option<u32>,
+    numbered: u32,
+    offered: Vec<u32>,
+}
+
+impl Work for Device {
+    fn has_room(&self) -> bool {
+        self.taken.len() < 100
+    }
+    fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
+        (segments.iter().map(|segment| segment.len()).sum::<usize>() - from).min(1 << 20)
+    }
+    fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
+        assert!(lead.len() + body.iter().map(|segment| segment.len()).sum::<usize>() <= BLOCK);
+        let header = lead.first_chunk::<HEADER>().expect("a header");
+        let Header { frame, .. } = Header::decode(header).expect("what is sent can be read");
+        match frame {
+            Frame::Where { handle, .. } => self.asked = Some(handle),
+            Frame::Offer { .. } => self.offered.push(self.numbered),
+            _ => {}
+        }
+        self.numbered += u32::from(frame.is_numbered());
+        self.frames += 1;
+        self.taken.push(how.token);
+        Ok(())
+    }
+    fn write(&mut self, _: Span<'_>, _: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
+        self.numbered += u32::from(immediate.is_some());
+        self.taken.push(how.token);
+        Ok(())
+    }
+    fn read(&mut self, _: Span<'_>, _: Far, how: How) -> Result<(), String> {
+        self.taken.push(how.token);
+        Ok(())
+    }
+    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
+        parts.extend(segments.iter().map(|segment| Part { address: 0, rkey: 1, len: segment.len() as u32 }));
+        Ok(())
+    }
+    fn register(&mut self, _: NonNull<[u8]>) -> Result<Mr, String> {
+        Err("no memory".into())
+    }
+    fn find(&mut self, handle: u32, _: bool) -> Option<Far> {
+        handle.is_multiple_of(2).then_some(Far { address: 0, rkey: 7, len: 100 })
+    }
+}
+
+fn hello(reliability: Reliability) -> Hello {
+    let tag = Some(Ptag(1));
+    Hello { reliability, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() }
+}
+
+/// What happens to a connection.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Any bytes come.
+    Bytes(Vec<u8>),
+    /// A frame comes whose header is well-formed, with so much behind it as it says, more or less.
+    Frame(Header, Vec<u8>, i8),
+    /// A sound offer, answer or note comes.
+    Offer(u32),
+    Answer(bool),
+    HasRead,
+    /// An RDMA write comes.
+    Written(u32, usize),
+    /// The device completes all, or fails the first.
+    Complete,
+    Fail(bool),
+    /// The program works.
+    Post(u8),
+    Take,
+    Close,
+    Done,
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let some = (any::<Option<u32>>(), any::<bool>(), 0..=48usize, 0..4u32, 0..3000u64);
+    (1..=10u8, some).prop_map(|(kind, (immediate, flag, head, word, long))| match kind {
+        1 => Frame::Short { immediate, len: head },
+        2 => Frame::Body { immediate, receipt: flag, head, len: long as usize },
+        3 => Frame::Offer { immediate, receipt: flag, head, parts: word as usize, len: long },
+        4 => Frame::Flush,
+        5 => Frame::Notes { count: word as usize },
+        6 => Frame::Credit,
+        7 => Frame::Ask { hungry: flag },
+        8 => Frame::End { broken: flag, len: head },
+        9 => Frame::Where { handle: word, write: flag },
+        _ => Frame::Here { handle: word, place: flag.then_some(Far { address: long, rkey: 1, len: long }) },
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let small = prop_oneof![60 => Just(0u32), 2 => 0..3u32, 1 => any::<u32>()];
+    let header =
+        (small.clone(), small, frame()).prop_map(|(taken, heard, frame)| Header { taken, heard, frame });
+    prop_oneof![
+        1 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Step::Bytes),
+        6 => (1..5000u32).prop_map(Step::Offer),
+        6 => any::<bool>().prop_map(Step::Answer),
+        6 => Just(Step::HasRead),
+        4 => (header, prop::collection::vec(0..4u8, 8..64), prop_oneof![20 => Just(0i8), 1 => -1..=1i8])
+            .prop_map(|(header, bytes, more)| Step::Frame(header, bytes, more)),
+        3 => (any::<u32>(), 0..1000usize).prop_map(|(immediate, len)| Step::Written(immediate, len)),
+        12 => Just(Step::Complete),
+        1 => any::<bool>().prop_map(Step::Fail),
+        30 => (0..5u8).prop_map(Step::Post),
+        6 => Just(Step::Take),
+        1 => Just(Step::Close),
+        1 => Just(Step::Done),
+    ]
+}
+
+fn spoken(frame: Frame, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = Header { taken: 0, heard: 0, frame }.encode().to_vec();
+    bytes.extend(rest);
+    bytes
+}
+
+fn post(connection: &mut Connection, device: &mut Device, memory: &Memory, what: u8, number: u64) {
+    let Ok(block) = memory.outbox.block(5000, udeck_via::mem::Fill::Keep) else { return };
+    let segment = [(block.offset(), if what == 0 { 100 } else { 5000 })];
+    let remote = RemoteBuffer { handle: MemHandle(u32::from(what)), offset: 0, len: 5000 };
+    let held = if number.is_multiple_of(2) { Held::Caller(number) } else { Held::Block(block) };
+    let _ = match what {
+        0 | 1 => connection.lend(None, b"head", &segment, held).map_err(drop),
+        2 => connection.rdma_write(&segment, remote, Some(3), held).map_err(drop),
+        3 => connection.rdma_read(&segment, remote, held).map_err(drop),
+        _ => connection.send(Some(device), None, b"", b"short").map_err(drop),
+    };
+}
+
+fn play(level: Reliability, steps: Vec<Step>, memory: &Memory) {
+    let mut connection = Connection::new(memory, &hello(level), &hello(level), 1 << 20);
+    let mut device = Device::default();
+    let mut numbers = 0;
+    for step in steps {
+        match step {
+            Step::Bytes(bytes) => connection.came(&bytes),
+            Step::Frame(header, bytes, more) => {
+                let len = header.frame.rest().saturating_add_signed(more.into());
+                let mut frame = header.encode().to_vec();
+                frame.extend(bytes.iter().cycle().take(len));
+                connection.came(&frame);
+            }
+            Step::Offer(len) => {
+                let frame =
+                    Frame::Offer { immediate: None, receipt: false, head: 0, parts: 1, len: len.into() };
+                let part = Part { address: 4096, rkey: 1, len }.encode();
+                connection.came(&spoken(frame, &part));
+            }
+            Step::Answer(known) => {
+                if let Some(handle) = device.asked.take() {
+                    let place = known.then_some(Far { address: 0, rkey: 1, len: 5000 });
+                    connection.came(&spoken(Frame::Here { handle, place }, &[]));
+                }
+            }
+            Step::HasRead => {
+                if let Some(number) = device.offered.pop() {
+                    connection.came(&spoken(Frame::Notes { count: 1 }, &Note::Read(number).encode()));
+                }
+            }
+            Step::Written(immediate, len) => connection.written(immediate, len),
+            Step::Complete => {
+                if let Some(last) = device.taken.pop() {
+                    device.taken.clear();
+                    connection.sent(last);
+                }
+            }
+            Step::Fail(forbidden) => {
+                if let Some(first) = device.taken.first() {
+                    connection.failed(*first, forbidden);
+                    connection.fail("a failure of the device");
+                }
+            }
+            Step::Post(what) => {
+                numbers += 1;
+                post(&mut connection, &mut device, memory, what, numbers);
+            }
+            Step::Take => drop(connection.take()),
+            Step::Close => connection.close(None),
+            Step::Done => connection.peer_is_done(),
+        }
+        let before = device.frames;
+        connection.pump(&mut device);
+        assert!(device.frames - before <= 4 * MESSAGES as usize, "answers without end");
+        if let Some(words) = connection.failure().map(str::to_owned) {
+            connection.lost(&words);
+        }
+        let _ = (connection.take_news(), connection.next_ended(), connection.has_arrivals());
+        if connection.phase() == Phase::Over {
+            break;
+        }
+    }
+    connection.lost("the end of the test");
+    assert_eq!(connection.phase(), Phase::Over);
+    connection.close(None);
+    connection.port_gone();
+    drop(connection.take_news());
+    assert_eq!(memory.outbox.usage().blocks, 0, "the device has nothing, and nobody waits");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// And when it has, no block is kept.
+    #[test]
+    fn prop_whatever_a_peer_says_the_connection_breaks_at_most(
+        level in prop::sample::select(vec![Reliability::Unreliable, Reliability::Delivery, Reliability::Reception]),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let memory = Memory::fresh(4 << 20).unwrap();
+        play(level, steps, &memory);
+    }
+}
+
+#[test]
+fn notes_and_parts_of_any_bytes_are_read_or_refused() {
+    assert!(Note::decode(&[9; Note::LEN]).is_err());
+    assert_eq!(Part::decode(&[1; Part::LEN]).len, 0x0101_0101);
+}
