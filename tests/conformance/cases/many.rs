@@ -187,7 +187,10 @@ fn a_rhythm_starves_nobody(fabric: &dyn Fabric) {
 }
 
 /// Connections that come and go.
-const CONNECTIONS: usize = 10_000;
+/// `DECK_CONNECTIONS` sets another number, for a machine that is emulated.
+fn connections() -> usize {
+    std::env::var("DECK_CONNECTIONS").ok().and_then(|number| number.parse().ok()).unwrap_or(10_000)
+}
 /// KiB by which the process may have grown after them: less than 1 KiB for each.
 const GROWTH: usize = 4096;
 
@@ -239,7 +242,7 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
     let before = Holdings::now();
     let usage = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.outbox().usage());
     let used = usage(&pair);
-    (0..CONNECTIONS).for_each(|_| round(&mut pair));
+    (0..connections()).for_each(|_| round(&mut pair));
     // Over a network, word of the last ones may come late.
     until("all blocks are back", || {
         pair.a.nic.reclaim();

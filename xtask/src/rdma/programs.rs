@@ -113,7 +113,7 @@ fn judge(libraries: &[impl AsRef<str>], program: &[u8]) -> Result<(), String> {
             return Err(format!("is linked with {late}: it would not start where there is none"));
         }
     }
-    let name = LATE[0].as_bytes();
+    let name = b"ibv_open_device";
     let found = program.windows(name.len()).any(|window| window == name);
     if found { Ok(()) } else { Err(format!("has no {} in it", super::TRANSPORT)) }
 }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_linked_with_libibverbs_is_refused_and_so_is_one_without_verbs() {
-        let program = b"...libibverbs.so.1...";
+        let program = b"...ibv_open_device...";
         assert_eq!(judge(&["libc.so.6"], program), Ok(()));
         assert!(judge(&["libc.so.6", "libibverbs.so.1"], program).unwrap_err().contains("linked with"));
         assert!(judge(&["libc.so.6"], b"......").unwrap_err().contains("has no verbs"));
