@@ -174,8 +174,9 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
         guest("shared", "conformance", &format!("cases={TRANSPORT}-shared-memory::"), SINGLE_LIMIT),
         guest("jobs", "jobs", "", SINGLE_LIMIT),
     ]);
-    let link =
-        Link::both(&cache.folder.join("link")).map_err(|error| format!("the guests' link: {error}"))?;
+    // Not in the cache: the paths of sockets have to be short.
+    let folder = env::temp_dir().join(format!("udeck-rdma-{}", std::process::id()));
+    let link = Link::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
     let [first, second] = link.map(Some);
     ended.extend(side_by_side(vec![
         Guest { link: first, ..guest("root", "root", "node=0", PAIR_LIMIT) },
