@@ -2,6 +2,7 @@
 //! stand-in, which cargo builds beside this program.
 
 mod choice;
+mod early;
 mod failures;
 mod hostile;
 

@@ -1,0 +1,62 @@
+//! What a peer sends before our side of the connection is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_via::Reliability;
+use udeck_via::transport::Hello;
+use udeck_wired::Memory;
+use udeck_wired::admission::{Admission, Protocol};
+
+use super::{SECRET, alone, soon};
+use crate::Settings;
+use crate::connection::{Connection, What};
+use crate::core::Core;
+use crate::hca::Hca;
+use crate::lifeline::Lifeline;
+use crate::link::VerbsLink;
+
+fn core() -> Arc<Core> {
+    let settings = Settings::default();
+    let hca = Hca::open(&settings, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
+    let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
+    let admission = Admission { secret: SECRET, protocol, detect };
+    Core::new(hca, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
+}
+
+/// The peer is told of our queue pair before our link is in the table: what it sends at once is kept for it.
+#[test]
+fn a_message_that_completes_before_its_link_is_there_is_kept() {
+    let _alone = alone();
+    let (a, b) = (core(), core());
+    let level = Reliability::Delivery;
+    let hello =
+        Hello { reliability: level, writable_ptag: None, readable_ptag: None, private_data: Vec::new() };
+    let ((left_number, left), (right_number, right)) = (a.queue(&hello).unwrap(), b.queue(&hello).unwrap());
+    a.join(&left, &b.parameters(&right)).unwrap();
+    b.join(&right, &a.parameters(&left)).unwrap();
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+
+    let connection = Connection::new(&a.memory, &hello, &hello, 1 << 20);
+    let left = VerbsLink::new(&a, left_number, connection, left, Lifeline::new(one.into()), true);
+    a.completions.add(left_number, &left);
+    left.with_device(|connection, work| connection.send(work, Some(7), b"", b"early")).unwrap();
+    left.with(|connection| connection.close(None));
+    let deadline = soon();
+    while !left.has_left() {
+        assert!(!deadline.passed(), "it does not leave");
+        a.completions.take_all();
+    }
+    b.completions.take_all();
+
+    let connection = Connection::new(&b.memory, &hello, &hello, 1 << 20);
+    let right = VerbsLink::new(&b, right_number, connection, right, Lifeline::new(other.into()), false);
+    b.completions.add(right_number, &right);
+    assert!(right.has_arrivals());
+    let taken = right.with(Connection::take).unwrap().expect("the early message");
+    let What::Inline(bytes) = taken.what else { panic!("a short one") };
+    assert_eq!((taken.immediate, bytes.bytes()), (Some(7), &b"early"[..]));
+    for link in [left, right] {
+        link.give_up("the test is over");
+    }
+}
