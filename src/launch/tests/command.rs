@@ -266,5 +266,5 @@ fn the_doctor_looks_at_all_hosts_and_fails_if_one_of_them_is_no_good() {
     command.env("DECK_TRANSPORT", "pigeon");
     let ran = Ran::of(command);
     let text = String::from_utf8(ran.stdout.clone()).unwrap();
-    assert!(ran.code == Some(1) && text.contains("there are: shm, tcp, udp"), "{text}");
+    assert!(ran.code == Some(1) && text.contains("there are: shm, verbs, tcp, udp"), "{text}");
 }

@@ -79,7 +79,7 @@ fn bad_requests_say_what_is_wrong() {
         (vec!["--hostfile", "/nonexistent", "true"], 2, "cannot read /nonexistent"),
         (options(&["-n", "7", "true"]), 2, "7 ranks and only 6 slots: b:2,localhost:2,c:2"),
         (options(&["--detect", "1s", "true"]), 2, "at least 2s"),
-        (options(&["--transport", "pigeon", "true"]), 2, "shm, tcp, udp"),
+        (options(&["--transport", "pigeon", "true"]), 2, "shm, verbs, tcp, udp"),
         (options(&["no-such-program-anywhere"]), 127, "no-such-program-anywhere: no such program"),
         (options(&["/tmp"]), 126, "/tmp: cannot be run"),
         (vec!["--hosts", "b", "--iface", "lo", "--agent", "false", "true"], 125, "host b, agent: `false b "),
