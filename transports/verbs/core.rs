@@ -166,10 +166,13 @@ impl Core {
     /// Joins a queue pair to what the peer has told of its own.
     ///
     /// # Errors
-    /// [`Error::Lost`] when that makes no sense; the device's.
+    /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
     pub fn join(&self, queue: &Queue, parameters: &[u8]) -> Result {
         let peer = Endpoint::decode(parameters)
             .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
+        if let Some(why) = queue.endpoint(&self.hca, &self.settings).mismatch(&peer) {
+            return Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name)));
+        }
         let (name, qpn) = (&self.hca.name, peer.qpn);
         queue.join(&self.hca, &self.settings, &peer).map_err(|error| {
             Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)

@@ -1,12 +1,13 @@
 //! What each side tells the other of its queue pair, beside the admission's own words; decoded as if the peer were hostile.
 //!
 //! ```text
-//! byte 0     4     8    24    26    27     28      29   32
-//!      +-----+-----+----+-----+-----+------+-------+----+
-//!      | qpn | psn | GID| LID | MTU | kind | reads | 0  |
-//!      +-----+-----+----+-----+-----+------+-------+----+
+//! byte 0     4     8    24    26    27     28      29  30        32
+//!      +-----+-----+----+-----+-----+------+-------+---+---------+
+//!      | qpn | psn | GID| LID | MTU | kind | reads | 0 | P_Key   |
+//!      +-----+-----+----+-----+-----+------+-------+---+---------+
 //! ```
-//! Little-endian; MTU as `enum ibv_mtu`; kind: 1 on Ethernet; reads: how many of the peer's are served at a time.
+//! Little-endian; MTU as `enum ibv_mtu`; kind: 1 on Ethernet; reads: how many of the peer's are served at a time; P_Key:
+//! the partition, and in the first bit full membership (InfiniBand Architecture 1, 10.9).
 
 use crate::ffi::Gid;
 
@@ -23,6 +24,7 @@ pub struct Endpoint {
     pub mtu: u8,
     pub ethernet: bool,
     pub reads: u8,
+    pub pkey: u16,
 }
 
 impl Endpoint {
@@ -33,6 +35,7 @@ impl Endpoint {
         bytes[8..24].copy_from_slice(&self.gid.raw);
         bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
         [bytes[26], bytes[27], bytes[28]] = [self.mtu, u8::from(self.ethernet), self.reads];
+        bytes[30..].copy_from_slice(&self.pkey.to_le_bytes());
         bytes
     }
 
@@ -51,12 +54,35 @@ impl Endpoint {
             mtu,
             ethernet: kind == 1,
             reads,
+            pkey: u16::from_le_bytes([bytes[30], bytes[31]]),
         };
         let sound = endpoint.encode() == *bytes
             && (1..=5).contains(&mtu)
             && endpoint.qpn < 1 << 24
             && endpoint.psn < 1 << 24;
         sound.then_some(endpoint)
+    }
+
+    /// Why packets of `peer` would never arrive here; in words that are as true for the peer. (A smaller MTU is no reason: both
+    /// take the smaller one.)
+    pub fn mismatch(&self, peer: &Endpoint) -> Option<String> {
+        const FULL: u16 = 1 << 15;
+        let network = |one: &Endpoint| if one.ethernet { "Ethernet" } else { "InfiniBand" };
+        if self.ethernet != peer.ethernet {
+            let (one, other) = (network(self), network(peer));
+            return Some(format!(
+                "one device is on {one}, the other on {other}: DECK_VERBS_DEVICE chooses another"
+            ));
+        }
+        let (one, other) = (self.pkey, peer.pkey);
+        let why = if (one ^ other) & !FULL != 0 {
+            "are different partitions"
+        } else if (one | other) & FULL == 0 {
+            "are both limited members of their partition, which do not speak to each other"
+        } else {
+            return None;
+        };
+        Some(format!("the partition keys {one:#06x} and {other:#06x} {why}: DECK_VERBS_PKEY chooses another"))
     }
 }
 
@@ -65,10 +91,39 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn what_cannot_meet_is_told_by_both() {
+        let of = |ethernet, pkey| Endpoint {
+            qpn: 1,
+            psn: 2,
+            gid: Gid::default(),
+            lid: 0,
+            mtu: 3,
+            ethernet,
+            reads: 1,
+            pkey,
+        };
+        let told = |one: Endpoint, other: Endpoint| {
+            let (here, there) = (one.mismatch(&other), other.mismatch(&one));
+            assert_eq!(here.is_some(), there.is_some());
+            here.unwrap_or_default()
+        };
+        assert_eq!(told(of(true, 0xffff), of(true, 0xffff)), "");
+        assert_eq!(told(of(false, 0x8001), of(false, 0x0001)), "", "a full and a limited member");
+        assert!(
+            told(of(true, 0xffff), of(false, 0xffff))
+                .contains("one device is on Ethernet, the other on InfiniBand")
+        );
+        let apart = told(of(true, 0x8001), of(true, 0x8002));
+        assert!(apart.contains("0x8001 and 0x8002 are different partitions"), "{apart}");
+        let limited = told(of(true, 0x0001), of(true, 0x0001));
+        assert!(limited.contains("both limited members"), "{limited}");
+    }
+
     proptest! {
         #[test]
-        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, ethernet: bool, reads: u8) {
-            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, reads };
+        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, ethernet: bool, reads: u8, pkey: u16) {
+            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, reads, pkey };
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()), Some(endpoint));
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()[1..]), None);
         }
@@ -80,7 +135,7 @@ mod tests {
             bytes[7] = 0;
             bytes[26] %= 7;
             bytes[27] %= 3;
-            bytes[29..].fill(0);
+            bytes[29] = 0;
             if let Some(endpoint) = Endpoint::decode(&bytes) {
                 prop_assert_eq!(endpoint.encode(), bytes);
             }

@@ -29,7 +29,12 @@ pub struct Hca {
     pub gid_index: u8,
     /// Whether packets carry addresses of the network layer: always on Ethernet.
     pub ethernet: bool,
+    /// The partition that it speaks in: as the port's table has it.
+    pub pkey: u16,
 }
+
+/// The partition that everybody is in, in full, where a device does not say.
+const DEFAULT_PARTITION: u16 = 0xffff;
 
 /// That there is nothing to be had here, which is no defect.
 #[cold]
@@ -112,6 +117,7 @@ impl Hca {
         if let Some(why) = lacks_pkey(&context, number, &port_attributes, settings.pkey) {
             return Ok(Err(why));
         }
+        let pkey = context.pkey(number, settings.pkey).unwrap_or(DEFAULT_PARTITION);
         Ok(Ok(Hca {
             context,
             name: name.to_owned(),
@@ -121,6 +127,7 @@ impl Hca {
             gid,
             gid_index: index as u8,
             ethernet,
+            pkey,
         }))
     }
 }

@@ -32,7 +32,10 @@ impl Incoming for IncomingRequest {
         let IncomingRequest { core, pending } = *self;
         let seats = take_seats(&core, &queues)?;
         let (number, queue) = core.queue(hello)?;
-        core.join(&queue, pending.parameters())?;
+        if let Err(error) = core.join(&queue, pending.parameters()) {
+            pending.reject(&error.to_string());
+            return Err(error);
+        }
         let admitted = pending.accept(hello, &core.parameters(&queue))?;
         core.establish(Made { number, queue, admitted, ours: hello, asked: false }, seats, &queues)
     }

@@ -142,6 +142,7 @@ impl Queue {
             mtu: mtu(hca, settings),
             ethernet: hca.ethernet,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
+            pkey: hca.pkey,
         }
     }
 
@@ -164,11 +165,6 @@ impl Queue {
     /// # Errors
     /// The device's: it cannot get there.
     pub fn join(&self, hca: &Hca, settings: &Settings, peer: &Endpoint) -> io::Result<()> {
-        if peer.ethernet != hca.ethernet {
-            return Err(io::Error::other(
-                "the peer's device is of another kind of network (InfiniBand, Ethernet)",
-            ));
-        }
         let grh = ffi::GlobalRoute {
             dgid: peer.gid,
             flow_label: 0,
