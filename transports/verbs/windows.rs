@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
 use udeck_via::mem::Rights;
@@ -28,6 +28,8 @@ pub struct Windows {
     table: Mutex<HashMap<u32, Window>>,
     bound: usize,
     memory: Memory,
+    /// Why one could not be shown has been told: peers may ask as often as they like.
+    told: Once,
 }
 
 struct Window {
@@ -43,7 +45,7 @@ struct Window {
 impl Windows {
     /// An empty table for so many.
     pub fn new(memory: &Memory, bound: usize) -> Self {
-        Windows { table: Mutex::default(), bound, memory: memory.clone() }
+        Windows { table: Mutex::default(), bound, memory: memory.clone(), told: Once::new() }
     }
 
     /// [`udeck_via::transport::Device::expose_for`], and with `in_outbox` [`udeck_via::transport::Device::share`].
@@ -105,10 +107,10 @@ impl Windows {
                 Ok(mr) => window.region = Some((mr, domain.clone())),
                 Err(why) => {
                     // The peer learns that it may not; why, only we know.
-                    eprintln!(
-                        "udeck: process {}: a window cannot be shown to a peer: {why}",
-                        std::process::id()
-                    );
+                    let process = std::process::id();
+                    self.told.call_once(|| {
+                        eprintln!("udeck: process {process}: a window cannot be shown to a peer: {why}");
+                    });
                     return None;
                 }
             }
