@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
@@ -134,9 +135,9 @@ unsafe impl Device for VerbsDevice {
     ) -> Result<Connected> {
         let core = &self.core;
         let seats = take_seats(core, &queues)?;
-        let (number, queue) = core.queue(hello)?;
+        let (number, mut queue) = core.queue(hello)?;
         let admitted = core.admission.call(to, hello, &core.parameters(&queue), deadline)?;
-        core.join(&queue, &admitted.parameters)?;
+        core.join(&mut queue, &admitted.parameters)?;
         let theirs = admitted.theirs.clone();
         let made = Made { number, queue, admitted, ours: hello, asked: true };
         Ok((core.establish(made, seats, &queues)?, theirs))
@@ -151,6 +152,10 @@ unsafe impl Device for VerbsDevice {
 
     fn bytes_copied(&self) -> u64 {
         self.core.memory.copied()
+    }
+
+    fn messages_dropped(&self) -> u64 {
+        self.core.dropped.load(Ordering::Relaxed)
     }
 
     fn count_copied(&self, bytes: usize) {

@@ -3,16 +3,19 @@
 //! ```text
 //! byte 0     4     8    24    26    27     28      29  30        32
 //!      +-----+-----+----+-----+-----+------+-------+---+---------+
-//!      | qpn | psn | GID| LID | MTU | kind | reads | 0 | P_Key   |
+//!      | qpn | psn | GID| LID | MTU | kind | reads | * | P_Key   |
 //!      +-----+-----+----+-----+-----+------+-------+---+---------+
 //! ```
 //! Little-endian; MTU as `enum ibv_mtu`; kind: 1 on Ethernet; reads: how many of the peer's are served at a time; P_Key:
-//! the partition, and in the first bit full membership (InfiniBand Architecture 1, 10.9).
+//! the partition, and in the first bit full membership (InfiniBand Architecture 1, 10.9). The first bit of byte 29 says that
+//! a queue pair for messages that travel apart ([`Apart`]) follows: 4 bytes its number, 4 its first packet's.
 
 use crate::ffi::Gid;
 
 /// Bytes of it.
 pub const LEN: usize = 32;
+/// In its byte 29.
+const HAS_APART: u8 = 0x80;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,34 @@ pub struct Endpoint {
     pub ethernet: bool,
     pub reads: u8,
     pub pkey: u16,
+    /// An [`Apart`] follows.
+    pub apart: bool,
+}
+
+/// What is told of the queue pair that lies beside the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Apart {
+    pub qpn: u32,
+    pub psn: u32,
+}
+
+impl Apart {
+    /// Bytes of it.
+    pub const LEN: usize = 8;
+
+    pub fn encode(&self) -> [u8; Apart::LEN] {
+        let mut bytes = [0; Apart::LEN];
+        bytes[..4].copy_from_slice(&self.qpn.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.psn.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: no peer of ours says so.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h] = *bytes.first_chunk::<{ Apart::LEN }>()?;
+        let apart = Apart { qpn: u32::from_le_bytes([a, b, c, d]), psn: u32::from_le_bytes([e, f, g, h]) };
+        (apart.qpn < 1 << 24 && apart.psn < 1 << 24).then_some(apart)
+    }
 }
 
 impl Endpoint {
@@ -35,6 +66,7 @@ impl Endpoint {
         bytes[8..24].copy_from_slice(&self.gid.raw);
         bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
         [bytes[26], bytes[27], bytes[28]] = [self.mtu, u8::from(self.ethernet), self.reads];
+        bytes[29] = if self.apart { HAS_APART } else { 0 };
         bytes[30..].copy_from_slice(&self.pkey.to_le_bytes());
         bytes
     }
@@ -55,6 +87,7 @@ impl Endpoint {
             ethernet: kind == 1,
             reads,
             pkey: u16::from_le_bytes([bytes[30], bytes[31]]),
+            apart: bytes[29] & HAS_APART != 0,
         };
         let sound = endpoint.encode() == *bytes
             && (1..=5).contains(&mtu)
@@ -102,6 +135,7 @@ mod tests {
             ethernet,
             reads: 1,
             pkey,
+            apart: false,
         };
         let told = |one: Endpoint, other: Endpoint| {
             let (here, there) = (one.mismatch(&other), other.mismatch(&one));
@@ -122,10 +156,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, ethernet: bool, reads: u8, pkey: u16) {
-            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, reads, pkey };
+        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, ethernet: bool, reads: u8, pkey: u16, apart: bool) {
+            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, reads, pkey, apart };
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()), Some(endpoint));
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()[1..]), None);
+            let beside = Apart { qpn, psn };
+            prop_assert_eq!(Apart::decode(&beside.encode()), Some(beside));
+            prop_assert_eq!(Apart::decode(&beside.encode()[1..]), None);
         }
 
         #[test]
@@ -135,7 +172,7 @@ mod tests {
             bytes[7] = 0;
             bytes[26] %= 7;
             bytes[27] %= 3;
-            bytes[29] = 0;
+            bytes[29] &= HAS_APART;
             if let Some(endpoint) = Endpoint::decode(&bytes) {
                 prop_assert_eq!(endpoint.encode(), bytes);
             }

@@ -31,8 +31,8 @@ impl Incoming for IncomingRequest {
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let IncomingRequest { core, pending } = *self;
         let seats = take_seats(&core, &queues)?;
-        let (number, queue) = core.queue(hello)?;
-        if let Err(error) = core.join(&queue, pending.parameters()) {
+        let (number, mut queue) = core.queue(hello)?;
+        if let Err(error) = core.join(&mut queue, pending.parameters()) {
             pending.reject(&error.to_string());
             return Err(error);
         }

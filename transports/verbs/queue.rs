@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::completions::{Share, name_of};
-use crate::connection::{How, RECEIVES, Span, Work};
+use crate::connection::{How, MESSAGES, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, cannot_register};
 use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
@@ -23,6 +23,32 @@ use crate::memory::Segment;
 use crate::settings::Settings;
 use crate::windows::Windows;
 use crate::wire::{BLOCK, Far, Part};
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// All of a reliable VI's; the control frames of an unreliable one, and its reads (RC).
+    Reliable,
+    /// Messages and RDMA writes of an unreliable VI (UC).
+    Unreliable,
+}
+
+impl Kind {
+    fn qp_type(self) -> u32 {
+        match self {
+            Kind::Reliable => qp_type::RC,
+            Kind::Unreliable => qp_type::UC,
+        }
+    }
+
+    /// Receive buffers: no frame of a peer that keeps the rules finds none.
+    fn receives(self) -> u32 {
+        match self {
+            Kind::Reliable => RECEIVES,
+            Kind::Unreliable => MESSAGES,
+        }
+    }
+}
 
 /// Requests that may be outstanding on the send side.
 pub const SENDS: u32 = 128;
@@ -42,12 +68,16 @@ const MIN_RNR_TIMER: u8 = 14;
 pub struct Queue {
     /// Before everything that it accesses.
     qp: Qp,
+    kind: Kind,
+    /// The one beside it, for messages that may be lost.
+    apart: Option<Box<Queue>>,
     lead: Mr,
     pages: Pages,
     domain: Arc<Domain>,
     _share: Share,
     windows: Arc<Windows>,
     tags: Tags,
+    /// What completions call its link.
     link: u32,
     psn: u32,
     elements: usize,
@@ -76,13 +106,12 @@ struct Pages {
 // SAFETY: a mapping of our own, of plain bytes.
 unsafe impl Send for Pages {}
 
-const RECEIVE_BYTES: usize = RECEIVES as usize * BLOCK;
-
 impl Queue {
-    /// A queue pair that is ready to receive, and connected to nobody.
+    /// A queue pair that is ready to receive, and connected to nobody. `link`: what completions call it.
     ///
     /// # Errors
     /// The device's; in words, what was tried.
+    #[allow(clippy::too_many_arguments, reason = "all of them different, and called in one place")]
     pub fn new(
         hca: &Hca,
         settings: &Settings,
@@ -91,28 +120,32 @@ impl Queue {
         windows: Arc<Windows>,
         link: u32,
         tags: Tags,
+        kind: Kind,
     ) -> io::Result<Self> {
-        let pages = Pages::new(RECEIVE_BYTES + LEADS)?;
+        let receives = kind.receives();
+        let pages = Pages::new(receives as usize * BLOCK + LEADS)?;
         // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
         let lead = unsafe { Mr::new(&domain.pd, pages.all(), access::LOCAL_WRITE, false) };
         let lead = lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.len, &error)))?;
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
-            max_recv_wr: RECEIVES,
+            max_recv_wr: receives,
             max_send_sge: elements(&hca.attributes),
             max_recv_sge: 1,
             max_inline_data: settings.inline,
         };
-        let (qp, inline) = match Qp::new(&domain.pd, &share.cq, qp_type::RC, cap) {
+        let (qp, inline) = match Qp::new(&domain.pd, &share.cq, kind.qp_type(), cap) {
             Ok(qp) => (qp, settings.inline),
             // Some devices have no such thing, and say so.
             Err(_) if settings.inline > 0 => {
-                (Qp::new(&domain.pd, &share.cq, qp_type::RC, ffi::QpCap { max_inline_data: 0, ..cap })?, 0)
+                (Qp::new(&domain.pd, &share.cq, kind.qp_type(), ffi::QpCap { max_inline_data: 0, ..cap })?, 0)
             }
             Err(error) => return Err(error),
         };
         let queue = Queue {
             qp,
+            kind,
+            apart: None,
             lead,
             pages,
             domain,
@@ -128,8 +161,28 @@ impl Queue {
             used: 0..0,
         };
         queue.initialise(hca, settings)?;
-        (0..RECEIVES).try_for_each(|slot| queue.post_receive(slot))?;
+        (0..receives).try_for_each(|slot| queue.post_receive(slot))?;
         Ok(queue)
+    }
+
+    /// Puts one of the other kind beside it.
+    pub fn set_apart(&mut self, apart: Option<Queue>) {
+        self.apart = apart.map(Box::new);
+    }
+
+    /// The one beside it.
+    pub fn beside(&self) -> Option<&Queue> {
+        self.apart.as_deref()
+    }
+
+    /// As [`Queue::beside`].
+    pub fn beside_mut(&mut self) -> Option<&mut Queue> {
+        self.apart.as_deref_mut()
+    }
+
+    /// What completions call its link.
+    pub fn link(&self) -> u32 {
+        self.link
     }
 
     /// What the peer is told.
@@ -143,17 +196,19 @@ impl Queue {
             ethernet: hca.ethernet,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
             pkey: hca.pkey,
+            apart: self.apart.is_some(),
         }
     }
 
     fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
         // The peer reads what is offered to it. Whether it may read windows is its tag's and the window's business.
         let write = if self.tags.writable.is_some() { access::REMOTE_WRITE } else { 0 };
+        let read = if self.kind == Kind::Reliable { access::REMOTE_READ } else { 0 };
         let mut attr = ffi::QpAttr {
             qp_state: qp_state::INIT,
             pkey_index: settings.pkey,
             port_num: hca.port,
-            qp_access_flags: (access::REMOTE_READ | write) as u32,
+            qp_access_flags: (read | write) as u32,
             ..ffi::QpAttr::default()
         };
         let mask = attr_mask::STATE | attr_mask::PKEY_INDEX | attr_mask::PORT | attr_mask::ACCESS_FLAGS;
@@ -192,8 +247,10 @@ impl Queue {
             ..ffi::QpAttr::default()
         };
         let path = attr_mask::AV | attr_mask::PATH_MTU | attr_mask::DEST_QPN | attr_mask::RQ_PSN;
-        let mask = attr_mask::STATE | path | attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER;
-        self.qp.modify(&mut attr, mask)?;
+        // Of UC nothing is read, waited for or sent again, and it may not be told how.
+        let of_reliable = |mask: i32| if self.kind == Kind::Reliable { mask } else { 0 };
+        let answers = of_reliable(attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER);
+        self.qp.modify(&mut attr, attr_mask::STATE | path | answers)?;
         attr.qp_state = qp_state::RTS;
         attr.sq_psn = self.psn;
         attr.timeout = settings.timeout;
@@ -201,7 +258,8 @@ impl Queue {
         attr.rnr_retry = settings.rnr_retry;
         attr.max_rd_atomic = reads.min(peer.reads).max(1);
         let tries = attr_mask::TIMEOUT | attr_mask::RETRY_CNT | attr_mask::RNR_RETRY;
-        self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | attr_mask::MAX_QP_RD_ATOMIC | tries)
+        let tries = of_reliable(attr_mask::MAX_QP_RD_ATOMIC | tries);
+        self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | tries)
     }
 
     /// Its number, as the device tells of it.
@@ -213,7 +271,7 @@ impl Queue {
 
     /// What has come to a buffer. Until it is posted again.
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
-        let (slot, len) = (slot.min(RECEIVES - 1) as usize, (len as usize).min(BLOCK));
+        let (slot, len) = (slot.min(self.kind.receives() - 1) as usize, (len as usize).min(BLOCK));
         // SAFETY: inside of our memory; the device has filled the buffer and does not have it.
         unsafe { std::slice::from_raw_parts(self.pages.at.as_ptr().add(slot * BLOCK), len) }
     }
@@ -223,7 +281,7 @@ impl Queue {
     /// # Errors
     /// The device's.
     pub fn post_receive(&self, slot: u32) -> io::Result<()> {
-        let slot = slot.min(RECEIVES - 1);
+        let slot = slot.min(self.kind.receives() - 1);
         let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
         let mut sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
         let name = name_of(self.link, slot, true);
@@ -306,7 +364,7 @@ impl Work for Queue {
             self.used.end = end;
             // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
             let addr = unsafe {
-                let to = self.pages.at.as_ptr().add(RECEIVE_BYTES + at);
+                let to = self.pages.at.as_ptr().add(self.kind.receives() as usize * BLOCK + at);
                 std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
                 to.addr() as u64
             };
@@ -345,6 +403,10 @@ impl Work for Queue {
     fn find(&mut self, handle: u32, write: bool) -> Option<Far> {
         let tag = if write { self.tags.writable } else { self.tags.readable };
         self.windows.find(handle, tag, write, &self.domain)
+    }
+
+    fn apart(&mut self) -> Option<&mut dyn Work> {
+        self.apart.as_deref_mut().map(|apart| apart as &mut dyn Work)
     }
 }
 
@@ -389,6 +451,7 @@ impl Drop for Pages {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({}, {} under way)", self.qp.number(), self.flying.len())
+        write!(f, "Queue({}, {} under way)", self.qp.number(), self.flying.len())?;
+        self.apart.as_ref().map_or(Ok(()), |apart| write!(f, " beside {apart:?}"))
     }
 }

@@ -117,12 +117,18 @@ impl Connection {
         }
         let item = loop {
             match self.inbox.pop_front() {
-                Some(Item::Offer(_)) => self.offers = self.offers.saturating_sub(1),
+                Some(Item::Offer(_)) => {
+                    self.offers = self.offers.saturating_sub(1);
+                    self.is_gone(0, true);
+                }
                 Some(item) => break item,
                 None => return self.end().map_or(Ok(None), Err),
             }
         };
-        self.credits.taken = self.credits.taken.wrapping_add(1);
+        match self.apart {
+            Some(_) => self.is_gone(0, true),
+            None => self.credits.taken = self.credits.taken.wrapping_add(1),
+        }
         let taken = match item {
             Item::Short { immediate, bytes } => Taken { immediate, what: What::Inline(bytes), receipt: None },
             Item::Body { immediate, head, store, receipt } => {
