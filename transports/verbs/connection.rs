@@ -152,8 +152,10 @@ pub struct Connection {
     max_transfer: usize,
 
     posts: VecDeque<Post>,
-    /// Requests that the device has, oldest first.
+    /// Those of the device's requests of whose end something follows, oldest first.
     flying: VecDeque<Flying>,
+    /// The numbers of the device's requests: from the first that is not over to the next one.
+    retired: u32,
     next_token: u32,
     unsignalled: u32,
     fence: bool,
@@ -224,6 +226,7 @@ impl Connection {
             max_transfer,
             posts: VecDeque::new(),
             flying: VecDeque::new(),
+            retired: 0,
             next_token: 0,
             unsignalled: 0,
             fence: false,
@@ -301,7 +304,7 @@ impl fmt::Debug for Connection {
             .field("level", &self.level)
             .field("phase", &self.phase())
             .field("posts", &self.posts.len())
-            .field("flying", &self.flying.len())
+            .field("flying", &self.flying())
             .field("sent", &self.sent)
             .field("peer_taken", &self.peer_taken)
             .field("arrived", &self.arrived)

@@ -54,10 +54,11 @@ pub struct Queue {
     /// Bytes of one request.
     longest: usize,
     inline: usize,
-    /// Requests that the device has: number, and where the ring of leads is free from when it is over.
-    flying: VecDeque<(u32, u64)>,
-    /// The ring of leads: what is in use, as offsets that go on for ever.
+    /// The numbers of the requests that the device has.
+    flying: std::ops::Range<u32>,
+    /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
     used: std::ops::Range<u64>,
+    leads: VecDeque<(u32, u64)>,
 }
 
 /// Those of the windows that the peer may write and read.
@@ -124,8 +125,9 @@ impl Queue {
             elements: cap.max_send_sge as usize,
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
-            flying: VecDeque::with_capacity(SENDS as usize),
+            flying: 0..0,
             used: 0..0,
+            leads: VecDeque::new(),
         };
         queue.initialise(hca, settings)?;
         (0..RECEIVES).try_for_each(|slot| queue.post_receive(slot))?;
@@ -237,8 +239,11 @@ impl Queue {
 
     /// The request of this number, and all before it, are over.
     pub fn retire(&mut self, token: u32) {
-        while self.flying.front().is_some_and(|(first, _)| token.wrapping_sub(*first) <= u32::MAX / 2) {
-            if let Some((_, end)) = self.flying.pop_front() {
+        if token.wrapping_sub(self.flying.start) <= u32::MAX / 2 {
+            self.flying.start = token.wrapping_add(1);
+        }
+        while self.leads.front().is_some_and(|(first, _)| token.wrapping_sub(*first) <= u32::MAX / 2) {
+            if let Some((_, end)) = self.leads.pop_front() {
                 self.used.start = end;
             }
         }
@@ -255,22 +260,35 @@ impl Queue {
         (end - self.used.start <= ring).then_some(((start % ring) as usize, end))
     }
 
-    fn post(&mut self, wr: SendWr, mut sges: Sges, how: How) -> Result<(), String> {
+    /// Puts the beginning of a frame, that of this request, where the device takes it from; the address.
+    fn keep_lead(&mut self, lead: &[u8], token: u32) -> Result<u64, String> {
+        let (at, end) = self.room_in_ring(lead.len()).ok_or("no room for a header")?;
+        self.used.end = end;
+        self.leads.push_back((token, end));
+        // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
+        unsafe {
+            let to = self.pages.at.as_ptr().add(RECEIVE_BYTES + at);
+            std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
+            Ok(to.addr() as u64)
+        }
+    }
+
+    /// How many requests the device has.
+    fn under_way(&self) -> u32 {
+        self.flying.end.wrapping_sub(self.flying.start)
+    }
+
+    #[inline]
+    fn post(&mut self, mut wr: SendWr, sges: &mut [Sge], how: How) -> Result<(), String> {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = flag(how.fence, send_flags::FENCE) | flag(how.signalled, send_flags::SIGNALED);
-        let mut wr = SendWr {
-            wr_id: name_of(self.link, how.token, false),
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.len() as i32,
-            send_flags: wr.send_flags | flags,
-            ..wr
-        };
+        wr.wr_id = name_of(self.link, how.token, false);
+        (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as i32);
+        wr.send_flags |= flag(how.fence, send_flags::FENCE) | flag(how.signalled, send_flags::SIGNALED);
         // SAFETY: what the elements name is the outbox, by what the VI layer posted and the connection keeps until this has
         // completed or the queue pair is gone; a store that the connection keeps as long; or a lead in our ring, kept
         // likewise. (What is inline is copied now.)
-        unsafe { self.qp.post_send(&mut wr) }
-            .map_err(|error| format!("the device takes no request: {error}"))?;
-        self.flying.push_back((how.token, self.used.end));
+        unsafe { self.qp.post_send(&mut wr) }.map_err(|error| refused(&error))?;
+        self.flying.end = how.token.wrapping_add(1);
         Ok(())
     }
 
@@ -285,7 +303,7 @@ impl Queue {
 
 impl Work for Queue {
     fn has_room(&self) -> bool {
-        self.flying.len() < SENDS as usize && self.room_in_ring(BLOCK).is_some()
+        self.under_way() < SENDS && self.room_in_ring(BLOCK).is_some()
     }
 
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
@@ -297,39 +315,35 @@ impl Work for Queue {
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
         let len: usize = body.iter().map(|segment| segment.len()).sum();
         let mut wr = request(opcode::SEND);
-        let mut sges = Sges::new();
+        let mut first = Sge { addr: lead.as_ptr().addr() as u64, length: lead.len() as u32, lkey: 0 };
         if lead.len() + len <= self.inline {
             wr.send_flags = send_flags::INLINE;
-            sges.push(Sge { addr: lead.as_ptr().addr() as u64, length: lead.len() as u32, lkey: 0 });
         } else {
-            let (at, end) = self.room_in_ring(lead.len()).ok_or("no room for a header")?;
-            self.used.end = end;
-            // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
-            let addr = unsafe {
-                let to = self.pages.at.as_ptr().add(RECEIVE_BYTES + at);
-                std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
-                to.addr() as u64
-            };
-            sges.push(Sge { addr, length: lead.len() as u32, lkey: self.lead.lkey() });
+            (first.addr, first.lkey) = (self.keep_lead(lead, how.token)?, self.lead.lkey());
         }
+        if len == 0 {
+            return self.post(wr, &mut [first], how);
+        }
+        let mut sges = Sges::new();
+        sges.push(first);
         sges.extend(self.span(Span { segments: body, from: 0, len })?);
-        self.post(wr, sges, how)
+        self.post(wr, &mut sges, how)
     }
 
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
-        let sges = self.span(from)?;
+        let mut sges = self.span(from)?;
         let mut wr =
             request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
         wr.imm_data = immediate.unwrap_or(0).to_be();
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: to.address, rkey: to.rkey } };
-        self.post(wr, sges, how)
+        self.post(wr, &mut sges, how)
     }
 
     fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String> {
-        let sges = self.span(to)?;
+        let mut sges = self.span(to)?;
         let mut wr = request(opcode::RDMA_READ);
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: from.address, rkey: from.rkey } };
-        self.post(wr, sges, how)
+        self.post(wr, &mut sges, how)
     }
 
     fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
@@ -354,7 +368,13 @@ pub fn elements(limits: &ffi::DeviceAttr) -> u32 {
     u32::try_from(limits.max_sge.min(of_reads)).unwrap_or(1).clamp(1, ELEMENTS)
 }
 
+#[cold]
+fn refused(error: &io::Error) -> String {
+    format!("the device takes no request: {error}")
+}
+
 /// A request of this kind, and nothing else.
+#[inline]
 fn request(opcode: u32) -> SendWr {
     // SAFETY: a structure of numbers and pointers, for which zeros are nothing.
     SendWr { opcode, ..unsafe { std::mem::zeroed() } }
@@ -389,6 +409,6 @@ impl Drop for Pages {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({}, {} under way)", self.qp.number(), self.flying.len())
+        write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())
     }
 }
