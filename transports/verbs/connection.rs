@@ -47,8 +47,11 @@ pub use taking::{Taken, What};
 pub const MESSAGES: u32 = 64;
 /// Control frames that may be sent and not heard by the peer's engine; and with those that only tell credits.
 const CONTROL: u32 = 8;
-/// Receive buffers that are posted: no frame finds none.
-pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 8;
+/// Receive buffers: no frame finds none. One is for the end, which is sent in any case; others wait to be posted again
+/// ([`CHAIN`]).
+pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 1 + (CHAIN - 1);
+/// Receive buffers are posted so many at a time.
+pub const CHAIN: u32 = 8;
 /// Frames of credits on top: one is told when four control frames are untold, and the peer sends no more than
 /// [`CONTROL`] of those, and its own credits, without hearing.
 const CREDITS: u32 = 8;
@@ -269,15 +272,15 @@ impl Connection {
         }
     }
 
-    /// What there is to tell.
-    pub fn take_news(&mut self) -> News {
-        let News { send: false, receive: false, lost: None, buried } = &self.news else {
-            return self.take_all_news();
-        };
-        if buried.is_empty() && !self.news_of_end { News::default() } else { self.take_all_news() }
+    /// Whether there is something to tell.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        let News { send, receive, lost, buried } = &self.news;
+        *send || *receive || self.news_of_end || lost.is_some() || !buried.is_empty()
     }
 
-    fn take_all_news(&mut self) -> News {
+    /// What there is to tell.
+    pub fn take_news(&mut self) -> News {
         let arrived = std::mem::take(&mut self.news.receive) && self.has_arrivals();
         let mut news = std::mem::take(&mut self.news);
         news.receive = arrived || std::mem::take(&mut self.news_of_end);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::completions::{Share, name_of};
-use crate::connection::{How, RECEIVES, Span, Work};
+use crate::connection::{CHAIN, How, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, cannot_register};
 use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
@@ -54,6 +54,8 @@ pub struct Queue {
     /// Bytes of one request.
     longest: usize,
     inline: usize,
+    /// Receive buffers that the device is to have again.
+    emptied: Vec<u32>,
     /// The numbers of the requests that the device has.
     flying: std::ops::Range<u32>,
     /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
@@ -112,7 +114,7 @@ impl Queue {
             }
             Err(error) => return Err(error),
         };
-        let queue = Queue {
+        let mut queue = Queue {
             qp,
             lead,
             pages,
@@ -125,12 +127,14 @@ impl Queue {
             elements: cap.max_send_sge as usize,
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
+            emptied: Vec::with_capacity(RECEIVES as usize),
             flying: 0..0,
             used: 0..0,
             leads: VecDeque::new(),
         };
         queue.initialise(hca, settings)?;
-        (0..RECEIVES).try_for_each(|slot| queue.post_receive(slot))?;
+        queue.emptied.extend(0..RECEIVES);
+        queue.post_all_emptied()?;
         Ok(queue)
     }
 
@@ -220,19 +224,47 @@ impl Queue {
         unsafe { std::slice::from_raw_parts(self.pages.at.as_ptr().add(slot * BLOCK), len) }
     }
 
-    /// Gives a buffer to the device.
+    /// Nobody has a slice of this buffer any more: the device shall have it again.
+    pub fn emptied(&mut self, slot: u32) {
+        self.emptied.push(slot);
+    }
+
+    /// Gives the device what has been emptied, if it is enough for a chain.
     ///
     /// # Errors
     /// The device's.
-    pub fn post_receive(&self, slot: u32) -> io::Result<()> {
-        let slot = slot.min(RECEIVES - 1);
-        let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
-        let mut sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
-        let name = name_of(self.link, slot, true);
-        let mut wr = ffi::RecvWr { wr_id: name, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
-        // SAFETY: the buffer is in memory that goes after the queue pair, and nobody has a slice of it: those of `received`
-        // end before it is posted again, which takes the link's lock.
-        unsafe { self.qp.post_recv(&mut wr) }
+    #[inline]
+    pub fn post_emptied(&mut self) -> io::Result<()> {
+        if self.emptied.len() < CHAIN as usize { Ok(()) } else { self.post_all_emptied() }
+    }
+
+    fn post_all_emptied(&mut self) -> io::Result<()> {
+        let slots = std::mem::take(&mut self.emptied);
+        let posted = slots.chunks(CHAIN as usize).try_for_each(|slots| self.post_receives(slots));
+        self.emptied = slots;
+        self.emptied.clear();
+        posted
+    }
+
+    /// Gives the device up to [`CHAIN`] buffers in one call.
+    fn post_receives(&self, slots: &[u32]) -> io::Result<()> {
+        let mut sges = [Sge::default(); CHAIN as usize];
+        let none = ffi::RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
+        let mut chain = [none; CHAIN as usize];
+        let mut next = null_mut();
+        // From the last to the first: each names the one behind it.
+        for ((&slot, sge), wr) in slots.iter().zip(&mut sges).zip(&mut chain).rev() {
+            let slot = slot.min(RECEIVES - 1);
+            let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
+            *sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
+            (wr.wr_id, wr.sg_list, wr.next) = (name_of(self.link, slot, true), sge, next);
+            next = wr;
+        }
+        let Some(first) = NonNull::new(next) else { return Ok(()) };
+        // SAFETY: a chain of ours, whose elements live until the call is over. The buffers are in memory that goes after the
+        // queue pair, and nobody has a slice of them: those of `received` end before it is posted again, which takes the
+        // link's lock.
+        unsafe { self.qp.post_recv(first) }
     }
 
     // ---- sends ----

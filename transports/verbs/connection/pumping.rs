@@ -11,7 +11,7 @@ use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS
 
 /// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
 /// have room.
-const UNSIGNALLED: u32 = 16;
+const UNSIGNALLED: u32 = 32;
 
 /// Bytes of a frame whose completion is told at all events.
 const LONG: usize = 256;
@@ -50,8 +50,9 @@ impl Connection {
         !self.posts.is_empty() || self.has_words() || self.offers > 0
     }
 
+    /// Whether there is something to say to the peer that no post of the program's says.
     #[inline]
-    fn has_words(&self) -> bool {
+    pub fn has_words(&self) -> bool {
         !self.notes.is_empty()
             || !self.says_here.is_empty()
             || self.says_where.is_some()
