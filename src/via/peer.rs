@@ -11,6 +11,9 @@
 //! is answered by closing the connection; so the side that listens counts as connected only when the one that asked has
 //! confirmed it, by an empty message, and goes on listening if the connection is closed instead.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::mem;
@@ -252,6 +255,8 @@ impl Meeting {
             let reporter = side.reporter();
             match incoming.accept(&side.hello, side.queues(&reporter)) {
                 Ok(port) => Outcome::Accepted(Made { port, theirs, reporter }),
+                // The requester is gone, perhaps one from before this request: the next one is waited for.
+                Err(error) if error.is_final() => Outcome::Pending,
                 Err(error) => Outcome::Settled(Err(error)),
             }
         } else {

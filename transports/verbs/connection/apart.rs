@@ -247,8 +247,8 @@ impl Connection {
         self.tell_of_room();
     }
 
-    pub(super) fn leaving(&self) -> usize {
-        self.apart.as_ref().map_or(0, |apart| apart.flying.len())
+    pub(super) fn leaving(&self) -> u32 {
+        self.apart.as_ref().map_or(0, |apart| apart.flying.len() as u32)
     }
 
     pub(super) fn held_apart(apart: Option<&mut Box<Apart>>) -> impl Iterator<Item = &mut Then> {
@@ -417,7 +417,7 @@ impl Connection {
                 let (head, progress) = (Inline::gather(head, &[]), Progress::Waits);
                 let offer = Offer { immediate, head, len, parts, number: key, receipt: false, progress };
                 self.offers += 1;
-                self.arrive_apart(number, Item::Offer(offer));
+                self.arrive_apart(number, Item::Offer(Box::new(offer)));
             }
             Frame::Wrote { immediate, pieces, len } => {
                 let came = if in_row { run } else { (0, 0) };
