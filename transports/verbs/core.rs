@@ -18,7 +18,6 @@ use udeck_wired::{Listeners, Memory};
 use crate::completions::Completions;
 use crate::connection::Connection;
 use crate::domain::Domain;
-use crate::endpoint::Endpoint;
 use crate::hca::Hca;
 use crate::lifeline::{Lifeline, Word};
 use crate::link::{VerbsLink, Watching};
@@ -26,6 +25,7 @@ use crate::port::VerbsPort;
 use crate::queue::{Queue, Tags};
 use crate::settings::Settings;
 use crate::station::{BesideChannel, Seats};
+use crate::way::Way;
 use crate::windows::Windows;
 
 /// What a descriptor in the helper's poller is.
@@ -35,6 +35,7 @@ pub enum Token {
     Door,
     Channel,
     Events,
+    Manager,
     Link(u32),
 }
 
@@ -45,6 +46,7 @@ impl Token {
             Token::Door => 1,
             Token::Channel => 2,
             Token::Events => 3,
+            Token::Manager => 4,
             Token::Link(number) => 1 << 32 | u64::from(number),
         }
     }
@@ -56,6 +58,7 @@ impl Token {
             1 => Token::Door,
             2 => Token::Channel,
             3 => Token::Events,
+            4 => Token::Manager,
             number => Token::Link(number as u32),
         }
     }
@@ -64,6 +67,8 @@ impl Token {
 /// See the module.
 pub struct Core {
     pub hca: Hca,
+    /// How queue pairs are joined.
+    pub way: Way,
     pub settings: Settings,
     pub admission: Admission,
     pub memory: Memory,
@@ -98,6 +103,7 @@ impl Core {
     /// The kernel's or the device's: no descriptors left.
     pub fn new(
         hca: Hca,
+        way: Way,
         settings: Settings,
         admission: Admission,
         memory: Memory,
@@ -109,7 +115,11 @@ impl Core {
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
         control.add(hca.context.async_fd(), Token::Events.encode(), EventFlags::IN)?;
         control.add(&*completions.channel, Token::Channel.encode(), EventFlags::IN | EventFlags::ONESHOT)?;
+        if let Some(manager) = way.manager() {
+            control.add(manager, Token::Manager.encode(), EventFlags::IN)?;
+        }
         Ok(Arc::new(Core {
+            way,
             settings,
             admission,
             max_transfer,
@@ -160,7 +170,7 @@ impl Core {
 
     /// What the peer is told of a queue pair.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
-        queue.endpoint(&self.hca, &self.settings).encode().to_vec()
+        queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).encode().to_vec()
     }
 
     /// Joins a queue pair to what the peer has told of its own.
@@ -168,11 +178,7 @@ impl Core {
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
     pub fn join(&self, queue: &Queue, parameters: &[u8]) -> Result {
-        let peer = Endpoint::decode(parameters)
-            .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
-        if let Some(why) = queue.endpoint(&self.hca, &self.settings).mismatch(&peer) {
-            return Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name)));
-        }
+        let peer = self.peer(queue, parameters)?;
         let (name, qpn) = (&self.hca.name, peer.qpn);
         queue.join(&self.hca, &self.settings, &peer).map_err(|error| {
             Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
@@ -190,9 +196,11 @@ impl Core {
         queues: &Queues<'_>,
     ) -> Result<Box<dyn Port>> {
         let Made { number, queue, admitted, ours, asked } = made;
-        let connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
+        let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
         let lifeline = Lifeline::new(admitted.socket);
-        if asked {
+        if asked && self.way.is_cm() {
+            connection.greet();
+        } else if asked {
             lifeline.say(&Word::Ready);
         }
         let link = VerbsLink::new(self, number, connection, queue, lifeline, asked);
@@ -203,6 +211,9 @@ impl Core {
         if let Some(Err(error)) = watched {
             self.completions.remove(number);
             return Err(Error::os("watching a new connection", error));
+        }
+        if let Some(manager) = self.way.manager().filter(|_| !asked) {
+            manager.welcome(self, number);
         }
         let Seats { send, receive } = seats;
         let context = queues.context;
@@ -294,9 +305,15 @@ mod tests {
 
     #[test]
     fn tokens_round_trip() {
-        for token in
-            [Token::Bell, Token::Door, Token::Channel, Token::Events, Token::Link(0), Token::Link(u32::MAX)]
-        {
+        for token in [
+            Token::Bell,
+            Token::Door,
+            Token::Channel,
+            Token::Events,
+            Token::Manager,
+            Token::Link(0),
+            Token::Link(u32::MAX),
+        ] {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }
