@@ -273,8 +273,9 @@ impl Meeting {
             loop {
                 let reporter = side.reporter();
                 match device.connect(&to, &side.hello, side.queues(&reporter), deadline) {
-                    // Nobody there yet, or still busy with a request of ours that we gave up.
-                    Err(Error::NoMatch(_) | Error::Rejected(_)) => {}
+                    // Nobody there yet, or still busy with a request of ours that we gave up; or it is too late, which who
+                    // waits says of the whole request.
+                    Err(Error::NoMatch(_) | Error::Rejected(_) | Error::Timeout { .. }) => {}
                     Ok((port, theirs)) => {
                         if self.confirm(Made { port, theirs, reporter }) {
                             return;

@@ -18,7 +18,7 @@ use udeck_wired::{Listeners, Memory};
 use crate::completions::Completions;
 use crate::connection::Connection;
 use crate::domain::Domain;
-use crate::endpoint::{self, Apart, Endpoint};
+use crate::endpoint::{Apart, Endpoint};
 use crate::hca::Hca;
 use crate::lifeline::{Lifeline, Word};
 use crate::link::{VerbsLink, Watching};
@@ -26,6 +26,7 @@ use crate::port::VerbsPort;
 use crate::queue::{Kind, Queue, Tags};
 use crate::settings::Settings;
 use crate::station::{BesideChannel, Seats};
+use crate::way::Way;
 use crate::windows::Windows;
 
 /// What a descriptor in the helper's poller is.
@@ -35,6 +36,7 @@ pub enum Token {
     Door,
     Channel,
     Events,
+    Manager,
     Link(u32),
 }
 
@@ -45,6 +47,7 @@ impl Token {
             Token::Door => 1,
             Token::Channel => 2,
             Token::Events => 3,
+            Token::Manager => 4,
             Token::Link(number) => 1 << 32 | u64::from(number),
         }
     }
@@ -56,6 +59,7 @@ impl Token {
             1 => Token::Door,
             2 => Token::Channel,
             3 => Token::Events,
+            4 => Token::Manager,
             number => Token::Link(number as u32),
         }
     }
@@ -64,6 +68,8 @@ impl Token {
 /// See the module.
 pub struct Core {
     pub hca: Hca,
+    /// How queue pairs are joined.
+    pub way: Way,
     pub settings: Settings,
     pub admission: Admission,
     pub memory: Memory,
@@ -104,6 +110,7 @@ impl Core {
     /// The kernel's or the device's: no descriptors left.
     pub fn new(
         hca: Hca,
+        way: Way,
         settings: Settings,
         admission: Admission,
         memory: Memory,
@@ -115,8 +122,12 @@ impl Core {
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
         control.add(hca.context.async_fd(), Token::Events.encode(), EventFlags::IN)?;
         control.add(&*completions.channel, Token::Channel.encode(), EventFlags::IN | EventFlags::ONESHOT)?;
+        if let Some(manager) = way.manager() {
+            control.add(manager, Token::Manager.encode(), EventFlags::IN)?;
+        }
         Ok(Arc::new(Core {
             lacks_apart: AtomicBool::new(!settings.uc),
+            way,
             settings,
             admission,
             max_transfer,
@@ -165,8 +176,7 @@ impl Core {
         let number = share.number;
         let (windows, domain) = (self.windows.clone(), self.domain(tag)?);
         let (hca, settings) = (&self.hca, &self.settings);
-        let queue =
-            Queue::new(hca, settings, domain.clone(), share, windows, number, tags, Kind::Reliable);
+        let queue = Queue::new(hca, settings, domain.clone(), share, windows, number, tags, Kind::Reliable);
         let mut queue = queue.map_err(failed)?;
         if ours.reliability == Reliability::Unreliable {
             queue.set_apart(self.apart(domain, tags).map_err(failed)?);
@@ -176,7 +186,8 @@ impl Core {
 
     /// One for messages that may be lost. `None`: the device has no such thing, or it is not wanted.
     fn apart(&self, domain: Arc<Domain>, tags: Tags) -> std::io::Result<Option<Queue>> {
-        if self.lacks_apart.load(Ordering::Relaxed) {
+        // iWARP has no such thing.
+        if self.hca.iwarp || self.lacks_apart.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let share = self.completions.share()?;
@@ -186,7 +197,9 @@ impl Core {
         match queue {
             Ok(queue) => Ok(Some(queue)),
             // What kernels and libraries say of a kind that they do not know.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) => {
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) =>
+            {
                 if !self.lacks_apart.swap(true, Ordering::Relaxed) {
                     let (process, name) = (std::process::id(), &self.hca.name);
                     eprintln!(
@@ -202,9 +215,9 @@ impl Core {
 
     /// What the peer is told of a queue pair.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
-        let mut parameters = queue.endpoint(&self.hca, &self.settings).encode().to_vec();
+        let mut parameters = queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).encode().to_vec();
         if let Some(apart) = queue.beside() {
-            let Endpoint { qpn, psn, .. } = apart.endpoint(&self.hca, &self.settings);
+            let Endpoint { qpn, psn, .. } = apart.endpoint(&self.hca, &self.settings, false);
             parameters.extend(Apart { qpn, psn }.encode());
         }
         parameters
@@ -215,26 +228,33 @@ impl Core {
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
     pub fn join(&self, queue: &mut Queue, parameters: &[u8]) -> Result {
-        let nonsense = || Error::Lost("the peer's description of its queue pair makes no sense".into());
-        let (peer, behind) = parameters.split_at_checked(endpoint::LEN).ok_or_else(nonsense)?;
-        let peer = Endpoint::decode(peer).ok_or_else(nonsense)?;
-        if let Some(why) = queue.endpoint(&self.hca, &self.settings).mismatch(&peer) {
-            return Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name)));
+        let (peer, apart) = self.peer(queue, parameters)?;
+        self.join_one(queue, &peer)?;
+        self.join_apart(queue, &peer, apart)
+    }
+
+    fn join_one(&self, queue: &Queue, peer: &Endpoint) -> Result {
+        let (name, qpn) = (&self.hca.name, peer.qpn);
+        queue.join(&self.hca, &self.settings, peer).map_err(|error| {
+            Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
+        })
+    }
+
+    /// Joins the one beside it to the peer's, by what was told of that in any case: rdma_cm has no such connections. Both have
+    /// one, or none.
+    ///
+    /// # Errors
+    /// As [`Core::join`].
+    pub fn join_apart(&self, queue: &mut Queue, peer: &Endpoint, apart: Option<Apart>) -> Result {
+        match (queue.beside(), apart) {
+            (Some(beside), Some(Apart { qpn, psn })) => {
+                self.join_one(beside, &Endpoint { qpn, psn, ..*peer })
+            }
+            _ => {
+                queue.set_apart(None);
+                Ok(())
+            }
         }
-        let join = |queue: &Queue, peer: &Endpoint| {
-            let (name, qpn) = (&self.hca.name, peer.qpn);
-            queue.join(&self.hca, &self.settings, peer).map_err(|error| {
-                Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
-            })
-        };
-        join(queue, &peer)?;
-        // Both have one beside it, or none.
-        if !peer.apart {
-            queue.set_apart(None);
-        }
-        let Some(apart) = queue.beside() else { return Ok(()) };
-        let Apart { qpn, psn } = Apart::decode(behind).ok_or_else(nonsense)?;
-        join(apart, &Endpoint { qpn, psn, ..peer })
     }
 
     /// Makes a port of what both sides have agreed on, and of the places that its queues shall have.
@@ -254,7 +274,9 @@ impl Core {
             connection.go_apart();
         }
         let lifeline = Lifeline::new(admitted.socket);
-        if asked {
+        if asked && self.way.is_cm() {
+            connection.greet();
+        } else if asked {
             lifeline.say(&Word::Ready);
         }
         let link = VerbsLink::new(self, number, connection, queue, lifeline, asked);
@@ -267,6 +289,9 @@ impl Core {
             self.completions.remove(number);
             apart.iter().for_each(|apart| self.completions.remove(*apart));
             return Err(Error::os("watching a new connection", error));
+        }
+        if let Some(manager) = self.way.manager().filter(|_| !asked) {
+            manager.welcome(self, number);
         }
         let Seats { send, receive } = seats;
         let context = queues.context;
@@ -369,9 +394,15 @@ mod tests {
 
     #[test]
     fn tokens_round_trip() {
-        for token in
-            [Token::Bell, Token::Door, Token::Channel, Token::Events, Token::Link(0), Token::Link(u32::MAX)]
-        {
+        for token in [
+            Token::Bell,
+            Token::Door,
+            Token::Channel,
+            Token::Events,
+            Token::Manager,
+            Token::Link(0),
+            Token::Link(u32::MAX),
+        ] {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

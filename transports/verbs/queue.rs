@@ -4,6 +4,8 @@
 //! of its own, so that a message never finds none, and a peer that floods us takes none from others. They lie, with what is
 //! sent from here, in memory of their own, which no peer is given any right to.
 
+mod meeting;
+
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::{NonNull, null_mut};
@@ -11,6 +13,7 @@ use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
 use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, cannot_register};
@@ -71,6 +74,10 @@ pub struct Queue {
     kind: Kind,
     /// The one beside it, for messages that may be lost.
     apart: Option<Box<Queue>>,
+    /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
+    id: Option<Id>,
+    /// What the peer has told of its own, where rdma_cm joins the two.
+    peer: Option<Endpoint>,
     lead: Mr,
     pages: Pages,
     domain: Arc<Domain>,
@@ -149,6 +156,8 @@ impl Queue {
             qp,
             kind,
             apart: None,
+            id: None,
+            peer: None,
             lead,
             pages,
             domain,
@@ -192,7 +201,7 @@ impl Queue {
     }
 
     /// What the peer is told.
-    pub fn endpoint(&self, hca: &Hca, settings: &Settings) -> Endpoint {
+    pub fn endpoint(&self, hca: &Hca, settings: &Settings, cm: bool) -> Endpoint {
         Endpoint {
             qpn: self.qp.number(),
             psn: self.psn,
@@ -200,24 +209,32 @@ impl Queue {
             lid: hca.port_attributes.lid,
             mtu: mtu(hca, settings),
             ethernet: hca.ethernet,
+            iwarp: hca.iwarp,
+            cm,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
             pkey: hca.pkey,
             apart: self.apart.is_some(),
         }
     }
 
-    fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
-        // The peer reads what is offered to it. Whether it may read windows is its tag's and the window's business.
+    /// What the peer may do. It reads what is offered to it; whether it may read windows is its tag's and the window's business.
+    fn rights(&self) -> u32 {
         let write = if self.tags.writable.is_some() { access::REMOTE_WRITE } else { 0 };
         let read = if self.kind == Kind::Reliable { access::REMOTE_READ } else { 0 };
+        (read | write) as u32
+    }
+
+    fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
         let mut attr = ffi::QpAttr {
             qp_state: qp_state::INIT,
             pkey_index: settings.pkey,
             port_num: hca.port,
-            qp_access_flags: (read | write) as u32,
+            qp_access_flags: self.rights(),
             ..ffi::QpAttr::default()
         };
-        let mask = attr_mask::STATE | attr_mask::PKEY_INDEX | attr_mask::PORT | attr_mask::ACCESS_FLAGS;
+        // iWARP has no partitions.
+        let pkey = if hca.iwarp { 0 } else { attr_mask::PKEY_INDEX };
+        let mask = attr_mask::STATE | pkey | attr_mask::PORT | attr_mask::ACCESS_FLAGS;
         self.qp.modify(&mut attr, mask)
     }
 

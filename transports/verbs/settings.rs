@@ -5,6 +5,18 @@ use std::str::FromStr;
 
 use udeck_via::{Error, Result};
 
+/// How queue pairs are connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connect {
+    /// iWARP through rdma_cm, which has no other way; InfiniBand and RoCE by the bootstrap.
+    #[default]
+    Auto,
+    /// With what both sides tell each other beside the admission.
+    Bootstrap,
+    /// Through rdma_cm: `librdmacm.so.1`.
+    Cm,
+}
+
 /// What the environment says, or the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -34,6 +46,8 @@ pub struct Settings {
     /// `DECK_VERBS_UC`: 1, unreliable VIs have unreliable queue pairs where the device makes such; 0, reliable ones, as the
     /// others have.
     pub uc: bool,
+    /// `DECK_VERBS_CONNECT`: `auto`, `bootstrap` or `cm`; the same in all processes of a job.
+    pub connect: Connect,
 }
 
 impl Default for Settings {
@@ -53,6 +67,7 @@ impl Default for Settings {
             rnr_retry: 7,
             inline: 128,
             uc: true,
+            connect: Connect::Auto,
         }
     }
 }
@@ -87,7 +102,19 @@ impl Settings {
             rnr_retry: number(&get, "DECK_VERBS_RNR_RETRY", 0..=7)?.unwrap_or(usual.rnr_retry),
             inline: number(&get, "DECK_VERBS_INLINE", 0..=1024)?.unwrap_or(usual.inline),
             uc: number(&get, "DECK_VERBS_UC", 0..=1)?.map_or(usual.uc, |uc: u8| uc == 1),
+            connect: connect(&get)?,
         })
+    }
+}
+
+fn connect(get: &impl Fn(&str) -> Option<String>) -> Result<Connect> {
+    const NAME: &str = "DECK_VERBS_CONNECT";
+    let text = get(NAME).unwrap_or_default();
+    match text.trim() {
+        "" | "auto" => Ok(Connect::Auto),
+        "bootstrap" => Ok(Connect::Bootstrap),
+        "cm" => Ok(Connect::Cm),
+        _ => Err(refused(NAME, &text, "auto, bootstrap or cm")),
     }
 }
 
@@ -130,6 +157,7 @@ mod tests {
         assert_eq!(of("DECK_VERBS_MTU", "1024").unwrap().mtu, Some(1024));
         assert!(!of("DECK_VERBS_UC", "0").unwrap().uc);
         assert_eq!(of("DECK_VERBS_TIMEOUT", " 18 ").unwrap().timeout, 18);
+        assert_eq!(of("DECK_VERBS_CONNECT", "cm").unwrap().connect, Connect::Cm);
     }
 
     #[test]
@@ -139,6 +167,7 @@ mod tests {
             ("DECK_VERBS_SL", "16", "from 0 to 15"),
             ("DECK_VERBS_MTU", "1500", "1024, 2048"),
             ("DECK_VERBS_RETRY", "many", "from 0 to 7"),
+            ("DECK_VERBS_CONNECT", "rdmacm", "auto, bootstrap or cm"),
         ] {
             let error = of(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value) && error.contains(expected), "{error}");

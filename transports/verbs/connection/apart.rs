@@ -283,7 +283,10 @@ impl Connection {
             Posted::Offer { immediate, receipt, head, body, number: key } => {
                 let (frame, rest) = Self::offer_frame(device, (immediate, receipt), &head, &body)?;
                 let number = self.apart.as_ref().map(|apart| apart.left);
-                self.offered.iter_mut().filter(|offered| offered.number == key).for_each(|o| o.apart = number);
+                self.offered
+                    .iter_mut()
+                    .filter(|offered| offered.number == key)
+                    .for_each(|o| o.apart = number);
                 self.send_apart(device, frame, key, (&rest, &[]), Then::Nothing)?;
                 // If it is lost, its memory comes back by that.
                 self.owe_word();
@@ -455,7 +458,9 @@ impl Connection {
 
     /// Whether it comes right behind the last; `None`: it comes too late.
     fn number_came(&mut self, number: u32) -> Result<Option<bool>, Violation> {
-        let Some(apart) = &mut self.apart else { return violation("a message on a queue pair that is not there") };
+        let Some(apart) = &mut self.apart else {
+            return violation("a message on a queue pair that is not there");
+        };
         let Some(gap) = ahead(number, apart.next) else { return Ok(None) };
         if number.wrapping_sub(apart.base) >= MESSAGES {
             return violation(format!("message {number}, and all from {} on are not over", apart.base));
@@ -504,9 +509,10 @@ impl Connection {
         let Some(apart) = &mut self.apart else { return violation("word of messages that travel apart") };
         // What came since may have been taken, too.
         match ahead(upto, apart.base) {
-            Some(by) if by > MESSAGES => {
-                violation(format!("word that message {upto} has left, and all from {} on are not over", apart.base))
-            }
+            Some(by) if by > MESSAGES => violation(format!(
+                "word that message {upto} has left, and all from {} on are not over",
+                apart.base
+            )),
             Some(_) if ahead(upto, apart.heard).is_some() => {
                 apart.heard = upto;
                 Ok(())

@@ -15,13 +15,14 @@ use crate::core::Core;
 use crate::hca::Hca;
 use crate::lifeline::Lifeline;
 use crate::link::VerbsLink;
+use crate::way::Way;
 
 fn core() -> Arc<Core> {
     let settings = Settings::default();
     let hca = Hca::open(&settings, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
     let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
     let admission = Admission { secret: SECRET, protocol, detect };
-    Core::new(hca, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
+    Core::new(hca, Way::Bootstrap, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
 }
 
 /// The peer is told of our queue pair before our link is in the table: what it sends at once is kept for it.
@@ -32,7 +33,8 @@ fn a_message_that_completes_before_its_link_is_there_is_kept() {
     let level = Reliability::Delivery;
     let hello =
         Hello { reliability: level, writable_ptag: None, readable_ptag: None, private_data: Vec::new() };
-    let ((left_number, mut left), (right_number, mut right)) = (a.queue(&hello).unwrap(), b.queue(&hello).unwrap());
+    let ((left_number, mut left), (right_number, mut right)) =
+        (a.queue(&hello).unwrap(), b.queue(&hello).unwrap());
     a.join(&mut left, &b.parameters(&right)).unwrap();
     b.join(&mut right, &a.parameters(&left)).unwrap();
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();

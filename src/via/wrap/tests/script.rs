@@ -30,7 +30,7 @@ pub struct Script {
     pub arrivals: Arc<Mutex<VecDeque<Arrival>>>,
     pub ended: Arc<Mutex<VecDeque<(u64, Fate)>>>,
     pub news: Arc<Mutex<VecDeque<Ready>>>,
-    /// Why the next requests cannot be accepted.
+    /// Why the next requests, made or come, lead to no connection.
     pub refusals: Arc<Mutex<VecDeque<Error>>>,
     /// Lent messages that went home.
     pub home: Arc<AtomicU64>,
@@ -162,7 +162,10 @@ unsafe impl Device for ScriptedDevice {
     }
     fn connect(&self, to: &NetAddress, own: &Hello, queues: Queues<'_>, _: Deadline) -> Result<Connected> {
         self.script.asked(format!("connect {to:?} {own:?} {}", described(queues)));
-        Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability)))
+        match self.script.refusals.lock().pop_front() {
+            Some(error) => Err(error),
+            None => Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability))),
+        }
     }
     fn reclaim(&self) {
         self.script.asked("reclaim");

@@ -55,7 +55,10 @@ fn lose(world: &mut World, peer: u32, request: &SendRequest, from: &[Span]) {
     let (allowed, domain) = (found.attributes.qp_access_flags & IBV_ACCESS_REMOTE_WRITE != 0, found.domain);
     let mtu = 128u64 << found.attributes.path_mtu;
     let came = u64::from(world.loss.draw()) % request.length.div_ceil(mtu).max(1) * mtu;
-    if is_write && allowed && let Some(to) = remote(world, domain, request, IBV_ACCESS_REMOTE_WRITE) {
+    if is_write
+        && allowed
+        && let Some(to) = remote(world, domain, request, IBV_ACCESS_REMOTE_WRITE)
+    {
         let first: Vec<Span> =
             to.iter().map(|(address, length)| (*address, (*length).min(came as usize))).collect();
         memory::copy(world, from, &first);
@@ -83,6 +86,9 @@ fn refuse(world: &mut World, peer: u32, event: u32, status: u32) -> Result<(), u
 
 /// A pair that is ready to receive only learns that its peer has begun to send.
 fn establish(world: &mut World, peer: u32) {
+    if let Some(found) = world.pairs.get_mut(peer) {
+        found.listens = false;
+    }
     if let Some(found) = world.pairs.get_mut(peer)
         && found.state == State::ReadyToReceive
         && !std::mem::replace(&mut found.established, true)
