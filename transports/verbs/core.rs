@@ -197,6 +197,9 @@ impl Core {
     ) -> Result<Box<dyn Port>> {
         let Made { number, queue, admitted, ours, asked } = made;
         let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
+        if self.hca.iwarp {
+            connection.without_immediates();
+        }
         let lifeline = Lifeline::new(admitted.socket);
         if asked && self.way.is_cm() {
             connection.greet();

@@ -22,9 +22,11 @@
 //! | 8 end | broken | | | | | bytes | words |
 //! | 9 where | write or read | | | handle | | | |
 //! | 10 here | known | | remote key | handle | address | bytes | |
+//! | 11 written | | | immediate data | | | bytes | |
 //!
-//! Kinds 1 to 4, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
-//! sides count; the others are control frames. An offer stays in its sender's memory: the receiver reads it by RDMA and notes
+//! Kinds 1 to 4 and 11, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
+//! sides count; the others are control frames. Where the network has no immediate data (iWARP), a frame *written* behind a plain
+//! RDMA write stands for it: what was written before is in place when it arrives (RFC 5040, 5.5). An offer stays in its sender's memory: the receiver reads it by RDMA and notes
 //! that.
 
 use std::fmt;
@@ -47,6 +49,9 @@ pub const PARTS: usize = EAGER / Part::LEN;
 pub const NOTES: usize = EAGER / Note::LEN;
 /// Longest words of an end, in bytes.
 pub const MAX_WORDS: usize = 512;
+
+/// Longest RDMA write, in bytes.
+const MAX_WRITTEN: usize = 1 << 40;
 
 const IMMEDIATE: u8 = 1;
 const RECEIPT: u8 = 1 << 1;
@@ -76,6 +81,8 @@ pub enum Frame {
     Offer { immediate: Option<u32>, receipt: bool, head: usize, parts: usize, len: u64 },
     /// What was written before is to be in place, and a receipt given.
     Flush,
+    /// So many bytes were written before, with immediate data.
+    Written { immediate: u32, len: usize },
     /// What became of messages.
     Notes { count: usize },
     /// Only to tell what was taken and heard.
@@ -143,7 +150,14 @@ struct Fields {
 impl Frame {
     /// Whether it is one of those that are numbered.
     pub fn is_numbered(&self) -> bool {
-        matches!(self, Frame::Short { .. } | Frame::Body { .. } | Frame::Offer { .. } | Frame::Flush)
+        matches!(
+            self,
+            Frame::Short { .. }
+                | Frame::Body { .. }
+                | Frame::Offer { .. }
+                | Frame::Flush
+                | Frame::Written { .. }
+        )
     }
 
     /// Bytes behind the header.
@@ -153,6 +167,7 @@ impl Frame {
             Frame::Body { head, len, .. } => head + len,
             Frame::Offer { head, parts, .. } => head + parts * Part::LEN,
             Frame::Notes { count } => count * Note::LEN,
+            Frame::Written { .. } => 0,
             Frame::Flush | Frame::Credit | Frame::Ask { .. } | Frame::Where { .. } | Frame::Here { .. } => 0,
         }
     }
@@ -187,6 +202,9 @@ impl Header {
             }
             Frame::Where { handle, write } => {
                 (to.kind, to.flags, to.word) = (9, flag(write, WRITE), handle);
+            }
+            Frame::Written { immediate, len } => {
+                (to.kind, to.immediate, to.len) = (11, immediate, len as u64);
             }
             Frame::Here { handle, place } => {
                 (to.kind, to.flags, to.word) = (10, flag(place.is_some(), KNOWN), handle);
@@ -233,6 +251,7 @@ impl Header {
                 let place = Far { address: fields.offset, rkey: fields.immediate, len: fields.len };
                 Frame::Here { handle: word, place: (flags & KNOWN != 0).then_some(place) }
             }
+            11 => Frame::Written { immediate: fields.immediate, len: len(MAX_WRITTEN, "a write")? },
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
         let header = Header { taken: fields.taken, heard: fields.heard, frame };
@@ -373,7 +392,7 @@ mod tests {
 
     fn frame() -> impl Strategy<Value = Frame> {
         let any_frame = (any::<Option<u32>>(), any::<bool>(), 0..=MAX_HEAD, any::<u32>(), any::<u64>());
-        (1..=10u8, any_frame).prop_map(|(kind, (immediate, flag, head, word, long))| {
+        (1..=11u8, any_frame).prop_map(|(kind, (immediate, flag, head, word, long))| {
             let far = Far { address: long, rkey: immediate.unwrap_or(1), len: long / 3 };
             match kind {
                 1 => Frame::Short { immediate, len: head },
@@ -388,6 +407,7 @@ mod tests {
                 7 => Frame::Ask { hungry: flag },
                 8 => Frame::End { broken: flag, len: word as usize % (MAX_WORDS + 1) },
                 9 => Frame::Where { handle: word, write: flag },
+                11 => Frame::Written { immediate: word, len: long as usize % (MAX_WRITTEN + 1) },
                 _ => Frame::Here { handle: word, place: flag.then_some(far) },
             }
         })
@@ -402,7 +422,7 @@ mod tests {
         }
 
         #[test]
-        fn prop_there_is_one_way_to_say_each_thing(bytes: [u8; HEADER], kind in 0..12u8, frame in frame(), at in 0..HEADER) {
+        fn prop_there_is_one_way_to_say_each_thing(bytes: [u8; HEADER], kind in 0..13u8, frame in frame(), at in 0..HEADER) {
             let mut bytes = bytes;
             bytes[0] = kind;
             let mut nearly = Header { taken: 1, heard: 2, frame }.encode();
