@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
-use crate::connection::{CHAIN, How, RECEIVES, Span, Work};
+use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, Use, cannot_register};
 use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
@@ -26,6 +26,32 @@ use crate::memory::Segment;
 use crate::settings::Settings;
 use crate::windows::Windows;
 use crate::wire::{BLOCK, Far, Part};
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// All of a reliable VI's; the control frames of an unreliable one, and its reads (RC).
+    Reliable,
+    /// Messages and RDMA writes of an unreliable VI (UC).
+    Unreliable,
+}
+
+impl Kind {
+    fn qp_type(self) -> u32 {
+        match self {
+            Kind::Reliable => qp_type::RC,
+            Kind::Unreliable => qp_type::UC,
+        }
+    }
+
+    /// Receive buffers: no frame of a peer that keeps the rules finds none.
+    fn receives(self) -> u32 {
+        match self {
+            Kind::Reliable => RECEIVES,
+            Kind::Unreliable => MESSAGES + CHAIN,
+        }
+    }
+}
 
 /// Requests that may be outstanding on the send side.
 pub const SENDS: u32 = 128;
@@ -45,6 +71,9 @@ const MIN_RNR_TIMER: u8 = 14;
 pub struct Queue {
     /// Before everything that it accesses.
     qp: Qp,
+    kind: Kind,
+    /// The one beside it, for messages that may be lost.
+    apart: Option<Box<Queue>>,
     /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
     id: Option<Id>,
     /// What the peer has told of its own, where rdma_cm joins the two.
@@ -55,6 +84,7 @@ pub struct Queue {
     _share: Share,
     windows: Arc<Windows>,
     tags: Tags,
+    /// What completions call its link.
     link: u32,
     psn: u32,
     elements: usize,
@@ -89,13 +119,12 @@ struct Pages {
 // SAFETY: a mapping of our own, of plain bytes.
 unsafe impl Send for Pages {}
 
-const RECEIVE_BYTES: usize = RECEIVES as usize * BLOCK;
-
 impl Queue {
-    /// A queue pair that is ready to receive, and connected to nobody.
+    /// A queue pair that is ready to receive, and connected to nobody. `link`: what completions call it.
     ///
     /// # Errors
     /// The device's; in words, what was tried.
+    #[allow(clippy::too_many_arguments, reason = "all of them different, and called in one place")]
     pub fn new(
         hca: &Hca,
         settings: &Settings,
@@ -104,28 +133,32 @@ impl Queue {
         windows: Arc<Windows>,
         link: u32,
         tags: Tags,
+        kind: Kind,
     ) -> io::Result<Self> {
-        let pages = Pages::new(RECEIVE_BYTES + LEADS)?;
+        let receives = kind.receives();
+        let pages = Pages::new(receives as usize * BLOCK + LEADS)?;
         // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
         let lead = unsafe { Mr::new(&domain.pd, pages.all(), access::LOCAL_WRITE, false) };
         let lead = lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.len, &error)))?;
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
-            max_recv_wr: RECEIVES,
+            max_recv_wr: receives,
             max_send_sge: elements(&hca.attributes),
             max_recv_sge: 1,
             max_inline_data: settings.inline,
         };
-        let (qp, inline) = match Qp::new(&domain.pd, &share.cq, qp_type::RC, cap) {
+        let (qp, inline) = match Qp::new(&domain.pd, &share.cq, kind.qp_type(), cap) {
             Ok(qp) => (qp, settings.inline),
             // Some devices have no such thing, and say so.
             Err(_) if settings.inline > 0 => {
-                (Qp::new(&domain.pd, &share.cq, qp_type::RC, ffi::QpCap { max_inline_data: 0, ..cap })?, 0)
+                (Qp::new(&domain.pd, &share.cq, kind.qp_type(), ffi::QpCap { max_inline_data: 0, ..cap })?, 0)
             }
             Err(error) => return Err(error),
         };
         let mut queue = Queue {
             qp,
+            kind,
+            apart: None,
             id: None,
             peer: None,
             lead,
@@ -141,15 +174,35 @@ impl Queue {
             sink: if hca.iwarp { Use::Sink } else { Use::Usual },
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
-            emptied: Vec::with_capacity(RECEIVES as usize),
+            emptied: Vec::with_capacity(receives as usize),
             flying: 0..0,
             used: 0..0,
             leads: VecDeque::new(),
         };
         queue.initialise(hca, settings)?;
-        queue.emptied.extend(0..RECEIVES);
+        queue.emptied.extend(0..receives);
         queue.post_all_emptied()?;
         Ok(queue)
+    }
+
+    /// Puts one of the other kind beside it.
+    pub fn set_apart(&mut self, apart: Option<Queue>) {
+        self.apart = apart.map(Box::new);
+    }
+
+    /// The one beside it.
+    pub fn beside(&self) -> Option<&Queue> {
+        self.apart.as_deref()
+    }
+
+    /// As [`Queue::beside`].
+    pub fn beside_mut(&mut self) -> Option<&mut Queue> {
+        self.apart.as_deref_mut()
+    }
+
+    /// What completions call its link.
+    pub fn link(&self) -> u32 {
+        self.link
     }
 
     /// What the peer is told.
@@ -165,13 +218,15 @@ impl Queue {
             cm,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
             pkey: hca.pkey,
+            apart: self.apart.is_some(),
         }
     }
 
     /// What the peer may do. It reads what is offered to it; whether it may read windows is its tag's and the window's business.
     fn rights(&self) -> u32 {
         let write = if self.tags.writable.is_some() { access::REMOTE_WRITE } else { 0 };
-        (access::REMOTE_READ | write) as u32
+        let read = if self.kind == Kind::Reliable { access::REMOTE_READ } else { 0 };
+        (read | write) as u32
     }
 
     fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
@@ -220,8 +275,10 @@ impl Queue {
             ..ffi::QpAttr::default()
         };
         let path = attr_mask::AV | attr_mask::PATH_MTU | attr_mask::DEST_QPN | attr_mask::RQ_PSN;
-        let mask = attr_mask::STATE | path | attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER;
-        self.qp.modify(&mut attr, mask)?;
+        // Of UC nothing is read, waited for or sent again, and it may not be told how.
+        let of_reliable = |mask: i32| if self.kind == Kind::Reliable { mask } else { 0 };
+        let answers = of_reliable(attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER);
+        self.qp.modify(&mut attr, attr_mask::STATE | path | answers)?;
         attr.qp_state = qp_state::RTS;
         attr.sq_psn = self.psn;
         attr.timeout = settings.timeout;
@@ -229,7 +286,8 @@ impl Queue {
         attr.rnr_retry = settings.rnr_retry;
         attr.max_rd_atomic = reads.min(peer.reads).max(1);
         let tries = attr_mask::TIMEOUT | attr_mask::RETRY_CNT | attr_mask::RNR_RETRY;
-        self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | attr_mask::MAX_QP_RD_ATOMIC | tries)
+        let tries = of_reliable(attr_mask::MAX_QP_RD_ATOMIC | tries);
+        self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | tries)
     }
 
     /// Its number, as the device tells of it.
@@ -241,7 +299,7 @@ impl Queue {
 
     /// What has come to a buffer. Until it is posted again.
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
-        let (slot, len) = (slot.min(RECEIVES - 1) as usize, (len as usize).min(BLOCK));
+        let (slot, len) = (slot.min(self.kind.receives() - 1) as usize, (len as usize).min(BLOCK));
         // SAFETY: inside of our memory; the device has filled the buffer and does not have it.
         unsafe { std::slice::from_raw_parts(self.pages.at.as_ptr().add(slot * BLOCK), len) }
     }
@@ -257,6 +315,9 @@ impl Queue {
     /// The device's.
     #[inline]
     pub fn post_emptied(&mut self) -> io::Result<()> {
+        if let Some(apart) = &mut self.apart {
+            apart.post_emptied()?;
+        }
         if self.emptied.len() < CHAIN as usize { Ok(()) } else { self.post_all_emptied() }
     }
 
@@ -276,7 +337,7 @@ impl Queue {
         let mut next = null_mut();
         // From the last to the first: each names the one behind it.
         for ((&slot, sge), wr) in slots.iter().zip(&mut sges).zip(&mut chain).rev() {
-            let slot = slot.min(RECEIVES - 1);
+            let slot = slot.min(self.kind.receives() - 1);
             let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
             *sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
             (wr.wr_id, wr.sg_list, wr.next) = (name_of(self.link, slot, true), sge, next);
@@ -321,7 +382,7 @@ impl Queue {
         self.leads.push_back((token, end));
         // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
         unsafe {
-            let to = self.pages.at.as_ptr().add(RECEIVE_BYTES + at);
+            let to = self.pages.at.as_ptr().add(self.kind.receives() as usize * BLOCK + at);
             std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
             Ok(to.addr() as u64)
         }
@@ -423,6 +484,10 @@ impl Work for Queue {
         let tag = if write { self.tags.writable } else { self.tags.readable };
         self.windows.find(handle, tag, write, &self.domain)
     }
+
+    fn apart(&mut self) -> Option<&mut dyn Work> {
+        self.apart.as_deref_mut().map(|apart| apart as &mut dyn Work)
+    }
 }
 
 /// Elements of one request.
@@ -477,6 +542,7 @@ impl Drop for Pages {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())
+        write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())?;
+        self.apart.as_ref().map_or(Ok(()), |apart| write!(f, " beside {apart:?}"))
     }
 }
