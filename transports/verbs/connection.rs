@@ -47,8 +47,11 @@ pub use taking::{Taken, What};
 pub const MESSAGES: u32 = 64;
 /// Control frames that may be sent and not heard by the peer's engine; and with those that only tell credits.
 const CONTROL: u32 = 8;
-/// Receive buffers that are posted: no frame finds none.
-pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 8;
+/// Receive buffers: no frame finds none. One is for the end, which is sent in any case; others wait to be posted again
+/// ([`CHAIN`]).
+pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 1 + (CHAIN - 1);
+/// Receive buffers are posted so many at a time.
+pub const CHAIN: u32 = 8;
 /// Frames of credits on top: one is told when four control frames are untold, and the peer sends no more than
 /// [`CONTROL`] of those, and its own credits, without hearing.
 const CREDITS: u32 = 8;
@@ -158,8 +161,10 @@ pub struct Connection {
     max_transfer: usize,
 
     posts: VecDeque<Post>,
-    /// Requests that the device has, oldest first.
+    /// Those of the device's requests of whose end something follows, oldest first.
     flying: VecDeque<Flying>,
+    /// The numbers of the device's requests: from the first that is not over to the next one.
+    retired: u32,
     next_token: u32,
     unsignalled: u32,
     fence: bool,
@@ -231,6 +236,7 @@ impl Connection {
             max_transfer,
             posts: VecDeque::new(),
             flying: VecDeque::new(),
+            retired: 0,
             next_token: 0,
             unsignalled: 0,
             fence: false,
@@ -278,15 +284,15 @@ impl Connection {
         self.frames_immediates = true;
     }
 
-    /// What there is to tell.
-    pub fn take_news(&mut self) -> News {
-        let News { send: false, receive: false, lost: None, buried } = &self.news else {
-            return self.take_all_news();
-        };
-        if buried.is_empty() && !self.news_of_end { News::default() } else { self.take_all_news() }
+    /// Whether there is something to tell.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        let News { send, receive, lost, buried } = &self.news;
+        *send || *receive || self.news_of_end || lost.is_some() || !buried.is_empty()
     }
 
-    fn take_all_news(&mut self) -> News {
+    /// What there is to tell.
+    pub fn take_news(&mut self) -> News {
         let arrived = std::mem::take(&mut self.news.receive) && self.has_arrivals();
         let mut news = std::mem::take(&mut self.news);
         news.receive = arrived || std::mem::take(&mut self.news_of_end);
@@ -313,7 +319,7 @@ impl fmt::Debug for Connection {
             .field("level", &self.level)
             .field("phase", &self.phase())
             .field("posts", &self.posts.len())
-            .field("flying", &self.flying.len())
+            .field("flying", &self.flying())
             .field("sent", &self.sent)
             .field("peer_taken", &self.peer_taken)
             .field("arrived", &self.arrived)

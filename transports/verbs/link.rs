@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use udeck_via::transport::{Fate, Ledger, Queue as WorkQueue, Reporter};
+use udeck_via::transport::{Fate, Inline, Ledger, Queue as WorkQueue, Reporter};
 use udeck_wired::Announce;
 
 use crate::completions::request_of;
@@ -49,8 +49,6 @@ struct Shared {
     ready: bool,
     asked: bool,
     said_done: bool,
-    /// Buffers that the device has filled, and that it is to have again.
-    empty: Vec<u32>,
     /// Since when the queue pair has failed, and nobody has told why.
     failed_since: Option<Instant>,
     /// Since when the program is gone and the peer is waited for.
@@ -85,7 +83,6 @@ impl VerbsLink {
             ready: asked,
             asked,
             said_done: false,
-            empty: Vec::new(),
             failed_since: None,
             waits_since: None,
             invited_since: (!asked && core.way.is_cm()).then(Instant::now),
@@ -101,6 +98,19 @@ impl VerbsLink {
         let result = work(&mut shared.connection);
         self.finish(shared);
         result
+    }
+
+    /// Takes a short message, if that comes next, and lets `look` at it; its immediate data. As [`VerbsLink::with`], by the
+    /// shortest way: usually nothing follows from it, neither words to the peer nor news.
+    pub fn take_short(&self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
+        let mut shared = self.shared.lock();
+        let taken = shared.connection.take_short(look)?;
+        if shared.connection.has_words() || shared.connection.has_news() {
+            self.finish(shared);
+        } else {
+            self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
+        }
+        Some(taken)
     }
 
     /// As [`VerbsLink::with`], with the device, if the peer takes what comes.
@@ -262,14 +272,18 @@ impl VerbsLink {
 
     fn tell(&self, mut shared: MutexGuard<'_, Shared>) -> News {
         let over = shared.work();
-        let news = shared.connection.take_news();
         self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
+        if over || shared.connection.has_news() { self.tell_news(shared, over) } else { News::default() }
+    }
+
+    fn tell_news(&self, mut shared: MutexGuard<'_, Shared>, over: bool) -> News {
+        let news = shared.connection.take_news();
         // Before the program can find it by looking: that would tell it less.
         if let (Some(why), Some(reporter)) = (&news.lost, &shared.watching.reporter) {
             reporter.lost(why);
         }
-        let send = shared.watching.send.clone().filter(|_| news.send);
-        let receive = shared.watching.receive.clone().filter(|_| news.receive);
+        let send = if news.send { shared.watching.send.clone() } else { None };
+        let receive = if news.receive { shared.watching.receive.clone() } else { None };
         let lifeline = if over { shared.lifeline.take() } else { None };
         drop(shared);
         if over {
@@ -281,8 +295,11 @@ impl VerbsLink {
                 manager.forget(self.number);
             }
         }
-        for told in [send, receive].into_iter().flatten() {
-            told.announce();
+        if let Some(send) = send {
+            send.announce();
+        }
+        if let Some(receive) = receive {
+            receive.announce();
         }
         news
     }
@@ -291,13 +308,10 @@ impl VerbsLink {
 impl Shared {
     /// Gives the device what there is, and ends what is over. Returns whether it all is.
     fn work(&mut self) -> bool {
-        let Shared { connection, queue, empty, .. } = self;
+        let Shared { connection, queue, .. } = self;
         if let Some(queue) = queue {
-            for slot in empty.drain(..) {
-                if let Err(error) = queue.post_receive(slot) {
-                    connection.fail(&format!("the device takes no receive buffer: {error}"));
-                    break;
-                }
+            if let Err(error) = queue.post_emptied() {
+                connection.fail(&format!("the device takes no receive buffer: {error}"));
             }
             if self.ready {
                 connection.pump(queue);
@@ -355,7 +369,7 @@ impl Shared {
                 } else {
                     connection.came(queue.received(request, wc.byte_len));
                 }
-                self.empty.push(request);
+                queue.emptied(request);
             }
             // Of those that are thrown away, the first that failed was told before; or the lifeline tells why.
             (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(Instant::now),

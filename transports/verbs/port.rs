@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+use udeck_via::transport::{
+    Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused,
+};
 
 use crate::connection::{Connection, Taken, What};
 use crate::link::VerbsLink;
@@ -52,6 +54,31 @@ impl VerbsPort {
 
     fn acknowledges(&self) -> Arc<dyn Acknowledge> {
         self.link.clone()
+    }
+
+    /// Puts it where a program has posted for it, if it is short, or came without a header and fits.
+    fn land(&mut self, taken: Taken, to: &mut [u8]) -> Landed {
+        let immediate = taken.immediate;
+        match &taken.what {
+            // It has come since the shorter way was tried.
+            What::Inline(bytes) => {
+                let fitting = bytes.len().min(to.len());
+                to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
+                Landed::Copied { immediate, len: bytes.len() }
+            }
+            What::Body(head, store) if head.is_empty() && is_posted_for(store.len(), to.len()) => {
+                let len = store.len();
+                to[..len].copy_from_slice(store.bytes());
+                self.link.with(|connection| {
+                    connection.count_copied(len);
+                    if let Some(number) = taken.receipt {
+                        connection.acknowledge(number, Fate::Arrived);
+                    }
+                });
+                Landed::Copied { immediate, len }
+            }
+            _ => Landed::Arrival(self.arrival(taken)),
+        }
     }
 
     /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
@@ -130,27 +157,27 @@ unsafe impl Port for VerbsPort {
     /// Puts short messages there, and longer ones that fit and came without a header: those a program posted a descriptor
     /// for. The device does not do it: the descriptor may be taken back at any time, and a read cannot.
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
-        let Some(taken) = self.next()? else { return Ok(None) };
-        let immediate = taken.immediate;
-        match &taken.what {
-            What::Inline(bytes) => {
-                let (bytes, len) = (bytes.bytes(), bytes.bytes().len());
-                let fitting = len.min(to.len());
-                to[..fitting].copy_from_slice(&bytes[..fitting]);
-                Ok(Some(Landed::Copied { immediate, len }))
-            }
-            What::Body(head, store) if head.bytes().is_empty() && is_posted_for(store.len(), to.len()) => {
-                let len = store.len();
-                to[..len].copy_from_slice(store.bytes());
-                self.link.with(|connection| {
-                    connection.count_copied(len);
-                    if let Some(number) = taken.receipt {
-                        connection.acknowledge(number, Fate::Arrived);
-                    }
-                });
-                Ok(Some(Landed::Copied { immediate, len }))
-            }
-            _ => Ok(Some(Landed::Arrival(self.arrival(taken)))),
+        drop(self.receipt.take());
+        let mut len = 0;
+        let short = self.link.take_short(|bytes| {
+            len = bytes.len();
+            let fitting = len.min(to.len());
+            to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
+        });
+        if let Some(immediate) = short {
+            return Ok(Some(Landed::Copied { immediate, len }));
+        }
+        Ok(self.next()?.map(|taken| self.land(taken, to)))
+    }
+
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        drop(self.receipt.take());
+        if !self.link.has_arrivals() {
+            return Found::Other;
+        }
+        match self.link.take_short(|bytes| *to = *bytes) {
+            Some(immediate) => Found::Short(immediate),
+            None => Found::Other,
         }
     }
 

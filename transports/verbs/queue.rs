@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
-use crate::connection::{How, RECEIVES, Span, Work};
+use crate::connection::{CHAIN, How, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, Use, cannot_register};
 use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
@@ -64,10 +64,13 @@ pub struct Queue {
     /// Bytes of one request.
     longest: usize,
     inline: usize,
-    /// Requests that the device has: number, and where the ring of leads is free from when it is over.
-    flying: VecDeque<(u32, u64)>,
-    /// The ring of leads: what is in use, as offsets that go on for ever.
+    /// Receive buffers that the device is to have again.
+    emptied: Vec<u32>,
+    /// The numbers of the requests that the device has.
+    flying: std::ops::Range<u32>,
+    /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
     used: std::ops::Range<u64>,
+    leads: VecDeque<(u32, u64)>,
 }
 
 /// Those of the windows that the peer may write and read.
@@ -121,7 +124,7 @@ impl Queue {
             }
             Err(error) => return Err(error),
         };
-        let queue = Queue {
+        let mut queue = Queue {
             qp,
             id: None,
             peer: None,
@@ -138,11 +141,14 @@ impl Queue {
             sink: if hca.iwarp { Use::Sink } else { Use::Usual },
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
-            flying: VecDeque::with_capacity(SENDS as usize),
+            emptied: Vec::with_capacity(RECEIVES as usize),
+            flying: 0..0,
             used: 0..0,
+            leads: VecDeque::new(),
         };
         queue.initialise(hca, settings)?;
-        (0..RECEIVES).try_for_each(|slot| queue.post_receive(slot))?;
+        queue.emptied.extend(0..RECEIVES);
+        queue.post_all_emptied()?;
         Ok(queue)
     }
 
@@ -240,27 +246,58 @@ impl Queue {
         unsafe { std::slice::from_raw_parts(self.pages.at.as_ptr().add(slot * BLOCK), len) }
     }
 
-    /// Gives a buffer to the device.
+    /// Nobody has a slice of this buffer any more: the device shall have it again.
+    pub fn emptied(&mut self, slot: u32) {
+        self.emptied.push(slot);
+    }
+
+    /// Gives the device what has been emptied, if it is enough for a chain.
     ///
     /// # Errors
     /// The device's.
-    pub fn post_receive(&self, slot: u32) -> io::Result<()> {
-        let slot = slot.min(RECEIVES - 1);
-        let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
-        let mut sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
-        let name = name_of(self.link, slot, true);
-        let mut wr = ffi::RecvWr { wr_id: name, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
-        // SAFETY: the buffer is in memory that goes after the queue pair, and nobody has a slice of it: those of `received`
-        // end before it is posted again, which takes the link's lock.
-        unsafe { self.qp.post_recv(&mut wr) }
+    #[inline]
+    pub fn post_emptied(&mut self) -> io::Result<()> {
+        if self.emptied.len() < CHAIN as usize { Ok(()) } else { self.post_all_emptied() }
+    }
+
+    fn post_all_emptied(&mut self) -> io::Result<()> {
+        let slots = std::mem::take(&mut self.emptied);
+        let posted = slots.chunks(CHAIN as usize).try_for_each(|slots| self.post_receives(slots));
+        self.emptied = slots;
+        self.emptied.clear();
+        posted
+    }
+
+    /// Gives the device up to [`CHAIN`] buffers in one call.
+    fn post_receives(&self, slots: &[u32]) -> io::Result<()> {
+        let mut sges = [Sge::default(); CHAIN as usize];
+        let none = ffi::RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
+        let mut chain = [none; CHAIN as usize];
+        let mut next = null_mut();
+        // From the last to the first: each names the one behind it.
+        for ((&slot, sge), wr) in slots.iter().zip(&mut sges).zip(&mut chain).rev() {
+            let slot = slot.min(RECEIVES - 1);
+            let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
+            *sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
+            (wr.wr_id, wr.sg_list, wr.next) = (name_of(self.link, slot, true), sge, next);
+            next = wr;
+        }
+        let Some(first) = NonNull::new(next) else { return Ok(()) };
+        // SAFETY: a chain of ours, whose elements live until the call is over. The buffers are in memory that goes after the
+        // queue pair, and nobody has a slice of them: those of `received` end before it is posted again, which takes the
+        // link's lock.
+        unsafe { self.qp.post_recv(first) }
     }
 
     // ---- sends ----
 
     /// The request of this number, and all before it, are over.
     pub fn retire(&mut self, token: u32) {
-        while self.flying.front().is_some_and(|(first, _)| token.wrapping_sub(*first) <= u32::MAX / 2) {
-            if let Some((_, end)) = self.flying.pop_front() {
+        if token.wrapping_sub(self.flying.start) <= u32::MAX / 2 {
+            self.flying.start = token.wrapping_add(1);
+        }
+        while self.leads.front().is_some_and(|(first, _)| token.wrapping_sub(*first) <= u32::MAX / 2) {
+            if let Some((_, end)) = self.leads.pop_front() {
                 self.used.start = end;
             }
         }
@@ -277,22 +314,35 @@ impl Queue {
         (end - self.used.start <= ring).then_some(((start % ring) as usize, end))
     }
 
-    fn post(&mut self, wr: SendWr, mut sges: Sges, how: How) -> Result<(), String> {
+    /// Puts the beginning of a frame, that of this request, where the device takes it from; the address.
+    fn keep_lead(&mut self, lead: &[u8], token: u32) -> Result<u64, String> {
+        let (at, end) = self.room_in_ring(lead.len()).ok_or("no room for a header")?;
+        self.used.end = end;
+        self.leads.push_back((token, end));
+        // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
+        unsafe {
+            let to = self.pages.at.as_ptr().add(RECEIVE_BYTES + at);
+            std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
+            Ok(to.addr() as u64)
+        }
+    }
+
+    /// How many requests the device has.
+    fn under_way(&self) -> u32 {
+        self.flying.end.wrapping_sub(self.flying.start)
+    }
+
+    #[inline]
+    fn post(&mut self, mut wr: SendWr, sges: &mut [Sge], how: How) -> Result<(), String> {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = flag(how.fence, send_flags::FENCE) | flag(how.signalled, send_flags::SIGNALED);
-        let mut wr = SendWr {
-            wr_id: name_of(self.link, how.token, false),
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.len() as i32,
-            send_flags: wr.send_flags | flags,
-            ..wr
-        };
+        wr.wr_id = name_of(self.link, how.token, false);
+        (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as i32);
+        wr.send_flags |= flag(how.fence, send_flags::FENCE) | flag(how.signalled, send_flags::SIGNALED);
         // SAFETY: what the elements name is the outbox, by what the VI layer posted and the connection keeps until this has
         // completed or the queue pair is gone; a store that the connection keeps as long; or a lead in our ring, kept
         // likewise. (What is inline is copied now.)
-        unsafe { self.qp.post_send(&mut wr) }
-            .map_err(|error| format!("the device takes no request: {error}"))?;
-        self.flying.push_back((how.token, self.used.end));
+        unsafe { self.qp.post_send(&mut wr) }.map_err(|error| refused(&error))?;
+        self.flying.end = how.token.wrapping_add(1);
         Ok(())
     }
 
@@ -308,7 +358,7 @@ impl Queue {
 
 impl Work for Queue {
     fn has_room(&self) -> bool {
-        self.flying.len() < SENDS as usize && self.room_in_ring(BLOCK).is_some()
+        self.under_way() < SENDS && self.room_in_ring(BLOCK).is_some()
     }
 
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
@@ -326,39 +376,35 @@ impl Work for Queue {
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
         let len: usize = body.iter().map(|segment| segment.len()).sum();
         let mut wr = request(opcode::SEND);
-        let mut sges = Sges::new();
+        let mut first = Sge { addr: lead.as_ptr().addr() as u64, length: lead.len() as u32, lkey: 0 };
         if lead.len() + len <= self.inline {
             wr.send_flags = send_flags::INLINE;
-            sges.push(Sge { addr: lead.as_ptr().addr() as u64, length: lead.len() as u32, lkey: 0 });
         } else {
-            let (at, end) = self.room_in_ring(lead.len()).ok_or("no room for a header")?;
-            self.used.end = end;
-            // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
-            let addr = unsafe {
-                let to = self.pages.at.as_ptr().add(RECEIVE_BYTES + at);
-                std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
-                to.addr() as u64
-            };
-            sges.push(Sge { addr, length: lead.len() as u32, lkey: self.lead.lkey() });
+            (first.addr, first.lkey) = (self.keep_lead(lead, how.token)?, self.lead.lkey());
         }
+        if len == 0 {
+            return self.post(wr, &mut [first], how);
+        }
+        let mut sges = Sges::new();
+        sges.push(first);
         sges.extend(self.span(Span { segments: body, from: 0, len }, Use::Usual)?);
-        self.post(wr, sges, how)
+        self.post(wr, &mut sges, how)
     }
 
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
-        let sges = self.span(from, Use::Usual)?;
+        let mut sges = self.span(from, Use::Usual)?;
         let mut wr =
             request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
         wr.imm_data = immediate.unwrap_or(0).to_be();
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: to.address, rkey: to.rkey } };
-        self.post(wr, sges, how)
+        self.post(wr, &mut sges, how)
     }
 
     fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String> {
-        let sges = self.span(to, self.sink)?;
+        let mut sges = self.span(to, self.sink)?;
         let mut wr = request(opcode::RDMA_READ);
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: from.address, rkey: from.rkey } };
-        self.post(wr, sges, how)
+        self.post(wr, &mut sges, how)
     }
 
     fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
@@ -390,7 +436,13 @@ fn read_elements(limits: &ffi::DeviceAttr) -> u32 {
     u32::try_from(of_reads).unwrap_or(1).clamp(1, elements(limits))
 }
 
+#[cold]
+fn refused(error: &io::Error) -> String {
+    format!("the device takes no request: {error}")
+}
+
 /// A request of this kind, and nothing else.
+#[inline]
 fn request(opcode: u32) -> SendWr {
     // SAFETY: a structure of numbers and pointers, for which zeros are nothing.
     SendWr { opcode, ..unsafe { std::mem::zeroed() } }
@@ -425,6 +477,6 @@ impl Drop for Pages {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({}, {} under way)", self.qp.number(), self.flying.len())
+        write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())
     }
 }

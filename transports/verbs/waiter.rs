@@ -63,6 +63,11 @@ impl Waiter for VerbsWaiter {
         self.take()
     }
 
+    /// One look sees everything.
+    fn poll_all(&mut self) -> Option<Ready> {
+        self.poll()
+    }
+
     fn park(&mut self, limit: Duration) {
         if !self.lie_down(Sleep::Parked) {
             return;

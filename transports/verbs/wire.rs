@@ -222,7 +222,14 @@ impl Header {
     /// When no peer that keeps the rules says so.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Violation> {
         let fields = Fields::pick_up(bytes);
-        let Fields { kind, flags, word, .. } = fields;
+        match fields.short() {
+            Some(short) => Ok(short),
+            None => Self::decode_any(&fields, bytes),
+        }
+    }
+
+    fn decode_any(fields: &Fields, bytes: &[u8; HEADER]) -> Result<Self, Violation> {
+        let Fields { kind, flags, word, .. } = *fields;
         let immediate = (flags & IMMEDIATE != 0).then_some(fields.immediate);
         let receipt = flags & RECEIPT != 0;
         let head = bounded(fields.head.into(), MAX_HEAD, "a header")?;
@@ -328,6 +335,21 @@ impl Fields {
         bytes
     }
 
+    /// What most frames are, by the shortest way; of others, and of what is wrong, nothing is said here.
+    #[inline]
+    fn short(&self) -> Option<Header> {
+        let Fields { kind, flags, head, taken, heard, immediate, word, zero, offset, len } = *self;
+        let has_immediate = flags == IMMEDIATE;
+        let unused = u64::from(head) | u64::from(word | zero) | offset;
+        let is_sound = kind == 1
+            && (has_immediate || (flags == 0 && immediate == 0))
+            && unused == 0
+            && len <= MAX_HEAD as u64;
+        let frame = Frame::Short { immediate: has_immediate.then_some(immediate), len: len as usize };
+        is_sound.then_some(Header { taken, heard, frame })
+    }
+
+    #[inline]
     fn pick_up(bytes: &[u8; HEADER]) -> Self {
         let [kind, flags, low, high, ..] = *bytes;
         let mut reader = Reader(&bytes[4..]);

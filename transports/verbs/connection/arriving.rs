@@ -35,8 +35,14 @@ impl Connection {
         if rest.len() != frame.rest() {
             return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
         }
-        self.was_taken(taken)?;
-        self.was_heard(heard)?;
+        if (taken, heard) != (self.peer_taken, self.control_heard) {
+            self.was_taken(taken)?;
+            self.was_heard(heard)?;
+        }
+        // What most are.
+        if let (Frame::Short { immediate, .. }, None) = (frame, &self.peer_end) {
+            return self.short_came(immediate, rest);
+        }
         if !frame.is_numbered() {
             self.heard = self.heard.wrapping_add(1);
         }
@@ -44,13 +50,7 @@ impl Connection {
             return violation(format!("{frame:?} behind its end"));
         }
         match frame {
-            Frame::Short { immediate, .. } => {
-                self.arrive()?;
-                if !self.closed {
-                    self.deliver(Item::Short { immediate, bytes: Inline::gather(rest, &[]) });
-                }
-                Ok(())
-            }
+            Frame::Short { immediate, .. } => self.short_came(immediate, rest),
             Frame::Body { immediate, receipt, head, len } => {
                 self.body_came(immediate, receipt, rest.split_at(head), len)
             }
@@ -127,6 +127,14 @@ impl Connection {
         Ok(number)
     }
 
+    fn short_came(&mut self, immediate: Option<u32>, bytes: &[u8]) -> Result<(), Violation> {
+        self.arrive()?;
+        if !self.closed {
+            self.deliver(Item::Short { immediate, bytes: Inline::gather(bytes, &[]) });
+        }
+        Ok(())
+    }
+
     fn body_came(
         &mut self,
         immediate: Option<u32>,
@@ -173,7 +181,8 @@ impl Connection {
         debug_assert!(head.len() <= MAX_HEAD);
         let (head, progress) = (Inline::gather(head, &[]), Progress::Waits);
         self.offers += 1;
-        self.deliver(Item::Offer(Offer { immediate, head, len, parts, number, receipt, progress }));
+        let offer = Offer { immediate, head, len, parts, number, receipt, progress };
+        self.deliver(Item::Offer(Box::new(offer)));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use udeck_via::transport::{Fate, Held, Owner, Refused};
 
 use super::posting::{Post, Posted, Then};
-use super::taking::{Item, Offer, Progress};
+use super::taking::{Item, Progress};
 use super::{Connection, Phase};
 use crate::wire::{Note, Violation};
 
@@ -176,9 +176,9 @@ impl Connection {
     fn empty_inbox(&mut self) {
         for item in std::mem::take(&mut self.inbox) {
             match item {
-                Item::Offer(Offer { number, progress: Progress::Waits, .. }) => {
+                Item::Offer(offer) if matches!(offer.progress, Progress::Waits) => {
                     self.offers -= 1;
-                    self.notes.push(Note::Read(number));
+                    self.notes.push(Note::Read(offer.number));
                 }
                 Item::Offer(_) => self.inbox.push_back(item),
                 _ => {}
@@ -251,6 +251,7 @@ impl Connection {
     }
 
     /// Whether it has failed on this side: what the peer is to be told, before [`Connection::lost`].
+    #[inline]
     pub fn failure(&self) -> Option<&str> {
         self.last_words.as_deref().filter(|_| !self.dead)
     }
@@ -284,13 +285,16 @@ impl Connection {
     }
 
     /// How far it is.
+    #[inline]
     pub fn phase(&self) -> Phase {
-        if self.dead {
-            return Phase::Over;
+        match (self.dead, self.said_end && self.peer_end.is_some()) {
+            (true, _) => Phase::Over,
+            (false, false) => Phase::Open,
+            (false, true) => self.phase_of_end(),
         }
-        if !self.said_end || self.peer_end.is_none() {
-            return Phase::Open;
-        }
+    }
+
+    fn phase_of_end(&self) -> Phase {
         let nothing_waits = self.owed == 0
             && self.reads == 0
             && self.flying() == 0

@@ -62,7 +62,7 @@ impl Connection {
         let mut waiting = 0;
         let mut next = None;
         for (at, item) in self.inbox.iter().enumerate() {
-            if matches!(item, Item::Offer(Offer { progress: Progress::Waits, .. })) {
+            if matches!(item, Item::Offer(offer) if matches!(offer.progress, Progress::Waits)) {
                 next = Some(at);
                 break;
             }
@@ -81,7 +81,7 @@ impl Connection {
 
     fn offer(&mut self, number: u32) -> Option<&mut Offer> {
         self.inbox.iter_mut().find_map(|item| match item {
-            Item::Offer(offer) if offer.number == number => Some(offer),
+            Item::Offer(offer) if offer.number == number => Some(&mut **offer),
             _ => None,
         })
     }
@@ -92,16 +92,14 @@ impl Connection {
             return;
         }
         self.notes.push(Note::Read(number));
-        let Some(at) = self
-            .inbox
-            .iter()
-            .position(|item| matches!(item, Item::Offer(Offer { number: other, .. }) if *other == number))
+        let Some(at) =
+            self.inbox.iter().position(|item| matches!(item, Item::Offer(offer) if offer.number == number))
         else {
             return;
         };
         let Some(Item::Offer(offer)) = self.inbox.remove(at) else { return };
         self.offers -= 1;
-        let Offer { immediate, head, receipt, progress, .. } = offer;
+        let Offer { immediate, head, receipt, progress, .. } = *offer;
         // Of one that the program has closed the connection to, nothing is left.
         if let (Progress::Reading(store), false) = (progress, self.closed) {
             let receipt = receipt.then_some(number);

@@ -11,12 +11,12 @@ use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS
 
 /// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
 /// have room.
-const UNSIGNALLED: u32 = 16;
+const UNSIGNALLED: u32 = 32;
 
 /// Bytes of a frame whose completion is told at all events.
 const LONG: usize = 256;
 
-/// A request that the device has.
+/// A request that the device has, and of whose end something follows.
 pub(super) struct Flying {
     token: u32,
     then: Then,
@@ -50,8 +50,9 @@ impl Connection {
         !self.posts.is_empty() || self.has_words() || self.offers > 0
     }
 
+    /// Whether there is something to say to the peer that no post of the program's says.
     #[inline]
-    fn has_words(&self) -> bool {
+    pub fn has_words(&self) -> bool {
         !self.notes.is_empty()
             || !self.says_here.is_empty()
             || self.says_where.is_some()
@@ -187,8 +188,12 @@ impl Connection {
         How { fence, signalled, token }
     }
 
+    /// Of most requests nothing follows: they are only counted.
+    #[inline]
     pub(super) fn fly(&mut self, how: How, then: Then) {
-        self.flying.push_back(Flying { token: how.token, then });
+        if !matches!(then, Then::Nothing) {
+            self.flying.push_back(Flying { token: how.token, then });
+        }
     }
 
     pub(super) fn how_to_read(&mut self, last: bool) -> How {
@@ -385,6 +390,9 @@ impl Connection {
 
     /// The request of this number, and all before it, are over.
     pub fn sent(&mut self, token: u32) {
+        if token.wrapping_sub(self.retired) <= u32::MAX / 2 {
+            self.retired = token.wrapping_add(1);
+        }
         while self.flying.front().is_some_and(|first| token.wrapping_sub(first.token) <= u32::MAX / 2) {
             let Some(Flying { then, .. }) = self.flying.pop_front() else { break };
             self.after(then, Fate::Arrived);
@@ -396,18 +404,19 @@ impl Connection {
     /// it. The connection is lost next.
     pub fn failed(&mut self, token: u32, forbidden: bool) {
         self.sent(token.wrapping_sub(1));
-        if let Some(Flying { then, .. }) = self.flying.pop_front() {
-            let fate =
-                if forbidden && !matches!(then, Then::Fetched(_)) { Fate::Protection } else { Fate::Lost };
-            match then {
-                Then::Left(number) if forbidden => {
-                    self.settle(number, fate);
-                    self.after(Then::Left(number), fate);
-                }
-                // Of several requests for one post, the last tells; the first may be the one that fails.
-                Then::Nothing if forbidden => self.next_access_fails(),
-                then => self.after(then, fate),
+        let is_known = self.flying.front().is_some_and(|first| first.token == token);
+        let known = if is_known { self.flying.pop_front() } else { None };
+        let then = known.map_or(Then::Nothing, |flying| flying.then);
+        self.retired = token.wrapping_add(1);
+        let fate = if forbidden && !matches!(then, Then::Fetched(_)) { Fate::Protection } else { Fate::Lost };
+        match then {
+            Then::Left(number) if forbidden => {
+                self.settle(number, fate);
+                self.after(Then::Left(number), fate);
             }
+            // Of several requests for one post, the last tells; the first may be the one that fails.
+            Then::Nothing if forbidden => self.next_access_fails(),
+            then => self.after(then, fate),
         }
     }
 
@@ -429,6 +438,7 @@ impl Connection {
 
     /// Everything that the device has or will not get ends so.
     pub(super) fn ground_all(&mut self, fate: Fate) {
+        self.retired = self.next_token;
         while let Some(Flying { then, .. }) = self.flying.pop_front() {
             self.after(then, fate);
         }
@@ -444,12 +454,12 @@ impl Connection {
 
     /// Whether the device has nothing of it any more, nor will have: the peer's device has it.
     pub fn has_left(&self) -> bool {
-        self.flying.is_empty() && self.posts.is_empty()
+        self.flying() == 0 && self.posts.is_empty()
     }
 
-    /// Everything that was given to the device and not confirmed.
-    pub fn flying(&self) -> usize {
-        self.flying.len()
+    /// How many requests were given to the device and not confirmed.
+    pub fn flying(&self) -> u32 {
+        self.next_token.wrapping_sub(self.retired)
     }
 
     pub(super) fn held_in_flight(&mut self) -> impl Iterator<Item = &mut Held> {

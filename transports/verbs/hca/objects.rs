@@ -410,11 +410,11 @@ impl Qp {
     /// As [`Qp::post_send`].
     ///
     /// # Safety
-    /// As [`Qp::post_send`]: the memory is the device's to write.
-    pub unsafe fn post_recv(&self, wr: &mut ffi::RecvWr) -> io::Result<()> {
+    /// A chain of requests; as [`Qp::post_send`]: the memory is the device's to write.
+    pub unsafe fn post_recv(&self, chain: NonNull<ffi::RecvWr>) -> io::Result<()> {
         let mut bad = null_mut();
-        // SAFETY: a living queue pair, one request; as the caller promises.
-        check(unsafe { (self.post_recv)(self.at.as_ptr(), wr, &mut bad) })
+        // SAFETY: a living queue pair; as the caller promises.
+        check(unsafe { (self.post_recv)(self.at.as_ptr(), chain.as_ptr(), &mut bad) })
     }
 }
 
