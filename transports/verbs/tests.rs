@@ -6,6 +6,7 @@ mod choice;
 mod early;
 mod failures;
 mod hostile;
+mod meeting;
 mod unreliable;
 
 use std::ffi::CStr;
