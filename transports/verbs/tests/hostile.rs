@@ -45,7 +45,7 @@ impl Work for Device {
             _ => {}
         }
         assert!(!self.is_apart || taken == self.numbered, "its number");
-        assert_eq!(frame.is_numbered() && self.apart.is_some(), false, "where messages do not travel");
+        assert!(!frame.is_numbered() || self.apart.is_none(), "where messages do not travel");
         self.numbered += u32::from(frame.is_numbered());
         self.frames += 1;
         self.taken.push(how.token);

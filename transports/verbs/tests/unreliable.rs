@@ -300,11 +300,9 @@ fn both_sides_have_unreliable_queue_pairs_or_none() {
         let of = |uc| crate::open(options(Settings { uc, ..Settings::default() })).unwrap();
         let (mut a, mut b) = ends_of(of(left), of(right));
         assert_eq!((has_one(&a.vi), has_one(&b.vi)), (left && right, left && right));
-        for (from, to) in [(&mut a, &mut b)] {
-            from.post(b"hello", 1);
-            assert_eq!(to.first(), 1);
-            to.post(&[1; 60_000], 2);
-            assert_eq!(from.first(), 2);
-        }
+        a.post(b"hello", 1);
+        assert_eq!(b.first(), 1);
+        b.post(&[1; 60_000], 2);
+        assert_eq!(a.first(), 2);
     }
 }
