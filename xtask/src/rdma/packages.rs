@@ -130,6 +130,8 @@ fn download(apt: &Path) -> Result<(), Stop> {
             &option("Dir::State::status", "state/status"),
         ]);
         command.args(["-o", &option("Dir::Cache", "cache"), "-o", "Acquire::Retries=3"]);
+        // An index that does not come is to be told as that, not as packages that do not exist.
+        command.args(["-o", "APT::Update::Error-Mode=any"]);
         // The user that apt otherwise fetches as has no access to ours.
         command.args(["-o", "APT::Sandbox::User=root", "-q", "-y"]).args(words);
         // Without the network there is no step, and that is nobody's failure here.
