@@ -10,8 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the processes of a job may take to go once its first one ended. What stays longer was left behind.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long the processes of a job may take to go once its first one ended: what stays longer was left behind. Far enough
+/// for a busy machine, on which hundreds of processes end; nothing waits for it unless something stays.
+pub(crate) const GRACE: Duration = Duration::from_secs(60);
 
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 const PREFIXES: [&str; 2] = ["udeck", "deck"];
@@ -33,8 +34,8 @@ impl Mark {
     }
 
     /// The processes that do not go within the grace, each with its command.
-    pub(crate) fn survivors(&self) -> Vec<String> {
-        let deadline = Instant::now() + GRACE;
+    pub(crate) fn survivors(&self, grace: Duration) -> Vec<String> {
+        let deadline = Instant::now() + grace;
         loop {
             let pids = self.processes();
             if pids.is_empty() || Instant::now() >= deadline {
