@@ -110,7 +110,7 @@ impl Job {
             // The group is dead or dying: this collects the process itself.
             let _ = child.wait();
         }
-        left_behind.extend(new_files(&files_before));
+        left_behind.extend(new_files(&files_before, self.grace));
         Ended {
             command: self.to_string(),
             status,
@@ -170,6 +170,12 @@ impl Running {
     #[must_use]
     pub fn line_with(&self, what: &str, count: usize) -> String {
         self.said[0].wait_for(what, count, self.limit)
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn so_far(&self) -> String {
+        self.said[0].text()
     }
 
     /// Waits until it has complained with a line that contains `what`, and returns it.

@@ -75,9 +75,16 @@ pub(crate) fn shared_files() -> BTreeSet<PathBuf> {
     FOLDERS.iter().flat_map(|folder| named_like_ours(Path::new(folder))).collect()
 }
 
-/// Those that were not there before.
-pub(crate) fn new_files(before: &BTreeSet<PathBuf>) -> Vec<String> {
-    shared_files().difference(before).map(|path| path.display().to_string()).collect()
+/// Those that were not there before, and do not go within the grace: there may be other jobs on this host, whose files come
+/// and go.
+pub(crate) fn new_files(before: &BTreeSet<PathBuf>, grace: Duration) -> Vec<String> {
+    let deadline = Instant::now() + grace;
+    let mut new: Vec<PathBuf> = shared_files().difference(before).cloned().collect();
+    while !new.is_empty() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+        new.retain(|path| path.symlink_metadata().is_ok());
+    }
+    new.iter().map(|path| path.display().to_string()).collect()
 }
 
 fn named_like_ours(folder: &Path) -> Vec<PathBuf> {
