@@ -38,8 +38,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// From killing the ranks to giving up on them.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// How long the other ranks' news of a closed connection waits for the word on how its rank ended.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long the other ranks' news of a closed connection waits for the word on how its rank ended. Only what closes it and
+/// lives on is told so late: of an end the word comes at once, or when the machine lets this process run.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;

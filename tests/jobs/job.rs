@@ -1,6 +1,6 @@
 //! One job: a command with a time limit, and what came of it.
 
-use crate::leftovers::{Mark, new_files, shared_files};
+use crate::leftovers::{GRACE, Mark, new_files, shared_files};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     ffi::{OsStr, OsString},
@@ -29,13 +29,14 @@ pub struct Job {
     words: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     limit: Duration,
+    grace: Duration,
 }
 
 impl Job {
     /// A job of this program.
     #[must_use]
     pub fn new(program: &Path) -> Self {
-        Self { words: vec![program.into()], env: Vec::new(), limit: LIMIT }
+        Self { words: vec![program.into()], env: Vec::new(), limit: LIMIT, grace: GRACE }
     }
 
     /// Adds an argument.
@@ -102,14 +103,14 @@ impl Job {
             kill_group(&child);
         }
         // Survivors of a job that was killed are no fault of its own, but go they must.
-        let mut left_behind = mark.survivors();
+        let mut left_behind = mark.survivors(self.grace);
         mark.kill();
         if status.is_none() {
             left_behind.clear();
             // The group is dead or dying: this collects the process itself.
             let _ = child.wait();
         }
-        left_behind.extend(new_files(&files_before));
+        left_behind.extend(new_files(&files_before, self.grace));
         Ended {
             command: self.to_string(),
             status,
@@ -169,6 +170,12 @@ impl Running {
     #[must_use]
     pub fn line_with(&self, what: &str, count: usize) -> String {
         self.said[0].wait_for(what, count, self.limit)
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn so_far(&self) -> String {
+        self.said[0].text()
     }
 
     /// Waits until it has complained with a line that contains `what`, and returns it.
@@ -354,14 +361,19 @@ mod tests {
 
     #[test]
     fn a_job_that_hangs_is_killed_with_its_children() {
-        let ended = shell("echo begun; sleep 1000 & wait").limit(Duration::from_millis(300)).run();
+        let limit = Duration::from_millis(300);
+        let ended = shell("echo begun; sleep 1000 & wait").limit(limit).run_while(|job| {
+            let _ = job.said[0].wait_for("begun", 1, Instant::now() + LIMIT);
+        });
         assert!(ended.status.is_none());
         assert_eq!(ended.stdout, "begun\n", "what it said before is kept");
     }
 
     #[test]
     fn a_process_that_outlives_its_job_is_found() {
-        let ended = shell("setsid sleep 1000 >/dev/null 2>&1 & exit 0").run();
+        let mut job = shell("setsid sleep 1000 >/dev/null 2>&1 & exit 0");
+        job.grace = Duration::from_millis(300); // it stays, however long that is
+        let ended = job.run();
         let [left] = &ended.left_behind[..] else { panic!("one process: {:?}", ended.left_behind) };
         assert!(left.contains("sleep"), "{left}");
     }

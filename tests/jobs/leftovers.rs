@@ -10,8 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the processes of a job may take to go once its first one ended. What stays longer was left behind.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long the processes of a job may take to go once its first one ended: what stays longer was left behind. Far enough
+/// for a busy machine, on which hundreds of processes end; nothing waits for it unless something stays.
+pub(crate) const GRACE: Duration = Duration::from_secs(60);
 
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 const PREFIXES: [&str; 2] = ["udeck", "deck"];
@@ -33,8 +34,8 @@ impl Mark {
     }
 
     /// The processes that do not go within the grace, each with its command.
-    pub(crate) fn survivors(&self) -> Vec<String> {
-        let deadline = Instant::now() + GRACE;
+    pub(crate) fn survivors(&self, grace: Duration) -> Vec<String> {
+        let deadline = Instant::now() + grace;
         loop {
             let pids = self.processes();
             if pids.is_empty() || Instant::now() >= deadline {
@@ -74,9 +75,16 @@ pub(crate) fn shared_files() -> BTreeSet<PathBuf> {
     FOLDERS.iter().flat_map(|folder| named_like_ours(Path::new(folder))).collect()
 }
 
-/// Those that were not there before.
-pub(crate) fn new_files(before: &BTreeSet<PathBuf>) -> Vec<String> {
-    shared_files().difference(before).map(|path| path.display().to_string()).collect()
+/// Those that were not there before, and do not go within the grace: there may be other jobs on this host, whose files come
+/// and go.
+pub(crate) fn new_files(before: &BTreeSet<PathBuf>, grace: Duration) -> Vec<String> {
+    let deadline = Instant::now() + grace;
+    let mut new: Vec<PathBuf> = shared_files().difference(before).cloned().collect();
+    while !new.is_empty() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+        new.retain(|path| path.symlink_metadata().is_ok());
+    }
+    new.iter().map(|path| path.display().to_string()).collect()
 }
 
 fn named_like_ours(folder: &Path) -> Vec<PathBuf> {

@@ -49,7 +49,7 @@ fn exit_codes_and_words() {
         ("sleep 600", &["-n", "2", "--timeout", "50ms"], 124, "timeout after 50ms: ranks 0-1 still running"),
         (
             "test $DECK_RANK = 1 && sleep 600",
-            &["-n", "2", "--on-failure", "continue", "--timeout", "1s"],
+            &["-n", "2", "--on-failure", "continue", "--timeout", "3s"],
             124,
             "rank 1 still",
         ),

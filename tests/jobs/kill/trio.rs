@@ -34,8 +34,9 @@ fn round(world: &World) -> Result<(), Box<dyn Error>> {
     for _ in 0..TOO_MANY {
         if next_is_there {
             match outgoing.post(world) {
-                // It has learnt of the loss before, and left; here the news is still to come.
-                Err(DeckError::MailboxGone { .. }) => next_is_there = false,
+                // It has learnt of the loss before, and left; or it is the loss, of which comes first what was announced to it
+                // only. Here the news is still to come.
+                Err(DeckError::MailboxGone { .. } | DeckError::Undelivered { .. }) => next_is_there = false,
                 posted => posted?,
             }
         }
