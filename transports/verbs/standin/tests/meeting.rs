@@ -49,8 +49,7 @@ impl Manager {
     fn id(&self) -> *mut rdma_cm_id {
         let mut id = std::ptr::null_mut();
         // SAFETY: As the header says.
-        let made =
-            unsafe { (library().rdma_create_id)(self.0, &mut id, std::ptr::null_mut(), RDMA_PS_TCP) };
+        let made = unsafe { (library().rdma_create_id)(self.0, &mut id, std::ptr::null_mut(), RDMA_PS_TCP) };
         assert_eq!(made, 0);
         id
     }
@@ -97,7 +96,10 @@ impl Manager {
         // SAFETY: As the header says.
         unsafe {
             let library = library();
-            assert_eq!((library.rdma_resolve_addr)(id, at(&mut from), at(&mut address(device, port)), 1000), 0);
+            assert_eq!(
+                (library.rdma_resolve_addr)(id, at(&mut from), at(&mut address(device, port)), 1000),
+                0
+            );
             assert_eq!(self.told(RDMA_CM_EVENT_ADDR_RESOLVED), 0);
             assert_eq!((library.rdma_resolve_route)(id, 1000), 0);
             assert_eq!(self.told(RDMA_CM_EVENT_ROUTE_RESOLVED), 0);
@@ -241,7 +243,8 @@ fn iwarps_pairs_are_connected_by_the_manager_only() {
         assert_eq!(both, [0, 0]);
         assert_eq!((left.state(), right.state()), (IBV_QPS_RTS, IBV_QPS_RTS));
 
-        let place = |key, memory: &mut [u8]| ibv_sge { addr: memory.as_mut_ptr() as u64, length: 8, lkey: key };
+        let place =
+            |key, memory: &mut [u8]| ibv_sge { addr: memory.as_mut_ptr() as u64, length: 8, lkey: key };
         let mut piece = [place(key, &mut here)];
         let mut from_right = [place(remote, &mut there)];
         let plain = |opcode, pieces: &mut [ibv_sge]| ibv_send_wr {
