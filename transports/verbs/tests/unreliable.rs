@@ -254,6 +254,12 @@ fn the_memory_of_an_offer_that_is_lost_comes_back_from_who_has_gone() {
     assert_eq!(a.vi.send_wait(soon()).unwrap().length, 60_000);
     lose(0, 0);
     a.vi.disconnect();
+    let deadline = soon();
+    while a.nic.outbox().usage().blocks > 0 {
+        assert!(!deadline.passed(), "{:?}", a.nic.outbox().usage());
+        a.nic.reclaim();
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
