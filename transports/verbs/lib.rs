@@ -59,6 +59,7 @@ mod link;
 mod memory;
 mod port;
 mod queue;
+mod receives;
 mod settings;
 mod station;
 #[cfg(test)]

@@ -153,7 +153,11 @@ impl VerbsLink {
     /// anything.
     pub fn completed(&self, run: &[Wc]) -> News {
         let mut shared = self.shared.lock();
-        for wc in run {
+        for (at, wc) in run.iter().enumerate() {
+            if shared.queue.is_none() {
+                self.core.completions.empty(&run[at..]);
+                break;
+            }
             shared.complete(wc);
         }
         self.tell(shared)
@@ -371,7 +375,10 @@ impl Shared {
                 self.connection.failed(request, forbidden);
                 self.connection.fail(&words_of(failure, wc.vendor_err));
             }
-            (true, failure) => connection.fail(&words_of(failure, wc.vendor_err)),
+            (true, failure) => {
+                queue.spoilt(request);
+                connection.fail(&words_of(failure, wc.vendor_err));
+            }
         }
     }
 }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use udeck_via::{Error, Result};
 
+use crate::connection::RECEIVES;
+
 /// What the environment says, or the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -29,6 +31,8 @@ pub struct Settings {
     pub retry: u8,
     /// `DECK_VERBS_RNR_RETRY`: how often when the receiver has no buffer posted; 0 to 6, or 7: for ever.
     pub rnr_retry: u8,
+    /// `DECK_VERBS_RECEIVES`: how many receive buffers of 4 KiB the NIC's connections share at most; 0: each has its own.
+    pub receives: u32,
     /// `DECK_VERBS_INLINE`: bytes of a message that are copied into its work request.
     pub inline: u32,
 }
@@ -48,6 +52,7 @@ impl Default for Settings {
             timeout: 14,
             retry: 7,
             rnr_retry: 7,
+            receives: 1024,
             inline: 128,
         }
     }
@@ -70,7 +75,16 @@ impl Settings {
             }
             mtu => mtu,
         };
+        let receives = match number(&get, "DECK_VERBS_RECEIVES", 0..=1 << 16)? {
+            // Fewer would be none for a connection.
+            Some(few @ 1..RECEIVES) => {
+                let expected = format!("0, or a number from {RECEIVES} to 65536");
+                return Err(refused("DECK_VERBS_RECEIVES", &few.to_string(), &expected));
+            }
+            receives => receives.unwrap_or(usual.receives),
+        };
         Ok(Settings {
+            receives,
             device: get("DECK_VERBS_DEVICE").filter(|name| !name.is_empty()),
             port: number(&get, "DECK_VERBS_PORT", 1..=254)?,
             gid: number(&get, "DECK_VERBS_GID", 0..=255)?,

@@ -5,6 +5,7 @@ mod choice;
 mod early;
 mod failures;
 mod hostile;
+mod pool;
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
