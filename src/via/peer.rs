@@ -11,6 +11,9 @@
 //! is answered by closing the connection; so the side that listens counts as connected only when the one that asked has
 //! confirmed it, by an empty message, and goes on listening if the connection is closed instead.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::mem;
@@ -252,6 +255,8 @@ impl Meeting {
             let reporter = side.reporter();
             match incoming.accept(&side.hello, side.queues(&reporter)) {
                 Ok(port) => Outcome::Accepted(Made { port, theirs, reporter }),
+                // The requester is gone, perhaps one from before this request: the next one is waited for.
+                Err(error) if error.is_final() => Outcome::Pending,
                 Err(error) => Outcome::Settled(Err(error)),
             }
         } else {
@@ -268,8 +273,9 @@ impl Meeting {
             loop {
                 let reporter = side.reporter();
                 match device.connect(&to, &side.hello, side.queues(&reporter), deadline) {
-                    // Nobody there yet, or still busy with a request of ours that we gave up.
-                    Err(Error::NoMatch(_) | Error::Rejected(_)) => {}
+                    // Nobody there yet, or still busy with a request of ours that we gave up; or it is too late, which who
+                    // waits says of the whole request.
+                    Err(Error::NoMatch(_) | Error::Rejected(_) | Error::Timeout { .. }) => {}
                     Ok((port, theirs)) => {
                         if self.confirm(Made { port, theirs, reporter }) {
                             return;

@@ -27,7 +27,7 @@ mod disguise;
 mod fault;
 mod random;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trace;
 
 use std::fmt::Debug;

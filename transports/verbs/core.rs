@@ -18,7 +18,6 @@ use udeck_wired::{Listeners, Memory};
 use crate::completions::Completions;
 use crate::connection::Connection;
 use crate::domain::Domain;
-use crate::endpoint::Endpoint;
 use crate::hca::Hca;
 use crate::lifeline::{Lifeline, Word};
 use crate::link::{VerbsLink, Watching};
@@ -27,6 +26,7 @@ use crate::queue::{Queue, Tags};
 use crate::receives::{Budget, Pool};
 use crate::settings::Settings;
 use crate::station::{BesideChannel, Seats};
+use crate::way::Way;
 use crate::windows::Windows;
 
 /// What a descriptor in the helper's poller is.
@@ -36,6 +36,7 @@ pub enum Token {
     Door,
     Channel,
     Events,
+    Manager,
     Link(u32),
 }
 
@@ -46,6 +47,7 @@ impl Token {
             Token::Door => 1,
             Token::Channel => 2,
             Token::Events => 3,
+            Token::Manager => 4,
             Token::Link(number) => 1 << 32 | u64::from(number),
         }
     }
@@ -57,6 +59,7 @@ impl Token {
             1 => Token::Door,
             2 => Token::Channel,
             3 => Token::Events,
+            4 => Token::Manager,
             number => Token::Link(number as u32),
         }
     }
@@ -65,6 +68,8 @@ impl Token {
 /// See the module.
 pub struct Core {
     pub hca: Hca,
+    /// How queue pairs are joined.
+    pub way: Way,
     pub settings: Settings,
     pub admission: Admission,
     pub memory: Memory,
@@ -102,6 +107,7 @@ impl Core {
     /// The kernel's or the device's: no descriptors left.
     pub fn new(
         hca: Hca,
+        way: Way,
         settings: Settings,
         admission: Admission,
         memory: Memory,
@@ -114,7 +120,11 @@ impl Core {
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
         control.add(hca.context.async_fd(), Token::Events.encode(), EventFlags::IN)?;
         control.add(&*completions.channel, Token::Channel.encode(), EventFlags::IN | EventFlags::ONESHOT)?;
+        if let Some(manager) = way.manager() {
+            control.add(manager, Token::Manager.encode(), EventFlags::IN)?;
+        }
         Ok(Arc::new(Core {
+            way,
             settings,
             admission,
             max_transfer,
@@ -170,7 +180,7 @@ impl Core {
     /// more of them, or the NIC's bound is reached by other domains, or the setting says so.
     fn pool(&self, domain: &Domain) -> Option<Arc<Pool>> {
         let most = self.hca.attributes.max_srq_wr.max(0) as u32;
-        if self.receives.bound() == 0 || self.hca.attributes.max_srq <= 0 {
+        if self.receives.bound() == 0 {
             return None;
         }
         let make = || {
@@ -188,7 +198,7 @@ impl Core {
 
     /// What the peer is told of a queue pair.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
-        queue.endpoint(&self.hca, &self.settings).encode().to_vec()
+        queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).encode().to_vec()
     }
 
     /// Joins a queue pair to what the peer has told of its own.
@@ -196,11 +206,7 @@ impl Core {
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
     pub fn join(&self, queue: &Queue, parameters: &[u8]) -> Result {
-        let peer = Endpoint::decode(parameters)
-            .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
-        if let Some(why) = queue.endpoint(&self.hca, &self.settings).mismatch(&peer) {
-            return Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name)));
-        }
+        let peer = self.peer(queue, parameters)?;
         let (name, qpn) = (&self.hca.name, peer.qpn);
         queue.join(&self.hca, &self.settings, &peer).map_err(|error| {
             Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
@@ -218,9 +224,11 @@ impl Core {
         queues: &Queues<'_>,
     ) -> Result<Box<dyn Port>> {
         let Made { number, queue, admitted, ours, asked } = made;
-        let connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
+        let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
         let lifeline = Lifeline::new(admitted.socket);
-        if asked {
+        if asked && self.way.is_cm() {
+            connection.greet();
+        } else if asked {
             lifeline.say(&Word::Ready);
         }
         let link = VerbsLink::new(self, number, connection, queue, lifeline, asked);
@@ -231,6 +239,9 @@ impl Core {
         if let Some(Err(error)) = watched {
             self.completions.remove(number);
             return Err(Error::os("watching a new connection", error));
+        }
+        if let Some(manager) = self.way.manager().filter(|_| !asked) {
+            manager.welcome(self, number);
         }
         let Seats { send, receive } = seats;
         let context = queues.context;
@@ -308,10 +319,11 @@ impl fmt::Debug for Core {
 }
 
 /// Receive buffers that connections share; 0: each has its own. Completion queues are to have room for them, beside what a
-/// connection needs.
+/// connection needs. iWARP does not send again what finds no buffer, but ends the connection.
 fn pooled(hca: &Hca, settings: &Settings) -> u32 {
     let entries = hca.attributes.max_cqe.max(0) as u32;
-    if hca.attributes.max_srq > 0 && settings.receives <= entries / 2 { settings.receives } else { 0 }
+    let can = hca.attributes.max_srq > 0 && !hca.iwarp && settings.receives <= entries / 2;
+    if can { settings.receives } else { 0 }
 }
 
 /// A connection that both sides have agreed on.
@@ -330,9 +342,15 @@ mod tests {
 
     #[test]
     fn tokens_round_trip() {
-        for token in
-            [Token::Bell, Token::Door, Token::Channel, Token::Events, Token::Link(0), Token::Link(u32::MAX)]
-        {
+        for token in [
+            Token::Bell,
+            Token::Door,
+            Token::Channel,
+            Token::Events,
+            Token::Manager,
+            Token::Link(0),
+            Token::Link(u32::MAX),
+        ] {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

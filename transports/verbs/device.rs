@@ -13,9 +13,11 @@ use udeck_wired::{Memory, address};
 use crate::connection::MESSAGES;
 use crate::core::{Core, Made};
 use crate::hca::Hca;
+use crate::lifeline::{Lifeline, Word};
 use crate::queue::elements;
 use crate::station::take_seats;
 use crate::waiter::VerbsWaiter;
+use crate::way::{self, Way};
 use crate::wire::{MAX_HEAD, PARTS, VERSION};
 use crate::{Options, Source, helper};
 
@@ -40,7 +42,9 @@ impl VerbsDevice {
     pub fn open(options: Options) -> Result<Arc<Self>> {
         address::check_bind(options.bind)?;
         let Options { secret, memory, bind, detect, settings } = options;
+        way::check(&settings)?;
         let hca = Hca::open(&settings, bind.ip())?;
+        let way = Way::open(&settings, &hca, bind).map_err(|why| hca.unusable(&settings, &why))?;
         let memory = match memory {
             Source::Shared(memory) => memory,
             Source::Fresh(limit) => Memory::fresh(limit).map_err(|error| {
@@ -66,7 +70,7 @@ impl VerbsDevice {
         attributes.max_queues_per_cq = QUEUES;
         attributes.max_cq = STATIONS;
         attributes.max_cq_entries = QUEUES;
-        let core = Core::new(hca, settings, admission, memory, windows, max_transfer)
+        let core = Core::new(hca, way, settings, admission, memory, windows, max_transfer)
             .map_err(|error| Error::os("opening a NIC's descriptors", error))?;
         let device = Arc::new(VerbsDevice { attributes, core: core.clone() });
         helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
@@ -134,9 +138,13 @@ unsafe impl Device for VerbsDevice {
     ) -> Result<Connected> {
         let core = &self.core;
         let seats = take_seats(core, &queues)?;
-        let (number, queue) = core.queue(hello)?;
+        let (number, mut queue) = core.queue(hello)?;
         let admitted = core.admission.call(to, hello, &core.parameters(&queue), deadline)?;
-        core.join(&queue, &admitted.parameters)?;
+        if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
+            // The peer waits for us, and learns why we do not come.
+            Lifeline::new(admitted.socket).say(&Word::Broken(error.to_string()));
+            return Err(error);
+        }
         let theirs = admitted.theirs.clone();
         let made = Made { number, queue, admitted, ours: hello, asked: true };
         Ok((core.establish(made, seats, &queues)?, theirs))

@@ -3,11 +3,12 @@
 //! ```text
 //! byte 0     4     8    24    26    27     28      29  30        32
 //!      +-----+-----+----+-----+-----+------+-------+---+---------+
-//!      | qpn | psn | GID| LID | MTU | kind | reads | 0 | P_Key   |
+//!      | qpn | psn | GID| LID | MTU | kind | reads |way| P_Key   |
 //!      +-----+-----+----+-----+-----+------+-------+---+---------+
 //! ```
-//! Little-endian; MTU as `enum ibv_mtu`; kind: 1 on Ethernet; reads: how many of the peer's are served at a time; P_Key:
-//! the partition, and in the first bit full membership (InfiniBand Architecture 1, 10.9).
+//! Little-endian; MTU as `enum ibv_mtu`; kind: 0 on InfiniBand, 1 with RoCE, 2 with iWARP; reads: how many of the peer's are served
+//! at a time; way: 1 to be connected through rdma_cm; P_Key: the partition, and in the first bit full membership (InfiniBand
+//! Architecture 1, 10.9).
 
 use crate::ffi::Gid;
 
@@ -23,7 +24,11 @@ pub struct Endpoint {
     pub lid: u16,
     pub mtu: u8,
     pub ethernet: bool,
+    /// On Ethernet, and by TCP.
+    pub iwarp: bool,
     pub reads: u8,
+    /// Connected through rdma_cm.
+    pub cm: bool,
     pub pkey: u16,
 }
 
@@ -34,7 +39,8 @@ impl Endpoint {
         bytes[4..8].copy_from_slice(&self.psn.to_le_bytes());
         bytes[8..24].copy_from_slice(&self.gid.raw);
         bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
-        [bytes[26], bytes[27], bytes[28]] = [self.mtu, u8::from(self.ethernet), self.reads];
+        let kind = if self.iwarp { 2 } else { u8::from(self.ethernet) };
+        [bytes[26], bytes[27], bytes[28], bytes[29]] = [self.mtu, kind, self.reads, self.cm.into()];
         bytes[30..].copy_from_slice(&self.pkey.to_le_bytes());
         bytes
     }
@@ -45,15 +51,17 @@ impl Endpoint {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let mut gid = Gid::default();
         gid.raw.copy_from_slice(&bytes[8..24]);
-        let [mtu, kind, reads] = [bytes[26], bytes[27], bytes[28]];
+        let [mtu, kind, reads, way] = [bytes[26], bytes[27], bytes[28], bytes[29]];
         let endpoint = Endpoint {
             qpn: word(0),
             psn: word(4),
             gid,
             lid: u16::from_le_bytes([bytes[24], bytes[25]]),
             mtu,
-            ethernet: kind == 1,
+            ethernet: kind >= 1,
+            iwarp: kind == 2,
             reads,
+            cm: way == 1,
             pkey: u16::from_le_bytes([bytes[30], bytes[31]]),
         };
         let sound = endpoint.encode() == *bytes
@@ -68,10 +76,24 @@ impl Endpoint {
     pub fn mismatch(&self, peer: &Endpoint) -> Option<String> {
         const FULL: u16 = 1 << 15;
         let network = |one: &Endpoint| if one.ethernet { "Ethernet" } else { "InfiniBand" };
+        let protocol = |one: &Endpoint| if one.iwarp { "iWARP" } else { "RoCE" };
+        let way = |one: &Endpoint| if one.cm { "cm" } else { "bootstrap" };
         if self.ethernet != peer.ethernet {
             let (one, other) = (network(self), network(peer));
             return Some(format!(
                 "one device is on {one}, the other on {other}: DECK_VERBS_DEVICE chooses another"
+            ));
+        }
+        if self.iwarp != peer.iwarp {
+            let (one, other) = (protocol(self), protocol(peer));
+            return Some(format!(
+                "one device speaks {one}, the other {other}: DECK_VERBS_DEVICE chooses another"
+            ));
+        }
+        if self.cm != peer.cm {
+            let (one, other) = (way(self), way(peer));
+            return Some(format!(
+                "one process connects by {one}, the other by {other}: DECK_VERBS_CONNECT has to say the same to both"
             ));
         }
         let (one, other) = (self.pkey, peer.pkey);
@@ -100,7 +122,9 @@ mod tests {
             lid: 0,
             mtu: 3,
             ethernet,
+            iwarp: false,
             reads: 1,
+            cm: false,
             pkey,
         };
         let told = |one: Endpoint, other: Endpoint| {
@@ -116,14 +140,19 @@ mod tests {
         );
         let apart = told(of(true, 0x8001), of(true, 0x8002));
         assert!(apart.contains("0x8001 and 0x8002 are different partitions"), "{apart}");
+        let iwarp = Endpoint { iwarp: true, ..of(true, 0xffff) };
+        assert!(told(iwarp, of(true, 0xffff)).contains("one device speaks iWARP, the other RoCE"));
+        let cm = Endpoint { cm: true, ..of(true, 0xffff) };
+        assert!(told(cm, of(true, 0xffff)).contains("by cm, the other by bootstrap: DECK_VERBS_CONNECT"));
         let limited = told(of(true, 0x0001), of(true, 0x0001));
         assert!(limited.contains("both limited members"), "{limited}");
     }
 
     proptest! {
         #[test]
-        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, ethernet: bool, reads: u8, pkey: u16) {
-            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, reads, pkey };
+        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, kind in 0..3u8, reads: u8, cm: bool, pkey: u16) {
+            let (ethernet, iwarp) = (kind > 0, kind == 2);
+            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, iwarp, reads, cm, pkey };
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()), Some(endpoint));
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()[1..]), None);
         }
@@ -134,8 +163,8 @@ mod tests {
             bytes[3] = 0;
             bytes[7] = 0;
             bytes[26] %= 7;
-            bytes[27] %= 3;
-            bytes[29] = 0;
+            bytes[27] %= 4;
+            bytes[29] %= 3;
             if let Some(endpoint) = Endpoint::decode(&bytes) {
                 prop_assert_eq!(endpoint.encode(), bytes);
             }

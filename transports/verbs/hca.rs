@@ -12,8 +12,8 @@ use std::sync::Arc;
 use udeck_via::{Error, Result};
 
 use crate::ffi::codes::{fork, link_layer, port_state, transport};
-use crate::ffi::{self, Library};
-use crate::settings::Settings;
+use crate::ffi::{self, CmLibrary, Library};
+use crate::settings::{Connect, Settings};
 use choose::{Candidate, GidChoice, choose_gid, choose_port};
 use objects::Context;
 
@@ -29,6 +29,8 @@ pub struct Hca {
     pub gid_index: u8,
     /// Whether packets carry addresses of the network layer: always on Ethernet.
     pub ethernet: bool,
+    /// It speaks iWARP: its queue pairs are connected through rdma_cm, and nothing is written with immediate data.
+    pub iwarp: bool,
     /// The partition that it speaks in: as the port's table has it.
     pub pkey: u16,
 }
@@ -87,8 +89,12 @@ impl Hca {
     ) -> Result<Result<Self, String>> {
         // SAFETY: a device of a list that is still held.
         let iwarp = unsafe { device.as_ref().transport_type } == transport::IWARP;
-        if iwarp {
-            return Ok(Err("an iWARP device, which needs librdmacm to connect".into()));
+        if iwarp && settings.connect == Connect::Bootstrap {
+            let why = "an iWARP device, which is connected through rdma_cm only (DECK_VERBS_CONNECT=auto)";
+            return Ok(Err(why.into()));
+        }
+        if iwarp && let Err(why) = CmLibrary::load() {
+            return Ok(Err(format!("an iWARP device, which is connected through rdma_cm: {why}")));
         }
         let context = match Context::open(library.clone(), device) {
             Ok(context) => context,
@@ -109,7 +115,9 @@ impl Hca {
         };
         let port_attributes = ports[usize::from(number) - 1].1;
         let ethernet = port_attributes.link_layer == link_layer::ETHERNET;
-        let chosen = gids(&context, name, number, &port_attributes, settings, bind, ethernet);
+        // iWARP's are no addresses.
+        let needs_gid = ethernet && !iwarp;
+        let chosen = gids(&context, name, number, &port_attributes, settings, bind, needs_gid);
         let GidChoice { gid, index } = match chosen {
             Ok(choice) => choice,
             Err(why) => return Ok(Err(why)),
@@ -127,8 +135,18 @@ impl Hca {
             gid,
             gid_index: index as u8,
             ethernet,
+            iwarp,
             pkey,
         }))
+    }
+
+    /// That it cannot be used after all: what somebody asked for by name is not passed over in silence.
+    pub fn unusable(&self, settings: &Settings, why: &str) -> Error {
+        let why = format!("{}: {why}", self.name);
+        if settings.device.is_some() || settings.connect == Connect::Cm {
+            return Error::InvalidParameter(format!("verbs, as DECK_VERBS_… say: {why}"));
+        }
+        unavailable(why)
     }
 }
 

@@ -87,6 +87,9 @@ impl Helper {
                 self.due = Some(if self.core.has_sleepers() { looks.wrapping_sub(1) } else { looks });
             }
             Token::Events => self.take_events(),
+            Token::Manager => {
+                self.core.way.manager().into_iter().for_each(|manager| manager.take_events(&self.core));
+            }
             Token::Link(number) => {
                 if let Some(link) = self.core.completions.link(number) {
                     link.listen();

@@ -26,18 +26,27 @@ impl Incoming for IncomingRequest {
         self.pending.hello()
     }
 
-    /// The queue pair is joined to the peer's before that learns of it; it sends nothing before the peer has said that it is
-    /// ready.
+    /// The queue pair is joined to the peer's before that learns of it (through rdma_cm: when the peer comes); it sends nothing
+    /// before the peer has said that it is ready.
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let IncomingRequest { core, pending } = *self;
         let seats = take_seats(&core, &queues)?;
-        let (number, queue) = core.queue(hello)?;
-        if let Err(error) = core.join(&queue, pending.parameters()) {
-            pending.reject(&error.to_string());
-            return Err(error);
+        let (number, mut queue) = core.queue(hello)?;
+        let more = match core.expect(number, &mut queue, pending.parameters()) {
+            Ok(more) => more,
+            Err(error) => {
+                pending.reject(&error.to_string());
+                return Err(error);
+            }
+        };
+        let parameters = [core.parameters(&queue), more].concat();
+        let made = pending.accept(hello, &parameters).and_then(|admitted| {
+            core.establish(Made { number, queue, admitted, ours: hello, asked: false }, seats, &queues)
+        });
+        if let (Err(_), Some(manager)) = (&made, core.way.manager()) {
+            manager.forget(number);
         }
-        let admitted = pending.accept(hello, &core.parameters(&queue))?;
-        core.establish(Made { number, queue, admitted, ours: hello, asked: false }, seats, &queues)
+        made
     }
 
     fn reject(self: Box<Self>, reason: &str) {

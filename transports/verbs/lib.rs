@@ -36,6 +36,7 @@
 //! | `settings` | `DECK_VERBS_…` |
 //! | `device`, `core` | the NIC; what its objects share |
 //! | `incoming`, `endpoint` | a request; what both sides tell of their queue pairs |
+//! | `way`, `cm` | how queue pairs are joined: by what was told, or through rdma_cm |
 //! | `connection`, `wire` | the protocol over a queue pair, without a device; its frames |
 //! | `queue`, `domain`, `windows` | queue pairs; protection domains; windows |
 //! | `completions` | completion queues |
@@ -44,6 +45,7 @@
 //! | `helper` | the thread that works while nobody looks |
 //! | `memory` | bodies of received messages |
 
+mod cm;
 mod completions;
 mod connection;
 mod core;
@@ -65,13 +67,14 @@ mod station;
 #[cfg(test)]
 mod tests;
 mod waiter;
+mod way;
 mod windows;
 mod wire;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-pub use settings::Settings;
+pub use settings::{Connect, Settings};
 use udeck_via::{Nic, Result};
 pub use udeck_wired::Memory;
 

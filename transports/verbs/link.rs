@@ -1,5 +1,7 @@
 //! A connection, its queue pair and its lifeline behind one lock, and who is told the news.
 
+mod meeting;
+
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -51,6 +53,8 @@ struct Shared {
     failed_since: Option<Instant>,
     /// Since when the program is gone and the peer is waited for.
     waits_since: Option<Instant>,
+    /// Since when the peer is expected to come through rdma_cm.
+    invited_since: Option<Instant>,
 }
 
 /// Who is there to be told.
@@ -81,6 +85,7 @@ impl VerbsLink {
             said_done: false,
             failed_since: None,
             waits_since: None,
+            invited_since: (!asked && core.way.is_cm()).then(Instant::now),
         };
         let (shared, arrivals) = (Mutex::new(shared), AtomicBool::new(false));
         Arc::new(VerbsLink { core: core.clone(), number, shared, arrivals })
@@ -252,6 +257,7 @@ impl VerbsLink {
         if shared.failed_since.is_some_and(|since| now.duration_since(since) >= GRACE) {
             shared.connection.fail("the queue pair failed, and nobody says why");
         }
+        shared.check_invitation(now);
         if shared.connection.is_closed() {
             let since = *shared.waits_since.get_or_insert(now);
             if now.duration_since(since) >= patience && shared.connection.has_sent_all() {
@@ -289,6 +295,9 @@ impl VerbsLink {
                 self.core.unwatch(&lifeline);
             }
             self.core.completions.remove(self.number);
+            if let Some(manager) = self.core.way.manager() {
+                manager.forget(self.number);
+            }
         }
         if let Some(send) = send {
             send.announce();

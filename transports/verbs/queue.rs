@@ -1,11 +1,14 @@
 //! A link's queue pair: where it lies in the network, its [receive buffers](crate::receives), and its [`Work`]. What is sent
 //! from here lies in memory of its own, which no peer is given any right to.
 
+mod meeting;
+
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
 use crate::connection::{How, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, cannot_register};
@@ -38,6 +41,10 @@ const MIN_RNR_TIMER: u8 = 14;
 pub struct Queue {
     /// Before everything that it accesses.
     qp: Qp,
+    /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
+    id: Option<Id>,
+    /// What the peer has told of its own, where rdma_cm joins the two.
+    peer: Option<Endpoint>,
     receives: Receives,
     /// What is sent from here.
     lead: Buffers,
@@ -101,6 +108,8 @@ impl Queue {
         };
         let mut queue = Queue {
             qp,
+            id: None,
+            peer: None,
             receives,
             lead,
             domain,
@@ -125,7 +134,7 @@ impl Queue {
     }
 
     /// What the peer is told.
-    pub fn endpoint(&self, hca: &Hca, settings: &Settings) -> Endpoint {
+    pub fn endpoint(&self, hca: &Hca, settings: &Settings, cm: bool) -> Endpoint {
         Endpoint {
             qpn: self.qp.number(),
             psn: self.psn,
@@ -133,22 +142,30 @@ impl Queue {
             lid: hca.port_attributes.lid,
             mtu: mtu(hca, settings),
             ethernet: hca.ethernet,
+            iwarp: hca.iwarp,
+            cm,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
             pkey: hca.pkey,
         }
     }
 
-    fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
-        // The peer reads what is offered to it. Whether it may read windows is its tag's and the window's business.
+    /// What the peer may do. It reads what is offered to it; whether it may read windows is its tag's and the window's business.
+    fn rights(&self) -> u32 {
         let write = if self.tags.writable.is_some() { access::REMOTE_WRITE } else { 0 };
+        (access::REMOTE_READ | write) as u32
+    }
+
+    fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
         let mut attr = ffi::QpAttr {
             qp_state: qp_state::INIT,
             pkey_index: settings.pkey,
             port_num: hca.port,
-            qp_access_flags: (access::REMOTE_READ | write) as u32,
+            qp_access_flags: self.rights(),
             ..ffi::QpAttr::default()
         };
-        let mask = attr_mask::STATE | attr_mask::PKEY_INDEX | attr_mask::PORT | attr_mask::ACCESS_FLAGS;
+        // iWARP has no partitions.
+        let pkey = if hca.iwarp { 0 } else { attr_mask::PKEY_INDEX };
+        let mask = attr_mask::STATE | pkey | attr_mask::PORT | attr_mask::ACCESS_FLAGS;
         self.qp.modify(&mut attr, mask)
     }
 

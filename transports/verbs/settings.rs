@@ -7,6 +7,18 @@ use udeck_via::{Error, Result};
 
 use crate::connection::RECEIVES;
 
+/// How queue pairs are connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connect {
+    /// iWARP through rdma_cm, which has no other way; InfiniBand and RoCE by the bootstrap.
+    #[default]
+    Auto,
+    /// With what both sides tell each other beside the admission.
+    Bootstrap,
+    /// Through rdma_cm: `librdmacm.so.1`.
+    Cm,
+}
+
 /// What the environment says, or the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -35,6 +47,8 @@ pub struct Settings {
     pub receives: u32,
     /// `DECK_VERBS_INLINE`: bytes of a message that are copied into its work request.
     pub inline: u32,
+    /// `DECK_VERBS_CONNECT`: `auto`, `bootstrap` or `cm`; the same in all processes of a job.
+    pub connect: Connect,
 }
 
 impl Default for Settings {
@@ -54,6 +68,7 @@ impl Default for Settings {
             rnr_retry: 7,
             receives: 1024,
             inline: 128,
+            connect: Connect::Auto,
         }
     }
 }
@@ -96,7 +111,19 @@ impl Settings {
             retry: number(&get, "DECK_VERBS_RETRY", 0..=7)?.unwrap_or(usual.retry),
             rnr_retry: number(&get, "DECK_VERBS_RNR_RETRY", 0..=7)?.unwrap_or(usual.rnr_retry),
             inline: number(&get, "DECK_VERBS_INLINE", 0..=1024)?.unwrap_or(usual.inline),
+            connect: connect(&get)?,
         })
+    }
+}
+
+fn connect(get: &impl Fn(&str) -> Option<String>) -> Result<Connect> {
+    const NAME: &str = "DECK_VERBS_CONNECT";
+    let text = get(NAME).unwrap_or_default();
+    match text.trim() {
+        "" | "auto" => Ok(Connect::Auto),
+        "bootstrap" => Ok(Connect::Bootstrap),
+        "cm" => Ok(Connect::Cm),
+        _ => Err(refused(NAME, &text, "auto, bootstrap or cm")),
     }
 }
 
@@ -138,6 +165,7 @@ mod tests {
         assert_eq!(of("DECK_VERBS_GID", "0").unwrap().gid, Some(0));
         assert_eq!(of("DECK_VERBS_MTU", "1024").unwrap().mtu, Some(1024));
         assert_eq!(of("DECK_VERBS_TIMEOUT", " 18 ").unwrap().timeout, 18);
+        assert_eq!(of("DECK_VERBS_CONNECT", "cm").unwrap().connect, Connect::Cm);
     }
 
     #[test]
@@ -147,6 +175,7 @@ mod tests {
             ("DECK_VERBS_SL", "16", "from 0 to 15"),
             ("DECK_VERBS_MTU", "1500", "1024, 2048"),
             ("DECK_VERBS_RETRY", "many", "from 0 to 7"),
+            ("DECK_VERBS_CONNECT", "rdmacm", "auto, bootstrap or cm"),
         ] {
             let error = of(name, value).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value) && error.contains(expected), "{error}");

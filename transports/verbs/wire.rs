@@ -32,7 +32,7 @@ use std::fmt;
 use udeck_via::transport::{Fate, Inline};
 
 /// The version of what follows the admission.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame before its head.
 pub const HEADER: usize = 40;
 /// Bytes of a receive buffer: no frame is longer.

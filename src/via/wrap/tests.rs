@@ -2,5 +2,5 @@
 
 mod delegation;
 mod faults;
-mod script;
+pub(crate) mod script;
 mod traces;

@@ -20,9 +20,12 @@ pub const CASES: &[Case] = &[
 
 /// The peer of a VI that broke the connection: it learns the reason when it sends.
 fn assert_told_of_the_descriptor(pair: &mut Pair) {
+    let mut pause = Duration::from_millis(1);
     let error = until("the sender learns it", || {
-        // The queue has room for what is posted until the word has come over a network: nobody takes what is done.
-        std::thread::sleep(Duration::from_millis(1));
+        // Ever more seldom, so that the queue has room for what is posted until the word has come over a network, however
+        // slow the machine is: nobody takes what is done.
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_secs(1));
         let descriptor = Descriptor::new([pair.a.region(b"x")]);
         pair.a.vi.post_send(descriptor).err().map(|(error, _)| error)
     });

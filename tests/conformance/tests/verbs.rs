@@ -1,5 +1,7 @@
 //! The suite over verbs: the devices of this host, or those of the library that `DECK_VERBS_LIBRARY` names; on a host without
-//! any, those of the stand-in that cargo has built beside this program (`transports/verbs/standin`).
+//! any, those of the stand-in that cargo has built beside this program (`transports/verbs/standin`). With queue pairs that are
+//! joined by the bootstrap, and through rdma_cm where there is one; and over iWARP where there is a device, as the
+//! stand-in has one.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -7,14 +9,21 @@ use std::sync::Arc;
 
 use udeck_conformance::{Fabric, Options};
 use udeck_sys::reactor::Reactor;
-use udeck_verbs::{Memory, Source};
+use udeck_verbs::{Connect, Memory, Source};
 use udeck_via::{Error, Nic, Result};
 
 struct Verbs {
     name: &'static str,
     /// Over the memory of a shared-memory NIC, as in a world that has both.
     shares: bool,
+    connect: Connect,
+    /// By its name; otherwise the first.
+    device: Option<&'static str>,
 }
+
+/// The stand-in's devices: the second is iWARP's.
+const DEVICES: &str = "standin0,iwarp0:transport=iwarp";
+const IWARP: &str = "iwarp0";
 
 impl Verbs {
     fn try_open(&self, options: &Options) -> Result<Nic> {
@@ -24,7 +33,20 @@ impl Verbs {
         } else {
             Source::Fresh(options.arena_limit)
         };
+        ours.settings.connect = self.connect;
+        if let Some(device) = self.device {
+            ours.settings.device = Some(device.to_owned());
+        }
         udeck_verbs::open(ours)
+    }
+
+    /// Whether this host has what it needs; if not, that is told.
+    fn is_there(&self) -> bool {
+        let tried = self.try_open(&Options::default());
+        if let Err(error) = &tried {
+            println!("{}: skipped, {error}", self.name);
+        }
+        tried.is_ok()
     }
 }
 
@@ -46,10 +68,18 @@ fn shm(options: &Options) -> Nic {
 }
 
 fn main() -> ExitCode {
-    let verbs = Verbs { name: "verbs", shares: false };
-    let shares = Verbs { name: "verbs-shared-memory", shares: true };
+    let verbs = Verbs { name: "verbs", shares: false, connect: Connect::Auto, device: None };
+    let shares = Verbs { name: "verbs-shared-memory", shares: true, ..verbs };
+    let cm = Verbs { name: "verbs-cm", connect: Connect::Cm, ..verbs };
+    let iwarp = Verbs { name: "verbs-iwarp", device: Some(IWARP), ..verbs };
     match verbs.try_open(&Options::default()) {
-        Ok(_) => udeck_conformance::main(&[&verbs, &shares]),
+        Ok(_) => {
+            let mut fabrics: Vec<&dyn Fabric> = vec![&verbs, &shares];
+            for more in [&cm, &iwarp].into_iter().filter(|more| more.is_there()) {
+                fabrics.push(more);
+            }
+            udeck_conformance::main(&fabrics)
+        }
         Err(error @ Error::Unavailable { .. }) => match standin() {
             Some(library) => over(&library),
             None => {
@@ -75,6 +105,7 @@ fn over(library: &PathBuf) -> ExitCode {
     let program = std::env::current_exe().expect("it runs");
     let mut again = Command::new(program);
     again.args(std::env::args_os().skip(1)).env("DECK_VERBS_LIBRARY", library);
+    again.env("DECK_VERBS_CM_LIBRARY", library).env("STANDIN_DEVICES", DEVICES);
     match again.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,

@@ -202,6 +202,11 @@ impl Connection {
         self.credits.is_due() || self.heard.wrapping_sub(self.told_heard) >= 4
     }
 
+    /// Sends a frame at once, as a sign that this side is there.
+    pub fn greet(&mut self) {
+        self.credits.asked = true;
+    }
+
     /// Gives the receipt for a message that was taken.
     pub fn acknowledge(&mut self, number: u32, fate: Fate) {
         if self.owed == 0 {

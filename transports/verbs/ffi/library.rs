@@ -14,24 +14,25 @@ const VERSION: &CStr = c"IBVERBS_1.1";
 
 /// Declares the table of functions, and how it is filled.
 macro_rules! functions {
-    ({ $($(#[$doc:meta])* $name:ident: fn($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)* }
+    ($library:ident { $($(#[$doc:meta])* $name:ident: fn($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)* }
      optional { $($(#[$odoc:meta])* $oname:ident: fn($($oarg:ident: $okind:ty),*) $(-> $oresult:ty)?;)* }) => {
         /// The library's functions. They stay loaded for as long as the process lives: providers leave threads and
         /// handlers behind that unloading would pull the code from under.
-        pub struct Library {
+        pub struct $library {
             $($(#[$doc])* pub $name: unsafe extern "C" fn($($arg: $kind),*) $(-> $result)?,)*
             $($(#[$odoc])* pub $oname: Option<unsafe extern "C" fn($($oarg: $okind),*) $(-> $oresult)?>,)*
             /// The file that was loaded.
             pub file: String,
         }
 
-        impl Library {
+        impl $library {
             fn fill(handle: *mut c_void, file: String) -> Result<Self, String> {
-                Ok(Library {
-                    // SAFETY: the symbol is the function that verbs.h declares under this name.
+                Ok($library {
+                    // SAFETY: the symbol is the function that the library's header declares under this name.
                     $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(
-                        symbol(handle, stringify!($name)).ok_or_else(|| lacks(&file, stringify!($name)))?) },)*
-                    $($oname: symbol(handle, stringify!($oname)).map(|at| {
+                        $crate::ffi::library::symbol(handle, stringify!($name))
+                            .ok_or_else(|| $crate::ffi::library::lacks(&file, stringify!($name)))?) },)*
+                    $($oname: $crate::ffi::library::symbol(handle, stringify!($oname)).map(|at| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($okind),*) $(-> $oresult)?>(at) }
                     }),)*
@@ -42,7 +43,9 @@ macro_rules! functions {
     };
 }
 
-functions! { {
+pub(super) use functions;
+
+functions! { Library {
     ibv_get_device_list: fn(count: *mut c_int) -> *mut *mut Device;
     ibv_free_device_list: fn(list: *mut *mut Device);
     ibv_get_device_name: fn(device: *mut Device) -> *const c_char;
@@ -99,16 +102,20 @@ impl Library {
         let file = name.to_string_lossy().into_owned();
         let path =
             CString::new(name.into_encoded_bytes()).map_err(|_| format!("{VARIABLE} has a zero byte"))?;
-        // SAFETY: loading a library runs its initialisers: it is the system's, or the one that the user names.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(format!(
-                "the verbs library cannot be loaded: {} (install libibverbs1)",
-                last_error()
-            ));
-        }
+        let handle = loaded(&path)
+            .map_err(|why| format!("the verbs library cannot be loaded: {why} (install libibverbs1)"))?;
         Self::fill(handle, file)
     }
+}
+
+/// Loads the file.
+///
+/// # Errors
+/// The loader's words.
+pub(super) fn loaded(path: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: loading a library runs its initialisers: it is the system's, or the one that the user names.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() { Err(last_error()) } else { Ok(handle) }
 }
 
 /// The stand-in that cargo has built beside the tests.
@@ -119,7 +126,7 @@ pub fn beside() -> Option<std::path::PathBuf> {
 }
 
 /// Of the version that we mean; without it, in libraries that have no versions.
-fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
+pub(super) fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     let name = CString::new(name).ok()?;
     // SAFETY: an open library and terminated strings.
     let found = unsafe {
@@ -129,8 +136,8 @@ fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-fn lacks(file: &str, name: &str) -> String {
-    format!("{file} is no verbs library of ours: it has no {name}")
+pub(super) fn lacks(file: &str, name: &str) -> String {
+    format!("{file} is no library that can be used: it has no {name}")
 }
 
 fn last_error() -> String {

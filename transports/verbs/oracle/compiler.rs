@@ -67,7 +67,7 @@ fn question(layouts: &[Layout], constants: &[(String, String)]) -> String {
         .expect("text");
     }
     format!(
-        "#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{{\n{body}  return 0;\n}}\n"
+        "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{{\n{body}  return 0;\n}}\n"
     )
 }
 
@@ -94,7 +94,7 @@ pub fn compile(name: &str, source: &str, library: Option<&Path>) -> PathBuf {
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{command:?} fails; the header is in libibverbs-dev, or where VERBS_INCLUDE says:\n{words}"
+        "{command:?} fails; the headers are in libibverbs-dev and librdmacm-dev, or where VERBS_INCLUDE says:\n{words}"
     );
     program
 }

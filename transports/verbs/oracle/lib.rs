@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 #[path = "../ffi"]
 pub mod ffi {
     pub mod attributes;
+    pub mod cm;
     pub mod codes;
     pub mod objects;
     pub mod work;

@@ -1,6 +1,7 @@
 //! The transport's own structures, and its numbers. A structure that is new there gets its lines here.
 
 use crate::ffi::attributes::*;
+use crate::ffi::cm::*;
 use crate::ffi::objects::*;
 use crate::ffi::work::*;
 use crate::{Layout, constants_of, layout};
@@ -113,11 +114,37 @@ pub fn layouts() -> Vec<Layout> {
             wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index,
             slid, sl, dlid_path_bits,
         }),
+        layout!(whole EventChannel as "rdma_event_channel" {
+            fd,
+        }),
+        layout!(whole IbAddr as "rdma_ib_addr" {
+            sgid, dgid, pkey,
+        }),
+        layout!(whole Addr as "rdma_addr" {
+            src_storage, dst_storage, ibaddr = "addr.ibaddr",
+        }),
+        layout!(whole Route as "rdma_route" {
+            addr, path_rec, num_paths,
+        }),
+        layout!(whole CmId as "rdma_cm_id" {
+            verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq,
+            recv_cq_channel, recv_cq, srq, pd, qp_type,
+        }),
+        layout!(whole ConnParam as "rdma_conn_param" {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+            retry_count, rnr_retry_count, srq, qp_num,
+        }),
+        layout!(whole UdParam as "rdma_ud_param" {
+            private_data, private_data_len, ah_attr, qp_num, qkey,
+        }),
+        layout!(whole CmEvent as "rdma_cm_event" {
+            id, listen_id, event, status, param, param.conn, param.ud,
+        }),
     ]
 }
 
-/// The header's names for what the modules of `ffi/codes.rs` have.
-const PREFIXES: [(&str, &str); 15] = [
+/// The header's names for what the modules of `ffi/codes.rs` and `ffi/cm.rs` have.
+const PREFIXES: [(&str, &str); 17] = [
     ("transport", "IBV_TRANSPORT"),
     ("port_state", "IBV_PORT"),
     ("link_layer", "IBV_LINK_LAYER"),
@@ -133,6 +160,8 @@ const PREFIXES: [(&str, &str); 15] = [
     ("event", "IBV_EVENT"),
     ("gid_type", "IBV_GID_TYPE"),
     ("fork", "IBV_FORK"),
+    ("port_space", "RDMA_PS"),
+    ("cm_event", "RDMA_CM_EVENT"),
 ];
 
 /// The header's constants, and what the transport has for them.
@@ -140,8 +169,10 @@ const PREFIXES: [(&str, &str); 15] = [
 /// # Panics
 /// For a module that is new there: it gets its line above.
 pub fn constants() -> Vec<(String, String)> {
-    constants_of(include_str!("../ffi/codes.rs"), |module| {
+    fn prefix(module: &str) -> Option<&str> {
         let known = PREFIXES.iter().find(|(name, _)| *name == module);
         Some(known.unwrap_or_else(|| panic!("{module}: which constants are these?")).1)
-    })
+    }
+    let texts: [&str; 2] = [include_str!("../ffi/codes.rs"), include_str!("../ffi/cm.rs")];
+    texts.into_iter().flat_map(|text| constants_of(text, prefix)).collect()
 }

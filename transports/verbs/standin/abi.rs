@@ -8,7 +8,9 @@
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 
+pub mod cm;
 pub mod constants;
+pub use cm::*;
 pub use constants::*;
 
 /// `union ibv_gid`, network byte order.

@@ -4,6 +4,7 @@ use crate::abi::{
     IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
     IBV_LINK_LAYER_INFINIBAND, IBV_PORT_ACTIVE, IBV_PORT_ARMED, IBV_PORT_DOWN, IBV_PORT_INIT, ibv_gid,
 };
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 
 /// Everything.
@@ -40,10 +41,29 @@ pub struct Device {
     /// Of RDMA reads, each way.
     pub max_reads: u8,
     pub max_message: u32,
+    /// It speaks iWARP: its pairs are connected by the connection manager only, and nothing has immediate data.
+    pub iwarp: bool,
+    /// What becomes of who wants to connect from it.
+    pub cm: Fate,
     /// Its place in the list.
     pub index: u8,
     /// The table of GIDs from index 0 on, with their types.
     pub gids: Vec<(ibv_gid, u32)>,
+}
+
+/// What becomes of who wants to connect through the connection manager.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    #[default]
+    Works,
+    /// No address is resolved.
+    Address,
+    /// No route is found.
+    Route,
+    /// Nobody answers, and that is told.
+    Unreachable,
+    /// Nobody answers.
+    Silent,
 }
 
 /// What the environment says.
@@ -102,6 +122,8 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
         max_mr: 65_536,
         max_reads: 16,
         max_message: 1 << 30,
+        iwarp: false,
+        cm: Fate::Works,
         index,
         gids: Vec::new(),
     };
@@ -123,7 +145,7 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
     Ok(device)
 }
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "port",
     "link",
     "mtu",
@@ -136,6 +158,8 @@ const KEYS: [&str; 12] = [
     "max_mr",
     "max_reads",
     "max_message",
+    "transport",
+    "cm",
 ];
 
 fn set(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
@@ -160,6 +184,13 @@ fn set(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
         ("max_mr", _) => device.max_mr = number(value)?,
         ("max_reads", _) => device.max_reads = number(value)?,
         ("max_message", _) => device.max_message = number(value)?,
+        ("transport", "ib") => device.iwarp = false,
+        ("transport", "iwarp") => device.iwarp = true,
+        ("cm", "works") => device.cm = Fate::Works,
+        ("cm", "address") => device.cm = Fate::Address,
+        ("cm", "route") => device.cm = Fate::Route,
+        ("cm", "unreachable") => device.cm = Fate::Unreachable,
+        ("cm", "silent") => device.cm = Fate::Silent,
         _ => return Err(format!("no such setting; the keys are {}", KEYS.join(", "))),
     }
     Ok(())
@@ -169,6 +200,11 @@ impl Device {
     /// `IBV_MTU_…` of the port.
     pub fn mtu_number(&self) -> u32 {
         self.mtu.ilog2() - 7
+    }
+
+    /// The IP address of its network interface.
+    pub fn ip(&self) -> IpAddr {
+        Ipv4Addr::new(127, 0, 0, self.index + 1).into()
     }
 
     pub fn guid(&self) -> [u8; 8] {
@@ -183,6 +219,12 @@ impl Device {
         link_local.raw[8..].copy_from_slice(&self.guid());
         if self.link == IBV_LINK_LAYER_INFINIBAND {
             return vec![(link_local, IBV_GID_TYPE_IB)];
+        }
+        if self.iwarp {
+            // As kernels have it: the interface's hardware address, and zeros.
+            let mut hardware = ibv_gid::default();
+            hardware.raw[..6].copy_from_slice(&self.guid()[2..]);
+            return vec![(hardware, IBV_GID_TYPE_IB)];
         }
         let mut mapped = ibv_gid::default();
         mapped.raw[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, self.index + 1]);

@@ -6,6 +6,7 @@
 mod completion;
 mod device;
 mod events;
+mod meeting;
 mod memory;
 mod names;
 mod pair;

@@ -1,4 +1,4 @@
-//! A libibverbs that needs no RDMA: one software device, for queue pairs of one process.
+//! A libibverbs and a librdmacm that need no RDMA: one software device, for queue pairs of one process.
 //!
 //! The verbs transport loads its library at run time; loading this one instead (`DECK_VERBS_LIBRARY`) lets it be
 //! developed, tested and its instructions counted on any host. It is a second opinion, not a simulator of some NIC: where
@@ -23,6 +23,7 @@ pub mod abi;
 mod config;
 mod engine;
 mod exports;
+mod meeting;
 mod objects;
 mod transitions;
 mod world;

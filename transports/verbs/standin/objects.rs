@@ -197,6 +197,8 @@ pub struct Pair {
     pub flushed: bool,
     /// `IBV_EVENT_COMM_EST` has been told.
     pub established: bool,
+    /// iWARP: it was asked for its connection, and may not send before it has heard the other.
+    pub listens: bool,
     /// Asynchronous events that programs have got.
     pub told: u32,
 }

@@ -81,6 +81,17 @@ pub fn allowed(kind: Kind, from: State, to: State, mask: i32) -> bool {
     })
 }
 
+/// The same for iWARP: the attributes of a path are TCP's business, and only a connection lets a pair send.
+pub fn allowed_by_iwarp(from: State, to: State, mask: i32) -> bool {
+    if matches!(to, State::Reset | State::Error) {
+        return mask & !IBV_QP_CUR_STATE == 0;
+    }
+    let known = mask & !(IBV_QP_ACCESS_FLAGS | IBV_QP_PORT) == 0;
+    known
+        && (from == to
+            || matches!((from, to), (State::Reset, State::Init) | (State::Init, State::ReadyToReceive)))
+}
+
 pub fn state(number: u32) -> Option<State> {
     Some(match number {
         IBV_QPS_RESET => State::Reset,

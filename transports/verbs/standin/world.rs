@@ -73,7 +73,7 @@ pub struct Table<T> {
 }
 
 impl<T> Table<T> {
-    const fn new(first: u32) -> Self {
+    pub const fn new(first: u32) -> Self {
         Table { first, rows: Vec::new(), live: 0 }
     }
 
@@ -331,7 +331,7 @@ pub fn semaphore() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn give(fd: &OwnedFd) {
+pub fn give(fd: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: Eight bytes are read from `one`. It cannot block before 2^64 events.
     unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };

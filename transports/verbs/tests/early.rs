@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::hca::Hca;
 use crate::lifeline::Lifeline;
 use crate::link::VerbsLink;
+use crate::way::Way;
 
 fn core() -> Arc<Core> {
     core_with(Settings::default())
@@ -24,7 +25,7 @@ pub(super) fn core_with(settings: Settings) -> Arc<Core> {
     let hca = Hca::open(&settings, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
     let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
     let admission = Admission { secret: SECRET, protocol, detect };
-    Core::new(hca, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
+    Core::new(hca, Way::Bootstrap, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
 }
 
 /// The peer is told of our queue pair before our link is in the table: what it sends at once is kept for it.

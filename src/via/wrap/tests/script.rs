@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
 use crate::mem::arena::tests::arena;
 use crate::mem::lent::tests::lent;
@@ -30,6 +30,8 @@ pub struct Script {
     pub arrivals: Arc<Mutex<VecDeque<Arrival>>>,
     pub ended: Arc<Mutex<VecDeque<(u64, Fate)>>>,
     pub news: Arc<Mutex<VecDeque<Ready>>>,
+    /// Why the next requests, made or come, lead to no connection.
+    pub refusals: Arc<Mutex<VecDeque<Error>>>,
     /// Lent messages that went home.
     pub home: Arc<AtomicU64>,
 }
@@ -37,7 +39,11 @@ pub struct Script {
 impl Script {
     pub fn device(&self) -> Arc<ScriptedDevice> {
         let mut attributes = NicAttributes::new("scripted");
+        attributes.address = vec![9];
+        attributes.caps = Caps::RELIABLE_DELIVERY;
         attributes.max_inline = Inline::CAPACITY;
+        attributes.max_discriminator = 64;
+        attributes.max_cq_entries = 8;
         Arc::new(ScriptedDevice {
             script: self.clone(),
             attributes,
@@ -156,7 +162,10 @@ unsafe impl Device for ScriptedDevice {
     }
     fn connect(&self, to: &NetAddress, own: &Hello, queues: Queues<'_>, _: Deadline) -> Result<Connected> {
         self.script.asked(format!("connect {to:?} {own:?} {}", described(queues)));
-        Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability)))
+        match self.script.refusals.lock().pop_front() {
+            Some(error) => Err(error),
+            None => Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability))),
+        }
     }
     fn reclaim(&self) {
         self.script.asked("reclaim");
@@ -191,7 +200,10 @@ impl Incoming for ScriptedIncoming {
     }
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         self.script.asked(format!("accept {hello:?} {}", described(queues)));
-        Ok(Box::new(ScriptedPort(self.script)))
+        match self.script.refusals.lock().pop_front() {
+            Some(error) => Err(error),
+            None => Ok(Box::new(ScriptedPort(self.script.clone()))),
+        }
     }
     fn reject(self: Box<Self>, reason: &str) {
         self.script.asked(format!("reject {reason}"));

@@ -5,7 +5,9 @@ pub const IBV_GID_TYPE_ROCE_V1: u32 = 1;
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
 pub const IBV_NODE_CA: i32 = 1;
+pub const IBV_NODE_RNIC: i32 = 4;
 pub const IBV_TRANSPORT_IB: i32 = 0;
+pub const IBV_TRANSPORT_IWARP: i32 = 1;
 
 pub const IBV_DEVICE_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;

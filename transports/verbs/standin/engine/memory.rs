@@ -1,6 +1,7 @@
 //! Registered memory as the device sees it: keys, bounds and rights first, then the bytes.
 
-use crate::abi::{IBV_ACCESS_LOCAL_WRITE, ibv_sge};
+use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_sge};
+use crate::meeting;
 use crate::objects::{Payload, SendRequest};
 use crate::world::World;
 
@@ -46,10 +47,17 @@ pub fn local(world: &World, domain: u32, request: &SendRequest) -> Option<Vec<Sp
     match &request.payload {
         Payload::Inline(bytes) => Some(vec![(bytes.as_ptr() as usize, bytes.len())]),
         Payload::Gather(list) => {
-            let access = if request.is_read() { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+            // What is read comes as a write of the peer's, on iWARP.
+            let remote = if is_iwarp(world, domain) { IBV_ACCESS_REMOTE_WRITE } else { 0 };
+            let access = if request.is_read() { IBV_ACCESS_LOCAL_WRITE | remote } else { 0 };
             pieces(world, domain, list, access)
         }
     }
+}
+
+fn is_iwarp(world: &World, domain: u32) -> bool {
+    let context = world.domains.get(domain).and_then(|domain| world.contexts.get(domain.context));
+    context.and_then(|context| meeting::device(context.device)).is_some_and(|device| device.iwarp)
 }
 
 /// Copies all of `from` to the beginning of `to`, which has the room.

@@ -29,8 +29,7 @@ pub fn responder(world: &World, number: u32) -> Option<u32> {
         && peer.kind == pair.kind
         && peer.state.receives()
         && peer.attributes.dest_qp_num == number
-        && leads_to(pair, peer)
-        && leads_to(peer, pair);
+        && (is_iwarp(pair) || (leads_to(pair, peer) && leads_to(peer, pair)));
     // An unreliable responder takes any message from its first packet on.
     let in_sequence = pair.kind == Kind::Unreliable || pair.sends_from == peer.expects;
     (meets && in_sequence).then_some(peer_number)
@@ -57,6 +56,11 @@ fn leads_to(from: &Pair, to: &Pair) -> bool {
 /// The address that the pair sends from, and its type.
 fn source(pair: &Pair, device: &Device) -> Option<(ibv_gid, u32)> {
     device.gids.get(usize::from(pair.path().grh.sgid_index)).copied()
+}
+
+/// Its path is a TCP connection.
+fn is_iwarp(pair: &Pair) -> bool {
+    device(pair).is_some_and(|device| device.iwarp)
 }
 
 fn device(pair: &Pair) -> Option<&'static Device> {

@@ -65,6 +65,9 @@ fn refuse(world: &mut World, peer: u32, event: u32, status: u32) -> Result<(), u
 
 /// A pair that is ready to receive only learns that its peer has begun to send.
 fn establish(world: &mut World, peer: u32) {
+    if let Some(found) = world.pairs.get_mut(peer) {
+        found.listens = false;
+    }
     if let Some(found) = world.pairs.get_mut(peer)
         && found.state == State::ReadyToReceive
         && !std::mem::replace(&mut found.established, true)

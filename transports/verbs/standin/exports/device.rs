@@ -3,7 +3,8 @@
 use super::{null, number, post_recv, post_send, post_srq_recv, standin};
 use crate::abi::{
     IBV_DEVICE_PORT_ACTIVE_EVENT, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID, IBV_NODE_CA,
-    IBV_TRANSPORT_IB, ibv_context, ibv_context_ops, ibv_device, ibv_device_attr,
+    IBV_NODE_RNIC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_context, ibv_context_ops, ibv_device,
+    ibv_device_attr,
 };
 use crate::config::{Device, config};
 use crate::objects::Context;
@@ -39,8 +40,8 @@ fn make(device: &Device) -> ibv_device {
     let class = "/sys/class";
     ibv_device {
         _ops: [std::ptr::null_mut(); 2],
-        node_type: IBV_NODE_CA,
-        transport_type: IBV_TRANSPORT_IB,
+        node_type: if device.iwarp { IBV_NODE_RNIC } else { IBV_NODE_CA },
+        transport_type: if device.iwarp { IBV_TRANSPORT_IWARP } else { IBV_TRANSPORT_IB },
         name: text(&device.name),
         dev_name: text(&uverbs),
         dev_path: text(&format!("{class}/infiniband_verbs/{uverbs}")),
@@ -55,6 +56,11 @@ pub fn text<const N: usize>(words: &str) -> [c_char; N] {
         *to = from as c_char;
     }
     text
+}
+
+/// The device at this place of the list.
+pub fn handle(index: usize) -> *mut ibv_device {
+    devices().0.get(index).map_or(std::ptr::null_mut(), |device| std::ptr::from_ref(device).cast_mut())
 }
 
 /// The place of a device in the list.
@@ -122,7 +128,7 @@ unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(index) = index(device) else { return null(libc::ENODEV) };
     if with(|world| !world.alive(index)) {
         return null(libc::EIO);
@@ -225,7 +231,7 @@ fn limits(device: &Device) -> ibv_device_attr {
             | IBV_DEVICE_PORT_ACTIVE_EVENT
             | IBV_DEVICE_SYS_IMAGE_GUID,
         max_sge: device.max_sge as c_int,
-        max_sge_rd: device.max_sge as c_int,
+        max_sge_rd: if device.iwarp { 1 } else { device.max_sge as c_int },
         max_cq: 1 << 16,
         max_cqe: device.max_cqe as c_int,
         max_mr: device.max_mr as c_int,

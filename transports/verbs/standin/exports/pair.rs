@@ -4,8 +4,9 @@ use super::device::{configured, number_of};
 use super::{null, number};
 use crate::abi::*;
 use crate::config::Device;
+use crate::meeting;
 use crate::objects::{EventOf, Frees, Handle, Kind, Obstacle, Pair, State};
-use crate::transitions::{allowed, state, state_number};
+use crate::transitions::{allowed, allowed_by_iwarp, state, state_number};
 use crate::world::{World, with, with_acknowledgements};
 use libc::c_int;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_a
     let (owner, device) = unsafe { (number_of(context), configured(context)) };
     let kind = match asked.qp_type {
         IBV_QPT_RC => Kind::Reliable,
-        IBV_QPT_UC => Kind::Unreliable,
+        IBV_QPT_UC if !device.is_some_and(|device| device.iwarp) => Kind::Unreliable,
         _ => return null(libc::EOPNOTSUPP),
     };
     let Some(device) = device.filter(|device| fits(device, &asked)) else { return null(libc::EINVAL) };
@@ -72,6 +73,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_a
         expects: 0,
         flushed: false,
         established: false,
+        listens: false,
         told: 0,
     };
     match with(|world| enlist(world, pair, device)) {
@@ -159,11 +161,18 @@ fn modify(
         pair.state
     };
     let to = if mask & IBV_QP_STATE != 0 { state(given.qp_state).ok_or(libc::EINVAL)? } else { from };
-    let legal = from == pair.state && allowed(pair.kind, from, to, mask & !IBV_QP_STATE);
+    let legal = from == pair.state
+        && if device.iwarp {
+            allowed_by_iwarp(from, to, mask & !IBV_QP_STATE)
+        } else {
+            allowed(pair.kind, from, to, mask & !IBV_QP_STATE)
+        };
     if !legal || !sensible(given, mask, device) {
         return Err(libc::EINVAL);
     }
     take_over(pair, given, mask);
+    // iWARP has no such state: it waits for the connection.
+    let to = if device.iwarp && to == State::ReadyToReceive { State::Init } else { to };
     pair.state = to;
     match to {
         State::Reset => reset(world, number),
@@ -312,6 +321,7 @@ unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     if begun.is_err() {
         return number(begun);
     }
+    meeting::pair_gone(qp);
     let gone = with_acknowledgements(|world| {
         // SAFETY: handle; acknowledgements are counted under the same lock.
         let completed = unsafe { (*pair).events_completed };

@@ -1,0 +1,417 @@
+//! Connecting through rdma_cm, the kernel's connection manager (`librdmacm`): the only way for iWARP, a possible one elsewhere.
+//!
+//! Who may connect is agreed on over TCP, as always (`udeck_wired::admission`). The side that accepts adds an [`Invitation`] to
+//! its answer: where it listens, and a secret for this one connection. The requester finds address and route, and asks there with
+//! that secret in its private data; whoever has none that is known is rejected. So the listener lets nobody in whom the
+//! admission has not, and each once.
+//!
+//! One event channel and one listener for a NIC. Its events are taken by the helper, whatever the program does; a requester waits
+//! for its own, with its deadline. The queue pairs stay ours (see [`objects`]).
+
+pub mod objects;
+pub mod words;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use udeck_via::{Deadline, Error, Result};
+
+use crate::core::Core;
+use crate::ffi::CmLibrary;
+use crate::ffi::cm::cm_event;
+use crate::hca::Hca;
+use crate::queue::Queue;
+use crate::settings::Settings;
+use objects::{Channel, Id, PRIVATE, Request, Told};
+
+/// What the listener's events are told of; links are numbered from 1.
+const LISTENER: u32 = 0;
+/// Requests that the kernel keeps for us to take.
+const BACKLOG: i32 = 1024;
+/// Longest that a requester tries, whatever its deadline.
+const LONGEST: Duration = Duration::from_secs(30);
+/// How long an invitation is good for: longer than anybody tries to use it.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Addresses of this host that are tried.
+const ADDRESSES: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Manager {
+    _listener: Id,
+    channel: Arc<Channel>,
+    /// Where the listener is.
+    at: SocketAddr,
+    device: (String, u8),
+    /// By the numbers of links: as many as links, at most, that wait for their peer.
+    invited: Mutex<HashMap<u32, Invited>>,
+    /// Requesters that wait, by the numbers of their links.
+    callers: Mutex<HashMap<u32, Arc<Mailbox>>>,
+    stranger: Once,
+}
+
+#[derive(Debug)]
+struct Invited {
+    secret: [u8; 16],
+    /// Who came before the link was there.
+    request: Option<Request>,
+}
+
+/// What a requester has been told and not looked at.
+#[derive(Debug, Default)]
+struct Mailbox {
+    told: Mutex<VecDeque<Told>>,
+    came: Condvar,
+}
+
+/// What the side that accepts adds to its answer.
+///
+/// ```text
+/// byte 0        16     18     22       38
+///      +---------+------+------+--------+
+///      | address | port | link | secret |      little-endian; IPv4 addresses as in IPv6 (RFC 4291, 2.5.5.2)
+///      +---------+------+------+--------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    pub address: IpAddr,
+    pub port: u16,
+    /// What the requester says to the listener: the number of the link that it is to meet, and the secret.
+    pub words: [u8; PRIVATE],
+}
+
+impl Invitation {
+    /// Bytes of it.
+    pub const LEN: usize = 16 + 2 + PRIVATE;
+
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let address = match self.address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let mut bytes = [0; Self::LEN];
+        bytes[..16].copy_from_slice(&address.octets());
+        bytes[16..18].copy_from_slice(&self.port.to_le_bytes());
+        bytes[18..].copy_from_slice(&self.words);
+        bytes
+    }
+
+    /// Any bytes are one; whether anybody is there, the network tells.
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
+        let (mut octets, mut words) = ([0; 16], [0; PRIVATE]);
+        octets.copy_from_slice(&bytes[..16]);
+        words.copy_from_slice(&bytes[18..]);
+        let address = IpAddr::from(octets).to_canonical();
+        Invitation { address, port: u16::from_le_bytes([bytes[16], bytes[17]]), words }
+    }
+}
+
+/// The number of a link and the secret, as they are told.
+fn words_of(number: u32, secret: &[u8; 16]) -> [u8; PRIVATE] {
+    let mut words = [0; PRIVATE];
+    words[..4].copy_from_slice(&number.to_le_bytes());
+    words[4..].copy_from_slice(secret);
+    words
+}
+
+impl Manager {
+    /// Listens at an address of the device's port: that of the NIC, if it is one; otherwise that of its GID, or any of this
+    /// host's.
+    ///
+    /// # Errors
+    /// In words: no library, no module of the kernel, no address.
+    pub fn open(library: Arc<CmLibrary>, hca: &Hca, bind: SocketAddr) -> std::result::Result<Self, String> {
+        let file = library.file.clone();
+        let channel = Channel::open(library).map_err(|error| {
+            format!("{file}: no connections can be made: {error} (is the kernel module rdma_ucm loaded?)")
+        })?;
+        let device = (hca.name.clone(), hca.port);
+        let mut tried = Vec::new();
+        for address in addresses(hca, bind) {
+            match listen(&channel, address, &device) {
+                Ok(listener) => {
+                    let at = SocketAddr::new(address.ip(), listener.port());
+                    return Ok(Manager {
+                        _listener: listener,
+                        channel,
+                        at: with_scope(at, address),
+                        device,
+                        invited: Mutex::default(),
+                        callers: Mutex::default(),
+                        stranger: Once::new(),
+                    });
+                }
+                Err(why) => tried.push(format!("{}: {why}", address.ip())),
+            }
+        }
+        let (name, port) = device;
+        Err(format!(
+            "rdma_cm finds port {port} of {name} by no address of this host ({}): give its network interface one",
+            tried.join("; ")
+        ))
+    }
+
+    // ---- the side that accepts ----
+
+    /// An invitation for the peer of the link of this number.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn invite(&self, number: u32) -> Result<Invitation> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret)
+            .map_err(|error| Error::os("drawing an invitation", io::Error::other(error)))?;
+        self.invited.lock().insert(number, Invited { secret, request: None });
+        Ok(Invitation { address: self.at.ip(), port: self.at.port(), words: words_of(number, &secret) })
+    }
+
+    /// The invitation of this link, if it was not used, is good for nobody any more.
+    pub fn forget(&self, number: u32) {
+        let invited = self.invited.lock().remove(&number);
+        // Without the lock: who has come is rejected.
+        drop(invited);
+    }
+
+    /// The link of this number is there: who has come for it already meets it now.
+    pub fn welcome(&self, core: &Core, number: u32) {
+        let mut invited = self.invited.lock();
+        let Some(Invited { request: Some(_), .. }) = invited.get(&number) else { return };
+        let request = invited.remove(&number).and_then(|invited| invited.request);
+        drop(invited);
+        if let (Some(request), Some(link)) = (request, core.completions.link(number)) {
+            link.meet(request);
+        }
+    }
+
+    /// Who asks is to meet the link that it was invited to, once.
+    fn asked(&self, core: &Core, request: Request) {
+        let said = request.private;
+        let number = said.map_or(0, |said| u32::from_le_bytes([said[0], said[1], said[2], said[3]]));
+        let mut table = self.invited.lock();
+        let invited = table
+            .get_mut(&number)
+            .filter(|invited| invited.request.is_none() && said == Some(words_of(number, &invited.secret)));
+        let Some(invited) = invited else {
+            drop(table);
+            self.stranger.call_once(|| {
+                let (process, at) = (std::process::id(), self.at);
+                eprintln!(
+                    "udeck: process {process} refused an RDMA connection at {at} that it has invited nobody to (said once)"
+                );
+            });
+            return request.id.reject();
+        };
+        let Some(link) = core.completions.link(number) else {
+            invited.request = Some(request);
+            return;
+        };
+        table.remove(&number);
+        drop(table);
+        link.meet(request);
+    }
+
+    // ---- the side that asks ----
+
+    /// Connects the queue pair of the link of this number to the one that the invitation is for.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::Lost`]: in words that name the peer's address, the device and the step.
+    pub fn call(
+        &self,
+        number: u32,
+        queue: &mut Queue,
+        (hca, settings): (&Hca, &Settings),
+        invitation: &Invitation,
+        deadline: Deadline,
+    ) -> Result {
+        let peer = with_scope(SocketAddr::new(invitation.address, invitation.port), self.at);
+        let mailbox = Arc::new(Mailbox::default());
+        self.callers.lock().insert(number, mailbox.clone());
+        let since = Instant::now();
+        let call = Call { manager: self, number, mailbox, peer, since, deadline };
+        let id = Id::new(&self.channel, number).map_err(|error| call.broke("an identifier", error))?;
+
+        let step = "finding the way to its address";
+        let mut from = self.at;
+        from.set_port(0);
+        id.resolve_address(from, peer, call.millis()).map_err(|error| call.broke(step, error))?;
+        call.wait(&[cm_event::ADDR_RESOLVED], step)?;
+        if id.device().as_ref() != Some(&self.device) {
+            return Err(call.lost(step, &format!("it leads by another device or port, {:?}", id.device())));
+        }
+        let step = "finding a route to it";
+        id.resolve_route(call.millis()).map_err(|error| call.broke(step, error))?;
+        call.wait(&[cm_event::ROUTE_RESOLVED], step)?;
+
+        let step = "asking it for the connection";
+        queue.ask(&id, hca, settings, &invitation.words).map_err(|error| call.broke(step, error))?;
+        // Of iWARP, the kernel makes all of it.
+        let answer = call.wait(&[cm_event::CONNECT_RESPONSE, cm_event::ESTABLISHED], step)?;
+        if answer == cm_event::CONNECT_RESPONSE {
+            let step = "confirming the connection";
+            queue.confirm(&id, hca, settings).map_err(|error| call.broke(step, error))?;
+        }
+        queue.keep_id(id);
+        Ok(())
+    }
+
+    // ---- the helper ----
+
+    /// Takes what has happened, and passes it on. Never waits.
+    pub fn take_events(&self, core: &Core) {
+        while let Some(mut told) = self.channel.next() {
+            if let Some(request) = told.request.take() {
+                self.asked(core, request);
+                continue;
+            }
+            let caller = self.callers.lock().get(&told.name).cloned();
+            if let Some(mailbox) = caller {
+                mailbox.told.lock().push_back(told);
+                mailbox.came.notify_all();
+            } else if told.name != LISTENER {
+                core.completions.link(told.name).into_iter().for_each(|link| link.on_manager(&told));
+            } else if told.kind == cm_event::DEVICE_REMOVAL {
+                let why = format!("the device {} was removed", self.device.0);
+                core.completions.links().iter().for_each(|link| link.give_up(&why));
+            }
+        }
+    }
+}
+
+impl AsFd for Manager {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// A requester that waits. Dropped, what it is told goes to its link.
+struct Call<'a> {
+    manager: &'a Manager,
+    number: u32,
+    mailbox: Arc<Mailbox>,
+    peer: SocketAddr,
+    since: Instant,
+    deadline: Deadline,
+}
+
+impl Call<'_> {
+    fn until(&self) -> Instant {
+        let now = Instant::now();
+        let ours = self.since + LONGEST;
+        now.checked_add(self.deadline.remaining()).map_or(ours, |theirs| theirs.min(ours))
+    }
+
+    /// How long the kernel may try.
+    fn millis(&self) -> i32 {
+        let left = self.until().saturating_duration_since(Instant::now());
+        i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1)
+    }
+
+    /// Waits for one of these events: for which.
+    fn wait(&self, wanted: &[u32], step: &str) -> Result<u32> {
+        let until = self.until();
+        let mut box_of = self.mailbox.told.lock();
+        loop {
+            while let Some(told) = box_of.pop_front() {
+                if let Some(why) = words::failure(&told) {
+                    return Err(self.lost(step, &why));
+                }
+                if wanted.contains(&told.kind) {
+                    return Ok(told.kind);
+                }
+            }
+            if self.mailbox.came.wait_until(&mut box_of, until).timed_out() && box_of.is_empty() {
+                let (peer, device) = (self.peer, &self.manager.device.0);
+                let what = format!("connecting {device} to {peer} through rdma_cm ({step})");
+                return Err(Error::Timeout { what, waited: self.since.elapsed() });
+            }
+        }
+    }
+
+    #[cold]
+    fn lost(&self, step: &str, why: &str) -> Error {
+        let (peer, device) = (self.peer, &self.manager.device.0);
+        Error::Lost(format!("connecting {device} to {peer} through rdma_cm: {step}: {why}"))
+    }
+
+    #[cold]
+    fn broke(&self, step: &str, error: io::Error) -> Error {
+        self.lost(step, &error.to_string())
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.manager.callers.lock().remove(&self.number);
+    }
+}
+
+/// Addresses that may be the device's, the likely ones first.
+fn addresses(hca: &Hca, bind: SocketAddr) -> Vec<SocketAddr> {
+    let mut bound = bind;
+    bound.set_port(0);
+    let mut found = vec![bound];
+    let gid = IpAddr::from(hca.gid.raw).to_canonical();
+    // What is of one link only cannot be told to others without the link.
+    let others = udeck_sys::interfaces().unwrap_or_default().into_iter();
+    let others =
+        others.filter(|one| one.up && !udeck_sys::is_link_local(&one.address)).map(|one| one.address);
+    let mapped = [gid].into_iter().filter(|gid| gid.is_ipv4());
+    for address in mapped.chain(others).map(|ip| SocketAddr::new(ip, 0)) {
+        if found.len() < ADDRESSES && !found.iter().any(|known| known.ip() == address.ip()) {
+            found.push(address);
+        }
+    }
+    found
+}
+
+/// Listens at a free port of this address, if that is the device's.
+fn listen(
+    channel: &Arc<Channel>,
+    address: SocketAddr,
+    device: &(String, u8),
+) -> std::result::Result<Id, String> {
+    let listening = || {
+        let id = Id::new(channel, LISTENER)?;
+        id.bind(address)?;
+        Ok(id)
+    };
+    let id = listening().map_err(|error: io::Error| error.to_string())?;
+    match id.device() {
+        Some(found) if found == *device => {}
+        Some((name, port)) => return Err(format!("port {port} of {name} has it")),
+        None => return Err("no RDMA device has it".into()),
+    }
+    id.listen(BACKLOG).map_err(|error| error.to_string())?;
+    Ok(id)
+}
+
+/// An address of one link, on the link that `of` is on.
+fn with_scope(mut address: SocketAddr, of: SocketAddr) -> SocketAddr {
+    if let (SocketAddr::V6(address), SocketAddr::V6(of)) = (&mut address, of)
+        && udeck_sys::is_link_local(&IpAddr::V6(*address.ip()))
+    {
+        address.set_scope_id(of.scope_id());
+    }
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn prop_invitations_round_trip(octets: [u8; 16], v4: [u8; 4], is_v4: bool, port: u16, number: u32, secret: [u8; 16]) {
+            let address = if is_v4 { IpAddr::from(v4) } else { IpAddr::from(octets).to_canonical() };
+            let invitation = Invitation { address, port, words: words_of(number, &secret) };
+            prop_assert_eq!(Invitation::decode(&invitation.encode()), invitation);
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The objects of `librdmacm`: an event channel, and identifiers on it, each destroyed when its last user is gone. An identifier
+//! keeps its channel. No queue pair is ever made by it: ours are of our own opening of the device, and it learns their
+//! numbers only.
+
+use std::ffi::{CStr, c_void};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::ffi::cm::{CmEvent, CmId, ConnParam, EventChannel, cm_event, port_space};
+use crate::ffi::{CmLibrary, QpAttr};
+
+/// Bytes that a requester sends along; every network carries so many (InfiniBand 56).
+pub const PRIVATE: usize = 20;
+
+/// An event channel. Readable when [`Channel::next`] has something; never waits.
+#[derive(Debug)]
+pub struct Channel {
+    pub library: Arc<CmLibrary>,
+    at: NonNull<EventChannel>,
+}
+
+// SAFETY: the library's calls are safe from any thread (rdma_cm(7)); what is in the structure does not change.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+/// What happened. It was acknowledged already, so that nothing that is destroyed waits for that.
+#[derive(Debug)]
+pub struct Told {
+    /// What the identifier was called when it was made.
+    pub name: u32,
+    /// One of [`cm_event`].
+    pub kind: u32,
+    /// 0; the number of an error, negative; or the reason of a refusal.
+    pub status: i32,
+    /// Somebody who wants to be connected. Its identifier is ours.
+    pub request: Option<Request>,
+}
+
+/// See [`Told`]. Dropped, it is rejected.
+#[derive(Debug)]
+pub struct Request {
+    pub id: Id,
+    /// What the requester says, if it says so much.
+    pub private: Option<[u8; PRIVATE]>,
+    pub depths: Depths,
+}
+
+/// Reads of the peer's that are served at a time, and reads of ours that may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depths {
+    pub served: u8,
+    pub asked: u8,
+}
+
+/// What is told of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub qp_num: u32,
+    pub depths: Depths,
+    pub retry: u8,
+    pub rnr_retry: u8,
+}
+
+impl Channel {
+    /// # Errors
+    /// The kernel's: no `/dev/infiniband/rdma_cm` (its module, `rdma_ucm`, is not loaded), or no right to it.
+    pub fn open(library: Arc<CmLibrary>) -> io::Result<Arc<Self>> {
+        // SAFETY: a call without arguments.
+        let at = found(unsafe { (library.rdma_create_event_channel)() })?;
+        let channel = Channel { library, at };
+        let fd = channel.as_fd();
+        fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        Ok(Arc::new(channel))
+    }
+
+    /// What happened next, if anything.
+    pub fn next(self: &Arc<Self>) -> Option<Told> {
+        let mut event = null_mut();
+        // SAFETY: an open channel that does not wait, and our pointer.
+        if unsafe { (self.library.rdma_get_cm_event)(self.at.as_ptr(), &mut event) } != 0 {
+            return None;
+        }
+        let event = NonNull::new(event)?;
+        // SAFETY: an event that was got and not acknowledged yet.
+        let told = unsafe { self.read(event) };
+        // SAFETY: as above, once.
+        unsafe { (self.library.rdma_ack_cm_event)(event.as_ptr()) };
+        Some(told)
+    }
+
+    /// # Safety
+    /// The event was got, and is not acknowledged.
+    unsafe fn read(self: &Arc<Self>, event: NonNull<CmEvent>) -> Told {
+        // SAFETY: as the caller promises; its identifier lives until the event is acknowledged.
+        let (event, name) = unsafe {
+            let event = event.as_ref();
+            (event, event.id.as_ref().map_or(0, |id| id.context.addr() as u32))
+        };
+        let id = NonNull::new(event.id).filter(|_| event.event == cm_event::CONNECT_REQUEST);
+        let request = id.map(|at| {
+            // SAFETY: a connection's request has these parameters; their bytes are there until it is acknowledged.
+            let (param, private) = unsafe {
+                let param = event.param.conn;
+                let long = !param.private_data.is_null() && usize::from(param.private_data_len) >= PRIVATE;
+                (param, long.then(|| param.private_data.cast::<[u8; PRIVATE]>().read_unaligned()))
+            };
+            let depths = Depths { served: param.responder_resources, asked: param.initiator_depth };
+            Request { id: Id { channel: self.clone(), at }, private, depths }
+        });
+        Told { name, kind: event.event, status: event.status, request }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(self.at.as_ref().fd) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: its identifiers are gone, each keeps it; every event was acknowledged.
+        unsafe { (self.library.rdma_destroy_event_channel)(self.at.as_ptr()) };
+    }
+}
+
+/// An identifier: the end of a connection, or a listener. Dropped, it is over: a peer is told so by the network.
+#[derive(Debug)]
+pub struct Id {
+    channel: Arc<Channel>,
+    at: NonNull<CmId>,
+}
+
+// SAFETY: as of the channel. What the library writes into it, it writes before the event that says so.
+unsafe impl Send for Id {}
+// SAFETY: as above.
+unsafe impl Sync for Id {}
+
+impl Id {
+    /// Events of it will be told of `name`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(channel: &Arc<Channel>, name: u32) -> io::Result<Self> {
+        let mut at = null_mut();
+        let context = std::ptr::without_provenance_mut::<c_void>(name as usize);
+        // SAFETY: an open channel, and our pointer. The context is a number: nobody follows it.
+        let made = unsafe {
+            (channel.library.rdma_create_id)(channel.at.as_ptr(), &mut at, context, port_space::TCP)
+        };
+        check(made)?;
+        Ok(Id { channel: channel.clone(), at: found(at)? })
+    }
+
+    /// # Errors
+    /// The kernel's: no device has this address; the port is taken.
+    pub fn bind(&self, to: SocketAddr) -> io::Result<()> {
+        let mut storage = storage(to);
+        // SAFETY: a living identifier, and our structure.
+        check(unsafe { (self.library().rdma_bind_addr)(self.at.as_ptr(), (&raw mut storage).cast()) })
+    }
+
+    /// # Errors
+    /// The kernel's.
+    pub fn listen(&self, backlog: i32) -> io::Result<()> {
+        // SAFETY: a living identifier.
+        check(unsafe { (self.library().rdma_listen)(self.at.as_ptr(), backlog) })
+    }
+
+    /// Its own port.
+    pub fn port(&self) -> u16 {
+        // SAFETY: a living identifier.
+        u16::from_be(unsafe { (self.library().rdma_get_src_port)(self.at.as_ptr()) })
+    }
+
+    /// The device that it is bound to, by its name, and the port.
+    pub fn device(&self) -> Option<(String, u8)> {
+        // SAFETY: living structures of the libraries: the device's name is a terminated string in it, and is constant.
+        unsafe {
+            let id = self.at.as_ref();
+            let device = id.verbs.as_ref()?.device.as_ref()?;
+            let name = CStr::from_ptr((&raw const device.name).cast());
+            Some((name.to_string_lossy().into_owned(), id.port_num))
+        }
+    }
+
+    /// # Errors
+    /// The kernel's.
+    pub fn resolve_address(&self, from: SocketAddr, to: SocketAddr, millis: i32) -> io::Result<()> {
+        let (mut from, mut to) = (storage(from), storage(to));
+        // SAFETY: a living identifier, and our structures.
+        check(unsafe {
+            (self.library().rdma_resolve_addr)(
+                self.at.as_ptr(),
+                (&raw mut from).cast(),
+                (&raw mut to).cast(),
+                millis,
+            )
+        })
+    }
+
+    /// # Errors
+    /// The kernel's.
+    pub fn resolve_route(&self, millis: i32) -> io::Result<()> {
+        // SAFETY: a living identifier whose address was found.
+        check(unsafe { (self.library().rdma_resolve_route)(self.at.as_ptr(), millis) })
+    }
+
+    /// What its queue pair is to be set to for this state, and which of that.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn attributes(&self, state: u32) -> io::Result<(QpAttr, i32)> {
+        let (mut attr, mut mask) = (QpAttr { qp_state: state, ..QpAttr::default() }, 0);
+        // SAFETY: a living identifier, and our structures.
+        check(unsafe { (self.library().rdma_init_qp_attr)(self.at.as_ptr(), &mut attr, &mut mask) })?;
+        Ok((attr, mask))
+    }
+
+    /// Asks the listener at its address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn connect(&self, terms: Terms, private: &[u8; PRIVATE]) -> io::Result<()> {
+        let mut param = param(terms, private);
+        // SAFETY: a living identifier whose route was found; our structure, which is copied.
+        check(unsafe { (self.library().rdma_connect)(self.at.as_ptr(), &mut param) })
+    }
+
+    /// Accepts who asks.
+    ///
+    /// # Errors
+    /// The kernel's: it is gone.
+    pub fn accept(&self, terms: Terms) -> io::Result<()> {
+        let mut param = param(terms, &[]);
+        // SAFETY: the identifier of a request; our structure, which is copied.
+        check(unsafe { (self.library().rdma_accept)(self.at.as_ptr(), &mut param) })
+    }
+
+    /// Refuses who asks.
+    pub fn reject(&self) {
+        // SAFETY: the identifier of a request. A requester that is gone needs no answer.
+        let _ = unsafe { (self.library().rdma_reject)(self.at.as_ptr(), null_mut(), 0) };
+    }
+
+    /// The requester's last step, when it was accepted and its queue pair can receive.
+    ///
+    /// # Errors
+    /// The kernel's: the peer is gone.
+    pub fn establish(&self) -> io::Result<()> {
+        // SAFETY: a living identifier without a queue pair of its own.
+        check(unsafe { (self.library().rdma_establish)(self.at.as_ptr()) })
+    }
+
+    fn library(&self) -> &CmLibrary {
+        &self.channel.library
+    }
+}
+
+impl Drop for Id {
+    /// Waits at most until the one who takes events has acknowledged what it has got, which it does at once.
+    fn drop(&mut self) {
+        // SAFETY: made once, and destroyed here only. It fails only for what the kernel does not know (any more).
+        let _ = unsafe { (self.library().rdma_destroy_id)(self.at.as_ptr()) };
+    }
+}
+
+fn param(terms: Terms, private: &[u8]) -> ConnParam {
+    let Terms { qp_num, depths, retry, rnr_retry } = terms;
+    ConnParam {
+        private_data: private.as_ptr().cast(),
+        private_data_len: private.len() as u8,
+        responder_resources: depths.served,
+        initiator_depth: depths.asked,
+        flow_control: 1,
+        retry_count: retry,
+        rnr_retry_count: rnr_retry,
+        srq: 0,
+        qp_num,
+    }
+}
+
+/// As C has addresses.
+fn storage(address: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: a structure of numbers, for which zeros are nothing.
+    let mut storage = unsafe { std::mem::zeroed::<libc::sockaddr_storage>() };
+    let to = &raw mut storage;
+    // SAFETY: our structure, large and aligned enough for every family.
+    unsafe {
+        match address {
+            SocketAddr::V4(v4) => {
+                let to = &mut *to.cast::<libc::sockaddr_in>();
+                to.sin_family = libc::AF_INET as _;
+                to.sin_port = v4.port().to_be();
+                to.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            }
+            SocketAddr::V6(v6) => {
+                let to = &mut *to.cast::<libc::sockaddr_in6>();
+                to.sin6_family = libc::AF_INET6 as _;
+                to.sin6_port = v6.port().to_be();
+                to.sin6_addr.s6_addr = v6.ip().octets();
+                to.sin6_scope_id = v6.scope_id();
+            }
+        }
+    }
+    storage
+}
+
+/// A pointer that the library returned; it sets `errno` otherwise.
+fn found<T>(at: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(at).ok_or_else(io::Error::last_os_error)
+}
+
+/// 0, or -1 with `errno`.
+fn check(returned: i32) -> io::Result<()> {
+    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
