@@ -280,15 +280,16 @@ impl Completions {
         }
     }
 
-    /// Polls, unless something was set aside: that was polled before.
+    /// What was set aside, which was polled before, and then what the queue has: fewer than a batch are all that there is.
     fn poll(&self, cq: &Cq, batch: &mut [Wc]) -> io::Result<usize> {
         let mut aside = self.aside.lock();
         if aside.is_empty() {
             return cq.poll(batch);
         }
         let count = batch.len().min(aside.len());
-        batch.iter_mut().zip(aside.drain(..count)).for_each(|(to, wc)| *to = wc);
-        Ok(count)
+        let (first, rest) = batch.split_at_mut(count);
+        first.iter_mut().zip(aside.drain(..count)).for_each(|(to, wc)| *to = wc);
+        Ok(count + if rest.is_empty() { 0 } else { cq.poll(rest)? })
     }
 
     /// To each link its own, those in a row at once.

@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use udeck_via::Reliability;
 use udeck_via::mem::Fill;
@@ -179,6 +180,8 @@ fn a_liar_is_let_go_and_takes_no_buffers_along() {
         assert!(why.contains(words), "{why}");
     }
     flood(&far, &mut peer, MESSAGES, Frame::Short { immediate: None, len: 0 });
+    // Who finds no buffer has given up before somebody looks.
+    std::thread::sleep(Duration::from_millis(20));
     let deadline = soon();
     let mut taken = 0;
     while taken < MESSAGES {
@@ -210,4 +213,40 @@ fn connections_that_go_leave_the_pool_whole() {
         }
         super::check(&mut left, &mut right);
     }
+}
+
+/// How many requests the stand-in's engine has carried out: what they have brought has completed at the receiver.
+fn carried_out() -> u64 {
+    let mut counters = [0u64; 10];
+    let count = super::standin(c"standin_counters");
+    // SAFETY: the stand-in declares it so, with a structure of ten such numbers.
+    let count: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(count) };
+    count(counters.as_mut_ptr());
+    counters[8]
+}
+
+/// What was set aside does not hide what came later: who sleeps after such a look would sleep on it.
+#[test]
+fn one_look_sees_what_was_set_aside_and_what_came_later() {
+    let _alone = alone();
+    let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
+    let (link, mut peer, _lifeline) = liar(&core, &far);
+    let (gone, _its_peer, _its_lifeline) = liar(&core, &far);
+    let mut come = |messages: u32| {
+        let (before, deadline) = (carried_out(), soon());
+        flood(&far, &mut peer, messages, Frame::Short { immediate: None, len: 0 });
+        while carried_out() < before + u64::from(messages) {
+            assert!(!deadline.passed(), "they do not arrive");
+        }
+    };
+    come(3);
+    gone.give_up("it goes, and what has come for others is set aside");
+    come(3);
+    core.completions.look();
+    let mut taken = 0;
+    while link.with(Connection::take).unwrap().is_some() {
+        taken += 1;
+    }
+    assert_eq!(taken, 6);
+    link.give_up("the test is over");
 }
