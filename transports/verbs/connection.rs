@@ -16,7 +16,9 @@
 //! | `fetching` | offered messages, which are read from their sender's memory |
 //! | `taking` | what the program takes, and the credits that follow |
 //! | `ending` | loans of which somebody waits for the end; the end, in order or not |
+//! | `apart` | messages that travel apart, on a queue pair that may lose them |
 
+mod apart;
 mod arriving;
 mod ending;
 mod fetching;
@@ -35,6 +37,7 @@ use udeck_wired::Memory;
 use crate::hca::objects::Mr;
 use crate::memory::Segment;
 use crate::wire::{Far, Note, Part};
+use apart::Apart;
 use ending::{Loan, Offered};
 use fetching::Fetching;
 use posting::Post;
@@ -93,6 +96,10 @@ pub trait Work {
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
     /// Where the peer finds the window of this handle; `None`: it may not.
     fn find(&mut self, handle: u32, write: bool) -> Option<Far>;
+    /// The queue pair beside it, on which messages travel apart.
+    fn apart(&mut self) -> Option<&mut dyn Work> {
+        None
+    }
 }
 
 /// Bytes of several segments.
@@ -153,6 +160,8 @@ pub struct Connection {
     may_write: bool,
     may_read: bool,
     max_transfer: usize,
+    /// For messages that travel apart.
+    apart: Option<Box<Apart>>,
 
     posts: VecDeque<Post>,
     /// Those of the device's requests of whose end something follows, oldest first.
@@ -227,6 +236,7 @@ impl Connection {
             may_write: theirs.writable_ptag.is_some(),
             may_read: theirs.readable_ptag.is_some(),
             max_transfer,
+            apart: None,
             posts: VecDeque::new(),
             flying: VecDeque::new(),
             retired: 0,
@@ -311,6 +321,7 @@ impl fmt::Debug for Connection {
             .field("sent", &self.sent)
             .field("peer_taken", &self.peer_taken)
             .field("arrived", &self.arrived)
+            .field("apart", &self.apart)
             .field("loans", &self.loans.len())
             .field("offered", &self.offered.len())
             .field("reads", &self.reads)

@@ -6,6 +6,7 @@ mod early;
 mod failures;
 mod hostile;
 mod pool;
+mod unreliable;
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

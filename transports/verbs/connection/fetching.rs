@@ -105,6 +105,8 @@ impl Connection {
             let receipt = receipt.then_some(number);
             self.inbox.insert(at, Item::Body { immediate, head, store, receipt });
             self.news.receive = true;
+        } else {
+            self.is_gone(at, false);
         }
         self.skip_silent();
     }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use udeck_via::transport::{Fate, Held, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
+use super::apart::WRITE_NUMBERS;
 use super::ending::{Loan, Offered};
 use super::{Connection, MESSAGES, Work};
 use crate::memory::Segment;
@@ -83,7 +84,7 @@ impl Connection {
         head: &[u8],
         body: &[u8],
     ) -> Result<(), Refused> {
-        self.room()?;
+        self.room(1)?;
         // What most messages are, by the shortest way.
         if let Some(work) = work
             && self.send_now(work, immediate, head, body)
@@ -109,16 +110,16 @@ impl Connection {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
         };
-        if let Err(refused) = self.room_for(&held) {
+        if let Err(refused) = self.room_for(&held, 1) {
             return Err((refused, held));
         }
         let (receipt, number, head) = (self.awaits_receipt(&held), self.sent, SmallVec::from_slice(head));
         if len > EAGER {
             if receipt {
                 self.loans.push_back(Loan::new(number, held));
-                self.offered.push_back(Offered { number, held: None });
+                self.offered.push_back(Offered { number, apart: None, held: None });
             } else {
-                self.offered.push_back(Offered { number, held: Some(held) });
+                self.offered.push_back(Offered { number, apart: None, held: Some(held) });
             }
             self.post_numbered(Posted::Offer { immediate, receipt, head, body, number });
             return Ok(());
@@ -143,7 +144,7 @@ impl Connection {
         };
         let receipt = self.awaits_receipt(&held);
         let numbered = receipt || immediate.is_some();
-        let room = if numbered { self.room_for(&held) } else { self.room_to_post() };
+        let room = if numbered { self.room_for(&held, WRITE_NUMBERS) } else { self.room_to_post() };
         if let Err(refused) = room {
             return Err((refused, held));
         }
@@ -209,6 +210,7 @@ impl Connection {
             None if unread > 0 && !self.asked && !self.closed => {
                 self.asked = true;
                 self.says_ask = true;
+                self.owe_word();
             }
             _ => {}
         }
@@ -216,7 +218,7 @@ impl Connection {
     }
 
     fn untaken(&self) -> u32 {
-        self.sent.wrapping_sub(self.peer_taken)
+        self.untaken_apart().unwrap_or_else(|| self.sent.wrapping_sub(self.peer_taken))
     }
 
     /// Whether the connection stands.
@@ -228,17 +230,27 @@ impl Connection {
         }
     }
 
-    /// Whether there is room for a numbered frame. If not, the peer is asked to tell when it has taken something.
-    fn room(&mut self) -> Result<(), Refused> {
+    /// Whether there is room for a numbered frame, which takes so many numbers apart. If not, the peer is asked to tell when
+    /// it has taken something.
+    fn room(&mut self, numbers: u32) -> Result<(), Refused> {
         self.room_to_post()?;
-        if self.untaken() < MESSAGES {
+        let is_room = match self.apart {
+            Some(_) => self.has_numbers_for(numbers),
+            None => self.untaken() < MESSAGES,
+        };
+        if is_room {
             return Ok(());
         }
+        self.hunger();
+        Err(Refused::Busy)
+    }
+
+    pub(super) fn hunger(&mut self) {
         if !self.hungry {
             self.hungry = true;
             self.says_hungry = true;
         }
-        Err(Refused::Busy)
+        self.owe_word();
     }
 
     fn room_to_post(&mut self) -> Result<(), Refused> {
@@ -246,8 +258,8 @@ impl Connection {
         if self.posts.len() < POSTS { Ok(()) } else { Err(Refused::Busy) }
     }
 
-    fn room_for(&mut self, held: &Held) -> Result<(), Refused> {
-        self.room()?;
+    fn room_for(&mut self, held: &Held, numbers: u32) -> Result<(), Refused> {
+        self.room(numbers)?;
         let waiting = self.loans.len().max(self.offered.len());
         if waiting >= MESSAGES as usize && (self.awaits_receipt(held) || !self.offered.is_empty()) {
             return Err(Refused::Busy);

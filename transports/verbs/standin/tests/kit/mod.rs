@@ -67,6 +67,7 @@ functions! {
     ibv_fork_init() -> c_int;
     standin_counters(*mut StandinCounters);
     standin_inject(u32, u32) -> c_int;
+    standin_lose(u32, u64) -> u64;
 }
 
 fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
