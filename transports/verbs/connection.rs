@@ -69,6 +69,10 @@ pub trait Work {
     fn has_room(&self) -> bool;
     /// How many bytes of `segments` from `from` on one request takes.
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize;
+    /// How many bytes one read brings there.
+    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> usize {
+        self.fitting(segments, from)
+    }
     /// Sends `lead`, which is copied, and then `body`, in one frame.
     ///
     /// # Errors
@@ -79,7 +83,7 @@ pub trait Work {
     /// # Errors
     /// As [`Work::send`].
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String>;
-    /// Reads [`Work::fitting`] bytes.
+    /// Reads [`Work::fitting_read`] bytes.
     ///
     /// # Errors
     /// As [`Work::send`].
@@ -159,6 +163,8 @@ pub struct Connection {
     /// Whether the peer lets us write and read windows of any tag.
     may_write: bool,
     may_read: bool,
+    /// A frame stands for the immediate data of a write: the network has none.
+    frames_immediates: bool,
     max_transfer: usize,
     /// For messages that travel apart.
     apart: Option<Box<Apart>>,
@@ -235,6 +241,7 @@ impl Connection {
             level: ours.reliability,
             may_write: theirs.writable_ptag.is_some(),
             may_read: theirs.readable_ptag.is_some(),
+            frames_immediates: false,
             max_transfer,
             apart: None,
             posts: VecDeque::new(),
@@ -280,6 +287,11 @@ impl Connection {
             news: News::default(),
             news_of_end: false,
         }
+    }
+
+    /// The network has no immediate data.
+    pub fn without_immediates(&mut self) {
+        self.frames_immediates = true;
     }
 
     /// Whether there is something to tell.

@@ -297,6 +297,9 @@ impl Core {
     ) -> Result<Box<dyn Port>> {
         let Made { number, queue, admitted, ours, asked } = made;
         let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
+        if self.hca.iwarp {
+            connection.without_immediates();
+        }
         let apart = queue.beside().map(Queue::link);
         if apart.is_some() {
             connection.go_apart();

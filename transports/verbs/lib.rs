@@ -1,4 +1,4 @@
-//! InfiniBand, RoCE and, once it connects through librdmacm, iWARP: a NIC whose VIs are queue pairs, through `libibverbs`.
+//! InfiniBand, RoCE and iWARP: a NIC whose VIs are queue pairs, through `libibverbs`.
 //!
 //! The library is found when the program runs ([`ffi`](self): `libibverbs.so.1`, or the file that `DECK_VERBS_LIBRARY` names). A
 //! build needs nothing of it. Without it, or without a device with an active port, [`open`] says
@@ -24,6 +24,8 @@
 //! socket stays open as the connection's *lifeline*: by its end a process that was killed is noticed at once, and it carries
 //! what a queue pair in error cannot say any more. A host that is cut off is noticed by the device (its retries are exhausted)
 //! and by keep-alive probes of the lifeline.
+//!
+//! The queue pairs are joined by what both sides have told there, or through rdma_cm, which iWARP needs (`way`).
 //!
 //! **Who does the work.** The thread that polls takes completions of all links; it parks beside the completion channel. While
 //! nobody looks, the NIC's one helper thread does it.

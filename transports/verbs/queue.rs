@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
 use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
-use crate::domain::{Domain, Sges, cannot_register};
+use crate::domain::{Domain, Sges, Use, cannot_register};
 use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
 use crate::ffi::{self, Remote, SendWr, Sge};
@@ -85,6 +85,9 @@ pub struct Queue {
     link: u32,
     psn: u32,
     elements: usize,
+    /// Of a read; and what it does with memory.
+    read_elements: usize,
+    sink: Use,
     /// Bytes of one request.
     longest: usize,
     inline: usize,
@@ -153,6 +156,8 @@ impl Queue {
             link,
             psn: getrandom::u32().map_err(|error| io::Error::other(error.to_string()))? & 0xff_ffff,
             elements: cap.max_send_sge as usize,
+            read_elements: read_elements(&hca.attributes) as usize,
+            sink: if hca.iwarp { Use::Sink } else { Use::Usual },
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
             flying: 0..0,
@@ -362,8 +367,9 @@ impl Queue {
         Ok(())
     }
 
-    fn span(&self, span: Span<'_>) -> Result<Sges, String> {
-        let (sges, covered) = self.domain.sges(span.segments, span.from, span.len, self.elements)?;
+    fn span(&self, span: Span<'_>, what_for: Use) -> Result<Sges, String> {
+        let (sges, covered) =
+            self.domain.sges(span.segments, span.from, span.len, self.elements, what_for)?;
         if covered < span.len {
             return Err(format!("{} bytes in more pieces than the device takes", span.len));
         }
@@ -379,7 +385,13 @@ impl Work for Queue {
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
         // One is kept for a header. What cannot be registered says so when it is posted.
         let most = self.elements - 1;
-        self.domain.sges(segments, from, self.longest, most.max(1)).map_or(usize::MAX, |(_, covered)| covered)
+        let found = self.domain.sges(segments, from, self.longest, most.max(1), Use::Usual);
+        found.map_or(usize::MAX, |(_, covered)| covered)
+    }
+
+    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> usize {
+        let found = self.domain.sges(segments, from, self.longest, self.read_elements, self.sink);
+        found.map_or(usize::MAX, |(_, covered)| covered)
     }
 
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
@@ -396,12 +408,12 @@ impl Work for Queue {
         }
         let mut sges = Sges::new();
         sges.push(first);
-        sges.extend(self.span(Span { segments: body, from: 0, len })?);
+        sges.extend(self.span(Span { segments: body, from: 0, len }, Use::Usual)?);
         self.post(wr, &mut sges, how)
     }
 
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
-        let mut sges = self.span(from)?;
+        let mut sges = self.span(from, Use::Usual)?;
         let mut wr =
             request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
         wr.imm_data = immediate.unwrap_or(0).to_be();
@@ -410,7 +422,7 @@ impl Work for Queue {
     }
 
     fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String> {
-        let mut sges = self.span(to)?;
+        let mut sges = self.span(to, self.sink)?;
         let mut wr = request(opcode::RDMA_READ);
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: from.address, rkey: from.rkey } };
         self.post(wr, &mut sges, how)
@@ -421,8 +433,10 @@ impl Work for Queue {
     }
 
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String> {
-        // SAFETY: a store's memory, which goes after the region; no peer is told its key.
-        let mr = unsafe { Mr::new(&self.domain.pd, memory, access::LOCAL_WRITE, false) };
+        let peers = if self.sink == Use::Sink { access::REMOTE_WRITE } else { 0 };
+        // SAFETY: a store's memory, which goes after the region; no peer is told its key. (On iWARP the peer's device is, for the
+        // reads that it answers.)
+        let mr = unsafe { Mr::new(&self.domain.pd, memory, access::LOCAL_WRITE | peers, false) };
         mr.map_err(|error| cannot_register(memory.len(), &error))
     }
 
@@ -438,8 +452,13 @@ impl Work for Queue {
 
 /// Elements of one request.
 pub fn elements(limits: &ffi::DeviceAttr) -> u32 {
+    u32::try_from(limits.max_sge).unwrap_or(1).clamp(1, ELEMENTS)
+}
+
+/// Elements of a read: on iWARP, one.
+fn read_elements(limits: &ffi::DeviceAttr) -> u32 {
     let of_reads = if limits.max_sge_rd > 0 { limits.max_sge_rd } else { limits.max_sge };
-    u32::try_from(limits.max_sge.min(of_reads)).unwrap_or(1).clamp(1, ELEMENTS)
+    u32::try_from(of_reads).unwrap_or(1).clamp(1, elements(limits))
 }
 
 #[cold]

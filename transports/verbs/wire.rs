@@ -22,11 +22,13 @@
 //! | 8 end | broken | | | | | bytes | words |
 //! | 9 where | write or read | | | handle | | | |
 //! | 10 here | known | | remote key | handle | address | bytes | |
+//! | 11 written | | | immediate data | | | bytes | |
 //! | 12 wrote | | | immediate data | pieces | | bytes | |
 //! | 13 left | | | | number | | | |
 //!
-//! Kinds 1 to 4, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
-//! sides count; the others are control frames. An offer stays in its sender's memory: the receiver reads it by RDMA and notes
+//! Kinds 1 to 4 and 11, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
+//! sides count; the others are control frames. Where the network has no immediate data (iWARP), a frame *written* behind a plain
+//! RDMA write stands for it: what was written before is in place when it arrives (RFC 5040, 5.5). An offer stays in its sender's memory: the receiver reads it by RDMA and notes
 //! that.
 //!
 //! Where messages travel apart, on a queue pair that may lose them (`connection::apart`), kinds 1, 2, 3 and 12 and no others
@@ -56,6 +58,9 @@ pub const NOTES: usize = EAGER / Note::LEN;
 /// Longest words of an end, in bytes.
 pub const MAX_WORDS: usize = 512;
 
+/// Longest RDMA write, in bytes.
+const MAX_WRITTEN: usize = 1 << 40;
+
 const IMMEDIATE: u8 = 1;
 const RECEIPT: u8 = 1 << 1;
 const HUNGRY: u8 = 1 << 2;
@@ -84,6 +89,8 @@ pub enum Frame {
     Offer { immediate: Option<u32>, receipt: bool, head: usize, parts: usize, len: u64 },
     /// What was written before is to be in place, and a receipt given.
     Flush,
+    /// So many bytes were written before, with immediate data.
+    Written { immediate: u32, len: usize },
     /// What became of messages.
     Notes { count: usize },
     /// Only to tell what was taken and heard.
@@ -161,6 +168,7 @@ impl Frame {
                 | Frame::Body { .. }
                 | Frame::Offer { .. }
                 | Frame::Flush
+                | Frame::Written { .. }
                 | Frame::Wrote { .. }
         )
     }
@@ -172,6 +180,7 @@ impl Frame {
             Frame::Body { head, len, .. } => head + len,
             Frame::Offer { head, parts, .. } => head + parts * Part::LEN,
             Frame::Notes { count } => count * Note::LEN,
+            Frame::Written { .. } => 0,
             Frame::Flush | Frame::Credit | Frame::Ask { .. } | Frame::Where { .. } | Frame::Here { .. } => 0,
             Frame::Wrote { .. } | Frame::Left { .. } => 0,
         }
@@ -207,6 +216,9 @@ impl Header {
             }
             Frame::Where { handle, write } => {
                 (to.kind, to.flags, to.word) = (9, flag(write, WRITE), handle);
+            }
+            Frame::Written { immediate, len } => {
+                (to.kind, to.immediate, to.len) = (11, immediate, len as u64);
             }
             Frame::Here { handle, place } => {
                 (to.kind, to.flags, to.word) = (10, flag(place.is_some(), KNOWN), handle);
@@ -257,6 +269,7 @@ impl Header {
                 let place = Far { address: fields.offset, rkey: fields.immediate, len: fields.len };
                 Frame::Here { handle: word, place: (flags & KNOWN != 0).then_some(place) }
             }
+            11 => Frame::Written { immediate: fields.immediate, len: len(MAX_WRITTEN, "a write")? },
             12 => Frame::Wrote { immediate: fields.immediate, pieces: word, len: fields.len },
             13 => Frame::Left { upto: word },
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
@@ -415,7 +428,8 @@ mod tests {
                 8 => Frame::End { broken: flag, len: word as usize % (MAX_WORDS + 1) },
                 9 => Frame::Where { handle: word, write: flag },
                 10 => Frame::Here { handle: word, place: flag.then_some(far) },
-                11 | 12 => Frame::Wrote { immediate: immediate.unwrap_or(1), pieces: word, len: long },
+                11 => Frame::Written { immediate: word, len: long as usize % (MAX_WRITTEN + 1) },
+                12 => Frame::Wrote { immediate: immediate.unwrap_or(1), pieces: word, len: long },
                 _ => Frame::Left { upto: word },
             }
         })

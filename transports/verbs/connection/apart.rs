@@ -18,8 +18,8 @@ mod sending;
 
 use std::collections::VecDeque;
 
-use super::posting::{Posted, Then};
 use super::MESSAGES;
+use super::posting::{Posted, Then};
 use crate::wire::Violation;
 
 const _: () = assert!(MESSAGES <= u64::BITS);

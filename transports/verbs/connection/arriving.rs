@@ -68,6 +68,13 @@ impl Connection {
                 }
                 Ok(())
             }
+            Frame::Written { .. } if !self.frames_immediates => {
+                violation(format!("{frame:?} where the device says that"))
+            }
+            Frame::Written { immediate, len } => {
+                self.written(immediate, len);
+                Ok(())
+            }
             Frame::Notes { .. } => {
                 rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note))
             }

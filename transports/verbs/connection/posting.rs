@@ -149,10 +149,18 @@ impl Connection {
             return Err((refused, held));
         }
         let then = self.hold(held, receipt);
-        let write = Posted::Write { body, to, immediate, done: 0, then };
-        match immediate {
+        let by_frame = immediate.filter(|_| self.frames_immediates);
+        let len = body.iter().map(|segment| segment.len()).sum();
+        let immediate_of_write = immediate.filter(|_| by_frame.is_none());
+        let write = Posted::Write { body, to, immediate: immediate_of_write, done: 0, then };
+        match immediate_of_write {
             Some(_) => self.post_numbered(write),
             None => self.post(write),
+        }
+        if let Some(immediate) = by_frame {
+            let (lead, body) = (SmallVec::new(), Segments::new());
+            let frame = Frame::Written { immediate, len };
+            self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
         }
         if receipt && immediate.is_none() {
             // What follows it on a queue pair arrives behind it.

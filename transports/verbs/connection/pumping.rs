@@ -343,7 +343,7 @@ impl Connection {
                 self.posts.push_front(Post { fence, what: Posted::Read { body, from, done, held } });
                 return Ok((Step::Waits, fence));
             }
-            let len = work.fitting(&body, done);
+            let len = work.fitting_read(&body, done);
             let last = done + len == total;
             let at =
                 crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
@@ -406,6 +406,12 @@ impl Connection {
                 let (lead, body, then) = (SmallVec::new(), Segments::new(), Then::Nothing);
                 let what = Posted::Frame { frame: Frame::Flush, lead, body, then };
                 self.posts.push_front(Post { fence: false, what });
+            }
+            // Likewise the frame that stands for them, which is next.
+            if let Some(Post { what: Posted::Frame { frame: frame @ Frame::Written { .. }, .. }, .. }) =
+                self.posts.front_mut()
+            {
+                *frame = Frame::Flush;
             }
             return self.drop_post(what, Fate::Arrived);
         }

@@ -184,7 +184,9 @@ impl Connection {
         self.apart.as_ref().map_or(0, |apart| apart.flying.len() as u32)
     }
 
-    pub(in crate::connection) fn held_apart(apart: Option<&mut Box<Apart>>) -> impl Iterator<Item = &mut Then> {
+    pub(in crate::connection) fn held_apart(
+        apart: Option<&mut Box<Apart>>,
+    ) -> impl Iterator<Item = &mut Then> {
         apart.into_iter().flat_map(|apart| apart.flying.iter_mut().map(|leaving| &mut leaving.then))
     }
 
@@ -195,7 +197,11 @@ impl Connection {
     }
 
     /// Gives the device the post that was in front, if it takes it.
-    pub(in crate::connection) fn give_apart(&mut self, work: &mut dyn Work, what: Posted) -> Result<Step, String> {
+    pub(in crate::connection) fn give_apart(
+        &mut self,
+        work: &mut dyn Work,
+        what: Posted,
+    ) -> Result<Step, String> {
         let Some(device) = work.apart() else {
             return Err("messages are to travel apart, and the device has nothing for that".into());
         };
