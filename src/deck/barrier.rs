@@ -145,8 +145,8 @@ impl Barrier {
     ) -> Result<Option<Received<u8>>> {
         let from = self.hear[place].rank;
         let deadline = clock.deadline();
-        // Before: what it has told us by then is found.
-        let has_finished = world.ends().is_done(from);
+        // Before: what it has told us by then is found, unless its connection is still being accepted.
+        let has_finished = world.ends().is_done(from) && !self.inbox.is_admitting();
         match self.inbox.retrieve_within(LOOK_UP.min(deadline.remaining())) {
             Ok(token) => Ok(Some(token)),
             Err(Error::Deadline { .. }) if has_finished => Err(ended(from as usize)),

@@ -137,6 +137,11 @@ impl<T: Item> Mailbox<T> {
         Ok(())
     }
 
+    /// Whether a connection is being accepted at this moment.
+    pub(crate) fn is_admitting(&self) -> bool {
+        self.inbox.borrow().is_admitting()
+    }
+
     /// Checks a parcel, and counts it.
     #[inline]
     fn give_out(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {

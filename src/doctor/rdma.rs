@@ -1,14 +1,16 @@
-//! RDMA devices as the kernel shows them in `/sys/class/infiniband`: ports, their states, and their GIDs; and whether the
-//! libraries can be loaded that speak to them.
+//! RDMA devices as the kernel shows them in `/sys/class/infiniband`: ports, their states, and their GIDs; whether the
+//! libraries can be loaded that speak to them; and how connections would be made.
 //!
 //! Layout: `Documentation/ABI/stable/sysfs-class-infiniband` of the kernel.
 
 use super::{Finding, Tree};
 
 const FOLDER: &str = "sys/class/infiniband";
-/// The libraries by the names under which a program loads them, and what each is for.
-const LIBRARIES: [(&str, &str); 2] =
-    [("libibverbs.so.1", "devices and queues"), ("librdmacm.so.1", "connecting by IP address")];
+/// The libraries by the names under which a program loads them.
+const VERBS: &str = "libibverbs.so.1";
+const CM: &str = "librdmacm.so.1";
+/// Chooses how queue pairs are connected.
+const CONNECT: &str = "DECK_VERBS_CONNECT";
 const PACKAGE: &str = "install rdma-core (Debian: libibverbs1, librdmacm1, ibverbs-providers)";
 /// A port has many; people look for the first.
 const MOST_GIDS: usize = 6;
@@ -20,25 +22,60 @@ pub(crate) fn has_devices(tree: &Tree) -> bool {
 
 /// Devices, ports, GIDs, libraries.
 pub(crate) fn findings(tree: &Tree) -> Vec<Finding> {
-    findings_with(tree, udeck_sys::library)
+    let asked = std::env::var(CONNECT).is_ok_and(|way| way.trim() == "cm");
+    findings_with(tree, udeck_sys::library, asked)
 }
 
-/// `load`: the path of a library that could be loaded, or the loader's words.
-fn findings_with(tree: &Tree, load: impl Fn(&str) -> Result<String, String>) -> Vec<Finding> {
+/// `load`: the path of a library that could be loaded, or the loader's words. `asked`: connections are to go through rdma_cm.
+fn findings_with(tree: &Tree, load: impl Fn(&str) -> Result<String, String>, asked: bool) -> Vec<Finding> {
     let devices = tree.list(FOLDER);
     let mut findings: Vec<_> = devices.iter().flat_map(|device| of_device(tree, device)).collect();
     if devices.is_empty() {
         let seen = "none: no card, or its kernel module (mlx5_ib, irdma, ...) is not loaded";
         findings.push(Finding::ok("devices", seen));
     }
-    for (name, purpose) in LIBRARIES {
+    let iwarp =
+        |device: &&String| tree.read(format!("{FOLDER}/{device}/node_type")).as_deref() == Some("4: RNIC");
+    let needs_cm = asked || devices.iter().any(|device| iwarp(&device));
+    for (name, purpose, needed) in
+        [(VERBS, "devices and queues", true), (CM, "connecting through rdma_cm", needs_cm)]
+    {
         findings.push(match load(name) {
             Ok(path) => Finding::ok(name, path),
             Err(_) if devices.is_empty() => Finding::ok(name, "not installed, and nothing to use it with"),
-            Err(why) => Finding::problem(name, format!("cannot be loaded, for {purpose}: {why}"), PACKAGE),
+            Err(why) if needed => {
+                Finding::problem(name, format!("cannot be loaded, for {purpose}: {why}"), PACKAGE)
+            }
+            Err(why) => {
+                let seen =
+                    format!("cannot be loaded, and is not needed but for iWARP and {CONNECT}=cm: {why}");
+                Finding::note(name, seen)
+            }
         });
     }
+    if !devices.is_empty() {
+        let through_cm: Vec<_> = devices.iter().filter(|device| asked || iwarp(device)).cloned().collect();
+        findings.push(connecting(tree, &through_cm, devices.len()));
+    }
     findings
+}
+
+/// How connections would be made, with `through_cm` of so many devices through rdma_cm, and whether the kernel is ready for that.
+fn connecting(tree: &Tree, through_cm: &[String], devices: usize) -> Finding {
+    const SUBJECT: &str = "connecting";
+    if through_cm.is_empty() {
+        return Finding::ok(SUBJECT, format!("by the bootstrap ({CONNECT}=cm: through rdma_cm)"));
+    }
+    let which =
+        if through_cm.len() == devices { String::new() } else { format!(" with {}", through_cm.join(", ")) };
+    let way = format!("through rdma_cm{which}");
+    match std::fs::File::options().read(true).write(true).open(tree.path("dev/infiniband/rdma_cm")) {
+        Ok(_) => Finding::ok(SUBJECT, way),
+        Err(error) => {
+            let seen = format!("{way}; /dev/infiniband/rdma_cm cannot be opened: {error}");
+            Finding::problem(SUBJECT, seen, "modprobe rdma_ucm; a container needs the file passed in")
+        }
+    }
 }
 
 fn of_device(tree: &Tree, device: &str) -> Vec<Finding> {
@@ -190,7 +227,15 @@ mod tests {
     }
 
     fn seen(tree: &MadeUp, load: impl Fn(&str) -> Result<String, String>) -> Vec<(Mark, String, String)> {
-        let found = findings_with(&tree.0, load);
+        seen_of(tree, load, false)
+    }
+
+    fn seen_of(
+        tree: &MadeUp,
+        load: impl Fn(&str) -> Result<String, String>,
+        asked: bool,
+    ) -> Vec<(Mark, String, String)> {
+        let found = findings_with(&tree.0, load, asked);
         assert!(found.iter().all(|one| one.mark != Mark::Problem || one.remedy.is_some()), "{found:?}");
         found.into_iter().map(|one| (one.mark, one.subject, one.seen)).collect()
     }
@@ -210,6 +255,7 @@ mod tests {
             ("  GID 3", "RoCE v2, 10.0.0.5, eth1 with MTU 9000"),
             ("libibverbs.so.1", "/lib/libibverbs.so.1"),
             ("librdmacm.so.1", "/lib/librdmacm.so.1"),
+            ("connecting", "by the bootstrap (DECK_VERBS_CONNECT=cm: through rdma_cm)"),
         ];
         assert_eq!(found, wanted.map(|(subject, seen)| (Mark::Ok, subject.to_owned(), seen.to_owned())));
     }
@@ -221,8 +267,11 @@ mod tests {
             (down[1].0, &down[1].2[..]),
             (Mark::Note, "Ethernet, DOWN, Disabled, 100 Gb/sec (4X EDR)")
         );
-        let unmanaged =
-            findings_with(&roce("2: INIT\n", &[(&format!("{PORT}/link_layer"), "InfiniBand\n")]).0, there);
+        let unmanaged = findings_with(
+            &roce("2: INIT\n", &[(&format!("{PORT}/link_layer"), "InfiniBand\n")]).0,
+            there,
+            false,
+        );
         assert!(unmanaged[1].seen.contains("LID 0x0"), "{unmanaged:?}");
         assert!(
             unmanaged[1].remedy.as_deref().is_some_and(|advice| advice.contains("opensm")),
@@ -239,6 +288,24 @@ mod tests {
     }
 
     #[test]
+    fn what_rdma_cm_lacks_matters_where_it_is_needed() {
+        let only_verbs = |name: &str| if name == CM { Err("no such file".into()) } else { there(name) };
+        let last = |tree: &MadeUp, load: &dyn Fn(&str) -> Result<String, String>, asked| {
+            let mut found = seen_of(tree, load, asked);
+            found.split_off(found.len() - 2).into_iter().map(|one| (one.0, one.2)).collect::<Vec<_>>()
+        };
+        let card = roce("4: ACTIVE\n", &[]);
+        let found = last(&card, &only_verbs, false);
+        assert_eq!((found[0].0, found[1].0), (Mark::Note, Mark::Ok), "{found:?}");
+        let found = last(&card, &only_verbs, true);
+        assert!(found[0].0 == Mark::Problem && found[0].1.contains("through rdma_cm"), "{found:?}");
+        assert!(found[1].0 == Mark::Problem && found[1].1.contains("rdma_cm cannot be opened"), "{found:?}");
+        let iwarp = [("sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n"), ("dev/infiniband/rdma_cm", "")];
+        let found = last(&roce("4: ACTIVE\n", &iwarp), &there, false);
+        assert_eq!(found[1], (Mark::Ok, "through rdma_cm".into()), "{found:?}");
+    }
+
+    #[test]
     fn a_host_without_a_card_lacks_nothing() {
         let found = seen(&MadeUp::of(&[]), |_| Err("no such file".into()));
         assert_eq!(found.iter().map(|one| one.0).collect::<Vec<_>>(), [Mark::Ok; 3]);
@@ -250,7 +317,7 @@ mod tests {
         let many: Vec<_> = (5..40).map(|index| format!("{PORT}/gids/{index}")).collect();
         let many: Vec<_> = many.iter().map(|path| (&path[..], "fe80::1\n")).collect();
         let found = seen(&roce("4: ACTIVE\n", &many), there);
-        assert_eq!(found.len(), 2 + MOST_GIDS + 1 + 2);
+        assert_eq!(found.len(), 2 + MOST_GIDS + 1 + 3);
         assert!(found[2 + MOST_GIDS].2.ends_with("more"), "{found:?}");
     }
 }

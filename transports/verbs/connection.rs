@@ -16,7 +16,9 @@
 //! | `fetching` | offered messages, which are read from their sender's memory |
 //! | `taking` | what the program takes, and the credits that follow |
 //! | `ending` | loans of which somebody waits for the end; the end, in order or not |
+//! | `apart` | messages that travel apart, on a queue pair that may lose them |
 
+mod apart;
 mod arriving;
 mod ending;
 mod fetching;
@@ -35,6 +37,7 @@ use udeck_wired::Memory;
 use crate::hca::objects::Mr;
 use crate::memory::Segment;
 use crate::wire::{Far, Note, Part};
+use apart::Apart;
 use ending::{Loan, Offered};
 use fetching::Fetching;
 use posting::Post;
@@ -66,6 +69,10 @@ pub trait Work {
     fn has_room(&self) -> bool;
     /// How many bytes of `segments` from `from` on one request takes.
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize;
+    /// How many bytes one read brings there.
+    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> usize {
+        self.fitting(segments, from)
+    }
     /// Sends `lead`, which is copied, and then `body`, in one frame.
     ///
     /// # Errors
@@ -76,7 +83,7 @@ pub trait Work {
     /// # Errors
     /// As [`Work::send`].
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String>;
-    /// Reads [`Work::fitting`] bytes.
+    /// Reads [`Work::fitting_read`] bytes.
     ///
     /// # Errors
     /// As [`Work::send`].
@@ -93,6 +100,10 @@ pub trait Work {
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
     /// Where the peer finds the window of this handle; `None`: it may not.
     fn find(&mut self, handle: u32, write: bool) -> Option<Far>;
+    /// The queue pair beside it, on which messages travel apart.
+    fn apart(&mut self) -> Option<&mut dyn Work> {
+        None
+    }
 }
 
 /// Bytes of several segments.
@@ -152,7 +163,11 @@ pub struct Connection {
     /// Whether the peer lets us write and read windows of any tag.
     may_write: bool,
     may_read: bool,
+    /// A frame stands for the immediate data of a write: the network has none.
+    frames_immediates: bool,
     max_transfer: usize,
+    /// For messages that travel apart.
+    apart: Option<Box<Apart>>,
 
     posts: VecDeque<Post>,
     /// Those of the device's requests of whose end something follows, oldest first.
@@ -226,7 +241,9 @@ impl Connection {
             level: ours.reliability,
             may_write: theirs.writable_ptag.is_some(),
             may_read: theirs.readable_ptag.is_some(),
+            frames_immediates: false,
             max_transfer,
+            apart: None,
             posts: VecDeque::new(),
             flying: VecDeque::new(),
             retired: 0,
@@ -272,6 +289,11 @@ impl Connection {
         }
     }
 
+    /// The network has no immediate data.
+    pub fn without_immediates(&mut self) {
+        self.frames_immediates = true;
+    }
+
     /// Whether there is something to tell.
     #[inline]
     pub fn has_news(&self) -> bool {
@@ -311,6 +333,7 @@ impl fmt::Debug for Connection {
             .field("sent", &self.sent)
             .field("peer_taken", &self.peer_taken)
             .field("arrived", &self.arrived)
+            .field("apart", &self.apart)
             .field("loans", &self.loans.len())
             .field("offered", &self.offered.len())
             .field("reads", &self.reads)

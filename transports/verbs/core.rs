@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, Reliability, Result};
 use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
 use udeck_wired::poll::{Bell, EventFlags, Poller};
 use udeck_wired::station::Stations;
@@ -18,11 +18,12 @@ use udeck_wired::{Listeners, Memory};
 use crate::completions::Completions;
 use crate::connection::Connection;
 use crate::domain::Domain;
+use crate::endpoint::{Apart, Endpoint};
 use crate::hca::Hca;
 use crate::lifeline::{Lifeline, Word};
 use crate::link::{VerbsLink, Watching};
 use crate::port::VerbsPort;
-use crate::queue::{Queue, Tags};
+use crate::queue::{Kind, Queue, Tags};
 use crate::receives::{Budget, Pool};
 use crate::settings::Settings;
 use crate::station::{BesideChannel, Seats};
@@ -91,6 +92,12 @@ pub struct Core {
     attends: AtomicBool,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
+    /// The helper shall check links before long.
+    hurries: AtomicBool,
+    /// Messages to unreliable VIs that did not come.
+    pub dropped: AtomicU64,
+    /// The device makes no queue pairs that may lose messages.
+    lacks_apart: AtomicBool,
 }
 
 /// Somebody sleeps beside the channel, until this is dropped.
@@ -124,6 +131,7 @@ impl Core {
             control.add(manager, Token::Manager.encode(), EventFlags::IN)?;
         }
         Ok(Arc::new(Core {
+            lacks_apart: AtomicBool::new(!settings.uc),
             way,
             settings,
             admission,
@@ -140,6 +148,8 @@ impl Core {
             sleepers: AtomicUsize::new(0),
             attends: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            hurries: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
             memory,
             hca,
         }))
@@ -158,7 +168,8 @@ impl Core {
         Ok(domain)
     }
 
-    /// A queue pair for a connection in which this side says `ours`, under a number of its own.
+    /// A queue pair for a connection in which this side says `ours`, under a number of its own; for an unreliable VI with
+    /// another beside it, if the device makes such.
     ///
     /// # Errors
     /// The device's.
@@ -172,8 +183,42 @@ impl Core {
         let share = self.completions.share(self.pool(&domain)).map_err(failed)?;
         let number = share.number;
         let windows = self.windows.clone();
-        let queue = Queue::new(&self.hca, &self.settings, domain, share, windows, number, tags);
-        Ok((number, queue.map_err(failed)?))
+        let (hca, settings) = (&self.hca, &self.settings);
+        let queue = Queue::new(hca, settings, domain.clone(), share, windows, number, tags, Kind::Reliable);
+        let mut queue = queue.map_err(failed)?;
+        if ours.reliability == Reliability::Unreliable {
+            queue.set_apart(self.apart(domain, tags).map_err(failed)?);
+        }
+        Ok((number, queue))
+    }
+
+    /// One for messages that may be lost. `None`: the device has no such thing, or it is not wanted.
+    fn apart(&self, domain: Arc<Domain>, tags: Tags) -> std::io::Result<Option<Queue>> {
+        // iWARP has no such thing.
+        if self.hca.iwarp || self.lacks_apart.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let share = self.completions.share(None)?;
+        let (windows, link) = (self.windows.clone(), share.number);
+        let (hca, settings) = (&self.hca, &self.settings);
+        let queue = Queue::new(hca, settings, domain, share, windows, link, tags, Kind::Unreliable);
+        match queue {
+            Ok(queue) => Ok(Some(queue)),
+            // What kernels and libraries say of a kind that they do not know.
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) =>
+            {
+                if !self.lacks_apart.swap(true, Ordering::Relaxed) {
+                    let (process, name) = (std::process::id(), &self.hca.name);
+                    eprintln!(
+                        "udeck: process {process}: {name} makes no unreliable queue pairs ({error}): unreliable VIs \
+                         have reliable ones, and lose nothing (DECK_VERBS_UC=0 says so beforehand)"
+                    );
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Where a queue pair of this domain receives. `None`: in buffers of its own, because the device has no shared queue or no
@@ -198,19 +243,46 @@ impl Core {
 
     /// What the peer is told of a queue pair.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
-        queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).encode().to_vec()
+        let mut parameters = queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).encode().to_vec();
+        if let Some(apart) = queue.beside() {
+            let Endpoint { qpn, psn, .. } = apart.endpoint(&self.hca, &self.settings, false);
+            parameters.extend(Apart { qpn, psn }.encode());
+        }
+        parameters
     }
 
     /// Joins a queue pair to what the peer has told of its own.
     ///
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
-    pub fn join(&self, queue: &Queue, parameters: &[u8]) -> Result {
-        let peer = self.peer(queue, parameters)?;
+    pub fn join(&self, queue: &mut Queue, parameters: &[u8]) -> Result {
+        let (peer, apart) = self.peer(queue, parameters)?;
+        self.join_one(queue, &peer)?;
+        self.join_apart(queue, &peer, apart)
+    }
+
+    fn join_one(&self, queue: &Queue, peer: &Endpoint) -> Result {
         let (name, qpn) = (&self.hca.name, peer.qpn);
-        queue.join(&self.hca, &self.settings, &peer).map_err(|error| {
+        queue.join(&self.hca, &self.settings, peer).map_err(|error| {
             Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
         })
+    }
+
+    /// Joins the one beside it to the peer's, by what was told of that in any case: rdma_cm has no such connections. Both have
+    /// one, or none.
+    ///
+    /// # Errors
+    /// As [`Core::join`].
+    pub fn join_apart(&self, queue: &mut Queue, peer: &Endpoint, apart: Option<Apart>) -> Result {
+        match (queue.beside(), apart) {
+            (Some(beside), Some(Apart { qpn, psn })) => {
+                self.join_one(beside, &Endpoint { qpn, psn, ..*peer })
+            }
+            _ => {
+                queue.set_apart(None);
+                Ok(())
+            }
+        }
     }
 
     /// Makes a port of what both sides have agreed on, and of the places that its queues shall have.
@@ -225,6 +297,13 @@ impl Core {
     ) -> Result<Box<dyn Port>> {
         let Made { number, queue, admitted, ours, asked } = made;
         let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
+        if self.hca.iwarp {
+            connection.without_immediates();
+        }
+        let apart = queue.beside().map(Queue::link);
+        if apart.is_some() {
+            connection.go_apart();
+        }
         let lifeline = Lifeline::new(admitted.socket);
         if asked && self.way.is_cm() {
             connection.greet();
@@ -233,11 +312,13 @@ impl Core {
         }
         let link = VerbsLink::new(self, number, connection, queue, lifeline, asked);
         self.completions.add(number, &link);
+        apart.iter().for_each(|apart| self.completions.add(*apart, &link));
         let watched = link.watch_lifeline(|fd| {
             self.control.add(fd, Token::Link(number).encode(), EventFlags::IN | EventFlags::RDHUP)
         });
         if let Some(Err(error)) = watched {
             self.completions.remove(number);
+            apart.iter().for_each(|apart| self.completions.remove(*apart));
             return Err(Error::os("watching a new connection", error));
         }
         if let Some(manager) = self.way.manager().filter(|_| !asked) {
@@ -282,6 +363,17 @@ impl Core {
     /// Wakes the helper.
     pub fn rouse(&self) {
         self.bell.ring();
+    }
+
+    /// A link is to be checked before long.
+    pub fn hurry(&self) {
+        self.hurries.store(true, Ordering::Release);
+        self.rouse();
+    }
+
+    /// Whether somebody asked for that since.
+    pub fn take_hurry(&self) -> bool {
+        self.hurries.swap(false, Ordering::Acquire)
     }
 
     pub fn hush(&self) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
@@ -159,6 +160,10 @@ unsafe impl Device for VerbsDevice {
 
     fn bytes_copied(&self) -> u64 {
         self.core.memory.copied()
+    }
+
+    fn messages_dropped(&self) -> u64 {
+        self.core.dropped.load(Ordering::Relaxed)
     }
 
     fn count_copied(&self, bytes: usize) {

@@ -24,13 +24,24 @@ use crate::wire::Part;
 pub struct Domain {
     /// The outbox by chunks: an arena has memory for whole chunks, from the first block in one on. Peers read what is offered
     /// to them there, as they do where a host's processes share it. Gone before the memory and the domain are.
-    chunks: Mutex<HashMap<u64, (Chunk, Mr)>>,
+    /// The second is there for what reads bring, where peers have to have the right to write that: on iWARP, a read is the
+    /// peer's write. Its key is told to nobody by us.
+    chunks: Mutex<HashMap<(u64, Use), (Chunk, Mr)>>,
     pub pd: Arc<Pd>,
     memory: Memory,
     /// Where its queue pairs receive.
     pool: Mutex<Weak<Pool>>,
     /// Bytes that the NIC has pinned for frames.
     pub pinned: Arc<AtomicUsize>,
+}
+
+/// What the device does with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Use {
+    /// It sends, or is read or written by its own requests.
+    Usual,
+    /// It is filled by a read of iWARP's.
+    Sink,
 }
 
 #[derive(Clone, Copy)]
@@ -78,6 +89,7 @@ impl Domain {
         mut from: usize,
         mut len: usize,
         most: usize,
+        what_for: Use,
     ) -> Result<(Sges, usize), String> {
         let (mut sges, mut covered) = (Sges::new(), 0);
         for &segment in segments {
@@ -85,7 +97,7 @@ impl Domain {
             from -= skipped;
             let mut rest = segment.part(skipped, (segment.len() - skipped).min(len));
             while rest.len() > 0 && sges.len() < most {
-                let sge = self.first_of(rest)?;
+                let sge = self.first_of(rest, what_for)?;
                 let here = sge.length as usize;
                 rest = rest.part(here, rest.len() - here);
                 (covered, len) = (covered + here, len - here);
@@ -96,13 +108,13 @@ impl Domain {
     }
 
     /// As much of a segment as one element takes.
-    fn first_of(&self, segment: Segment) -> Result<Sge, String> {
+    fn first_of(&self, segment: Segment, what_for: Use) -> Result<Sge, String> {
         match segment {
             Segment::Elsewhere(addr, lkey, len) => {
                 Ok(Sge { addr, length: len.min(u32::MAX as usize) as u32, lkey })
             }
             Segment::Outbox(offset, len) => {
-                let (chunk, within) = self.chunk(offset)?;
+                let (chunk, within) = self.chunk(offset, what_for)?;
                 let length = len.min(CHUNK - within) as u32;
                 Ok(Sge { addr: chunk.address + within as u64, length, lkey: chunk.lkey })
             }
@@ -120,7 +132,7 @@ impl Domain {
                 let Segment::Outbox(offset, len) = rest else {
                     return Err("only the outbox is offered".into());
                 };
-                let (chunk, within) = self.chunk(offset)?;
+                let (chunk, within) = self.chunk(offset, Use::Usual)?;
                 let here = len.min(CHUNK - within);
                 parts.push(Part {
                     address: chunk.address + within as u64,
@@ -134,10 +146,10 @@ impl Domain {
     }
 
     /// The chunk of a place in the outbox, which somebody has, and how far in it that is.
-    fn chunk(&self, offset: u64) -> Result<(Chunk, usize), String> {
+    fn chunk(&self, offset: u64, what_for: Use) -> Result<(Chunk, usize), String> {
         let (number, within) = (offset / CHUNK as u64, (offset % CHUNK as u64) as usize);
         let mut chunks = self.chunks.lock();
-        if let Some((chunk, _)) = chunks.get(&number) {
+        if let Some((chunk, _)) = chunks.get(&(number, what_for)) {
             return Ok((*chunk, within));
         }
         let outbox = &self.memory.outbox;
@@ -145,12 +157,17 @@ impl Domain {
         let len = CHUNK.min(outbox.usage().limit.saturating_sub(start as usize));
         let base = outbox.place(start, len).ok_or("a message outside of the outbox")?;
         let memory = NonNull::slice_from_raw_parts(base, len);
+        let peers = match what_for {
+            Use::Usual => access::REMOTE_READ,
+            Use::Sink => access::REMOTE_WRITE,
+        };
         // SAFETY: the arena is mapped as long as `self.memory` is, which goes after the regions. The device writes only what
-        // it is asked to read into; peers read what they are offered (SAFETY.md: an admitted peer reads the outbox).
-        let mr = unsafe { Mr::new(&self.pd, memory, access::LOCAL_WRITE | access::REMOTE_READ, false) };
+        // it is asked to read into; peers read what they are offered (SAFETY.md: an admitted peer reads the outbox). The key of
+        // a sink no peer is told, but its device is, for the reads that it answers.
+        let mr = unsafe { Mr::new(&self.pd, memory, access::LOCAL_WRITE | peers, false) };
         let mr = mr.map_err(|error| cannot_register(len, &error))?;
         let chunk = Chunk { address: base.addr().get() as u64, lkey: mr.lkey(), rkey: mr.rkey() };
-        chunks.insert(number, (chunk, mr));
+        chunks.insert((number, what_for), (chunk, mr));
         Ok((chunk, within))
     }
 }

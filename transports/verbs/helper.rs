@@ -23,6 +23,8 @@ const NAP: Duration = Duration::from_millis(1);
 const CHECK: Duration = Duration::from_secs(1);
 /// The same when the NIC is closed and the thread shall end.
 const LAST_CHECK: Duration = Duration::from_millis(50);
+/// The same when a link asks for it.
+const EARLY_CHECK: Duration = Duration::from_millis(50);
 /// How long a closed NIC's links may take to end.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -140,6 +142,9 @@ impl Helper {
 
     fn check(&mut self) {
         let now = Instant::now();
+        if self.core.take_hurry() {
+            self.next_check = self.next_check.min(now + EARLY_CHECK);
+        }
         if now < self.next_check {
             return;
         }

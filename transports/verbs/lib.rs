@@ -1,4 +1,4 @@
-//! InfiniBand, RoCE and, once it connects through librdmacm, iWARP: a NIC whose VIs are queue pairs, through `libibverbs`.
+//! InfiniBand, RoCE and iWARP: a NIC whose VIs are queue pairs, through `libibverbs`.
 //!
 //! The library is found when the program runs ([`ffi`](self): `libibverbs.so.1`, or the file that `DECK_VERBS_LIBRARY` names). A
 //! build needs nothing of it. Without it, or without a device with an active port, [`open`] says
@@ -11,17 +11,21 @@
 //! | protection tag | a protection domain |
 //! | window | a memory region with exactly its rights, made when a peer first asks for it |
 //! | RDMA write, with immediate data; RDMA read; fence | the device's own |
-//! | unreliable delivery | RC too: what a lossless connection costs, the device pays |
+//! | unreliable delivery | an unreliable-connection queue pair (UC) for messages and RDMA writes, beside a reliable one for the control frames and for reading what was offered; where the device makes none, RC |
 //! | reliable reception | receipts, given by the program that receives; behind a write a frame asks for one |
 //!
 //! **Messages.** Up to 48 bytes travel in a frame and are copied out of it; up to about 4,000 in a frame, gathered by the device from where they lie, and
 //! copied once at the receiver; longer ones stay where they lie and are *offered*: the receiver's engine reads them by RDMA
-//! into a block of its own, which the program is lent. No software copies those.
+//! into a block of its own, which the program is lent. No software copies those. Of an unreliable VI what may be lost is the
+//! offer, not the bytes; that the network loses something it notices, and counts it
+//! ([`udeck_via::Nic::messages_dropped`]; `connection::apart`).
 //!
 //! **Connections** are agreed on over TCP at the NIC's address (`udeck_wired::admission`: both sides prove the job's secret). That
 //! socket stays open as the connection's *lifeline*: by its end a process that was killed is noticed at once, and it carries
 //! what a queue pair in error cannot say any more. A host that is cut off is noticed by the device (its retries are exhausted)
 //! and by keep-alive probes of the lifeline.
+//!
+//! The queue pairs are joined by what both sides have told there, or through rdma_cm, which iWARP needs (`way`).
 //!
 //! **Who does the work.** The thread that polls takes completions of all links; it parks beside the completion channel. While
 //! nobody looks, the NIC's one helper thread does it.

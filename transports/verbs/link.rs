@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use udeck_via::transport::{Fate, Inline, Ledger, Queue as WorkQueue, Reporter};
 use udeck_wired::Announce;
 
-use crate::completions::request_of;
+use crate::completions::{number_of, request_of};
 use crate::connection::{Connection, News, Phase, Work};
 use crate::core::Core;
 use crate::ffi::Wc;
@@ -24,6 +24,9 @@ use crate::station::Seat;
 
 /// How long the lifeline may take to tell why a queue pair has failed.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long what has left an unreliable peer may take to come: as long as a network may keep a packet, and a host that is
+/// busy its completions.
+const TRANSIT: Duration = Duration::from_millis(100);
 /// What a peer that lets us into its memory no more is told, and its program.
 const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
 /// What there is to say of a peer that is dead.
@@ -35,6 +38,8 @@ pub struct VerbsLink {
     core: Arc<Core>,
     /// What completions call it, and pollers.
     pub number: u32,
+    /// What completions of messages that travel apart call it.
+    apart: Option<u32>,
     shared: Mutex<Shared>,
     arrivals: AtomicBool,
 }
@@ -51,6 +56,8 @@ struct Shared {
     said_done: bool,
     /// Since when the queue pair has failed, and nobody has told why.
     failed_since: Option<Instant>,
+    /// Of messages that travel apart: from which number on some are missed, and since when.
+    missing_since: Option<(u32, Instant)>,
     /// Since when the program is gone and the peer is waited for.
     waits_since: Option<Instant>,
     /// Since when the peer is expected to come through rdma_cm.
@@ -75,6 +82,7 @@ impl VerbsLink {
         lifeline: Lifeline,
         asked: bool,
     ) -> Arc<Self> {
+        let apart = queue.beside().map(Queue::link);
         let shared = Shared {
             connection,
             queue: Some(queue),
@@ -83,12 +91,13 @@ impl VerbsLink {
             ready: asked,
             asked,
             said_done: false,
+            missing_since: None,
             failed_since: None,
             waits_since: None,
             invited_since: (!asked && core.way.is_cm()).then(Instant::now),
         };
         let (shared, arrivals) = (Mutex::new(shared), AtomicBool::new(false));
-        Arc::new(VerbsLink { core: core.clone(), number, shared, arrivals })
+        Arc::new(VerbsLink { core: core.clone(), number, apart, shared, arrivals })
     }
 
     /// Works on the connection under the lock, lets the device have what there is, unlocks, and announces the news. Nothing
@@ -158,12 +167,17 @@ impl VerbsLink {
     /// anything.
     pub fn completed(&self, run: &[Wc]) -> News {
         let mut shared = self.shared.lock();
+        let is_apart = run.first().is_some_and(|wc| self.apart == Some(number_of(wc.wr_id)));
         for (at, wc) in run.iter().enumerate() {
             if shared.queue.is_none() {
                 self.core.completions.empty(&run[at..]);
                 break;
             }
-            shared.complete(wc);
+            if is_apart {
+                shared.complete_apart(wc);
+            } else {
+                shared.complete(wc);
+            }
         }
         self.tell(shared)
     }
@@ -171,7 +185,8 @@ impl VerbsLink {
     /// An event of the queue pair of this number, if that is ours.
     pub fn on_event(&self, kind: u32, queue_pair: u32) {
         let mut shared = self.shared.lock();
-        if shared.queue.as_ref().is_none_or(|queue| queue.number() != queue_pair) {
+        let is_this = |queue: &Queue| queue.number() == queue_pair;
+        if !shared.queue.as_ref().is_some_and(|queue| is_this(queue) || queue.beside().is_some_and(is_this)) {
             return;
         }
         let why = match kind {
@@ -253,6 +268,7 @@ impl VerbsLink {
 
     /// The helper's look at what no event tells of.
     pub fn check(&self, now: Instant, patience: Duration) {
+        self.check_missing(now);
         let mut shared = self.shared.lock();
         if shared.failed_since.is_some_and(|since| now.duration_since(since) >= GRACE) {
             shared.connection.fail("the queue pair failed, and nobody says why");
@@ -268,6 +284,22 @@ impl VerbsLink {
         self.finish(shared);
     }
 
+    /// Messages that have left the peer long ago and have not come are lost.
+    fn check_missing(&self, now: Instant) {
+        let missing = self.shared.lock().missing_since;
+        let Some((_, since)) = missing else { return };
+        if now.duration_since(since) < TRANSIT {
+            return self.core.hurry();
+        }
+        // Perhaps they have come, and nobody has looked.
+        self.core.completions.take_all();
+        let mut shared = self.shared.lock();
+        if shared.missing_since == missing {
+            shared.connection.miss();
+        }
+        self.finish(shared);
+    }
+
     // ---- under the lock ----
 
     fn finish(&self, shared: MutexGuard<'_, Shared>) {
@@ -276,6 +308,9 @@ impl VerbsLink {
 
     fn tell(&self, mut shared: MutexGuard<'_, Shared>) -> News {
         let over = shared.work();
+        if self.apart.is_some() {
+            self.tell_missing(&mut shared);
+        }
         self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
         if over || shared.connection.has_news() { self.tell_news(shared, over) } else { News::default() }
     }
@@ -295,6 +330,7 @@ impl VerbsLink {
                 self.core.unwatch(&lifeline);
             }
             self.core.completions.remove(self.number);
+            self.apart.iter().for_each(|apart| self.core.completions.remove(*apart));
             if let Some(manager) = self.core.way.manager() {
                 manager.forget(self.number);
             }
@@ -306,6 +342,18 @@ impl VerbsLink {
             receive.announce();
         }
         news
+    }
+
+    /// What travels apart may be missing: the helper looks again.
+    fn tell_missing(&self, shared: &mut Shared) {
+        self.core.dropped.fetch_add(shared.connection.take_missed(), Ordering::Relaxed);
+        let missing = shared.connection.awaited();
+        if shared.missing_since.map(|(number, _)| number) != missing {
+            shared.missing_since = missing.map(|number| (number, Instant::now()));
+            if missing.is_some() {
+                self.core.hurry();
+            }
+        }
     }
 }
 
@@ -387,6 +435,32 @@ impl Shared {
             (true, failure) => {
                 queue.spoilt(request);
                 connection.fail(&words_of(failure, wc.vendor_err));
+            }
+        }
+    }
+
+    /// Of messages that travel apart. What was lost or refused is told by none.
+    fn complete_apart(&mut self, wc: &Wc) {
+        let Shared { connection, queue, .. } = self;
+        let Some(queue) = queue.as_mut().and_then(Queue::beside_mut) else { return };
+        let (is_receive, request) = request_of(wc.wr_id);
+        match (is_receive, wc.status) {
+            (false, status::SUCCESS) => {
+                queue.retire(request);
+                connection.left(request);
+            }
+            (true, status::SUCCESS) => {
+                if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
+                    connection.written_apart(u32::from_be(wc.imm_data), wc.byte_len as usize);
+                } else {
+                    connection.came_apart(queue.received(request, wc.byte_len));
+                }
+                queue.emptied(request);
+            }
+            (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(Instant::now),
+            (_, failure) => {
+                drop(self.queue.take());
+                self.connection.fail(&words_of(failure, wc.vendor_err));
             }
         }
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
-use crate::connection::{How, RECEIVES, Span, Work};
-use crate::domain::{Domain, Sges, cannot_register};
+use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
+use crate::domain::{Domain, Sges, Use, cannot_register};
 use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
 use crate::ffi::{self, Remote, SendWr, Sge};
@@ -22,6 +22,32 @@ use crate::receives::{Buffers, Own, Receives};
 use crate::settings::Settings;
 use crate::windows::Windows;
 use crate::wire::{BLOCK, Far, Part};
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// All of a reliable VI's; the control frames of an unreliable one, and its reads (RC).
+    Reliable,
+    /// Messages and RDMA writes of an unreliable VI (UC).
+    Unreliable,
+}
+
+impl Kind {
+    fn qp_type(self) -> u32 {
+        match self {
+            Kind::Reliable => qp_type::RC,
+            Kind::Unreliable => qp_type::UC,
+        }
+    }
+
+    /// Receive buffers: no frame of a peer that keeps the rules finds none.
+    fn receives(self) -> u32 {
+        match self {
+            Kind::Reliable => RECEIVES,
+            Kind::Unreliable => MESSAGES + CHAIN,
+        }
+    }
+}
 
 /// Requests that may be outstanding on the send side.
 pub const SENDS: u32 = 128;
@@ -41,6 +67,9 @@ const MIN_RNR_TIMER: u8 = 14;
 pub struct Queue {
     /// Before everything that it accesses.
     qp: Qp,
+    kind: Kind,
+    /// The one beside it, for messages that may be lost.
+    apart: Option<Box<Queue>>,
     /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
     id: Option<Id>,
     /// What the peer has told of its own, where rdma_cm joins the two.
@@ -52,9 +81,13 @@ pub struct Queue {
     share: Share,
     windows: Arc<Windows>,
     tags: Tags,
+    /// What completions call its link.
     link: u32,
     psn: u32,
     elements: usize,
+    /// Of a read; and what it does with memory.
+    read_elements: usize,
+    sink: Use,
     /// Bytes of one request.
     longest: usize,
     inline: usize,
@@ -73,10 +106,11 @@ pub struct Tags {
 }
 
 impl Queue {
-    /// A queue pair that is ready to receive, and connected to nobody.
+    /// A queue pair that is ready to receive, and connected to nobody. `link`: what completions call it.
     ///
     /// # Errors
     /// The device's; in words, what was tried.
+    #[allow(clippy::too_many_arguments, reason = "all of them different, and called in one place")]
     pub fn new(
         hca: &Hca,
         settings: &Settings,
@@ -85,21 +119,22 @@ impl Queue {
         windows: Arc<Windows>,
         link: u32,
         tags: Tags,
+        kind: Kind,
     ) -> io::Result<Self> {
         let lead = Buffers::new(&domain.pd, LEADS, &domain.pinned)?;
         let receives = match share.pool() {
             Some(pool) => Receives::Pool(pool),
-            None => Receives::Own(Own::new(&domain.pd, link, &domain.pinned)?),
+            None => Receives::Own(Own::new(&domain.pd, link, kind.receives(), &domain.pinned)?),
         };
         let srq = receives.srq();
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
-            max_recv_wr: if srq.is_some() { 0 } else { RECEIVES },
+            max_recv_wr: if srq.is_some() { 0 } else { kind.receives() },
             max_send_sge: elements(&hca.attributes),
             max_recv_sge: u32::from(srq.is_none()),
             max_inline_data: settings.inline,
         };
-        let make = |cap| Qp::new(&domain.pd, &share.cq, srq, qp_type::RC, cap);
+        let make = |cap| Qp::new(&domain.pd, &share.cq, srq, kind.qp_type(), cap);
         let (qp, inline) = match make(cap) {
             Ok(qp) => (qp, settings.inline),
             // Some devices have no such thing, and say so.
@@ -108,6 +143,8 @@ impl Queue {
         };
         let mut queue = Queue {
             qp,
+            kind,
+            apart: None,
             id: None,
             peer: None,
             receives,
@@ -119,6 +156,8 @@ impl Queue {
             link,
             psn: getrandom::u32().map_err(|error| io::Error::other(error.to_string()))? & 0xff_ffff,
             elements: cap.max_send_sge as usize,
+            read_elements: read_elements(&hca.attributes) as usize,
+            sink: if hca.iwarp { Use::Sink } else { Use::Usual },
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
             flying: 0..0,
@@ -131,6 +170,26 @@ impl Queue {
         queue.initialise(hca, settings)?;
         queue.post_emptied()?;
         Ok(queue)
+    }
+
+    /// Puts one of the other kind beside it.
+    pub fn set_apart(&mut self, apart: Option<Queue>) {
+        self.apart = apart.map(Box::new);
+    }
+
+    /// The one beside it.
+    pub fn beside(&self) -> Option<&Queue> {
+        self.apart.as_deref()
+    }
+
+    /// As [`Queue::beside`].
+    pub fn beside_mut(&mut self) -> Option<&mut Queue> {
+        self.apart.as_deref_mut()
+    }
+
+    /// What completions call its link.
+    pub fn link(&self) -> u32 {
+        self.link
     }
 
     /// What the peer is told.
@@ -146,13 +205,15 @@ impl Queue {
             cm,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
             pkey: hca.pkey,
+            apart: self.apart.is_some(),
         }
     }
 
     /// What the peer may do. It reads what is offered to it; whether it may read windows is its tag's and the window's business.
     fn rights(&self) -> u32 {
         let write = if self.tags.writable.is_some() { access::REMOTE_WRITE } else { 0 };
-        (access::REMOTE_READ | write) as u32
+        let read = if self.kind == Kind::Reliable { access::REMOTE_READ } else { 0 };
+        (read | write) as u32
     }
 
     fn initialise(&self, hca: &Hca, settings: &Settings) -> io::Result<()> {
@@ -201,8 +262,10 @@ impl Queue {
             ..ffi::QpAttr::default()
         };
         let path = attr_mask::AV | attr_mask::PATH_MTU | attr_mask::DEST_QPN | attr_mask::RQ_PSN;
-        let mask = attr_mask::STATE | path | attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER;
-        self.qp.modify(&mut attr, mask)?;
+        // Of UC nothing is read, waited for or sent again, and it may not be told how.
+        let of_reliable = |mask: i32| if self.kind == Kind::Reliable { mask } else { 0 };
+        let answers = of_reliable(attr_mask::MAX_DEST_RD_ATOMIC | attr_mask::MIN_RNR_TIMER);
+        self.qp.modify(&mut attr, attr_mask::STATE | path | answers)?;
         attr.qp_state = qp_state::RTS;
         attr.sq_psn = self.psn;
         attr.timeout = settings.timeout;
@@ -210,7 +273,8 @@ impl Queue {
         attr.rnr_retry = settings.rnr_retry;
         attr.max_rd_atomic = reads.min(peer.reads).max(1);
         let tries = attr_mask::TIMEOUT | attr_mask::RETRY_CNT | attr_mask::RNR_RETRY;
-        self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | attr_mask::MAX_QP_RD_ATOMIC | tries)
+        let tries = of_reliable(attr_mask::MAX_QP_RD_ATOMIC | tries);
+        self.qp.modify(&mut attr, attr_mask::STATE | attr_mask::SQ_PSN | tries)
     }
 
     /// Its number, as the device tells of it.
@@ -242,6 +306,9 @@ impl Queue {
     /// The device's.
     #[inline]
     pub fn post_emptied(&mut self) -> io::Result<()> {
+        if let Some(apart) = &mut self.apart {
+            apart.post_emptied()?;
+        }
         self.receives.post(&self.qp)
     }
 
@@ -300,8 +367,9 @@ impl Queue {
         Ok(())
     }
 
-    fn span(&self, span: Span<'_>) -> Result<Sges, String> {
-        let (sges, covered) = self.domain.sges(span.segments, span.from, span.len, self.elements)?;
+    fn span(&self, span: Span<'_>, what_for: Use) -> Result<Sges, String> {
+        let (sges, covered) =
+            self.domain.sges(span.segments, span.from, span.len, self.elements, what_for)?;
         if covered < span.len {
             return Err(format!("{} bytes in more pieces than the device takes", span.len));
         }
@@ -317,7 +385,13 @@ impl Work for Queue {
     fn fitting(&mut self, segments: &[Segment], from: usize) -> usize {
         // One is kept for a header. What cannot be registered says so when it is posted.
         let most = self.elements - 1;
-        self.domain.sges(segments, from, self.longest, most.max(1)).map_or(usize::MAX, |(_, covered)| covered)
+        let found = self.domain.sges(segments, from, self.longest, most.max(1), Use::Usual);
+        found.map_or(usize::MAX, |(_, covered)| covered)
+    }
+
+    fn fitting_read(&mut self, segments: &[Segment], from: usize) -> usize {
+        let found = self.domain.sges(segments, from, self.longest, self.read_elements, self.sink);
+        found.map_or(usize::MAX, |(_, covered)| covered)
     }
 
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
@@ -334,12 +408,12 @@ impl Work for Queue {
         }
         let mut sges = Sges::new();
         sges.push(first);
-        sges.extend(self.span(Span { segments: body, from: 0, len })?);
+        sges.extend(self.span(Span { segments: body, from: 0, len }, Use::Usual)?);
         self.post(wr, &mut sges, how)
     }
 
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
-        let mut sges = self.span(from)?;
+        let mut sges = self.span(from, Use::Usual)?;
         let mut wr =
             request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
         wr.imm_data = immediate.unwrap_or(0).to_be();
@@ -348,7 +422,7 @@ impl Work for Queue {
     }
 
     fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String> {
-        let mut sges = self.span(to)?;
+        let mut sges = self.span(to, self.sink)?;
         let mut wr = request(opcode::RDMA_READ);
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: from.address, rkey: from.rkey } };
         self.post(wr, &mut sges, how)
@@ -359,8 +433,10 @@ impl Work for Queue {
     }
 
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String> {
-        // SAFETY: a store's memory, which goes after the region; no peer is told its key.
-        let mr = unsafe { Mr::new(&self.domain.pd, memory, access::LOCAL_WRITE, false) };
+        let peers = if self.sink == Use::Sink { access::REMOTE_WRITE } else { 0 };
+        // SAFETY: a store's memory, which goes after the region; no peer is told its key. (On iWARP the peer's device is, for the
+        // reads that it answers.)
+        let mr = unsafe { Mr::new(&self.domain.pd, memory, access::LOCAL_WRITE | peers, false) };
         mr.map_err(|error| cannot_register(memory.len(), &error))
     }
 
@@ -368,12 +444,21 @@ impl Work for Queue {
         let tag = if write { self.tags.writable } else { self.tags.readable };
         self.windows.find(handle, tag, write, &self.domain)
     }
+
+    fn apart(&mut self) -> Option<&mut dyn Work> {
+        self.apart.as_deref_mut().map(|apart| apart as &mut dyn Work)
+    }
 }
 
 /// Elements of one request.
 pub fn elements(limits: &ffi::DeviceAttr) -> u32 {
+    u32::try_from(limits.max_sge).unwrap_or(1).clamp(1, ELEMENTS)
+}
+
+/// Elements of a read: on iWARP, one.
+fn read_elements(limits: &ffi::DeviceAttr) -> u32 {
     let of_reads = if limits.max_sge_rd > 0 { limits.max_sge_rd } else { limits.max_sge };
-    u32::try_from(limits.max_sge.min(of_reads)).unwrap_or(1).clamp(1, ELEMENTS)
+    u32::try_from(of_reads).unwrap_or(1).clamp(1, elements(limits))
 }
 
 #[cold]
@@ -408,6 +493,7 @@ impl Drop for Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())
+        write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())?;
+        self.apart.as_ref().map_or(Ok(()), |apart| write!(f, " beside {apart:?}"))
     }
 }

@@ -148,7 +148,7 @@ impl Receives {
         match self {
             // SAFETY: a completion names it: the device has filled the buffer and does not have it before it is posted again,
             // which takes this mutably.
-            Receives::Own(own) => unsafe { own.buffers.written(slot.min(RECEIVES - 1) as usize, len) },
+            Receives::Own(own) => unsafe { own.buffers.written(slot.min(own.count - 1) as usize, len) },
             Receives::Pool(pool) => pool.received(slot, len),
         }
     }
@@ -188,22 +188,23 @@ impl Receives {
 pub struct Own {
     buffers: Buffers,
     link: u32,
+    count: u32,
     emptied: Vec<u32>,
 }
 
 impl Own {
-    /// Those of a link; none is posted yet.
+    /// So many of a link; none is posted yet.
     ///
     /// # Errors
     /// As [`Buffers::new`].
-    pub fn new(pd: &Arc<Pd>, link: u32, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
-        let buffers = Buffers::new(pd, RECEIVES as usize * BLOCK, pinned)?;
-        Ok(Own { buffers, link, emptied: (0..RECEIVES).collect() })
+    pub fn new(pd: &Arc<Pd>, link: u32, count: u32, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
+        let buffers = Buffers::new(pd, count as usize * BLOCK, pinned)?;
+        Ok(Own { buffers, link, count, emptied: (0..count).collect() })
     }
 
     fn post(&mut self, qp: &Qp) -> io::Result<()> {
         let describe = |slot: u32| {
-            let slot = slot.min(RECEIVES - 1);
+            let slot = slot.min(self.count - 1);
             (name_of(self.link, slot, true), self.buffers.block(slot as usize))
         };
         // SAFETY: a chain of ours that lives until the call is over. The buffers go after the queue pair, and nobody has a

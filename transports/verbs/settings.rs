@@ -47,6 +47,9 @@ pub struct Settings {
     pub receives: u32,
     /// `DECK_VERBS_INLINE`: bytes of a message that are copied into its work request.
     pub inline: u32,
+    /// `DECK_VERBS_UC`: 1, unreliable VIs have unreliable queue pairs where the device makes such; 0, reliable ones, as the
+    /// others have.
+    pub uc: bool,
     /// `DECK_VERBS_CONNECT`: `auto`, `bootstrap` or `cm`; the same in all processes of a job.
     pub connect: Connect,
 }
@@ -68,6 +71,7 @@ impl Default for Settings {
             rnr_retry: 7,
             receives: 1024,
             inline: 128,
+            uc: true,
             connect: Connect::Auto,
         }
     }
@@ -111,6 +115,7 @@ impl Settings {
             retry: number(&get, "DECK_VERBS_RETRY", 0..=7)?.unwrap_or(usual.retry),
             rnr_retry: number(&get, "DECK_VERBS_RNR_RETRY", 0..=7)?.unwrap_or(usual.rnr_retry),
             inline: number(&get, "DECK_VERBS_INLINE", 0..=1024)?.unwrap_or(usual.inline),
+            uc: number(&get, "DECK_VERBS_UC", 0..=1)?.map_or(usual.uc, |uc: u8| uc == 1),
             connect: connect(&get)?,
         })
     }
@@ -164,6 +169,7 @@ mod tests {
         assert_eq!(of("DECK_VERBS_PORT", "2").unwrap().port, Some(2));
         assert_eq!(of("DECK_VERBS_GID", "0").unwrap().gid, Some(0));
         assert_eq!(of("DECK_VERBS_MTU", "1024").unwrap().mtu, Some(1024));
+        assert!(!of("DECK_VERBS_UC", "0").unwrap().uc);
         assert_eq!(of("DECK_VERBS_TIMEOUT", " 18 ").unwrap().timeout, 18);
         assert_eq!(of("DECK_VERBS_CONNECT", "cm").unwrap().connect, Connect::Cm);
     }

@@ -1,11 +1,14 @@
 //! What the conformance suite cannot ask: devices that fail, ports that go down, peers that are gone, memory that cannot be pinned. Over the
 //! stand-in, which cargo builds beside this program.
 
+mod beside;
 mod choice;
 mod early;
 mod failures;
 mod hostile;
+mod meeting;
 mod pool;
+mod unreliable;
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

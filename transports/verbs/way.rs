@@ -15,7 +15,7 @@ use udeck_via::{Deadline, Error, Result};
 
 use crate::cm::{Invitation, Manager};
 use crate::core::Core;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{self, Apart, Endpoint};
 use crate::ffi::CmLibrary;
 use crate::hca::Hca;
 use crate::queue::Queue;
@@ -76,7 +76,9 @@ impl Core {
         match &self.way {
             Way::Bootstrap => self.join(queue, parameters).map(|()| Vec::new()),
             Way::Cm(manager) => {
-                queue.note_peer(self.peer(queue, parameters)?);
+                let (peer, apart) = self.peer(queue, parameters)?;
+                self.join_apart(queue, &peer, apart)?;
+                queue.note_peer(peer);
                 Ok(manager.invite(number)?.encode().to_vec())
             }
         }
@@ -92,21 +94,28 @@ impl Core {
             parameters.split_last_chunk::<{ Invitation::LEN }>().ok_or_else(|| {
                 Error::Lost("the peer has accepted, but says nothing of where its rdma_cm listens".into())
             })?;
-        queue.note_peer(self.peer(queue, parameters)?);
+        let (peer, apart) = self.peer(queue, parameters)?;
+        self.join_apart(queue, &peer, apart)?;
+        queue.note_peer(peer);
         let invitation = Invitation::decode(invitation);
         manager.call(number, queue, (&self.hca, &self.settings), &invitation, deadline)
     }
 
-    /// What the peer has told of its queue pair.
+    /// What the peer has told of its queue pair, and of the one beside it if there is one.
     ///
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached.
-    pub fn peer(&self, queue: &Queue, parameters: &[u8]) -> Result<Endpoint> {
-        let peer = Endpoint::decode(parameters)
-            .ok_or_else(|| Error::Lost("the peer's description of its queue pair makes no sense".into()))?;
+    pub fn peer(&self, queue: &Queue, parameters: &[u8]) -> Result<(Endpoint, Option<Apart>)> {
+        let nonsense = || Error::Lost("the peer's description of its queue pair makes no sense".into());
+        let (peer, behind) = parameters.split_at_checked(endpoint::LEN).ok_or_else(nonsense)?;
+        let peer = Endpoint::decode(peer).ok_or_else(nonsense)?;
+        let apart = Apart::decode(behind);
+        if apart.is_some() != peer.apart || behind.len() != apart.map_or(0, |_| Apart::LEN) {
+            return Err(nonsense());
+        }
         match queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).mismatch(&peer) {
             Some(why) => Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name))),
-            None => Ok(peer),
+            None => Ok((peer, apart)),
         }
     }
 }

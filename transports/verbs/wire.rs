@@ -22,10 +22,20 @@
 //! | 8 end | broken | | | | | bytes | words |
 //! | 9 where | write or read | | | handle | | | |
 //! | 10 here | known | | remote key | handle | address | bytes | |
+//! | 11 written | | | immediate data | | | bytes | |
+//! | 12 wrote | | | immediate data | pieces | | bytes | |
+//! | 13 left | | | | number | | | |
 //!
-//! Kinds 1 to 4, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
-//! sides count; the others are control frames. An offer stays in its sender's memory: the receiver reads it by RDMA and notes
+//! Kinds 1 to 4 and 11, and RDMA writes with immediate data, are numbered together from 0 in the order of the queue pair, which both
+//! sides count; the others are control frames. Where the network has no immediate data (iWARP), a frame *written* behind a plain
+//! RDMA write stands for it: what was written before is in place when it arrives (RFC 5040, 5.5). An offer stays in its sender's memory: the receiver reads it by RDMA and notes
 //! that.
+//!
+//! Where messages travel apart, on a queue pair that may lose them (`connection::apart`), kinds 1, 2, 3 and 12 and no others
+//! go there. Nobody can count what may be lost: each says its number where others say `taken`, and an offer in the place of
+//! `heard` by what it is noted. An RDMA write with immediate data is numbered too, piece by piece, each by its immediate data:
+//! those of the program come in *wrote*, behind its pieces. What was taken then counts numbers that are over, in a row; *left*
+//! says that all messages before this number have left.
 
 use std::fmt;
 
@@ -47,6 +57,9 @@ pub const PARTS: usize = EAGER / Part::LEN;
 pub const NOTES: usize = EAGER / Note::LEN;
 /// Longest words of an end, in bytes.
 pub const MAX_WORDS: usize = 512;
+
+/// Longest RDMA write, in bytes.
+const MAX_WRITTEN: usize = 1 << 40;
 
 const IMMEDIATE: u8 = 1;
 const RECEIPT: u8 = 1 << 1;
@@ -76,6 +89,8 @@ pub enum Frame {
     Offer { immediate: Option<u32>, receipt: bool, head: usize, parts: usize, len: u64 },
     /// What was written before is to be in place, and a receipt given.
     Flush,
+    /// So many bytes were written before, with immediate data.
+    Written { immediate: u32, len: usize },
     /// What became of messages.
     Notes { count: usize },
     /// Only to tell what was taken and heard.
@@ -88,6 +103,10 @@ pub enum Frame {
     Where { handle: u32, write: bool },
     /// There, or nowhere for you.
     Here { handle: u32, place: Option<Far> },
+    /// So many pieces of an RDMA write, which came before, were all of it.
+    Wrote { immediate: u32, pieces: u32, len: u64 },
+    /// All messages before this number have left.
+    Left { upto: u32 },
 }
 
 /// A window as its owner's device knows it.
@@ -143,7 +162,15 @@ struct Fields {
 impl Frame {
     /// Whether it is one of those that are numbered.
     pub fn is_numbered(&self) -> bool {
-        matches!(self, Frame::Short { .. } | Frame::Body { .. } | Frame::Offer { .. } | Frame::Flush)
+        matches!(
+            self,
+            Frame::Short { .. }
+                | Frame::Body { .. }
+                | Frame::Offer { .. }
+                | Frame::Flush
+                | Frame::Written { .. }
+                | Frame::Wrote { .. }
+        )
     }
 
     /// Bytes behind the header.
@@ -153,7 +180,9 @@ impl Frame {
             Frame::Body { head, len, .. } => head + len,
             Frame::Offer { head, parts, .. } => head + parts * Part::LEN,
             Frame::Notes { count } => count * Note::LEN,
+            Frame::Written { .. } => 0,
             Frame::Flush | Frame::Credit | Frame::Ask { .. } | Frame::Where { .. } | Frame::Here { .. } => 0,
+            Frame::Wrote { .. } | Frame::Left { .. } => 0,
         }
     }
 }
@@ -188,12 +217,19 @@ impl Header {
             Frame::Where { handle, write } => {
                 (to.kind, to.flags, to.word) = (9, flag(write, WRITE), handle);
             }
+            Frame::Written { immediate, len } => {
+                (to.kind, to.immediate, to.len) = (11, immediate, len as u64);
+            }
             Frame::Here { handle, place } => {
                 (to.kind, to.flags, to.word) = (10, flag(place.is_some(), KNOWN), handle);
                 if let Some(Far { address, rkey, len }) = place {
                     (to.offset, to.immediate, to.len) = (address, rkey, len);
                 }
             }
+            Frame::Wrote { immediate, pieces, len } => {
+                (to.kind, to.immediate, to.word, to.len) = (12, immediate, pieces, len);
+            }
+            Frame::Left { upto } => (to.kind, to.word) = (13, upto),
         }
         fields.lay_out()
     }
@@ -233,6 +269,9 @@ impl Header {
                 let place = Far { address: fields.offset, rkey: fields.immediate, len: fields.len };
                 Frame::Here { handle: word, place: (flags & KNOWN != 0).then_some(place) }
             }
+            11 => Frame::Written { immediate: fields.immediate, len: len(MAX_WRITTEN, "a write")? },
+            12 => Frame::Wrote { immediate: fields.immediate, pieces: word, len: fields.len },
+            13 => Frame::Left { upto: word },
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
         let header = Header { taken: fields.taken, heard: fields.heard, frame };
@@ -373,7 +412,7 @@ mod tests {
 
     fn frame() -> impl Strategy<Value = Frame> {
         let any_frame = (any::<Option<u32>>(), any::<bool>(), 0..=MAX_HEAD, any::<u32>(), any::<u64>());
-        (1..=10u8, any_frame).prop_map(|(kind, (immediate, flag, head, word, long))| {
+        (1..=13u8, any_frame).prop_map(|(kind, (immediate, flag, head, word, long))| {
             let far = Far { address: long, rkey: immediate.unwrap_or(1), len: long / 3 };
             match kind {
                 1 => Frame::Short { immediate, len: head },
@@ -388,7 +427,10 @@ mod tests {
                 7 => Frame::Ask { hungry: flag },
                 8 => Frame::End { broken: flag, len: word as usize % (MAX_WORDS + 1) },
                 9 => Frame::Where { handle: word, write: flag },
-                _ => Frame::Here { handle: word, place: flag.then_some(far) },
+                10 => Frame::Here { handle: word, place: flag.then_some(far) },
+                11 => Frame::Written { immediate: word, len: long as usize % (MAX_WRITTEN + 1) },
+                12 => Frame::Wrote { immediate: immediate.unwrap_or(1), pieces: word, len: long },
+                _ => Frame::Left { upto: word },
             }
         })
     }
@@ -402,7 +444,7 @@ mod tests {
         }
 
         #[test]
-        fn prop_there_is_one_way_to_say_each_thing(bytes: [u8; HEADER], kind in 0..12u8, frame in frame(), at in 0..HEADER) {
+        fn prop_there_is_one_way_to_say_each_thing(bytes: [u8; HEADER], kind in 0..15u8, frame in frame(), at in 0..HEADER) {
             let mut bytes = bytes;
             bytes[0] = kind;
             let mut nearly = Header { taken: 1, heard: 2, frame }.encode();

@@ -3,7 +3,8 @@
 //! The device is `rdma_rxe` (Soft-RoCE), which needs no hardware but a kernel module that machines for building do not have.
 //! So it runs in a guest: Debian's kernel, booted by Debian's QEMU, without KVM. Guests get the programs as they
 //! were built here, and run a script of `tests/rdma`, whose results are read from their consoles. Two go through the
-//! conformance suite, one runs jobs, and two that are joined by a cable run jobs over both, until it is pulled.
+//! conformance suite, one runs jobs, one both with connections that stock librdmacm makes, and two that are joined by a cable
+//! run jobs over both, until it is pulled.
 //!
 //! Nothing is installed on this machine, and nobody need be root (see `packages`). This checks what happens, never how
 //! fast: a processor that is emulated says nothing about that.
@@ -173,6 +174,7 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
         guest("suite", "conformance", &format!("cases={TRANSPORT}::"), SINGLE_LIMIT),
         guest("shared", "conformance", &format!("cases={TRANSPORT}-shared-memory::"), SINGLE_LIMIT),
         guest("jobs", "jobs", "", SINGLE_LIMIT),
+        guest("cm", "cm", "", SINGLE_LIMIT),
     ]);
     // Not in the cache: the paths of sockets have to be short.
     let folder = env::temp_dir().join(format!("udeck-rdma-{}", std::process::id()));

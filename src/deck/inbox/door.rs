@@ -19,6 +19,8 @@ pub(super) struct Door {
     waiting: Mutex<Vec<(usize, Newcomer)>>,
     contexts: Mutex<Contexts>,
     came: AtomicU32,
+    /// Being accepted at this moment.
+    coming: AtomicU32,
 }
 
 /// Where connections come in by one of the world's NICs.
@@ -51,6 +53,11 @@ impl Door {
     #[inline]
     pub fn came(&self) -> u32 {
         self.came.load(Ordering::Acquire)
+    }
+
+    /// Whether one is being accepted. Who asked for it may know already, and may have posted and finished before it has come.
+    pub fn is_admitting(&self) -> bool {
+        self.coming.load(Ordering::Acquire) > 0
     }
 
     /// Those that wait. Includes whoever is being accepted at this moment.
@@ -101,17 +108,22 @@ impl Door {
         context: usize,
         newcomer: impl FnOnce(Vi) -> Newcomer,
     ) -> bool {
+        self.coming.fetch_add(1, Ordering::Relaxed);
         // Held while accepting: the owner may be told of the first message before the newcomer is in the list.
         let mut waiting = self.waiting.lock();
         let accepted =
             Vi::new(nic, attributes).and_then(|mut vi| request.accept(&mut vi, cq, cq, &[]).map(|()| vi));
-        let Ok(vi) = accepted else { return false };
-        fault::point("door.accepted");
-        waiting.push((context, newcomer(vi)));
-        drop(waiting);
-        self.came.fetch_add(1, Ordering::Release);
+        let is_accepted = accepted.is_ok();
+        if let Ok(vi) = accepted {
+            fault::point("door.accepted");
+            waiting.push((context, newcomer(vi)));
+            drop(waiting);
+            self.came.fetch_add(1, Ordering::Release);
+        }
+        // Only now: whoever sees that it is not coming sees that it has come.
+        self.coming.fetch_sub(1, Ordering::Release);
         cq.wake();
-        true
+        is_accepted
     }
 
     /// A lane has ended; its context is free.

@@ -154,11 +154,17 @@ impl Inbox {
             self.reported.insert(node);
             return Err(Error::PeerLost { node: node as usize, how });
         }
-        let connected = self.lanes.iter().any(Option::is_some) || self.door.came() != self.let_in;
-        if !connected && self.world.is_deserted() {
+        // In this order: who has finished had its connections accepted, and what is accepted has come.
+        let deserted = self.lanes.iter().all(Option::is_none) && self.world.is_deserted();
+        if deserted && !self.door.is_admitting() && self.door.came() == self.let_in {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
         Ok(())
+    }
+
+    /// Whether a connection is being accepted: of a rank that has finished there may be messages to come.
+    pub fn is_admitting(&self) -> bool {
+        self.door.is_admitting()
     }
 
     /// Who could post.

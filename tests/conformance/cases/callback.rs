@@ -189,9 +189,13 @@ fn a_dropped_unreliable_message_is_not_told(fabric: &dyn Fabric) {
     pair.connect();
     for len in [10, 5000] {
         pair.a.post_send(&pattern(1, len));
-        until("the message is gone", || {
+        until("the message has left", || {
             assert!(pair.b.vi.receive_done().is_none());
             pair.a.vi.send_done()
+        });
+        until("nothing is under way", || {
+            assert!(pair.b.vi.receive_done().is_none());
+            (pair.a.vi.unread().expect("the connection stands") == 0).then_some(())
         });
     }
     pair.check();

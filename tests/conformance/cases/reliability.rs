@@ -28,6 +28,7 @@ pub const CASES: &[Case] = &[
     case!(an_unreliable_message_too_long_is_a_length_error_only, UNRELIABLE),
     case!(dropped_messages_hide_nothing_behind_them, UNRELIABLE),
     case!(an_unreliable_write_keeps_its_data_when_the_immediate_is_dropped, UNRELIABLE, RDMA_WRITE),
+    case!(an_unreliable_write_to_a_window_that_is_gone_is_dropped, UNRELIABLE, RDMA_WRITE),
     case!(unreliable_vis_learn_of_the_end, UNRELIABLE),
 ];
 
@@ -402,6 +403,33 @@ fn an_unreliable_write_keeps_its_data_when_the_immediate_is_dropped(fabric: &dyn
     let mut there = vec![0; 1000];
     window.read(0, &mut there).unwrap();
     assert_bytes(&there, &bytes);
+    pair.check();
+}
+
+/// Also when the sender has found the window before.
+fn an_unreliable_write_to_a_window_that_is_gone_is_dropped(fabric: &dyn Fabric) {
+    let mut pair = pair(fabric, Reliability::Unreliable);
+    let window = pair.b.nic.window(1000, pair.b.ptag).unwrap();
+    let remote = window.remote();
+    let write = |pair: &mut Pair| {
+        let descriptor = Descriptor::rdma_write([pair.a.region(&pattern(1, 1000))], remote).immediate(6);
+        pair.a.vi.post_send(descriptor).expect("where the window is only its owner knows");
+        pair.a.sent();
+    };
+    pair.b.post_receive(0);
+    write(&mut pair);
+    let completion = pair.b.vi.receive_wait(soon()).unwrap();
+    assert_eq!((completion.status, completion.immediate), (Status::Done, Some(6)));
+    drop(window);
+    pair.b.post_receive(0);
+    (0..5).for_each(|_| write(&mut pair));
+    until("nothing is under way", || {
+        assert!(pair.b.vi.receive_done().is_none(), "a write to nowhere has no immediate data");
+        (pair.a.vi.unread().expect("the connection stands") == 0).then_some(())
+    });
+    assert_eq!(states(&pair), (State::Connected, State::Connected));
+    pair.a.post_send(b"");
+    assert_eq!(pair.b.received(), b"");
     pair.check();
 }
 

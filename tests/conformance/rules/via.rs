@@ -60,6 +60,7 @@ pub const RELIABILITY: &[Rule] = &[
             "memory::write_a_whole_window",
             "reliability::a_write_without_immediate_data_needs_no_receive",
             "reliability::an_unreliable_write_keeps_its_data_when_the_immediate_is_dropped",
+            "reliability::an_unreliable_write_to_a_window_that_is_gone_is_dropped",
         ],
     ),
     rule(

@@ -3,6 +3,7 @@
 //! joined by the bootstrap, and through rdma_cm where there is one; and over iWARP where there is a device, as the
 //! stand-in has one.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ struct Verbs {
 /// The stand-in's devices: the second is iWARP's.
 const DEVICES: &str = "standin0,iwarp0:transport=iwarp";
 const IWARP: &str = "iwarp0";
+const IWARP_AT: (Ipv4Addr, u16) = (Ipv4Addr::new(127, 0, 0, 2), 0);
 
 impl Verbs {
     fn try_open(&self, options: &Options) -> Result<Nic> {
@@ -41,6 +43,7 @@ impl Verbs {
         }
         if let Some(device) = self.device {
             ours.settings.device = Some(device.to_owned());
+            ours.bind = IWARP_AT.into();
         }
         udeck_verbs::open(ours)
     }

@@ -40,7 +40,7 @@ impl Connection {
             self.was_heard(heard)?;
         }
         // What most are.
-        if let (Frame::Short { immediate, .. }, None) = (frame, &self.peer_end) {
+        if let (Frame::Short { immediate, .. }, None, None) = (frame, &self.peer_end, &self.apart) {
             return self.short_came(immediate, rest);
         }
         if !frame.is_numbered() {
@@ -50,8 +50,8 @@ impl Connection {
                 return violation("more control frames than it may before it has heard of one");
             }
         }
-        if self.peer_end.is_some() && frame.is_numbered() {
-            return violation(format!("{frame:?} behind its end"));
+        if frame.is_numbered() && (self.peer_end.is_some() || self.apart.is_some()) {
+            return violation(format!("{frame:?} behind its end, or where no messages travel"));
         }
         match frame {
             Frame::Short { immediate, .. } => self.short_came(immediate, rest),
@@ -68,6 +68,13 @@ impl Connection {
                 }
                 Ok(())
             }
+            Frame::Written { .. } if !self.frames_immediates => {
+                violation(format!("{frame:?} where the device says that"))
+            }
+            Frame::Written { immediate, len } => {
+                self.written(immediate, len);
+                Ok(())
+            }
             Frame::Notes { .. } => {
                 rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note))
             }
@@ -82,7 +89,7 @@ impl Connection {
             }
             Frame::End { broken, .. } => {
                 let words = broken.then(|| String::from_utf8_lossy(rest).into_owned());
-                self.end_came(words);
+                self.end_came_behind(words);
                 Ok(())
             }
             Frame::Where { handle, write } => {
@@ -96,6 +103,8 @@ impl Connection {
                 Ok(())
             }
             Frame::Here { handle, place } => self.here(handle, place),
+            Frame::Wrote { .. } => violation("word of a write where none are"),
+            Frame::Left { upto } => self.heard_left(upto),
         }
     }
 
@@ -103,6 +112,9 @@ impl Connection {
     pub fn written(&mut self, immediate: u32, len: usize) {
         if self.dead {
             return;
+        }
+        if self.apart.is_some() {
+            return self.break_protocol(&Violation("a write where no messages travel".into()));
         }
         match self.arrive() {
             Ok(_) if self.closed => {}
@@ -163,14 +175,7 @@ impl Connection {
         let number = self.arrive()?;
         self.check_receipt(receipt)?;
         let parts: Vec<Part> = parts.as_chunks::<{ Part::LEN }>().0.iter().map(Part::decode).collect();
-        let most = self.max_transfer;
-        let together: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
-        let Some(len) = usize::try_from(len).ok().filter(|&len| len <= most) else {
-            return violation(format!("a message of {len} bytes, at most {most}"));
-        };
-        if together != len as u64 || parts.iter().any(|part| part.len == 0) || parts.is_empty() {
-            return violation(format!("a message of {len} bytes in parts of {together}, or empty ones"));
-        }
+        let len = self.check_offer(&parts, len)?;
         if self.closed {
             self.notes.push(Note::Read(number));
             return Ok(());
@@ -183,6 +188,19 @@ impl Connection {
         Ok(())
     }
 
+    /// What is offered makes sense: its bytes.
+    pub(super) fn check_offer(&self, parts: &[Part], len: u64) -> Result<usize, Violation> {
+        let most = self.max_transfer;
+        let together: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
+        let Some(len) = usize::try_from(len).ok().filter(|&len| len <= most) else {
+            return violation(format!("a message of {len} bytes, at most {most}"));
+        };
+        if together != len as u64 || parts.iter().any(|part| part.len == 0) || parts.is_empty() {
+            return violation(format!("a message of {len} bytes in parts of {together}, or empty ones"));
+        }
+        Ok(len)
+    }
+
     fn check_receipt(&self, receipt: bool) -> Result<(), Violation> {
         if receipt && self.level != Reliability::Reception {
             return violation("a receipt is wanted on a connection that has none");
@@ -192,6 +210,9 @@ impl Connection {
 
     /// The peer's program has taken so many of our messages.
     fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
+        if self.apart.is_some() {
+            return self.are_over(taken);
+        }
         let (more, untaken) = (taken.wrapping_sub(self.peer_taken), self.sent.wrapping_sub(self.peer_taken));
         if more > untaken {
             return violation(format!("{more} messages were taken of the {untaken} that it had not taken"));
@@ -216,7 +237,8 @@ impl Connection {
 
     fn noted(&mut self, bytes: &[u8; Note::LEN]) -> Result<(), Violation> {
         let known = match Note::decode(bytes)? {
-            Note::Read(number) => self.was_read(number),
+            // One that is over may have been told of already.
+            Note::Read(number) => self.was_read(number) || self.apart.is_some(),
             // Of what ended otherwise here, the peer did not know that.
             Note::Receipt(number, fate) => {
                 self.settle(number, fate)

@@ -25,6 +25,8 @@ pub(super) struct Loan {
 /// A message that the peer reads from our memory. Who awaits a receipt has it in a [`Loan`].
 pub(super) struct Offered {
     pub number: u32,
+    /// Its number on the queue pair where messages travel apart, once it has one.
+    pub apart: Option<u32>,
     pub held: Option<Held>,
 }
 
@@ -180,9 +182,13 @@ impl Connection {
                     self.offers -= 1;
                     self.notes.push(Note::Read(offer.number));
                 }
-                Item::Offer(_) => self.inbox.push_back(item),
+                Item::Offer(_) => {
+                    self.inbox.push_back(item);
+                    continue;
+                }
                 _ => {}
             }
+            self.is_gone(self.inbox.len(), false);
         }
     }
 
@@ -233,6 +239,7 @@ impl Connection {
 
     /// What the lifeline says of an end by an error.
     pub fn ended_by(&mut self, words: &str) {
+        self.release_end();
         if self.peer_end.is_none() && self.lost.is_none() {
             self.end_came(Some(words.to_owned()));
         }
@@ -262,6 +269,7 @@ impl Connection {
         if std::mem::replace(&mut self.dead, true) {
             return;
         }
+        self.release_end();
         let fate = if self.peer_end.is_some() {
             Fate::Unread
         } else {

@@ -36,7 +36,7 @@ impl Connection {
         let Some(part) = offer.parts.get(fetching.parts).copied() else { return Ok(true) };
         let to = [fetching.to];
         // Of a place that consists of several pieces, so much as one request takes.
-        let most = work.fitting(&to, fetching.done);
+        let most = work.fitting_read(&to, fetching.done);
         let len = (part.len as usize - fetching.within).min(most);
         let last_of_part = fetching.within + len == part.len as usize;
         let last = last_of_part && fetching.parts + 1 == offer.parts.len();
@@ -105,6 +105,8 @@ impl Connection {
             let receipt = receipt.then_some(number);
             self.inbox.insert(at, Item::Body { immediate, head, store, receipt });
             self.news.receive = true;
+        } else {
+            self.is_gone(at, false);
         }
         self.skip_silent();
     }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use udeck_via::transport::{Fate, Held, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
+use super::apart::WRITE_NUMBERS;
 use super::ending::{Loan, Offered};
 use super::{Connection, MESSAGES, Work};
 use crate::memory::Segment;
@@ -83,7 +84,7 @@ impl Connection {
         head: &[u8],
         body: &[u8],
     ) -> Result<(), Refused> {
-        self.room()?;
+        self.room(1)?;
         // What most messages are, by the shortest way.
         if let Some(work) = work
             && self.send_now(work, immediate, head, body)
@@ -109,16 +110,16 @@ impl Connection {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
         };
-        if let Err(refused) = self.room_for(&held) {
+        if let Err(refused) = self.room_for(&held, 1) {
             return Err((refused, held));
         }
         let (receipt, number, head) = (self.awaits_receipt(&held), self.sent, SmallVec::from_slice(head));
         if len > EAGER {
             if receipt {
                 self.loans.push_back(Loan::new(number, held));
-                self.offered.push_back(Offered { number, held: None });
+                self.offered.push_back(Offered { number, apart: None, held: None });
             } else {
-                self.offered.push_back(Offered { number, held: Some(held) });
+                self.offered.push_back(Offered { number, apart: None, held: Some(held) });
             }
             self.post_numbered(Posted::Offer { immediate, receipt, head, body, number });
             return Ok(());
@@ -143,15 +144,23 @@ impl Connection {
         };
         let receipt = self.awaits_receipt(&held);
         let numbered = receipt || immediate.is_some();
-        let room = if numbered { self.room_for(&held) } else { self.room_to_post() };
+        let room = if numbered { self.room_for(&held, WRITE_NUMBERS) } else { self.room_to_post() };
         if let Err(refused) = room {
             return Err((refused, held));
         }
         let then = self.hold(held, receipt);
-        let write = Posted::Write { body, to, immediate, done: 0, then };
-        match immediate {
+        let by_frame = immediate.filter(|_| self.frames_immediates);
+        let len = body.iter().map(|segment| segment.len()).sum();
+        let immediate_of_write = immediate.filter(|_| by_frame.is_none());
+        let write = Posted::Write { body, to, immediate: immediate_of_write, done: 0, then };
+        match immediate_of_write {
             Some(_) => self.post_numbered(write),
             None => self.post(write),
+        }
+        if let Some(immediate) = by_frame {
+            let (lead, body) = (SmallVec::new(), Segments::new());
+            let frame = Frame::Written { immediate, len };
+            self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
         }
         if receipt && immediate.is_none() {
             // What follows it on a queue pair arrives behind it.
@@ -209,6 +218,7 @@ impl Connection {
             None if unread > 0 && !self.asked && !self.closed => {
                 self.asked = true;
                 self.says_ask = true;
+                self.owe_word();
             }
             _ => {}
         }
@@ -216,7 +226,7 @@ impl Connection {
     }
 
     fn untaken(&self) -> u32 {
-        self.sent.wrapping_sub(self.peer_taken)
+        self.untaken_apart().unwrap_or_else(|| self.sent.wrapping_sub(self.peer_taken))
     }
 
     /// Whether the connection stands.
@@ -228,17 +238,27 @@ impl Connection {
         }
     }
 
-    /// Whether there is room for a numbered frame. If not, the peer is asked to tell when it has taken something.
-    fn room(&mut self) -> Result<(), Refused> {
+    /// Whether there is room for a numbered frame, which takes so many numbers apart. If not, the peer is asked to tell when
+    /// it has taken something.
+    fn room(&mut self, numbers: u32) -> Result<(), Refused> {
         self.room_to_post()?;
-        if self.untaken() < MESSAGES {
+        let is_room = match self.apart {
+            Some(_) => self.has_numbers_for(numbers),
+            None => self.untaken() < MESSAGES,
+        };
+        if is_room {
             return Ok(());
         }
+        self.hunger();
+        Err(Refused::Busy)
+    }
+
+    pub(super) fn hunger(&mut self) {
         if !self.hungry {
             self.hungry = true;
             self.says_hungry = true;
         }
-        Err(Refused::Busy)
+        self.owe_word();
     }
 
     fn room_to_post(&mut self) -> Result<(), Refused> {
@@ -246,8 +266,8 @@ impl Connection {
         if self.posts.len() < POSTS { Ok(()) } else { Err(Refused::Busy) }
     }
 
-    fn room_for(&mut self, held: &Held) -> Result<(), Refused> {
-        self.room()?;
+    fn room_for(&mut self, held: &Held, numbers: u32) -> Result<(), Refused> {
+        self.room(numbers)?;
         let waiting = self.loans.len().max(self.offered.len());
         if waiting >= MESSAGES as usize && (self.awaits_receipt(held) || !self.offered.is_empty()) {
             return Err(Refused::Busy);

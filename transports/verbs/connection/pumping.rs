@@ -23,7 +23,7 @@ pub(super) struct Flying {
 }
 
 /// What became of the post in front.
-enum Step {
+pub(super) enum Step {
     /// It is with the device.
     Gone,
     /// It is back in front: there is no room, or an answer is to come.
@@ -59,6 +59,7 @@ impl Connection {
             || self.says_ask
             || self.says_hungry
             || self.credit_is_due()
+            || self.word_is_due()
     }
 
     /// Sends a short message at once, if nothing waits before it and the device has room. `false`: it is to be posted.
@@ -69,6 +70,9 @@ impl Connection {
         head: &[u8],
         body: &[u8],
     ) -> bool {
+        if self.apart.is_some() {
+            return self.send_now_apart(work, immediate, head, body);
+        }
         if !self.posts.is_empty() || self.fence || self.dead || !work.has_room() {
             return false;
         }
@@ -134,6 +138,10 @@ impl Connection {
             }
             if let Some((handle, write)) = self.says_where.take() {
                 self.say(work, Frame::Where { handle, write }, &[])?;
+                return Ok(true);
+            }
+            if let Some(upto) = self.take_word() {
+                self.say(work, Frame::Left { upto }, &[])?;
                 return Ok(true);
             }
             for hungry in [true, false] {
@@ -204,6 +212,9 @@ impl Connection {
     // ---- the program's posts ----
 
     fn give(&mut self, work: &mut dyn Work, fence: bool, what: Posted) -> Result<(Step, bool), String> {
+        if self.apart.is_some() && !matches!(what, Posted::Read { .. } | Posted::End { .. }) {
+            return self.give_apart(work, what).map(|step| (step, false));
+        }
         match what {
             Posted::Frame { frame, lead, body, then } => {
                 let len = body.iter().map(|segment| segment.len()).sum();
@@ -234,6 +245,16 @@ impl Connection {
         head: &[u8],
         body: &Segments,
     ) -> Result<(), String> {
+        let (frame, rest) = Self::offer_frame(work, (immediate, receipt), head, body)?;
+        self.send_frame(work, frame, &rest, &[], fence, Then::Nothing)
+    }
+
+    pub(super) fn offer_frame(
+        work: &mut dyn Work,
+        (immediate, receipt): (Option<u32>, bool),
+        head: &[u8],
+        body: &Segments,
+    ) -> Result<(Frame, Vec<u8>), String> {
         let mut parts = Vec::new();
         work.offer(body, &mut parts)?;
         if parts.len() > PARTS {
@@ -243,7 +264,7 @@ impl Connection {
         let frame = Frame::Offer { immediate, receipt, head: head.len(), parts: parts.len(), len };
         let mut rest = head.to_vec();
         rest.extend(parts.iter().flat_map(|part| part.encode()));
-        self.send_frame(work, frame, &rest, &[], fence, Then::Nothing)
+        Ok((frame, rest))
     }
 
     /// The peer is asked first where the window is, if that is not known.
@@ -322,7 +343,7 @@ impl Connection {
                 self.posts.push_front(Post { fence, what: Posted::Read { body, from, done, held } });
                 return Ok((Step::Waits, fence));
             }
-            let len = work.fitting(&body, done);
+            let len = work.fitting_read(&body, done);
             let last = done + len == total;
             let at =
                 crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
@@ -342,16 +363,28 @@ impl Connection {
     }
 
     fn give_end(&mut self, work: &mut dyn Work, words: Option<String>) -> Result<Step, String> {
+        // The peer is told what to wait for before that.
+        self.owe_word();
+        if self.control_sent.wrapping_sub(self.control_heard) < CONTROL
+            && let Some(upto) = self.take_word()
+        {
+            self.say(work, Frame::Left { upto }, &[])?;
+        }
+        if !self.has_told_all() || !work.has_room() {
+            self.posts.push_front(Post { fence: false, what: Posted::End { words } });
+            return Ok(Step::Waits);
+        }
         let text = words.as_deref().map_or("", |words| cut(words, MAX_WORDS));
         let frame = Frame::End { broken: words.is_some(), len: text.len() };
         let text = text.to_owned();
         self.control_sent = self.control_sent.wrapping_add(1);
         self.send_frame(work, frame, text.as_bytes(), &[], false, Then::Nothing)?;
         self.said_end = true;
+        self.abandon();
         Ok(Step::Gone)
     }
 
-    fn seek(&mut self, remote: RemoteBuffer, write: bool) {
+    pub(super) fn seek(&mut self, remote: RemoteBuffer, write: bool) {
         if self.seeking.is_none() {
             self.seeking = Some((remote.handle.0, write));
             self.says_where = self.seeking;
@@ -369,10 +402,16 @@ impl Connection {
     pub(super) fn forbidden(&mut self, what: Posted) {
         if self.level == Reliability::Unreliable {
             // As if it had been lost on its way. Its immediate data had a number, which both sides count.
-            if let Posted::Write { immediate: Some(_), .. } = what {
+            if let (Posted::Write { immediate: Some(_), .. }, None) = (&what, &self.apart) {
                 let (lead, body, then) = (SmallVec::new(), Segments::new(), Then::Nothing);
                 let what = Posted::Frame { frame: Frame::Flush, lead, body, then };
                 self.posts.push_front(Post { fence: false, what });
+            }
+            // Likewise the frame that stands for them, which is next.
+            if let Some(Post { what: Posted::Frame { frame: frame @ Frame::Written { .. }, .. }, .. }) =
+                self.posts.front_mut()
+            {
+                *frame = Frame::Flush;
             }
             return self.drop_post(what, Fate::Arrived);
         }
@@ -436,6 +475,7 @@ impl Connection {
         while let Some(Flying { then, .. }) = self.flying.pop_front() {
             self.after(then, fate);
         }
+        self.ground_apart(fate);
         for post in std::mem::take(&mut self.posts) {
             self.drop_post(post.what, fate);
         }
@@ -453,11 +493,12 @@ impl Connection {
 
     /// How many requests were given to the device and not confirmed.
     pub fn flying(&self) -> u32 {
-        self.next_token.wrapping_sub(self.retired)
+        self.next_token.wrapping_sub(self.retired) + self.leaving()
     }
 
     pub(super) fn held_in_flight(&mut self) -> impl Iterator<Item = &mut Held> {
         let flying = self.flying.iter_mut().map(|flying| &mut flying.then);
+        let flying = flying.chain(Self::held_apart(self.apart.as_mut()));
         let posts = self.posts.iter_mut().filter_map(|post| match &mut post.what {
             Posted::Frame { then, .. } | Posted::Write { then, .. } => Some(Either::Then(then)),
             Posted::Read { held, .. } => Some(Either::Held(held)),
@@ -476,7 +517,7 @@ enum Either<'a> {
 }
 
 /// Whether `[offset, offset + len)` lies in a window of `window` bytes.
-fn fits(window: u64, offset: usize, len: usize) -> bool {
+pub(super) fn fits(window: u64, offset: usize, len: usize) -> bool {
     offset.checked_add(len).is_some_and(|end| end as u64 <= window)
 }
 

@@ -121,7 +121,7 @@ impl Connection {
         let immediate = *immediate;
         // (There is nothing in it to be dropped, which the compiler does not know.)
         std::mem::forget(self.inbox.pop_front());
-        self.credits.taken = self.credits.taken.wrapping_add(1);
+        self.count_taken();
         self.skip_silent();
         Some(immediate)
     }
@@ -134,12 +134,15 @@ impl Connection {
         }
         let item = loop {
             match self.inbox.pop_front() {
-                Some(Item::Offer(_)) => self.offers = self.offers.saturating_sub(1),
+                Some(Item::Offer(_)) => {
+                    self.offers = self.offers.saturating_sub(1);
+                    self.is_gone(0, true);
+                }
                 Some(item) => break item,
                 None => return self.end().map_or(Ok(None), Err),
             }
         };
-        self.credits.taken = self.credits.taken.wrapping_add(1);
+        self.count_taken();
         let taken = match item {
             Item::Short { immediate, bytes } => Taken { immediate, what: What::Inline(bytes), receipt: None },
             Item::Body { immediate, head, store, receipt } => {
@@ -153,6 +156,15 @@ impl Connection {
         self.owed += u32::from(taken.receipt.is_some());
         self.skip_silent();
         Ok(Some(taken))
+    }
+
+    /// What lay in front was taken.
+    #[inline]
+    fn count_taken(&mut self) {
+        match self.apart {
+            Some(_) => self.is_gone(0, true),
+            None => self.credits.taken = self.credits.taken.wrapping_add(1),
+        }
     }
 
     /// Whether something lies there for the program.

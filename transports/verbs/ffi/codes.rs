@@ -19,6 +19,7 @@ pub mod link_layer {
 /// `enum ibv_qp_type`
 pub mod qp_type {
     pub const RC: u32 = 2;
+    pub const UC: u32 = 3;
 }
 
 /// `enum ibv_qp_state`

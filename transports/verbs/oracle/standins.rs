@@ -111,10 +111,38 @@ pub fn layouts() -> Vec<Layout> {
         layout!(whole ibv_comp_channel as "ibv_comp_channel" {
             context, fd, refcnt,
         }),
+        layout!(whole rdma_event_channel as "rdma_event_channel" {
+            fd,
+        }),
+        layout!(whole rdma_ib_addr as "rdma_ib_addr" {
+            sgid, dgid, pkey,
+        }),
+        layout!(whole rdma_addr as "rdma_addr" {
+            src_storage, dst_storage, ibaddr = "addr.ibaddr",
+        }),
+        layout!(whole rdma_route as "rdma_route" {
+            addr, path_rec, num_paths,
+        }),
+        layout!(whole rdma_cm_id as "rdma_cm_id" {
+            verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq,
+            recv_cq_channel, recv_cq, srq, pd, qp_type,
+        }),
+        layout!(whole rdma_conn_param as "rdma_conn_param" {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+            retry_count, rnr_retry_count, srq, qp_num,
+        }),
+        layout!(whole rdma_ud_param as "rdma_ud_param" {
+            private_data, private_data_len, ah_attr, qp_num, qkey,
+        }),
+        layout!(whole rdma_cm_event as "rdma_cm_event" {
+            id, listen_id, event, status, param, param.conn, param.ud,
+        }),
     ]
 }
 
 /// The header's constants, and what the stand-in has for them.
 pub fn constants() -> Vec<(String, String)> {
-    constants_of(include_str!("../standin/abi/constants.rs"), |_| None)
+    let texts: [&str; 2] =
+        [include_str!("../standin/abi/constants.rs"), include_str!("../standin/abi/cm.rs")];
+    texts.into_iter().flat_map(|text| constants_of(text, |_| None)).collect()
 }

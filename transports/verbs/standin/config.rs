@@ -18,6 +18,8 @@ pub struct Config {
     pub silent: bool,
     /// Bytes that may be registered in this process (`RLIMIT_MEMLOCK`).
     pub memlock: u64,
+    /// Of a thousand messages of unreliable pairs, so many are lost.
+    pub loss: u32,
 }
 
 /// One device, with one port.
@@ -41,6 +43,8 @@ pub struct Device {
     /// Of RDMA reads, each way.
     pub max_reads: u8,
     pub max_message: u32,
+    /// Whether it makes unreliable pairs.
+    pub uc: bool,
     /// It speaks iWARP: its pairs are connected by the connection manager only, and nothing has immediate data.
     pub iwarp: bool,
     /// What becomes of who wants to connect from it.
@@ -93,9 +97,16 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         None => u64::MAX,
         Some(bytes) => bytes.parse().map_err(|_| format!("STANDIN_MEMLOCK={bytes}: bytes"))?,
     };
+    let loss = match variable("STANDIN_LOSS") {
+        None => 0,
+        Some(loss) => match loss.parse() {
+            Ok(loss @ 0..=1000) => loss,
+            _ => return Err(format!("STANDIN_LOSS={loss}: of a thousand")),
+        },
+    };
     let list = variable("STANDIN_DEVICES").unwrap_or_else(|| "standin0".into());
     if list == "enosys" {
-        return Ok(Config { devices: None, inline, silent, memlock });
+        return Ok(Config { devices: None, inline, silent, memlock, loss });
     }
     let names = list.split(',').map(str::trim).filter(|entry| !entry.is_empty() && *entry != "none");
     let mut devices = Vec::new();
@@ -103,7 +114,7 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         let index = u8::try_from(index).map_err(|_| "STANDIN_DEVICES: too many")?;
         devices.push(device(entry, index, &variable)?);
     }
-    Ok(Config { devices: Some(devices), inline, silent, memlock })
+    Ok(Config { devices: Some(devices), inline, silent, memlock, loss })
 }
 
 /// `name:key=value:…`; what it does not say is taken from `STANDIN_KEY`.
@@ -122,6 +133,7 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
         max_mr: 65_536,
         max_reads: 16,
         max_message: 1 << 30,
+        uc: true,
         iwarp: false,
         cm: Fate::Works,
         index,
@@ -145,7 +157,7 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
     Ok(device)
 }
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "port",
     "link",
     "mtu",
@@ -158,6 +170,7 @@ const KEYS: [&str; 14] = [
     "max_mr",
     "max_reads",
     "max_message",
+    "uc",
     "transport",
     "cm",
 ];
@@ -176,6 +189,8 @@ fn set(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
         ("mtu", "256" | "512" | "1024" | "2048" | "4096") => device.mtu = number(value)?,
         ("gids", "v1v2") => device.v2 = true,
         ("gids", "v1") => device.v2 = false,
+        ("uc", "yes") => device.uc = true,
+        ("uc", "no") => device.uc = false,
         ("max_sge", _) => device.max_sge = number(value)?,
         ("max_inline", _) => device.max_inline = number(value)?,
         ("max_qp_wr", _) => device.max_qp_wr = number(value)?,
@@ -277,6 +292,8 @@ mod tests {
             ("STANDIN_CHANNELS", "loud"),
             ("STANDIN_MTU", "1500"),
             ("STANDIN_MEMLOCK", "much"),
+            ("STANDIN_LOSS", "1001"),
+            ("STANDIN_UC", "perhaps"),
             ("STANDIN_DEVICES", "a:port"),
             ("STANDIN_DEVICES", "a:colour=red"),
             ("STANDIN_DEVICES", ":port=down"),

@@ -36,7 +36,6 @@ pub struct Meetings {
 }
 
 pub struct Channel {
-    pub handle: Handle,
     pub fd: OwnedFd,
     pub events: VecDeque<Event>,
 }

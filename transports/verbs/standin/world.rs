@@ -42,6 +42,7 @@ pub struct World {
     pub registered: u64,
     pub requests: u64,
     pub bytes: u64,
+    pub loss: Loss,
     /// The engine's thread sleeps on [`WORK`].
     asleep: bool,
 }
@@ -53,6 +54,36 @@ pub struct Port {
     pub state: u32,
     /// The device works.
     pub alive: bool,
+}
+
+/// How often messages of unreliable pairs are lost: by lot, the same way each time.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    per_mille: u32,
+    state: u64,
+    /// So many were.
+    pub lost: u64,
+}
+
+impl Loss {
+    pub fn new(per_mille: u32, seed: u64) -> Self {
+        Loss { per_mille, state: seed, lost: 0 }
+    }
+
+    /// Whether the next one is lost.
+    pub fn strikes(&mut self) -> bool {
+        let strikes = self.draw() % 1000 < self.per_mille;
+        self.lost += u64::from(strikes);
+        strikes
+    }
+
+    /// A number that is hard to foresee (SplitMix64).
+    pub fn draw(&mut self) -> u32 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) as u32
+    }
 }
 
 /// One step of the engine.
@@ -184,6 +215,7 @@ impl World {
             registered: 0,
             requests: 0,
             bytes: 0,
+            loss: Loss::new(config().loss, 1),
             asleep: false,
         }
     }

@@ -36,9 +36,10 @@ fn a_message_that_completes_before_its_link_is_there_is_kept() {
     let level = Reliability::Delivery;
     let hello =
         Hello { reliability: level, writable_ptag: None, readable_ptag: None, private_data: Vec::new() };
-    let ((left_number, left), (right_number, right)) = (a.queue(&hello).unwrap(), b.queue(&hello).unwrap());
-    a.join(&left, &b.parameters(&right)).unwrap();
-    b.join(&right, &a.parameters(&left)).unwrap();
+    let ((left_number, mut left), (right_number, mut right)) =
+        (a.queue(&hello).unwrap(), b.queue(&hello).unwrap());
+    a.join(&mut left, &b.parameters(&right)).unwrap();
+    b.join(&mut right, &a.parameters(&left)).unwrap();
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
 
     let connection = Connection::new(&a.memory, &hello, &hello, 1 << 20);

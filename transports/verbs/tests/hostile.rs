@@ -22,6 +22,9 @@ struct Device {
     asked: Option<u32>,
     numbered: u32,
     offered: Vec<u32>,
+    /// Where messages travel apart. There an offer says by what it is noted.
+    apart: Option<Box<Device>>,
+    is_apart: bool,
 }
 
 impl Work for Device {
@@ -34,18 +37,22 @@ impl Work for Device {
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
         assert!(lead.len() + body.iter().map(|segment| segment.len()).sum::<usize>() <= BLOCK);
         let header = lead.first_chunk::<HEADER>().expect("a header");
-        let Header { frame, .. } = Header::decode(header).expect("what is sent can be read");
+        let Header { taken, heard, frame } = Header::decode(header).expect("what is sent can be read");
         match frame {
             Frame::Where { handle, .. } => self.asked = Some(handle),
+            Frame::Offer { .. } if self.is_apart => self.offered.push(heard),
             Frame::Offer { .. } => self.offered.push(self.numbered),
             _ => {}
         }
+        assert!(!self.is_apart || taken == self.numbered, "its number");
+        assert_eq!(frame.is_numbered() && self.apart.is_some(), false, "where messages do not travel");
         self.numbered += u32::from(frame.is_numbered());
         self.frames += 1;
         self.taken.push(how.token);
         Ok(())
     }
     fn write(&mut self, _: Span<'_>, _: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
+        assert!(!self.is_apart || immediate.is_none_or(|number| number == self.numbered), "its number");
         self.numbered += u32::from(immediate.is_some());
         self.taken.push(how.token);
         Ok(())
@@ -63,6 +70,9 @@ impl Work for Device {
     }
     fn find(&mut self, handle: u32, _: bool) -> Option<Far> {
         handle.is_multiple_of(2).then_some(Far { address: 0, rkey: 7, len: 100 })
+    }
+    fn apart(&mut self) -> Option<&mut dyn Work> {
+        self.apart.as_deref_mut().map(|apart| apart as &mut dyn Work)
     }
 }
 
@@ -84,6 +94,12 @@ enum Step {
     HasRead,
     /// An RDMA write comes.
     Written(u32, usize),
+    /// A message or a piece of a write comes apart, so many numbers behind the last.
+    Apart(u32, u32, Frame, Vec<u8>),
+    Piece(u32, usize),
+    /// Messages have left: so many behind the last that came. What does not come is missed.
+    Left(u32),
+    Miss,
     /// The device completes all, or fails the first.
     Complete,
     Fail(bool),
@@ -96,7 +112,7 @@ enum Step {
 
 fn frame() -> impl Strategy<Value = Frame> {
     let some = (any::<Option<u32>>(), any::<bool>(), 0..=48usize, 0..4u32, 0..3000u64);
-    (1..=10u8, some).prop_map(|(kind, (immediate, flag, head, word, long))| match kind {
+    (1..=13u8, some).prop_map(|(kind, (immediate, flag, head, word, long))| match kind {
         1 => Frame::Short { immediate, len: head },
         2 => Frame::Body { immediate, receipt: flag, head, len: long as usize },
         3 => Frame::Offer { immediate, receipt: flag, head, parts: word as usize, len: long },
@@ -106,8 +122,32 @@ fn frame() -> impl Strategy<Value = Frame> {
         7 => Frame::Ask { hungry: flag },
         8 => Frame::End { broken: flag, len: head },
         9 => Frame::Where { handle: word, write: flag },
-        _ => Frame::Here { handle: word, place: flag.then_some(Far { address: long, rkey: 1, len: long }) },
+        10 => Frame::Here { handle: word, place: flag.then_some(Far { address: long, rkey: 1, len: long }) },
+        11 | 12 => Frame::Wrote { immediate: immediate.unwrap_or(1), pieces: word, len: long },
+        _ => Frame::Left { upto: word },
     })
+}
+
+/// Mostly the next; sometimes one is missing, or it comes late.
+fn behind() -> impl Strategy<Value = u32> {
+    prop_oneof![20 => Just(0u32), 3 => 1..4u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
+}
+
+/// Mostly what travels apart.
+fn apart_frame() -> impl Strategy<Value = Frame> {
+    let message = (0..3000usize).prop_map(|len| match len {
+        0..=48 => Frame::Short { immediate: None, len },
+        _ => Frame::Body { immediate: None, receipt: false, head: 0, len },
+    });
+    let offer = (1..3u32).prop_map(|parts| Frame::Offer {
+        immediate: None,
+        receipt: false,
+        head: 0,
+        parts: parts as usize,
+        len: 5000 * u64::from(parts),
+    });
+    let wrote = (0..3u32, 0..2000u64).prop_map(|(pieces, len)| Frame::Wrote { immediate: 7, pieces, len });
+    prop_oneof![10 => message, 3 => offer, 5 => wrote, 1 => frame()]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -122,6 +162,11 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (header, prop::collection::vec(0..4u8, 8..64), prop_oneof![20 => Just(0i8), 1 => -1..=1i8])
             .prop_map(|(header, bytes, more)| Step::Frame(header, bytes, more)),
         3 => (any::<u32>(), 0..1000usize).prop_map(|(immediate, len)| Step::Written(immediate, len)),
+        6 => (behind(), 0..5u32, apart_frame(), prop::collection::vec(0..4u8, 8..64))
+            .prop_map(|(by, key, frame, bytes)| Step::Apart(by, key, frame, bytes)),
+        4 => (behind(), 0..1000usize).prop_map(|(by, len)| Step::Piece(by, len)),
+        2 => behind().prop_map(Step::Left),
+        1 => Just(Step::Miss),
         12 => Just(Step::Complete),
         1 => any::<bool>().prop_map(Step::Fail),
         30 => (0..5u8).prop_map(Step::Post),
@@ -150,10 +195,14 @@ fn post(connection: &mut Connection, device: &mut Device, memory: &Memory, what:
     };
 }
 
-fn play(level: Reliability, steps: Vec<Step>, memory: &Memory) {
+fn play(level: Reliability, apart: bool, steps: Vec<Step>, memory: &Memory) {
     let mut connection = Connection::new(memory, &hello(level), &hello(level), 1 << 20);
     let mut device = Device::default();
-    let mut numbers = 0;
+    if apart {
+        connection.go_apart();
+        device.apart = Some(Box::new(Device { is_apart: true, ..Device::default() }));
+    }
+    let (mut numbers, mut next) = (0, 0u32);
     for step in steps {
         match step {
             Step::Bytes(bytes) => connection.came(&bytes),
@@ -176,12 +225,43 @@ fn play(level: Reliability, steps: Vec<Step>, memory: &Memory) {
                 }
             }
             Step::HasRead => {
-                if let Some(number) = device.offered.pop() {
+                let apart = device.apart.as_mut().and_then(|apart| apart.offered.pop());
+                if let Some(number) = apart.or_else(|| device.offered.pop()) {
                     connection.came(&spoken(Frame::Notes { count: 1 }, &Note::Read(number).encode()));
                 }
             }
             Step::Written(immediate, len) => connection.written(immediate, len),
+            Step::Apart(by, key, frame, bytes) if apart => {
+                let mut rest = bytes.iter().cycle().copied().take(frame.rest()).collect::<Vec<u8>>();
+                if let Frame::Offer { head: 0, .. } = frame {
+                    let part = Part { address: 4096, rkey: 1, len: 5000 }.encode();
+                    rest.as_chunks_mut::<{ Part::LEN }>().0.iter_mut().for_each(|place| *place = part);
+                }
+                let number = next.wrapping_add(by);
+                let mut spoken = Header { taken: number, heard: key, frame }.encode().to_vec();
+                spoken.extend(rest);
+                connection.came_apart(&spoken);
+                next = if by < 100 { number.wrapping_add(1) } else { next };
+            }
+            Step::Piece(by, len) if apart => {
+                connection.written_apart(next.wrapping_add(by), len);
+                next = if by < 100 { next.wrapping_add(by + 1) } else { next };
+            }
+            Step::Left(by) if apart => {
+                connection.came(&spoken(Frame::Left { upto: next.wrapping_add(by) }, &[]));
+            }
+            Step::Miss => {
+                connection.miss();
+                assert_eq!(connection.awaited(), None);
+            }
+            Step::Apart(..) | Step::Piece(..) | Step::Left(_) => {}
             Step::Complete => {
+                if let Some(apart) = &mut device.apart
+                    && let Some(last) = apart.taken.pop()
+                {
+                    apart.taken.clear();
+                    connection.left(last);
+                }
                 if let Some(last) = device.taken.pop() {
                     device.taken.clear();
                     connection.sent(last);
@@ -201,9 +281,10 @@ fn play(level: Reliability, steps: Vec<Step>, memory: &Memory) {
             Step::Close => connection.close(None),
             Step::Done => connection.peer_is_done(),
         }
-        let before = device.frames;
+        let frames = |device: &Device| device.frames + device.apart.as_ref().map_or(0, |apart| apart.frames);
+        let before = frames(&device);
         connection.pump(&mut device);
-        assert!(device.frames - before <= 4 * MESSAGES as usize, "answers without end");
+        assert!(frames(&device) - before <= 4 * MESSAGES as usize, "answers without end");
         if let Some(words) = connection.failure().map(str::to_owned) {
             connection.lost(&words);
         }
@@ -230,7 +311,13 @@ proptest! {
         steps in prop::collection::vec(step(), 1..120),
     ) {
         let memory = Memory::fresh(4 << 20).unwrap();
-        play(level, steps, &memory);
+        play(level, false, steps, &memory);
+    }
+
+    #[test]
+    fn prop_also_where_messages_travel_apart(steps in prop::collection::vec(step(), 1..160)) {
+        let memory = Memory::fresh(4 << 20).unwrap();
+        play(Reliability::Unreliable, true, steps, &memory);
     }
 }
 

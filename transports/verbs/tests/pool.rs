@@ -126,9 +126,9 @@ fn return_when_sent(mut send: impl FnMut() -> bool) {
 /// A link of `core`, and a queue pair of a peer that says what it likes.
 fn liar(core: &Arc<Core>, far: &Arc<Core>) -> (Arc<VerbsLink>, Queue, UnixStream) {
     let hello = hello();
-    let ((number, queue), (_, peer)) = (core.queue(&hello).unwrap(), far.queue(&hello).unwrap());
-    core.join(&queue, &far.parameters(&peer)).unwrap();
-    far.join(&peer, &core.parameters(&queue)).unwrap();
+    let ((number, mut queue), (_, mut peer)) = (core.queue(&hello).unwrap(), far.queue(&hello).unwrap());
+    core.join(&mut queue, &far.parameters(&peer)).unwrap();
+    far.join(&mut peer, &core.parameters(&queue)).unwrap();
     let (lifeline, other) = UnixStream::pair().unwrap();
     let connection = Connection::new(&core.memory, &hello, &hello, 1 << 20);
     let link = VerbsLink::new(core, number, connection, queue, Lifeline::new(lifeline.into()), true);

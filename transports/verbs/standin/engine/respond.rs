@@ -9,7 +9,7 @@ use crate::abi::{
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_SEND_SOLICITED,
     IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR,
     IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_wc,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_wc,
 };
 use crate::config::config;
 use crate::objects::{Entry, Frees, Kind, Obstacle, ReceiveRequest, SendRequest, State};
@@ -28,6 +28,10 @@ pub fn carry_out(world: &mut World, number: u32, request: &SendRequest) -> Outco
         return Outcome::Failed(IBV_WC_LOC_PROT_ERR);
     };
     let Some(peer) = path::responder(world, number) else { return path::silence(kind) };
+    if kind == Kind::Unreliable && world.loss.strikes() {
+        lose(world, peer, request, &local);
+        return Outcome::Done;
+    }
     establish(world, peer);
     let outcome = match request.opcode {
         IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => send(world, peer, request, &local),
@@ -41,6 +45,23 @@ pub fn carry_out(world: &mut World, number: u32, request: &SendRequest) -> Outco
         // Dropped.
         (Kind::Unreliable, Outcome::Blocked(_) | Outcome::Failed(_)) => Outcome::Done,
         (_, outcome) => outcome,
+    }
+}
+
+/// A packet of the message is lost: nobody hears of it. Of an RDMA write, what came before it is in place.
+fn lose(world: &mut World, peer: u32, request: &SendRequest, from: &[Span]) {
+    let Some(found) = world.pairs.get(peer) else { return };
+    let is_write = matches!(request.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
+    let (allowed, domain) = (found.attributes.qp_access_flags & IBV_ACCESS_REMOTE_WRITE != 0, found.domain);
+    let mtu = 128u64 << found.attributes.path_mtu;
+    let came = u64::from(world.loss.draw()) % request.length.div_ceil(mtu).max(1) * mtu;
+    if is_write
+        && allowed
+        && let Some(to) = remote(world, domain, request, IBV_ACCESS_REMOTE_WRITE)
+    {
+        let first: Vec<Span> =
+            to.iter().map(|(address, length)| (*address, (*length).min(came as usize))).collect();
+        memory::copy(world, from, &first);
     }
 }
 

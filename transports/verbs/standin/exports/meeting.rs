@@ -61,7 +61,7 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     let Ok(fd) = semaphore() else { return null(libc::EMFILE) };
     let channel = rdma_event_channel { fd: fd.as_raw_fd() };
     let open = Box::into_raw(Box::new(OpenChannel { channel, number: 0 }));
-    let made = Channel { handle: Handle::of(open), fd, events: VecDeque::new() };
+    let made = Channel { fd, events: VecDeque::new() };
     let number = lock().channels.insert(made);
     // SAFETY: It was just made.
     unsafe { (*open).number = number };

@@ -24,6 +24,9 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_a
         _ => return null(libc::EOPNOTSUPP),
     };
     let Some(device) = device.filter(|device| fits(device, &asked)) else { return null(libc::EINVAL) };
+    if kind == Kind::Unreliable && !device.uc {
+        return null(libc::EOPNOTSUPP);
+    }
     let open = Box::into_raw(Box::new(ibv_qp {
         context,
         qp_context: asked.qp_context,

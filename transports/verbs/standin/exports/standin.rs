@@ -7,7 +7,7 @@ use crate::abi::{
     IBV_PORT_DOWN,
 };
 use crate::objects::{Obstacle, State};
-use crate::world::{World, with};
+use crate::world::{Loss, World, with};
 use libc::{c_int, c_uint, c_void};
 
 /// What there is in this process, and what was done. A program that has cleaned up has no objects.
@@ -67,6 +67,13 @@ extern "C" fn standin_inject(event: c_uint, number: u32) -> c_int {
         | IBV_EVENT_CLIENT_REREGISTER => device_event(world, event, number as usize),
         _ => libc::EINVAL,
     })
+}
+
+/// From now on, of a thousand messages of unreliable pairs `per_mille` are lost, by lots drawn from `seed`: `STANDIN_LOSS`,
+/// while it runs. Returns how many were lost since this was called last.
+#[unsafe(no_mangle)]
+extern "C" fn standin_lose(per_mille: u32, seed: u64) -> u64 {
+    with(|world| std::mem::replace(&mut world.loss, Loss::new(per_mille, seed)).lost)
 }
 
 fn pair_event(world: &mut World, event: u32, number: u32) -> c_int {

@@ -65,8 +65,25 @@ functions! {
     ibv_event_type_str(u32) -> *const c_char;
     ibv_node_type_str(c_int) -> *const c_char;
     ibv_fork_init() -> c_int;
+    rdma_create_event_channel() -> *mut rdma_event_channel;
+    rdma_destroy_event_channel(*mut rdma_event_channel);
+    rdma_create_id(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, u32) -> c_int;
+    rdma_destroy_id(*mut rdma_cm_id) -> c_int;
+    rdma_bind_addr(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
+    rdma_listen(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_get_src_port(*mut rdma_cm_id) -> u16;
+    rdma_resolve_addr(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+    rdma_resolve_route(*mut rdma_cm_id, c_int) -> c_int;
+    rdma_connect(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_accept(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    rdma_reject(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+    rdma_establish(*mut rdma_cm_id) -> c_int;
+    rdma_init_qp_attr(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
+    rdma_get_cm_event(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+    rdma_ack_cm_event(*mut rdma_cm_event) -> c_int;
     standin_counters(*mut StandinCounters);
     standin_inject(u32, u32) -> c_int;
+    standin_lose(u32, u64) -> u64;
 }
 
 fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
