@@ -1,13 +1,17 @@
 //! Completions of all queue pairs of a NIC: whoever looks takes them, and passes each to its link.
 //!
 //! The queues have room for every request that may be outstanding, so none overflows: another one is made when those
-//! there are have been promised away. They share one channel, which a thread sleeps on.
+//! there are have been promised away. Each has room for all buffers of [pools](crate::receives) besides, whoever fills them.
+//! They share one channel, which a thread sleeps on.
+//!
+//! A request names its link, so whoever takes its completion knows whose it is. A buffer of a pool is nobody's when it is
+//! posted: of these the queue pair's number says it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -16,10 +20,11 @@ use crate::ffi::Wc;
 use crate::hca::objects::{Channel, Context, Cq};
 use crate::link::VerbsLink;
 use crate::queue::SENDS;
+use crate::receives::Pool;
 
 /// Entries of the first queue; each further one is twice as long.
 const FIRST: u32 = 4096;
-/// What a queue pair may have outstanding.
+/// What a queue pair may have outstanding; with receives of its own.
 const NEED: u32 = SENDS + RECEIVES;
 /// Completions that are taken at a time.
 const BATCH: usize = 32;
@@ -30,10 +35,15 @@ const BATCHES: usize = 8;
 pub struct Completions {
     pub channel: Arc<Channel>,
     most: u32,
+    /// Entries of each queue that are kept for buffers of pools.
+    pooled: u32,
     shards: Mutex<Vec<Shard>>,
     /// Held by whoever takes completions: each link gets its own in order.
     taking: Mutex<Taking>,
-    routes: Mutex<HashMap<u32, Route, BuildHasherDefault<Number>>>,
+    /// Held by whoever polls. What was polled for others than those that it is passed on to, oldest first.
+    aside: Mutex<VecDeque<Wc>>,
+    routes: Mutex<Numbered<Route>>,
+    pools: Mutex<Pools>,
     next: AtomicU32,
     looks: AtomicU64,
 }
@@ -59,6 +69,17 @@ impl Hasher for Number {
     }
 }
 
+type Numbered<T> = HashMap<u32, T, BuildHasherDefault<Number>>;
+
+/// Whose buffers of pools are.
+#[derive(Default)]
+struct Pools {
+    /// Links, by the numbers of their queue pairs.
+    pairs: Numbered<u32>,
+    /// By their own.
+    pools: Numbered<Weak<Pool>>,
+}
+
 /// Where a link's completions go.
 enum Route {
     /// The link is being made, and its peer may send already: what came meanwhile.
@@ -82,16 +103,40 @@ pub struct Share {
     pub cq: Arc<Cq>,
     /// The link's.
     pub number: u32,
+    need: u32,
+    /// Where it receives; `None`: in buffers of its own.
+    pool: Option<Arc<Pool>>,
     completions: Arc<Completions>,
 }
 
+impl Share {
+    pub fn pool(&self) -> Option<Arc<Pool>> {
+        self.pool.clone()
+    }
+
+    /// [`Completions::add_pair`]
+    pub fn add_pair(&self, pair: u32) {
+        self.completions.add_pair(pair, self.number);
+    }
+
+    /// [`Completions::set_aside`]
+    pub fn set_aside(&self, pair: u32, pool: &Pool) {
+        self.completions.set_aside(&self.cq, pair, pool);
+    }
+}
+
 impl Completions {
+    /// `most`: entries that the device allows; `pooled`: buffers of all pools.
+    ///
     /// # Errors
     /// The kernel's: no descriptors left.
-    pub fn new(context: &Arc<Context>, most: u32) -> io::Result<Arc<Self>> {
+    pub fn new(context: &Arc<Context>, most: u32, pooled: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Completions {
             channel: Channel::new(context)?,
-            most: most.max(NEED),
+            most: most.max(NEED + pooled),
+            pooled,
+            aside: Mutex::default(),
+            pools: Mutex::default(),
             shards: Mutex::default(),
             taking: Mutex::new(Taking { queues: Vec::new(), batch: [Wc::default(); BATCH] }),
             routes: Mutex::default(),
@@ -100,32 +145,37 @@ impl Completions {
         }))
     }
 
-    /// Room for one more queue pair.
+    /// Room for one more queue pair, which has receives of its own or those of a pool.
     ///
     /// # Errors
     /// The device's: it has no more.
-    pub fn share(self: &Arc<Self>) -> io::Result<Share> {
+    pub fn share(self: &Arc<Self>, pool: Option<Arc<Pool>>) -> io::Result<Share> {
+        let need = if pool.is_none() { NEED } else { SENDS };
         let mut shards = self.shards.lock();
-        let shard = match shards.iter_mut().find(|shard| shard.free >= NEED) {
+        let shard = match shards.iter_mut().find(|shard| shard.free >= need) {
             Some(shard) => shard,
             None => {
-                let entries =
-                    FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX).clamp(NEED, self.most);
-                let cq = Cq::new(&self.channel, entries)?;
+                let wanted = FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX);
+                let cq = Cq::new(&self.channel, wanted.clamp(NEED + self.pooled, self.most))?;
                 cq.notify();
                 self.taking.lock().queues.push(cq.clone());
-                shards.push(Shard { free: cq.entries(), cq });
+                shards.push(Shard { free: cq.entries().saturating_sub(self.pooled), cq });
                 shards.last_mut().expect("just pushed")
             }
         };
-        shard.free -= NEED;
-        Ok(Share { cq: shard.cq.clone(), number: self.fresh(), completions: self.clone() })
+        shard.free = shard.free.saturating_sub(need);
+        Ok(Share { cq: shard.cq.clone(), number: self.fresh(), need, pool, completions: self.clone() })
     }
 
-    /// A number for a link, from 1, of 31 bits. What comes for it is kept until the link is [added](Completions::add).
+    /// A number of 30 bits; seldom used twice.
+    pub fn number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed) & NUMBERS
+    }
+
+    /// A number for a link, from 1. What comes for it is kept until the link is [added](Completions::add).
     fn fresh(&self) -> u32 {
         loop {
-            let number = self.next.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1);
+            let number = self.number();
             let mut routes = self.routes.lock();
             if number != 0 && !routes.contains_key(&number) {
                 routes.insert(number, Route::Awaited(Vec::new()));
@@ -203,7 +253,7 @@ impl Completions {
         for cq in queues {
             let mut batches = 0;
             loop {
-                let found = match cq.poll(&mut batch[..]) {
+                let found = match self.poll(cq, &mut batch[..]) {
                     // Most looks find nothing.
                     Ok(0) => break,
                     Ok(found) => found,
@@ -230,21 +280,98 @@ impl Completions {
         }
     }
 
+    /// What was set aside, which was polled before, and then what the queue has: fewer than a batch are all that there is.
+    fn poll(&self, cq: &Cq, batch: &mut [Wc]) -> io::Result<usize> {
+        let mut aside = self.aside.lock();
+        if aside.is_empty() {
+            return cq.poll(batch);
+        }
+        let count = batch.len().min(aside.len());
+        let (first, rest) = batch.split_at_mut(count);
+        first.iter_mut().zip(aside.drain(..count)).for_each(|(to, wc)| *to = wc);
+        Ok(count + if rest.is_empty() { 0 } else { cq.poll(rest)? })
+    }
+
     /// To each link its own, those in a row at once.
     fn pass_on(&self, batch: &[Wc], told: &mut Vec<News>) {
-        for run in batch.chunk_by(|one, next| number_of(one.wr_id) == number_of(next.wr_id)) {
-            let link = match self.routes.lock().get_mut(&number_of(run[0].wr_id)) {
-                Some(Route::Link(link)) => link.clone(),
+        let whose = |wc: &Wc| (number_of(wc.wr_id), wc.qp_num);
+        for run in batch.chunk_by(|one, next| whose(one) == whose(next)) {
+            let name = run[0].wr_id;
+            let number = if is_shared(name) { self.link_of_pair(run[0].qp_num) } else { number_of(name) };
+            let link = match self.routes.lock().get_mut(&number) {
+                Some(Route::Link(link)) => Some(link.clone()),
                 Some(Route::Awaited(came)) => {
                     came.extend_from_slice(run);
                     continue;
                 }
-                // Of one that is gone, something may have lain there still.
-                None => continue,
+                None => None,
             };
-            let news = link.completed(run);
-            if news.has_owners() {
-                told.push(news);
+            match link {
+                Some(link) => {
+                    let news = link.completed(run);
+                    if news.has_owners() {
+                        told.push(news);
+                    }
+                }
+                // Of one that is gone, something may have lain there still.
+                None => self.empty(run),
+            }
+        }
+    }
+
+    // ---- pools ----
+
+    /// 0: none, or it is gone.
+    fn link_of_pair(&self, pair: u32) -> u32 {
+        self.pools.lock().pairs.get(&pair).copied().unwrap_or(0)
+    }
+
+    /// What came to buffers of pools is for nobody: the device gets them again.
+    pub fn empty(&self, completions: &[Wc]) {
+        for wc in completions.iter().filter(|wc| is_shared(wc.wr_id)) {
+            let pool = self.pools.lock().pools.get(&number_of(wc.wr_id)).and_then(Weak::upgrade);
+            if let Some(pool) = pool {
+                pool.emptied(request_of(wc.wr_id).1);
+            }
+        }
+    }
+
+    /// A pool has been made.
+    pub fn add_pool(&self, pool: &Arc<Pool>) {
+        let mut pools = self.pools.lock();
+        pools.pools.retain(|_, pool| pool.strong_count() > 0);
+        pools.pools.insert(pool.number, Arc::downgrade(pool));
+    }
+
+    /// A queue pair has been made that receives out of a pool, for the link of this number. Not with a link's lock held.
+    pub fn add_pair(&self, pair: u32, link: u32) {
+        // The device may have used this number before: what came for that pair has been passed on then.
+        let taking = self.taking.lock();
+        self.pools.lock().pairs.insert(pair, link);
+        drop(taking);
+    }
+
+    /// A queue pair that receives out of `pool` is about to be destroyed, and takes nothing any more. Its own completions vanish
+    /// with it, those of others keep their order. A link's lock may be held.
+    pub fn set_aside(&self, cq: &Cq, pair: u32, pool: &Pool) {
+        self.pools.lock().pairs.remove(&pair);
+        let mut aside = self.aside.lock();
+        let mut batch = [Wc::default(); BATCH];
+        let mut set_aside = |batch: &[Wc]| {
+            for wc in batch {
+                match (wc.qp_num == pair, is_shared(wc.wr_id)) {
+                    (false, _) => aside.push_back(*wc),
+                    (true, true) => pool.emptied(request_of(wc.wr_id).1),
+                    (true, false) => {}
+                }
+            }
+        };
+        // As much as can have completed before.
+        for _ in 0..=cq.entries() as usize / BATCH {
+            let Ok(found) = cq.poll(&mut batch) else { return };
+            set_aside(&batch[..found]);
+            if found < BATCH {
+                return;
             }
         }
     }
@@ -261,29 +388,46 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut shards = self.completions.shards.lock();
         if let Some(shard) = shards.iter_mut().find(|shard| Arc::ptr_eq(&shard.cq, &self.cq)) {
-            shard.free += NEED;
+            shard.free += self.need;
         }
         drop(shards);
         let mut routes = self.completions.routes.lock();
-        if let Some(Route::Awaited(_)) = routes.get(&self.number) {
-            routes.remove(&self.number);
+        if let Some(Route::Awaited(_)) = routes.get(&self.number)
+            && let Some(Route::Awaited(came)) = routes.remove(&self.number)
+        {
+            drop(routes);
+            self.completions.empty(&came);
         }
     }
 }
+
+/// Numbers of links and pools.
+const NUMBERS: u32 = u32::MAX >> 2;
+const RECEIVE: u64 = 1 << 63;
+const SHARED: u64 = 1 << 62;
 
 /// What a work request is called: its link's number, and below that what the link calls it; the first bit tells receives.
 pub fn name_of(link: u32, request: u32, is_receive: bool) -> u64 {
     u64::from(is_receive) << 63 | u64::from(link) << 32 | u64::from(request)
 }
 
-/// The link's number.
-pub fn number_of(name: u64) -> u32 {
-    (name >> 32) as u32 & (u32::MAX >> 1)
+/// What the posting of a pool's buffer is called; the second bit tells those.
+pub fn name_of_shared(pool: u32, slot: u32) -> u64 {
+    SHARED | name_of(pool, slot, true)
 }
 
-/// Whether it is a receive, and what the link calls it.
+fn is_shared(name: u64) -> bool {
+    name & SHARED != 0
+}
+
+/// The link's number, or the pool's.
+pub fn number_of(name: u64) -> u32 {
+    (name >> 32) as u32 & NUMBERS
+}
+
+/// Whether it is a receive, and what the link or the pool calls it.
 pub fn request_of(name: u64) -> (bool, u32) {
-    (name >> 63 == 1, name as u32)
+    (name & RECEIVE != 0, name as u32)
 }
 
 #[cfg(test)]
@@ -292,11 +436,15 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for link in [1, 7, u32::MAX >> 1] {
+        for link in [1, 7, NUMBERS] {
             for request in [0, 1, u32::MAX] {
+                let shared = name_of_shared(link, request);
+                assert_eq!((number_of(shared), request_of(shared)), (link, (true, request)));
+                assert!(is_shared(shared));
                 for is_receive in [false, true] {
                     let name = name_of(link, request, is_receive);
                     assert_eq!((number_of(name), request_of(name)), (link, (is_receive, request)));
+                    assert!(!is_shared(name));
                 }
             }
         }

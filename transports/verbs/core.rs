@@ -24,6 +24,7 @@ use crate::lifeline::{Lifeline, Word};
 use crate::link::{VerbsLink, Watching};
 use crate::port::VerbsPort;
 use crate::queue::{Kind, Queue, Tags};
+use crate::receives::{Budget, Pool};
 use crate::settings::Settings;
 use crate::station::{BesideChannel, Seats};
 use crate::way::Way;
@@ -81,6 +82,9 @@ pub struct Core {
     pub control: Poller,
     bell: Bell,
     domains: Mutex<HashMap<u32, Weak<Domain>>>,
+    /// What pools may have; bytes that are pinned for frames.
+    receives: Arc<Budget>,
+    pinned: Arc<AtomicUsize>,
     pub stations: Stations<BesideChannel>,
     /// Threads that sleep beside the channel.
     sleepers: AtomicUsize,
@@ -117,7 +121,8 @@ impl Core {
         windows: usize,
         max_transfer: usize,
     ) -> std::io::Result<Arc<Self>> {
-        let completions = Completions::new(&hca.context, hca.attributes.max_cqe.max(0) as u32)?;
+        let (entries, receives) = (hca.attributes.max_cqe.max(0) as u32, pooled(&hca, &settings));
+        let completions = Completions::new(&hca.context, entries, receives)?;
         let (control, bell) = (Poller::new()?, Bell::new()?);
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
         control.add(hca.context.async_fd(), Token::Events.encode(), EventFlags::IN)?;
@@ -137,6 +142,8 @@ impl Core {
             control,
             bell,
             domains: Mutex::default(),
+            receives: Budget::new(receives),
+            pinned: Arc::default(),
             stations: Stations::default(),
             sleepers: AtomicUsize::new(0),
             attends: AtomicBool::new(false),
@@ -155,7 +162,7 @@ impl Core {
             return Ok(domain);
         }
         domains.retain(|_, domain| domain.strong_count() > 0);
-        let domain = Domain::new(&self.hca.context, &self.memory);
+        let domain = Domain::new(&self.hca.context, &self.memory, &self.pinned);
         let domain = Arc::new(domain.map_err(|error| Error::os("making a protection domain", error))?);
         domains.insert(tag, Arc::downgrade(&domain));
         Ok(domain)
@@ -172,9 +179,10 @@ impl Core {
         let failed = |error| Error::os(format!("making a queue pair on {}", self.hca.name), error);
         // What lies there of queue pairs that are gone takes room.
         self.completions.take_all();
-        let share = self.completions.share().map_err(failed)?;
+        let domain = self.domain(tag)?;
+        let share = self.completions.share(self.pool(&domain)).map_err(failed)?;
         let number = share.number;
-        let (windows, domain) = (self.windows.clone(), self.domain(tag)?);
+        let windows = self.windows.clone();
         let (hca, settings) = (&self.hca, &self.settings);
         let queue = Queue::new(hca, settings, domain.clone(), share, windows, number, tags, Kind::Reliable);
         let mut queue = queue.map_err(failed)?;
@@ -190,7 +198,7 @@ impl Core {
         if self.hca.iwarp || self.lacks_apart.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let share = self.completions.share()?;
+        let share = self.completions.share(None)?;
         let (windows, link) = (self.windows.clone(), share.number);
         let (hca, settings) = (&self.hca, &self.settings);
         let queue = Queue::new(hca, settings, domain, share, windows, link, tags, Kind::Unreliable);
@@ -211,6 +219,26 @@ impl Core {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Where a queue pair of this domain receives. `None`: in buffers of its own, because the device has no shared queue or no
+    /// more of them, or the NIC's bound is reached by other domains, or the setting says so.
+    fn pool(&self, domain: &Domain) -> Option<Arc<Pool>> {
+        let most = self.hca.attributes.max_srq_wr.max(0) as u32;
+        if self.receives.bound() == 0 {
+            return None;
+        }
+        let make = || {
+            let pool = Pool::new(&domain.pd, self.completions.number(), &self.receives, most)?;
+            self.completions.add_pool(&pool);
+            Ok(pool)
+        };
+        domain.pool(make).ok()
+    }
+
+    /// Bytes of memory that are pinned for frames on their way: the receive buffers and the headers of what is sent.
+    pub fn pinned(&self) -> usize {
+        self.pinned.load(Ordering::Relaxed)
     }
 
     /// What the peer is told of a queue pair.
@@ -377,8 +405,17 @@ impl AsFd for Core {
 
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Core({}, port {})", self.hca.name, self.hca.port)
+        let Hca { name, port, .. } = &self.hca;
+        write!(f, "Core({name}, port {port}, {} bytes pinned for frames)", self.pinned())
     }
+}
+
+/// Receive buffers that connections share; 0: each has its own. Completion queues are to have room for them, beside what a
+/// connection needs. iWARP does not send again what finds no buffer, but ends the connection.
+fn pooled(hca: &Hca, settings: &Settings) -> u32 {
+    let entries = hca.attributes.max_cqe.max(0) as u32;
+    let can = hca.attributes.max_srq > 0 && !hca.iwarp && settings.receives <= entries / 2;
+    if can { settings.receives } else { 0 }
 }
 
 /// A connection that both sides have agreed on.

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -16,6 +17,7 @@ use crate::ffi::Sge;
 use crate::ffi::codes::access;
 use crate::hca::objects::{Context, Mr, Pd};
 use crate::memory::Segment;
+use crate::receives::Pool;
 use crate::wire::Part;
 
 /// See the module.
@@ -27,6 +29,10 @@ pub struct Domain {
     chunks: Mutex<HashMap<(u64, Use), (Chunk, Mr)>>,
     pub pd: Arc<Pd>,
     memory: Memory,
+    /// Where its queue pairs receive.
+    pool: Mutex<Weak<Pool>>,
+    /// Bytes that the NIC has pinned for frames.
+    pub pinned: Arc<AtomicUsize>,
 }
 
 /// What the device does with memory.
@@ -52,8 +58,24 @@ pub type Sges = SmallVec<[Sge; 12]>;
 impl Domain {
     /// # Errors
     /// The device's: it has no more.
-    pub fn new(context: &Arc<Context>, memory: &Memory) -> io::Result<Self> {
-        Ok(Domain { chunks: Mutex::default(), pd: Pd::new(context)?, memory: memory.clone() })
+    pub fn new(context: &Arc<Context>, memory: &Memory, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
+        let (pd, pool) = (Pd::new(context)?, Mutex::default());
+        Ok(Domain { chunks: Mutex::default(), pd, memory: memory.clone(), pool, pinned: pinned.clone() })
+    }
+
+    /// Its pool, grown for one connection more; made by `make` if there is none.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn pool(&self, make: impl FnOnce() -> io::Result<Arc<Pool>>) -> io::Result<Arc<Pool>> {
+        let mut known = self.pool.lock();
+        let pool = match known.upgrade() {
+            Some(pool) => pool,
+            None => make()?,
+        };
+        pool.grow(&self.pd, &self.pinned)?;
+        *known = Arc::downgrade(&pool);
+        Ok(pool)
     }
 
     /// The requests' elements that cover `[from, from + len)` of `segments`. With `most`, no more of them than that: the

@@ -131,7 +131,7 @@ impl Helper {
                     let why = format!("port {port} of {} went down", self.core.hca.name);
                     links.iter().for_each(|link| link.give_up(&why));
                 }
-                Event::Device(event::DEVICE_FATAL | event::CQ_ERR) => {
+                Event::Device(event::DEVICE_FATAL | event::CQ_ERR | event::SRQ_ERR) => {
                     let why = format!("the device {} has failed or was removed", self.core.hca.name);
                     links.iter().for_each(|link| link.give_up(&why));
                 }

@@ -6,7 +6,7 @@
 //!
 //! | VIA | here |
 //! |---|---|
-//! | VI | a reliable-connection queue pair (RC), with receive buffers of its own |
+//! | VI | a reliable-connection queue pair (RC), receive buffers out of a pool |
 //! | completion queue | completion queues of the NIC, taken by whoever looks; a completion channel to sleep on |
 //! | protection tag | a protection domain |
 //! | window | a memory region with exactly its rights, made when a peer first asks for it |
@@ -30,6 +30,10 @@
 //! **Who does the work.** The thread that polls takes completions of all links; it parks beside the completion channel. While
 //! nobody looks, the NIC's one helper thread does it.
 //!
+//! **Memory.** Whoever looks copies a frame out of the buffer that it came to, so buffers are needed only from its arrival to that
+//! look. Connections share them, up to `DECK_VERBS_RECEIVES` for a NIC: what finds none is sent again by the sender's device,
+//! until somebody has looked; no program is waited for. On devices without shared receive queues each connection has its own.
+//!
 //! **Trust.** The device keeps peers to their tags and rights. A peer that was let in reads the outbox as processes of one
 //! host do; it can write nothing but windows. What it says is decoded as if it were hostile.
 //!
@@ -42,6 +46,7 @@
 //! | `incoming`, `endpoint` | a request; what both sides tell of their queue pairs |
 //! | `way`, `cm` | how queue pairs are joined: by what was told, or through rdma_cm |
 //! | `connection`, `wire` | the protocol over a queue pair, without a device; its frames |
+//! | `receives` | receive buffers: the pool of a domain (a shared receive queue), or a connection's own |
 //! | `queue`, `domain`, `windows` | queue pairs; protection domains; windows |
 //! | `completions` | completion queues |
 //! | `link`, `lifeline`, `port` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
@@ -65,6 +70,7 @@ mod link;
 mod memory;
 mod port;
 mod queue;
+mod receives;
 mod settings;
 mod station;
 #[cfg(test)]

@@ -168,7 +168,11 @@ impl VerbsLink {
     pub fn completed(&self, run: &[Wc]) -> News {
         let mut shared = self.shared.lock();
         let is_apart = run.first().is_some_and(|wc| self.apart == Some(number_of(wc.wr_id)));
-        for wc in run {
+        for (at, wc) in run.iter().enumerate() {
+            if shared.queue.is_none() {
+                self.core.completions.empty(&run[at..]);
+                break;
+            }
             if is_apart {
                 shared.complete_apart(wc);
             } else {
@@ -428,7 +432,10 @@ impl Shared {
                 self.connection.failed(request, forbidden);
                 self.connection.fail(&words_of(failure, wc.vendor_err));
             }
-            (true, failure) => connection.fail(&words_of(failure, wc.vendor_err)),
+            (true, failure) => {
+                queue.spoilt(request);
+                connection.fail(&words_of(failure, wc.vendor_err));
+            }
         }
     }
 

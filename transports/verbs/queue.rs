@@ -1,17 +1,12 @@
-//! A link's queue pair: where it lies in the network, its receive buffers, and its [`Work`].
-//!
-//! Each queue pair has receive buffers of its own, not a queue shared with others: the credits of a connection promise buffers
-//! of its own, so that a message never finds none, and a peer that floods us takes none from others. They lie, with what is
-//! sent from here, in memory of their own, which no peer is given any right to.
+//! A link's queue pair: where it lies in the network, its [receive buffers](crate::receives), and its [`Work`]. What is sent
+//! from here lies in memory of its own, which no peer is given any right to.
 
 mod meeting;
 
 use std::collections::VecDeque;
 use std::io;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::Arc;
-
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
@@ -23,6 +18,7 @@ use crate::ffi::{self, Remote, SendWr, Sge};
 use crate::hca::Hca;
 use crate::hca::objects::{Mr, Qp};
 use crate::memory::Segment;
+use crate::receives::{Buffers, Own, Receives};
 use crate::settings::Settings;
 use crate::windows::Windows;
 use crate::wire::{BLOCK, Far, Part};
@@ -61,7 +57,7 @@ const ELEMENTS: u32 = 12;
 /// Bytes of one request, at most: what a length can say.
 const LONGEST: usize = 1 << 30;
 /// Bytes of headers and short messages that are under way.
-const LEADS: usize = 8 * BLOCK;
+pub const LEADS: usize = 8 * BLOCK;
 /// Reads that are under way at a time, at most.
 const READS: i32 = 16;
 /// 0.64 ms: how long a sender waits that found no receive buffer. (It is coded: 14.)
@@ -78,10 +74,11 @@ pub struct Queue {
     id: Option<Id>,
     /// What the peer has told of its own, where rdma_cm joins the two.
     peer: Option<Endpoint>,
-    lead: Mr,
-    pages: Pages,
+    receives: Receives,
+    /// What is sent from here.
+    lead: Buffers,
     domain: Arc<Domain>,
-    _share: Share,
+    share: Share,
     windows: Arc<Windows>,
     tags: Tags,
     /// What completions call its link.
@@ -94,8 +91,6 @@ pub struct Queue {
     /// Bytes of one request.
     longest: usize,
     inline: usize,
-    /// Receive buffers that the device is to have again.
-    emptied: Vec<u32>,
     /// The numbers of the requests that the device has.
     flying: std::ops::Range<u32>,
     /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
@@ -109,15 +104,6 @@ pub struct Tags {
     pub writable: Option<udeck_via::Ptag>,
     pub readable: Option<udeck_via::Ptag>,
 }
-
-/// Pages of our own, which the kernel gives as zeros.
-struct Pages {
-    at: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a mapping of our own, of plain bytes.
-unsafe impl Send for Pages {}
 
 impl Queue {
     /// A queue pair that is ready to receive, and connected to nobody. `link`: what completions call it.
@@ -135,24 +121,24 @@ impl Queue {
         tags: Tags,
         kind: Kind,
     ) -> io::Result<Self> {
-        let receives = kind.receives();
-        let pages = Pages::new(receives as usize * BLOCK + LEADS)?;
-        // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
-        let lead = unsafe { Mr::new(&domain.pd, pages.all(), access::LOCAL_WRITE, false) };
-        let lead = lead.map_err(|error| io::Error::new(error.kind(), cannot_register(pages.len, &error)))?;
+        let lead = Buffers::new(&domain.pd, LEADS, &domain.pinned)?;
+        let receives = match share.pool() {
+            Some(pool) => Receives::Pool(pool),
+            None => Receives::Own(Own::new(&domain.pd, link, kind.receives(), &domain.pinned)?),
+        };
+        let srq = receives.srq();
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
-            max_recv_wr: receives,
+            max_recv_wr: if srq.is_some() { 0 } else { kind.receives() },
             max_send_sge: elements(&hca.attributes),
-            max_recv_sge: 1,
+            max_recv_sge: u32::from(srq.is_none()),
             max_inline_data: settings.inline,
         };
-        let (qp, inline) = match Qp::new(&domain.pd, &share.cq, kind.qp_type(), cap) {
+        let make = |cap| Qp::new(&domain.pd, &share.cq, srq, kind.qp_type(), cap);
+        let (qp, inline) = match make(cap) {
             Ok(qp) => (qp, settings.inline),
             // Some devices have no such thing, and say so.
-            Err(_) if settings.inline > 0 => {
-                (Qp::new(&domain.pd, &share.cq, kind.qp_type(), ffi::QpCap { max_inline_data: 0, ..cap })?, 0)
-            }
+            Err(_) if settings.inline > 0 => (make(ffi::QpCap { max_inline_data: 0, ..cap })?, 0),
             Err(error) => return Err(error),
         };
         let mut queue = Queue {
@@ -161,10 +147,10 @@ impl Queue {
             apart: None,
             id: None,
             peer: None,
+            receives,
             lead,
-            pages,
             domain,
-            _share: share,
+            share,
             windows,
             tags,
             link,
@@ -174,14 +160,15 @@ impl Queue {
             sink: if hca.iwarp { Use::Sink } else { Use::Usual },
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
-            emptied: Vec::with_capacity(receives as usize),
             flying: 0..0,
             used: 0..0,
             leads: VecDeque::new(),
         };
+        if queue.receives.srq().is_some() {
+            queue.share.add_pair(queue.qp.number());
+        }
         queue.initialise(hca, settings)?;
-        queue.emptied.extend(0..receives);
-        queue.post_all_emptied()?;
+        queue.post_emptied()?;
         Ok(queue)
     }
 
@@ -297,16 +284,20 @@ impl Queue {
 
     // ---- receives ----
 
-    /// What has come to a buffer. Until it is posted again.
+    /// What has come to a buffer. Until it is [emptied](Queue::emptied).
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
-        let (slot, len) = (slot.min(self.kind.receives() - 1) as usize, (len as usize).min(BLOCK));
-        // SAFETY: inside of our memory; the device has filled the buffer and does not have it.
-        unsafe { std::slice::from_raw_parts(self.pages.at.as_ptr().add(slot * BLOCK), len) }
+        self.receives.received(slot, len)
     }
 
     /// Nobody has a slice of this buffer any more: the device shall have it again.
+    #[inline]
     pub fn emptied(&mut self, slot: u32) {
-        self.emptied.push(slot);
+        self.receives.emptied(slot);
+    }
+
+    /// The device has failed to fill this buffer.
+    pub fn spoilt(&mut self, slot: u32) {
+        self.receives.spoilt(slot);
     }
 
     /// Gives the device what has been emptied, if it is enough for a chain.
@@ -318,36 +309,7 @@ impl Queue {
         if let Some(apart) = &mut self.apart {
             apart.post_emptied()?;
         }
-        if self.emptied.len() < CHAIN as usize { Ok(()) } else { self.post_all_emptied() }
-    }
-
-    fn post_all_emptied(&mut self) -> io::Result<()> {
-        let slots = std::mem::take(&mut self.emptied);
-        let posted = slots.chunks(CHAIN as usize).try_for_each(|slots| self.post_receives(slots));
-        self.emptied = slots;
-        self.emptied.clear();
-        posted
-    }
-
-    /// Gives the device up to [`CHAIN`] buffers in one call.
-    fn post_receives(&self, slots: &[u32]) -> io::Result<()> {
-        let mut sges = [Sge::default(); CHAIN as usize];
-        let none = ffi::RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
-        let mut chain = [none; CHAIN as usize];
-        let mut next = null_mut();
-        // From the last to the first: each names the one behind it.
-        for ((&slot, sge), wr) in slots.iter().zip(&mut sges).zip(&mut chain).rev() {
-            let slot = slot.min(self.kind.receives() - 1);
-            let addr = self.pages.at.addr().get() as u64 + u64::from(slot) * BLOCK as u64;
-            *sge = Sge { addr, length: BLOCK as u32, lkey: self.lead.lkey() };
-            (wr.wr_id, wr.sg_list, wr.next) = (name_of(self.link, slot, true), sge, next);
-            next = wr;
-        }
-        let Some(first) = NonNull::new(next) else { return Ok(()) };
-        // SAFETY: a chain of ours, whose elements live until the call is over. The buffers are in memory that goes after the
-        // queue pair, and nobody has a slice of them: those of `received` end before it is posted again, which takes the
-        // link's lock.
-        unsafe { self.qp.post_recv(first) }
+        self.receives.post(&self.qp)
     }
 
     // ---- sends ----
@@ -380,12 +342,10 @@ impl Queue {
         let (at, end) = self.room_in_ring(lead.len()).ok_or("no room for a header")?;
         self.used.end = end;
         self.leads.push_back((token, end));
-        // SAFETY: inside of our memory, behind the receive buffers, and in no request that is under way.
-        unsafe {
-            let to = self.pages.at.as_ptr().add(self.kind.receives() as usize * BLOCK + at);
-            std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len());
-            Ok(to.addr() as u64)
-        }
+        let to = self.lead.at(at);
+        // SAFETY: inside of our memory, as far as the ring has room, and in no request that is under way.
+        unsafe { std::ptr::copy_nonoverlapping(lead.as_ptr(), to, lead.len()) };
+        Ok(to.addr() as u64)
     }
 
     /// How many requests the device has.
@@ -519,24 +479,15 @@ fn mtu(hca: &Hca, settings: &Settings) -> u8 {
     settings.mtu.map_or(port, |bytes| port.min((bytes.ilog2() as u8).clamp(8, 12) - 7))
 }
 
-impl Pages {
-    fn new(len: usize) -> io::Result<Self> {
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, wherever the kernel likes.
-        let at = unsafe { mmap_anonymous(null_mut(), len, rights, flags) }?;
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Pages { at, len })
-    }
-
-    fn all(&self) -> NonNull<[u8]> {
-        NonNull::slice_from_raw_parts(self.at, self.len)
-    }
-}
-
-impl Drop for Pages {
+impl Drop for Queue {
+    /// What has completed for one of a pool would vanish with it, and the buffers that it has filled.
     fn drop(&mut self) {
-        // SAFETY: our own mapping; the region in it and the queue pair are gone.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+        if let Receives::Pool(pool) = &self.receives {
+            let mut attr = ffi::QpAttr { qp_state: qp_state::ERR, ..ffi::QpAttr::default() };
+            // (It fails only for devices that are gone, which fill nothing any more.)
+            let _ = self.qp.modify(&mut attr, attr_mask::STATE);
+            self.share.set_aside(self.qp.number(), pool);
+        }
     }
 }
 

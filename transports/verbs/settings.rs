@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use udeck_via::{Error, Result};
 
+use crate::connection::RECEIVES;
+
 /// How queue pairs are connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Connect {
@@ -41,6 +43,8 @@ pub struct Settings {
     pub retry: u8,
     /// `DECK_VERBS_RNR_RETRY`: how often when the receiver has no buffer posted; 0 to 6, or 7: for ever.
     pub rnr_retry: u8,
+    /// `DECK_VERBS_RECEIVES`: how many receive buffers of 4 KiB the NIC's connections share at most; 0: each has its own.
+    pub receives: u32,
     /// `DECK_VERBS_INLINE`: bytes of a message that are copied into its work request.
     pub inline: u32,
     /// `DECK_VERBS_UC`: 1, unreliable VIs have unreliable queue pairs where the device makes such; 0, reliable ones, as the
@@ -65,6 +69,7 @@ impl Default for Settings {
             timeout: 14,
             retry: 7,
             rnr_retry: 7,
+            receives: 1024,
             inline: 128,
             uc: true,
             connect: Connect::Auto,
@@ -89,7 +94,16 @@ impl Settings {
             }
             mtu => mtu,
         };
+        let receives = match number(&get, "DECK_VERBS_RECEIVES", 0..=1 << 16)? {
+            // Fewer would be none for a connection.
+            Some(few @ 1..RECEIVES) => {
+                let expected = format!("0, or a number from {RECEIVES} to 65536");
+                return Err(refused("DECK_VERBS_RECEIVES", &few.to_string(), &expected));
+            }
+            receives => receives.unwrap_or(usual.receives),
+        };
         Ok(Settings {
+            receives,
             device: get("DECK_VERBS_DEVICE").filter(|name| !name.is_empty()),
             port: number(&get, "DECK_VERBS_PORT", 1..=254)?,
             gid: number(&get, "DECK_VERBS_GID", 0..=255)?,

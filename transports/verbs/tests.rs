@@ -7,6 +7,7 @@ mod early;
 mod failures;
 mod hostile;
 mod meeting;
+mod pool;
 mod unreliable;
 
 use std::ffi::CStr;

@@ -20,6 +20,8 @@ struct Verbs {
     connect: Connect,
     /// By its name; otherwise the first.
     device: Option<&'static str>,
+    /// As the environment says; otherwise each connection has receive buffers of its own.
+    pools: bool,
 }
 
 /// The stand-in's devices: the second is iWARP's.
@@ -36,6 +38,9 @@ impl Verbs {
             Source::Fresh(options.arena_limit)
         };
         ours.settings.connect = self.connect;
+        if !self.pools {
+            ours.settings.receives = 0;
+        }
         if let Some(device) = self.device {
             ours.settings.device = Some(device.to_owned());
             ours.bind = IWARP_AT.into();
@@ -71,13 +76,14 @@ fn shm(options: &Options) -> Nic {
 }
 
 fn main() -> ExitCode {
-    let verbs = Verbs { name: "verbs", shares: false, connect: Connect::Auto, device: None };
+    let verbs = Verbs { name: "verbs", shares: false, connect: Connect::Auto, device: None, pools: true };
+    let own = Verbs { name: "verbs-own-receives", pools: false, ..verbs };
     let shares = Verbs { name: "verbs-shared-memory", shares: true, ..verbs };
     let cm = Verbs { name: "verbs-cm", connect: Connect::Cm, ..verbs };
     let iwarp = Verbs { name: "verbs-iwarp", device: Some(IWARP), ..verbs };
     match verbs.try_open(&Options::default()) {
         Ok(_) => {
-            let mut fabrics: Vec<&dyn Fabric> = vec![&verbs, &shares];
+            let mut fabrics: Vec<&dyn Fabric> = vec![&verbs, &shares, &own];
             for more in [&cm, &iwarp].into_iter().filter(|more| more.is_there()) {
                 fabrics.push(more);
             }

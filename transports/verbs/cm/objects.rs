@@ -65,6 +65,8 @@ pub struct Terms {
     pub depths: Depths,
     pub retry: u8,
     pub rnr_retry: u8,
+    /// It receives out of a shared queue.
+    pub shares: bool,
 }
 
 impl Channel {
@@ -273,7 +275,7 @@ impl Drop for Id {
 }
 
 fn param(terms: Terms, private: &[u8]) -> ConnParam {
-    let Terms { qp_num, depths, retry, rnr_retry } = terms;
+    let Terms { qp_num, depths, retry, rnr_retry, shares } = terms;
     ConnParam {
         private_data: private.as_ptr().cast(),
         private_data_len: private.len() as u8,
@@ -282,7 +284,7 @@ fn param(terms: Terms, private: &[u8]) -> ConnParam {
         flow_control: 1,
         retry_count: retry,
         rnr_retry_count: rnr_retry,
-        srq: 0,
+        srq: shares.into(),
         qp_num,
     }
 }

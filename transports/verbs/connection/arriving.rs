@@ -5,7 +5,7 @@ use udeck_via::transport::{Fate, Inline};
 
 use super::posting::{Post, Posted};
 use super::taking::{Item, Offer, Progress};
-use super::{CONTROL, Connection, MESSAGES, PLACES};
+use super::{CONTROL, CREDITS, Connection, MESSAGES, PLACES};
 use crate::memory::Store;
 use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, Note, Part, Violation};
 
@@ -45,6 +45,10 @@ impl Connection {
         }
         if !frame.is_numbered() {
             self.heard = self.heard.wrapping_add(1);
+            // The end is sent in any case.
+            if self.heard.wrapping_sub(self.told_heard) > CONTROL + CREDITS + 1 {
+                return violation("more control frames than it may before it has heard of one");
+            }
         }
         if frame.is_numbered() && (self.peer_end.is_some() || self.apart.is_some()) {
             return violation(format!("{frame:?} behind its end, or where no messages travel"));

@@ -131,6 +131,23 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
+/// `struct ibv_srq_attr`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SrqAttr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
+/// `struct ibv_srq_init_attr`
+#[repr(C)]
+#[derive(Debug)]
+pub struct SrqInitAttr {
+    pub srq_context: *mut c_void,
+    pub attr: SrqAttr,
+}
+
 /// `struct ibv_qp_init_attr`
 #[repr(C)]
 #[derive(Debug)]

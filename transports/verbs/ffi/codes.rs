@@ -27,6 +27,7 @@ pub mod qp_state {
     pub const INIT: u32 = 1;
     pub const RTR: u32 = 2;
     pub const RTS: u32 = 3;
+    pub const ERR: u32 = 6;
 }
 
 /// `enum ibv_qp_attr_mask`
@@ -102,6 +103,7 @@ pub mod event {
     pub const PORT_ACTIVE: u32 = 9;
     pub const PORT_ERR: u32 = 10;
     pub const LID_CHANGE: u32 = 11;
+    pub const SRQ_ERR: u32 = 14;
     pub const GID_CHANGE: u32 = 18;
 }
 

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-use super::attributes::{DeviceAttr, Gid, GidEntry, PortAttr, QpAttr, QpInitAttr};
-use super::objects::{AsyncEvent, CompChannel, Context, Cq, Device, Mr, Pd, Qp};
+use super::attributes::{DeviceAttr, Gid, GidEntry, PortAttr, QpAttr, QpInitAttr, SrqInitAttr};
+use super::objects::{AsyncEvent, CompChannel, Context, Cq, Device, Mr, Pd, Qp, Srq};
 
 /// Names another file than [`NAME`].
 pub const VARIABLE: &str = "DECK_VERBS_LIBRARY";
@@ -67,6 +67,8 @@ functions! { Library {
     ibv_destroy_cq: fn(cq: *mut Cq) -> c_int;
     ibv_get_cq_event: fn(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int;
     ibv_ack_cq_events: fn(cq: *mut Cq, events: u32);
+    ibv_create_srq: fn(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
+    ibv_destroy_srq: fn(srq: *mut Srq) -> c_int;
     ibv_create_qp: fn(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
     ibv_modify_qp: fn(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
     ibv_destroy_qp: fn(qp: *mut Qp) -> c_int;

@@ -42,7 +42,8 @@ pub struct ContextOps {
     pub modify_srq: *mut c_void,
     pub query_srq: *mut c_void,
     pub destroy_srq: *mut c_void,
-    pub post_srq_recv: *mut c_void,
+    pub post_srq_recv:
+        Option<unsafe extern "C" fn(srq: *mut Srq, wr: *mut RecvWr, bad_wr: *mut *mut RecvWr) -> c_int>,
     pub create_qp: *mut c_void,
     pub query_qp: *mut c_void,
     pub modify_qp: *mut c_void,
@@ -110,11 +111,14 @@ pub struct Cq {
     pub cqe: c_int,
 }
 
-/// `struct ibv_srq`: never made here
+/// `struct ibv_srq`, without the locks and counts at its end
 #[repr(C)]
 #[derive(Debug)]
 pub struct Srq {
     pub context: *mut Context,
+    pub srq_context: *mut c_void,
+    pub pd: *mut Pd,
+    pub handle: u32,
 }
 
 /// `struct ibv_qp`, without the locks and counts at its end

@@ -4,6 +4,8 @@
 //! Whoever posts a work request answers for the memory that it names until the request is over, or the queue pair is
 //! destroyed: the device accesses nothing of it from then on.
 
+mod srq;
+
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +16,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::ffi::codes::event;
 use crate::ffi::{self, Library, Wc};
+pub use srq::Srq;
 
 /// An opened device.
 #[derive(Debug)]
@@ -349,6 +352,7 @@ impl Drop for Cq {
 pub struct Qp {
     pd: Arc<Pd>,
     _cq: Arc<Cq>,
+    _srq: Option<Arc<Srq>>,
     at: NonNull<ffi::Qp>,
     post_send: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::SendWr, *mut *mut ffi::SendWr) -> i32,
     post_recv: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
@@ -360,9 +364,17 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
+    /// With receives of its own, or out of `srq`.
+    ///
     /// # Errors
     /// The device's.
-    pub fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: u32, cap: ffi::QpCap) -> io::Result<Self> {
+    pub fn new(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq>>,
+        qp_type: u32,
+        cap: ffi::QpCap,
+    ) -> io::Result<Self> {
         let context = &pd.context;
         // SAFETY: the device's table is constant.
         let ops = unsafe { context.at.as_ref().ops };
@@ -373,14 +385,14 @@ impl Qp {
             qp_context: null_mut(),
             send_cq: cq.at.as_ptr(),
             recv_cq: cq.at.as_ptr(),
-            srq: null_mut(),
+            srq: srq.map_or(null_mut(), |srq| srq.at.as_ptr()),
             cap,
             qp_type,
             sq_sig_all: 0,
         };
         // SAFETY: a living domain and completion queue, of one device; our structure.
         let at = found(unsafe { (context.library.ibv_create_qp)(pd.at.as_ptr(), &mut attr) })?;
-        Ok(Qp { pd: pd.clone(), _cq: cq.clone(), at, post_send, post_recv })
+        Ok(Qp { pd: pd.clone(), _cq: cq.clone(), _srq: srq.cloned(), at, post_send, post_recv })
     }
 
     pub fn number(&self) -> u32 {

@@ -81,7 +81,13 @@ pub fn layouts() -> Vec<Layout> {
             context, channel, cq_context, handle, cqe,
         }),
         layout!(front Srq as "ibv_srq" {
-            context,
+            context, srq_context, pd, handle,
+        }),
+        layout!(whole SrqAttr as "ibv_srq_attr" {
+            max_wr, max_sge, srq_limit,
+        }),
+        layout!(whole SrqInitAttr as "ibv_srq_init_attr" {
+            srq_context, attr, attr.max_wr, attr.max_sge, attr.srq_limit,
         }),
         layout!(front Qp as "ibv_qp" {
             context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type,

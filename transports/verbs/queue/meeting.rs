@@ -21,7 +21,8 @@ fn terms(queue: &Queue, hca: &Hca, settings: &Settings, peer: &Endpoint) -> Term
         served: ours(hca.attributes.max_qp_rd_atom),
         asked: ours(hca.attributes.max_qp_init_rd_atom).min(peer.reads).max(1),
     };
-    Terms { qp_num: queue.number(), depths, retry: settings.retry, rnr_retry: settings.rnr_retry }
+    let Settings { retry, rnr_retry, .. } = *settings;
+    Terms { qp_num: queue.number(), depths, retry, rnr_retry, shares: queue.receives.srq().is_some() }
 }
 
 impl Queue {

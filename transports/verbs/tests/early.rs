@@ -18,7 +18,10 @@ use crate::link::VerbsLink;
 use crate::way::Way;
 
 fn core() -> Arc<Core> {
-    let settings = Settings::default();
+    core_with(Settings::default())
+}
+
+pub(super) fn core_with(settings: Settings) -> Arc<Core> {
     let hca = Hca::open(&settings, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
     let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
     let admission = Admission { secret: SECRET, protocol, detect };

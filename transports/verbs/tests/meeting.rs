@@ -154,7 +154,7 @@ fn who_was_not_invited_is_refused_and_nobody_else_notices() {
         id.resolve_route(1000).unwrap();
         next(cm_event::ROUTE_RESOLVED);
         let depths = crate::cm::objects::Depths { served: 1, asked: 1 };
-        let terms = crate::cm::objects::Terms { qp_num: 99, depths, retry: 7, rnr_retry: 7 };
+        let terms = crate::cm::objects::Terms { qp_num: 99, depths, retry: 7, rnr_retry: 7, shares: false };
         id.connect(terms, &invitation.words).unwrap();
         let told = next(cm_event::REJECTED);
         // 8: nobody is there; 28: somebody does not want it.

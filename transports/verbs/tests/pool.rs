@@ -1,0 +1,252 @@
+//! Receive buffers that connections share: how much is pinned, that nobody starves, and that a liar takes nothing away.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use udeck_via::Reliability;
+use udeck_via::mem::Fill;
+use udeck_via::transport::{Body, Hello};
+
+use super::early::core_with;
+use super::{End, alone, options, pair, soon};
+use crate::Settings;
+use crate::connection::{Connection, How, MESSAGES, RECEIVES, Work};
+use crate::core::Core;
+use crate::lifeline::Lifeline;
+use crate::link::VerbsLink;
+use crate::queue::{LEADS, Queue};
+use crate::wire::{BLOCK, Frame, Header};
+
+fn hello() -> Hello {
+    Hello {
+        reliability: Reliability::Delivery,
+        writable_ptag: None,
+        readable_ptag: None,
+        private_data: Vec::new(),
+    }
+}
+
+/// Bytes that so many queue pairs of one domain have pinned.
+fn pinned(settings: Settings, connections: usize) -> usize {
+    let core = core_with(settings);
+    let queues: Vec<_> = (0..connections).map(|_| core.queue(&hello()).unwrap()).collect();
+    let pinned = core.pinned();
+    drop(queues);
+    assert_eq!(core.pinned(), 0, "nothing is left");
+    pinned
+}
+
+#[test]
+fn connections_pin_receive_buffers_up_to_the_bound_and_then_share_them() {
+    let _alone = alone();
+    let own = RECEIVES as usize * BLOCK;
+    let shared = |receives| Settings { receives, ..Settings::default() };
+    assert_eq!(pinned(shared(0), 20), 20 * (LEADS + own), "each has its own");
+    assert_eq!(pinned(shared(1024), 1), LEADS + own);
+    assert_eq!(pinned(shared(1024), 100), 100 * LEADS + 1024 / RECEIVES as usize * own, "the bound");
+    assert_eq!(pinned(shared(RECEIVES), 20), 20 * LEADS + own, "one connection's worth for all");
+}
+
+/// Domains share the bound; one that comes too late for a pool has buffers of its own for each connection.
+#[test]
+fn a_domain_without_a_pool_has_own_buffers() {
+    let _alone = alone();
+    let core = core_with(Settings { receives: RECEIVES, ..Settings::default() });
+    let nic = crate::open(options(Settings::default())).unwrap();
+    let tagged = Hello { writable_ptag: Some(nic.ptag()), ..hello() };
+    let (first, second) = (core.queue(&hello()).unwrap(), core.queue(&tagged).unwrap());
+    let own = RECEIVES as usize * BLOCK;
+    assert_eq!(core.pinned(), 2 * (LEADS + own));
+    let third = core.queue(&tagged).unwrap();
+    assert_eq!(core.pinned(), 3 * (LEADS + own));
+    // When the first domain's is gone, another's can be made.
+    drop(first);
+    let fourth = core.queue(&tagged).unwrap();
+    let fifth = core.queue(&tagged).unwrap();
+    assert_eq!(core.pinned(), 4 * LEADS + 3 * own);
+    drop((second, third, fourth, fifth));
+}
+
+/// Four connections share the buffers of one. All send as much as they may before anybody looks; one of the programs that
+/// receive takes nothing until the others are through.
+#[test]
+fn messages_that_a_program_leaves_lying_hold_up_no_others() {
+    let _alone = alone();
+    let few = || crate::open(options(Settings { receives: RECEIVES, ..Settings::default() })).unwrap();
+    let (a, b) = (few(), few());
+    let mut pairs: Vec<_> = (0..4).map(|_| pair(&a, &b)).collect();
+    let send = |from: &mut End, round: u32| {
+        for number in 0..MESSAGES {
+            let mut block = a.outbox().block(2000, Fill::Keep).unwrap();
+            block.bytes_mut().fill(number as u8);
+            let deadline = soon();
+            let mut next = Some(block);
+            // Short ones and longer ones, in turn.
+            if number % 2 == 0 {
+                return_when_sent(|| from.vi.send_inline(Some(round + number), b"", b"short").is_ok());
+                continue;
+            }
+            while let Some(block) = next.take() {
+                if let Err((error, block)) = from.vi.hand_off(Some(round + number), b"", block) {
+                    assert!(!deadline.passed(), "{error}");
+                    next = Some(block);
+                }
+            }
+        }
+    };
+    let take = |to: &mut End, round: u32| {
+        for number in 0..MESSAGES {
+            let arrival = to.next().unwrap();
+            assert_eq!(arrival.immediate, Some(round + number));
+            if let Body::Lent(_, message) = arrival.body {
+                assert!(message.len() == 2000 && message.bytes().iter().all(|&byte| byte == number as u8));
+            }
+        }
+    };
+    pairs.iter_mut().for_each(|(left, _)| send(left, 0));
+    for round in [0, 100, 200] {
+        for (left, right) in &mut pairs[1..] {
+            take(right, round);
+            send(left, round + 100);
+        }
+    }
+    // Now those that have lain there for so long.
+    take(&mut pairs[0].1, 0);
+    pairs[1..].iter_mut().for_each(|(_, right)| take(right, 300));
+}
+
+fn return_when_sent(mut send: impl FnMut() -> bool) {
+    let deadline = soon();
+    while !send() {
+        assert!(!deadline.passed(), "it is not sent");
+    }
+}
+
+/// A link of `core`, and a queue pair of a peer that says what it likes.
+fn liar(core: &Arc<Core>, far: &Arc<Core>) -> (Arc<VerbsLink>, Queue, UnixStream) {
+    let hello = hello();
+    let ((number, mut queue), (_, mut peer)) = (core.queue(&hello).unwrap(), far.queue(&hello).unwrap());
+    core.join(&mut queue, &far.parameters(&peer)).unwrap();
+    far.join(&mut peer, &core.parameters(&queue)).unwrap();
+    let (lifeline, other) = UnixStream::pair().unwrap();
+    let connection = Connection::new(&core.memory, &hello, &hello, 1 << 20);
+    let link = VerbsLink::new(core, number, connection, queue, Lifeline::new(lifeline.into()), true);
+    core.completions.add(number, &link);
+    (link, peer, other)
+}
+
+fn flood(far: &Core, peer: &mut Queue, frames: u32, frame: Frame) {
+    let deadline = soon();
+    for token in 0..frames {
+        let lead = Header { taken: 0, heard: 0, frame }.encode();
+        let how = How { signalled: true, token, fence: false };
+        while let Err(why) = peer.send(&lead, &[], how) {
+            assert!(!deadline.passed(), "{why}");
+            far.completions.take_all();
+        }
+    }
+}
+
+/// Waits until the link is lost, which nothing but looking brings about.
+fn lost(core: &Core, link: &VerbsLink) -> String {
+    let deadline = soon();
+    loop {
+        core.completions.take_all();
+        if let Some(end) = link.with(|connection| connection.end()) {
+            return format!("{end:?}");
+        }
+        assert!(!deadline.passed(), "the liar is believed");
+    }
+}
+
+/// Both kinds of frames, each more often than credits allow. What they have filled comes back to the pool, though their queue pair
+/// goes while most of it lies in the completion queue: or the next connection would find nothing, and fail.
+#[test]
+fn a_liar_is_let_go_and_takes_no_buffers_along() {
+    let _alone = alone();
+    // A sender that finds no buffer gives up at once.
+    let settings = Settings { receives: 2 * RECEIVES, rnr_retry: 0, ..Settings::default() };
+    let (core, far) = (core_with(settings.clone()), core_with(settings));
+    // It keeps the pool, and its two connections' worth of buffers.
+    let (honest, mut peer, _lifeline) = liar(&core, &far);
+    for (frame, words) in [
+        (Frame::Short { immediate: None, len: 0 }, "more than 64 messages"),
+        (Frame::Credit, "more control frames than it may"),
+    ] {
+        let (link, mut liar, _lifeline) = liar(&core, &far);
+        flood(&far, &mut liar, 2 * RECEIVES - 16, frame);
+        let why = lost(&core, &link);
+        assert!(why.contains(words), "{why}");
+    }
+    flood(&far, &mut peer, MESSAGES, Frame::Short { immediate: None, len: 0 });
+    // Who finds no buffer has given up before somebody looks.
+    std::thread::sleep(Duration::from_millis(20));
+    let deadline = soon();
+    let mut taken = 0;
+    while taken < MESSAGES {
+        core.completions.take_all();
+        let came = honest.with(Connection::take).expect("the honest one has found buffers");
+        taken += u32::from(came.is_some());
+        assert!(!deadline.passed(), "{taken} of {MESSAGES} have come");
+    }
+    honest.give_up("the test is over");
+}
+
+/// Connections come and go, each in the middle of what it sends: the pool is whole at the end.
+#[test]
+fn connections_that_go_leave_the_pool_whole() {
+    let _alone = alone();
+    let few = || crate::open(options(Settings { receives: RECEIVES, ..Settings::default() })).unwrap();
+    let (a, b) = (few(), few());
+    let (mut left, mut right) = pair(&a, &b);
+    for round in 0..40u32 {
+        let (mut one, other) = pair(&a, &b);
+        for _ in 0..MESSAGES {
+            one.vi.send_inline(None, b"", b"gone").unwrap();
+        }
+        // Either end goes first, with everything under way.
+        if round % 2 == 0 {
+            drop((one, other))
+        } else {
+            drop((other, one))
+        }
+        super::check(&mut left, &mut right);
+    }
+}
+
+/// How many requests the stand-in's engine has carried out: what they have brought has completed at the receiver.
+fn carried_out() -> u64 {
+    let mut counters = [0u64; 10];
+    let count = super::standin(c"standin_counters");
+    // SAFETY: the stand-in declares it so, with a structure of ten such numbers.
+    let count: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(count) };
+    count(counters.as_mut_ptr());
+    counters[8]
+}
+
+/// What was set aside does not hide what came later: who sleeps after such a look would sleep on it.
+#[test]
+fn one_look_sees_what_was_set_aside_and_what_came_later() {
+    let _alone = alone();
+    let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
+    let (link, mut peer, _lifeline) = liar(&core, &far);
+    let (gone, _its_peer, _its_lifeline) = liar(&core, &far);
+    let mut come = |messages: u32| {
+        let (before, deadline) = (carried_out(), soon());
+        flood(&far, &mut peer, messages, Frame::Short { immediate: None, len: 0 });
+        while carried_out() < before + u64::from(messages) {
+            assert!(!deadline.passed(), "they do not arrive");
+        }
+    };
+    come(3);
+    gone.give_up("it goes, and what has come for others is set aside");
+    come(3);
+    core.completions.look();
+    let mut taken = 0;
+    while link.with(Connection::take).unwrap().is_some() {
+        taken += 1;
+    }
+    assert_eq!(taken, 6);
+    link.give_up("the test is over");
+}
