@@ -84,7 +84,8 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("deckperf: {error}");
+            // In one write, so that ranks' lines stay whole: the first of them to end takes the others with it.
+            let _ = io::stderr().write_all(format!("deckperf: {error}\n").as_bytes());
             ExitCode::FAILURE
         }
     }

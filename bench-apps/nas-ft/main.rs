@@ -40,7 +40,8 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(UNSUCCESSFUL),
         Err(failure) => {
-            eprintln!("nas-ft: {failure}");
+            // In one write, so that ranks' lines stay whole: the first of them to end takes the others with it.
+            let _ = io::stderr().write_all(format!("nas-ft: {failure}\n").as_bytes());
             ExitCode::from(FAILED)
         }
     }
