@@ -5,6 +5,7 @@ mod choice;
 mod early;
 mod failures;
 mod hostile;
+mod leaks;
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
