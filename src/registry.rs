@@ -21,6 +21,8 @@ pub(crate) struct Transport {
     open: fn(&NicOptions) -> Result<Nic>,
     /// What the system has, and lacks, for it, for `deckrun --doctor`.
     pub describe: fn(&Tree) -> Vec<Finding>,
+    /// What its NIC at this address would use of the machine, where there is a choice.
+    pub place: fn(IpAddr) -> Option<String>,
 }
 
 #[cfg(test)]
@@ -28,7 +30,8 @@ impl Transport {
     /// One to choose from.
     pub fn pretended(name: &'static str, network: bool, by_default: bool) -> Self {
         let open = |_: &NicOptions| unreachable!("only chosen");
-        Transport { name, network, by_default, own_memory: !network, open, describe: |_| Vec::new() }
+        let (describe, place) = (|_: &Tree| Vec::new(), |_| None);
+        Transport { name, network, by_default, own_memory: !network, open, describe, place }
     }
 }
 
@@ -41,6 +44,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         own_memory: true,
         open: open_shm,
         describe: doctor::memory::findings,
+        place: |_| None,
     },
     Transport {
         name: "verbs",
@@ -49,6 +53,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         own_memory: false,
         open: open_verbs,
         describe: doctor::rdma::findings,
+        place: |bind| udeck_verbs::place(bind).ok(),
     },
     Transport {
         name: "tcp",
@@ -57,6 +62,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         own_memory: false,
         open: open_tcp,
         describe: doctor::network::tcp,
+        place: |_| None,
     },
     Transport {
         name: "udp",
@@ -65,6 +71,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         own_memory: false,
         open: open_udp,
         describe: doctor::network::udp,
+        place: |_| None,
     },
 ];
 

@@ -1,12 +1,21 @@
-//! What the system allows a process: descriptors and locked memory.
+//! What the system allows a process: descriptors, threads and locked memory.
 
-use super::{Finding, Tree, rdma, tree::bytes};
+use super::{Finding, Tree, host::groups, rdma, tree::bytes};
 use crate::init::{DESCRIPTORS_PER_PEER, OTHER_DESCRIPTORS};
 
 /// Up to here a job wants no more than it has everywhere.
 const USUAL_RANKS: u64 = 128;
 /// What RDMA needs for the rings and arenas of a small job; real ones need as much as they send.
 const LITTLE_LOCKED: u64 = 1 << 30;
+
+/// Threads of a rank, its own included: those of the library (ARCHITECTURE.md lists them), over several NICs.
+const THREADS_PER_RANK: u64 = 8;
+/// Ranks of one host that nobody finds many.
+const RANKS_HERE: u64 = 64;
+/// `CAP_IPC_LOCK` and `CAP_SYS_RESOURCE` of `linux/capability.h`: limits on locked memory, and on processes, do not bind who has
+/// them.
+const IPC_LOCK: u32 = 14;
+const SYS_RESOURCE: u32 = 24;
 
 /// A limit; `None`: there is none.
 struct Limit {
@@ -15,7 +24,7 @@ struct Limit {
 }
 
 pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
-    vec![descriptors(tree), locked_memory(tree)]
+    vec![descriptors(tree), threads(tree), locked_memory(tree)]
 }
 
 fn limit(tree: &Tree, name: &str) -> Option<Limit> {
@@ -46,8 +55,41 @@ fn descriptors(tree: &Tree) -> Finding {
     }
 }
 
+/// Whether this process has a capability, not only within a user namespace of its own.
+fn has(tree: &Tree, capability: u32) -> bool {
+    let own = tree.field("proc/self/status", "CapEff");
+    let own = own.and_then(|set| u64::from_str_radix(&set, 16).ok()).unwrap_or(0);
+    let map = tree.read("proc/self/uid_map");
+    let is_whole = map.is_some_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    is_whole && own >> capability & 1 == 1
+}
+
+fn threads(tree: &Tree) -> Finding {
+    let of_user = limit(tree, "Max processes").and_then(|limit| limit.soft);
+    let of_user = of_user.filter(|_| !has(tree, SYS_RESOURCE)).map(|most| (most, "the user (nproc)"));
+    let of_group = groups(tree, "", "pids.max").into_iter().chain(groups(tree, "pids", "pids.max"));
+    let of_group = of_group.filter_map(|most| Some((most.parse().ok()?, "the control group (pids.max)")));
+    let of_all =
+        tree.number("proc/sys/kernel/threads-max").map(|most| (most, "this host (kernel.threads-max)"));
+    let Some((most, whose)) = of_group.chain(of_user).chain(of_all).min() else {
+        return Finding::note("threads", "unknown: /proc does not say");
+    };
+    let ranks = most / THREADS_PER_RANK;
+    let seen =
+        format!("{most} for {whose}: enough for {ranks} ranks on this host, if nobody else needs them");
+    let advice = "raise it: `nproc` in /etc/security/limits.conf, TasksMax= of the service that starts jobs";
+    match ranks {
+        0 | 1 => Finding::problem("threads", seen, advice),
+        few if few < RANKS_HERE => Finding::note("threads", seen).advise(advice),
+        _ => Finding::ok("threads", seen),
+    }
+}
+
 fn locked_memory(tree: &Tree) -> Finding {
     let subject = "locked memory";
+    if has(tree, IPC_LOCK) {
+        return Finding::ok(subject, "no limit for this user (CAP_IPC_LOCK)");
+    }
     let Some(Limit { soft, hard }) = limit(tree, "Max locked memory") else {
         return Finding::note(subject, "unknown: /proc/self/limits does not say");
     };
@@ -74,13 +116,18 @@ mod tests {
     use crate::doctor::Mark;
 
     fn with(files: &str, locked: &str, device: bool) -> Vec<Finding> {
+        with_more(files, locked, device, &[])
+    }
+
+    fn with_more(files: &str, locked: &str, device: bool, others: &[(&str, &str)]) -> Vec<Finding> {
         let text = format!(
             "Limit                     Soft Limit           Hard Limit           Units\n\
              Max locked memory         {locked} bytes\n\
+             Max processes             2879                 2879                 processes\n\
              Max open files            {files} files\n"
         );
         let device = [("sys/class/infiniband/mlx5_0/node_type", "1: CA")].repeat(usize::from(device));
-        findings(&MadeUp::of(&[&[("proc/self/limits", &text[..])][..], &device].concat()).0)
+        findings(&MadeUp::of(&[&[("proc/self/limits", &text[..])][..], &device, others].concat()).0)
     }
 
     fn marks(found: &[Finding]) -> Vec<Mark> {
@@ -90,18 +137,49 @@ mod tests {
     #[test]
     fn usual_limits_are_ok() {
         let found = with("1024 1048576", "8388608 8388608", false);
-        assert_eq!(marks(&found), [Mark::Ok, Mark::Ok]);
+        assert_eq!(marks(&found), [Mark::Ok; 3]);
         assert_eq!(found[0].seen, "soft 1024, hard 1048576: enough for a rank that meets 174720 others");
-        assert!(found[1].seen.starts_with("soft 8 MiB, hard 8 MiB; only RDMA"), "{found:?}");
-        assert_eq!(marks(&with("unlimited unlimited", "unlimited unlimited", true)), [Mark::Ok, Mark::Ok]);
+        assert_eq!(
+            found[1].seen,
+            "2879 for the user (nproc): enough for 359 ranks on this host, if nobody else needs them"
+        );
+        assert!(found[2].seen.starts_with("soft 8 MiB, hard 8 MiB; only RDMA"), "{found:?}");
+        assert_eq!(marks(&with("unlimited unlimited", "unlimited unlimited", true)), [Mark::Ok; 3]);
     }
 
     #[test]
     fn narrow_limits_say_what_to_do() {
-        assert_eq!(marks(&with("256 256", "65536 65536", true)), [Mark::Problem, Mark::Problem]);
-        assert_eq!(marks(&with("512 512", "65536 unlimited", true)), [Mark::Note, Mark::Problem]);
+        assert_eq!(marks(&with("256 256", "65536 65536", true)), [Mark::Problem, Mark::Ok, Mark::Problem]);
+        assert_eq!(marks(&with("512 512", "65536 unlimited", true)), [Mark::Note, Mark::Ok, Mark::Problem]);
         let found = with("256 256", "65536 unlimited", true);
-        assert!(found.iter().all(|finding| finding.remedy.is_some()), "{found:?}");
-        assert!(found[1].seen.starts_with("soft 64 KiB, hard no limit: RDMA pins"), "{found:?}");
+        assert!(found[0].remedy.is_some() && found[2].remedy.is_some(), "{found:?}");
+        assert!(found[2].seen.starts_with("soft 64 KiB, hard no limit: RDMA pins"), "{found:?}");
+    }
+
+    #[test]
+    fn few_threads_are_told_whoever_allows_no_more() {
+        let threads = |others: &[(&str, &str)]| with_more("1024 1048576", "1 1", false, others).remove(1);
+        let group = ("proc/self/cgroup", "0::/job\n");
+        let found = threads(&[group, ("sys/fs/cgroup/job/pids.max", "100\n")]);
+        assert!(found.mark == Mark::Note && found.seen.starts_with("100 for the control group"), "{found:?}");
+        let found = threads(&[
+            group,
+            ("sys/fs/cgroup/job/pids.max", "max\n"),
+            ("proc/sys/kernel/threads-max", "9\n"),
+        ]);
+        assert!(found.mark == Mark::Problem && found.seen.starts_with("9 for this host"), "{found:?}");
+    }
+
+    #[test]
+    fn limits_do_not_bind_the_systems_own() {
+        let root = |map| {
+            let status = ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
+            with_more("1024 1048576", "65536 65536", true, &[status, ("proc/self/uid_map", map)])
+        };
+        let found = root("         0          0 4294967295\n");
+        assert_eq!(found[2].seen, "no limit for this user (CAP_IPC_LOCK)");
+        assert_eq!((marks(&found), &found[1].seen[..8]), (vec![Mark::Ok, Mark::Note, Mark::Ok], "unknown:"));
+        // Of a user namespace only.
+        assert_eq!(root("         0       1000          1\n")[2].mark, Mark::Problem);
     }
 }

@@ -131,6 +131,7 @@ fn of_port(tree: &Tree, device: &str, port: &str) -> Vec<Finding> {
     let mut about = vec![layer.clone(), state.clone()];
     about.extend(word("phys_state").filter(|_| state != "ACTIVE"));
     about.extend(read("rate"));
+    about.extend(partitions(tree, &folder));
     about.extend(read("lid").filter(|_| layer == "InfiniBand").map(|lid| format!("LID {lid}")));
     let gids = gids(tree, &folder);
     let about = about.join(", ");
@@ -157,6 +158,16 @@ fn of_port(tree: &Tree, device: &str, port: &str) -> Vec<Finding> {
         findings.push(Finding::ok("  GIDs", format!("and {more} more")));
     }
     findings
+}
+
+/// The partitions that a port is in, if there are others than the usual one.
+fn partitions(tree: &Tree, port: &str) -> Option<String> {
+    let keys = tree.list(format!("{port}/pkeys")).into_iter().filter_map(|index| {
+        let key = tree.read(format!("{port}/pkeys/{index}"))?;
+        (key != "0x0000").then(|| format!("{index}: {key}"))
+    });
+    let keys: Vec<_> = keys.take(MOST_GIDS).collect();
+    (!keys.is_empty() && keys != ["0: 0xffff"]).then(|| format!("P_Keys {}", keys.join(", ")))
 }
 
 /// An address of a port.
@@ -211,6 +222,8 @@ mod tests {
             (port("phys_state"), "5: LinkUp\n"),
             (port("rate"), "100 Gb/sec (4X EDR)\n"),
             (port("lid"), "0x0\n"),
+            (port("pkeys/0"), "0xffff\n"),
+            (port("pkeys/1"), "0x0000\n"),
             (port("gids/0"), "fe80:0000:0000:0000:ba59:9fff:fe11:2233\n"),
             (port("gids/1"), "fe80:0000:0000:0000:ba59:9fff:fe11:2233\n"),
             (port("gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0005\n"),
@@ -303,6 +316,13 @@ mod tests {
         let iwarp = [("sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n"), ("dev/infiniband/rdma_cm", "")];
         let found = last(&roce("4: ACTIVE\n", &iwarp), &there, false);
         assert_eq!(found[1], (Mark::Ok, "through rdma_cm".into()), "{found:?}");
+    }
+
+    #[test]
+    fn partitions_are_told_where_there_is_a_choice() {
+        let others = [(&format!("{PORT}/pkeys/7")[..], "0x8123\n")];
+        let found = seen(&roce("4: ACTIVE\n", &others), there);
+        assert!(found[1].2.ends_with(", P_Keys 0: 0xffff, 7: 0x8123"), "{found:?}");
     }
 
     #[test]

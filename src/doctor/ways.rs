@@ -70,8 +70,13 @@ fn way(
     let (nics, lacking) = match open_all(&openings, options.clone()) {
         Ok(opened) => opened,
         Err(error) => {
-            let advice = "see above for what is missing; --transport shm, tcp or udp takes another one";
-            return (Finding::problem(subject, error.to_string(), advice), false);
+            let error = error.to_string();
+            // What somebody has set by name.
+            let advice = match error.contains("DECK_") {
+                true => "correct or unset that variable; --transport shm, tcp or udp takes another one",
+                false => "see above for what is missing; --transport shm, tcp or udp takes another one",
+            };
+            return (Finding::problem(subject, error, advice), false);
         }
     };
     let lacking: Vec<Passed> = lacking.into_iter().map(|(_, passed)| passed).collect();
@@ -83,16 +88,19 @@ fn way(
     };
     let taken = nic.attributes().name.trim_end_matches(|last: char| last.is_ascii_digit());
     let why = if wanted.is_some() { String::new() } else { reasons(relation, taken, &lacking) };
-    (Finding::ok(subject, format!("{taken}{}{why}", place(nic))), true)
+    (Finding::ok(subject, format!("{taken}{}{why}", place(nic, taken))), true)
 }
 
-/// Where a NIC is found, if that is an address for people.
-fn place(nic: &Nic) -> String {
+/// Where a NIC is found, if that is an address for people, and what it uses of the machine.
+fn place(nic: &Nic, transport: &str) -> String {
     let attributes = nic.attributes();
     match std::str::from_utf8(&attributes.address) {
         Ok(address) if !attributes.host_only => {
             let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
-            format!(" at {host}")
+            let at = host.trim_matches(['[', ']']).parse();
+            let row = TRANSPORTS.iter().find(|row| row.name == transport);
+            let uses = row.zip(at.ok()).and_then(|(row, at)| (row.place)(at));
+            format!(" at {host}{}", uses.map_or_else(String::new, |uses| format!(": {uses}")))
         }
         _ => String::new(),
     }
@@ -135,10 +143,8 @@ mod tests {
         let (mark, subject, beyond) = seen[1];
         assert_eq!((mark, subject), (Mark::Ok, "other hosts"));
         // What a host without an RDMA device says of verbs; one that has one takes it.
-        let ways = [
-            "tcp at 127.0.0.1 (shm: it reaches ranks of its own host only; verbs: ",
-            "verbs at 127.0.0.1 (shm: ",
-        ];
+        let ways =
+            ["tcp at 127.0.0.1 (shm: it reaches ranks of its own host only; verbs: ", "verbs at 127.0.0.1: "];
         assert!(ways.iter().any(|way| beyond.starts_with(way)), "{beyond}");
     }
 

@@ -52,6 +52,7 @@
 //! | `link`, `lifeline`, `port` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
 //! | `station`, `waiter` | the program's completion queues |
 //! | `helper` | the thread that works while nobody looks |
+//! | `place` | what is chosen, in words |
 //! | `memory` | bodies of received messages |
 
 mod cm;
@@ -68,6 +69,7 @@ mod incoming;
 mod lifeline;
 mod link;
 mod memory;
+mod place;
 mod port;
 mod queue;
 mod receives;
@@ -83,6 +85,7 @@ mod wire;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+pub use place::place;
 pub use settings::{Connect, Settings};
 use udeck_via::{Nic, Result};
 pub use udeck_wired::Memory;

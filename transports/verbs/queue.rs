@@ -474,7 +474,7 @@ fn request(opcode: u32) -> SendWr {
 }
 
 /// Most bytes of payload in a packet, as `enum ibv_mtu`.
-fn mtu(hca: &Hca, settings: &Settings) -> u8 {
+pub fn mtu(hca: &Hca, settings: &Settings) -> u8 {
     let port = hca.port_attributes.active_mtu.clamp(1, 5) as u8;
     settings.mtu.map_or(port, |bytes| port.min((bytes.ilog2() as u8).clamp(8, 12) - 7))
 }

@@ -6,6 +6,7 @@ mod choice;
 mod early;
 mod failures;
 mod hostile;
+mod leaks;
 mod meeting;
 mod pool;
 mod unreliable;

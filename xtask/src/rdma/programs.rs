@@ -29,10 +29,11 @@ pub struct Programs {
 impl Programs {
     /// Blocks for two builds, each at most `limit`.
     pub fn build(workspace: &Workspace, limit: Duration) -> Result<Programs, String> {
-        let build = Cargo::new("build --release -p deckrun -p nas-ft -p udeck-jobs --bins");
+        let build = Cargo::new("build --release -p deckrun -p nas-ft -p deckperf -p udeck-jobs --bins");
         run(&build, workspace, limit, |_| {})?;
         let release = workspace.target.join("release");
-        let jobs = ["deckrun", "nas-ft", "hosts-talker"].map(|name| (name, release.join(name))).into();
+        let jobs =
+            ["deckrun", "nas-ft", "deckperf", "hosts-talker"].map(|name| (name, release.join(name))).into();
         let suites = format!("--test {SUITE} --test {OTHER_SUITE}");
         let suites = Cargo::new("test --release --no-run -p udeck-conformance").args(&suites);
         let mut built = BTreeMap::new();
