@@ -87,7 +87,8 @@ impl Credits {
     #[inline]
     fn is_due(&self) -> bool {
         let untold = self.taken.wrapping_sub(self.told);
-        self.asked || untold >= MESSAGES / 2 || (self.hungry && untold > 0)
+        // A quarter: so who posts little at a time is not held up by the last that was told being on its way still.
+        self.asked || untold >= MESSAGES / 4 || (self.hungry && untold > 0)
     }
 }
 
