@@ -31,6 +31,7 @@ Examples:
   deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
   deckperf peers --transport tcp                 over TCP, beside raw sockets and the others over TCP
   deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
+  deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
   deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked";
 
@@ -126,13 +127,16 @@ struct Options {
     /// How the result is written
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     format: Format,
+    /// Show no times, but how many bytes the library copied for a message, by every protocol [--time: 4]
+    #[arg(long, global = true, conflicts_with = "format")]
+    stats: bool,
     /// Bind each rank to a core of its own (the default)
     #[arg(long, global = true, overrides_with = "no_pin")]
     pin: bool,
     /// Let the system place the ranks
     #[arg(long, global = true)]
     no_pin: bool,
-    /// What messages travel over: shm, tcp, udp [default: the best there is, as for every program]
+    /// What messages travel over: shm, verbs, tcp, udp [default: the best there is, as for every program]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_transport)]
     transport: Option<&'static str>,
 }
@@ -191,6 +195,8 @@ pub struct Plan {
     pub format: Format,
     /// Each rank on a core of its own.
     pub pin: bool,
+    /// Only what was copied is shown.
+    pub stats: bool,
     /// The run without a subcommand: what its closing ratios need is measured too.
     pub overview: bool,
 }
@@ -270,6 +276,12 @@ impl Cli {
         {
             return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
         }
+        let measures = matches!(command, None | Some(Command::Latency | Command::Bandwidth)) && !explain;
+        if options.stats && !(measures && options.layer == Layer::Mailbox) {
+            return Err(conflict(
+                "--stats is about messages of a mailbox: deckperf [latency|bandwidth] --stats",
+            ));
+        }
         match (command, options.layer) {
             (None, Layer::Mailbox) if explain => Ok(Task::Explain(options.plan(Vec::new(), false).sizes)),
             _ if explain => {
@@ -343,19 +355,21 @@ impl Options {
         let offset = isize::from(self.perturb.unwrap_or(0));
         Plan {
             tests,
-            protocols: self.protocols_or(&PROTOCOLS[..4]),
+            protocols: self.protocols_or(if self.stats { &PROTOCOLS } else { &PROTOCOLS[..4] }),
             sizes: sizes::perturbed(self.sizes_or_default(), [-offset, 0, offset].into_iter()),
             payloads: match self.payload {
                 PayloadChoice::Untouched => vec![Payload::Untouched],
                 PayloadChoice::WrittenRead => vec![Payload::WrittenRead],
+                PayloadChoice::Both if self.stats => vec![Payload::Untouched],
                 PayloadChoice::Both => vec![Payload::Untouched, Payload::WrittenRead],
             },
             iterations: self.iterations,
-            time: self.time_or(24),
+            time: self.time_or(if self.stats { 4 } else { 24 }),
             window: self.window,
             format: self.format,
             pin: !self.no_pin,
-            overview,
+            stats: self.stats,
+            overview: overview && !self.stats,
         }
     }
 
@@ -524,6 +538,23 @@ mod tests {
         assert_eq!(plan.sizes, sizes::DEFAULT_SIZES);
         assert_eq!(plan.payloads, [Payload::Untouched, Payload::WrittenRead]);
         assert!(plan.pin && plan.overview && plan.window == 64 && plan.format == Format::Table);
+    }
+
+    #[test]
+    fn stats_are_of_every_protocol_and_of_messages_only() {
+        let plan = plan("deckperf --stats latency --sizes 1M");
+        assert!(plan.stats && !plan.overview && plan.format == Format::Table);
+        assert_eq!((plan.protocols, plan.time), (PROTOCOLS.to_vec(), Duration::from_secs(4)));
+        assert_eq!(plan.payloads, [Payload::Untouched]);
+        for line in [
+            "deckperf peers --stats",
+            "deckperf --stats --explain",
+            "deckperf --stats --layer vi",
+            "deckperf verify --stats",
+        ] {
+            assert!(error(line).contains("--stats is about messages"), "{line}");
+        }
+        assert!(error("deckperf --stats --format csv").contains("cannot be used with"));
     }
 
     #[test]

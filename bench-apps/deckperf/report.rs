@@ -198,6 +198,7 @@ pub fn sample(format: Format) -> Report {
         window: 64,
         format,
         pin: true,
+        stats: false,
         overview: true,
     };
     let machine = Machine::sample("pinned to cores 0 and 1", "shared memory");

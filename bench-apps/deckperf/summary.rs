@@ -92,6 +92,7 @@ mod tests {
             window: 64,
             format: Format::Table,
             pin: true,
+            stats: false,
             overview: true,
         };
         let results = Results {

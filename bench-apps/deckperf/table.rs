@@ -14,6 +14,9 @@ use crate::{
 
 /// The head, the tables, and what they show.
 pub fn render(report: &Report) -> String {
+    if report.plan.stats {
+        return stats(report);
+    }
     let mut text = head(&report.machine, &report.method());
     for &test in &report.plan.tests {
         for &payload in &report.plan.payloads {
@@ -22,6 +25,16 @@ pub fn render(report: &Report) -> String {
         text += &copied(report, test);
     }
     text + &shows(&report.findings, &report.results.raws)
+}
+
+/// Only what was copied.
+fn stats(report: &Report) -> String {
+    let method =
+        "both ranks' libraries count the bytes of payload that they copy; these are divided by the messages"
+            .into();
+    let mut text = head(&report.machine, &[method]);
+    report.plan.tests.iter().for_each(|&test| text += &copied(report, test));
+    text
 }
 
 /// Where and how it was measured.
@@ -244,6 +257,27 @@ mod tests {
 # raw cache-line hand-over in this run: 125 ns one way
 ";
         assert_eq!(render(&sample(Format::Table)), expected);
+    }
+
+    #[test]
+    fn stats_show_what_was_copied_and_no_times() {
+        let mut report = sample(Format::Table);
+        report.plan.stats = true;
+        let text = render(&report);
+        let (head, tables) = text.split_once("\n\n").unwrap();
+        assert!(head.contains("# Method:  both ranks' libraries count"), "{head}");
+        let expected = "\
+# Latency test: bytes copied by the library per message
+# Size              copy      hand-off
+0                      0             0
+4096                8192          0.25
+
+# Bandwidth test: bytes copied by the library per message
+# Size              copy      hand-off
+0                      -             -
+4096                8192             0
+";
+        assert_eq!(tables, expected);
     }
 
     #[test]
