@@ -27,8 +27,6 @@ mod limits;
 mod prefetch;
 #[cfg(not(loom))]
 pub mod reactor;
-#[cfg(not(loom))]
-mod reluctance;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;

@@ -9,14 +9,12 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals};
 use rustix::fs::{fstat, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::atomic::Shared;
-use crate::reluctance::Reluctance;
 
 /// The unit in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
 pub const CHUNK: usize = 2 << 20;
@@ -95,7 +93,10 @@ pub fn adopt(
 }
 
 impl Mapping {
-    /// Maps all of `fd` at an address aligned to [`CHUNK`], so that the kernel can use huge pages.
+    /// Maps all of `fd` at an address aligned to [`CHUNK`], so that the kernel can use huge pages: as the system's settings
+    /// have it (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). They could be had whatever the settings are
+    /// (`MADV_COLLAPSE`), but that holds this process's memory map, and cannot be interrupted, until every processor has run
+    /// a work item of the kernel's: seconds, with a busy processor, in which nobody's connection is answered.
     fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         if len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "empty segment"));
@@ -130,7 +131,10 @@ impl Mapping {
                 munmap(end, rest)?;
             }
         }
-        Ok(Mapping { base: non_null(mapped?), len, writable })
+        let base = non_null(mapped?);
+        // SAFETY: advice on our own mapping changes no contents. It fails where the kernel has no huge pages.
+        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        Ok(Mapping { base, len, writable })
     }
 
     /// Bytes of address space.
@@ -181,22 +185,13 @@ impl Mapping {
         Ok(())
     }
 
-    /// Maps what is already committed into this process's page tables, by huge pages where the kernel can.
-    /// An optimisation: failures only mean that first touches fault. Where the kernel takes long to make huge pages, it
-    /// is not asked to for a while.
+    /// Maps what is already committed into this process's page tables. An optimisation: failures only mean that first
+    /// touches fault.
     pub fn populate(&self, start: usize, len: usize) {
         let Some(at) = self.at(start as u64, len) else { return };
         let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         // SAFETY: populating pages of our own mapping changes no contents.
         let _ = unsafe { madvise(at.as_ptr().cast(), len, advice) };
-        if start.is_multiple_of(CHUNK) && len.is_multiple_of(CHUNK) {
-            const MADV_COLLAPSE: i32 = 25;
-            static COLLAPSING: Reluctance = Reluctance::new();
-            COLLAPSING.attempt(Instant::now, || {
-                // SAFETY: nor does collapsing them.
-                unsafe { libc::madvise(at.as_ptr().cast(), len, MADV_COLLAPSE) };
-            });
-        }
     }
 }
 
