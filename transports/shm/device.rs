@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck_sys::reactor::Reactor;
@@ -26,7 +26,8 @@ use udeck_via::transport::{
     Connected, Device, Hello, Inline, Notifier, OnRequest, Owner, Port, Queue, Queues, Ready, Waiter,
 };
 use udeck_via::{
-    Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Ptag, Reliability, Result, Rights,
+    Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Pause, Ptag, Reliability, Result, Rights,
+    Spinner,
 };
 
 use self::door::own_address;
@@ -67,6 +68,8 @@ pub struct ShmDevice {
 
 /// Connections that [`Device::reclaim_recent`] looks at.
 const RECENT: usize = 4;
+/// How often it is looked whether a writer has left that takes long.
+const VISIT_PAUSE: Duration = Duration::from_micros(100);
 
 impl ShmDevice {
     pub fn open(options: Options, reactor: Arc<Reactor>) -> Result<Arc<Self>> {
@@ -246,6 +249,8 @@ unsafe impl Device for ShmDevice {
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
         let start = Instant::now();
         let mut visitors = self.withdraw(handle);
+        // A writer is inside for as long as its copy takes; one that is stopped there, until the deadline.
+        let mut spinner = Spinner::new(false);
         while let Some(visitor) = visitors.last() {
             if !visitor.is_inside() {
                 visitors.pop();
@@ -257,7 +262,9 @@ unsafe impl Device for ShmDevice {
                 self.fading.interrupt(handle, visitors);
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
-            std::thread::yield_now();
+            if spinner.pause() == Pause::Sleep {
+                std::thread::sleep(VISIT_PAUSE.min(deadline.remaining()));
+            }
         }
         self.board.forget_window(handle);
         Ok(())
