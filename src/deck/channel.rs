@@ -453,10 +453,7 @@ impl Channel {
     /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do.
     fn wait(&mut self, deadline: Deadline) {
         let world = &self.world;
-        self.cq.wait(world.slice(deadline), || {
-            world.help_others();
-            false
-        });
+        self.cq.wait(world.slice(deadline), || world.help_others());
     }
 
     fn too_late(&self, what: &str, start: Instant, cause: &ViaError) -> Error {

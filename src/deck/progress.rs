@@ -6,7 +6,7 @@
 //! look, within a millisecond. The thread starts with the first announced message and sleeps soon after the last:
 //! programs whose messages need no announcement never pay for it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -21,8 +21,14 @@ const FIRST_TICK: Duration = Duration::from_micros(100);
 const TICK: Duration = Duration::from_millis(1);
 /// Looks that find nothing to do before the helper sleeps until it is called.
 const QUIET_TICKS: u32 = 10;
-/// The helper's pause between two looks while it does the application's work.
-const PAUSE: Duration = Duration::from_micros(20);
+/// The helper's pause between two looks while it does the application's work; twice as long each time that nothing moves, up
+/// to [`TICK`].
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+
+/// While messages wait for answers, a waiting call of the application sleeps no longer than the first; than the second, once
+/// it has rested so often in vain.
+const RESTS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
+const SHORT_RESTS: u32 = 16;
 
 /// A channel that more than one thread may move along.
 #[derive(Debug)]
@@ -42,6 +48,8 @@ pub(crate) struct Progress {
     busy: AtomicUsize,
     /// Grows whenever the application moves things along itself.
     visits: AtomicU64,
+    /// Rests of the application since anything moved.
+    rests: AtomicU32,
     helper: Mutex<Helper>,
     called: Condvar,
 }
@@ -63,6 +71,7 @@ impl Progress {
         });
         self.slots.lock().push(slot.clone());
         self.busy.fetch_add(1, Ordering::Relaxed);
+        self.rests.store(0, Ordering::Relaxed);
         self.call_helper();
         slot
     }
@@ -125,10 +134,22 @@ impl Progress {
         self.busy.load(Ordering::Relaxed) != 0
     }
 
-    /// A waiting call of the application lends a hand.
-    pub fn help(&self) {
+    /// A waiting call of the application lends a hand. Whether anything moved.
+    pub fn help(&self) -> bool {
         self.visits.fetch_add(1, Ordering::Relaxed);
-        self.move_along();
+        let moved = self.move_along();
+        if moved {
+            self.rests.store(0, Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// How long a waiting call of the application may sleep before it lends a hand again.
+    pub fn rest(&self) -> Duration {
+        // Of several threads that count at once some are not counted: then the next rest is short, too.
+        let so_far = self.rests.load(Ordering::Relaxed);
+        self.rests.store(so_far.saturating_add(1), Ordering::Relaxed);
+        RESTS[usize::from(so_far >= SHORT_RESTS)]
     }
 
     /// Moves every channel along that nobody holds. Returns whether anything moved.
@@ -197,26 +218,37 @@ impl Progress {
         drop(helper);
         rhythm.quiet = if self.is_busy() { 0 } else { rhythm.quiet + 1 };
         let visits = self.visits.load(Ordering::Relaxed);
-        if visits != rhythm.visits_seen || !self.is_busy() {
-            rhythm.tick = TICK.min(rhythm.tick * 2);
-        } else {
-            rhythm.tick = FIRST_TICK;
+        rhythm.tick = TICK.min(rhythm.tick * 2);
+        if visits == rhythm.visits_seen {
             // Nobody looked for a whole tick: do it, until somebody does or nothing is left.
             while self.is_busy() && self.visits.load(Ordering::Relaxed) == visits && !self.helper.lock().stop
             {
-                if !self.move_along() {
-                    std::thread::sleep(PAUSE);
+                if self.move_along() || self.nap(rhythm.pause) {
+                    (rhythm.tick, rhythm.pause) = (FIRST_TICK, FIRST_PAUSE);
+                } else {
+                    rhythm.pause = TICK.min(rhythm.pause * 2);
                 }
             }
         }
         rhythm.visits_seen = visits;
         true
     }
+
+    /// A pause of the helper. Whether it was called.
+    fn nap(&self, pause: Duration) -> bool {
+        let mut helper = self.helper.lock();
+        helper.asleep = true;
+        let called = !self.called.wait_for(&mut helper, pause).timed_out();
+        helper.asleep = false;
+        called
+    }
 }
 
 /// When the helper looks, and what it has seen.
 struct Rhythm {
     tick: Duration,
+    /// Between two looks while it does the application's work.
+    pause: Duration,
     /// Looks that found nothing to do.
     quiet: u32,
     visits_seen: u64,
@@ -224,7 +256,7 @@ struct Rhythm {
 
 impl Rhythm {
     fn called(visits: u64) -> Self {
-        Rhythm { tick: FIRST_TICK, quiet: 0, visits_seen: visits }
+        Rhythm { tick: FIRST_TICK, pause: FIRST_PAUSE, quiet: 0, visits_seen: visits }
     }
 }
 

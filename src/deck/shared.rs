@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
@@ -26,8 +25,6 @@ use crate::wire::{Introduction, Role};
 
 /// Names of the library's own mailboxes begin so.
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
-/// While other channels need a hand, no sleep is longer.
-const HELPING: Duration = Duration::from_micros(200);
 /// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
 /// saves more cache misses than looking costs.
 pub(crate) const LARGE: usize = 4096;
@@ -325,21 +322,15 @@ impl Shared {
 
     // ---- waiting ----
 
-    /// Moves announced messages of other postboxes along.
+    /// Moves announced messages of other postboxes along. Whether any moved: then whoever waits is not idle.
     #[inline]
-    pub fn help_others(&self) {
-        if self.progress.is_busy() {
-            self.progress.help();
-        }
+    pub fn help_others(&self) -> bool {
+        self.progress.is_busy() && self.progress.help()
     }
 
     /// How long a wait may sleep before it should help others again.
     pub fn slice(&self, deadline: Deadline) -> Deadline {
-        if self.progress.is_busy() && deadline.remaining() > HELPING {
-            Deadline::after(HELPING)
-        } else {
-            deadline
-        }
+        if self.progress.is_busy() { deadline.min(Deadline::after(self.progress.rest())) } else { deadline }
     }
 
     // ---- ranks that ended ----

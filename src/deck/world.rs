@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use parking_lot::Mutex;
 use udeck_boot::Client;
 use udeck_via::mem::Fill;
-use udeck_via::{Deadline, Nic};
+use udeck_via::{Deadline, Nic, Pause, Spinner};
 
 use crate::barrier::Barrier;
 use crate::buffer::Buf;
@@ -282,9 +282,14 @@ impl World {
     pub fn finish_within(self, limit: Duration) -> Result {
         let deadline = Deadline::after(limit);
         let start = Instant::now();
+        let mut spinner = Spinner::new(self.shared.oversubscribed());
         while self.shared.progress().is_busy() && !deadline.passed() {
-            self.shared.progress().help();
-            std::thread::yield_now();
+            if self.shared.progress().help() {
+                spinner = Spinner::new(self.shared.oversubscribed());
+            }
+            if spinner.pause() == Pause::Sleep {
+                std::thread::sleep(self.shared.progress().rest().min(deadline.remaining()));
+            }
         }
         let late = self.shared.progress().is_busy();
         let undelivered = self.shared.take_all_undelivered();

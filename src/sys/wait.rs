@@ -32,13 +32,17 @@ pub struct Spinner {
     habit: Habit,
 }
 
-/// Whether spinning pays at one place although there are more ranks than processors: kept from wait to wait.
+/// What waits at one place have taught, kept from wait to wait: whether spinning pays although there are more ranks than
+/// processors, and whether the last one has spent its budget already.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
     /// Spun for news that came meanwhile, less spun in vain; 0 to [`Habit::MOST`].
     credit: u8,
     /// Waits without credit.
     waits: u8,
+    /// The last wait spun and yielded, and nothing came: the next one sleeps at once. Without this, waits that end early to
+    /// look after something else, one after the other, would burn a processor for as long as nothing comes.
+    spent: bool,
 }
 
 /// About twice the measured cost of a wake-up by futex across cores (22 µs): spinning longer than a sleep would have cost
@@ -78,7 +82,7 @@ impl Habit {
 impl Default for Habit {
     /// Half convinced.
     fn default() -> Self {
-        Habit { credit: Self::MOST / 2, waits: 0 }
+        Habit { credit: Self::MOST / 2, waits: 0, spent: false }
     }
 }
 
@@ -89,9 +93,15 @@ impl Spinner {
         Self::spinning_for(spin_for, LOOKS_PER_CLOCK, Habit::default())
     }
 
-    /// For one of many waits at the same place; [`Spinner::found`] gives the habit back.
+    /// For one of many waits at the same place; [`Spinner::found`] and [`Spinner::gave_up`] give the habit back.
     #[inline]
     pub fn with_habit(oversubscribed: bool, mut habit: Habit) -> Self {
+        if habit.spent {
+            return Spinner {
+                yields_left: 0,
+                ..Self::spinning_for(Duration::ZERO, BRIEF_LOOKS_PER_CLOCK, habit)
+            };
+        }
         match (oversubscribed, oversubscribed && habit.is_to_spin()) {
             (false, _) => Self::spinning_for(SPIN, LOOKS_PER_CLOCK, habit),
             (true, true) => Self::spinning_for(SPIN_BRIEFLY, BRIEF_LOOKS_PER_CLOCK, habit),
@@ -119,12 +129,19 @@ impl Spinner {
         self.stop_spinning()
     }
 
-    /// What came was found: the habit to keep. Found without a yield, it came from somebody who runs at the same time.
+    /// What came was found, or the wait ends for another reason than its time: the habit to keep. Found without a yield, it came from somebody who runs at the same time.
     #[inline]
     pub fn found(mut self) -> Habit {
         if self.yields_left == YIELDS {
             self.habit.paid();
         }
+        self.habit.spent = false;
+        self.habit
+    }
+
+    /// Nothing came in time: the habit to keep.
+    pub fn gave_up(mut self) -> Habit {
+        self.habit.spent = self.spin_for.is_zero() && self.yields_left == 0;
         self.habit
     }
 
@@ -172,6 +189,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn who_has_waited_in_vain_sleeps_at_once_until_something_comes() {
+        for oversubscribed in [false, true] {
+            let mut spinner = Spinner::with_habit(oversubscribed, Habit::default());
+            while spinner.pause() == Pause::Again {}
+            let mut again = Spinner::with_habit(oversubscribed, spinner.gave_up());
+            assert_eq!(again.pause(), Pause::Sleep);
+            let mut third = Spinner::with_habit(oversubscribed, again.gave_up());
+            assert_eq!(third.pause(), Pause::Sleep);
+            let mut fresh = Spinner::with_habit(oversubscribed, third.found());
+            assert_eq!(fresh.pause(), Pause::Again);
+            let unspent = Spinner::with_habit(oversubscribed, fresh.gave_up());
+            assert!(!unspent.habit.spent, "it did not wait for long");
+        }
+    }
+
     /// Waits, until it has yielded once, or only for one look. Whether it spun, and what it learned.
     fn wait(habit: Habit, in_vain: bool) -> (bool, Habit) {
         let mut spinner = Spinner::with_habit(true, habit);
@@ -197,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_pays_again_is_done_again() {
-        let mut habit = Habit { credit: 0, waits: 0 };
+        let mut habit = Habit { credit: 0, waits: 0, spent: false };
         let spun: usize = (0..1000)
             .map(|_| {
                 let (spins, after) = wait(habit, false);
@@ -211,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_was_there_at_once_would_have_paid() {
-        let before = Habit { credit: 0, waits: 0 };
+        let before = Habit { credit: 0, waits: 0, spent: false };
         assert_eq!(Spinner::with_habit(true, before).found().credit, 1);
     }
 }

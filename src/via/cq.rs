@@ -72,7 +72,7 @@ pub struct Cq {
     oversubscribed: bool,
     /// Whether a wait on several asks others first.
     seldom: bool,
-    /// Of [`Cq::wait`].
+    /// Of [`Cq::wait`], and of [`Cno::wait`] on this queue and others behind it.
     habit: Habit,
 }
 
@@ -166,8 +166,9 @@ impl Cq {
         }
     }
 
-    /// Like [`Cq::poll`], but waits: spins for as long as a sleep would have cost, then sleeps. `None` at the
-    /// deadline, or when `until` says stop (asked between looks, at least every 100 ms).
+    /// Like [`Cq::poll`], but waits: spins for as long as a sleep would have cost, then sleeps; at once, if the wait before
+    /// spun and came to its deadline. `None` at the deadline, or when `until` says stop (asked between looks, at least every
+    /// 100 ms).
     pub fn wait(&mut self, deadline: Deadline, mut until: impl FnMut() -> bool) -> Option<CqEntry> {
         let mut spinner = Spinner::with_habit(self.oversubscribed, self.habit);
         let mut looks = 0u32;
@@ -177,17 +178,20 @@ impl Cq {
                 return Some(entry);
             }
             if until() {
+                self.habit = spinner.found();
                 return None;
             }
             looks = looks.wrapping_add(1);
             let pause = spinner.pause();
             if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
-                return None;
+                break;
             }
             if pause == Pause::Sleep {
                 self.park(deadline.remaining());
             }
         }
+        self.habit = spinner.gave_up();
+        None
     }
 
     /// Gets ready for somebody to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;

@@ -23,8 +23,8 @@ impl Around<'_> {
 
     /// Whether ranks have ended or connections have come since. Lends others a hand.
     pub fn has_changed(&self) -> bool {
-        self.world.help_others();
-        self.world.ends().seen() != self.ends || self.door.came() != self.came
+        let moved = self.world.help_others();
+        moved || self.world.ends().seen() != self.ends || self.door.came() != self.came
     }
 }
 

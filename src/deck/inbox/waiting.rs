@@ -18,6 +18,14 @@ const FIRST_READ_PAUSE: Duration = Duration::from_micros(20);
 /// Looks while a lane is held up: the completion queue names it again and again, and may name nothing else.
 const LOOKS: usize = 64;
 
+/// Of one wait, which may sleep many times.
+struct Rhythm {
+    /// How soon it looks again for a message that is being read.
+    read_pause: Duration,
+    /// It has asked the work queues for as long as waiting spins.
+    has_spun: bool,
+}
+
 impl Inbox {
     /// Waits for a message.
     #[cold]
@@ -33,10 +41,10 @@ impl Inbox {
     #[cold]
     pub(super) fn wait_for_any(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
         let start = Instant::now();
-        let mut read_pause = FIRST_READ_PAUSE;
+        let mut rhythm = Rhythm { read_pause: FIRST_READ_PAUSE, has_spun: false };
         loop {
             self.report_ends()?;
-            if let Some(parcel) = self.pause(deadline, &mut read_pause)? {
+            if let Some(parcel) = self.pause(deadline, &mut rhythm)? {
                 return Ok(Some(parcel));
             }
             match self.poll()? {
@@ -51,17 +59,18 @@ impl Inbox {
     }
 
     /// Waits until there may be a message.
-    fn pause(&mut self, deadline: Deadline, read_pause: &mut Duration) -> Result<Option<Parcel>> {
+    fn pause(&mut self, deadline: Deadline, rhythm: &mut Rhythm) -> Result<Option<Parcel>> {
         let (ends, came) = (self.world.ends().seen(), self.door.came());
         if self.has_lanes_held_up() {
             // The completion queue would name such a lane at once.
-            let pause = if self.is_reading() { *read_pause } else { MEMORY_PAUSE };
-            *read_pause = MEMORY_PAUSE.min(*read_pause * 2);
+            let pause = if self.is_reading() { rhythm.read_pause } else { MEMORY_PAUSE };
+            rhythm.read_pause = MEMORY_PAUSE.min(rhythm.read_pause * 2);
             std::thread::sleep(pause.min(deadline.remaining()));
             self.world.help_others();
             return Ok(None);
         }
         if self.model == ReceiveModel::WorkQueues
+            && !std::mem::replace(&mut rhythm.has_spun, true)
             && let Some(parcel) = self.spin(deadline)?
         {
             return Ok(Some(parcel));
@@ -69,8 +78,8 @@ impl Inbox {
         let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let (world, door) = (&self.world, &self.door);
         let news = self.queues.wait(world.slice(until), || {
-            world.help_others();
-            world.ends().seen() != ends || door.came() != came
+            let moved = world.help_others();
+            moved || world.ends().seen() != ends || door.came() != came
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at mailbox {:?}", self.name), error))?;
         entry.map_or(Ok(None), |entry| self.look_into(entry.context))

@@ -76,27 +76,28 @@ impl Cno {
         if queues.is_empty() {
             return Err(Error::InvalidParameter("a wait on no completion queue at all".into()));
         }
-        let mut spinner = Spinner::new(queues.iter().any(|cq| cq.oversubscribed));
+        let mut spinner = Spinner::with_habit(queues.iter().any(|cq| cq.oversubscribed), queues[0].habit);
         let (mut looks, mut pause) = (0u32, Pause::Again);
-        loop {
+        let found = loop {
             let all = pause == Pause::Sleep || looks.is_multiple_of(SELDOM);
-            if let Some(found) = self.look(queues, all) {
-                return Ok(Some(found));
-            }
-            if until() {
-                return Ok(None);
+            let found = self.look(queues, all);
+            if found.is_some() || until() {
+                break found;
             }
             looks = looks.wrapping_add(1);
             pause = spinner.pause();
             if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
-                return Ok(None);
+                break None;
             }
             if pause == Pause::Sleep && !doze_on_words(queues, deadline) {
                 let found = sleep(queues, deadline, until)?;
                 self.first = found.map_or(self.first, |(at, _)| at + 1);
-                return Ok(found);
+                break found;
             }
-        }
+        };
+        let late = found.is_none() && deadline.passed();
+        queues[0].habit = if late { spinner.gave_up() } else { spinner.found() };
+        Ok(found)
     }
 }
 

@@ -137,6 +137,34 @@ fn an_event_wakes_a_sleeper() {
     });
 }
 
+/// As a mailbox's wait that looks after other messages in between.
+#[test]
+fn waits_that_follow_a_fruitless_one_sleep_at_once() {
+    /// A sleep takes up to six, spinning hundreds.
+    const FEW: usize = 20;
+    type Wait = fn(&mut Cq) -> Option<CqEntry>;
+    fn slice() -> Deadline {
+        Deadline::after(Duration::from_millis(1))
+    }
+    let alone: Wait = |cq| cq.wait(slice(), || false);
+    let among: Wait = |cq| Cno::default().wait(&mut [cq], slice(), || false).unwrap().map(|(_, entry)| entry);
+    for wait in [alone, among] {
+        let (mut cq, fake) = Fake::cq(1);
+        let looks = |cq: &mut Cq| {
+            let before = fake.state.lock().polls;
+            assert_eq!(wait(cq), None);
+            fake.state.lock().polls - before
+        };
+        while fake.state.lock().sleeps == 0 {
+            looks(&mut cq);
+        }
+        assert!((0..10).all(|_| looks(&mut cq) <= FEW), "it spins in each slice");
+        fake.announce(7);
+        assert_eq!(wait(&mut cq), Some(received(7)));
+        assert!(looks(&mut cq) > FEW, "it is awake again");
+    }
+}
+
 #[test]
 fn an_event_whose_wake_up_a_poll_took_is_not_slept_through() {
     let (mut cq, fake) = Fake::cq(1);

@@ -1,5 +1,5 @@
 //! A rank that has a connection with every other one, has used it, and then waits for a message that nobody posts. It says
-//! what processor time that takes.
+//! what processor time that takes. With `unread`, a message of its own waits meanwhile for the next rank to retrieve it.
 //!
 //! ```sh
 //! DECK_TRANSPORT=tcp deckrun -n 64 target/release/idle-rank 10      # for so many seconds
@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::time::{ClockId, clock_gettime};
-use udeck::{Error, Mailbox, Postbox};
+use udeck::{Error, Mailbox, Postbox, Protocol, World};
 
 fn main() -> udeck::Result {
     let seconds =
@@ -31,6 +31,8 @@ fn main() -> udeck::Result {
     }
     world.barrier()?;
 
+    let waiting = env::args().nth(2).as_deref() == Some("unread");
+    let unread = waiting.then(|| leave_unread(&world)).transpose()?;
     let (started, before) = (Instant::now(), processor_time());
     match inbox.retrieve_within(Duration::from_secs(seconds)) {
         Err(Error::Deadline { .. }) => {}
@@ -45,7 +47,24 @@ fn main() -> udeck::Result {
         size - 1
     );
     std::io::stdout().write_all(line.as_bytes()).expect("somebody reads");
+    if let Some((mailbox, _)) = &unread {
+        assert_eq!(mailbox.retrieve()?.len(), LONG);
+    }
+    drop(unread);
     world.finish()
+}
+
+/// Long enough to be announced.
+const LONG: usize = 1 << 20;
+
+/// Where the message of the rank before lies, and by what the next rank's was posted.
+fn leave_unread(world: &World) -> udeck::Result<(Mailbox<u8>, Postbox<u8>)> {
+    let mailbox = world.mailbox(&format!("unread.{}", world.rank()))?;
+    let postbox = world.postbox(&format!("unread.{}", (world.rank() + 1) % world.size()))?;
+    postbox.set_protocol(Protocol::RdmaWrite)?;
+    postbox.post(world.buf(LONG)?)?;
+    world.barrier()?;
+    Ok((mailbox, postbox))
 }
 
 /// Of this process, all threads, user and system.

@@ -100,27 +100,37 @@ mod examples {
 mod idle {
     use super::*;
 
-    const RANKS: usize = 64;
     const SECONDS: u64 = 4;
 
-    /// Neither ranks nor transports' threads have anything to do. A thread that spins takes as much
-    /// as the machine has left for it, which is more than a tenth of a processor; if all do, they take all that there is.
+    /// A thread that spins takes as much as the machine has left for it, which is more than a tenth of a processor; if all
+    /// do, they take all that there is.
+    fn sleeps(ranks: usize, transport: &str, what: &[&str]) {
+        let job = Bin::at(env!("CARGO_BIN_EXE_idle-rank")).ranks(ranks).arg(SECONDS.to_string());
+        let ended = job.args(what).env("DECK_TRANSPORT", transport).run().ok();
+        let peers = format!("with {} peers", ranks - 1);
+        let lines = ended.stdout.lines().filter(|line| line.contains(&peers));
+        let taken = |line: &str| line.split(' ').nth(3)?.parse::<u64>().ok();
+        let taken: Vec<u64> = lines.map(|line| taken(line).expect("microseconds")).collect();
+        assert_eq!(taken.len(), ranks, "{ended}");
+        let (all, busiest) = (taken.iter().sum::<u64>(), taken.iter().max().copied().unwrap_or(0));
+        println!("{transport} {what:?}: {ranks} ranks took {all} us of {SECONDS} s, the busiest {busiest}");
+        assert!(busiest < SECONDS * 100_000, "{transport}: a rank took {busiest} us of {SECONDS} s: {ended}");
+        assert!(all < SECONDS * 750_000, "{transport}: {all} us of {SECONDS} s: {ended}");
+    }
+
+    /// Neither ranks nor transports' threads have anything to do.
     #[test]
     fn connected_processes_have_no_busy_thread() {
         for transport in ["tcp", "udp", "shm"] {
-            let job = Bin::at(env!("CARGO_BIN_EXE_idle-rank")).ranks(RANKS).arg(SECONDS.to_string());
-            let ended = job.env("DECK_TRANSPORT", transport).run().ok();
-            let lines = ended.stdout.lines().filter(|line| line.contains("with 63 peers"));
-            let taken = |line: &str| line.split(' ').nth(3)?.parse::<u64>().ok();
-            let taken: Vec<u64> = lines.map(|line| taken(line).expect("microseconds")).collect();
-            assert_eq!(taken.len(), RANKS, "{ended}");
-            let (all, busiest) = (taken.iter().sum::<u64>(), taken.iter().max().copied().unwrap_or(0));
-            println!("{transport}: {RANKS} ranks took {all} us of {SECONDS} s, the busiest {busiest}");
-            assert!(
-                busiest < SECONDS * 100_000,
-                "{transport}: a rank took {busiest} us of {SECONDS} s: {ended}"
-            );
-            assert!(all < SECONDS * 750_000, "{transport}: {all} us of {SECONDS} s: {ended}");
+            sleeps(64, transport, &[]);
+        }
+    }
+
+    /// Waits look after other messages in between: they sleep in between, too.
+    #[test]
+    fn a_rank_whose_message_nobody_reads_has_no_busy_thread() {
+        for transport in ["shm", "shm,tcp", "tcp", "udp"] {
+            sleeps(3, transport, &["unread"]);
         }
     }
 }
