@@ -43,6 +43,25 @@ pub fn hand_off_retrieve(inbox: &Mailbox<u64>) -> u64 {
     message[message.len() - 1]
 }
 
+/// 8 bytes, written to the socket.
+#[inline(never)]
+pub fn tcp_post(out: &Postbox<u64>, small: Buf<u64>) {
+    out.post(small).expect("posting a small message over TCP");
+}
+
+/// Of 8 bytes that have come: reads the message and drops it.
+#[inline(never)]
+pub fn tcp_retrieve(inbox: &Mailbox<u64>) -> u64 {
+    let message = inbox.retrieve().expect("retrieving a small message over TCP");
+    message[0]
+}
+
+/// As thorough as a look is by which nobody waits: at the mailbox's sockets, more than once.
+#[inline(never)]
+pub fn tcp_look_in_vain(inbox: &Mailbox<u64>) -> bool {
+    inbox.try_retrieve().expect("looking over TCP").is_none()
+}
+
 /// Three items.
 #[inline(never)]
 pub fn pack(message: &mut Message, number: i64, reals: &[f64; 4], text: &str) {

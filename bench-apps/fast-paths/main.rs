@@ -32,7 +32,8 @@ fn run(rounds: usize) -> Result {
     mailboxes(&world, rounds)?;
     packed(&world, rounds)?;
     interfaces::run(world.nic(), rounds)?;
-    Ok(world.finish()?)
+    world.finish()?;
+    over_tcp(rounds)
 }
 
 fn buffers(world: &World, rounds: usize) {
@@ -57,6 +58,21 @@ fn mailboxes(world: &World, rounds: usize) -> Result {
         assert_eq!(counted::hand_off_retrieve(&inbox), round);
     }
     Ok(())
+}
+
+/// To itself, over the loopback device: what is counted is what the library does around the system calls.
+fn over_tcp(rounds: usize) -> Result {
+    let world = udeck::init_with(Config::default().over("tcp"))?;
+    let inbox = world.mailbox::<u64>("fast-paths.tcp")?;
+    let out = world.postbox::<u64>("fast-paths.tcp")?;
+    for round in 0..rounds as u64 {
+        let mut small = world.buf::<u64>(SMALL)?;
+        small[0] = round;
+        counted::tcp_post(&out, small);
+        assert_eq!(counted::tcp_retrieve(&inbox), round);
+        assert!(counted::tcp_look_in_vain(&inbox));
+    }
+    Ok(world.finish()?)
 }
 
 fn packed(world: &World, rounds: usize) -> Result {

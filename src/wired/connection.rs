@@ -104,6 +104,7 @@ pub struct News {
 
 impl News {
     /// Whether nobody need be told anything, and nothing is to be dropped.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.send && !self.receive && self.lost.is_none() && self.buried.is_empty()
     }
@@ -289,6 +290,12 @@ impl Connection {
         let mut news = std::mem::take(&mut self.news);
         news.receive = arrived || std::mem::take(&mut self.news_of_end);
         news
+    }
+
+    /// Whether there may be something for [`Connection::take_news`]: mostly there is not.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.news_of_end || !self.news.is_empty()
     }
 
     /// There is somebody new to be told.

@@ -115,8 +115,15 @@ impl<D: Driver> Link<D> {
         while connection.take_fresh() {
             driver.pump(connection);
         }
+        let has_arrivals = connection.has_arrivals();
+        // Written under the lock only, and read at other cores.
+        if self.arrivals.load(Ordering::Relaxed) != has_arrivals {
+            self.arrivals.store(has_arrivals, Ordering::Release);
+        }
+        if !connection.has_news() {
+            return;
+        }
         let news = connection.take_news();
-        self.arrivals.store(connection.has_arrivals(), Ordering::Release);
         if news.is_empty() {
             return;
         }

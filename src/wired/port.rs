@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Body, Fate, Held, Landed, Ledger, Owner, Port, Queue, Refused};
+use udeck_via::transport::{
+    Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused,
+};
 
 use crate::connection::{Connection, Taken, What, is_posted_for};
 use crate::link::{Acknowledge, Driver, Link, Watch, Watching};
@@ -165,6 +167,17 @@ unsafe impl<D: Driver> Port for WiredPort<D> {
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
         let taken = self.next(&mut [])?;
         taken.map(|taken| self.arrival(taken)).transpose()
+    }
+
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        drop(self.receipt.take());
+        self.link.with(|connection, driver| match connection.take_short(to) {
+            Found::Nothing => {
+                driver.look(connection);
+                connection.take_short(to)
+            }
+            found => found,
+        })
     }
 
     /// Puts short messages there, and long ones that fit and came without a header: those a program posted a descriptor

@@ -82,7 +82,9 @@ impl TcpDriver {
     }
 
     fn serve_now(&mut self, connection: &mut Connection) -> bool {
-        self.take_in(connection);
+        if !self.take_in(connection) && !self.stalled && self.calm.is_none() {
+            return self.socket.is_some(); // as it was
+        }
         if self.stalled {
             self.write(connection);
         } else if let Some(rounds) = self.calm {
@@ -118,33 +120,41 @@ impl TcpDriver {
         self.settle(connection);
     }
 
-    fn take_in(&mut self, connection: &mut Connection) {
-        for _ in 0..READS {
-            let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return };
+    /// Returns whether anything has come, the end included.
+    fn take_in(&mut self, connection: &mut Connection) -> bool {
+        for read in 0..READS {
+            let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return true };
             let direct = connection.direct();
             let peek = direct.is_empty() && self.brief.may_peek();
-            let read = self.brief.settle(socket.as_fd()).and_then(|()| {
+            let found = self.brief.settle(socket.as_fd()).and_then(|()| {
                 sys::receive(socket.as_fd(), peek, direct, |direct, filled, rest| {
                     connection.came(direct, filled, rest)
                 })
             });
-            match read {
+            match found {
                 Ok(Read::Some(len)) => self.brief.came(peek, len),
-                Ok(Read::All(len)) => return self.brief.came(peek, len),
+                Ok(Read::All(len)) => {
+                    self.brief.came(peek, len);
+                    return true;
+                }
                 Ok(Read::End) => {
                     self.ended = true;
                     connection.hung_up();
                     self.want(self.stalled);
-                    return;
+                    return true;
                 }
-                Err(error) if is_later(&error) => return self.brief.nothing_came(),
+                Err(error) if is_later(&error) => {
+                    self.brief.nothing_came();
+                    return read > 0;
+                }
                 Err(error) => {
                     self.ended = true;
                     connection.lost(&self.words(&error));
-                    return;
+                    return true;
                 }
             }
         }
+        true
     }
 
     fn write(&mut self, connection: &mut Connection) {

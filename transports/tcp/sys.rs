@@ -5,6 +5,7 @@ use std::io;
 use std::mem::{align_of, offset_of, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::net::RecvFlags;
 use udeck_wired::{Direct, Piece, PieceMut, Pieces};
 
 /// Bytes that are read beside what is read in place.
@@ -63,30 +64,45 @@ pub enum Read {
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] when there is nothing; the kernel's.
+#[inline]
 pub fn receive(
     socket: BorrowedFd<'_>,
     peek: bool,
     direct: Direct,
     came: impl FnOnce(Direct, usize, &[u8]),
 ) -> io::Result<Read> {
-    let mut came = Some(came);
-    let mut direct = Some(direct);
-    let mut read = |scratch: &mut [u8]| {
-        let (Some(direct), Some(came)) = (direct.take(), came.take()) else { return Ok(Read::All(0)) };
-        let (room, in_place) = (direct.len() + scratch.len(), direct.len());
-        let len = read_into(socket, peek, &direct, scratch)?;
-        if len == 0 {
-            return Ok(Read::End);
-        }
-        came(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
-        Ok(if len < room { Read::All(len) } else { Read::Some(len) })
-    };
+    let mut work = Some((direct, came));
     // The thread may be ending, and its buffer gone; or it is in use: `came` drops what may do anything.
-    let in_buffer = BUFFER.try_with(|buffer| Some(read(&mut buffer.try_borrow_mut().ok()?[..])));
-    match in_buffer {
-        Ok(Some(result)) => result,
-        Ok(None) | Err(_) => read(&mut [0; 4096]),
+    let in_buffer = BUFFER.try_with(|buffer| {
+        let mut buffer = buffer.try_borrow_mut().ok()?;
+        let (direct, came) = work.take()?;
+        Some(receive_by(socket, peek, direct, &mut buffer, came))
+    });
+    match (in_buffer, work) {
+        (Ok(Some(result)), _) => result,
+        (_, Some((direct, came))) => receive_by(socket, peek, direct, &mut [0; 4096], came),
+        (_, None) => unreachable!("it was taken to be used"),
     }
+}
+
+#[inline]
+fn receive_by(
+    socket: BorrowedFd<'_>,
+    peek: bool,
+    direct: Direct,
+    scratch: &mut [u8],
+    came: impl FnOnce(Direct, usize, &[u8]),
+) -> io::Result<Read> {
+    let (room, in_place) = (direct.len() + scratch.len(), direct.len());
+    let len = match in_place {
+        0 => read_beside(socket, peek, scratch)?,
+        _ => read_into(socket, &direct, scratch)?,
+    };
+    if len == 0 {
+        return Ok(Read::End);
+    }
+    came(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
+    Ok(if len < room { Read::All(len) } else { Read::Some(len) })
 }
 
 /// Takes bytes that were peeked at out of the kernel's queue. It may then acknowledge them, and does so before this
@@ -101,28 +117,28 @@ pub fn consume(socket: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 
-fn read_into(socket: BorrowedFd<'_>, peek: bool, direct: &Direct, scratch: &mut [u8]) -> io::Result<usize> {
-    let fd = socket.as_raw_fd();
-    let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
+/// Without the C library, whose `recv` is prepared for threads that are cancelled: it takes longer than what is around it.
+#[inline]
+fn read_beside(socket: BorrowedFd<'_>, peek: bool, scratch: &mut [u8]) -> io::Result<usize> {
+    let flags = if peek { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
+    Ok(rustix::net::recv(socket, scratch, flags)?.0)
+}
+
+fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io::Result<usize> {
     let pieces = direct.pieces();
-    let len = if pieces.is_empty() {
-        // SAFETY: the kernel writes into our slice.
-        unsafe { libc::recv(fd, scratch.as_mut_ptr().cast(), scratch.len(), flags) }
-    } else {
-        let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut list = [nowhere; Direct::MOST + 1];
-        for (entry, piece) in list.iter_mut().zip(pieces) {
-            *entry = libc::iovec { iov_base: piece.at.cast(), iov_len: piece.len };
-        }
-        list[pieces.len()] = libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
-        // SAFETY: a header of zeros is an empty one.
-        let mut header: libc::msghdr = unsafe { zeroed() };
-        header.msg_iov = list.as_mut_ptr();
-        header.msg_iovlen = (pieces.len() + 1) as _;
-        // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the last piece is
-        // our slice.
-        unsafe { libc::recvmsg(fd, &mut header, flags) }
-    };
+    let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let mut list = [nowhere; Direct::MOST + 1];
+    for (entry, piece) in list.iter_mut().zip(pieces) {
+        *entry = libc::iovec { iov_base: piece.at.cast(), iov_len: piece.len };
+    }
+    list[pieces.len()] = libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
+    // SAFETY: a header of zeros is an empty one.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_iov = list.as_mut_ptr();
+    header.msg_iovlen = (pieces.len() + 1) as _;
+    // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the last piece is our
+    // slice.
+    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 

@@ -156,7 +156,10 @@ impl Connection {
 
     /// Says *over* when the time has come.
     pub(super) fn try_over(&mut self) {
-        let ended = self.closed && self.peer_end.is_some() && !self.dead && !self.broken;
+        if !self.closed {
+            return;
+        }
+        let ended = self.peer_end.is_some() && !self.dead && !self.broken;
         let nothing_waits = self.owed == 0
             && self.reads.is_empty()
             && !self.holds_back()

@@ -52,6 +52,7 @@ pub(super) struct Outgoing {
 
 impl Out {
     /// `head` (two pieces, at most [`Inline::CAPACITY`] bytes) goes behind the header.
+    #[inline]
     pub fn new(frame: Frame, head: [&[u8]; 2], body: SmallVec<[Place; 2]>, then: Then) -> Self {
         let mut lead = [0; LEAD];
         lead[..HEADER].copy_from_slice(&Header { taken: 0, frame }.encode());
@@ -108,6 +109,7 @@ impl Out {
 
 impl Outgoing {
     /// Appends a frame, with this in its header.
+    #[inline]
     pub fn push(&mut self, mut out: Out, taken: u32) {
         wire::set_taken(&mut out.lead, taken);
         out.at = self.end;
@@ -143,7 +145,9 @@ impl Outgoing {
     pub fn gather<'a>(&'a self, from: u64, limit: usize, pieces: &mut Pieces<'a>) -> usize {
         assert!(from >= self.start() && from <= self.end, "{from} of {}..{}", self.start(), self.end);
         let (mut at, mut left) = (from, limit);
-        let first = self.frames.partition_point(|out| out.end() <= from);
+        // Who writes as it comes begins with the first.
+        let is_first = self.frames.front().is_some_and(|out| from < out.end());
+        let first = if is_first { 0 } else { self.frames.partition_point(|out| out.end() <= from) };
         for out in self.frames.range(first..) {
             if left == 0 || !pieces.has_room() {
                 break;

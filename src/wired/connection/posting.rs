@@ -200,6 +200,7 @@ impl Connection {
     }
 
     /// A message or write, of so many bytes that the peer's program has to take.
+    #[inline]
     fn post_message(&mut self, out: Out, bytes: usize) {
         self.untaken.push_back(bytes as u64);
         self.sent = self.sent.wrapping_add(1);
@@ -213,6 +214,7 @@ impl Connection {
     }
 
     /// Queues it, behind what waits for a fence or for room at the peer. What waits lies where the program has it.
+    #[inline]
     fn post_behind(&mut self, out: Out, bytes: Option<u64>) {
         let fence = self.fence.filter(|&reads| !self.are_over(reads));
         if fence.is_none() && self.held_back.is_empty() && self.has_room_for(bytes) {
@@ -272,6 +274,7 @@ impl Connection {
         self.queue(Out::bare(frame, then));
     }
 
+    #[inline]
     pub(super) fn queue(&mut self, out: Out) {
         if self.dead {
             return;

@@ -1,6 +1,6 @@
 //! What the program takes, and the credits that follow from that.
 
-use udeck_via::transport::{Fate, Inline, Refused};
+use udeck_via::transport::{Fate, Found, Inline, Refused};
 
 use super::Connection;
 use super::outgoing::Then;
@@ -174,6 +174,22 @@ impl Connection {
         self.owed += u32::from(taken.receipt.is_some());
         self.skip_silent();
         Ok(Some(taken))
+    }
+
+    /// As [`Connection::take`], of a short message, into `to`.
+    pub(crate) fn take_short(&mut self, to: &mut Inline) -> Found {
+        let Some(Item::Inline { immediate, bytes }) = self.inbox.front() else {
+            let stands = self.inbox.is_empty() && self.end().is_none();
+            return if stands { Found::Nothing } else { Found::Other };
+        };
+        let (immediate, len) = (*immediate, bytes.bytes().len() as u64);
+        *to = *bytes;
+        self.inbox.pop_front();
+        if !self.taken_apart(len) {
+            self.credits.take(len);
+        }
+        self.skip_silent();
+        Found::Short(immediate)
     }
 
     /// Payload was copied for the program.

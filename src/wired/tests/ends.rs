@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use udeck_via::mem::{Block, MemHandle};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Landed, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Port, Refused};
 use udeck_via::{Deadline, Error, Reliability, RemoteBuffer};
 
 use super::pair::{Pair, WINDOW, pattern};
@@ -288,6 +288,38 @@ fn a_long_message_goes_straight_to_where_it_was_posted_for() {
     assert!(matches!(take(&mut pair, 1), Body::Inline(_)));
     pair.settle();
     assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
+}
+
+#[test]
+fn a_look_for_a_short_message_takes_nothing_else() {
+    let mut pair = Pair::new(Reliability::Delivery, false);
+    let mut place = Inline::EMPTY;
+    assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Nothing);
+    pair.ends[0].port().send(Some(7), b"sh", b"ort").unwrap();
+    let _long = lend(&mut pair, 0, 4096, 1).unwrap();
+    pair.settle();
+    let port = pair.ends[1].port();
+    assert_eq!(port.receive_short(&mut place), Found::Short(Some(7)));
+    assert_eq!(place.bytes(), b"short");
+    assert_eq!(port.receive_short(&mut place), Found::Other, "a long one is there");
+    assert!(matches!(take(&mut pair, 1), Body::Lent(..)));
+    assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Nothing);
+    pair.ends[0].port().close(None);
+    pair.settle();
+    assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Other, "the end is another's to tell");
+}
+
+#[test]
+fn a_short_look_gives_credit_as_any_other() {
+    let mut pair = Pair::new(Reliability::Delivery, false);
+    for number in 0..2 * MESSAGES {
+        pair.ends[0].port().send(None, b"", &number.to_le_bytes()).unwrap();
+        pair.settle();
+        let mut place = Inline::EMPTY;
+        assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Short(None));
+        assert_eq!(place.bytes(), number.to_le_bytes());
+        pair.settle();
+    }
 }
 
 #[test]
