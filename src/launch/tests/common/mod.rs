@@ -24,8 +24,11 @@ pub fn sh(options: &[&str], script: &str) -> Command {
     command
 }
 
+/// As from a terminal: a shell that runs the tests in the background has them ignore SIGINT and SIGQUIT, which `deckrun` would
+/// inherit and honour.
 pub fn deckrun(options: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_deckrun"));
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,QUIT", env!("CARGO_BIN_EXE_deckrun")]);
     command.args(options).stdin(Stdio::null());
     command
 }
