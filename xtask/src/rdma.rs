@@ -4,7 +4,7 @@
 //! So it runs in a guest: Debian's kernel, booted by Debian's QEMU, without KVM. Guests get the programs as they
 //! were built here, and run a script of `tests/rdma`, whose results are read from their consoles. Two go through the
 //! conformance suite, one runs jobs, one both with connections that stock librdmacm makes, one jobs in which something fails or is
-//! set wrong, and two that are joined by a cable run jobs over both, until it is pulled.
+//! set wrong, and two that are joined by a cable run jobs over both, also while it loses packets, until it is pulled.
 //!
 //! Nothing is installed on this machine, and nobody need be root (see `packages`). This checks what happens, never how
 //! fast: a processor that is emulated says nothing about that.
@@ -35,7 +35,7 @@ const TRANSPORT: &str = "verbs";
 /// Where the scripts of the guests lie, below the root.
 const SCRIPTS: &str = "tests/rdma";
 /// Stock programs of the packages, by which one can tell the device's faults from ours.
-const TOOLS: &[&str] = &["sbin/ip", "bin/rdma", "bin/ibv_devinfo", "bin/ibv_rc_pingpong"];
+const TOOLS: &[&str] = &["sbin/ip", "sbin/tc", "bin/rdma", "bin/ibv_devinfo", "bin/ibv_rc_pingpong"];
 /// What libibverbs and we load when running. A provider has its place.
 const PROVIDER: (&str, &str) = ("lib/x86_64-linux-gnu/libibverbs", "librxe-");
 const LOADED: &[&str] = &[

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// The names of those that are loaded for themselves: the RDMA device, what makes it usable by programs, and the network
-/// card under it. A guest alone has no card, and uses `dummy`.
+/// The names of those that are loaded for themselves: the RDMA device, what makes it usable by programs, the network
+/// card under it, and what makes that lose packets. A guest alone has no card, and uses `dummy`.
 pub const WANTED: &[&str] =
-    &["virtio_pci", "virtio_net", "dummy", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"];
+    &["virtio_pci", "virtio_net", "dummy", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "sch_netem"];
 
 /// The files of these modules and of all that they depend on, each behind what it depends on, from what depmod writes:
 /// lines `kernel/a.ko: kernel/b.ko kernel/c.ko`, paths below the folder of the kernel's modules. What is built into the

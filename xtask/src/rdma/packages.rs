@@ -29,7 +29,7 @@ const PACKAGES: &[&str] = &[
 /// How lines of apt's begin that show progress, or trouble.
 const APT_SAYS: &[&str] = &["Get:", "Ign:", "Err:", "Fetched ", "W:", "E:"];
 /// To be raised when what is done with the packages changes.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 /// For the download of 120 MB over a slow line, or for somebody else's.
 const LIMIT: Duration = Duration::from_secs(900);
 

@@ -32,8 +32,9 @@ impl Programs {
         let build = Cargo::new("build --release -p deckrun -p nas-ft -p deckperf -p udeck-jobs --bins");
         run(&build, workspace, limit, |_| {})?;
         let release = workspace.target.join("release");
-        let jobs =
-            ["deckrun", "nas-ft", "deckperf", "hosts-talker"].map(|name| (name, release.join(name))).into();
+        let jobs = ["deckrun", "nas-ft", "deckperf", "hosts-talker", "hosts-lossy"]
+            .map(|name| (name, release.join(name)))
+            .into();
         let suites = format!("--test {SUITE} --test {OTHER_SUITE}");
         let suites = Cargo::new("test --release --no-run -p udeck-conformance").args(&suites);
         let mut built = BTreeMap::new();
