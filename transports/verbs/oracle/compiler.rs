@@ -25,7 +25,7 @@ pub struct Verdict {
 /// If there is no compiler or no header, with its words: whoever asks the oracle wants an answer.
 pub fn ask(layouts: &[Layout], constants: &[(String, String)]) -> Verdict {
     let program = compile("oracle", &question(layouts, constants), None);
-    let output = Command::new(&program).output().expect("the program was just built");
+    let output = program.command().output().expect("the program was just built");
     assert!(output.status.success(), "{output:?}");
     let mut verdict = Verdict::default();
     for line in String::from_utf8(output.stdout).expect("ASCII").lines() {
@@ -71,21 +71,42 @@ fn question(layouts: &[Layout], constants: &[(String, String)]) -> String {
     )
 }
 
+/// A program that was built, in a folder that goes with it.
+#[derive(Debug)]
+pub struct Program {
+    folder: PathBuf,
+    path: PathBuf,
+}
+
+impl Program {
+    /// To run it.
+    pub fn command(&self) -> Command {
+        Command::new(&self.path)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // What cannot be removed does no harm.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// Builds a C program, with the header that `VERBS_INCLUDE` or the system has, and with `library`.
 ///
 /// # Panics
 /// As [`ask`].
-pub fn compile(name: &str, source: &str, library: Option<&Path>) -> PathBuf {
+pub fn compile(name: &str, source: &str, library: Option<&Path>) -> Program {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     // Tests run side by side.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("udeck-verbs-oracle-{}-{count}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for a program");
-    let (file, program) = (folder.join(format!("{name}.c")), folder.join(name));
+    let (file, program) = (folder.join(format!("{name}.c")), Program { path: folder.join(name), folder });
     std::fs::write(&file, source).expect("a source file");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| OsString::from("cc"));
     let mut command = Command::new(&compiler);
-    command.args(["-std=gnu11", "-Wall", "-pthread", "-o"]).arg(&program).arg(&file);
+    command.args(["-std=gnu11", "-Wall", "-pthread", "-o"]).arg(&program.path).arg(&file);
     if let Some(include) = std::env::var_os("VERBS_INCLUDE") {
         command.arg("-I").arg(include);
     }

@@ -1,7 +1,6 @@
 //! A C program, built against the real header, runs with the stand-in: its inline functions find what they look for.
 
 use std::path::PathBuf;
-use std::process::Command;
 use udeck_verbs_oracle::compile;
 
 /// Cargo builds it as a dependency of this package.
@@ -17,7 +16,7 @@ fn a_c_program_sends_and_writes() {
     let library = stand_in();
     let program = compile("program", include_str!("program.c"), Some(&library));
     let folder = library.parent().expect("a folder");
-    let output = Command::new(&program).env("LD_LIBRARY_PATH", folder).output().expect("it was just built");
+    let output = program.command().env("LD_LIBRARY_PATH", folder).output().expect("it was just built");
     let words = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(words, "device standin0, port active, sent hello, wrote hello, error remote access error\n");
