@@ -131,10 +131,7 @@ impl Mapping {
                 munmap(end, rest)?;
             }
         }
-        let base = non_null(mapped?);
-        // SAFETY: advice on our own mapping changes no contents. It fails where the kernel has no huge pages.
-        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        Ok(Mapping { base, len, writable })
+        Ok(Mapping { base: non_null(mapped?), len, writable })
     }
 
     /// Bytes of address space.

@@ -129,7 +129,8 @@ impl Spinner {
         self.stop_spinning()
     }
 
-    /// What came was found, or the wait ends for another reason than its time: the habit to keep. Found without a yield, it came from somebody who runs at the same time.
+    /// What came was found, or the wait ends for another reason than its time: the habit to keep. Found without a yield, it
+    /// came from somebody who runs at the same time.
     #[inline]
     pub fn found(mut self) -> Habit {
         if self.yields_left == YIELDS {

@@ -1,5 +1,6 @@
 //! Two ranks, each on a host of its own, and an unreliable VI between them over a network that loses packets: what arrives is
-//! whole, and there once; what does not is nobody's loss but its own, and the connection stands.
+//! whole, and there once; what does not is nobody's loss but its own, and the connection stands. `tests/rdma/root` makes the
+//! network lose them, and starts this (`cargo xtask test rdma`).
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +21,7 @@ const HOST: &str = "lossy";
 const DOOR: &[u8] = b"lossy";
 /// Enough for a few per cent to be some.
 const MESSAGES: u32 = 1000;
-/// In a descriptor; in one packet; in some; offered and fetched.
+/// Inside a descriptor; in one packet; in as much as one takes; offered, and fetched by the receiver's device.
 const LENGTHS: [usize; 4] = [8, 1000, 3900, 20_000];
 /// After the last there is nothing for so long.
 const QUIET: Duration = Duration::from_secs(3);
