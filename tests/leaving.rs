@@ -1,9 +1,13 @@
-//! A rank that has posted and finished before the mailbox's side knows that its connection has come: what it posted is
-//! retrieved before anybody says that nobody is left.
+//! Ranks that finish before others have heard all that they said: what they posted is retrieved before anybody says that nobody
+//! is left, and none of them is lost.
 
 mod common;
 
-use std::sync::{Mutex, mpsc};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
 
 use common::{LONG, SHORT, config};
 use udeck::via::Nic;
@@ -46,6 +50,79 @@ fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_
     let inbox = world.mailbox::<u64>("in").unwrap();
     assert_eq!(inbox.retrieve_within(LONG).expect("it was posted")[..], [7]);
     leaver.join().unwrap().unwrap();
+    let error = inbox.retrieve_within(LONG).unwrap_err();
+    assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+}
+
+/// A launcher whose words reach the rank, once they are held up, only when that has said something more.
+#[derive(Default)]
+struct Relay {
+    /// How often the rank has spoken, and how often it has to have.
+    spoken: Mutex<(u64, u64)>,
+    changed: Condvar,
+}
+
+impl Relay {
+    /// Between these two.
+    fn start(launcher: UnixStream) -> (UnixStream, Arc<Self>) {
+        let (rank, ours) = UnixStream::pair().expect("two descriptors");
+        let relay = Arc::<Relay>::default();
+        let twin = |stream: &UnixStream| stream.try_clone().expect("a descriptor");
+        let (from_rank, to_launcher) = (twin(&ours), twin(&launcher));
+        let (hears, tells) = (relay.clone(), relay.clone());
+        thread::spawn(move || pass(from_rank, to_launcher, || hears.heard()));
+        thread::spawn(move || pass(launcher, ours, || tells.wait()));
+        (rank, relay)
+    }
+
+    fn hold_up(&self) {
+        let mut spoken = self.spoken.lock().unwrap();
+        spoken.1 = spoken.0 + 1;
+    }
+
+    fn heard(&self) {
+        self.spoken.lock().unwrap().0 += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let spoken = self.spoken.lock().unwrap();
+        let _ = self.changed.wait_timeout_while(spoken, LONG, |spoken| spoken.0 < spoken.1).unwrap();
+    }
+}
+
+fn pass(mut from: UnixStream, mut to: UnixStream, first: impl Fn()) -> io::Result<()> {
+    let mut bytes = [0; 4096];
+    loop {
+        let len = from.read(&mut bytes)?;
+        first();
+        if len == 0 {
+            return to.shutdown(Shutdown::Write);
+        }
+        to.write_all(&bytes[..len])?;
+    }
+}
+
+/// The end of its connections comes before the launcher's word: who breaks off without a goodbye on them may have said it there.
+#[test]
+fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
+    let (_job, streams) = Job::new(2).expect("a name service");
+    let [first, second] = <[_; 2]>::try_from(streams).unwrap();
+    let (second, relay) = Relay::start(second);
+    let fabric = udeck_sim::Fabric::new(1);
+    let world = |name: &str, client: Client| {
+        let nic = fabric.nic(name, udeck_sim::Options::default()).expect("the name is free");
+        World::new(client, vec![nic], config(), true).expect("a world")
+    };
+    let leaver = world("leaver", Client::new(first).unwrap());
+    let stayer = world("stayer", Client::new(second).unwrap());
+    let inbox = stayer.mailbox::<u64>("in").unwrap();
+    let outbox = leaver.postbox::<u64>("in").unwrap();
+    outbox.post(&[7][..]).expect("there is room");
+    relay.hold_up();
+    leaver.finish().unwrap();
+    fabric.kill("leaver");
+    assert_eq!(inbox.retrieve_within(LONG).expect("it was posted")[..], [7]);
     let error = inbox.retrieve_within(LONG).unwrap_err();
     assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
 }

@@ -164,6 +164,17 @@ impl Client {
         Ok(self.call(Asked::Get(key), Call::Get { key: key.into(), wait }, deadline)?.value)
     }
 
+    /// Blocks until every event has come that happened before this call, at most until `deadline`: the launcher is asked
+    /// something, and answers behind what it had to tell.
+    ///
+    /// # Errors
+    /// [`BootError::Deadline`], [`BootError::LauncherGone`].
+    pub fn catch_up(&self, deadline: Instant) -> Result<(), BootError> {
+        // Nobody can store anything there: whatever the answer is, it has come.
+        let nothing = Call::Get { key: String::new(), wait: None };
+        self.shared.exchange(&Asked::Events, nothing, Instant::now(), deadline).map(drop)
+    }
+
     /// Blocks until every rank of the job has called this, at most until `deadline`.
     ///
     /// # Errors

@@ -293,13 +293,13 @@ impl Inbox {
         self.queues.left(lane.line);
         self.door.leave(context, (from, lane.postbox));
         drop(lane);
-        match lost {
-            Some(how) if !self.world.ends().is_done(from) && self.reported.insert(from) => {
-                let how = self.world.ends().how_lost(from).unwrap_or(how);
-                Err(Error::PeerLost { node: from as usize, how })
-            }
-            _ => Ok(None),
+        let Some(how) = lost else { return Ok(None) };
+        if self.reported.contains(&from) || self.world.has_finished(from) {
+            return Ok(None);
         }
+        self.reported.insert(from);
+        let how = self.world.ends().how_lost(from).unwrap_or(how);
+        Err(Error::PeerLost { node: from as usize, how })
     }
 
     /// What a data VI has.

@@ -17,14 +17,13 @@ use udeck_via::{Caps, Cq, Deadline, Error as ViaError, NetAddress, Receive, Vi, 
 use crate::channel::{Channel, Whom};
 use crate::error::{Error, Result};
 use crate::nics::Line;
-use crate::shared::Shared;
+use crate::shared::{Shared, WORD};
 use crate::wire::Role;
 use wire::{Advert, Door};
 
 /// While there is another way, an answer is waited for at most so long, and at most half of the time that is left.
 const TRY: Duration = Duration::from_secs(5);
-/// A rank that nobody finds may have ended: the launcher's word of it is waited for so long, and looked for so often.
-const WORD: Duration = Duration::from_secs(1);
+/// A rank that nobody finds may have ended: the launcher's word of it is looked for so often.
 const WORD_PAUSE: Duration = Duration::from_millis(5);
 
 /// By which transport a postbox's messages travel, and why by no better one ([`crate::Postbox::route`]).
@@ -191,13 +190,15 @@ impl Shared {
     /// What an error of connecting means to a program.
     pub fn connect_error(&self, name: &str, owner: u32, error: ViaError) -> Error {
         let (name, node) = (name.to_owned(), owner as usize);
+        let gone = |name| Error::MailboxGone { name, owner: node };
         match (self.ends().how_lost(owner), error) {
-            (Some(how), _) | (None, ViaError::Lost(how)) => Error::PeerLost { node, how },
-            // It registered the mailbox, and now nobody is there: the launcher's word of its end is on the way.
+            (Some(how), _) => Error::PeerLost { node, how },
+            (None, ViaError::Lost(how)) => self.lost_or_closed(node, how, || gone(name)),
+            // It registered the mailbox, and now nobody is there: it has ended.
             (None, ViaError::Os { what, source }) if source.kind() == io::ErrorKind::ConnectionRefused => {
-                Error::PeerLost { node, how: format!("{what}: {source}") }
+                self.lost_or_closed(node, format!("{what}: {source}"), || gone(name))
             }
-            (None, ViaError::NoMatch(_)) => Error::MailboxGone { name, owner: node },
+            (None, ViaError::NoMatch(_)) => gone(name),
             (None, ViaError::Timeout { waited, .. }) => {
                 let what = format!("connecting to mailbox {name:?}");
                 Error::Deadline { what, waited, whom: format!("rank {node} to answer") }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
@@ -25,6 +26,9 @@ use crate::wire::{Introduction, Role};
 
 /// Names of the library's own mailboxes begin so.
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
+/// How long the launcher's word of a rank's end is waited for.
+pub(crate) const WORD: Duration = Duration::from_secs(1);
+
 /// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
 /// saves more cache misses than looking costs.
 pub(crate) const LARGE: usize = 4096;
@@ -344,9 +348,20 @@ impl Shared {
         self.size > 1 && self.ends.count() >= self.size - 1
     }
 
+    /// Whether a rank whose connection broke has finished in order. Who finishes tells the launcher before it leaves, but the
+    /// launcher's word of that may come later than the connection's end: so it is asked. Waits for the answer, a second at most.
+    #[cold]
+    pub fn has_finished(&self, rank: u32) -> bool {
+        if !self.ends.is_done(rank) && self.ends.how_lost(rank).is_none() {
+            // Without an answer, what is known has to do.
+            let _ = self.client.catch_up(Deadline::after(WORD).instant());
+        }
+        self.ends.is_done(rank)
+    }
+
     /// An error for a connection that broke: the peer's loss, or, if it finished in order, what `gone` says.
     pub fn lost_or_closed(&self, node: usize, how: String, gone: impl FnOnce() -> Error) -> Error {
-        if self.ends.is_done(node as u32) {
+        if self.has_finished(node as u32) {
             return gone();
         }
         let how = self.ends.how_lost(node as u32).unwrap_or(how);

@@ -12,6 +12,7 @@ pub(super) enum Asked<'a> {
     Lookup(&'a str),
     Put(&'a str),
     Get(&'a str),
+    Events,
     Fence,
     Done,
 }
@@ -25,6 +26,7 @@ impl fmt::Display for Asked<'_> {
             Asked::Lookup(name) => write!(f, "lookup of `{name}`"),
             Asked::Put(key) => write!(f, "storing the key `{key}`"),
             Asked::Get(key) => write!(f, "reading the key `{key}`"),
+            Asked::Events => f.write_str("asking what has become of other ranks"),
             Asked::Fence => f.write_str("fence"),
             Asked::Done => f.write_str("saying goodbye"),
         }

@@ -72,6 +72,18 @@ fn job_of_one() -> (Job, Vec<Client>) {
     job(1)
 }
 
+/// What was told before is heard before the answer comes.
+#[test]
+fn who_has_caught_up_knows_who_has_left() {
+    for _ in 0..100 {
+        let (_job, clients) = job(2);
+        let heard = events(&clients[0]);
+        clients[1].done(soon()).unwrap();
+        clients[0].catch_up(soon()).unwrap();
+        assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank: 1 }));
+    }
+}
+
 #[test]
 fn names_and_values_travel() {
     let (_job, clients) = job(2);
