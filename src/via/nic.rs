@@ -1,6 +1,9 @@
 //! An opened NIC.
 
 use std::sync::Arc;
+use std::time::Instant;
+
+use udeck_sys::Deadline;
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
@@ -8,7 +11,7 @@ use crate::mem::{
     Arena, Block, CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window,
 };
 use crate::report::Alarm;
-use crate::transport::Device;
+use crate::transport::{Device, wait_for_delivery};
 
 /// An opened transport device. A cheap handle: clones are the same NIC, which closes with its last object.
 #[derive(Clone, Debug)]
@@ -146,6 +149,26 @@ impl Nic {
     /// large allocation, so that the same few blocks go to and fro and stay in the caches.
     pub fn reclaim_recent(&self) {
         self.device.reclaim_recent();
+    }
+
+    /// Waits until all that was posted on this NIC's connections, by VIs that are gone too, can come to the peers without this
+    /// process: it may end then, and they still read it. Who does not take it in, although it could, is waited for; whose
+    /// connection is over or lost is not. (What has to be repeated on unreliable VIs is not theirs to promise.)
+    ///
+    /// A NIC whose last object is dropped waits so, too, for a second at most.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] says on how many connections something is left.
+    pub fn drain(&self, deadline: Deadline) -> Result {
+        let start = Instant::now();
+        match wait_for_delivery(|| self.device.undelivered(), deadline) {
+            0 => Ok(()),
+            left => {
+                let name = &self.attributes().name;
+                let what = format!("peers to take what was posted by {name}, on {left} of its connections");
+                Err(Error::Timeout { what, waited: start.elapsed() })
+            }
+        }
     }
 
     /// Payload bytes that were copied in software for this NIC so far (inline messages not counted).

@@ -136,6 +136,14 @@ pub unsafe trait Device: Send + Sync + Debug {
     /// Collects what those few peers have given back to whom most recently something was lent: cheap enough before
     /// every large allocation, so that the same few blocks go to and fro and stay in the caches.
     fn reclaim_recent(&self);
+    /// Connections on which something that was posted would be lost if this process ended now: it lies here yet, or the peer
+    /// has still to fetch it from here. Moves them along as far as that needs no waiting. Those of VIs that are gone count,
+    /// too; those that are over or lost do not. (Of unreliable VIs, what has been sent is nobody's business any more.)
+    ///
+    /// As it is here, for transports on which what was posted lies where its peer finds it without this process.
+    fn undelivered(&self) -> usize {
+        0
+    }
     /// Payload bytes that this device copied in software so far (inline messages not counted: the message layer
     /// knows those).
     fn bytes_copied(&self) -> u64;
@@ -152,6 +160,25 @@ pub unsafe trait Device: Send + Sync + Debug {
         let _ = bytes;
     }
 }
+
+/// Looks until [`Device::undelivered`] is 0, or the deadline passes: its last word. For devices that are dropped, which have
+/// [`LAST_WORDS`] for it.
+pub fn wait_for_delivery(undelivered: impl Fn() -> usize, deadline: Deadline) -> usize {
+    let [mut pause, longest] = DELIVERY_PAUSES;
+    loop {
+        let left = undelivered();
+        if left == 0 || deadline.passed() {
+            return left;
+        }
+        std::thread::sleep(pause.min(deadline.remaining()));
+        pause = longest.min(pause * 2);
+    }
+}
+
+/// How long a NIC that nobody has any more waits for what was posted on it.
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Between two looks at what has not been delivered: at first, and in the long run.
+const DELIVERY_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Memory of the program's own that a device knows, until this is dropped.
 pub trait Registration: Send + Sync + Debug {}

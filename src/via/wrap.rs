@@ -219,6 +219,10 @@ unsafe impl Device for Wrapped {
         self.inner.reclaim_recent();
     }
 
+    fn undelivered(&self) -> usize {
+        self.inner.undelivered()
+    }
+
     fn bytes_copied(&self) -> u64 {
         self.inner.bytes_copied()
     }

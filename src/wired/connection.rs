@@ -271,6 +271,11 @@ impl Connection {
         !self.held_back.is_empty() || self.apart.as_ref().is_some_and(|apart| !apart.is_empty())
     }
 
+    /// Whether all that was posted has been [released](Connection::released), or will never be.
+    pub fn has_left(&self) -> bool {
+        self.dead || (self.outgoing.start() == self.outgoing.end() && !self.holds_back())
+    }
+
     /// Frames that wait to be sent or released.
     #[cfg(test)]
     pub(crate) fn frames(&self) -> usize {

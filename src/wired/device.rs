@@ -4,7 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
+use udeck_via::transport::{
+    Connected, Device, Hello, LAST_WORDS, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
+};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 
 use crate::station::{QUEUES, STATIONS};
@@ -47,6 +49,9 @@ pub unsafe trait Network: Send + Sync + 'static {
 
     /// As [`Device::reclaim`].
     fn reclaim(self: &Arc<Self>);
+
+    /// As [`Device::undelivered`].
+    fn undelivered(self: &Arc<Self>) -> usize;
 
     /// As [`Device::messages_dropped`].
     fn messages_dropped(&self) -> u64 {
@@ -176,6 +181,10 @@ unsafe impl<N: Network> Device for WiredDevice<N> {
 
     fn reclaim_recent(&self) {}
 
+    fn undelivered(&self) -> usize {
+        self.network.undelivered()
+    }
+
     fn bytes_copied(&self) -> u64 {
         self.network.memory().copied()
     }
@@ -191,6 +200,7 @@ unsafe impl<N: Network> Device for WiredDevice<N> {
 
 impl<N: Network> Drop for WiredDevice<N> {
     fn drop(&mut self) {
+        wait_for_delivery(|| self.network.undelivered(), Deadline::after(LAST_WORDS));
         self.network.close();
     }
 }

@@ -18,6 +18,9 @@ pub trait Driver: Send + 'static {
     /// a VI by itself, in a loop, and never at a completion queue. A driver that knows that its waiter looked a moment
     /// ago may do nothing.)
     fn look(&mut self, connection: &mut Connection);
+
+    /// Whether all that was posted comes to the peer without this process, as far as is known after a look; or never will.
+    fn is_done(&mut self, connection: &mut Connection) -> bool;
 }
 
 /// A work queue's place at a waiter.

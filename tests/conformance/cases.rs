@@ -13,6 +13,7 @@ mod attributes;
 mod callback;
 mod completion;
 mod connection;
+mod drain;
 mod errors;
 mod events;
 mod fence;
@@ -68,6 +69,7 @@ const TOPICS: &[&[Case]] = &[
     lent::CASES,
     raw::CASES,
     orphans::CASES,
+    drain::CASES,
     order::CASES,
     flood::CASES,
     many::CASES,

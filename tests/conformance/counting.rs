@@ -135,6 +135,9 @@ unsafe impl Device for Counting {
     fn reclaim_recent(&self) {
         self.inner.reclaim_recent();
     }
+    fn undelivered(&self) -> usize {
+        self.inner.undelivered()
+    }
     fn bytes_copied(&self) -> u64 {
         self.inner.bytes_copied()
     }

@@ -112,6 +112,12 @@ impl Connection {
         self.level != Reliability::Unreliable
     }
 
+    /// Whether something of a NIC's is still to come. (What has come is copied if that dies.)
+    pub fn has_undelivered(&self, node: usize) -> bool {
+        let is_left = |end: &End| !end.behind.is_empty() || (self.is_reliable() && !end.under_way.is_empty());
+        self.lost.is_none() && self.ends.iter().any(|end| end.node == node && is_left(end))
+    }
+
     /// Whether no port is left at either end.
     pub fn is_abandoned(&self) -> bool {
         self.ends.iter().all(|end| end.gone)

@@ -17,7 +17,7 @@ use crate::memory::{self, Memory};
 use crate::port::SimPort;
 use crate::request::{Pending, Verdict};
 use crate::waiter::{QUEUES, SimNotifier, SimWaiter, WAITERS};
-use crate::world::{Due, Exposed, Node, Shared};
+use crate::world::{Due, Exposed, Node, Shared, World};
 
 const WINDOWS: usize = 512;
 const MAX_DISCRIMINATOR: usize = 256;
@@ -270,6 +270,14 @@ unsafe impl Device for SimDevice {
     fn reclaim(&self) {}
 
     fn reclaim_recent(&self) {}
+
+    fn undelivered(&self) -> usize {
+        self.shared.with(|world| {
+            let left = |world: &World| world.undelivered(self.node);
+            world.look(|world| (left(world) == 0).then_some(()));
+            left(world)
+        })
+    }
 
     fn bytes_copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)

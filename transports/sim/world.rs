@@ -327,6 +327,11 @@ impl World {
         self.nodes[node].copied.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Connections on which something of this NIC's would be lost if it died now.
+    pub fn undelivered(&self, node: usize) -> usize {
+        self.connections.values().filter(|connection| connection.has_undelivered(node)).count()
+    }
+
     /// A NIC is no more: by its program's will, or because it was killed.
     pub fn remove_node(&mut self, node: usize, died: bool) {
         if std::mem::replace(&mut self.nodes[node].gone, true) {

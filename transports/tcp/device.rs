@@ -5,9 +5,9 @@ use std::sync::Arc;
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
-use udeck_wired::{Listeners, Memory, Network, Side, Windows, WiredDevice, address};
+use udeck_wired::{Driver, Listeners, Memory, Network, Side, Windows, WiredDevice, address};
 
-use crate::core::{Core, PROTOCOL};
+use crate::core::{Core, PROTOCOL, TcpLink};
 use crate::station::take_seats;
 use crate::waiter::TcpWaiter;
 use crate::{Options, helper};
@@ -67,6 +67,11 @@ unsafe impl Network for Core {
         for link in self.links() {
             link.try_with(|connection, driver| driver.serve(connection));
         }
+    }
+
+    fn undelivered(self: &Arc<Self>) -> usize {
+        let is_done = |link: &TcpLink| link.with(|connection, driver| driver.is_done(connection));
+        self.links().iter().filter(|link| !is_done(link)).count()
     }
 
     fn close(&self) {

@@ -105,9 +105,8 @@ impl TcpDriver {
             if pulse::is_dead(socket.as_fd(), self.core.admission.detect * 7 / 10) {
                 let seconds = self.core.admission.detect.as_secs();
                 connection.lost(&format!("the host of {} has been silent for {seconds} seconds", self.peer));
-            } else if !sys::pulse(socket.as_fd()).is_ok_and(|pulse| pulse.outstanding) {
-                self.confirmed = self.written;
             }
+            self.is_confirmed();
         }
         let has_sent_all = connection.queued() == self.written && !connection.holds_back();
         if connection.is_closed() && has_sent_all {
@@ -118,6 +117,16 @@ impl TcpDriver {
             }
         }
         self.settle(connection);
+    }
+
+    /// Whether the peer's host has everything that was written, or there is nothing to be asked about it any more.
+    fn is_confirmed(&mut self) -> bool {
+        let Some(socket) = &self.socket else { return true };
+        if self.written != self.confirmed && !sys::pulse(socket.as_fd()).is_ok_and(|pulse| pulse.outstanding)
+        {
+            self.confirmed = self.written;
+        }
+        self.written == self.confirmed
     }
 
     /// Returns whether anything has come, the end included.
@@ -257,6 +266,13 @@ impl Driver for TcpDriver {
 
     fn look(&mut self, connection: &mut Connection) {
         self.serve_hot(connection);
+    }
+
+    /// The kernel goes on sending when this process has ended, but forgets what the peer's has not confirmed as soon as
+    /// anything comes for a process that is no more. So that is waited for, too.
+    fn is_done(&mut self, connection: &mut Connection) -> bool {
+        self.serve(connection);
+        connection.has_left() && self.is_confirmed()
     }
 }
 

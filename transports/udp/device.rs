@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
-use udeck_wired::{Listeners, Memory, Network, Windows, WiredDevice, address};
+use udeck_wired::{Driver, Listeners, Memory, Network, Windows, WiredDevice, address};
 
 use crate::calls::connect;
-use crate::core::Core;
+use crate::core::{Core, UdpLink};
 use crate::socket::Socket;
 use crate::waiter::UdpWaiter;
 use crate::wire::greeting::{MAX_DISCRIMINATOR, MAX_PRIVATE};
@@ -67,6 +67,12 @@ unsafe impl Network for Core {
     /// What was sent is given back when the peer has it: whoever reads the socket learns that.
     fn reclaim(self: &Arc<Self>) {
         self.serve();
+    }
+
+    fn undelivered(self: &Arc<Self>) -> usize {
+        self.serve();
+        let is_done = |link: &UdpLink| link.with(|connection, driver| driver.is_done(connection));
+        self.links().iter().filter(|link| !is_done(link)).count()
     }
 
     fn messages_dropped(&self) -> u64 {

@@ -252,4 +252,9 @@ impl Driver for UdpDriver {
             self.answer(connection, now);
         }
     }
+
+    /// Without a look: whoever asks has read the socket.
+    fn is_done(&mut self, connection: &mut Connection) -> bool {
+        self.over || (connection.has_left() && self.batch.is_empty())
+    }
 }

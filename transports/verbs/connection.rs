@@ -176,6 +176,8 @@ pub struct Connection {
     retired: u32,
     next_token: u32,
     unsignalled: u32,
+    /// The next request's completion is to be told.
+    seeks_confirmation: bool,
     fence: bool,
     /// Numbered frames so far, and how many of them the peer's program has taken.
     sent: u32,
@@ -249,6 +251,7 @@ impl Connection {
             retired: 0,
             next_token: 0,
             unsignalled: 0,
+            seeks_confirmation: false,
             fence: false,
             sent: 0,
             peer_taken: 0,

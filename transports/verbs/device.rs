@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Waiter};
+use udeck_via::transport::{
+    Connected, Device, Hello, LAST_WORDS, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
+};
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE, Protocol};
 use udeck_wired::station::{QUEUES, STATIONS};
@@ -28,8 +29,6 @@ const PROTOCOL: Protocol = Protocol::new("verbs", VERSION);
 const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time.
 const WINDOWS: usize = 1 << 14;
-/// How long a NIC that is closed waits for what it has sent to leave.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest message: each of its segments may begin and end inside a chunk of the outbox.
 const LONGEST: usize = (PARTS - 2 * SEGMENTS) * udeck_sys::segment::CHUNK;
 
@@ -158,6 +157,12 @@ unsafe impl Device for VerbsDevice {
 
     fn reclaim_recent(&self) {}
 
+    /// If this process ends, its device forgets what it has not sent, and peers cannot read from its memory any more.
+    fn undelivered(&self) -> usize {
+        self.core.completions.look();
+        self.core.completions.links().iter().filter(|link| !link.is_done()).count()
+    }
+
     fn bytes_copied(&self) -> u64 {
         self.core.memory.copied()
     }
@@ -172,14 +177,8 @@ unsafe impl Device for VerbsDevice {
 }
 
 impl Drop for VerbsDevice {
-    /// Waits, for a second at most, until what was sent is with the peers' devices: if this process ends next, its device
-    /// forgets what it has not sent. (What peers have yet to read from our memory is not waited for.)
     fn drop(&mut self) {
-        let patience = Deadline::after(LAST_WORDS);
-        while !self.core.completions.links().iter().all(|link| link.has_left()) && !patience.passed() {
-            self.core.completions.look();
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        wait_for_delivery(|| self.undelivered(), Deadline::after(LAST_WORDS));
         self.core.close();
     }
 }

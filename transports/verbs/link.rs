@@ -198,10 +198,16 @@ impl VerbsLink {
         self.finish(shared);
     }
 
-    /// Whether what was sent on it is with the peer's device, as far as the peer lets it.
-    pub fn has_left(&self) -> bool {
-        let shared = self.shared.lock();
-        shared.queue.is_none() || shared.connection.has_left()
+    /// Whether all that was posted is with the peer's device, as far as is known; or never will be. If not, the device is to
+    /// tell soon.
+    pub fn is_done(&self) -> bool {
+        let mut shared = self.shared.lock();
+        let is_done = shared.queue.is_none() || shared.connection.has_left();
+        if !is_done {
+            shared.connection.seek_confirmation();
+            self.finish(shared);
+        }
+        is_done
     }
 
     /// The device is of no use any more.

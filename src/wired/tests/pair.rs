@@ -35,6 +35,9 @@ impl Driver for Puppet {
         let (most, direct) = self.appetite;
         self.receive(connection, most, direct);
     }
+    fn is_done(&mut self, connection: &mut Connection) -> bool {
+        connection.has_left()
+    }
 }
 
 impl Puppet {

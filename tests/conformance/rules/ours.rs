@@ -42,6 +42,17 @@ pub const RESOURCES: &[Rule] = &[
             "orphans::a_window_outlives_its_nic",
         ],
     ),
+    rule(
+        "a process may end when it has waited for what it posted",
+        &[
+            "drain::where_nothing_was_posted_there_is_nothing_to_wait_for",
+            "drain::what_was_posted_is_with_the_peer_before_its_program_looks",
+            "drain::what_a_vi_posted_that_is_gone_is_waited_for",
+            "drain::who_takes_nothing_is_waited_for_in_vain",
+            "drain::nobody_is_waited_for_who_has_closed",
+            "drain::writes_are_waited_for",
+        ],
+    ),
     rule("connections leave nothing behind", &["many::connections_leave_nothing_behind"]),
 ];
 

@@ -5,7 +5,7 @@ mod common;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use common::{MILLISECOND, Pair, body, happened};
+use common::{MILLISECOND, Pair, body, happened, soon};
 use udeck_sim::trace::Happening;
 use udeck_sim::{Fabric, Link, Options, Pace, When, replay};
 use udeck_via::transport::Body;
@@ -43,6 +43,35 @@ fn reliable_connections_break_of_a_loss_at_both_ends() {
     let error = pair.a.send_inline(None, b"", b"").unwrap_err();
     assert!(matches!(error, Error::Lost(_)), "{error}");
     assert_eq!((pair.a.state(), pair.b.state()), (State::Error, State::Error));
+}
+
+#[test]
+fn what_was_drained_outlives_its_sender() {
+    for (is_drained, expected) in [(true, vec![0, 1, 2]), (false, vec![])] {
+        let (fabric, mut pair) = Pair::new(1, Reliability::Delivery);
+        fabric.set_link("a", "b", Link { delay: MILLISECOND..2 * MILLISECOND, ..Link::default() });
+        (0..3).for_each(|number| pair.hand_off(number, 5000));
+        if is_drained {
+            pair.a.nic().drain(soon()).unwrap();
+        }
+        fabric.kill("a");
+        let came = std::iter::from_fn(|| pair.b.arrival().ok().flatten()?.immediate);
+        assert_eq!(came.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn a_drain_says_who_is_not_reached() {
+    let (fabric, mut pair) = Pair::new(1, Reliability::Delivery);
+    fabric.set_link("a", "b", Link { stalled: true, ..Link::default() });
+    pair.send(0);
+    let error = pair.a.nic().drain(Deadline::after(MILLISECOND)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Timeout { what, .. } if what.contains("1 of its connections")),
+        "{error}"
+    );
+    fabric.set_link("a", "b", Link::default());
+    pair.a.nic().drain(soon()).unwrap();
 }
 
 #[test]

@@ -190,7 +190,8 @@ impl Connection {
     fn how(&mut self, fence: bool, then: &Then) -> How {
         let token = self.next_token;
         self.next_token = token.wrapping_add(1);
-        let matters = !matches!(then, Then::Nothing) || self.closed;
+        let matters =
+            !matches!(then, Then::Nothing) || self.closed || std::mem::take(&mut self.seeks_confirmation);
         let signalled = matters || self.unsignalled + 1 >= UNSIGNALLED;
         self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
         How { fence, signalled, token }
@@ -486,9 +487,19 @@ impl Connection {
         self.posts.is_empty() && self.notes.is_empty() && self.says_here.is_empty()
     }
 
-    /// Whether the device has nothing of it any more, nor will have: the peer's device has it.
+    /// Whether all that was posted is with the peer's device, or never will be: ours has nothing of it any more nor will have,
+    /// and the peer reads nothing from here.
     pub fn has_left(&self) -> bool {
-        self.flying() == 0 && self.posts.is_empty()
+        self.dead || (self.flying() == 0 && self.all_has_left() && self.offered.is_empty())
+    }
+
+    /// Has the device tell when all is done that it has: of most requests it tells only by the way. For want of anything else
+    /// to be sent, a question to the peer brings that.
+    pub fn seek_confirmation(&mut self) {
+        if self.unsignalled > 0 && !self.closed && !self.dead {
+            self.seeks_confirmation = true;
+            self.says_ask = true;
+        }
     }
 
     /// How many requests were given to the device and not confirmed.

@@ -48,7 +48,7 @@ fn a_message_that_completes_before_its_link_is_there_is_kept() {
     left.with_device(|connection, work| connection.send(work, Some(7), b"", b"early")).unwrap();
     left.with(|connection| connection.close(None));
     let deadline = soon();
-    while !left.has_left() {
+    while !left.is_done() {
         assert!(!deadline.passed(), "it does not leave");
         a.completions.take_all();
     }
