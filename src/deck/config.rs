@@ -19,10 +19,10 @@ pub struct Config {
     pub auto: Thresholds,
     /// How mailboxes look for messages (`DECK_RECEIVE`, `cq` or `wq`).
     pub receive: ReceiveModel,
-    /// Deadline of `retrieve`, `post`, `flush`, `barrier` (`DECK_DEADLINE`, seconds): generous, because a peer may
+    /// Deadline of `retrieve`, `post`, `flush`, `barrier`, `finish` (`DECK_DEADLINE`, seconds): generous, because a peer may
     /// compute for minutes, but nothing waits for ever.
     pub deadline: Duration,
-    /// Deadline of making mailboxes and postboxes, and of `finish` (`DECK_SETUP_TIMEOUT`, seconds).
+    /// Deadline of making mailboxes and postboxes, and of the launcher's answers (`DECK_SETUP_TIMEOUT`, seconds).
     pub setup: Duration,
     /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: the transport's own.
     pub arena: Option<usize>,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use udeck_via::mem::CacheUse;
-use udeck_via::{Error as ViaError, Nic, Ptag};
+use udeck_via::{Deadline, Error as ViaError, Nic, Ptag};
 
 use crate::error::{Error, Result};
 use crate::routes::wire::{MAX_ADDRESS, MAX_DOORS, is_transport};
@@ -93,6 +93,11 @@ impl Nics {
     /// See [`Nic::reclaim`].
     pub fn reclaim(&self) {
         self.iter().for_each(|line| line.nic.reclaim());
+    }
+
+    /// See [`Nic::drain`].
+    pub fn drain(&self, deadline: Deadline) -> Result<(), ViaError> {
+        self.iter().try_for_each(|line| line.nic.drain(deadline))
     }
 
     /// See [`Nic::bytes_copied`].

@@ -15,6 +15,7 @@ use crate::buffer::Buf;
 use crate::channel::Patience;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::inbox::grants::Memory;
 use crate::item::Item;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
@@ -264,24 +265,41 @@ impl World {
         self.shared.stats()
     }
 
-    /// Ends this rank's part in the job: delivers what was posted and waits for an answer, then says goodbye. Other
-    /// ranks still read what was posted to them.
+    /// Ends this rank's part in the job: delivers what was posted, which may take its receivers' retrieving (of messages that
+    /// are announced, and of more than a network takes in beforehand), then says goodbye. This process may end when it
+    /// returns: other ranks still read what was posted to them. Waits at most the world's deadline (`DECK_DEADLINE`) for
+    /// receivers, and `DECK_SETUP_TIMEOUT` for the launcher.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Several`] lists them all.
+    /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Several`] lists them all. [`Error::Deadline`] says
+    /// who has not retrieved.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
-        let limit = self.shared.config().setup;
+        let limit = self.shared.config().deadline;
         self.finish_within(limit)
     }
 
-    /// As [`World::finish`], waiting at most `limit` for receivers, and as long again for the launcher.
+    /// As [`World::finish`], waiting at most `limit` for receivers.
     ///
     /// # Errors
     /// As [`World::finish`].
     pub fn finish_within(self, limit: Duration) -> Result {
         let deadline = Deadline::after(limit);
         let start = Instant::now();
+        self.wait_for_answers(deadline);
+        *self.barrier.lock() = None;
+        // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
+        let drained = self.shared.nics().drain(deadline);
+        let is_late = drained.is_err() || self.shared.progress().is_busy();
+        let late = is_late.then(|| self.too_late(start));
+        let undelivered = self.shared.take_all_undelivered();
+        let parted = self.shared.part(Deadline::after(self.shared.config().setup));
+        undelivered?;
+        late.map_or(parted, Err)
+    }
+
+    /// Until nothing is left that was announced.
+    fn wait_for_answers(&self, deadline: Deadline) {
         let mut spinner = Spinner::new(self.shared.oversubscribed());
         while self.shared.progress().is_busy() && !deadline.passed() {
             if self.shared.progress().help() {
@@ -291,16 +309,15 @@ impl World {
                 std::thread::sleep(self.shared.progress().rest().min(deadline.remaining()));
             }
         }
-        let late = self.shared.progress().is_busy();
-        let undelivered = self.shared.take_all_undelivered();
-        *self.barrier.lock() = None;
-        let parted = self.shared.part(Deadline::after(limit));
-        undelivered?;
-        if late {
-            let whom = "ranks that have not retrieved messages announced to them".into();
-            return Err(Error::Deadline { what: "finishing".into(), waited: start.elapsed(), whom });
-        }
-        parted
+    }
+
+    fn too_late(&self, start: Instant) -> Error {
+        let holders = self.shared.holders(Memory::Outbox);
+        let whom = match holders.may_give_back() {
+            true => format!("ranks to retrieve what was posted to them; memory {holders}"),
+            false => "ranks to retrieve what was posted to them".into(),
+        };
+        Error::Deadline { what: "finishing".into(), waited: start.elapsed(), whom }
     }
 }
 

@@ -135,6 +135,36 @@ mod idle {
     }
 }
 
+mod leave {
+    use super::*;
+
+    const RANKS: usize = 3;
+
+    /// What ranks posted before they finished comes, whoever has to bring it and however late it is asked for.
+    fn all_comes(transport: &str, protocols: &[&str]) {
+        for (protocol, late) in protocols.iter().flat_map(|protocol| [(protocol, ""), (protocol, "late")]) {
+            let job = Bin::at(env!("CARGO_BIN_EXE_leave-rank")).ranks(RANKS).arg(late);
+            let ended = job.env("DECK_TRANSPORT", transport).env("DECK_PROTOCOL", protocol).run().ok();
+            ended.line_with("24 messages came of each of 2 ranks");
+        }
+    }
+
+    #[test]
+    fn over_shared_memory() {
+        all_comes("shm", &["auto", "eager", "copy", "rdma-write", "rdma-read", "handshake", "hand-off"]);
+    }
+
+    #[test]
+    fn over_tcp() {
+        all_comes("tcp", &["auto", "eager", "copy", "rdma-write", "rdma-read", "handshake"]);
+    }
+
+    #[test]
+    fn over_udp() {
+        all_comes("udp", &["auto", "eager", "copy", "rdma-write", "rdma-read", "handshake"]);
+    }
+}
+
 mod nas_ft {
     use super::*;
 

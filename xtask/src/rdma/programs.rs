@@ -32,7 +32,7 @@ impl Programs {
         let build = Cargo::new("build --release -p deckrun -p nas-ft -p deckperf -p udeck-jobs --bins");
         run(&build, workspace, limit, |_| {})?;
         let release = workspace.target.join("release");
-        let jobs = ["deckrun", "nas-ft", "deckperf", "hosts-talker", "hosts-lossy"]
+        let jobs = ["deckrun", "nas-ft", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"]
             .map(|name| (name, release.join(name)))
             .into();
         let suites = format!("--test {SUITE} --test {OTHER_SUITE}");
