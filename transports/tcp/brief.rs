@@ -1,9 +1,9 @@
-//! Short messages are acknowledged after they were answered.
+//! Messages that are not long are acknowledged after they were answered.
 //!
 //! A mailbox's messages come by a connection on which nothing goes back: no answer carries TCP's acknowledgement. So the
 //! kernel sends one by itself for every second message, before the read that takes that message returns: a whole packet's way
-//! through both ends' stacks, while the program waits for its eight bytes. It does so only when the socket has been emptied.
-//! A thread that has been waiting for a short message therefore peeks at it, and takes it out of the socket when it looks the
+//! through both ends' stacks, while the program waits for its message. It does so only when the socket has been emptied.
+//! A thread that has been waiting for one that is not long therefore peeks at it, and takes it out of the socket when it looks the
 //! next time: the program has answered by then, and waits.
 //!
 //! Until then the socket looks as if there were something to read. Whoever is told of that takes it out: an epoll, the
@@ -14,8 +14,8 @@ use std::os::fd::BorrowedFd;
 
 use crate::sys;
 
-/// The longest that may come of a peek and stay with the kernel. (Shorter than any segment that is acknowledged at once.)
-const BRIEF: usize = 512;
+/// The longest that may come of a peek and stay with the kernel: of more, a second copy costs what is won.
+const BRIEF: usize = 16 << 10;
 
 /// What a driver knows of that.
 #[derive(Default)]
