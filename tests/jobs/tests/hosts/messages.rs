@@ -7,10 +7,13 @@ use udeck_jobs::{Bin, Ended, Job, Running, netns::Network};
 
 use super::{Case, TALKER};
 
+const LEAVER: &str = env!("CARGO_BIN_EXE_leave-rank");
+
 pub const CASES: &[Case] = &[
     ("messages_of_all_sizes_by_all_protocols", all_protocols),
     ("messages_over_udp", over_udp),
     ("messages_over_ipv6", over_v6),
+    ("what_ranks_posted_comes_when_they_have_left", left_behind),
     ("the_choice_of_transports_is_explained", explained),
     ("nas_ft_on_three_hosts", nas_ft),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
@@ -47,6 +50,15 @@ fn over_v6() {
     let address = network.v6(0).to_string();
     let job = network.bare_deckrun().args(["--hosts", &network.list(2), "--agent", "ip netns exec"]);
     exchanged(&job.args(["--iface", &address, "--", TALKER, "exchange"]).run().ok().clean(), "tcp");
+}
+
+/// Nobody is there any more to send again what gets lost.
+fn left_behind() {
+    let network = Network::new(3);
+    for transport in ["shm,tcp", "shm,udp"] {
+        let job = network.deckrun(2).args(["--transport", transport, "--", LEAVER, "late"]);
+        job.run().ok().clean().line_with("24 messages came of each of 5 ranks");
+    }
 }
 
 fn explained() {
