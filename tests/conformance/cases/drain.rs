@@ -101,9 +101,12 @@ fn writes_are_waited_for(fabric: &dyn Fabric) {
     });
     let len = LENGTHS[2];
     let window = pair.b.nic.window(len, pair.b.ptag).unwrap();
+    pair.b.post_receive(0);
     let write = Descriptor::rdma_write([pair.a.region(&pattern(3, len))], window.remote());
-    pair.a.vi.post_send(write).unwrap();
+    pair.a.vi.post_send(write.immediate(3)).unwrap();
     pair.a.nic.drain(soon()).unwrap();
+    // It is with the peer's host at least; that it is in place is told there.
+    pair.b.received();
     let settled = window.revoke(soon()).unwrap();
     assert_bytes(&settled, &pattern(3, len));
 }
