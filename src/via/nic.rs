@@ -153,7 +153,7 @@ impl Nic {
 
     /// Waits until all that was posted on this NIC's connections, by VIs that are gone too, can come to the peers without this
     /// process: it may end then, and they still read it. Who does not take it in, although it could, is waited for; whose
-    /// connection is over or lost is not. (What has to be repeated on unreliable VIs is not theirs to promise.)
+    /// connection is over or lost is not. (What an unreliable VI has sent is done with.)
     ///
     /// A NIC whose last object is dropped waits so, too, for a second at most.
     ///

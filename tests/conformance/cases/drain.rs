@@ -1,4 +1,7 @@
 //! Waiting until what was posted needs this process no more.
+//!
+//! NICs of one process all live on: that nothing is lost of one that is drained and then gone is shown by the simulated fabric's
+//! own tests, and by jobs whose ranks leave (`tests/jobs/leave`).
 
 use std::thread;
 
@@ -13,7 +16,7 @@ pub const CASES: &[Case] = &[
     case!(where_nothing_was_posted_there_is_nothing_to_wait_for),
     case!(what_was_posted_is_with_the_peer_before_its_program_looks),
     case!(what_a_vi_posted_that_is_gone_is_waited_for),
-    case!(who_takes_nothing_is_waited_for_in_vain),
+    case!(who_takes_something_at_last_ends_the_wait),
     case!(nobody_is_waited_for_who_has_closed),
     case!(writes_are_waited_for, RDMA_WRITE),
 ];
@@ -72,7 +75,7 @@ fn fill(pair: &mut Pair) -> usize {
 }
 
 /// Where more is accepted than the peer takes in beforehand, the rest is waited for; where not, there is nothing to wait for.
-fn who_takes_nothing_is_waited_for_in_vain(fabric: &dyn Fabric) {
+fn who_takes_something_at_last_ends_the_wait(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     let posted = fill(&mut pair);
     match pair.a.nic.drain(shortly()) {

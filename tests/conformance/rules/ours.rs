@@ -48,7 +48,7 @@ pub const RESOURCES: &[Rule] = &[
             "drain::where_nothing_was_posted_there_is_nothing_to_wait_for",
             "drain::what_was_posted_is_with_the_peer_before_its_program_looks",
             "drain::what_a_vi_posted_that_is_gone_is_waited_for",
-            "drain::who_takes_nothing_is_waited_for_in_vain",
+            "drain::who_takes_something_at_last_ends_the_wait",
             "drain::nobody_is_waited_for_who_has_closed",
             "drain::writes_are_waited_for",
         ],
