@@ -29,10 +29,14 @@ mod prefetch;
 pub mod reactor;
 pub mod ring;
 #[cfg(not(loom))]
+mod say;
+#[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
 pub mod socket;
 pub mod standby;
+#[cfg(not(loom))]
+pub mod thread;
 pub mod tokens;
 #[cfg(all(feature = "touch", not(loom)))]
 pub mod touch;
@@ -52,4 +56,6 @@ pub use interfaces::{Interface, interfaces, is_link_local};
 pub use library::library;
 #[cfg(not(loom))]
 pub use limits::{descriptor_advice, file_system_size, is_shortage, make_room_for_descriptors};
+#[cfg(not(loom))]
+pub use say::stderr_line;
 pub use wait::{Habit, Pause, Spinner};
