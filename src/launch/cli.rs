@@ -45,6 +45,7 @@ Exit code:
 /// variables named DECK_...; the program must be there, too.
 #[derive(Debug, Parser)]
 #[command(name = "deckrun", version, after_help = EXAMPLES)]
+#[command(override_usage = "deckrun [OPTIONS] [--] <PROGRAM> [ARGUMENTS]...")]
 pub(crate) struct Cli {
     /// How many ranks to start, 1 to 4096; may be left out if the hosts say it.
     #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile", "doctor"])]
@@ -116,13 +117,11 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "TIME", value_parser = detection, help_heading = "Several hosts")]
     detect: Option<Duration>,
 
-    /// The program: a path, or a name to find along PATH.
-    #[arg(value_name = "PROGRAM", required_unless_present = "doctor")]
-    program: Option<OsString>,
-
-    /// Its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
-    args: Vec<OsString>,
+    /// The program, a path or a name to find along PATH, and its arguments. All that stands behind the program is its own,
+    /// even what looks like an option of deckrun.
+    // One list for both: behind its first word clap takes no option any more.
+    #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", required_unless_present = "doctor")]
+    command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -153,9 +152,10 @@ impl Cli {
             // Without hosts clap insists on a number.
             (ranks, None) => Job::new(ranks.unwrap_or_default()),
         };
+        let mut command = self.command.into_iter();
         job = job
-            .program(self.program.unwrap_or_default())
-            .args(self.args)
+            .program(command.next().unwrap_or_default())
+            .args(command)
             .tag_output(self.tag_output)
             .start_limit(self.start_timeout)
             .bind(match self.bind {
@@ -204,5 +204,20 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_stands_behind_the_program_is_its_own() {
+        let words =
+            ["deckrun", "-n", "2", "echo", "-n", "8", "--timeout", "5", "--version", "--", "--doctor", "-x"];
+        let cli = Cli::try_parse_from(words).unwrap();
+        assert_eq!((cli.ranks, cli.timeout, cli.doctor), (Some(2), None, false));
+        assert_eq!(cli.command, words[3..]);
+        let dashes = Cli::try_parse_from(["deckrun", "-n", "2", "--", "-x", "--", "-n"]).unwrap();
+        assert_eq!(dashes.command, ["-x", "--", "-n"]);
+        assert!(
+            Cli::try_parse_from(["deckrun", "-n", "2", "--bogus", "true"]).is_err(),
+            "before it options are ours"
+        );
     }
 }

@@ -183,6 +183,27 @@ fn bad_requests_say_what_is_wrong() {
     fs::remove_file(&plain).unwrap();
 }
 
+/// As with env, ssh and mpiexec.
+#[test]
+fn what_stands_behind_the_program_is_its_own() {
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["-n", "2", "echo", "--timeout", "5", "x"], &["--timeout 5 x"; 2]),
+        (&["-n", "1", "echo", "a", "-n", "8"], &["a -n 8"]),
+        (&["-n", "2", "printf", "%s\\n", "--version"], &["--version"; 2]),
+        (&["-n", "2", "echo", "a", "--", "--doctor"], &["a -- --doctor"; 2]),
+        (&["-n", "2", "--", "echo", "--help", "--", "-n"], &["--help -- -n"; 2]),
+    ];
+    for (arguments, lines) in cases {
+        let ran = Ran::of(deckrun(arguments));
+        assert_eq!(
+            (ran.code, ran.lines()),
+            (Some(0), lines.iter().map(|l| l.to_string()).collect()),
+            "{arguments:?}: {}",
+            ran.stderr
+        );
+    }
+}
+
 #[test]
 fn help_has_examples() {
     let ran = Ran::of(deckrun(&["--help"]));
