@@ -79,6 +79,8 @@
 //! # fn main() {}
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 pub mod doctor;
 mod init;
 pub mod names;

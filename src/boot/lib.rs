@@ -17,6 +17,8 @@
 //! pair, with the node that started it; its bytes are relayed ([`serve::Connection::Relayed`]), its welcome without the
 //! secret, which the node puts in.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 pub mod client;
 mod error;
 pub mod local;

@@ -28,6 +28,7 @@
 //! Source of the model: DECK (*Distributed Execution and Communication Kernel*), and its port to the Virtual Interface
 //! Architecture (2005).
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![forbid(unsafe_code)]
 
 mod adopted;

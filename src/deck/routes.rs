@@ -7,12 +7,12 @@ pub(crate) mod wire;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_via::{Caps, Cq, Deadline, Error as ViaError, NetAddress, Receive, Vi, ViAttributes};
+use udeck_via::{Caps, Cq, Deadline, Error as ViaError, NetAddress, Receive, Vi, ViAttributes, stderr_line};
 
 use crate::channel::{Channel, Whom};
 use crate::error::{Error, Result};
@@ -212,8 +212,7 @@ impl Shared {
         if let Some(explained) = self.explained()
             && explained.is_news(owner)
         {
-            // Who cannot hear it has no use for an error either.
-            let _ = writeln!(io::stderr(), "{}", explanation(self.rank(), owner, route));
+            stderr_line(format_args!("{}", explanation(self.rank(), owner, route)));
         }
     }
 }

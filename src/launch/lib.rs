@@ -16,6 +16,8 @@
 //! other one leaves if that is killed. A node on another host is two processes, too, and ends everything when its
 //! connection to the launcher does.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod descriptors;
 mod doctor;
 mod error;

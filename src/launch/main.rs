@@ -1,5 +1,7 @@
 //! `deckrun`: the command line over [`deckrun::Job`].
 
+#![deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro)]
+
 mod cli;
 
 use std::{
@@ -10,6 +12,7 @@ use std::{
 
 use clap::Parser;
 use deckrun::Job;
+use udeck_sys::stderr_line;
 
 fn main() -> ExitCode {
     if let Some(code) = deckrun::serve_node(env::args_os()) {
@@ -22,7 +25,7 @@ fn main() -> ExitCode {
     match cli.job().run() {
         Ok(outcome) => outcome.exit_code(),
         Err(error) => {
-            eprintln!("deckrun: {error}");
+            stderr_line(format_args!("deckrun: {error}"));
             error.exit_code()
         }
     }
@@ -36,7 +39,7 @@ fn doctor(job: &Job) -> ExitCode {
             if diagnosis.can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            eprintln!("deckrun: {error}");
+            stderr_line(format_args!("deckrun: {error}"));
             error.exit_code()
         }
     }

@@ -7,6 +7,8 @@
 //! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's, and the feature `touch` ones that a
 //! test watches.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 pub mod atomic;
 pub mod bell;
 mod copy;

@@ -26,6 +26,8 @@
 //! Source of names and guarantees: *Virtual Interface Architecture Specification 1.0* (Compaq, Intel,
 //! Microsoft, 1997) and the *Intel VI Architecture Developer's Guide*.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod attributes;
 mod connect;
 mod cq;
@@ -54,5 +56,5 @@ pub use nic::Nic;
 pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
-pub use udeck_sys::{Deadline, Home, Pause, Spinner, fault, host_key};
+pub use udeck_sys::{Deadline, Home, Pause, Spinner, fault, host_key, say, stderr_line, thread};
 pub use vi::{ReadDone, Reading, State, Vi};

@@ -60,6 +60,8 @@
 //! | `station` | completion queues: what was announced, and how their owners sleep |
 //! | `poll` | epoll, and bells beside it |
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 pub mod address;
 pub mod admission;
 mod connection;

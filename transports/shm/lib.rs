@@ -18,6 +18,8 @@
 //! Threads: the reactor handles links; ports and waiters run on the program's threads. No shared lock has a holder
 //! that can die: what processes share are rings, bells and windows (`udeck-sys`), all lock-free.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod arenas;
 mod board;
 mod cell;

@@ -50,6 +50,8 @@
 //! | `memory` | heap-backed arenas |
 //! | `trace`, `replay` | what happened, and how to see it again |
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod borrowed;
 mod checksum;
 mod connection;

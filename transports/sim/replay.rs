@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use udeck_via::stderr_line;
+
 use crate::Fabric;
 
 /// Names the only seed to run, in the environment.
@@ -23,7 +25,7 @@ fn each(seeds: std::ops::Range<u64>, test: impl Fn(&Fabric)) {
     for seed in seeds {
         let fabric = Fabric::new(seed);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(&fabric))) {
-            eprintln!("failed with seed {seed}; to see it again: {VARIABLE}={seed}");
+            stderr_line(format_args!("failed with seed {seed}; to see it again: {VARIABLE}={seed}"));
             resume_unwind(panic);
         }
     }

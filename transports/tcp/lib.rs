@@ -35,6 +35,8 @@
 //! | `socket` | sockets, and who watches them |
 //! | `sys`, `pulse` | system calls on raw memory; whether the peer's host is there |
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod brief;
 mod core;
 mod device;

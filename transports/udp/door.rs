@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use udeck_sys::say;
 
 use crate::core::Core;
 use crate::greeting::{Cookies, EPOCH, OURS, is_proof, prove};
@@ -124,9 +125,8 @@ impl Door {
     fn tell(&self, from: IpAddr) {
         let mut told = self.told.lock();
         if told.len() < TOLD && told.insert(from) {
-            let pid = std::process::id();
-            eprintln!(
-                "udeck: process {pid} refused a connection from {from}: it does not know this job's secret (said once per address)"
+            say!(
+                "refused a connection from {from}: it does not know this job's secret (said once per address)"
             );
         }
     }

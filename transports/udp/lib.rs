@@ -38,6 +38,8 @@
 //! then on a datagram finds its connection by 64 random bits that only the two ends know, and carries a CRC-32C over all of
 //! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network.
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod calls;
 mod core;
 mod device;

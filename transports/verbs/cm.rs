@@ -19,6 +19,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use udeck_sys::say;
 use udeck_via::{Deadline, Error, Result};
 
 use crate::core::Core;
@@ -199,10 +200,8 @@ impl Manager {
         let Some(invited) = invited else {
             drop(table);
             self.stranger.call_once(|| {
-                let (process, at) = (std::process::id(), self.at);
-                eprintln!(
-                    "udeck: process {process} refused an RDMA connection at {at} that it has invited nobody to (said once)"
-                );
+                let at = self.at;
+                say!("refused an RDMA connection at {at} that it has invited nobody to (said once)");
             });
             return request.id.reject();
         };

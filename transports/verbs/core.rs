@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use udeck_sys::say;
 use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
 use udeck_via::{Error, Reliability, Result};
 use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
@@ -209,9 +210,9 @@ impl Core {
                 if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) =>
             {
                 if !self.lacks_apart.swap(true, Ordering::Relaxed) {
-                    let (process, name) = (std::process::id(), &self.hca.name);
-                    eprintln!(
-                        "udeck: process {process}: {name} makes no unreliable queue pairs ({error}): unreliable VIs \
+                    let name = &self.hca.name;
+                    say!(
+                        "{name} makes no unreliable queue pairs ({error}): unreliable VIs \
                          have reliable ones, and lose nothing (DECK_VERBS_UC=0 says so beforehand)"
                     );
                 }

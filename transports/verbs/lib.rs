@@ -55,6 +55,8 @@
 //! | `place` | what is chosen, in words |
 //! | `memory` | bodies of received messages |
 
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
+
 mod cm;
 mod completions;
 mod connection;

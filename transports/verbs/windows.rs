@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
+use udeck_sys::say;
 use udeck_via::mem::Rights;
 use udeck_via::transport::Owner;
 use udeck_via::{Arena, Error, MemHandle, Ptag, Result};
@@ -107,10 +108,7 @@ impl Windows {
                 Ok(mr) => window.region = Some((mr, domain.clone())),
                 Err(why) => {
                     // The peer learns that it may not; why, only we know.
-                    let process = std::process::id();
-                    self.told.call_once(|| {
-                        eprintln!("udeck: process {process}: a window cannot be shown to a peer: {why}");
-                    });
+                    self.told.call_once(|| say!("a window cannot be shown to a peer: {why}"));
                     return None;
                 }
             }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use udeck_sys::{descriptor_advice, is_shortage};
+use udeck_sys::{descriptor_advice, is_shortage, say};
 use udeck_via::{Error, Result};
 
 use super::handshake::{Acceptor, Heard};
@@ -184,10 +184,7 @@ impl Door {
         let Some(caller) = self.let_go(number) else { return };
         let address = caller.from.ip();
         if self.told.len() < TOLD && self.told.insert(address) {
-            let pid = std::process::id();
-            eprintln!(
-                "udeck: process {pid} refused a connection from {address}: {why} (said once per address)"
-            );
+            say!("refused a connection from {address}: {why} (said once per address)");
         }
     }
 
@@ -203,8 +200,8 @@ impl Door {
     /// The process is short of descriptors.
     fn shut(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.told_shortage, true) {
-            let (pid, advice) = (std::process::id(), descriptor_advice());
-            eprintln!("udeck: process {pid} cannot accept connections and keeps trying: {error} ({advice})");
+            let advice = descriptor_advice();
+            say!("cannot accept connections and keeps trying: {error} ({advice})");
         }
         self.shut_until = Some(Instant::now() + SHORTAGE_PAUSE);
         self.watch(false);

@@ -163,3 +163,26 @@ fn a_door_is_readable_while_somebody_waits_before_it() {
     door.serve(&mut |_| panic!("it got in"));
     assert!(!readable(&door, 0));
 }
+
+const UNHEARD: &str = "admission::tests::a_stranger_is_sent_away_though_nobody_reads_why";
+/// Set in the process whose stderr nobody reads.
+const IS_UNHEARD: &str = "UDECK_TEST_NOBODY_READS_STDERR";
+
+#[test]
+fn a_stranger_is_sent_away_though_nobody_reads_why() {
+    if std::env::var_os(IS_UNHEARD).is_some() {
+        let mut door = door("tcp");
+        let stranger = Admission { secret: [8; 32], ..admission("tcp") };
+        call(&mut door, &stranger, b"", |pending| panic!("{pending:?}")).unwrap_err();
+        let mut accepted = None;
+        let accept = |pending: Pending| accepted = Some(pending.accept(&hello(b"answers"), b"").unwrap());
+        call(&mut door, &admission("tcp"), b"", accept).expect("the door is served");
+        return;
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unheard = std::process::Command::new(std::env::current_exe().unwrap());
+    unheard.args([UNHEARD, "--exact", "--nocapture"]).env(IS_UNHEARD, "1").stderr(writer);
+    let ended = unheard.output().unwrap();
+    assert!(ended.status.success(), "{}: {}", ended.status, String::from_utf8_lossy(&ended.stdout));
+}

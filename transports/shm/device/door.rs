@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use udeck_sys::reactor::Interest;
-use udeck_sys::{descriptor_advice, is_shortage, socket};
+use udeck_sys::{descriptor_advice, is_shortage, say, socket};
 use udeck_via::{Error, Result};
 
 use super::ShmDevice;
@@ -105,8 +105,8 @@ impl ShmDevice {
 /// No call of the program is there to return it: those who connect wait, and only they would say so.
 #[cold]
 fn tell_shortage(error: &io::Error) {
-    let (pid, advice) = (std::process::id(), descriptor_advice());
-    eprintln!("udeck: process {pid} cannot accept connections and keeps trying: {error} ({advice})");
+    let advice = descriptor_advice();
+    say!("cannot accept connections and keeps trying: {error} ({advice})");
 }
 
 /// A name that nobody else has: random, so that it cannot be squatted.

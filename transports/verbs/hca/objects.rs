@@ -13,6 +13,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use udeck_sys::say;
 
 use crate::ffi::codes::event;
 use crate::ffi::{self, Library, Wc};
@@ -441,8 +442,18 @@ impl Drop for Qp {
 /// Memory that a device may still write must not be used for anything else. (A device that is gone writes nothing.)
 fn insist(failed: i32, what: &str) {
     if !matches!(failed, 0 | libc::EIO | libc::ENODEV) {
+        // Aborts whatever becomes of the words.
+        let _abort = Abort;
         let error = io::Error::from_raw_os_error(failed);
-        eprintln!("udeck: {what} ({error}): this process ends, for the device may write into its memory");
+        say!("{what} ({error}): this process ends, for the device may write into its memory");
+    }
+}
+
+/// Ends the process when it is dropped, be it by a panic.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
         std::process::abort();
     }
 }
@@ -463,4 +474,28 @@ fn check(returned: i32) -> io::Result<()> {
 
 fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    const NAME: &str =
+        "hca::objects::tests::a_device_that_keeps_memory_ends_the_process_though_nobody_reads_why";
+    /// Set in the process that is to end.
+    const IS_DOOMED: &str = "UDECK_TEST_DEVICE_KEEPS_MEMORY";
+
+    #[test]
+    fn a_device_that_keeps_memory_ends_the_process_though_nobody_reads_why() {
+        if std::env::var_os(IS_DOOMED).is_some() {
+            return insist(libc::EBUSY, "a queue pair cannot be destroyed");
+        }
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut doomed = Command::new(std::env::current_exe().unwrap());
+        doomed.args([NAME, "--exact", "--nocapture"]).env(IS_DOOMED, "1").stderr(writer);
+        assert_eq!(doomed.output().unwrap().status.signal(), Some(libc::SIGABRT));
+    }
 }
