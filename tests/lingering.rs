@@ -3,18 +3,24 @@
 
 mod common;
 
+use std::os::unix::net::UnixStream;
+
 use common::{LONG, SHORT, assert_pattern, config, patterned};
 use udeck::via::wrap::{Fault, Luck, When, wrapped};
-use udeck::{Error, NicOptions, Postbox, Protocol, World};
+use udeck::{Error, Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::local::Job;
 
 /// A world of one, in whose windows somebody lingers, and its name service.
 fn alone(linger: When) -> (Job, World) {
     let (job, mut streams) = Job::new(1).expect("a name service");
-    let client = udeck_boot::Client::new(streams.remove(0)).unwrap();
+    (job, lingering(streams.remove(0), linger))
+}
+
+fn lingering(stream: UnixStream, linger: When) -> World {
+    let client = udeck_boot::Client::new(stream).unwrap();
     let nic = udeck::open_nic("shm0", &NicOptions::new(client.welcome().secret)).unwrap();
     let fault = Fault::honest(Luck { linger, ..Luck::default() }, 1);
-    (job, World::new(client, vec![wrapped(&nic, fault)], config(), true).unwrap())
+    World::new(client, vec![wrapped(&nic, fault)], config(), true).unwrap()
 }
 
 fn writer(world: &World) -> Postbox<u8> {
@@ -50,4 +56,29 @@ fn others_do_not_wait_for_a_peer_that_lingers() {
         assert_pattern(&inbox.retrieve_within(LONG).unwrap(), seed, 100);
     }
     out.try_post(patterned(&world, 5, 100).unwrap()).expect("it broke no rule, and is not cut off");
+}
+
+/// The completion queue names the end of a connection once. It is heard although the connection is not read on at that
+/// moment.
+#[test]
+fn the_end_of_a_connection_whose_message_is_held_up_is_heard() {
+    let (_job, mut streams) = Job::new(2).expect("a name service");
+    let world = lingering(streams.remove(0), When::Numbers((0..1000).collect()));
+    lingering(streams.remove(0), When::default()).finish().unwrap();
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let out = writer(&world);
+    out.post(patterned(&world, 0, 5000).unwrap()).unwrap();
+    // Announced, granted, written; and then somebody lingers.
+    look_in_vain(&inbox, 20);
+    drop(out);
+    look_in_vain(&inbox, 20);
+    assert_pattern(&inbox.retrieve_within(LONG).unwrap(), 0, 5000);
+    let error = inbox.retrieve_within(LONG).unwrap_err();
+    assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+}
+
+fn look_in_vain(inbox: &Mailbox<u8>, looks: usize) {
+    for _ in 0..looks {
+        assert!(inbox.try_retrieve().unwrap().is_none(), "somebody lingers");
+    }
 }

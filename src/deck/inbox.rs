@@ -240,6 +240,7 @@ impl Inbox {
             return Ok(parcel.fill(self.look_at_data(context as u64)?));
         };
         if lane.is_held_up() {
+            lane.named = true;
             return Ok(parcel.fill(self.serve_stalled()?));
         }
         let found = lane.vi.arrival_short(parcel.place());
@@ -286,7 +287,7 @@ impl Inbox {
     #[cold]
     fn end_lane(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
         let Some(lane) = self.lanes[context].take() else { return Ok(None) };
-        if lane.stalled || lane.unfinished.is_some() {
+        if lane.stalled || lane.named || lane.unfinished.is_some() {
             self.stalled.forget(context);
         }
         let from = lane.from;

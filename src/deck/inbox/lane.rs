@@ -37,6 +37,9 @@ pub(super) struct Lane {
     pub held_up: bool,
     /// A message that is nearly here. Until it is, the ring is not read on either.
     pub unfinished: Option<Unfinished>,
+    /// The completion queue named it while its ring was not read on. It names the end of a connection once, so the lane
+    /// has to be looked at once its ring is read on.
+    pub named: bool,
     /// Whether it is queued up for memory.
     pub stalled: bool,
     /// Boxed: most lanes have none.
@@ -70,6 +73,7 @@ impl Lane {
             deferred: VecDeque::new(),
             held_up: false,
             unfinished: None,
+            named: false,
             stalled: false,
             data: None,
         }

@@ -1,6 +1,9 @@
 //! Serving announcements, and the lanes that wait: for memory, for what is being read, or that nobody is in the middle of a
 //! write.
 //!
+//! While a lane waits, its ring may not be read on. The completion queue goes on naming it while there are messages, but
+//! names the end of its connection once. Such a lane is noted ([`Lane::named`]), and looked at when it is read on.
+//!
 //! Of each memory, who asked first is served first: a large message is not overtaken for ever by small ones. A lane that
 //! was served queues up again with its next announcement, so a postbox that announces much does not hold up the others.
 
@@ -21,12 +24,14 @@ pub(super) struct Stalled {
     for_memory: [VecDeque<usize>; 2],
     /// Whose message is nearly here.
     unfinished: VecDeque<usize>,
+    /// That were named while they were held up, and are read on again.
+    named: VecDeque<usize>,
 }
 
 impl Stalled {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.for_memory.iter().all(VecDeque::is_empty) && self.unfinished.is_empty()
+        self.for_memory.iter().all(VecDeque::is_empty) && self.unfinished.is_empty() && self.named.is_empty()
     }
 
     pub fn is_unfinished(&mut self, lane: usize) {
@@ -34,7 +39,7 @@ impl Stalled {
     }
 
     pub fn forget(&mut self, lane: usize) {
-        let lists = self.for_memory.iter_mut().chain([&mut self.unfinished]);
+        let lists = self.for_memory.iter_mut().chain([&mut self.unfinished, &mut self.named]);
         lists.for_each(|lanes| lanes.retain(|other| *other != lane));
     }
 
@@ -95,7 +100,9 @@ impl Inbox {
         for _ in 0..self.stalled.unfinished.len() {
             let Some(context) = self.stalled.unfinished.pop_front() else { break };
             let Some(Some(lane)) = self.lanes.get_mut(context) else { continue };
-            let found = match lane.finish() {
+            let finished = lane.finish();
+            self.read_on(context);
+            let found = match finished {
                 Ok(Served::Parcel(parcel)) => return Ok(Some(parcel)),
                 Ok(Served::UnderWay | Served::NotYet) => {
                     self.stalled.is_unfinished(context);
@@ -142,7 +149,30 @@ impl Inbox {
         };
         lane.deferred.pop_front();
         lane.held_up = false;
+        self.read_on(context);
         Ok(Attempt::Done(parcel))
+    }
+
+    /// If a lane is not held up any more, and was named while it was, it is looked at next.
+    fn read_on(&mut self, context: usize) {
+        let Some(Some(lane)) = self.lanes.get(context) else { return };
+        if lane.named && !lane.is_held_up() {
+            self.stalled.named.push_back(context);
+        }
+    }
+
+    /// What the lanes have that were named while they were held up, up to the first message. One look at each is enough:
+    /// the completion queue names again what has more messages.
+    pub(super) fn look_at_named(&mut self) -> Result<Option<Parcel>> {
+        while let Some(context) = self.stalled.named.pop_front() {
+            let Some(Some(lane)) = self.lanes.get_mut(context) else { continue };
+            lane.named = false;
+            let found = self.look_into(context as u64)?;
+            if found.is_some() || self.too_long.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a lane is not read on: the completion queue would name it again and again.

@@ -112,6 +112,12 @@ impl Inbox {
         if let Some(parcel) = self.serve_stalled()? {
             return Ok(Some(parcel));
         }
+        if let Some(parcel) = self.look_at_named()? {
+            return Ok(Some(parcel));
+        }
+        if self.too_long.is_some() {
+            return Ok(None);
+        }
         if self.model == ReceiveModel::WorkQueues {
             return self.scan();
         }
