@@ -1,5 +1,4 @@
-//! A peer that stays in the middle of an RDMA write, because the system does not run it, holds up the messages that are
-//! written beside it, and nothing else.
+//! A peer that stays inside the window of a message that another one has written holds up this message, and nothing else.
 
 mod common;
 

@@ -1,17 +1,27 @@
 //! Memory that a peer may write or read by itself, and how its owner takes it back.
 //!
-//! The owner publishes [`Entry`]s; a writer announces itself at its [`Gate`], looks the entry up, copies, and
-//! leaves. To withdraw, the owner clears the entry and waits until no writer is inside that came before.
+//! The owner publishes [`Entry`]s, each under a handle. A peer announces at its [`Gate`] which handle it goes to, looks the
+//! entry up, copies, and leaves. To withdraw, the owner clears the entry and waits until no peer is inside that had
+//! announced *this* handle. Who is inside another window holds nothing up.
+//!
+//! ```text
+//! gate   0        32                64
+//!        | handle | number of visit |     handle 0: outside
+//! ```
 //!
 //! # Memory ordering
-//! `SYNC POINT gate`: the writer makes its gate odd, fences SeqCst, loads the entry; the owner clears the entry,
-//! fences SeqCst, loads the gates. Either the writer sees the entry gone, or the owner sees the writer inside and
-//! waits. Leaving stores with Release, the owner loads with Acquire: the copy is over before the memory is reused.
+//! `SYNC POINT gate`: the peer stores the handle in its gate, fences SeqCst, loads the entry; the owner clears the entry,
+//! fences SeqCst, loads the gates. Either the peer sees the entry gone, or the owner sees the peer inside and waits.
+//! Leaving stores with Release, and so does entering: the owner, which loads with Acquire, may see the next visit before
+//! it has seen the end of the former, and has to know either way that the former's copy is over before the memory is
+//! reused. (A relaxed store does not continue the release sequence of the store before it.) On x86 both are plain stores;
+//! on aarch64 the fence of entering costs more than its `stlr`.
 //!
 //! # Hostility
-//! A writer that lies (writes without announcing itself) spoils only window memory of its own job; see SAFETY.md.
+//! A peer that lies (copies without announcing it, or announces another window than it uses) spoils only window memory
+//! of its own job; see SAFETY.md. One that announces a window for ever holds up that window, one per connection.
 //! An owner that lies can make a writer write only within the owner's own landing memory: the caller checks
-//! bounds after [`Entry::look_up`].
+//! bounds after [`Visit::look_up`].
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
 
@@ -29,13 +39,25 @@ pub struct Entry {
 // SAFETY: atomics only.
 unsafe impl Shared for Entry {}
 
-/// One writer's announcement. Odd: inside.
+/// One peer's announcement: which window it is inside. In memory that the peer writes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Gate(AtomicU64);
 
 // SAFETY: atomics only.
 unsafe impl Shared for Gate {}
+
+/// A peer's stay inside a window: it goes out when this is dropped.
+#[derive(Debug)]
+#[must_use = "a visit is over when this is dropped"]
+pub struct Visit<'a> {
+    gate: &'a Gate,
+    handle: u32,
+}
+
+/// A stay inside a window, as the owner saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay(u64);
 
 /// What an entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,49 +82,75 @@ impl Entry {
         self.handle.store(handle, Ordering::Release);
     }
 
-    /// Owner: withdraws the entry. It may be reused only when every gate [`Gate::is_clear_of`] what was seen now.
+    /// Owner: withdraws the entry. It may be reused only when every stay that [`Gate::stay_in`] its handle shows
+    /// afterwards is over.
     pub fn withdraw(&self) {
         self.handle.store(0, Ordering::Relaxed);
         // SYNC POINT gate, owner's half.
         fence(Ordering::SeqCst);
     }
+}
 
-    /// Writer, inside its gate: what `handle` names, if this entry has that handle. Nothing has handle 0: an entry that
-    /// was withdrawn holds it, beside what it exposed.
-    pub fn look_up(&self, handle: u32) -> Option<Exposed> {
-        (handle != 0 && self.handle.load(Ordering::Acquire) == handle).then(|| Exposed {
-            tag: self.tag.load(Ordering::Relaxed),
-            offset: self.offset.load(Ordering::Relaxed),
-            len: self.len.load(Ordering::Relaxed),
-            rights: self.rights.load(Ordering::Relaxed),
+impl Visit<'_> {
+    /// What the window is that was announced, if this is its entry. Nothing has handle 0: an entry that was withdrawn
+    /// holds it, beside what it exposed.
+    pub fn look_up(&self, entry: &Entry) -> Option<Exposed> {
+        (self.handle != OUTSIDE && entry.handle.load(Ordering::Acquire) == self.handle).then(|| Exposed {
+            tag: entry.tag.load(Ordering::Relaxed),
+            offset: entry.offset.load(Ordering::Relaxed),
+            len: entry.len.load(Ordering::Relaxed),
+            rights: entry.rights.load(Ordering::Relaxed),
         })
     }
 }
 
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.gate.leave();
+    }
+}
+
+/// In the place of a handle: no window.
+const OUTSIDE: u32 = 0;
+/// One visit, in a gate's word.
+const ONE_VISIT: u64 = 1 << 32;
+
 impl Gate {
-    /// Writer: goes inside.
-    pub fn enter(&self) {
-        let now = self.0.load(Ordering::Relaxed);
-        self.0.store(now | 1, Ordering::Relaxed);
-        // SYNC POINT gate, writer's half.
+    /// Peer: goes inside the window `handle`, and nowhere else.
+    pub fn enter(&self, handle: u32) -> Visit<'_> {
+        let next = (self.0.load(Ordering::Relaxed) & !u64::from(u32::MAX)).wrapping_add(ONE_VISIT);
+        // SYNC POINT gate: what was copied in the visit before is over.
+        self.0.store(next | u64::from(handle), Ordering::Release);
+        // SYNC POINT gate, peer's half.
         fence(Ordering::SeqCst);
+        Visit { gate: self, handle }
     }
 
-    /// Writer: goes out.
-    pub fn leave(&self) {
+    fn leave(&self) {
         let now = self.0.load(Ordering::Relaxed);
         // SYNC POINT gate: after the copy.
-        self.0.store((now | 1).wrapping_add(1), Ordering::Release);
+        self.0.store(now & !u64::from(u32::MAX), Ordering::Release);
     }
 
-    /// Owner, after [`Entry::withdraw`]: where the writer stands.
-    pub fn position(&self) -> u64 {
+    /// Owner, after [`Entry::withdraw`]: the peer's stay in the window `handle`, if it is inside that one.
+    pub fn stay_in(&self, handle: u32) -> Option<Stay> {
+        let now = self.position();
+        (now as u32 == handle && handle != OUTSIDE).then_some(Stay(now))
+    }
+
+    /// Owner: whether a stay is over. A later one in the same window is another.
+    pub fn is_over(&self, stay: Stay) -> bool {
+        self.position() != stay.0
+    }
+
+    /// Owner: whether the peer is inside any window.
+    pub fn is_occupied(&self) -> bool {
+        self.position() as u32 != OUTSIDE
+    }
+
+    fn position(&self) -> u64 {
+        // SYNC POINT gate: what was copied in a visit that is over.
         self.0.load(Ordering::Acquire)
-    }
-
-    /// Whether a writer that stood at `seen` cannot be inside any more with what it looked up then.
-    pub fn is_clear_of(&self, seen: u64) -> bool {
-        seen.is_multiple_of(2) || self.position() != seen
     }
 }
 
@@ -110,46 +158,61 @@ impl Gate {
 mod tests {
     use super::*;
 
+    const EXPOSED: Exposed = Exposed { tag: 1, offset: 64, len: 128, rights: 2 };
+
     #[test]
     fn what_was_withdrawn_has_no_handle() {
-        let entry = Entry::default();
-        assert_eq!(entry.look_up(0), None);
-        entry.expose(7, Exposed { tag: 1, offset: 64, len: 128, rights: 2 });
-        entry.withdraw();
-        assert_eq!((entry.look_up(0), entry.look_up(7)), (None, None));
-    }
-
-    #[test]
-    fn a_writer_inside_is_seen_until_it_leaves() {
         let (entry, gate) = (Entry::default(), Gate::default());
-        entry.expose(7, Exposed { tag: 1, offset: 64, len: 128, rights: 2 });
-        gate.enter();
-        assert_eq!(entry.look_up(7), Some(Exposed { tag: 1, offset: 64, len: 128, rights: 2 }));
-        assert_eq!(entry.look_up(8), None);
+        assert_eq!(gate.enter(0).look_up(&entry), None);
+        entry.expose(7, EXPOSED);
         entry.withdraw();
-        let seen = gate.position();
-        assert!(!gate.is_clear_of(seen));
-        gate.leave();
-        assert!(gate.is_clear_of(seen));
-        gate.enter();
-        assert_eq!(entry.look_up(7), None);
-        assert!(gate.is_clear_of(seen), "a later visit is another one");
+        assert_eq!((gate.enter(0).look_up(&entry), gate.enter(7).look_up(&entry)), (None, None));
     }
 
     #[test]
-    fn no_two_visits_stand_at_the_same_place() {
-        let gate = Gate::default();
-        let visits: Vec<_> =
-            std::iter::repeat_with(|| (gate.enter(), gate.position(), gate.leave()).1).take(3).collect();
-        assert_eq!(visits, [1, 3, 5]);
+    fn a_peer_inside_is_seen_until_it_leaves() {
+        let (entry, gate) = (Entry::default(), Gate::default());
+        entry.expose(7, EXPOSED);
+        let visit = gate.enter(7);
+        assert_eq!(visit.look_up(&entry), Some(EXPOSED));
+        entry.withdraw();
+        let stay = gate.stay_in(7).expect("inside");
+        assert!(gate.is_occupied() && !gate.is_over(stay));
+        drop(visit);
+        assert!(gate.is_over(stay) && !gate.is_occupied());
+        let again = gate.enter(7);
+        assert_eq!(again.look_up(&entry), None);
+        assert!(gate.is_over(stay), "a later visit is another one");
     }
 
-    /// The gate lies in memory that peers can write: a writer that goes in is inside whatever was there.
+    /// A stopped process is inside one window, not in all of them.
+    #[test]
+    fn a_peer_is_inside_the_window_that_it_named_and_in_no_other() {
+        let (entries, gate) = ([Entry::default(), Entry::default()], Gate::default());
+        entries[0].expose(7, EXPOSED);
+        entries[1].expose(8, EXPOSED);
+        let visit = gate.enter(8);
+        assert_eq!(visit.look_up(&entries[0]), None, "it goes nowhere else");
+        entries[0].withdraw();
+        assert_eq!(gate.stay_in(7), None);
+        entries[1].withdraw();
+        assert!(gate.stay_in(8).is_some() && gate.is_occupied());
+        drop(visit);
+        assert_eq!(gate.stay_in(0), None, "nobody is inside nothing");
+    }
+
+    /// The gate lies in memory that peers can write: a peer that goes in is inside whatever was there, and each visit
+    /// differs from the one before.
     #[test]
     fn whoever_enters_is_inside() {
-        let gate = Gate(AtomicU64::new(7));
-        gate.enter();
-        assert!(!gate.is_clear_of(gate.position()));
+        for there in [0, 7, u64::MAX, u64::MAX << 32] {
+            let gate = Gate(AtomicU64::new(there));
+            let visits = [(); 3].map(|()| {
+                let _visit = gate.enter(7);
+                gate.stay_in(7).expect("inside")
+            });
+            assert!(visits[0] != visits[1] && visits[1] != visits[2] && !gate.is_occupied(), "{there}");
+        }
     }
 }
 
@@ -160,41 +223,118 @@ mod loom_models {
     use loom::sync::Arc;
     use loom::thread;
 
+    const ANY: Exposed = Exposed { tag: 1, offset: 0, len: 4, rights: 1 };
+
+    /// Two windows of one owner, a peer, and what lies in them.
     struct Shop {
-        entry: Entry,
+        entries: [Entry; 2],
         gate: Gate,
-        memory: UnsafeCell<u32>,
+        memory: [UnsafeCell<u32>; 2],
     }
     // SAFETY: the model under test decides who may touch the memory; loom reports it if it is wrong.
     unsafe impl Sync for Shop {}
 
+    /// The handle of window `number`.
+    fn handle(number: usize) -> u32 {
+        7 + number as u32
+    }
+
+    impl Shop {
+        fn open() -> Arc<Self> {
+            let shop = Shop {
+                entries: [Entry::default(), Entry::default()],
+                gate: Gate::default(),
+                memory: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            };
+            shop.entries.iter().enumerate().for_each(|(number, entry)| entry.expose(handle(number), ANY));
+            Arc::new(shop)
+        }
+
+        /// The peer writes into the window, if that is still there.
+        fn write(&self, number: usize) {
+            let visit = self.gate.enter(handle(number));
+            if visit.look_up(&self.entries[number]).is_some() {
+                // SAFETY: exposed, and we are inside.
+                self.memory[number].with_mut(|value| unsafe { *value = 1 });
+            }
+        }
+
+        /// The owner takes the window back, and writes there itself.
+        fn take_back(&self, number: usize) {
+            self.entries[number].withdraw();
+            if let Some(stay) = self.gate.stay_in(handle(number)) {
+                while !self.gate.is_over(stay) {
+                    thread::yield_now();
+                }
+            }
+            // SAFETY: withdrawn, and nobody is inside: ours alone.
+            self.memory[number].with_mut(|value| unsafe { *value = 2 });
+        }
+    }
+
     /// Memory taken back is written by nobody else. Fails if either fence of SYNC POINT `gate` is removed, or the
-    /// Release of `leave` is.
+    /// Release of `leave` or the Acquire of `position` is.
     #[test]
     fn loom_window_is_quiet_after_withdrawal() {
         loom::model(|| {
-            let shop =
-                Arc::new(Shop { entry: Entry::default(), gate: Gate::default(), memory: UnsafeCell::new(0) });
-            shop.entry.expose(7, Exposed { tag: 1, offset: 0, len: 4, rights: 1 });
-            let writer = {
+            let shop = Shop::open();
+            let peer = thread::spawn({
                 let shop = shop.clone();
-                thread::spawn(move || {
-                    shop.gate.enter();
-                    if shop.entry.look_up(7).is_some() {
-                        // SAFETY: exposed, and we are inside the gate.
-                        shop.memory.with_mut(|value| unsafe { *value = 1 });
-                    }
-                    shop.gate.leave();
-                })
-            };
-            shop.entry.withdraw();
-            let seen = shop.gate.position();
-            while !shop.gate.is_clear_of(seen) {
-                thread::yield_now();
-            }
-            // SAFETY: withdrawn and clear: ours alone.
-            shop.memory.with_mut(|value| unsafe { *value = 2 });
-            writer.join().unwrap();
+                move || shop.write(0)
+            });
+            shop.take_back(0);
+            peer.join().unwrap();
+        });
+    }
+
+    /// A peer that goes from one window to the next has left the first, and what it did there is over. Fails if the
+    /// Release of `enter` is weakened: the owner may see the second visit without the end of the first.
+    #[test]
+    fn loom_window_is_quiet_when_its_peer_is_inside_another() {
+        loom::model(|| {
+            let shop = Shop::open();
+            let peer = thread::spawn({
+                let shop = shop.clone();
+                move || {
+                    shop.write(0);
+                    shop.write(1);
+                }
+            });
+            shop.take_back(0);
+            peer.join().unwrap();
+        });
+    }
+
+    /// Each window is taken back by itself, in whatever order its peer goes through them.
+    #[test]
+    fn loom_windows_are_taken_back_one_by_one() {
+        loom::model(|| {
+            let shop = Shop::open();
+            let peer = thread::spawn({
+                let shop = shop.clone();
+                move || {
+                    shop.write(1);
+                    shop.write(0);
+                }
+            });
+            shop.take_back(0);
+            shop.take_back(1);
+            peer.join().unwrap();
+        });
+    }
+
+    /// The owner does not wait for a peer that stays inside another window: it would wait for ever.
+    #[test]
+    fn loom_window_does_not_wait_for_who_is_inside_another() {
+        loom::model(|| {
+            let shop = Shop::open();
+            let peer = thread::spawn({
+                let shop = shop.clone();
+                move || std::mem::forget(shop.gate.enter(handle(1)))
+            });
+            shop.take_back(0);
+            peer.join().unwrap();
+            assert!(shop.gate.stay_in(handle(1)).is_some());
         });
     }
 }

@@ -269,11 +269,11 @@ impl Connection {
     }
 
     /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once not,
-    /// never again: after the fence, either its gate is seen odd here, or it sees the connection closed inside its gate
+    /// never again: after the fence, either its gate is seen occupied here, or it sees the connection closed inside its gate
     /// (`ShmPort::inside_gate`) and turns back.
     pub fn has_visitor(&self) -> bool {
         fence(Ordering::SeqCst);
-        !self.is_gone() && !self.incoming.sender().gate.position().is_multiple_of(2)
+        !self.is_gone() && self.incoming.sender().gate.is_occupied()
     }
 
     /// Ends the connection for this process. What we lent to a peer that is dead is ours again. Wakes whoever waits on

@@ -173,7 +173,7 @@ impl ShmDevice {
     fn withdraw(&self, handle: MemHandle) -> Vec<Visitor> {
         self.fading.resume(handle).unwrap_or_else(|| {
             self.board.withdraw(handle);
-            Visitor::all_of(self.all_connections())
+            Visitor::all_of(handle, self.all_connections())
         })
     }
 

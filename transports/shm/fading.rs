@@ -1,38 +1,39 @@
 //! Windows that are taken back and not quiet yet: a peer was in the middle of an access when their owner let them go.
 //!
-//! Each keeps its memory and its entry on the board until every peer that was inside has left or is gone. Nobody waits
-//! for that: the device looks again when a link goes down, at the next window, and when memory is short. Bound: the
-//! entries of the board.
+//! Each keeps its memory and its entry on the board until every peer that was inside *that window* has left or is gone.
+//! Nobody waits for that: the device looks again when a link goes down, at the next window, and when memory is short.
+//! Bounds: the entries of the board, and one window per connection, because a gate names one at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use udeck_sys::window::Stay;
 use udeck_via::MemHandle;
 use udeck_via::transport::Owner;
 
 use crate::board::Board;
 use crate::connection::Connection;
 
-/// A peer that was inside, and where its gate stood.
+/// A peer that was inside a window, and its stay there.
 pub struct Visitor {
     pub connection: Arc<Connection>,
-    seen: u64,
+    stay: Stay,
 }
 
 impl Visitor {
-    /// The peers inside at this moment. The window was withdrawn before: who comes now does not find it.
-    pub fn all_of(connections: impl IntoIterator<Item = Arc<Connection>>) -> Vec<Visitor> {
+    /// The peers inside `window` at this moment. It was withdrawn before: who comes now does not find it.
+    pub fn all_of(window: MemHandle, connections: impl IntoIterator<Item = Arc<Connection>>) -> Vec<Visitor> {
         let visitor = |connection: Arc<Connection>| {
-            let seen = connection.incoming.sender().gate.position();
-            Visitor { connection, seen }
+            let stay = connection.incoming.sender().gate.stay_in(window.0)?;
+            Some(Visitor { connection, stay })
         };
-        connections.into_iter().map(visitor).filter(Visitor::is_inside).collect()
+        connections.into_iter().filter_map(visitor).filter(Visitor::is_inside).collect()
     }
 
     /// Whether it may be in the middle of what it began then.
     pub fn is_inside(&self) -> bool {
-        !self.connection.incoming.sender().gate.is_clear_of(self.seen) && !self.connection.is_gone()
+        !self.connection.incoming.sender().gate.is_over(self.stay) && !self.connection.is_gone()
     }
 }
 

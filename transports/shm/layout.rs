@@ -39,7 +39,7 @@ pub struct SenderLine {
     pub waiting: AtomicU32,
     /// [`OPEN`], [`CLOSED`] or [`BROKEN`].
     pub state: AtomicU32,
-    /// The writer's RDMA into the reader's windows.
+    /// Which of the reader's windows the writer is inside, by RDMA.
     pub gate: Gate,
 }
 

@@ -10,7 +10,7 @@ use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
 /// Version of everything that processes share: links, cells, control segments, boards.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest discriminator.
 pub const MAX_DISCRIMINATOR: usize = 512;
 /// Longest private data.

@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 use udeck_sys::atomic::fence;
 use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
+use udeck_sys::window::Visit;
 use udeck_via::mem::{Lent, PrivateCopy};
 use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
-use udeck_via::{Reliability, RemoteBuffer};
+use udeck_via::{MemHandle, Reliability, RemoteBuffer};
 
 use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
 use crate::cell::{self, Content, Encoded, MAX_HEAD, MAX_SEGMENTS};
@@ -274,16 +275,20 @@ impl ShmPort {
         }
     }
 
-    /// Does `access` inside our gate, so that the peer does not reuse its window under us. A peer that has closed the
-    /// connection looks at the gate once more and then no longer: so we look whether it has.
-    fn inside_gate(&mut self, access: impl FnOnce(&mut Self) -> Result<(), Refused>) -> Result<(), Refused> {
+    /// Does `access` inside the peer's window `handle`, and says so at our gate, so that the peer does not reuse that
+    /// memory under us. A peer that has closed the connection looks at the gate once more and then no longer: so we look
+    /// whether it has.
+    fn inside_window(
+        &mut self,
+        handle: MemHandle,
+        access: impl FnOnce(&mut Self, &Visit<'_>) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
         let direction = self.connection.outgoing.clone();
-        let gate = &direction.sender().gate;
-        gate.enter();
+        let visit = direction.sender().gate.enter(handle.0);
         fault::point("rdma.entered");
-        let result = self.usable().and_then(|()| access(self));
+        let result = self.usable().and_then(|()| access(self, &visit));
         fault::point("rdma.copied");
-        gate.leave();
+        drop(visit);
         fault::point("rdma.left");
         result
     }
@@ -291,7 +296,7 @@ impl ShmPort {
     /// Writes into the peer's window; returns how much.
     fn write(&mut self, segments: &[(u64, usize)], to: RemoteBuffer) -> Result<usize, Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
-        self.inside_gate(|port| port.write_inside(segments, to, total))?;
+        self.inside_window(to.handle, |port, visit| port.write_inside(visit, segments, to, total))?;
         Ok(total)
     }
 
@@ -338,10 +343,17 @@ impl ShmPort {
     }
 
     /// The address of `total` bytes of a peer's window, or of what it shares of its outbox, if it allows the access to us.
-    /// Called inside the gate.
-    fn exposed(&self, at: RemoteBuffer, total: usize, tag: Option<u32>, right: u32) -> Option<NonNull<u8>> {
+    /// `visit` is to the window of `at`.
+    fn exposed(
+        &self,
+        visit: &Visit<'_>,
+        at: RemoteBuffer,
+        total: usize,
+        tag: Option<u32>,
+        right: u32,
+    ) -> Option<NonNull<u8>> {
         let link = &self.connection.link;
-        let exposed = link.peer_board().window(at.handle).look_up(at.handle.0)?;
+        let exposed = visit.look_up(link.peer_board().window(at.handle))?;
         let end = at.offset.checked_add(total)?;
         let allowed = tag == Some(exposed.tag) && exposed.rights & right != 0;
         if !allowed || end as u64 > exposed.len || total > at.len {
@@ -356,11 +368,16 @@ impl ShmPort {
         }
     }
 
-    /// Checks the source, and copies. Inside the gate.
-    fn read_inside(&mut self, segments: &[(u64, usize)], from: RemoteBuffer) -> Result<(), Refused> {
+    /// Checks the source, and copies.
+    fn read_inside(
+        &mut self,
+        visit: &Visit<'_>,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+    ) -> Result<(), Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
         let tag = self.connection.readable_ptag;
-        let mut source = self.exposed(from, total, tag, READABLE).ok_or(Refused::Protection)?;
+        let mut source = self.exposed(visit, from, total, tag, READABLE).ok_or(Refused::Protection)?;
         for &(offset, len) in segments {
             let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
@@ -377,15 +394,16 @@ impl ShmPort {
         Ok(())
     }
 
-    /// Checks the target, and copies. Inside the gate.
+    /// Checks the target, and copies.
     fn write_inside(
         &mut self,
+        visit: &Visit<'_>,
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         total: usize,
     ) -> Result<(), Refused> {
         let tag = self.connection.writable_ptag;
-        let mut target = self.exposed(to, total, tag, WRITABLE).ok_or(Refused::Protection)?;
+        let mut target = self.exposed(visit, to, total, tag, WRITABLE).ok_or(Refused::Protection)?;
         for &(offset, len) in segments {
             let source = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `source` lies in our outbox and belongs to a block that the caller holds; `target` lies in the
@@ -482,7 +500,7 @@ unsafe impl Port for ShmPort {
         from: RemoteBuffer,
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
-        match self.inside_gate(|port| port.read_inside(segments, from)) {
+        match self.inside_window(from.handle, |port, visit| port.read_inside(visit, segments, from)) {
             Ok(()) => Ok(Some(Fate::Arrived)),
             Err(refused) => Err((refused, held)),
         }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline};
@@ -14,9 +13,6 @@ use crate::received::{Parcel, Stored};
 use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::{self, HEAD_BYTES, Kind, MAX_ANNOUNCED, Malformed};
-
-/// How long other lanes wait for peers that are in the middle of a write when a message was written: most leave at once.
-const SETTLE: Duration = Duration::from_millis(1);
 
 /// Why most messages are refused: no waiting would help. Has to fit into a refusal.
 const NO_MEMORY: &str = "larger than its arena (DECK_ARENA)";
@@ -49,8 +45,8 @@ pub(super) struct Lane {
 /// A message that is nearly here, by its tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Unfinished {
-    /// It was written, and may still be written to: some peer is in the middle of another write, and one that the system
-    /// does not run cannot leave.
+    /// It was written, and a peer is still inside its window: another than its writer, which has left, and nobody else was
+    /// told of the window. A peer that does that holds up this message and no other.
     Written { tag: u32 },
     /// It is being read.
     Read { tag: u32 },
@@ -174,11 +170,11 @@ impl Lane {
             _ => return Err(Malformed),
         }
         self.unfinished = Some(Unfinished::Written { tag });
-        self.settle(tag, Deadline::after(SETTLE))
+        self.settle(tag, Deadline::now())
     }
 
-    /// Takes the message that was written out of its window, once nobody can be inside. Its writer has left; whoever else
-    /// writes to this process may have to be waited for.
+    /// Takes the message that was written out of its window, unless somebody is inside. Its writer has left, so nobody
+    /// is, if all keep to the protocol.
     pub(super) fn settle(&mut self, tag: u32, deadline: Deadline) -> Result<Option<Parcel>, Malformed> {
         let Some((Coming::Written(window), _)) = self.coming.front_mut() else { return Err(Malformed) };
         match window.close(deadline) {

@@ -1,5 +1,5 @@
-//! Serving announcements, and the lanes that wait: for memory, for what is being read, or that nobody is in the middle of a
-//! write.
+//! Serving announcements, and the lanes that wait: for memory, for what is being read, or that nobody is inside the window of
+//! a message.
 //!
 //! While a lane waits, its ring may not be read on. The completion queue goes on naming it while there are messages, but
 //! names the end of its connection once. Such a lane is noted ([`Lane::named`]), and looked at when it is read on.
@@ -95,7 +95,7 @@ impl Inbox {
         Ok(None)
     }
 
-    /// A message that was nearly here and is now: it has been read, or nobody is in the middle of another write any more.
+    /// A message that was nearly here and is now: it has been read, or nobody is inside its window any more.
     fn finish(&mut self) -> Result<Option<Parcel>> {
         for _ in 0..self.stalled.unfinished.len() {
             let Some(context) = self.stalled.unfinished.pop_front() else { break };
@@ -195,8 +195,8 @@ impl Inbox {
             if lane.is_reading() {
                 return Some(format!("the data of a message that is being read from rank {}", lane.from));
             }
-            let what = "a rank that is in the middle of an RDMA write or read here (stopped?)";
-            return Some(format!("{what}, before which the message of rank {} cannot be taken", lane.from));
+            let what = "a rank that is in the middle of an RDMA write where";
+            return Some(format!("{what} the message of rank {} lies, and was not told of it", lane.from));
         }
         let lane = self.lanes.get(self.stalled.first()?)?.as_ref()?;
         let (deferred, from) = (*lane.deferred.front()?, lane.from);

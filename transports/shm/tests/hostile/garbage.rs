@@ -121,7 +121,7 @@ impl Attack {
                 let bell = self.rogue.prey_board().bell(self.grip.bells.receive.bell);
                 bell.ring(random.next() as u32);
             }
-            6 => Direction::new(&self.grip.control, 0).sender().gate.enter(),
+            6 => self.grip.stay_at(MemHandle(random.value() as u32)),
             _ => self.write_cell(),
         }
     }

@@ -10,7 +10,7 @@ use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::tokens::Returner;
 use udeck_sys::{boot_id, socket};
 use udeck_via::transport::Hello;
-use udeck_via::{Ptag, Reliability, Vi};
+use udeck_via::{MemHandle, Ptag, Reliability, Vi, Window};
 
 use super::prey::{NAME, Prey, SECRET};
 use crate::arenas::Segment;
@@ -227,6 +227,20 @@ impl Grip {
     /// The rogue's own direction.
     pub fn direction(&self) -> Direction {
         Direction::new(&self.control, 0)
+    }
+
+    /// Goes inside a window of the prey's, as a process that is stopped in the middle of a copy.
+    pub fn stay_in(&self, window: &Window) {
+        self.stay_at(window.remote().handle);
+    }
+
+    pub fn stay_at(&self, handle: MemHandle) {
+        std::mem::forget(self.direction().sender().gate.enter(handle.0));
+    }
+
+    /// Goes out: by way of nowhere.
+    pub fn leave(&self) {
+        drop(self.direction().sender().gate.enter(0));
     }
 
     /// Claims to have read so many of the prey's messages.

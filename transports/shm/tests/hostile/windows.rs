@@ -1,6 +1,7 @@
 //! Windows that are taken back while a peer is in the middle of a write: nothing is lost for good, nothing too early.
 
 use udeck_sys::socket;
+use udeck_via::mem::Fill;
 use udeck_via::{Deadline, Error, NetAddress, Vi, Window};
 
 use super::prey::{Prey, soon};
@@ -19,14 +20,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// The rogue is inside its gate, and the prey has a window.
+    /// The prey has a window, and the rogue is inside.
     fn new() -> (Self, Window) {
         let prey = Prey::new();
         let mut rogue = Rogue::admitted(prey.address());
         let (grip, vi) = rogue.connect(&prey);
         let scene = Scene { rogue, grip, vi, prey };
-        scene.grip.direction().sender().gate.enter();
         let window = scene.window(LEN).unwrap();
+        scene.grip.stay_in(&window);
         (scene, window)
     }
 
@@ -53,6 +54,29 @@ impl Scene {
     }
 }
 
+/// A process that is stopped in the middle of a copy is inside one window. Those of others are taken back at once, more of
+/// them than the board has entries, whether their owner waits or not; so is a block that peers read.
+#[test]
+fn who_is_inside_a_window_holds_up_no_other() {
+    let (mut scene, held) = Scene::new();
+    for number in 0..2 * WINDOWS {
+        let other = scene.window(64).unwrap();
+        match number.is_multiple_of(2) {
+            true => drop(other.revoke(Deadline::now()).expect("nobody is inside this one")),
+            false => drop(other),
+        }
+    }
+    assert_eq!(scene.blocks(), 1, "the one that the rogue is inside");
+    let block = scene.prey.nic.outbox().block(500, Fill::Zero).unwrap();
+    let readable = scene.prey.nic.readable(block, scene.vi.attributes().ptag);
+    readable.map_err(|(error, _)| error).unwrap().revoke(Deadline::now()).expect("nobody reads it");
+    let error = held.revoke(Deadline::now()).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    scene.prey.serves_the_honest(1);
+    scene.grip.leave();
+    scene.assert_all_windows_are_there();
+}
+
 #[test]
 fn a_window_dropped_before_its_writer_died_comes_home() {
     let (mut scene, window) = Scene::new();
@@ -73,7 +97,7 @@ fn a_window_dropped_while_a_writer_is_inside_comes_home_when_it_leaves() {
     drop(window);
     let next = scene.window(64).unwrap();
     assert_eq!(scene.blocks(), 2, "the rogue is still inside");
-    scene.grip.direction().sender().gate.leave();
+    scene.grip.leave();
     let after = scene.window(64).unwrap();
     assert_eq!(scene.blocks(), 2, "the new ones alone");
     drop((next, after));
@@ -84,13 +108,13 @@ fn a_window_dropped_while_a_writer_is_inside_comes_home_when_it_leaves() {
 #[test]
 fn a_later_visit_is_another_one() {
     let (scene, window) = Scene::new();
+    let handle = window.remote().handle;
     drop(window);
-    let direction = scene.grip.direction();
-    direction.sender().gate.leave();
-    direction.sender().gate.enter();
+    scene.grip.leave();
+    scene.grip.stay_at(handle);
     let next = scene.window(64).unwrap();
     assert_eq!(scene.blocks(), 1, "the next window alone");
-    direction.sender().gate.leave();
+    scene.grip.leave();
     drop(next);
     scene.assert_all_windows_are_there();
 }
@@ -101,7 +125,7 @@ fn a_window_revoked_in_vain_comes_home() {
     let error = window.revoke(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert_eq!(scene.blocks(), 1);
-    scene.grip.direction().sender().gate.leave();
+    scene.grip.leave();
     scene.assert_all_windows_are_there();
 }
 
@@ -112,9 +136,9 @@ fn a_window_that_is_asked_for_again_waits_for_nobody_else() {
     let (other, _vi) = scene.rogue.connect(&scene.prey);
     let error = window.close(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    other.direction().sender().gate.enter();
+    other.stay_in(&window);
     assert!(window.close(Deadline::now()).is_err(), "the first is still inside");
-    scene.grip.direction().sender().gate.leave();
+    scene.grip.leave();
     window.close(Deadline::now()).expect("the other one came later");
     window.revoke(Deadline::now()).expect("closed already");
     scene.assert_all_windows_are_there();
@@ -131,7 +155,7 @@ fn a_window_is_not_quiet_because_its_vi_is_gone() {
     let landing = prey.nic.landing();
     prey.nic.reclaim();
     assert_eq!(landing.usage().blocks, 1, "the rogue is still inside");
-    grip.direction().sender().gate.leave();
+    grip.leave();
     prey.nic.reclaim();
     assert_eq!(landing.usage().blocks, 0);
 }
@@ -142,7 +166,7 @@ fn memory_that_a_writer_has_left_is_found_when_it_is_short() {
     drop(window);
     let error = scene.window(LEN).unwrap_err();
     assert!(matches!(error, Error::NoMemory { .. }), "{error}");
-    scene.grip.direction().sender().gate.leave();
+    scene.grip.leave();
     scene.window(LEN).expect("what the first one held");
 }
 
@@ -158,7 +182,8 @@ fn a_window_is_not_quiet_because_its_writer_has_not_answered() {
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| vi.connect(&to, &queue, &queue, &[], soon()));
         let (rogue, control) = Rogue::asked(&listener);
-        Direction::new(&control, 1).sender().gate.enter();
+        let handle = window.remote().handle;
+        std::mem::forget(Direction::new(&control, 1).sender().gate.enter(handle.0));
         let error = window.revoke(Deadline::now()).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         drop(rogue);
