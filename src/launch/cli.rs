@@ -56,7 +56,9 @@ pub(crate) struct Cli {
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     bind: Bind,
 
-    /// Lead each line that a rank writes by its number: "[2] ". Lines never mix.
+    /// Lead each line that a rank writes by its number: "[2] ". Lines never mix. One over 64 KiB is passed on as it comes,
+    /// while the others wait for its end; if it keeps them waiting for 2 s, their lines break it, and its rest is led by
+    /// "[2]+ ".
     #[arg(long)]
     tag_output: bool,
 

@@ -123,7 +123,9 @@ impl Job {
         self
     }
 
-    /// Whether every line that a rank writes is led by its number: `[2] `. Lines stay whole up to 64 KiB.
+    /// Whether every line that a rank writes is led by its number: `[2] `. Lines never mix. One over 64 KiB is passed on as it
+    /// comes, while the others wait for its end; if it keeps them waiting for 2 s, their lines break it, and its rest is led by
+    /// `[2]+ `.
     pub fn tag_output(mut self, tag: bool) -> Job {
         self.tag_output = tag;
         self
@@ -182,6 +184,10 @@ impl Job {
 
     /// Starts the ranks and blocks until all of them, and everything that they started, have ended. Says on standard
     /// error what became of ranks that failed.
+    ///
+    /// Whoever reads this process's output holds up nothing but the ranks whose output goes through it: time limits, signals
+    /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
+    /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
     ///
     /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks, and any new child of
     /// this process counts as the job's. So call this from the main thread, before there are others: only then is there a

@@ -5,7 +5,8 @@
 //!     └── the watcher ── socketpair, PDEATHSIG, process group ──► rank 0, rank 1, ...
 //!     │ calling thread   signals, deaths, time limits, nodes (supervise.rs, remote.rs)
 //!     │ one thread       name service for all ranks          (udeck-boot)
-//!     ├ one thread       output, only when it is tagged or comes from other hosts (output.rs, remote/writer.rs)
+//!     ├ one thread       reads the ranks' output, only when it is tagged     (output.rs)
+//!     ├ two threads      write standard output and error                     (print.rs)
 //!     └── agent (ssh) ··· TCP ··► deckrun as a node on another host ──► its ranks     (link.rs, node.rs)
 //! ```
 //!
@@ -30,6 +31,7 @@ mod node;
 mod orphans;
 mod outcome;
 mod output;
+mod print;
 mod ranks;
 mod remote;
 mod signals;

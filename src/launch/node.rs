@@ -28,7 +28,7 @@ use crate::{
         trunk::Trunk,
         wire::CHALLENGE_LEN,
     },
-    wait::say,
+    wait::say_within,
 };
 
 /// What makes a deckrun a node.
@@ -110,9 +110,12 @@ fn code(result: Result<(), Failure>) -> u8 {
     }
 }
 
+/// How long a root may take to hear why a node ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Says something that the root is to hear, through the agent.
 fn complain(why: &str) {
-    say(&format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()));
+    say_within(LAST_WORDS, &format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()));
 }
 
 /// What to exit with, and what is still to be said.

@@ -9,7 +9,6 @@ mod mail;
 mod meet;
 mod node;
 mod task;
-mod writer;
 
 use std::{
     env, io,
@@ -26,12 +25,12 @@ use self::{
     mail::{Collector, Mail, mailbox},
     meet::{Invitation, Met, meet},
     node::Node,
-    writer::Writer,
 };
 use crate::{
     End, Job, LaunchError, Step,
     hosts::Share,
     link::{WINDOW, trunk::Over, wire::ToNode},
+    print::Printers,
     ranks::Setting,
     signals::Signals,
 };
@@ -45,7 +44,7 @@ pub(crate) struct Remotes {
     nodes: Vec<Node>,
     collector: Collector,
     mailbox: Mailbox,
-    writer: Option<Writer>,
+    printers: Printers,
     /// Rank 0's standard input, if it is on another host.
     input: Option<OwnedFd>,
     /// What rank 0 has been sent and has not taken, in bytes.
@@ -90,6 +89,7 @@ impl Remotes {
         secret: [u8; 32],
         setting: &Setting,
         signals: &Signals,
+        printers: &Printers,
     ) -> Result<Joined, LaunchError> {
         let system = LaunchError::system::<io::Error>;
         let start_by = Instant::now() + job.start_limit;
@@ -101,6 +101,7 @@ impl Remotes {
             secret,
             limit: job.start_limit,
             setting,
+            printers,
         };
         let met = if there.is_empty() { Met::All(Vec::new()) } else { meet(&invitation, &there, signals)? };
         let met = match met {
@@ -108,12 +109,11 @@ impl Remotes {
             Met::Interrupted(signal) => return Ok(Joined::Interrupted(signal)),
         };
         let (mailbox, collector) = mailbox().map_err(system("making an event descriptor"))?;
-        let writer = (!there.is_empty()).then(|| Writer::start(mailbox.clone())).transpose();
         let mut remotes = Remotes {
             nodes: Vec::new(),
             collector,
             mailbox,
-            writer: writer.map_err(system("starting the output's thread"))?,
+            printers: printers.clone(),
             input: None,
             input_under_way: 0,
             start_limit: job.start_limit,
@@ -196,7 +196,8 @@ impl Remotes {
                 let mut ears = node::Ears {
                     index,
                     reporter,
-                    writer: self.writer.as_ref(),
+                    printers: &self.printers,
+                    mailbox: &self.mailbox,
                     taken: &mut self.input_under_way,
                     input: &mut self.input,
                     news,
@@ -255,13 +256,6 @@ impl Remotes {
     /// Sends a signal to all ranks that run there.
     pub(crate) fn signal(&mut self, number: i32) {
         self.nodes.iter_mut().for_each(|node| node.say(&ToNode::Signal { number }));
-    }
-
-    /// Ends the connections, writes what came over them, and gives the agents a moment to end.
-    pub(crate) fn finish(mut self) {
-        if let Some(writer) = self.writer.take() {
-            writer.finish();
-        }
     }
 
     fn node_of(&mut self, rank: u32) -> Option<&mut Node> {

@@ -26,10 +26,11 @@ use crate::{
     orphans::Orphans,
     outcome::SignalName,
     output::{MAX_LINE, Output},
+    print::{self, Printers},
     ranks::{Ranks, Setting, Wires},
     remote::{self, Joined, News, Remotes, Source},
     signals::{Signals, abandoned},
-    wait::{ready, say},
+    wait::ready,
 };
 
 /// From asking the ranks to end to killing them.
@@ -56,10 +57,17 @@ pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
         descriptors: descriptors.before(),
         relay_input: input::is_needed(),
     };
-    let outcome = conduct(job, shares, address, &setting, &signals, &orphans);
+    let (printers, drain) = print::start(job.tag_output).map_err(system("starting the output's threads"))?;
+    let outcome = conduct(job, shares, address, &setting, &signals, &orphans, printers);
     // Whichever way it ended: of a job that was never whole there may be agents left.
     orphans.end();
-    outcome
+    // Last, because our reader may be slow. Who has ended the job wants to see its end.
+    let stop = outcome.as_ref().map(|outcome| outcome.stop.clone());
+    let hurried = !matches!(stop, Ok(None | Some(Stop::Failure)));
+    let interrupted = drain.finish(&signals, hurried).map_err(system("waiting for the output's reader"))?;
+    let mut outcome = outcome?;
+    outcome.stop = outcome.stop.or(interrupted.map(Stop::Signal));
+    Ok(outcome)
 }
 
 fn conduct(
@@ -69,16 +77,17 @@ fn conduct(
     setting: &Setting,
     signals: &Signals,
     orphans: &Orphans,
+    printers: Printers,
 ) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;
     let size = shares.iter().map(|share| share.count).sum();
     let mut config = Config::new(size).map_err(system("making the job's secret"))?;
     config.patience = PATIENCE;
-    let joined = Remotes::join(job, shares, address, config.secret(), setting, signals)?;
+    let joined = Remotes::join(job, shares, address, config.secret(), setting, signals, &printers)?;
     let mut remotes = match joined {
         Joined::All(remotes) => remotes,
         Joined::Interrupted(signal) => {
-            say(&format!("{} before all hosts were there", SignalName(signal)));
+            printers.say(&format!("{} before all hosts were there", SignalName(signal)));
             return Ok(Outcome { failures: Vec::new(), stop: Some(Stop::Signal(signal)) });
         }
     };
@@ -93,7 +102,8 @@ fn conduct(
     let reporter = service.reporter();
     let serving = thread::Builder::new().name("deckrun-boot".into()).spawn(|| service.run());
     let serving = serving.map_err(system("starting the name service"))?;
-    let output = Output::start(wires.output).map_err(system("starting the output's thread"))?;
+    let output = Output::start(wires.output, printers.clone());
+    let output = output.map_err(system("starting the output's thread"))?;
     let mut rank_0 = wires.input;
     if remotes.has_rank_0() {
         let (theirs, ours) =
@@ -105,6 +115,7 @@ fn conduct(
 
     let watch = Watch {
         job,
+        printers,
         ranks,
         remotes,
         reporter,
@@ -115,8 +126,8 @@ fn conduct(
     };
     let outcome = watch.until_the_end(signals, orphans);
     orphans.end();
+    output.last_call();
     drop(input);
-    output.finish();
     let outcome = outcome?;
     // Every rank has been reported ended, so every connection is closed.
     match serving.join() {
@@ -151,6 +162,7 @@ fn connections(shares: &[Share], here: Vec<std::os::unix::net::UnixStream>) -> V
 
 struct Watch<'a> {
     job: &'a Job,
+    printers: Printers,
     ranks: Ranks,
     remotes: Remotes,
     reporter: Reporter,
@@ -203,7 +215,6 @@ impl Watch<'_> {
                 self.time_is_up()?;
             }
         }
-        self.remotes.finish();
         Ok(self.outcome)
     }
 
@@ -242,7 +253,9 @@ impl Watch<'_> {
             match news {
                 News::Ended(rank, end) => ended.push(one((rank, end))),
                 News::Lost { host, ranks, why } if ranks.is_empty() => {
-                    say(&format!("host {host} was lost ({why}); what its ranks wrote last may be missing"));
+                    self.printers.say(&format!(
+                        "host {host} was lost ({why}); what its ranks wrote last may be missing"
+                    ));
                 }
                 News::Lost { host, ranks, why } => {
                     ended.push(Ended {
@@ -280,10 +293,10 @@ impl Watch<'_> {
         let others = self.running();
         let ranks = RankList(ranks);
         if self.outcome.stop.is_none() && self.job.on_failure == OnFailure::Abort && !others.is_empty() {
-            say(&format!("{ranks} {how}; ending {}", RankList(&others)));
+            self.printers.say(&format!("{ranks} {how}; ending {}", RankList(&others)));
             self.stop(Stop::Failure, Signal::TERM);
         } else {
-            say(&format!("{ranks} {how}"));
+            self.printers.say(&format!("{ranks} {how}"));
         }
     }
 
@@ -296,21 +309,21 @@ impl Watch<'_> {
             return;
         }
         if signal == abandoned() {
-            say(&format!("deckrun was killed: killing {}", RankList(&running)));
+            self.printers.say(&format!("deckrun was killed: killing {}", RankList(&running)));
             self.outcome.stop = Some(Stop::Signal(libc::SIGKILL));
             return self.kill();
         }
         match (self.phase, Signal::from_named_raw(signal)) {
             (Phase::Running, Some(passed_on)) => {
                 let grace = GRACE.as_secs();
-                say(&format!(
+                self.printers.say(&format!(
                     "{name}: passed on to {}; killed in {grace} s, or at once by another",
                     RankList(&running)
                 ));
                 self.stop(Stop::Signal(signal), passed_on);
             }
             (Phase::Ending { .. }, _) | (Phase::Running, None) => {
-                say(&format!("{name} again: killing {}", RankList(&running)));
+                self.printers.say(&format!("{name} again: killing {}", RankList(&running)));
                 self.kill();
             }
             (Phase::Killed { .. }, _) => {}
@@ -325,7 +338,7 @@ impl Watch<'_> {
             Phase::Running => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     let limit = self.job.timeout.unwrap_or_default();
-                    say(&format!(
+                    self.printers.say(&format!(
                         "timeout after {limit:?}: {} still running; ending the job",
                         RankList(&running)
                     ));
@@ -334,7 +347,7 @@ impl Watch<'_> {
             }
             Phase::Ending { .. } => {
                 if !running.is_empty() {
-                    say(&format!("{} did not end when asked: killing", RankList(&running)));
+                    self.printers.say(&format!("{} did not end when asked: killing", RankList(&running)));
                 }
                 self.kill();
             }

@@ -1,15 +1,18 @@
-//! Sleeping on descriptors until a time, and saying something to the user.
+//! Sleeping on descriptors until a time.
 
 use std::{
-    io::{self, Write},
-    os::fd::BorrowedFd,
-    time::Instant,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
+
+/// What a pipe that is ready for writing takes without blocking, in bytes (pipe(7)).
+const PIPE_BUF: usize = 4096;
 
 /// Sleeps until one of these has something to say, or has ended, or it is time.
 pub(crate) fn poll_until(fds: Vec<BorrowedFd<'_>>, until: Instant) -> io::Result<()> {
@@ -34,8 +37,15 @@ pub(crate) fn ready<'a>(
     }
 }
 
-/// In one write, so that what ranks say at the same time does not get into the line.
-pub(crate) fn say(what: &str) {
-    // A standard error that is closed has nobody to tell.
-    let _ = io::stderr().write_all(format!("deckrun: {what}\n").as_bytes());
+/// Says something on standard error, in one write; not if nobody takes it within so long. For a process whose standard error
+/// nobody else writes to.
+pub(crate) fn say_within(limit: Duration, what: &str) {
+    let mut line = format!("deckrun: {what}\n").into_bytes();
+    // A pipe that is ready takes so much at once.
+    line.truncate(PIPE_BUF);
+    let error = io::stderr();
+    let look = ready(std::iter::once((error.as_fd(), PollFlags::OUT)), Some(Instant::now() + limit));
+    if look.is_ok_and(|ready| ready[0]) {
+        let _ = rustix::io::write(&error, &line);
+    }
 }

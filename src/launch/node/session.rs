@@ -22,12 +22,11 @@ use super::{
 use crate::{
     End, LaunchError,
     link::{
-        WINDOW,
         trunk::{Over, Trunk},
         wire::{How, MAX_PIECE, Sink, ToNode, ToRoot},
     },
     orphans::Orphans,
-    output::{MAX_LINE, Source},
+    output::{Gather, MAX_LINE},
     ranks::{Ranks, Setting, Wires},
     signals::{Signals, abandoned},
     wait::ready,
@@ -48,9 +47,7 @@ struct Session {
     first: u32,
     ranks: Ranks,
     boots: Vec<Boot>,
-    outputs: Vec<Source>,
-    /// Output that was sent and is not written yet: of standard output and error.
-    unwritten: [usize; 2],
+    outputs: Gather,
     input: Option<Input>,
     phase: Phase,
 }
@@ -81,7 +78,8 @@ enum Item {
     Input,
 }
 
-/// It failed, and has said why: before its connection ended, so that the root has the words when it notices.
+/// It failed, and has said why: after its ranks were killed, and before its connection ended, so that the root has the words
+/// when it notices.
 pub(super) struct Complained;
 
 fn complained(why: &str) -> Complained {
@@ -111,7 +109,10 @@ pub(super) fn run(mut trunk: Trunk, secret: [u8; 32], address: IpAddr) -> Result
     };
     let session = Session::new(trunk, Own { secret, address }, first, ranks, wires);
     let mut session = session.map_err(|why| complained(&why))?;
-    let result = session.until_the_end(&signals, &orphans).map_err(|why| complained(&why));
+    let result = session.until_the_end(&signals, &orphans).map_err(|why| {
+        session.ranks.signal(Signal::KILL);
+        complained(&why)
+    });
     drop(session);
     // The ranks are gone; this is about what they left.
     orphans.end();
@@ -135,8 +136,7 @@ impl Session {
             first,
             ranks,
             boots: (first..).zip(wires.boot).map(|(rank, stream)| Boot::new(rank, stream)).collect(),
-            outputs: wires.output,
-            unwritten: [0; 2],
+            outputs: Gather::new(wires.output),
             input,
             phase: Phase::Running,
         })
@@ -158,14 +158,16 @@ impl Session {
                     return Err("told to end".into());
                 }
             }
-            // From the last, so that an output which ends does not change the numbers of those to come.
-            for item in polled.into_iter().rev() {
+            for item in polled {
                 if let Err(over) = self.serve(item, &mut scratch) {
                     return self.ended_by(over);
                 }
             }
+            self.outputs.tidy();
             if self.phase == Phase::Finishing {
-                self.close_silent_outputs();
+                for (sink, text) in self.outputs.close_silent(Instant::now()) {
+                    self.send_output(sink, text);
+                }
             }
             self.note_the_dead(&mut scratch);
             orphans.reap(|pid| self.ranks.contains(pid));
@@ -193,15 +195,14 @@ impl Session {
 
     /// Sleeps until something is to be done; says what is ready.
     fn wait(&self, signals: &Signals) -> io::Result<Vec<Item>> {
-        let items = self.items(signals);
+        let now = Instant::now();
+        let items = self.items(signals, now);
         let until = match self.phase {
-            Phase::Running => None,
+            Phase::Running => self.outputs.due(now),
             // What can be sent is looked at without waiting for more; else the root's word is awaited.
-            Phase::Finishing if self.outputs.is_empty() => Some(Instant::now()),
-            Phase::Finishing if items.iter().any(|(item, ..)| matches!(item, Item::Output(_))) => {
-                Some(Instant::now())
-            }
-            Phase::Finishing => None,
+            Phase::Finishing if self.outputs.is_empty() => Some(now),
+            Phase::Finishing if items.iter().any(|(item, ..)| matches!(item, Item::Output(_))) => Some(now),
+            Phase::Finishing => self.outputs.due(now),
             Phase::SaidGoodbye { until } => Some(until),
         };
         let ready = ready(items.iter().map(|(_, fd, what)| (*fd, *what)), until)?;
@@ -213,7 +214,7 @@ impl Session {
             .collect())
     }
 
-    fn items<'a>(&'a self, signals: &'a Signals) -> Vec<(Item, BorrowedFd<'a>, PollFlags)> {
+    fn items<'a>(&'a self, signals: &'a Signals, now: Instant) -> Vec<(Item, BorrowedFd<'a>, PollFlags)> {
         let has_room = self.trunk.queued() < HIGH_WATER;
         let mut items = vec![
             (Item::Signals, signals.pending(), PollFlags::IN),
@@ -227,10 +228,9 @@ impl Session {
                 items.push((Item::Boot(index), stream.as_fd(), listen | speak));
             }
         }
-        for (index, output) in self.outputs.iter().enumerate() {
-            if has_room && self.unwritten[output.sink() as usize] < WINDOW {
-                items.push((Item::Output(index), output.pipe().as_fd(), PollFlags::IN));
-            }
+        if has_room {
+            let open = self.outputs.open(now);
+            items.extend(open.map(|(index, pipe)| (Item::Output(index), pipe, PollFlags::IN)));
         }
         if let Some(input) = self.input.as_ref().filter(|input| !input.pending.is_empty()) {
             items.push((Item::Input, input.pipe.as_fd(), PollFlags::OUT));
@@ -246,7 +246,10 @@ impl Session {
                 self.boots[index].flush();
                 self.hear_rank(index, scratch);
             }
-            Item::Output(index) => self.read_output(index, scratch),
+            Item::Output(index) => {
+                let (sink, text) = self.outputs.read(index, scratch, Instant::now());
+                self.send_output(sink, text);
+            }
             Item::Input => self.write_input(),
         }
         Ok(())
@@ -269,12 +272,8 @@ impl Session {
                         self.ranks.signal(signal);
                     }
                 }
-                ToNode::Written { sink, bytes } => {
-                    let unwritten = &mut self.unwritten[sink as usize];
-                    *unwritten = unwritten.saturating_sub(bytes as usize);
-                }
-                // Whoever writes there has a SIGPIPE.
-                ToNode::Unread { sink } => self.outputs.retain(|output| output.sink() != sink),
+                ToNode::Written { sink, bytes } => self.outputs.written(sink, bytes as usize),
+                ToNode::Unread { sink } => self.outputs.unread(sink),
                 ToNode::Input { bytes } => {
                     if let Some(input) = &mut self.input {
                         input.at_end |= bytes.is_empty();
@@ -314,33 +313,8 @@ impl Session {
         true
     }
 
-    fn read_output(&mut self, index: usize, scratch: &mut [u8]) {
-        let mut text = Vec::new();
-        let goes_on = self.outputs[index].read(scratch, &mut text);
-        self.send_output(self.outputs[index].sink(), text);
-        if !goes_on {
-            self.outputs.remove(index);
-        }
-    }
-
-    /// Ends the outputs that have nothing more to say, once all ranks have ended: whoever still holds a pipe's other end
-    /// does so against our will, and is not waited for.
-    fn close_silent_outputs(&mut self) {
-        for index in (0..self.outputs.len()).rev() {
-            let output = &self.outputs[index];
-            let sink = output.sink();
-            if self.unwritten[sink as usize] >= WINDOW || is_readable(output.pipe()) {
-                continue;
-            }
-            let mut text = Vec::new();
-            self.outputs.remove(index).finish(&mut text);
-            self.send_output(sink, text);
-        }
-    }
-
     fn send_output(&mut self, sink: Sink, bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            self.unwritten[sink as usize] += bytes.len();
             self.send(&ToRoot::Output { sink, bytes });
         }
     }
@@ -397,9 +371,4 @@ impl Session {
         // All of them are shorter than a frame may be: a piece of output is what was read at once, and its lines' tags.
         let _ = self.trunk.send(message);
     }
-}
-
-fn is_readable(pipe: &OwnedFd) -> bool {
-    let look = ready(std::iter::once((pipe.as_fd(), PollFlags::IN)), Some(Instant::now()));
-    look.is_ok_and(|ready| ready[0])
 }

@@ -24,9 +24,10 @@ use crate::{
         wire::{HELLO_LEN, PROOF_LEN},
     },
     node::{self, Argument},
+    print::Printers,
     ranks::Setting,
     signals::Signals,
-    wait::{poll_until, say},
+    wait::poll_until,
 };
 
 /// How many connections may be in the course of proving themselves; further ones wait in the kernel.
@@ -46,6 +47,7 @@ pub(crate) struct Invitation<'a> {
     pub(crate) secret: [u8; 32],
     pub(crate) limit: Duration,
     pub(crate) setting: &'a Setting,
+    pub(crate) printers: &'a Printers,
 }
 
 /// How the meeting ended, if not by an error.
@@ -207,7 +209,7 @@ impl Meeting<'_> {
 
     fn refuse(&mut self, from: IpAddr, why: Refusal) {
         if self.told.len() < MAX_TOLD && self.told.insert(from) {
-            say(&format!("refused a connection from {from}: {why}"));
+            self.invitation.printers.say(&format!("refused a connection from {from}: {why}"));
         }
         self.last_refusal = Some((from, why));
     }

@@ -12,7 +12,11 @@ use std::{
 
 use udeck_boot::serve::{OUT_BOUND, Reporter};
 
-use super::{News, agent::Agent, writer::Writer};
+use super::{
+    News,
+    agent::Agent,
+    mail::{Mail, Mailbox},
+};
 use crate::{
     End, LaunchError,
     hosts::Share,
@@ -21,6 +25,7 @@ use crate::{
         trunk::{Over, Trunk},
         wire::{How, MAX_PIECE, NotStarted, Sink, Task, ToNode, ToRoot},
     },
+    print::{Printers, Stream},
 };
 
 /// What may lie unsent for one node, in bytes, before it counts as one that has stopped reading.
@@ -45,11 +50,26 @@ pub(crate) struct Node {
 pub(crate) struct Ears<'a> {
     pub(crate) index: usize,
     pub(crate) reporter: &'a Reporter,
-    pub(crate) writer: Option<&'a Writer>,
+    pub(crate) printers: &'a Printers,
+    pub(crate) mailbox: &'a Mailbox,
     /// Input that is under way.
     pub(crate) taken: &'a mut usize,
     pub(crate) input: &'a mut Option<OwnedFd>,
     pub(crate) news: &'a mut Vec<News>,
+}
+
+impl Ears<'_> {
+    /// Has a piece of output written; the node is told when it is.
+    fn print(&self, sink: Sink, bytes: Vec<u8>) {
+        let (node, length, mailbox) = (self.index, bytes.len(), self.mailbox.clone());
+        let done = move |is_written| {
+            mailbox.post(match is_written {
+                true => Mail::Written { node, sink, bytes: length },
+                false => Mail::Unread { sink },
+            });
+        };
+        self.printers.print(Stream::Node(node), sink, bytes, Box::new(done));
+    }
 }
 
 impl Node {
@@ -169,9 +189,7 @@ impl Node {
                     return Err(Over::Unfitting("more output than its window"));
                 }
                 *unwritten += bytes.len();
-                if let Some(writer) = ears.writer {
-                    writer.write(ears.index, sink, bytes);
-                }
+                ears.print(sink, bytes);
             }
             ToRoot::Taken { bytes } => *ears.taken = ears.taken.saturating_sub(bytes as usize),
             ToRoot::InputEnd => *ears.input = None,

@@ -1,0 +1,383 @@
+//! What deckrun writes to its standard output and error: its own words, and what ranks wrote that comes through it.
+//!
+//! Each of the two has a thread. A reader that does not read (a paused `less`) blocks that thread, and so in the end the
+//! ranks whose output it takes; it never blocks the thread that watches over the job. What waits here has bounds: each
+//! source of output has a window, and deckrun's own words a number of lines.
+//!
+//! A line that is longer than a source's buffer comes in pieces. While one is open the others wait for their turn
+//! ([`Turn`]); deckrun's own words do not.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFlags, eventfd},
+    io::Errno,
+};
+
+use crate::{
+    link::wire::Sink,
+    output::{Turn, continuation},
+    signals::Signals,
+    wait::ready,
+};
+
+/// The most lines of our own that may wait to be written; further ones are dropped. One for each rank, and more.
+const MAX_WORDS: usize = 2 * udeck_boot::MAX_RANKS as usize;
+
+/// How long a job that was ended waits for a reader that takes nothing.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// Where output comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stream {
+    /// This host's ranks.
+    Here,
+    /// Those of another host.
+    Node(usize),
+}
+
+/// Called once a piece has been written (`true`), or when it cannot be.
+pub(crate) type Done = Box<dyn FnOnce(bool) + Send>;
+
+/// What is written goes in here. The threads end when all copies have been dropped and everything is written.
+pub(crate) struct Printers([Arc<Printer>; 2]);
+
+/// The other end: whether everything has been written.
+pub(crate) struct Drain([Arc<Printer>; 2]);
+
+struct Printer {
+    sink: Sink,
+    /// Whether the lines that come are led by their ranks. Otherwise they may mix.
+    tagged: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Rings when something has been written, and at the end.
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct State {
+    words: VecDeque<Vec<u8>>,
+    pieces: BTreeMap<Stream, VecDeque<(Vec<u8>, Done)>>,
+    /// How many [`Printers`] there are.
+    feeds: usize,
+    /// How many writes have come to their end.
+    written: u64,
+    done: bool,
+}
+
+enum Next {
+    Words(Vec<u8>),
+    Piece(Stream, Vec<u8>, Done),
+    End,
+}
+
+/// Starts both threads. `tagged`: see [`Printer`].
+pub(crate) fn start(tagged: bool) -> io::Result<(Printers, Drain)> {
+    let printers = Printers([start_one(Sink::Stdout, tagged)?, start_one(Sink::Stderr, tagged)?]);
+    let drain = Drain(printers.0.clone());
+    Ok((printers, drain))
+}
+
+fn start_one(sink: Sink, tagged: bool) -> io::Result<Arc<Printer>> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let state = Mutex::new(State { feeds: 1, ..State::default() });
+    let printer = Arc::new(Printer { sink, tagged, state, changed: Condvar::new(), bell });
+    let own = Arc::clone(&printer);
+    thread::Builder::new().name("deckrun-print".into()).spawn(move || own.run())?;
+    Ok(printer)
+}
+
+impl Printers {
+    /// Says something to the user, without waiting: a line on standard error.
+    pub(crate) fn say(&self, what: &str) {
+        let printer = &self.0[Sink::Stderr as usize];
+        let mut state = printer.lock();
+        if state.words.len() < MAX_WORDS {
+            state.words.push_back(format!("deckrun: {what}\n").into_bytes());
+        }
+        printer.changed.notify_one();
+    }
+
+    /// Writes a piece of a stream behind those before it, without waiting: whoever calls has a window.
+    pub(crate) fn print(&self, stream: Stream, sink: Sink, bytes: Vec<u8>, done: Done) {
+        let printer = &self.0[sink as usize];
+        printer.lock().pieces.entry(stream).or_default().push_back((bytes, done));
+        printer.changed.notify_one();
+    }
+}
+
+impl Clone for Printers {
+    fn clone(&self) -> Printers {
+        self.0.iter().for_each(|printer| printer.lock().feeds += 1);
+        Printers(self.0.clone())
+    }
+}
+
+impl Drop for Printers {
+    fn drop(&mut self) {
+        for printer in &self.0 {
+            printer.lock().feeds -= 1;
+            printer.changed.notify_one();
+        }
+    }
+}
+
+impl Drain {
+    /// Waits until everything has been written, as long as the reader takes; returns the signal that came first. `hurried`:
+    /// gives up on a reader that takes nothing. The threads are then left behind, for the process's end.
+    pub(crate) fn finish(self, signals: &Signals, hurried: bool) -> io::Result<Option<i32>> {
+        let mut before = self.written();
+        let mut give_up_at = Instant::now() + LAST_WAIT;
+        while !self.is_done() {
+            let bells = self.0.iter().map(|printer| printer.bell.as_fd());
+            let fds = bells.chain([signals.pending()]).map(|fd| (fd, PollFlags::IN));
+            ready(fds, hurried.then_some(give_up_at))?;
+            while let Some(signal) = signals.take_next() {
+                if signal != libc::SIGCHLD {
+                    return Ok(Some(signal));
+                }
+            }
+            for printer in &self.0 {
+                let _ = rustix::io::read(&printer.bell, &mut [0; 8]);
+            }
+            let (now, written) = (Instant::now(), self.written());
+            if written != before {
+                (before, give_up_at) = (written, now + LAST_WAIT);
+            } else if hurried && now >= give_up_at {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.iter().all(|printer| printer.lock().done)
+    }
+
+    fn written(&self) -> u64 {
+        self.0.iter().map(|printer| printer.lock().written).sum()
+    }
+}
+
+impl Printer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds it can panic half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread's life.
+    fn run(&self) {
+        let (mut page, mut gone) = (Page::default(), false);
+        loop {
+            match self.next(&page) {
+                Next::End => break,
+                Next::Words(words) => gone |= self.write(&page.words(words)).is_err(),
+                Next::Piece(stream, bytes, done) => {
+                    let bytes = if self.tagged { page.piece(stream, bytes, Instant::now()) } else { bytes };
+                    gone |= !gone && self.write(&bytes).is_err();
+                    done(!gone);
+                }
+            }
+            self.lock().written += 1;
+            self.ring();
+        }
+        self.lock().done = true;
+        self.ring();
+    }
+
+    /// Sleeps until there is something to write.
+    fn next(&self, page: &Page) -> Next {
+        let mut state = self.lock();
+        loop {
+            if let Some(words) = state.words.pop_front() {
+                return Next::Words(words);
+            }
+            let now = Instant::now();
+            // When nothing more can come, there is nothing to wait for.
+            let held = page.turn.held(now).filter(|_| state.feeds > 0);
+            let stream = match held {
+                Some((holder, _)) => Some(holder),
+                None => page.after_the_last(state.pieces.keys().copied()),
+            };
+            if let Some(stream) = stream
+                && let Some(pieces) = state.pieces.get_mut(&stream)
+                && let Some((bytes, done)) = pieces.pop_front()
+            {
+                if pieces.is_empty() {
+                    state.pieces.remove(&stream);
+                }
+                return Next::Piece(stream, bytes, done);
+            }
+            if state.feeds == 0 && state.pieces.is_empty() {
+                return Next::End;
+            }
+            // A hold ends by itself, but only others that wait for it need to know.
+            let until = held.map(|(_, until)| until).filter(|_| !state.pieces.is_empty());
+            let limit = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+            state = match limit {
+                Duration::MAX => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                limit => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    /// In one go, so that what others write does not get into it.
+    fn write(&self, mut text: &[u8]) -> Result<(), Errno> {
+        // Not by the standard library's handle: this may block for ever, and must not hold its lock then.
+        let (stdout, stderr) = (io::stdout(), io::stderr());
+        let fd = match self.sink {
+            Sink::Stdout => stdout.as_fd(),
+            Sink::Stderr => stderr.as_fd(),
+        };
+        while !text.is_empty() {
+            match rustix::io::write(fd, text) {
+                Ok(written) => text = &text[written..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let _ = ready(std::iter::once((fd, PollFlags::OUT)), None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// What is on the page already: whose line is open, and which were broken.
+#[derive(Default)]
+struct Page {
+    turn: Turn<Stream>,
+    last: Option<Stream>,
+    /// The tags of the lines in the middle of which streams are, and whether something else was written meanwhile.
+    open: BTreeMap<Stream, (Vec<u8>, bool)>,
+}
+
+impl Page {
+    /// Each stream in its turn.
+    fn after_the_last(&self, waiting: impl Iterator<Item = Stream> + Clone) -> Option<Stream> {
+        waiting.clone().find(|stream| Some(*stream) > self.last).or_else(|| waiting.clone().next())
+    }
+
+    /// Our own words, on a line of their own.
+    fn words(&mut self, words: Vec<u8>) -> Vec<u8> {
+        match self.turn.end() {
+            Some(broken) => self.break_line(broken, words),
+            None => words,
+        }
+    }
+
+    /// A piece of tagged lines, as it is to be written.
+    fn piece(&mut self, stream: Stream, bytes: Vec<u8>, now: Instant) -> Vec<u8> {
+        self.last = Some(stream);
+        let leaves_open = !bytes.ends_with(b"\n");
+        let before = self.open.remove(&stream);
+        let mut text = match &before {
+            Some((tag, true)) => [&continuation(tag)[..], &bytes].concat(),
+            _ => bytes,
+        };
+        if leaves_open {
+            let tag = match text.iter().rposition(|byte| *byte == b'\n') {
+                Some(end) => tag_of(&text[end + 1..]),
+                None => before.map_or_else(|| tag_of(&text), |(tag, _)| tag),
+            };
+            self.open.insert(stream, (tag, false));
+        }
+        if let Some(broken) = self.turn.write(stream, text.len(), leaves_open, now) {
+            text = self.break_line(broken, text);
+        }
+        text
+    }
+
+    fn break_line(&mut self, whose: Stream, text: Vec<u8>) -> Vec<u8> {
+        if let Some((_, is_broken)) = self.open.get_mut(&whose) {
+            *is_broken = true;
+        }
+        [&b"\n"[..], &text].concat()
+    }
+}
+
+/// `[17]` of a line that is led by it.
+fn tag_of(line: &[u8]) -> Vec<u8> {
+    /// As long as the longest tag, and a bit.
+    const LONGEST: usize = 12;
+    let start = &line[..line.len().min(LONGEST)];
+    let end = start.iter().position(|byte| *byte == b']').filter(|_| start.starts_with(b"["));
+    end.map(|end| start[..=end].to_vec()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::HOLD;
+
+    /// The page after these pieces, each so long after the one before.
+    fn page(pieces: &[(usize, &str, Duration)]) -> String {
+        let (mut page, mut now) = (Page::default(), Instant::now());
+        let mut text = Vec::new();
+        for (node, piece, later) in pieces {
+            now += *later;
+            text.extend(page.piece(Stream::Node(*node), piece.as_bytes().to_vec(), now));
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_line_whose_rest_does_not_come_is_broken_and_marked() {
+        let at_once = Duration::ZERO;
+        let text = page(&[
+            (0, "[1] a\n[2] lo", at_once),
+            (0, "ng", at_once),
+            (1, "[7] b\n[7] lo", HOLD),
+            (0, "er\n[1] c\n", HOLD),
+            (1, "st\n", at_once),
+            (0, "[1] d\n", at_once),
+        ]);
+        assert_eq!(text, "[1] a\n[2] long\n[7] b\n[7] lo\n[2]+ er\n[1] c\n[7]+ st\n[1] d\n");
+    }
+
+    #[test]
+    fn our_own_words_get_a_line_of_their_own() {
+        let mut page = Page::default();
+        let now = Instant::now();
+        let mut text = page.words(b"deckrun: a\n".to_vec());
+        text.extend(page.piece(Stream::Here, b"[2] lo".to_vec(), now));
+        text.extend(page.words(b"deckrun: b\n".to_vec()));
+        text.extend(page.words(b"deckrun: c\n".to_vec()));
+        text.extend(page.piece(Stream::Here, b"ng\n".to_vec(), now));
+        assert_eq!(text, b"deckrun: a\n[2] lo\ndeckrun: b\ndeckrun: c\n[2]+ ng\n");
+    }
+
+    #[test]
+    fn whose_line_is_open_comes_first_and_then_each_in_its_turn() {
+        let mut page = Page::default();
+        let now = Instant::now();
+        let waiting = || [Stream::Here, Stream::Node(0), Stream::Node(1)].into_iter();
+        page.piece(Stream::Node(0), b"[2] lo".to_vec(), now);
+        assert_eq!(page.turn.held(now).map(|(who, _)| who), Some(Stream::Node(0)));
+        page.piece(Stream::Node(0), b"ng\n".to_vec(), now);
+        assert_eq!(page.turn.held(now), None);
+        assert_eq!(page.after_the_last(waiting()), Some(Stream::Node(1)));
+        page.piece(Stream::Node(1), b"[3] x\n".to_vec(), now);
+        assert_eq!(page.after_the_last(waiting()), Some(Stream::Here));
+    }
+
+    #[test]
+    fn a_tag_is_read_from_the_line_that_it_leads() {
+        assert_eq!(tag_of(b"[4095] text"), b"[4095]");
+        for line in [&b""[..], b"text]", b"[no end of it here]"] {
+            assert_eq!(tag_of(line), b"");
+        }
+    }
+}
