@@ -2,63 +2,14 @@
 
 mod common;
 
+use common::liar::{
+    ACK, ASK_COPY, ASK_READ, ASK_WRITE, EAGER, FIN, FRAGMENT, HAND_OFF, Liar, MAX_ANNOUNCED, PAIR, REQUEST,
+    introduction,
+};
 use common::{alone, assert_pattern, patterned, ranks};
-use udeck::via::{Cq, Deadline, NetAddress, Receive, Reliability, Vi, ViAttributes};
+use udeck::via::wrap::{Fault, Lies, When, wrapped};
+use udeck::via::{Cq, Deadline, NetAddress, Reliability, Vi, ViAttributes};
 use udeck::{Error, Mailbox, Protocol, World};
-
-/// What postboxes say, as `src/deck/wire.rs` has it.
-const ASK_WRITE: u8 = 3;
-const ASK_READ: u8 = 9;
-const FIN: u8 = 10;
-const REQUEST: u8 = 11;
-const ACK: u8 = 12;
-/// Messages that one postbox may announce at a time, as there.
-const MAX_ANNOUNCED: usize = 16;
-/// The pair of the only data VI.
-const PAIR: u32 = 1;
-/// A mailbox answers a lie at once: this passes only where nothing happens at all.
-const DEADLINE: std::time::Duration = common::LONG;
-
-/// A connection to the mailbox "in" that is no postbox.
-struct Liar {
-    vi: Vi,
-    cq: Cq,
-    to: NetAddress,
-}
-
-impl Liar {
-    fn of(world: &World) -> Self {
-        let nic = world.nic();
-        let to = NetAddress { host: nic.attributes().address.clone(), discriminator: b"in".to_vec() };
-        let cq = Cq::new(nic).unwrap();
-        let mut attributes = ViAttributes::new(nic.ptag());
-        attributes.receive = Receive::Lent;
-        attributes.enable_rdma_read = true;
-        let mut liar = Liar { vi: Vi::new(nic, attributes).unwrap(), cq, to };
-        let cq = liar.cq.handle();
-        liar.vi.connect(&liar.to, &cq, &cq, &introduction(0), Deadline::after(DEADLINE)).unwrap();
-        liar
-    }
-
-    fn data_vi(&self) -> Vi {
-        let mut attributes = ViAttributes::new(self.vi.nic().ptag());
-        attributes.reliability = Reliability::Reception;
-        let mut vi = Vi::new(self.vi.nic(), attributes).unwrap();
-        let cq = self.cq.handle();
-        vi.connect(&self.to, &cq, &cq, &introduction(PAIR), Deadline::after(DEADLINE)).unwrap();
-        vi
-    }
-
-    fn say(&mut self, kind: u8, part: u32, immediate: u32, rest: &[u8]) {
-        let mut head = [kind, 0, 0, 0, 0, 0, 0, 0];
-        head[4..].copy_from_slice(&part.to_le_bytes());
-        self.vi.send_inline(Some(immediate), &head, rest).unwrap();
-    }
-}
-
-fn introduction(pair: u32) -> Vec<u8> {
-    [0_u32, 99, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
-}
 
 fn inbox(world: &World) -> Mailbox<u8> {
     world.mailbox("in").unwrap()
@@ -151,6 +102,24 @@ fn memory_is_granted_in_the_order_of_asking() {
     assert_eq!(world.nic().landing().usage().used, 5 << 19);
 }
 
+/// Whoever posts by the library lends one piece: what is longer than its first piece is read as one nowhere.
+#[test]
+fn messages_in_several_pieces() {
+    for kind in [EAGER, HAND_OFF, FRAGMENT] {
+        let world = alone(8 << 20);
+        let inbox = inbox(&world);
+        let split = Fault::lying(Lies { split: When::Chance(1.0), ..Lies::default() }, 1);
+        let mut liar = Liar::at(&wrapped(world.nic(), split), "in");
+        if kind == FRAGMENT {
+            liar.say(ASK_COPY, 0, 0, &1000_u64.to_le_bytes());
+            assert!(inbox.try_retrieve().unwrap().is_none());
+            assert!(liar.vi.arrival().unwrap().is_some(), "memory is granted");
+        }
+        liar.lend(kind, 1000);
+        assert_caught(&world, &inbox);
+    }
+}
+
 #[test]
 fn announcements_of_the_wrong_length_and_answers_to_nothing() {
     for (kind, rest) in [(ASK_READ, &[1_u8; 7][..]), (FIN, &[]), (ACK, &[])] {
@@ -194,7 +163,7 @@ fn a_data_vi_of_nobody_is_refused() {
         attributes.reliability = Reliability::Reception;
         let (cq, mut vi) = (Cq::new(nic).unwrap(), Vi::new(nic, attributes).unwrap());
         let handle = cq.handle();
-        let refused = vi.connect(&to, &handle, &handle, &introduction(PAIR), Deadline::after(DEADLINE));
+        let refused = vi.connect(&to, &handle, &handle, &introduction(PAIR), Deadline::after(common::LONG));
         assert!(refused.unwrap_err().to_string().contains("no control VI"));
         world.finish()
     });

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use bytemuck::Pod;
 use udeck_via::transport::Inline;
-use udeck_via::{Block, Lent, Settled};
+use udeck_via::{Block, LentSlice, Settled};
 
 use crate::error::Result;
 use crate::item::{Item, Packed};
@@ -18,8 +18,8 @@ use crate::wire::HEAD_BYTES;
 pub(crate) enum Stored {
     /// In itself, behind its head.
     Inline(Inline),
-    /// In the sender's memory.
-    Lent(Lent),
+    /// In the sender's memory, in one piece.
+    Lent(LentSlice),
     /// In ours, copied.
     Owned(Block),
     /// In ours, written by the sender.
@@ -62,7 +62,7 @@ impl Parcel {
     pub fn bytes(&self) -> &[u8] {
         match &self.stored {
             Stored::Inline(inline) => &inline.bytes()[HEAD_BYTES..],
-            Stored::Lent(lent) => lent.bytes(),
+            Stored::Lent(lent) => lent,
             _ => self.bytes_elsewhere(),
         }
     }

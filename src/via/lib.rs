@@ -49,8 +49,8 @@ pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source, Watch, Watcher};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
 pub use error::{Error, Result};
 pub use mem::{
-    Arena, ArenaUse, Block, CacheUse, Lent, MemAttributes, MemHandle, Ptag, Readable, Region, RemoteBuffer,
-    Rights, Settled, StableBuffer, UserMemory, Window,
+    Arena, ArenaUse, Block, CacheUse, Lent, LentSlice, MemAttributes, MemHandle, Ptag, Readable, Region,
+    RemoteBuffer, Rights, Settled, StableBuffer, UserMemory, Window,
 };
 pub use nic::Nic;
 pub use report::{ErrorCode, ErrorEvent, Resource};

@@ -24,7 +24,7 @@ mod window;
 
 pub use arena::{Arena, ArenaUse, Backing, Block, Fill};
 pub use cache::CacheUse;
-pub use lent::{Lender, Lent, PrivateCopy};
+pub use lent::{Lender, Lent, LentSlice, PrivateCopy};
 pub(crate) use raw::scatter_raw;
 pub use raw::{RawRegion, RawSegment};
 pub use readable::{Ownership, Readable};

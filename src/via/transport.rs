@@ -31,7 +31,7 @@ use udeck_sys::atomic::AtomicU32;
 
 use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
 use crate::error::{Error, Result};
-use crate::mem::{Arena, Block, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
+use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights};
 pub use crate::report::Reporter;
 use udeck_sys::Deadline;
 
@@ -544,7 +544,7 @@ pub unsafe trait Port: Send + Debug {
 
     /// A message in the sender's memory, in one piece, and the immediate data that came with it; its header into `head`.
     /// `None` says nothing: [`Port::receive`] knows.
-    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         let _ = head;
         None
     }

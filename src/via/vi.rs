@@ -14,7 +14,7 @@ use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
 use crate::cq::{CqHandle, Place, Places};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
-use crate::mem::{Arena, Block, Carrier, Lent, TagUse};
+use crate::mem::{Arena, Block, Carrier, LentSlice, TagUse};
 use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
@@ -349,7 +349,7 @@ impl Vi {
     /// A message in the sender's memory, on a VI that receives lent, and the immediate data that came with it; its head
     /// into `head`: the shortest way for most of those. `None`: [`Vi::arrival`] says what there is.
     #[inline]
-    pub fn arrival_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+    pub fn arrival_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
         self.port.as_mut()?.receive_lent(head)
     }

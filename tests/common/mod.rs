@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod liar;
 pub mod several;
 
 use std::sync::{Arc, Condvar, Mutex};

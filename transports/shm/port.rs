@@ -8,7 +8,7 @@ use udeck_sys::atomic::fence;
 use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_sys::window::Visit;
-use udeck_via::mem::{Lent, PrivateCopy};
+use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
 use udeck_via::{MemHandle, Reliability, RemoteBuffer};
 
@@ -260,10 +260,10 @@ impl ShmPort {
         self.device.count_copied(lent.len());
         if may_keep && self.reliability == Reliability::Reception {
             // The sender waits for word that the message is in place: a copy is not that yet.
-            return Ok(PrivateCopy::keeping(lent));
+            return Ok(PrivateCopy::keeping(lent).into());
         }
         // SAFETY: mapped and readable, as above; `copy_in` allows for a writer. Then `lent` goes home.
-        Ok(unsafe { PrivateCopy::take(parts) })
+        Ok(unsafe { PrivateCopy::take(parts) }.into())
     }
 
     /// Keeps `held` under a token for the next message.
@@ -567,7 +567,7 @@ unsafe impl Port for ShmPort {
     }
 
     #[inline]
-    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         // What is to be copied, and what is wrong, goes the longer way.
         if self.receipt.is_some() || self.closed || !self.may_hold_more() || !self.device.is_trusting() {
             return None;
@@ -586,7 +586,7 @@ unsafe impl Port for ShmPort {
         self.popped();
         self.borrowed = self.borrowed.wrapping_add(1);
         // SAFETY: as in `borrow`.
-        let message = unsafe { Lent::one(part, self.connection.clone(), lent.token) };
+        let message = unsafe { LentSlice::new(part, self.connection.clone(), lent.token) };
         Some((lent.immediate, message))
     }
 

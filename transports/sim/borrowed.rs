@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use udeck_via::mem::{Lender, Lent};
+use udeck_via::mem::{Lender, Lent, LentSlice};
 use udeck_via::transport::Fate;
 
 use crate::connection::Side;
@@ -24,7 +24,7 @@ pub enum Bytes {
     /// In the lender's memory, which is kept whatever becomes of its NIC.
     InPlace(Arc<Memory>, Vec<(u64, usize)>),
     /// Copied on the way.
-    Copied(Lent),
+    Copied(LentSlice),
 }
 
 impl Bytes {
@@ -61,9 +61,7 @@ impl Loaned {
     pub fn read(self, bytes: Bytes) -> Lent {
         let parts = match &bytes {
             Bytes::InPlace(memory, segments) => parts(memory, segments),
-            Bytes::Copied(copy) => {
-                copy.parts().map(|part| (NonNull::from(part).cast(), part.len())).collect()
-            }
+            Bytes::Copied(copy) => vec![(NonNull::from(&**copy).cast(), copy.len())],
         };
         self.lend(&parts, Some(bytes))
     }
@@ -75,7 +73,7 @@ impl Loaned {
             Bytes::Copied(copy) => copy,
         };
         self.ends_as(Fate::Arrived);
-        copy
+        copy.into()
     }
 
     /// Nothing to read: the receipt that its message, which lies elsewhere, has been placed.

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use udeck_via::RemoteBuffer;
-use udeck_via::mem::{Lent, PrivateCopy};
+use udeck_via::mem::{LentSlice, PrivateCopy};
 use udeck_via::transport::{Fate, Inline};
 
 use crate::borrowed::Bytes;
@@ -38,7 +38,7 @@ pub enum Content {
     },
     /// Its answer.
     Answer {
-        copy: Lent,
+        copy: LentSlice,
         token: u16,
     },
     /// In the sender's memory.
@@ -51,7 +51,7 @@ pub enum Content {
     /// Copied on the way.
     Copied {
         head: Inline,
-        copy: Lent,
+        copy: LentSlice,
         token: Option<u16>,
     },
     /// What became, at its receiver, of the message with that token.
@@ -177,17 +177,17 @@ impl Frame {
             }
             Content::Copied { head, copy, .. } => {
                 take(head.bytes());
-                copy.parts().for_each(take);
+                take(copy);
             }
             Content::Write { to, bytes, .. } => {
                 take(&question(*to, bytes.len()));
                 match bytes {
                     Bytes::InPlace(memory, segments) => each_part(memory, segments, take),
-                    Bytes::Copied(copy) => copy.parts().for_each(take),
+                    Bytes::Copied(copy) => take(copy),
                 }
             }
             Content::Ask { from, len, .. } => take(&question(*from, *len)),
-            Content::Answer { copy, .. } => copy.parts().for_each(take),
+            Content::Answer { copy, .. } => take(copy),
             Content::Receipt { fate, .. } => take(&[*fate as u8]),
             Content::End(broken) => take(broken.as_deref().unwrap_or_default().as_bytes()),
             Content::Written { .. } => {}
@@ -214,7 +214,7 @@ fn each_part(memory: &Memory, segments: &[(u64, usize)], mut take: impl FnMut(&[
 }
 
 /// Copies what `memory` holds at `segments`.
-pub fn copy_of(memory: &Memory, segments: &[(u64, usize)]) -> Lent {
+pub fn copy_of(memory: &Memory, segments: &[(u64, usize)]) -> LentSlice {
     // SAFETY: `parts` checks the bounds; the sender's loan, or its port in the middle of a post, keeps the blocks from
     // being written.
     unsafe { PrivateCopy::take(&parts(memory, segments)) }

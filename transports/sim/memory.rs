@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use udeck_via::mem::{Arena, Backing, Lent, PrivateCopy};
+use udeck_via::mem::{Arena, Backing, LentSlice, PrivateCopy};
 
 const ALIGN: usize = 64;
 /// What the system's allocator aligns to by itself: only then it takes fresh pages from the kernel, which are
@@ -104,21 +104,16 @@ pub fn write_remote(from: &Memory, pieces: &[(u64, usize)], to: &Memory, offset:
 }
 
 /// Copies `from` to one place in `to`; checked. `false` when that lies outside, and then nothing was copied.
-pub fn write_copy(from: &Lent, to: &Memory, offset: u64) -> bool {
-    let Some(mut target) = to.at(offset, from.len()) else { return false };
-    for piece in from.parts() {
-        // SAFETY: checked above for all pieces together; a private copy is another allocation than the target, which is a
-        // window's, of which nobody has a slice: it is read by racy copies only.
-        unsafe {
-            std::ptr::copy_nonoverlapping(piece.as_ptr(), target.as_ptr(), piece.len());
-            target = target.add(piece.len());
-        }
-    }
+pub fn write_copy(from: &LentSlice, to: &Memory, offset: u64) -> bool {
+    let Some(target) = to.at(offset, from.len()) else { return false };
+    // SAFETY: checked above; a private copy is another allocation than the target, which is a window's, of which nobody has
+    // a slice: it is read by racy copies only.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), target.as_ptr(), from.len()) };
     true
 }
 
 /// Copies `len` bytes at `offset` of memory that its owner exposes; `None` when they lie outside.
-pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<Lent> {
+pub fn snapshot(from: &Memory, offset: u64, len: usize) -> Option<LentSlice> {
     let at = from.at(offset, len)?;
     // SAFETY: inside, just checked; it belongs to a window, which its program may be writing at this moment, or to
     // a block that nobody writes.
@@ -187,10 +182,10 @@ mod tests {
         assert!(snapshot(&from, 65, 64).is_none() && snapshot(&from, u64::MAX, 64).is_none());
         let bytes = snapshot(&from, 64, 64).unwrap();
         for pieces in [&[(0, 32), (100, 32)][..], &[(0, 63)], &[(0, 65)], &[(u64::MAX, 64)]] {
-            assert!(!scatter(bytes.bytes(), &to, pieces));
+            assert!(!scatter(&bytes, &to, pieces));
         }
         assert!(to_vec(&to).iter().all(|&byte| byte == 0));
-        assert!(scatter(bytes.bytes(), &to, &[(96, 32), (0, 32)]));
+        assert!(scatter(&bytes, &to, &[(96, 32), (0, 32)]));
         assert_eq!(to_vec(&to), [[7; 32], [0; 32], [0; 32], [7; 32]].concat());
     }
 

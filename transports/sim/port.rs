@@ -70,7 +70,7 @@ impl SimPort {
                 world.count_copied(self.node(world), copy.len());
                 match token {
                     Some(token) => self.lent(world, head, Bytes::Copied(copy), token),
-                    None => Found::Body(Body::Lent(head, copy)),
+                    None => Found::Body(Body::Lent(head, copy.into())),
                 }
             }
             Content::Lent { head, memory, segments, token } => {

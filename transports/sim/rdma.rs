@@ -154,11 +154,11 @@ impl World {
     }
 
     /// The answer to a read has come to `to`, which stands.
-    pub fn answer_to_read_arrives(&mut self, number: u64, to: Side, copy: &udeck_via::Lent, token: u16) {
+    pub fn answer_to_read_arrives(&mut self, number: u64, to: Side, copy: &udeck_via::LentSlice, token: u16) {
         let end = &self.connections[&number].ends[to];
         let Some(reading) = end.reads.get(&token) else { return };
         let node = end.node;
-        let placed = scatter(copy.bytes(), &self.nodes[node].outbox, &reading.segments);
+        let placed = scatter(copy, &self.nodes[node].outbox, &reading.segments);
         debug_assert!(placed, "what is read into are blocks of the outbox, as long as what was asked for");
         self.count_copied(node, copy.len());
         self.settle(number, to, token, Fate::Arrived);

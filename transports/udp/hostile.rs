@@ -114,7 +114,7 @@ fn works(a: &mut End, b: &mut End) {
         let whole = |bytes: &[u8]| bytes.len() == len && bytes.iter().all(|byte| *byte == len as u8);
         assert!(match &arrival.body {
             Body::Inline(bytes) => whole(bytes.bytes()),
-            Body::Lent(_, lent) => whole(lent.bytes()),
+            Body::Lent(_, lent) => whole(lent.as_slice().unwrap()),
             Body::Written(_) => false,
         });
         a.vi.send_wait(soon()).unwrap();
@@ -299,7 +299,7 @@ impl Victim {
                     // Whole means whole: no memory that a bystander's message lay in before shows through.
                     if let Body::Lent(_, lent) = &arrival.body {
                         let secret = |bytes: &[u8]| bytes.iter().all(|byte| *byte == LONG as u8);
-                        assert!(!lent.bytes().chunks_exact(8).any(secret), "what nobody sent it");
+                        assert!(!lent.as_slice().unwrap().chunks_exact(8).any(secret), "what nobody sent it");
                     }
                 }
                 Ok(None) => break end.vi.state() == State::Connected,

@@ -13,7 +13,8 @@ impl Channel {
     /// The mailbox has read a fragment: one more may come.
     pub(super) fn on_more(&mut self) {
         if let Some(Waiting { stage: Stage::Copying { fragments, .. }, .. }) = self.queue.front_mut() {
-            *fragments += 1;
+            // The mailbox may have allowed as many as there are numbers.
+            *fragments = fragments.saturating_add(1);
         }
     }
 

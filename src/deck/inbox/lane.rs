@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline};
-use udeck_via::{Block, Deadline, Error as ViaError, Lent, MemHandle, RemoteBuffer, Vi, Window, fault};
+use udeck_via::{
+    Block, Deadline, Error as ViaError, Lent, LentSlice, MemHandle, RemoteBuffer, Vi, Window, fault,
+};
 
 use super::deferred::{Data, Deferred, Served, may_come};
 use super::grants::{Granted, Grants, Memory};
@@ -117,13 +119,15 @@ impl Lane {
         world: &Shared,
         counters: &Counters,
     ) -> Result<Option<Parcel>, Malformed> {
+        // Whoever posts by this library sends one piece. Of several, the lengths together are not those of the first.
+        let lent = lent.into_slice().map_err(|_| Malformed)?;
         match wire::decode(head.bytes())?.0 {
             Kind::HandOff => Ok(self.parcel(tag, Stored::Lent(lent))),
             // Without memory for the copy, the sender's will do.
             Kind::Eager => match world.allocate(lent.len(), Fill::Keep) {
                 Err(_) => Ok(self.parcel(tag, Stored::Lent(lent))),
                 Ok(mut block) => {
-                    block.bytes_mut().copy_from_slice(lent.bytes());
+                    block.bytes_mut().copy_from_slice(&lent);
                     counters.copied(lent.len());
                     Ok(self.parcel(tag, Stored::Owned(block)))
                 }
@@ -135,7 +139,7 @@ impl Lane {
 
     fn take_fragment(
         &mut self,
-        lent: Lent,
+        lent: LentSlice,
         window: u32,
         counters: &Counters,
     ) -> Result<Option<Parcel>, Malformed> {
@@ -143,7 +147,7 @@ impl Lane {
             return Err(Malformed);
         };
         let room = block.bytes_mut().get_mut(*filled..*filled + lent.len()).ok_or(Malformed)?;
-        room.copy_from_slice(lent.bytes());
+        room.copy_from_slice(&lent);
         counters.copied(lent.len());
         *filled += lent.len();
         fault::point("copy.taken");

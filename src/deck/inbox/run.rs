@@ -4,7 +4,7 @@
 //! as a completion queue's own burst, and that counts what a run takes: so the other lanes wait no longer for it. While
 //! there is a run, nothing is set aside or stalled: whatever might come before its next message ends it.
 
-use udeck_via::Lent;
+use udeck_via::LentSlice;
 use udeck_via::transport::{Arrival, Body, Found};
 
 use super::Inbox;
@@ -102,10 +102,10 @@ impl Inbox {
         &mut self,
         context: usize,
         immediate: Option<u32>,
-        lent: Lent,
+        lent: LentSlice,
         parcel: &mut Parcel,
     ) -> Result<bool> {
-        let body = Body::Lent(*parcel.place(), lent);
+        let body = Body::Lent(*parcel.place(), lent.into());
         Ok(parcel.fill(self.take(context, Arrival { immediate, body })?))
     }
 

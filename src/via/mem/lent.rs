@@ -1,6 +1,7 @@
 //! A peer's memory that we may read for a while.
 
 use std::fmt;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -22,21 +23,37 @@ pub trait Lender: Send + Sync {
 
 /// A message in its sender's memory, ours to read until dropped. Dropping it sends the buffer home.
 ///
+/// It lies in one piece or in several: a peer decides that, so who needs a slice asks for one ([`Lent::into_slice`]).
 /// Small, because it is moved by value: most messages have one piece, so the others are boxed.
 pub struct Lent {
     first: Option<Part>,
     others: Option<Box<[Option<Part>; MAX_PARTS - 1]>>,
+    loan: Loan,
+}
+
+/// A [`Lent`] message in one piece: a slice until dropped.
+pub struct LentSlice {
+    piece: Part,
+    loan: Loan,
+}
+
+type Part = (NonNull<u8>, usize);
+
+/// Whose memory it is. Ends when it is dropped.
+struct Loan {
     lender: Arc<dyn Lender>,
     token: u16,
     refused: bool,
 }
 
-type Part = (NonNull<u8>, usize);
-
 // SAFETY: read-only memory, and a lender that is `Send + Sync`.
 unsafe impl Send for Lent {}
 // SAFETY: as above.
 unsafe impl Sync for Lent {}
+// SAFETY: as above.
+unsafe impl Send for LentSlice {}
+// SAFETY: as above.
+unsafe impl Sync for LentSlice {}
 
 impl Lent {
     /// Most pieces that one lent message may consist of.
@@ -51,16 +68,7 @@ impl Lent {
         assert!(parts.len() <= MAX_PARTS);
         let others =
             (parts.len() > 1).then(|| Box::new(std::array::from_fn(|at| parts.get(1 + at).copied())));
-        Lent { first: parts.first().copied(), others, lender, token, refused: false }
-    }
-
-    /// As [`Lent::new`], of one piece.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    pub unsafe fn one(piece: (NonNull<u8>, usize), lender: Arc<dyn Lender>, token: u16) -> Self {
-        Lent { first: Some(piece), others: None, lender, token, refused: false }
+        Lent { first: parts.first().copied(), others, loan: Loan::new(lender, token) }
     }
 
     fn places(&self) -> impl Iterator<Item = Part> {
@@ -69,7 +77,7 @@ impl Lent {
 
     /// Sends the buffer home with word that the message found no place here.
     pub fn refuse(mut self) {
-        self.refused = true;
+        self.loan.refused = true;
     }
 
     /// The pieces, in order.
@@ -78,12 +86,27 @@ impl Lent {
         self.places().map(|(at, len)| unsafe { std::slice::from_raw_parts(at.as_ptr(), len) })
     }
 
-    /// The message, when it is in one piece (hand-offs always are).
+    /// The message as one slice.
+    ///
+    /// # Errors
+    /// It comes back if it lies in several pieces.
     #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        let Some((at, len)) = self.first else { return &[] };
-        // SAFETY: as in `parts`.
-        unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }
+    pub fn into_slice(self) -> Result<LentSlice, Lent> {
+        if self.others.is_some() {
+            return Err(self);
+        }
+        let piece = self.first.unwrap_or((NonNull::dangling(), 0));
+        Ok(LentSlice { piece, loan: self.loan })
+    }
+
+    /// The message, if it lies in one piece.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match (&self.others, self.first) {
+            (Some(_), _) => None,
+            (None, None) => Some(&[]),
+            // SAFETY: as in `parts`.
+            (None, Some((at, len))) => Some(unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }),
+        }
     }
 
     /// Bytes of all pieces together.
@@ -97,7 +120,43 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl LentSlice {
+    /// As [`Lent::new`], of one piece.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub unsafe fn new(piece: (NonNull<u8>, usize), lender: Arc<dyn Lender>, token: u16) -> Self {
+        LentSlice { piece, loan: Loan::new(lender, token) }
+    }
+}
+
+impl Deref for LentSlice {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let (at, len) = self.piece;
+        // SAFETY: mapped, readable and unwritten while `self` lives, as `new` was promised; nothing, if it is no memory.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), len) }
+    }
+}
+
+impl From<LentSlice> for Lent {
+    #[inline]
+    fn from(LentSlice { piece, loan }: LentSlice) -> Self {
+        Lent { first: Some(piece), others: None, loan }
+    }
+}
+
+impl Loan {
+    #[inline]
+    fn new(lender: Arc<dyn Lender>, token: u16) -> Self {
+        Loan { lender, token, refused: false }
+    }
+}
+
+impl Drop for Loan {
     #[inline]
     fn drop(&mut self) {
         if self.refused {
@@ -110,7 +169,13 @@ impl Drop for Lent {
 
 impl fmt::Debug for Lent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({} bytes, token {})", self.len(), self.token)
+        write!(f, "Lent({} bytes, token {})", self.len(), self.loan.token)
+    }
+}
+
+impl fmt::Debug for LentSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LentSlice({} bytes, token {})", self.len(), self.loan.token)
     }
 }
 
@@ -131,25 +196,25 @@ impl PrivateCopy {
     ///
     /// # Safety
     /// Each piece is mapped and readable (a peer may be writing there).
-    pub unsafe fn take(pieces: &[(NonNull<u8>, usize)]) -> Lent {
+    pub unsafe fn take(pieces: &[(NonNull<u8>, usize)]) -> LentSlice {
         // SAFETY: as the caller promises.
         unsafe { Self::copy(pieces, None, |_| {}) }
     }
 
     /// Copies `lent`, which goes home, or is refused, when the copy is: for senders that wait to be told.
-    pub fn keeping(lent: Lent) -> Lent {
+    pub fn keeping(lent: Lent) -> LentSlice {
         Self::altered(lent, |_| {})
     }
 
     /// As [`PrivateCopy::keeping`], but with the copy as `alter` leaves it.
-    pub(crate) fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> Lent {
+    pub(crate) fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> LentSlice {
         let parts: Vec<Part> = lent.places().collect();
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
         unsafe { Self::copy(&parts, Some(lent), alter) }
     }
 
     /// The same message once more: it has no home to go to.
-    pub(crate) fn twin(lent: &Lent) -> Lent {
+    pub(crate) fn twin(lent: &Lent) -> LentSlice {
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
         unsafe { Self::take(&lent.places().collect::<Vec<Part>>()) }
     }
@@ -160,7 +225,7 @@ impl PrivateCopy {
         pieces: &[(NonNull<u8>, usize)],
         original: Option<Lent>,
         alter: impl FnOnce(&mut [u8]),
-    ) -> Lent {
+    ) -> LentSlice {
         let len = pieces.iter().map(|piece| piece.1).sum::<usize>();
         let mut copy =
             PrivateCopy { lines: vec![Line([0; 64]); len.div_ceil(64)], original: Mutex::new(original) };
@@ -176,7 +241,7 @@ impl PrivateCopy {
         }
         alter(all);
         // SAFETY: the lines live in the lender, at a stable address, and nobody writes them any more.
-        unsafe { Lent::new(&[(at, len)], Arc::new(copy), 0) }
+        unsafe { LentSlice::new((at, len), Arc::new(copy), 0) }
     }
 }
 
@@ -218,8 +283,37 @@ pub(crate) mod tests {
                     (NonNull::from(&bytes[len / 3..]).cast(), len - len / 3),
                 ])
             };
-            assert_eq!(copy.bytes(), bytes);
-            assert!(len == 0 || copy.bytes().as_ptr().addr().is_multiple_of(64));
+            assert_eq!(*copy, bytes);
+            assert!(len == 0 || copy.as_ptr().addr().is_multiple_of(64));
+        }
+    }
+
+    #[test]
+    fn a_message_in_several_pieces_is_no_slice() {
+        let home = Arc::new(Home::default());
+        let of = |parts: &[&'static [u8]]| {
+            let parts: Vec<Part> =
+                parts.iter().map(|part| (NonNull::from(*part).cast(), part.len())).collect();
+            // SAFETY: the bytes live for ever, and nobody can write them.
+            unsafe { Lent::new(&parts, home.clone(), 1) }
+        };
+        for parts in [&[&b"ab"[..], b"c"][..], &[b"a", b"b", b"c"], &[b"abc", b""]] {
+            let lent = of(parts);
+            assert_eq!((lent.as_slice(), lent.len()), (None, 3));
+            let lent = lent.into_slice().unwrap_err();
+            assert!(home.0.lock().is_empty(), "it is still ours");
+            assert_eq!(lent.parts().collect::<Vec<_>>().concat(), b"abc");
+            drop(lent);
+            assert_eq!(home.0.lock().split_off(0), ["given back"]);
+        }
+        for parts in [&[&b"abc"[..]][..], &[]] {
+            let bytes = parts.concat();
+            let lent = of(parts);
+            assert_eq!(lent.as_slice(), Some(&bytes[..]));
+            let slice = lent.into_slice().unwrap();
+            assert_eq!((&*slice, home.0.lock().len()), (&bytes[..], 0));
+            drop(slice);
+            assert_eq!(home.0.lock().split_off(0), ["given back"]);
         }
     }
 
@@ -240,10 +334,10 @@ pub(crate) mod tests {
         let original = lent(b"abc", home.clone(), 1);
         let twin = PrivateCopy::twin(&original);
         let altered = PrivateCopy::altered(original, |bytes| bytes[1] = b'B');
-        assert_eq!((twin.bytes(), altered.bytes()), (&b"abc"[..], &b"aBc"[..]));
+        assert_eq!((&*twin, &*altered), (&b"abc"[..], &b"aBc"[..]));
         drop(twin);
         assert!(home.0.lock().is_empty());
-        altered.refuse();
+        Lent::from(altered).refuse();
         assert_eq!(*home.0.lock(), ["refused"]);
     }
 }

@@ -7,8 +7,8 @@
 //! *Lying* ([`Fault::lying`]) breaks a promise in silence, which no transport may. It exists to prove that a test suite
 //! notices. No lie is unsound: what a completion gives back early has been copied before.
 //!
-//! Messages are dropped, doubled, held back and altered where they *arrive*, at the wrapped NIC; posts are refused, and
-//! completed too early, where they are posted. Wrap both NICs of a connection for both directions.
+//! Messages are dropped, doubled, repeated, held back and altered where they *arrive*, at the wrapped NIC; posts are refused,
+//! split, and completed too early, where they are posted. Wrap both NICs of a connection for both directions.
 //!
 //! Each connection has a stream of decisions of its own, from the seed and its number: for the same order of
 //! connections, and of calls to a port, the same things go wrong. The seed is in `Debug` and in the words of a loss.
@@ -76,6 +76,10 @@ pub struct Lies {
     pub reorder: When,
     /// Arrivals one of whose bits is another (those without a byte are spared).
     pub corrupt: When,
+    /// Arrivals that come again and again, without end: a peer that floods. Nothing else of its connection comes any more.
+    pub repeat: When,
+    /// Lent messages that go out in two pieces, although they lie in one: the header says what it always says.
+    pub split: When,
     /// Posts that are reported done at once, if they are of those that the receiver ends.
     pub complete_early: When,
     /// News, counted per waiter, that nobody is told: their queue is not named again before it has been empty.
@@ -92,6 +96,8 @@ struct Plan {
     duplicate: When,
     reorder: When,
     corrupt: When,
+    repeat: When,
+    split: When,
     complete_early: When,
     forget_wakeup: When,
 }
@@ -135,6 +141,8 @@ impl Trouble {
                 duplicate: lies.duplicate.clone(),
                 reorder: lies.reorder.clone(),
                 corrupt: lies.corrupt.clone(),
+                repeat: lies.repeat.clone(),
+                split: lies.split.clone(),
                 complete_early: lies.complete_early.clone(),
                 forget_wakeup: lies.forget_wakeup.clone(),
                 ..Plan::default()

@@ -79,7 +79,9 @@ fn take(pair: &mut Pair) -> Option<(Option<u32>, Vec<u8>, Vec<u8>)> {
     let arrival = pair.ends[1].port().receive().unwrap()?;
     Some(match arrival.body {
         Body::Inline(bytes) => (arrival.immediate, bytes.bytes().to_vec(), Vec::new()),
-        Body::Lent(head, lent) => (arrival.immediate, head.bytes().to_vec(), lent.bytes().to_vec()),
+        Body::Lent(head, lent) => {
+            (arrival.immediate, head.bytes().to_vec(), lent.as_slice().unwrap().to_vec())
+        }
         Body::Written(_) => (arrival.immediate, Vec::new(), Vec::new()),
     })
 }

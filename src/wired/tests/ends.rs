@@ -242,7 +242,7 @@ fn bytes_are_bounded_and_one_long_message_passes() {
     assert!(queued(&pair) < sent + 100, "a question, and nothing else, while it was not taken");
     for expected in [long.bytes(), later[0].bytes(), later[1].bytes()] {
         let Body::Lent(_, came) = take(&mut pair, 1) else { panic!("a lent message") };
-        assert_eq!(came.bytes(), expected);
+        assert_eq!(came.as_slice().unwrap(), expected);
         pair.settle();
     }
     assert_eq!(pair.ends[0].memory.copied(), 0);
@@ -346,11 +346,11 @@ fn what_lies_beyond_the_arena_lies_on_the_heap() {
         pair.ends[0].port().lend(None, &[], &segments, Held::Caller(1)).unwrap();
         pair.settle();
         let Body::Lent(_, lent) = take(&mut pair, 1) else { panic!("a lent message") };
-        assert!(lent.bytes().as_ptr().addr().is_multiple_of(64));
+        assert!(lent.as_slice().unwrap().as_ptr().addr().is_multiple_of(64));
         pair.settle();
         all.push(lent);
     }
-    assert!(all.iter().all(|lent| lent.bytes() == block.bytes()));
+    assert!(all.iter().all(|lent| lent.as_slice().unwrap() == block.bytes()));
     assert!(pair.ends[1].memory.outbox.usage().used <= 4 << 20);
 }
 

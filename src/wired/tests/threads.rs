@@ -69,7 +69,7 @@ fn programs_helper_and_droppers_meet_at_a_link() {
                     }
                     if let Some(arrival) = port.receive().unwrap() {
                         let Body::Lent(_, lent) = arrival.body else { panic!("a lent message") };
-                        assert_eq!(lent.bytes(), block.bytes());
+                        assert_eq!(lent.as_slice().unwrap(), block.bytes());
                         give.send(lent).expect("the dropper lives");
                         came += 1;
                     }

@@ -56,7 +56,7 @@ fn what_a_vi_posted_that_is_gone_is_waited_for(fabric: &dyn Fabric) {
     for len in LENGTHS {
         let arrival = pair.b.arrival();
         let Body::Lent(_, lent) = arrival.body else { panic!("{:?}", arrival.body) };
-        assert_bytes(lent.bytes(), &pattern(len, len));
+        assert_bytes(lent.as_slice().unwrap(), &pattern(len, len));
     }
     let end = until("the end", || pair.b.vi.arrival().err());
     assert!(matches!(end, Error::Closed), "{end}");

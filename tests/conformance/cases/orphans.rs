@@ -173,6 +173,6 @@ fn a_lent_message_outlives_vi_queue_and_nic(fabric: &dyn Fabric) {
     drop(nic);
     drop(cq);
     drop(vi);
-    assert_bytes(message.bytes(), &pattern(7, 5000));
+    assert_bytes(message.as_slice().unwrap(), &pattern(7, 5000));
     drop(message);
 }

@@ -124,7 +124,7 @@ fn mover(nic: Nic, mut vi: Vi, mut cq: Cq, size: usize) -> Move {
             if let Some(arrival) = vi.arrival().expect("connected") {
                 let len = match &arrival.body {
                     Body::Inline(bytes) => bytes.bytes().len(),
-                    Body::Lent(_, lent) => lent.bytes().len(),
+                    Body::Lent(_, lent) => lent.as_slice().unwrap().len(),
                     Body::Written(len) => *len,
                 };
                 assert_eq!(len, size);

@@ -100,7 +100,10 @@ fn messages_that_a_program_leaves_lying_hold_up_no_others() {
             let arrival = to.next().unwrap();
             assert_eq!(arrival.immediate, Some(round + number));
             if let Body::Lent(_, message) = arrival.body {
-                assert!(message.len() == 2000 && message.bytes().iter().all(|&byte| byte == number as u8));
+                assert!(
+                    message.len() == 2000
+                        && message.as_slice().unwrap().iter().all(|&byte| byte == number as u8)
+                );
             }
         }
     };

@@ -3,7 +3,7 @@
 use udeck_via::Lent;
 
 fn read(lent: Lent) -> u8 {
-    let bytes = lent.bytes().to_vec();
+    let bytes = lent.as_slice().unwrap().to_vec();
     drop(lent);
     bytes[0]
 }

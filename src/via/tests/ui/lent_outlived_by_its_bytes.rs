@@ -3,7 +3,7 @@
 use udeck_via::Lent;
 
 fn read(lent: Lent) -> u8 {
-    let bytes = lent.bytes();
+    let bytes = lent.as_slice().unwrap();
     drop(lent);
     bytes[0]
 }

@@ -18,21 +18,28 @@ pub struct Taken {
 #[derive(Debug)]
 pub struct Arrivals {
     dice: Dice,
+    repeats: Dice,
     due: VecDeque<Taken>,
     late: Option<Taken>,
+    /// What comes for ever, once nothing else is due.
+    endless: Option<Taken>,
 }
 
 impl Arrivals {
-    pub fn new(dice: Dice) -> Self {
-        Arrivals { dice, due: VecDeque::new(), late: None }
+    pub fn new([dice, repeats]: [Dice; 2]) -> Self {
+        Arrivals { dice, repeats, due: VecDeque::new(), late: None, endless: None }
     }
 
     /// One more came. A message that is dropped ends for its sender as if it had been received.
     pub fn add(&mut self, taken: Taken, plan: &Plan) {
         let [drop, twice, late, corrupt] =
             self.dice.throw([&plan.drop, &plan.duplicate, &plan.reorder, &plan.corrupt]);
+        let [repeat] = self.repeats.throw([&plan.repeat]);
         if drop {
             return;
+        }
+        if repeat {
+            self.endless = Some(taken.twin());
         }
         let taken = if corrupt { taken.corrupted(&mut self.dice) } else { taken };
         let twin = twice.then(|| taken.twin());
@@ -57,18 +64,18 @@ impl Arrivals {
 
     /// The next for the program.
     pub fn next(&mut self) -> Option<Taken> {
-        self.due.pop_front()
+        self.due.pop_front().or_else(|| self.endless.as_ref().map(Taken::twin))
     }
 
     /// Whether there is one.
     pub fn has_next(&self) -> bool {
-        !self.due.is_empty()
+        !self.due.is_empty() || self.endless.is_some()
     }
 
     /// Nobody takes them any more.
     pub fn clear(&mut self) {
         self.due.clear();
-        self.late = None;
+        (self.late, self.endless) = (None, None);
     }
 }
 
@@ -77,7 +84,7 @@ impl Taken {
     fn twin(&self) -> Taken {
         let body = match &self.arrival.body {
             Body::Inline(bytes) => Body::Inline(*bytes),
-            Body::Lent(head, lent) => Body::Lent(*head, PrivateCopy::twin(lent)),
+            Body::Lent(head, lent) => Body::Lent(*head, PrivateCopy::twin(lent).into()),
             Body::Written(len) => Body::Written(*len),
         };
         Taken { arrival: Arrival { immediate: self.arrival.immediate, body }, receipt: None }
@@ -90,7 +97,7 @@ impl Taken {
             Body::Inline(bytes) => Body::Inline(flipped(&bytes, dice)),
             Body::Lent(head, lent) if lent.is_empty() => Body::Lent(flipped(&head, dice), lent),
             Body::Lent(head, lent) => {
-                Body::Lent(head, PrivateCopy::altered(lent, |bytes| flip_a_bit(bytes, dice)))
+                Body::Lent(head, PrivateCopy::altered(lent, |bytes| flip_a_bit(bytes, dice)).into())
             }
             // Its bytes are in place, out of our reach.
             Body::Written(len) => Body::Written(len),

@@ -16,6 +16,9 @@ use crate::wrap::random::Dice;
 /// not look at each of them each time.
 const EMPTY_LOOKS: u32 = 64;
 
+/// Queues that ports have left here, named in a row before the transport is asked.
+const DUE_IN_A_ROW: u32 = 16;
+
 /// The desks of a device's waiters.
 #[derive(Debug, Default)]
 pub struct Desks(Mutex<Vec<Weak<Desk>>>);
@@ -103,6 +106,8 @@ pub struct FaultyWaiter {
     news: Dice,
     looks: Dice,
     forgotten: Vec<Forgotten>,
+    /// Queues named in a row that ports had left here.
+    due_in_a_row: u32,
 }
 
 #[derive(Debug)]
@@ -121,6 +126,7 @@ impl FaultyWaiter {
             news: Dice::new(seed, 4 * number + 2),
             looks: Dice::new(seed, 4 * number + 3),
             forgotten: Vec::new(),
+            due_in_a_row: 0,
         }
     }
 
@@ -136,21 +142,15 @@ impl FaultyWaiter {
         forget
     }
 
-    fn note_look(&mut self, found: Option<Ready>) {
-        self.forgotten.retain_mut(|forgotten| {
-            let looks = mem::take(&mut forgotten.empty_looks);
-            forgotten.empty_looks = if found == Some(forgotten.ready) { 0 } else { looks + 1 };
-            forgotten.empty_looks < EMPTY_LOOKS
-        });
+    /// The next queue that a port has left here.
+    fn due(&mut self) -> Option<Ready> {
+        let (_, ready) = self.desk.sheet.lock().due.pop_front()?;
+        self.due_in_a_row += 1;
+        Some(ready)
     }
-}
 
-#[deny(clippy::missing_trait_methods)]
-impl Waiter for FaultyWaiter {
-    fn poll(&mut self) -> Option<Ready> {
-        if let Some((_, ready)) = self.desk.sheet.lock().due.pop_front() {
-            return Some(ready);
-        }
+    /// What the transport names, or is made to.
+    fn poll_inner(&mut self) -> Option<Ready> {
         let found = self.inner.poll();
         self.note_look(found);
         match found {
@@ -164,6 +164,28 @@ impl Waiter for FaultyWaiter {
                 self.desk.sheet.lock().last_named.filter(|_| spurious)
             }
         }
+    }
+
+    fn note_look(&mut self, found: Option<Ready>) {
+        self.forgotten.retain_mut(|forgotten| {
+            let looks = mem::take(&mut forgotten.empty_looks);
+            forgotten.empty_looks = if found == Some(forgotten.ready) { 0 } else { looks + 1 };
+            forgotten.empty_looks < EMPTY_LOOKS
+        });
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Waiter for FaultyWaiter {
+    fn poll(&mut self) -> Option<Ready> {
+        // A port that always leaves something does not keep the transport from being asked.
+        if self.due_in_a_row < DUE_IN_A_ROW
+            && let Some(ready) = self.due()
+        {
+            return Some(ready);
+        }
+        self.due_in_a_row = 0;
+        self.poll_inner().or_else(|| self.due())
     }
 
     fn poll_all(&mut self) -> Option<Ready> {

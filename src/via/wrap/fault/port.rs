@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use super::Plan;
 use super::arrivals::{Arrivals, Taken};
 use super::desk::{Desks, News};
-use crate::mem::{Arena, Block, Lent, RemoteBuffer};
+use crate::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
 use crate::report::Reporter;
 use crate::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
 use crate::wrap::Connection;
@@ -21,6 +21,7 @@ pub struct FaultyPort {
     seed: u64,
     number: u64,
     posts: Dice,
+    splits: Dice,
     arrivals: Arrivals,
     /// Of the arrival that was given out last.
     receipt: Option<Lent>,
@@ -55,7 +56,10 @@ impl FaultyPort {
             seed,
             number,
             posts: Dice::new(seed, 4 * number),
-            arrivals: Arrivals::new(Dice::new(seed, 4 * number + 1)),
+            splits: Dice::new(seed, !(4 * number + 1)),
+            arrivals: Arrivals::new(
+                [4 * number + 1, !(4 * number + 2)].map(|stream| Dice::new(seed, stream)),
+            ),
             receipt: None,
             ended_early: VecDeque::new(),
             messages: 0,
@@ -167,6 +171,13 @@ impl FaultyPort {
     }
 }
 
+/// The two halves of a single segment.
+fn in_two(segments: &[(u64, usize)]) -> Option<[(u64, usize); 2]> {
+    let &[(offset, len)] = segments else { return None };
+    let half = len / 2;
+    Some([(offset, half), (offset + half as u64, len - half)])
+}
+
 #[deny(clippy::missing_trait_methods)]
 // SAFETY: calls are passed on as they came, or not at all, to a port that keeps the contract. What ends before that port
 // says so is a post in whose place a copy was lent or written, in a block of its own.
@@ -190,6 +201,9 @@ unsafe impl Port for FaultyPort {
         };
         // Without memory for a copy, the truth has to do.
         let copy = if early { self.outbox.gather(segments).ok() } else { None };
+        let [split] = self.splits.throw([&self.plan.split]);
+        let halves = if split { in_two(segments) } else { None };
+        let segments = halves.as_ref().map_or(segments, |halves| halves);
         let lent = match (held, copy) {
             (Held::Caller(number), Some(copy)) => self
                 .lend_copy(immediate, head, copy, number)
@@ -267,7 +281,7 @@ unsafe impl Port for FaultyPort {
     }
 
     /// Likewise.
-    fn receive_lent(&mut self, _: &mut Inline) -> Option<(Option<u32>, Lent)> {
+    fn receive_lent(&mut self, _: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         None
     }
 

@@ -52,7 +52,7 @@ fn received(port: &mut dyn Port) -> Vec<String> {
     std::iter::from_fn(|| port.receive().unwrap())
         .map(|arrival| match arrival.body {
             Body::Inline(bytes) => text(bytes.bytes()),
-            Body::Lent(head, lent) => text(head.bytes()) + &text(lent.bytes()),
+            Body::Lent(head, lent) => text(head.bytes()) + &text(lent.as_slice().unwrap()),
             Body::Written(len) => format!("{len} written"),
         })
         .collect()
@@ -148,6 +148,36 @@ fn dropped_and_doubled_messages_go_home_once() {
 }
 
 #[test]
+fn a_repeated_message_comes_without_end_and_nothing_silences_the_transport() {
+    let Rig { script, mut port, mut waiter, .. } =
+        lying(Lies { repeat: When::Numbers(vec![1]), ..Lies::default() });
+    for bytes in ["first", "second", "third"] {
+        script.arrives_inline(bytes.as_bytes());
+    }
+    script.news.lock().push_back(ready(Queue::Send));
+    let mut named = Vec::new();
+    for number in 0..100 {
+        let Body::Inline(bytes) = port.receive().unwrap().unwrap().body else { panic!("it is inline") };
+        assert_eq!(bytes.bytes(), if number == 0 { &b"first"[..] } else { b"second" });
+        named.extend(waiter.poll());
+    }
+    assert!(named.contains(&ready(Queue::Receive)) && named.contains(&ready(Queue::Send)), "{named:?}");
+    port.leave();
+}
+
+#[test]
+fn a_lent_message_goes_out_in_two_pieces() {
+    let Rig { script, mut port, .. } = lying(Lies { split: When::Numbers(vec![1]), ..Lies::default() });
+    for segments in [&[(64, 5)][..], &[(64, 5)], &[(64, 5), (128, 1)]] {
+        port.lend(None, b"head", segments, Held::Caller(3)).unwrap();
+    }
+    let calls = script.take_calls();
+    let segments = ["[(64, 5)]", "[(64, 2), (66, 3)]", "[(64, 5), (128, 1)]"];
+    assert!(calls.iter().zip(segments).all(|(call, segments)| call.contains(segments)), "{calls:?}");
+    assert_eq!(calls.len(), 3);
+}
+
+#[test]
 fn exactly_one_bit_is_altered() {
     let Rig { script, mut port, .. } = lying(Lies { corrupt: When::Chance(1.0), ..Lies::default() });
     script.arrives_inline(b"inline");
@@ -162,7 +192,7 @@ fn exactly_one_bit_is_altered() {
     let Body::Inline(bytes) = next() else { panic!("it came inline") };
     assert_eq!(bits(bytes.bytes(), b"inline"), 1);
     let Body::Lent(head, lent) = next() else { panic!("it was lent") };
-    assert_eq!((bits(head.bytes(), b"head"), bits(lent.bytes(), b"message")), (0, 1));
+    assert_eq!((bits(head.bytes(), b"head"), bits(lent.as_slice().unwrap(), b"message")), (0, 1));
     let Body::Lent(head, lent) = next() else { panic!("it was lent") };
     assert_eq!((bits(head.bytes(), b"head"), lent.len()), (1, 0));
     let Body::Inline(bytes) = next() else { panic!("it came inline") };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Call, Outcome, Sink, Who};
-use crate::mem::{Lent, RemoteBuffer};
+use crate::mem::{Lent, LentSlice, RemoteBuffer};
 use crate::transport::{
     Armed, Arrival, Fate, Found, Held, Inline, Landed, Ledger, Notifier, Owner, Port, Ready, Refused, Waiter,
 };
@@ -122,7 +122,7 @@ unsafe impl Port for TracedPort {
         found
     }
 
-    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, Lent)> {
+    fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         let (immediate, lent) = self.inner.receive_lent(head)?;
         let (head, len) = (head.bytes().len(), lent.len());
         self.note(Call::Receive, Outcome::Arrived { kind: "lent", immediate, head, len });

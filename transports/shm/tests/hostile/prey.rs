@@ -97,7 +97,7 @@ fn exchange(from: &mut Vi, to: &mut Vi, number: u64) {
     let arrival = to.arrival().unwrap().expect("what was posted is there");
     let Arrival { body: Body::Lent(head, lent), .. } = arrival else { panic!("{arrival:?}") };
     assert_eq!((head.bytes(), lent.len()), (&b"honest"[..], 5000));
-    assert!(lent.bytes().chunks_exact(8).all(|word| word == number.to_le_bytes()));
+    assert!(lent.as_slice().unwrap().chunks_exact(8).all(|word| word == number.to_le_bytes()));
     drop(lent);
     from.reclaim();
 }
