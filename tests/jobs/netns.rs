@@ -153,6 +153,17 @@ impl Network {
         ip(&["-n", &self.switch, "link", "set", &format!("p{index}"), state]);
     }
 
+    /// Lets a host send no faster than `rate` (`100mbit`), and keeps what it sends faster in a queue of 64 MB: longer than a
+    /// socket's buffer, so that a socket whose program sends too fast refuses.
+    ///
+    /// # Errors
+    /// Why this machine cannot: `tc` is missing, or the kernel's token bucket is.
+    pub fn slow_down(&self, index: usize, rate: &str) -> Result<(), String> {
+        let words =
+            ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "limit", "64mb"];
+        try_run("tc", &[&["-n", self.host(index)], &words[..]].concat())
+    }
+
     /// Any other change: `ip -n HOST` with these words.
     pub fn configure(&self, index: usize, words: &[&str]) {
         ip(&[&["-n", self.host(index)], words].concat());
@@ -185,8 +196,12 @@ fn ip(words: &[&str]) {
 }
 
 fn try_ip(words: &[&str]) -> Result<(), String> {
-    let shown = format!("ip {}", words.join(" "));
-    match Command::new("ip").args(words).output() {
+    try_run("ip", words)
+}
+
+fn try_run(program: &str, words: &[&str]) -> Result<(), String> {
+    let shown = format!("{program} {}", words.join(" "));
+    match Command::new(program).args(words).output() {
         Ok(Output { status, .. }) if status.success() => Ok(()),
         Ok(Output { stderr, .. }) => Err(format!("`{shown}`: {}", String::from_utf8_lossy(&stderr).trim())),
         Err(error) => Err(format!("`{shown}`: {error}")),

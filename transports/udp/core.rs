@@ -256,7 +256,7 @@ impl Core {
     }
 
     fn call_due(&self, now: Instant) {
-        while let Some(number) = self.timers.pop(now) {
+        for number in self.timers.pop_due(now) {
             if let Some(link) = self.link(number) {
                 link.with(|connection, driver| driver.time(connection, now));
             }
@@ -292,6 +292,7 @@ impl Core {
     /// A link is over. Called with its lock held: by one who holds it itself.
     pub fn forget_link(&self, number: u64, tomb: Tomb) {
         let link = self.links.write().remove(&number);
+        self.timers.remove(number);
         self.tombs.lock().add(Instant::now(), number, tomb);
         drop(link); // never the last reference; outside the lock all the same
     }

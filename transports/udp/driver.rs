@@ -220,10 +220,11 @@ impl UdpDriver {
         self.core.forget_link(self.names.ours, Tomb { theirs: self.names.theirs, peer: self.peer });
     }
 
-    /// Asks to be called in time.
+    /// Asks to be called in time. While the kernel takes nothing, that is when it is tried again: whatever is due before
+    /// could not be sent.
     fn call_me(&mut self) {
         let pieces = self.unreliable.as_ref().and_then(|unreliable| unreliable.timer());
-        let wanted = self.flow.timer().into_iter().chain(self.stalled).chain(pieces).min();
+        let wanted = self.stalled.or_else(|| self.flow.timer().into_iter().chain(pieces).min());
         if let Some(wanted) = wanted.filter(|wanted| self.called.is_none_or(|called| *wanted < called)) {
             self.called = Some(wanted);
             self.core.call_at(wanted, self.names.ours);

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_via::transport::Body;
-use udeck_via::{
-    Cq, Deadline, Descriptor, Error, Listener, NetAddress, Nic, Ptag, Receive, Reliability, State, Vi,
-    ViAttributes, Window,
-};
+use udeck_via::{Error, Nic, Reliability, State, Window};
 use udeck_wired::{BYTES, Content, MESSAGES};
 
 use crate::core::Core;
 use crate::device;
+use crate::fixture::{End, LONG, connect, works};
 use crate::flow::LEAST_WINDOW;
 use crate::greeting::OURS;
 use crate::wire::greeting::{Ask, Exchange, Greeting, Meet, Prove, Withdraw};
@@ -26,9 +24,6 @@ use crate::{Options, Source};
 const ARENA: usize = 8 << 20;
 /// The window that the peer may write.
 const WINDOW: usize = 60_000;
-
-/// Bytes of a bystander's long messages, which are full of its lowest 8 bits.
-const LONG: usize = 20_000;
 
 /// SplitMix64.
 struct Random(u64);
@@ -60,64 +55,6 @@ impl Random {
 
     fn array(&mut self) -> [u8; 32] {
         std::array::from_fn(|_| self.next() as u8)
-    }
-}
-
-/// One side of a connection.
-struct End {
-    nic: Nic,
-    ptag: Ptag,
-    cq: Cq,
-    vi: Vi,
-}
-
-impl End {
-    fn new(nic: &Nic, reliability: Reliability) -> Self {
-        let ptag = nic.ptag();
-        let mut attributes = ViAttributes::new(ptag);
-        (attributes.reliability, attributes.receive) = (reliability, Receive::Lent);
-        attributes.enable_rdma_write = true;
-        let (cq, vi) = (Cq::new(nic).unwrap(), Vi::new(nic, attributes).unwrap());
-        End { nic: nic.clone(), ptag, cq, vi }
-    }
-}
-
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
-}
-
-fn connect(a: &mut End, b: &mut End) {
-    let listener = Listener::new(&b.nic, b"here").unwrap();
-    let to = NetAddress { host: b.nic.attributes().address.clone(), discriminator: b"here".to_vec() };
-    let cq = a.cq.handle();
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| a.vi.connect(&to, &cq, &cq, b"", soon()));
-        let cq = b.cq.handle();
-        listener.wait(soon()).unwrap().accept(&mut b.vi, &cq, &cq, b"").unwrap();
-        asking.join().unwrap().unwrap();
-    });
-}
-
-/// A connection works: a short message, and one of several datagrams.
-fn works(a: &mut End, b: &mut End) {
-    for len in [8, LONG] {
-        let mut region = a.nic.region(len, a.ptag).unwrap();
-        region.fill(len as u8);
-        a.vi.post_send(Descriptor::new([region])).unwrap();
-        let deadline = soon();
-        let arrival = loop {
-            if let Some(arrival) = b.vi.arrival().expect("it stands") {
-                break arrival;
-            }
-            assert!(!deadline.passed(), "{len} bytes never came");
-        };
-        let whole = |bytes: &[u8]| bytes.len() == len && bytes.iter().all(|byte| *byte == len as u8);
-        assert!(match &arrival.body {
-            Body::Inline(bytes) => whole(bytes.bytes()),
-            Body::Lent(_, lent) => whole(lent.as_slice().unwrap()),
-            Body::Written(_) => false,
-        });
-        a.vi.send_wait(soon()).unwrap();
     }
 }
 

@@ -45,6 +45,8 @@ mod core;
 mod device;
 mod door;
 mod driver;
+#[cfg(test)]
+mod fixture;
 pub mod flow;
 mod greeting;
 mod helper;
@@ -52,6 +54,8 @@ mod helper;
 mod hostile;
 mod incoming;
 pub mod pieces;
+#[cfg(test)]
+mod refusing;
 mod rest;
 mod socket;
 mod station;

@@ -30,6 +30,9 @@ pub struct Socket {
     state: UdpSocketState,
     /// Something lies in the error queue, perhaps.
     troubled: AtomicBool,
+    /// What a test makes the kernel refuse.
+    #[cfg(test)]
+    pub refusal: crate::refusing::Refusal,
 }
 
 impl Socket {
@@ -44,7 +47,14 @@ impl Socket {
         // That a peer's port is closed is told by its host; without this, only its silence tells.
         let _ = state.enable_transport_errors(UdpSockRef::from(&socket));
         let at = socket.local_addr()?;
-        Ok((Socket { socket, state, troubled: AtomicBool::new(false) }, at))
+        let socket = Socket {
+            socket,
+            state,
+            troubled: AtomicBool::new(false),
+            #[cfg(test)]
+            refusal: crate::refusing::Refusal::default(),
+        };
+        Ok((socket, at))
     }
 
     /// # Errors
@@ -66,6 +76,8 @@ impl Socket {
         contents: &[u8],
         segment_size: Option<usize>,
     ) -> io::Result<()> {
+        #[cfg(test)]
+        self.refusal.ask()?;
         let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
         let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
         match send() {

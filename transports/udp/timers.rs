@@ -1,32 +1,103 @@
 //! When which link wants to be called, for all links of a NIC. Whoever looks at the socket looks here, too.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck_sys::atomic::{AtomicU64, Ordering};
 
-/// See the module. A link is in it for the earliest time that it asked for; it asks again when it was called.
+/// See the module. A link has one time in it, the earliest that it asked for since it was called.
 pub struct Timers {
     start: Instant,
     /// Nanoseconds from `start` to the earliest time.
     next: AtomicU64,
-    heap: Mutex<BinaryHeap<Reverse<(Instant, u64)>>>,
+    queue: Mutex<TimerQueue>,
+}
+
+/// Times in order. One that an earlier one has replaced stays in the heap until it comes to the top, or until such entries
+/// are more than half of it.
+#[derive(Default)]
+struct TimerQueue {
+    heap: BinaryHeap<Reverse<(Instant, Entry)>>,
+    /// Each link's entry that counts, and its time.
+    live: HashMap<u64, (Instant, u64)>,
+    entries: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    /// Each has another one.
+    id: u64,
+    link: u64,
+}
+
+impl TimerQueue {
+    fn is_live(live: &HashMap<u64, (Instant, u64)>, entry: &Entry) -> bool {
+        live.get(&entry.link).is_some_and(|(_, id)| *id == entry.id)
+    }
+
+    fn set(&mut self, at: Instant, link: u64) {
+        if self.live.get(&link).is_some_and(|(earlier, _)| *earlier <= at) {
+            return;
+        }
+        self.entries += 1;
+        let entry = Entry { id: self.entries, link };
+        self.live.insert(link, (at, entry.id));
+        self.heap.push(Reverse((at, entry)));
+        self.sweep();
+    }
+
+    fn pop(&mut self, now: Instant) -> Option<u64> {
+        self.first().filter(|at| *at <= now)?;
+        let Reverse((_, Entry { link, .. })) = self.heap.pop()?;
+        self.live.remove(&link);
+        Some(link)
+    }
+
+    fn remove(&mut self, link: u64) {
+        self.live.remove(&link);
+        self.sweep();
+    }
+
+    /// The earliest time.
+    fn first(&mut self) -> Option<Instant> {
+        while let Some(Reverse((at, entry))) = self.heap.peek() {
+            if Self::is_live(&self.live, entry) {
+                return Some(*at);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    fn sweep(&mut self) {
+        let TimerQueue { heap, live, .. } = self;
+        if heap.len() > 2 * live.len() {
+            heap.retain(|Reverse((_, entry))| Self::is_live(live, entry));
+        }
+    }
 }
 
 impl Timers {
     pub fn new() -> Self {
-        Timers { start: Instant::now(), next: AtomicU64::new(u64::MAX), heap: Mutex::default() }
+        Timers { start: Instant::now(), next: AtomicU64::new(u64::MAX), queue: Mutex::default() }
     }
 
-    /// The link of that number wants to be called. Whether nobody did so early.
-    pub fn set(&self, at: Instant, number: u64) -> bool {
-        let mut heap = self.heap.lock();
-        let earliest = heap.peek().is_none_or(|Reverse((first, _))| at < *first);
-        heap.push(Reverse((at, number)));
-        self.publish(&heap);
+    /// The link of that number wants to be called then, or earlier if it has said so. Whether nobody did so early.
+    pub fn set(&self, at: Instant, link: u64) -> bool {
+        let mut queue = self.queue.lock();
+        let earliest = queue.first().is_none_or(|first| at < first);
+        queue.set(at, link);
+        self.publish(&mut queue);
         earliest
+    }
+
+    /// That link is not to be called any more.
+    pub fn remove(&self, link: u64) {
+        let mut queue = self.queue.lock();
+        queue.remove(link);
+        self.publish(&mut queue);
     }
 
     /// Whether somebody is to be called.
@@ -40,17 +111,23 @@ impl Timers {
         Duration::from_nanos(next.saturating_sub(self.nanos(now))).min(limit)
     }
 
-    /// Who is to be called, one at a time.
-    pub fn pop(&self, now: Instant) -> Option<u64> {
-        let mut heap = self.heap.lock();
-        heap.peek().filter(|Reverse((at, _))| *at <= now)?;
-        let number = heap.pop().map(|Reverse((_, number))| number);
-        self.publish(&heap);
-        number
+    /// Who is to be called, all of them. Who asks again while they are called has its turn the next time: otherwise one
+    /// that is due again at once would never let go of the caller.
+    pub fn pop_due(&self, now: Instant) -> Vec<u64> {
+        let mut queue = self.queue.lock();
+        let due = std::iter::from_fn(|| queue.pop(now)).collect();
+        self.publish(&mut queue);
+        due
     }
 
-    fn publish(&self, heap: &BinaryHeap<Reverse<(Instant, u64)>>) {
-        let next = heap.peek().map_or(u64::MAX, |Reverse((at, _))| self.nanos(*at));
+    /// Entries, those that count no more included.
+    #[cfg(test)]
+    pub fn entries(&self) -> usize {
+        self.queue.lock().heap.len()
+    }
+
+    fn publish(&self, queue: &mut TimerQueue) {
+        let next = queue.first().map_or(u64::MAX, |at| self.nanos(at));
         self.next.store(next, Ordering::Relaxed);
     }
 
@@ -71,10 +148,44 @@ mod tests {
         assert!(timers.set(now + 9 * ms, 1));
         assert!(timers.set(now + 3 * ms, 2));
         assert!(!timers.set(now + 5 * ms, 3));
-        assert_eq!((timers.pop(now), timers.wait(now, 9 * ms)), (None, 3 * ms));
+        assert_eq!((timers.pop_due(now), timers.wait(now, 9 * ms)), (vec![], 3 * ms));
         let then = now + 6 * ms;
         assert!(timers.is_due(then));
-        assert_eq!([timers.pop(then), timers.pop(then), timers.pop(then)], [Some(2), Some(3), None]);
-        assert_eq!(timers.wait(then, 9 * ms), 3 * ms);
+        assert_eq!(timers.pop_due(then), [2, 3]);
+        assert_eq!((timers.pop_due(then), timers.wait(then, 9 * ms)), (vec![], 3 * ms));
+        timers.remove(1);
+        assert!(!timers.is_due(then + 9 * ms));
+    }
+
+    #[test]
+    fn only_the_earliest_time_of_a_link_counts() {
+        let timers = Timers::new();
+        let (now, ms) = (Instant::now(), Duration::from_millis(1));
+        for at in [9, 5, 7] {
+            timers.set(now + at * ms, 1);
+        }
+        timers.set(now + 6 * ms, 2);
+        assert_eq!(timers.pop_due(now + 5 * ms), [1]);
+        assert_eq!(timers.pop_due(now + 20 * ms), [2], "the others of 1 were replaced");
+        timers.set(now + 9 * ms, 1);
+        assert_eq!(timers.pop_due(now + 9 * ms), [1], "it asked again, for the same time as before");
+    }
+
+    #[test]
+    fn there_are_at_most_twice_as_many_entries_as_links() {
+        let timers = Timers::new();
+        let (start, ms) = (Instant::now(), Duration::from_millis(1));
+        for round in 0..1000 {
+            let now = start + 10 * round * ms;
+            for link in 0..4 {
+                // One that is far away, replaced by one that is near.
+                timers.set(now + 2000 * ms, link);
+                timers.set(now + ms, link);
+                assert!(timers.entries() <= 8, "{} entries", timers.entries());
+            }
+            assert_eq!(timers.pop_due(now + 5 * ms).len(), 4);
+        }
+        (0..4).for_each(|link| timers.remove(link));
+        assert_eq!(timers.entries(), 0);
     }
 }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     let done = udeck::init().and_then(|world| match part.as_str() {
         "exchange" => exchange(world),
         "ring" => ring(world, 60),
+        "flood" => flood(world),
         "endure" => endure(world),
         other => panic!("no part is named {other:?}"),
     });
@@ -113,6 +114,36 @@ fn ring(world: World, laps: u64) -> Result {
     world.barrier()?;
     say(&format!("rank {me} is through"));
     drop((inbox, next));
+    world.finish()
+}
+
+/// Rank 0 posts faster than any interface sends, over as many connections as fill a socket's buffer together.
+fn flood(world: World) -> Result {
+    const WAYS: usize = 24;
+    const ROUNDS: usize = 6;
+    const LEN: usize = 1 << 20;
+    let names = || (0..WAYS).map(|way| format!("flood{way}"));
+    if world.rank() == 1 {
+        let inboxes = names().map(|name| world.mailbox::<u8>(&name)).collect::<Result<Vec<_>>>()?;
+        for round in 0..ROUNDS {
+            for (way, inbox) in inboxes.iter().enumerate() {
+                let message = inbox.retrieve_within(LONG)?;
+                assert!(message.iter().copied().eq(pattern(way + round, LEN)), "round {round} of {way}");
+            }
+        }
+        say(&format!("{} messages came", WAYS * ROUNDS));
+    } else {
+        let outs = names().map(|name| world.postbox::<u8>(&name)).collect::<Result<Vec<_>>>()?;
+        for round in 0..ROUNDS {
+            for (way, out) in outs.iter().enumerate() {
+                out.set_protocol(Protocol::Eager)?;
+                let mut message = world.buf::<u8>(LEN)?;
+                message.iter_mut().zip(pattern(way + round, LEN)).for_each(|(byte, wanted)| *byte = wanted);
+                out.post(message).map_err(|failed| failed.error)?;
+            }
+        }
+        outs.iter().try_for_each(|out| out.flush())?;
+    }
     world.finish()
 }
 

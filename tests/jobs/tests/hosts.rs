@@ -22,6 +22,18 @@ const TALKER: &str = env!("CARGO_BIN_EXE_hosts-talker");
 /// A case makes the network it needs, and panics if something is wrong.
 type Case = (&'static str, fn());
 
+/// Why a case cannot be looked at on this machine.
+struct Skipped(String);
+
+/// Ends a case that needs what this machine does not have.
+fn skip(why: String) -> ! {
+    panic::resume_unwind(Box::new(Skipped(why)))
+}
+
+fn run(case: fn()) -> Result<(), Option<Skipped>> {
+    panic::catch_unwind(case).map_err(|panic| panic.downcast().ok().map(|skipped| *skipped))
+}
+
 fn main() -> ExitCode {
     // cargo and libtest have options; what is left are parts of names.
     let wanted: Vec<_> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -34,16 +46,20 @@ fn main() -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     let possible = Network::is_possible();
     for (name, case) in cases {
-        let verdict = match &possible {
-            Err(why) => {
+        let outcome = match &possible {
+            Err(why) => Err(Some(Skipped(why.clone()))),
+            Ok(()) => run(case),
+        };
+        let verdict = match outcome {
+            Err(Some(Skipped(why))) => {
                 skipped += 1;
                 format!("ignored, {why}")
             }
-            Ok(()) if panic::catch_unwind(case).is_ok() => {
+            Ok(()) => {
                 passed += 1;
                 "ok".into()
             }
-            Ok(()) => {
+            Err(None) => {
                 failed += 1;
                 "FAILED".into()
             }

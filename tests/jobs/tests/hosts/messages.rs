@@ -5,13 +5,14 @@ use std::{thread, time::Duration};
 use rustix::process::{Pid, Signal, kill_process};
 use udeck_jobs::{Bin, Ended, Job, Running, netns::Network};
 
-use super::{Case, TALKER};
+use super::{Case, TALKER, skip};
 
 const LEAVER: &str = env!("CARGO_BIN_EXE_leave-rank");
 
 pub const CASES: &[Case] = &[
     ("messages_of_all_sizes_by_all_protocols", all_protocols),
     ("messages_over_udp", over_udp),
+    ("messages_over_udp_through_a_slow_interface", over_slow_udp),
     ("messages_over_ipv6", over_v6),
     ("what_ranks_posted_comes_when_they_have_left", left_behind),
     ("the_choice_of_transports_is_explained", explained),
@@ -42,6 +43,14 @@ fn over_udp() {
     let network = Network::new(3);
     let job = network.deckrun(2).args(["--transport", "shm,udp", "--", TALKER, "exchange"]);
     exchanged(&job.run().ok().clean(), "udp");
+}
+
+/// The socket refuses what the interface does not take.
+fn over_slow_udp() {
+    let network = Network::new(2);
+    network.slow_down(0, "400mbit").unwrap_or_else(|why| skip(why));
+    let job = network.deckrun(1).args(["--transport", "udp", "--", TALKER, "flood"]);
+    job.run().ok().clean().line_with("144 messages came");
 }
 
 /// The agents know their hosts by name, the interface is given by its other address.
