@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_boot::{BootError, Ranks};
-use udeck_via::{Deadline, Home};
+use udeck_via::{Budget, Deadline, Home};
 
 use self::plan::{Plan, Step};
 use crate::channel::{Channel, Patience};
@@ -110,7 +110,16 @@ impl Barrier {
     }
 
     fn hear(&mut self, place: usize, world: &Shared, clock: &mut Clock) -> Result {
+        let mut budget = Budget::once();
         while self.hear[place].tokens == self.generation {
+            if !budget.take() {
+                // What is no token does not keep it beyond its time.
+                let deadline = clock.deadline();
+                if deadline.passed() {
+                    return Err(self.too_late(clock));
+                }
+                budget = Budget::until(deadline);
+            }
             let Some(token) = self.next_token(place, world, clock)? else { continue };
             let heard = self.hear.iter_mut().find(|heard| heard.rank as usize == token.from());
             // What is no token counts for nothing.

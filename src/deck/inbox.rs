@@ -27,7 +27,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use udeck_via::transport::{Arrival, Found};
-use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
+use udeck_via::{Budget, CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
 use self::deferred::Data;
 use self::door::{DATA, Door, Entrance, Newcomer};
@@ -43,6 +43,10 @@ use crate::shared::Shared;
 use crate::stats::Counters;
 use crate::wire::Malformed;
 pub(crate) use ready::Around;
+
+/// Messages too long for the program's buffer, and such as came behind them, that are taken out of their rings for one that
+/// fits. So many are enough to say that the buffer is too small.
+const MOST_SET_ASIDE: usize = 256;
 
 /// A mailbox's connections.
 pub(crate) struct Inbox {
@@ -176,6 +180,11 @@ impl Inbox {
             if let Some(too_long) = self.too_long.take() {
                 return Ok(Err(too_long));
             }
+            if self.set_aside.len() >= MOST_SET_ASIDE
+                && let Some(too_long) = self.longest_waiting()
+            {
+                return Ok(Err(too_long));
+            }
             let parcel = match self.poll()? {
                 Some(parcel) => parcel,
                 None => match self.longest_waiting() {
@@ -215,7 +224,11 @@ impl Inbox {
         if self.model != ReceiveModel::CompletionQueue || !self.stalled.is_empty() {
             return Ok(parcel.fill(self.poll_otherwise()?));
         }
-        while let Some(entry) = self.queues.poll(all) {
+        // A peer whose arrivals are no messages does not keep us: who waits looks at the time, and again.
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(entry) = self.queues.poll(all)
+        {
             if self.look_at(entry.context, parcel)? {
                 return Ok(true);
             }

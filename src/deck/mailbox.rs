@@ -79,7 +79,8 @@ impl<T: Item> Mailbox<T> {
         self.give_out(&mut inbox, to.parcel_mut())
     }
 
-    /// The next message, if one is there.
+    /// The next message, if one is there. Looks at 64 arrivals at most: behind more that are no messages (announcements,
+    /// say) there may be one that the next call finds.
     ///
     /// # Errors
     /// [`Error::PeerLost`] once for each rank that dies.
@@ -181,7 +182,8 @@ impl<T: Pod> Mailbox<T> {
     /// Retrieves into the caller's buffer; returns the number of elements and the sender. One copy.
     ///
     /// # Errors
-    /// [`Error::TooSmall`] when no message fits that is the first of its postbox: it stays where it is. Otherwise as
+    /// [`Error::TooSmall`] when no message fits that is the first of its postbox (of 256, if there are more): it stays where
+    /// it is. Otherwise as
     /// [`Mailbox::retrieve`].
     pub fn retrieve_into(&self, to: &mut [T]) -> Result<(usize, usize)> {
         self.retrieve_into_within(to, self.world.config().deadline)

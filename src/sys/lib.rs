@@ -11,6 +11,7 @@
 
 pub mod atomic;
 pub mod bell;
+mod budget;
 mod copy;
 mod cpu;
 mod deadline;
@@ -45,6 +46,7 @@ pub mod touch;
 mod wait;
 pub mod window;
 
+pub use budget::Budget;
 pub use copy::copy_in;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;

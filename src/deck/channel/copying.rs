@@ -1,6 +1,6 @@
 //! `copy`: the message in fragments, as many at a time as the mailbox allows.
 
-use udeck_via::{Error as ViaError, fault};
+use udeck_via::{Budget, Error as ViaError, fault};
 
 use super::Channel;
 use super::queue::{Stage, Stays, Waiting};
@@ -27,7 +27,9 @@ impl Channel {
         mut fragments: u32,
     ) -> Result<(), Stays> {
         let mut stopped: Option<ViaError> = None;
-        while fragments > 0 && stopped.is_none() {
+        // However many the mailbox allows: whoever moves the queue along comes again.
+        let mut budget = Budget::once();
+        while fragments > 0 && stopped.is_none() && budget.take() {
             let end = (sent + FRAGMENT).min(front.load.len());
             let copied = self.send_copy(&front.load, sent..end, Kind::Fragment);
             if copied.is_ok() {

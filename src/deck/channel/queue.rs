@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Block, Error as ViaError, MemHandle, RemoteBuffer, fault};
+use udeck_via::{Block, Budget, Error as ViaError, MemHandle, RemoteBuffer, fault};
 
 use super::copying::FRAGMENT;
 use super::load::{Load, Refused};
@@ -159,10 +159,12 @@ impl Channel {
         Ok(self.advance()? | answered)
     }
 
-    /// Takes what the mailbox has said. Returns whether it has said anything.
+    /// Takes what the mailbox has said, or the beginning of it. Returns whether it has said anything.
     pub(super) fn take_answers(&mut self) -> Result<bool, ViaError> {
-        let mut any = false;
-        while let Some(arrival) = self.vi.arrival()? {
+        let (mut any, mut budget) = (false, Budget::once());
+        while budget.take()
+            && let Some(arrival) = self.vi.arrival()?
+        {
             any = true;
             self.on_answer(&arrival);
         }

@@ -9,6 +9,8 @@
 
 use std::collections::VecDeque;
 
+use udeck_via::Budget;
+
 use super::Inbox;
 use super::deferred::Served;
 use super::grants::{self, MEMORIES, Memory};
@@ -78,7 +80,10 @@ impl Inbox {
             return Ok(Some(parcel));
         }
         for memory in MEMORIES {
-            while let Some(context) = self.stalled.for_memory[memory as usize].pop_front() {
+            let mut budget = Budget::once();
+            while budget.take()
+                && let Some(context) = self.stalled.for_memory[memory as usize].pop_front()
+            {
                 let Attempt::Done(parcel) = self.attempt(context)? else {
                     self.stalled.for_memory[memory as usize].push_front(context);
                     break;
@@ -164,7 +169,10 @@ impl Inbox {
     /// What the lanes have that were named while they were held up, up to the first message. One look at each is enough:
     /// the completion queue names again what has more messages.
     pub(super) fn look_at_named(&mut self) -> Result<Option<Parcel>> {
-        while let Some(context) = self.stalled.named.pop_front() {
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(context) = self.stalled.named.pop_front()
+        {
             let Some(Some(lane)) = self.lanes.get_mut(context) else { continue };
             lane.named = false;
             let found = self.look_into(context as u64)?;

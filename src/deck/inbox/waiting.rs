@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use udeck_via::{Deadline, Pause, Spinner};
+use udeck_via::{Budget, Deadline, Pause, Spinner};
 
 use super::Inbox;
 use super::door::DATA;
@@ -15,8 +15,6 @@ use crate::received::Parcel;
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// So soon it looks at first for a message that is being read, then half as often each time.
 const FIRST_READ_PAUSE: Duration = Duration::from_micros(20);
-/// Looks while a lane is held up: the completion queue names it again and again, and may name nothing else.
-const LOOKS: usize = 64;
 
 /// Of one wait, which may sleep many times.
 struct Rhythm {
@@ -121,8 +119,11 @@ impl Inbox {
         if self.model == ReceiveModel::WorkQueues {
             return self.scan();
         }
-        for _ in 0..LOOKS {
-            let Some(entry) = self.queues.poll(true) else { break };
+        // A lane that is held up is named again and again, and perhaps nothing else.
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(entry) = self.queues.poll(true)
+        {
             if let Some(parcel) = self.look_into(entry.context)? {
                 return Ok(Some(parcel));
             }

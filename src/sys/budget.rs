@@ -1,0 +1,72 @@
+//! How long a loop goes on that takes what others send.
+
+use crate::Deadline;
+
+/// What a loop may spend that takes whatever others send: so a peer that sends without end does not keep it.
+///
+/// One round of looks, for calls that do not wait and for those whose caller watches the time; or as many rounds as there is
+/// time for. The clock is read only between rounds, so a loop that soon ends never reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    looks: u32,
+    deadline: Option<Deadline>,
+}
+
+impl Budget {
+    /// Looks of a round.
+    pub const ROUND: u32 = 64;
+
+    /// One round.
+    #[inline]
+    pub const fn once() -> Self {
+        Budget { looks: Self::ROUND, deadline: None }
+    }
+
+    /// One round, and others until then.
+    #[inline]
+    pub const fn until(deadline: Deadline) -> Self {
+        Budget { looks: Self::ROUND, deadline: Some(deadline) }
+    }
+
+    /// Spends one look. `false`: there is none left.
+    #[inline]
+    pub fn take(&mut self) -> bool {
+        if self.looks == 0 && !self.begin_round() {
+            return false;
+        }
+        self.looks -= 1;
+        true
+    }
+
+    #[cold]
+    fn begin_round(&mut self) -> bool {
+        let has_time = self.deadline.is_some_and(|deadline| !deadline.passed());
+        self.looks = if has_time { Self::ROUND } else { 0 };
+        has_time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn looks(mut budget: Budget) -> u32 {
+        (0..10 * Budget::ROUND).take_while(|_| budget.take()).count() as u32
+    }
+
+    #[test]
+    fn a_round_is_had_whatever_the_time_and_no_more_than_there_is_time_for() {
+        assert_eq!(looks(Budget::once()), Budget::ROUND);
+        assert_eq!(looks(Budget::until(Deadline::now())), Budget::ROUND);
+        assert_eq!(looks(Budget::until(Deadline::after(Duration::from_secs(3600)))), 10 * Budget::ROUND);
+    }
+
+    #[test]
+    fn what_is_spent_stays_spent() {
+        for mut budget in [Budget::once(), Budget::until(Deadline::now())] {
+            while budget.take() {}
+            assert!(!budget.take() && !budget.take());
+        }
+    }
+}
