@@ -27,6 +27,7 @@ mod interfaces;
 mod library;
 #[cfg(not(loom))]
 mod limits;
+pub mod position;
 mod prefetch;
 #[cfg(not(loom))]
 pub mod reactor;

@@ -36,6 +36,7 @@
 //! than was sent is reported as [`Corrupt`].
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
+use crate::position::Position;
 use crate::{fault, prefetch};
 
 /// Words of payload in a cell (loom's state space wants small cells).
@@ -202,9 +203,9 @@ impl Payload<'_> {
 pub struct Producer<S> {
     storage: S,
     mask: u32,
-    /// Position of the next message, modulo 2^32.
-    next: u32,
-    /// What the consumer last said it had read.
+    /// Position of the next message.
+    next: Position,
+    /// What the consumer last said it had read, modulo 2^32.
     credit: u32,
 }
 
@@ -213,7 +214,7 @@ impl<S: Storage> Producer<S> {
     pub fn new(storage: S) -> Self {
         let cells = storage.cells();
         assert!(cells.is_power_of_two() && cells <= 1 << 16, "ring of {cells} cells");
-        Producer { storage, mask: cells - 1, next: 0, credit: 0 }
+        Producer { storage, mask: cells - 1, next: Position::START, credit: 0 }
     }
 
     /// Whether a push would succeed. Looks at the consumer's credit only when the known credit is used up.
@@ -232,7 +233,7 @@ impl<S: Storage> Producer<S> {
     fn reload_credit(&mut self) -> Result<bool, Corrupt> {
         // SYNC POINT credit: the cells counted here are no longer read by the consumer.
         let credit = self.storage.line().credit.load(Ordering::Acquire);
-        let unread = self.next.wrapping_sub(credit);
+        let unread = self.next.narrow().wrapping_sub(credit);
         if unread > self.mask + 1 {
             return Err(Corrupt);
         }
@@ -243,7 +244,7 @@ impl<S: Storage> Producer<S> {
     /// Whether a push would succeed, as far as is known without looking at the consumer's line.
     #[inline]
     pub fn has_known_room(&self) -> bool {
-        self.next.wrapping_sub(self.credit) <= self.mask
+        self.next.narrow().wrapping_sub(self.credit) <= self.mask
     }
 
     /// Writes one message. The caller has seen [`Producer::has_room`]. `true`: the consumer is not watching,
@@ -259,14 +260,14 @@ impl<S: Storage> Producer<S> {
     #[must_use]
     pub fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) -> bool {
         debug_assert!(self.has_known_room());
-        let cell = self.storage.cell(self.next & self.mask);
+        let cell = self.storage.cell(self.next.narrow() & self.mask);
         fault::point("post.claimed");
         write(Payload(&cell.payload));
         cell.aux.store(aux, Ordering::Relaxed);
         fault::point("post.written");
-        self.next = self.next.wrapping_add(1);
+        self.next = self.next.plus(1);
         // SYNC POINT cell: publishes payload and aux.
-        cell.head.store(u64::from(meta) << 32 | u64::from(self.next), Ordering::Release);
+        cell.head.store(u64::from(meta) << 32 | u64::from(self.next.narrow()), Ordering::Release);
         fault::point("post.published");
         self.fetch_ahead();
         // SYNC POINT attention, producer's half.
@@ -279,7 +280,7 @@ impl<S: Storage> Producer<S> {
     /// have to fetch them back.
     #[inline]
     fn fetch_ahead(&self) {
-        let ahead = self.next.wrapping_add(AHEAD);
+        let ahead = self.next.narrow().wrapping_add(AHEAD);
         if ahead.wrapping_sub(self.credit) <= self.mask {
             prefetch::for_writing(self.storage.cell(ahead & self.mask));
         }
@@ -287,7 +288,7 @@ impl<S: Storage> Producer<S> {
 
     /// Position of the next message.
     #[inline]
-    pub fn position(&self) -> u32 {
+    pub fn position(&self) -> Position {
         self.next
     }
 
@@ -298,7 +299,7 @@ impl<S: Storage> Producer<S> {
     pub fn unread(&self) -> Result<u32, Corrupt> {
         // SYNC POINT read: what the consumer did before it read is visible.
         let read = self.storage.line().read.0.load(Ordering::Acquire);
-        let unread = self.next.wrapping_sub(read);
+        let unread = self.next.narrow().wrapping_sub(read);
         if unread > self.mask + 1 { Err(Corrupt) } else { Ok(unread) }
     }
 }

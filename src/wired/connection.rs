@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Hello, Owner};
 use udeck_via::{Ptag, Reliability};
 
@@ -131,20 +132,20 @@ pub struct Connection {
     held_back: VecDeque<HeldBack>,
     /// Messages and writes among them.
     unsent: usize,
-    fence: Option<u32>,
+    fence: Option<Position>,
     /// Messages and writes that were posted, and the bytes of each message that the peer has not taken.
-    sent: u32,
+    sent: Position,
     untaken: VecDeque<u64>,
     /// Of those that are not held back.
     untaken_bytes: u64,
-    peer_taken: u32,
+    peer_taken: Position,
     /// A question is out: what has it taken, and: tell when it takes something.
     asked: bool,
     hungry: bool,
     loans: VecDeque<Loan>,
     reads: VecDeque<Reading>,
-    next_read: u32,
-    reads_over: u32,
+    next_read: Position,
+    reads_over: Position,
     ended: VecDeque<(u64, Fate)>,
     wants_room: bool,
 
@@ -193,16 +194,16 @@ impl Connection {
             held_back: VecDeque::new(),
             unsent: 0,
             fence: None,
-            sent: 0,
+            sent: Position::START,
             untaken: VecDeque::new(),
             untaken_bytes: 0,
-            peer_taken: 0,
+            peer_taken: Position::START,
             asked: false,
             hungry: false,
             loans: VecDeque::new(),
             reads: VecDeque::new(),
-            next_read: 0,
-            reads_over: 0,
+            next_read: Position::START,
+            reads_over: Position::START,
             ended: VecDeque::new(),
             wants_room: false,
             incoming: Incoming::default(),
@@ -277,6 +278,13 @@ impl Connection {
     }
 
     /// Frames that wait to be sent or released.
+    /// As if so many more messages had passed each way.
+    #[cfg(test)]
+    pub(crate) fn age(&mut self, messages: u64) {
+        (self.sent, self.peer_taken) = (self.sent.plus(messages), self.peer_taken.plus(messages));
+        self.credits.age(messages);
+    }
+
     #[cfg(test)]
     pub(crate) fn frames(&self) -> usize {
         self.outgoing.iter().count()

@@ -1,14 +1,17 @@
 //! One connection as this process sees it: shared memory, the peer's bells, and who holds which lent buffer.
 
 mod ledger;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use udeck_sys::atomic::fence;
+use udeck_sys::position::Position;
 use udeck_sys::ring::{credit_of, ready_at};
 use udeck_sys::segment::Mapping;
 use udeck_sys::tokens::{Collector, Returner, SLOTS};
@@ -34,6 +37,8 @@ pub struct Connection {
     pub readable_ptag: Option<u32>,
     /// Our consumer's position, for waiters ([`Connection::has_arrival`]).
     pub position: AtomicU32,
+    /// How many messages we have sent: what the peer's word of what it has read is widened beside.
+    sent: AtomicU64,
     returner: Returner<Direction>,
     lent: Mutex<LentBooks>,
     lost: AtomicBool,
@@ -58,7 +63,7 @@ struct LentBooks {
     /// As long as the highest token that was ever out: most connections lend nothing, and none of them needs room for it.
     held: Vec<Option<Held>>,
     /// By token: the position in the ring of the message that it is part of. As long as `held`.
-    position: Vec<u32>,
+    position: Vec<Position>,
     free: u64,
     /// Ends of [`Held::Caller`]s that were not reported yet.
     returned: VecDeque<(u64, Fate)>,
@@ -117,6 +122,7 @@ impl Connection {
             writable_ptag: peer.writable_ptag.map(|ptag| ptag.0),
             readable_ptag: peer.readable_ptag.map(|ptag| ptag.0),
             position: AtomicU32::new(0),
+            sent: AtomicU64::new(0),
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
@@ -176,7 +182,7 @@ impl Connection {
 
     /// Keeps `held` under a token for the message at `position` of the ring, or gives it back when all tokens are out.
     #[inline]
-    pub fn lend(&self, held: Held, position: u32) -> Result<u16, LendError> {
+    pub fn lend(&self, held: Held, position: Position) -> Result<u16, LendError> {
         let mut books = self.lent.lock();
         if let Err(foreign) = books.collect() {
             return Err(LendError::Foreign(foreign, held));
@@ -208,7 +214,7 @@ impl Connection {
         }
         books.collect()?;
         if self.peer_state() != OPEN {
-            books.collect_unread(credit_of(&self.outgoing));
+            books.collect_unread(self.read_by_peer());
         }
         Ok(books.returned.pop_front())
     }
@@ -233,9 +239,24 @@ impl Connection {
         let mut books = self.lent.lock();
         let _ = books.collect();
         if self.peer_state() != OPEN {
-            books.collect_unread(credit_of(&self.outgoing));
+            books.collect_unread(self.read_by_peer());
         }
         books.free != u64::MAX
+    }
+
+    /// A message is about to be sent, and there are so many then. By the port, which alone sends, *before* the message can be
+    /// seen: so whoever sees the peer's word that it was read sees this.
+    #[inline]
+    pub fn count_sent(&self, sent: Position) {
+        self.sent.store(sent.since(Position::START).unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// How many messages the peer says that it has read. A number that cannot be counts as all: the port finds the lie.
+    fn read_by_peer(&self) -> Position {
+        // First the peer's word (Acquire), then ours: it cannot have read what was not sent by then.
+        let read = credit_of(&self.outgoing);
+        let sent = Position::START.plus(self.sent.load(Ordering::Relaxed));
+        sent.widen(read).unwrap_or(sent)
     }
 
     // ---- buffers that we borrow ----
@@ -378,7 +399,7 @@ impl LentBooks {
     }
 
     #[inline]
-    fn hold(&mut self, token: u16, held: Held, position: u32) {
+    fn hold(&mut self, token: u16, held: Held, position: Position) {
         let token = usize::from(token);
         let (Some(place), Some(at)) = (self.held.get_mut(token), self.position.get_mut(token)) else {
             return self.hold_further(token, held, position);
@@ -387,18 +408,19 @@ impl LentBooks {
     }
 
     #[cold]
-    fn hold_further(&mut self, token: usize, held: Held, position: u32) {
+    fn hold_further(&mut self, token: usize, held: Held, position: Position) {
         self.held.resize_with(token + 1, || None);
-        self.position.resize(token + 1, 0);
+        self.position.resize(token + 1, Position::START);
         (self.held[token], self.position[token]) = (Some(held), position);
     }
 
-    /// The peer has closed after reading `credit` messages: it never looks at the others, which may have been sent
+    /// The peer has closed after reading the messages before `read`: it never looks at the others, which may have been sent
     /// before we could know. A peer that looks all the same spoils its own reading.
-    fn collect_unread(&mut self, credit: u32) {
+    fn collect_unread(&mut self, read: Position) {
         for token in 0..self.held.len() {
-            let is_unread = (self.position[token].wrapping_sub(credit) as i32) >= 0;
-            if is_unread && let Some(held) = self.held[token].take() {
+            if self.position[token] >= read
+                && let Some(held) = self.held[token].take()
+            {
                 if let Held::Caller(number) = held {
                     self.returned.push_back((number, Fate::Unread));
                 }

@@ -95,9 +95,16 @@ impl ShmPort {
         if self.waiting {
             self.wait_no_more();
         }
-        if self.producer.push_with(meta, aux, write) {
+        if self.publish(meta, aux, write) {
             self.connection.ring_receiver();
         }
+    }
+
+    /// As [`Producer::push_with`], counted.
+    #[inline]
+    fn publish(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) -> bool {
+        self.connection.count_sent(self.producer.position().plus(1));
+        self.producer.push_with(meta, aux, write)
     }
 
     /// Any message that travels inside its cell.
@@ -432,13 +439,11 @@ unsafe impl Port for ShmPort {
         }
         let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
         let has_to_ring = match <&[u8; HEAD]>::try_from(head) {
-            Ok(head) => self.producer.push_with(meta, aux, |payload| {
+            Ok(head) => self.publish(meta, aux, |payload| {
                 payload.words(&[u64::from_ne_bytes(*head)]);
                 payload.whole_words(1, body);
             }),
-            Err(_) if head.is_empty() => {
-                self.producer.push_with(meta, aux, |payload| payload.whole_words(0, body))
-            }
+            Err(_) if head.is_empty() => self.publish(meta, aux, |payload| payload.whole_words(0, body)),
             Err(_) => return self.send_otherwise(immediate, head, body),
         };
         if has_to_ring {

@@ -30,6 +30,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ptr::NonNull;
 
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Hello, Owner};
 use udeck_via::{Reliability, RemoteBuffer};
 use udeck_wired::Memory;
@@ -180,8 +181,8 @@ pub struct Connection {
     seeks_confirmation: bool,
     fence: bool,
     /// Numbered frames so far, and how many of them the peer's program has taken.
-    sent: u32,
-    peer_taken: u32,
+    sent: Position,
+    peer_taken: Position,
     /// A question is out: what has it taken.
     asked: bool,
     hungry: bool,
@@ -253,8 +254,8 @@ impl Connection {
             unsignalled: 0,
             seeks_confirmation: false,
             fence: false,
-            sent: 0,
-            peer_taken: 0,
+            sent: Position::START,
+            peer_taken: Position::START,
             asked: false,
             hungry: false,
             reads: 0,

@@ -73,7 +73,7 @@ impl Connection {
         }
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.peer_taken;
-        self.settle_all(Fate::Unread, |number| number.wrapping_sub(taken) <= u32::MAX / 2);
+        self.settle_all(Fate::Unread, |number| number >= taken);
         while !self.reads.is_empty() {
             self.end_read(Fate::Unread);
         }

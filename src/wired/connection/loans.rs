@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Held, Owner};
 
 use super::Connection;
@@ -14,7 +15,7 @@ use crate::memory::Place;
 
 /// A message or write of which a receipt is to come.
 pub(super) struct Loan {
-    pub number: u32,
+    pub number: Position,
     held: Held,
     /// Nobody reads its memory any more.
     released: bool,
@@ -23,14 +24,14 @@ pub(super) struct Loan {
 
 /// A read that is not over.
 pub(super) struct Reading {
-    pub number: u32,
+    pub number: Position,
     pub places: SmallVec<[Place; 2]>,
     pub len: usize,
     pub held: Held,
 }
 
 impl Loan {
-    pub fn new(number: u32, held: Held) -> Self {
+    pub fn new(number: Position, held: Held) -> Self {
         Loan { number, held, released: false, fate: None }
     }
 }
@@ -87,16 +88,18 @@ impl Connection {
         }
     }
 
-    /// What became of the message of `number`. `false`: nobody waits for that.
-    pub(super) fn settle(&mut self, number: u32, fate: Fate) -> bool {
-        let Some(at) = self.loan_at(number) else { return false };
+    /// What became of the message whose number is `narrow` on the wire. `false`: nobody waits for that. A receipt may come when
+    /// 2^32 messages have been sent since; then the loan tells which one is meant.
+    pub(super) fn settle(&mut self, narrow: u32, fate: Fate) -> bool {
+        let found = self.sent.all_of(narrow).find_map(|number| self.loan_at(number));
+        let Some(at) = found else { return false };
         self.loans[at].fate.get_or_insert(fate);
         self.end_loan_if_over(at);
         true
     }
 
     /// Settles all of which nothing is known and that are meant.
-    pub(super) fn settle_all(&mut self, fate: Fate, meant: impl Fn(u32) -> bool) {
+    pub(super) fn settle_all(&mut self, fate: Fate, meant: impl Fn(Position) -> bool) {
         for loan in self.loans.iter_mut().filter(|loan| loan.fate.is_none() && meant(loan.number)) {
             loan.fate = Some(fate);
         }
@@ -109,15 +112,13 @@ impl Connection {
     /// The oldest read is over.
     pub(super) fn end_read(&mut self, fate: Fate) {
         let Some(read) = self.reads.pop_front() else { return };
-        self.reads_over = self.reads_over.wrapping_add(1);
+        self.reads_over = self.reads_over.plus(1);
         self.end_held(read.held, fate);
         self.let_go();
     }
 
-    fn loan_at(&self, number: u32) -> Option<usize> {
-        let first = self.loans.front()?.number;
-        let distance = number.wrapping_sub(first);
-        self.loans.binary_search_by_key(&distance, |loan| loan.number.wrapping_sub(first)).ok()
+    fn loan_at(&self, number: Position) -> Option<usize> {
+        self.loans.binary_search_by_key(&number, |loan| loan.number).ok()
     }
 
     fn end_loan_if_over(&mut self, at: usize) -> bool {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use udeck_sys::position::Position;
 use udeck_via::transport::{Held, Inline};
 
 use super::Pieces;
@@ -32,7 +33,7 @@ pub(super) enum Then {
     /// The memory goes back.
     Held(Held),
     /// The message of this number has left: its loan ends when a receipt has come, too.
-    Left(u32),
+    Left(Position),
     /// A read of a peer's was answered.
     Served(#[allow(dead_code, reason = "held, not read")] Option<Inside>),
     /// A receipt was sent.

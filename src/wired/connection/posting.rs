@@ -1,6 +1,7 @@
 //! The program's posts.
 
 use smallvec::SmallVec;
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Held, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
@@ -14,7 +15,7 @@ use crate::{BYTES, MESSAGES};
 /// A post that is not in the stream yet.
 pub(super) struct HeldBack {
     /// For how many reads it waits.
-    reads: u32,
+    reads: Position,
     /// Bytes that the peer has to take, of a message or write: it waits until there is room for it.
     bytes: Option<u64>,
     pub out: Out,
@@ -97,11 +98,14 @@ impl Connection {
             return Err((Refused::Busy, held));
         }
         let number = self.next_read;
-        self.next_read = number.wrapping_add(1);
+        self.next_read = number.plus(1);
         self.reads.push_back(Reading { number, places, len, held });
         let (handle, offset) = (from.handle.0, from.offset as u64);
         self.wants_room = false;
-        self.post(Out::bare(Frame::Read { number, handle, offset, len: len as u64 }, Then::Nothing));
+        self.post(Out::bare(
+            Frame::Read { number: number.narrow(), handle, offset, len: len as u64 },
+            Then::Nothing,
+        ));
         Ok(())
     }
 
@@ -203,7 +207,7 @@ impl Connection {
     #[inline]
     fn post_message(&mut self, out: Out, bytes: usize) {
         self.untaken.push_back(bytes as u64);
-        self.sent = self.sent.wrapping_add(1);
+        self.sent = self.sent.plus(1);
         self.wants_room = false;
         self.post_behind(out, Some(bytes as u64));
     }
@@ -265,8 +269,8 @@ impl Connection {
         }
     }
 
-    fn are_over(&self, reads: u32) -> bool {
-        self.reads_over.wrapping_sub(reads) <= u32::MAX / 2
+    fn are_over(&self, reads: Position) -> bool {
+        self.reads_over >= reads
     }
 
     /// Queues a frame of the engine's own.

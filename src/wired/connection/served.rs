@@ -108,7 +108,7 @@ impl Connection {
     }
 
     fn admit_data(&mut self, number: u32, fate: Fate, len: u64) -> Result<(usize, usize), Violation> {
-        let Some(read) = self.reads.front().filter(|read| read.number == number) else {
+        let Some(read) = self.reads.front().filter(|read| read.number.narrow() == number) else {
             return violation(format!("an answer to read {number}, which nobody waits for now"));
         };
         let expected = if fate == Fate::Arrived { read.len } else { 0 };
@@ -128,13 +128,13 @@ impl Connection {
 
     /// The peer's program has taken so many of our messages.
     fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
-        let more = taken.wrapping_sub(self.peer_taken);
+        let more = taken.wrapping_sub(self.peer_taken.narrow());
         let untaken = self.untaken.len() - self.unsent;
         if more as usize > untaken {
             return violation(format!("{more} messages were taken of the {untaken} that it had not taken"));
         }
         if more > 0 {
-            self.peer_taken = taken;
+            self.peer_taken = self.peer_taken.plus(u64::from(more));
             self.untaken_bytes -= self.untaken.drain(..more as usize).sum::<u64>();
             self.hungry = false;
             self.let_go();

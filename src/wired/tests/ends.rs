@@ -108,6 +108,25 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
     }
 }
 
+/// 2^31 messages are minutes: counts of 32 bits called such a message one that was not read yet.
+#[test]
+fn a_message_that_is_kept_for_long_was_read() {
+    for messages in [1 << 31, 1 << 32, (1 << 32) + 7] {
+        let mut pair = Pair::new(Reliability::Reception, false);
+        let _block = lend(&mut pair, 0, 100, 1).unwrap();
+        pair.settle();
+        let kept = take(&mut pair, 1);
+        pair.settle();
+        pair.ends.iter().for_each(|end| end.link.with(|connection, _| connection.age(messages)));
+        pair.ends[1].port().close(None);
+        pair.settle();
+        assert_eq!(pair.ends[0].port().ended(), None, "it is being read, after {messages} more");
+        drop(kept);
+        pair.settle();
+        assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)), "after {messages} more");
+    }
+}
+
 #[test]
 fn a_write_that_is_not_allowed_breaks_a_reliable_connection() {
     let elsewhere = RemoteBuffer { handle: MemHandle(12345), offset: 0, len: 10 };

@@ -1,5 +1,6 @@
 //! What comes: checked before anything is allocated for it.
 
+use udeck_sys::position::Position;
 use udeck_via::Reliability;
 use udeck_via::transport::{Fate, Inline};
 
@@ -35,7 +36,7 @@ impl Connection {
         if rest.len() != frame.rest() {
             return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
         }
-        if (taken, heard) != (self.peer_taken, self.control_heard) {
+        if (taken, heard) != (self.peer_taken.narrow(), self.control_heard) {
             self.was_taken(taken)?;
             self.was_heard(heard)?;
         }
@@ -213,12 +214,12 @@ impl Connection {
         if self.apart.is_some() {
             return self.are_over(taken);
         }
-        let (more, untaken) = (taken.wrapping_sub(self.peer_taken), self.sent.wrapping_sub(self.peer_taken));
+        let (more, untaken) = (taken.wrapping_sub(self.peer_taken.narrow()), self.untaken_of_stream());
         if more > untaken {
             return violation(format!("{more} messages were taken of the {untaken} that it had not taken"));
         }
         if more > 0 {
-            self.peer_taken = taken;
+            self.peer_taken = self.peer_taken.plus(u64::from(more));
             self.hungry = false;
             self.tell_of_room();
         }
@@ -241,7 +242,7 @@ impl Connection {
             Note::Read(number) => self.was_read(number) || self.apart.is_some(),
             // Of what ended otherwise here, the peer did not know that.
             Note::Receipt(number, fate) => {
-                self.settle(number, fate)
+                self.settle_named(number, fate)
                     || self.level == Reliability::Reception
                     || self.closed
                     || self.lost.is_some()
@@ -281,8 +282,15 @@ impl Connection {
         }
     }
 
+    /// What became of the message or flush whose number is `narrow` on the wire. `false`: nobody waits for that. A receipt may
+    /// come when 2^32 messages have been sent since; then the loan tells which one is meant.
+    pub(super) fn settle_named(&mut self, narrow: u32, fate: Fate) -> bool {
+        let found = self.sent.all_of(narrow).find(|number| self.loan_at(*number).is_some());
+        found.is_some_and(|number| self.settle(number, fate))
+    }
+
     /// What became of a message or flush. `false`: nobody waits for that.
-    pub(super) fn settle(&mut self, number: u32, fate: Fate) -> bool {
+    pub(super) fn settle(&mut self, number: Position, fate: Fate) -> bool {
         let Some(at) = self.loan_at(number) else { return false };
         self.loans[at].fate.get_or_insert(fate);
         self.end_loan_if_over(at);

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Held, Owner, Refused};
 
 use super::posting::{Post, Posted, Then};
@@ -15,7 +16,7 @@ use crate::wire::{Note, Violation};
 
 /// A message or write of which a receipt is to come.
 pub(super) struct Loan {
-    pub number: u32,
+    pub number: Position,
     held: Held,
     /// Nobody reads its memory any more.
     released: bool,
@@ -24,14 +25,14 @@ pub(super) struct Loan {
 
 /// A message that the peer reads from our memory. Who awaits a receipt has it in a [`Loan`].
 pub(super) struct Offered {
-    pub number: u32,
+    pub number: Position,
     /// Its number on the queue pair where messages travel apart, once it has one.
     pub apart: Option<u32>,
     pub held: Option<Held>,
 }
 
 impl Loan {
-    pub fn new(number: u32, held: Held) -> Self {
+    pub fn new(number: Position, held: Held) -> Self {
         Loan { number, held, released: false, fate: None }
     }
 }
@@ -87,11 +88,13 @@ impl Connection {
     }
 
     /// The peer has read, or will never read, what was offered. `false`: nothing was.
-    pub(super) fn was_read(&mut self, number: u32) -> bool {
+    pub(super) fn was_read(&mut self, narrow: u32) -> bool {
+        let found = self.offered.iter().find(|offered| offered.number.narrow() == narrow);
+        let Some(number) = found.map(|offered| offered.number) else { return false };
         self.end_offered(number, Fate::Arrived)
     }
 
-    pub(super) fn end_offered(&mut self, number: u32, fate: Fate) -> bool {
+    pub(super) fn end_offered(&mut self, number: Position, fate: Fate) -> bool {
         let Some(at) = self.offered.iter().position(|offered| offered.number == number) else { return false };
         match self.offered.remove(at).and_then(|offered| offered.held) {
             Some(held) => self.end_held(held, fate),
@@ -100,7 +103,7 @@ impl Connection {
         true
     }
 
-    fn release(&mut self, number: u32) {
+    fn release(&mut self, number: Position) {
         if let Some(at) = self.loan_at(number) {
             self.loans[at].released = true;
             self.end_loan_if_over(at);
@@ -108,7 +111,7 @@ impl Connection {
     }
 
     /// Settles all of which nothing is known and that are meant.
-    fn settle_all(&mut self, fate: Fate, meant: impl Fn(u32) -> bool) {
+    fn settle_all(&mut self, fate: Fate, meant: impl Fn(Position) -> bool) {
         for loan in self.loans.iter_mut().filter(|loan| loan.fate.is_none() && meant(loan.number)) {
             loan.fate = Some(fate);
         }
@@ -118,10 +121,8 @@ impl Connection {
         }
     }
 
-    pub(super) fn loan_at(&self, number: u32) -> Option<usize> {
-        let first = self.loans.front()?.number;
-        let distance = number.wrapping_sub(first);
-        self.loans.binary_search_by_key(&distance, |loan| loan.number.wrapping_sub(first)).ok()
+    pub(super) fn loan_at(&self, number: Position) -> Option<usize> {
+        self.loans.binary_search_by_key(&number, |loan| loan.number).ok()
     }
 
     pub(super) fn end_loan_if_over(&mut self, at: usize) -> bool {
@@ -222,7 +223,7 @@ impl Connection {
         }
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.peer_taken;
-        self.settle_all(Fate::Unread, |number| number.wrapping_sub(taken) <= u32::MAX / 2);
+        self.settle_all(Fate::Unread, |number| number >= taken);
         self.drop_accesses();
         self.tell_end();
     }

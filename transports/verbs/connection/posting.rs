@@ -1,6 +1,7 @@
 //! The program's posts.
 
 use smallvec::SmallVec;
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Held, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
@@ -42,7 +43,7 @@ pub(super) enum Posted {
         receipt: bool,
         head: SmallVec<[u8; 64]>,
         body: Segments,
-        number: u32,
+        number: Position,
     },
     Write {
         body: Segments,
@@ -68,7 +69,7 @@ pub(super) enum Then {
     /// The memory goes back.
     Held(Held),
     /// The message of this number has left: its loan ends when a receipt has come, too.
-    Left(u32),
+    Left(Position),
     /// A read of the program's is over.
     Read(Held),
     /// The offer of this number is here.
@@ -225,8 +226,13 @@ impl Connection {
         Ok(unread)
     }
 
+    /// Messages of the reliable queue pair that were not taken: a few, as they are bounded.
+    pub(super) fn untaken_of_stream(&self) -> u32 {
+        self.sent.since(self.peer_taken).map_or(0, |untaken| untaken as u32)
+    }
+
     fn untaken(&self) -> u32 {
-        self.untaken_apart().unwrap_or_else(|| self.sent.wrapping_sub(self.peer_taken))
+        self.untaken_apart().unwrap_or_else(|| self.untaken_of_stream())
     }
 
     /// Whether the connection stands.
@@ -313,7 +319,7 @@ impl Connection {
     }
 
     fn post_numbered(&mut self, what: Posted) {
-        self.sent = self.sent.wrapping_add(1);
+        self.sent = self.sent.plus(1);
         self.post(what);
     }
 

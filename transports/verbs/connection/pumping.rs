@@ -1,6 +1,7 @@
 //! From both queues to the device, and what completes.
 
 use smallvec::SmallVec;
+use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Held};
 use udeck_via::{Reliability, RemoteBuffer};
 
@@ -87,7 +88,7 @@ impl Connection {
         let how = self.how(false, &Then::Nothing);
         let sent = work.send(&lead[..HEADER + len], &[], how);
         self.fly(how, Then::Nothing);
-        (self.sent, self.wants_room) = (self.sent.wrapping_add(1), false);
+        (self.sent, self.wants_room) = (self.sent.plus(1), false);
         if let Err(why) = sent {
             self.fail(&why);
         }
@@ -206,7 +207,7 @@ impl Connection {
     }
 
     pub(super) fn how_to_read(&mut self, last: bool) -> How {
-        let then = if last { Then::Left(0) } else { Then::Nothing };
+        let then = if last { Then::Left(Position::START) } else { Then::Nothing };
         self.how(false, &then)
     }
 

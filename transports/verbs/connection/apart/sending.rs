@@ -19,7 +19,7 @@ impl Connection {
 
     /// Numbers that are in use, if messages travel apart.
     fn numbers_out(&self) -> u32 {
-        self.apart.as_ref().map_or(0, |apart| apart.left.wrapping_sub(self.peer_taken))
+        self.apart.as_ref().map_or(0, |apart| apart.left.wrapping_sub(self.peer_taken.narrow()))
     }
 
     fn has_number(&self) -> bool {
@@ -51,7 +51,7 @@ impl Connection {
 
     /// The peer tells that the numbers below are over.
     pub(in crate::connection) fn are_over(&mut self, upto: u32) -> Result<(), Violation> {
-        let (more, out) = (upto.wrapping_sub(self.peer_taken), self.numbers_out());
+        let (more, out) = (upto.wrapping_sub(self.peer_taken.narrow()), self.numbers_out());
         if more > out {
             return violation(format!("{more} messages are over of the {out} that were not"));
         }
@@ -64,7 +64,7 @@ impl Connection {
         // Who has ended it takes nothing any more: what was not taken by then was not taken.
         if let (Some(apart), true, None) = (&mut self.apart, more > 0, &self.peer_end) {
             apart.pieces = apart.pieces.checked_shr(more).unwrap_or(0);
-            (self.peer_taken, self.hungry) = (upto, false);
+            (self.peer_taken, self.hungry) = (self.peer_taken.plus(u64::from(more)), false);
             self.tell_of_room();
         }
         Ok(())
@@ -226,7 +226,7 @@ impl Connection {
                     .iter_mut()
                     .filter(|offered| offered.number == key)
                     .for_each(|o| o.apart = number);
-                self.send_apart(device, frame, key, (&rest, &[]), Then::Nothing)?;
+                self.send_apart(device, frame, key.narrow(), (&rest, &[]), Then::Nothing)?;
                 // If it is lost, its memory comes back by that.
                 self.owe_word();
             }

@@ -1,0 +1,35 @@
+use udeck_sys::segment::{PeerAccess, create};
+
+use super::*;
+use crate::layout::CONTROL_BYTES;
+
+/// 2^31 messages are minutes: counts of 32 bits took such a buffer for one that its closed peer had not read, and it was
+/// freed under the reader.
+#[test]
+fn a_buffer_that_a_closed_peer_has_read_long_ago_stays_lent() {
+    let (_fd, control) = create("positions", CONTROL_BYTES, PeerAccess::Write).unwrap();
+    let collector = Collector::new(Direction::new(&Arc::new(control), 0));
+    let mut books = LentBooks {
+        collector,
+        held: Vec::new(),
+        position: Vec::new(),
+        free: u64::MAX,
+        returned: VecDeque::new(),
+    };
+    for later in [1 << 31, 1 << 32, (1 << 32) + 5] {
+        let read = Position::START.plus(later);
+        books.hold(0, Held::Caller(7), Position::START);
+        books.hold(1, Held::Caller(8), read);
+        books.collect_unread(read);
+        assert!(
+            matches!(books.held[0], Some(Held::Caller(7))),
+            "read before the peer closed, after {later} messages"
+        );
+        assert_eq!(
+            books.returned.pop_front(),
+            Some((8, Fate::Unread)),
+            "the peer closed before it read this one"
+        );
+        assert_eq!(books.returned, []);
+    }
+}
