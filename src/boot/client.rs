@@ -15,12 +15,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
+use udeck_sys::thread::{self, Callback};
 
 use self::{
     asked::Asked,
@@ -105,10 +105,9 @@ impl Client {
             news: Mutex::default(),
             leaving: AtomicBool::new(false),
         });
-        let (reader, size) = (Arc::clone(&shared), welcome.size);
-        thread::Builder::new()
-            .name("deck-boot-read".into())
-            .spawn(move || reader.read(frames, size))
+        let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
+        let on_panic = move |why: &str| failing.end(format!("the thread that hears it has panicked: {why}"));
+        thread::spawn("deck-boot-read", move || reader.read(frames, size), on_panic)
             .map_err(|source| BootError::Io { what: "starting the bootstrap thread".into(), source })?;
         Ok(Client { shared, welcome })
     }
@@ -200,7 +199,7 @@ impl Client {
     /// bring the answer. One that owns the client keeps the connection open until the launcher ends it.
     pub fn on_event(&self, listener: Listener) {
         let mut news = self.shared.news.lock();
-        news.log.iter().for_each(&listener);
+        news.log.iter().for_each(|event| tell(&listener, event));
         news.listeners.push(listener);
     }
 
@@ -303,6 +302,11 @@ impl Shared {
                 Err(error) => break error.to_string(),
             }
         };
+        self.end(why);
+    }
+
+    /// Nothing comes from the launcher any more.
+    fn end(&self, why: String) {
         self.calls.lock().gone.get_or_insert(why);
         self.answered.notify_all();
         // A launcher that hears nonsense or is not heard any more must see the end too.
@@ -336,9 +340,15 @@ impl Shared {
     }
 }
 
+/// A listener that panics costs neither the others nor the thread anything.
+fn tell(listener: &Listener, event: &Event) {
+    static CALLBACK: Callback = Callback::new("a listener to the launcher's events");
+    CALLBACK.call(|| listener(event));
+}
+
 impl News {
     fn add(&mut self, event: Event) {
-        self.listeners.iter().for_each(|listener| listener(&event));
+        self.listeners.iter().for_each(|listener| tell(listener, &event));
         self.log.push(event);
     }
 }

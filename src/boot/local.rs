@@ -1,10 +1,8 @@
 //! A job inside one process: for a program started without a launcher (a world of one), and for tests.
 
-use std::{
-    io,
-    os::unix::net::UnixStream,
-    thread::{self, JoinHandle},
-};
+use std::{io, os::unix::net::UnixStream, thread::JoinHandle};
+
+use udeck_sys::thread;
 
 use crate::{
     MAX_RANKS,
@@ -16,7 +14,7 @@ use crate::{
 /// does not wait for that.
 #[derive(Debug)]
 pub struct Job {
-    thread: JoinHandle<io::Result<()>>,
+    thread: JoinHandle<Result<io::Result<()>, String>>,
     reporter: Reporter,
 }
 
@@ -34,7 +32,8 @@ impl Job {
         let (ours, theirs) = pairs.into_iter().unzip();
         let service = Service::new(Config::new(ranks)?, ours)?;
         let reporter = service.reporter();
-        let thread = thread::Builder::new().name("deck-boot-serve".into()).spawn(|| service.run())?;
+        // A service that panics is dropped, and with it the streams: the clients see their end.
+        let thread = thread::spawn("deck-boot-serve", || service.run(), |_| {})?;
         Ok((Job { thread, reporter }, theirs))
     }
 
@@ -48,6 +47,7 @@ impl Job {
     /// # Errors
     /// Those of [`Service::run`].
     pub fn join(self) -> io::Result<()> {
-        self.thread.join().map_err(|_| io::Error::other("the name service's thread panicked"))?
+        let ended = self.thread.join().unwrap_or_else(|_| Err("nobody knows why".into()));
+        ended.map_err(|why| io::Error::other(format!("the name service's thread panicked: {why}")))?
     }
 }

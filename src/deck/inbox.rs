@@ -30,7 +30,7 @@ use udeck_via::transport::{Arrival, Found};
 use udeck_via::{Budget, CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
 use self::deferred::Data;
-use self::door::{DATA, Door, Entrance, Newcomer};
+use self::door::{DATA, Door, Entrance, Newcomer, WhileOpen};
 use self::grants::Grants;
 use self::lane::Lane;
 use self::queues::Queues;
@@ -90,8 +90,9 @@ impl Inbox {
         for (at, (line, cq)) in world.nics().iter().zip(queues.handles()).enumerate() {
             let ptag = line.nic.ptag();
             ptags.push(ptag);
-            let (door, entrance) = (door.clone(), Entrance { at, nic: line.nic.clone(), cq, ptag });
-            let admit = move |request| door.admit(&entrance, request);
+            let open = WhileOpen { door: door.clone(), cq: cq.clone() };
+            let entrance = Entrance { at, nic: line.nic.clone(), cq, ptag };
+            let admit = move |request| open.door.admit(&entrance, request);
             listeners.push(Listener::with_handler(&line.nic, name.as_bytes(), admit).map_err(failed)?);
         }
         Ok(Inbox {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use udeck_via::thread;
 
 use crate::channel::Channel;
 
@@ -189,7 +190,9 @@ impl Progress {
             self.called.notify_one();
         } else if !helper.running && !helper.stop {
             let weak = Arc::downgrade(self);
-            let spawned = std::thread::Builder::new().name("deck-progress".into()).spawn(move || run(&weak));
+            let failing = Weak::clone(&weak);
+            let on_panic = move |_: &str| failing.upgrade().into_iter().for_each(|progress| progress.fail());
+            let spawned = thread::spawn("deck-progress", move || run(&weak), on_panic);
             // Without a thread, the application's own calls still move messages along.
             helper.running = spawned.is_ok();
         }
@@ -199,6 +202,15 @@ impl Progress {
     pub fn stop(&self) {
         self.helper.lock().stop = true;
         self.called.notify_one();
+        self.abandon_orphans();
+    }
+
+    /// The helper has panicked. There is no other one, which would do the same: the application's own calls still move messages
+    /// along, and have deadlines. What has no owner any more is given up.
+    fn fail(&self) {
+        let mut helper = self.helper.lock();
+        (helper.stop, helper.asleep) = (true, false);
+        drop(helper);
         self.abandon_orphans();
     }
 

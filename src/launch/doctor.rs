@@ -140,12 +140,14 @@ impl Asked {
 /// All that comes, once its end does: read on a thread, because a full pipe would stop whoever writes.
 fn read<R: Read + Send + 'static>(pipe: Option<R>) -> mpsc::Receiver<String> {
     let (sender, text) = mpsc::channel();
-    thread::spawn(move || {
+    let reading = move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
             let _ = pipe.take(MAX_REPORT).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
+    };
+    // Without a thread the channel ends, as it does after a panic: nothing was said.
+    let _ = udeck_sys::thread::spawn("deckrun-read", reading, |_| {});
     text
 }

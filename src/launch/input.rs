@@ -19,13 +19,14 @@ use rustix::{
     process::getpgrp,
     termios::tcgetpgrp,
 };
+use udeck_sys::thread::spawn;
 
 /// How often a process in the background looks whether it has come to the foreground, while there is input.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
 /// The thread that reads the terminal. Ends when dropped, at the input's end, or when rank 0 has gone.
 pub(crate) struct Input {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), String>>>,
     end: Arc<OwnedFd>,
 }
 
@@ -40,10 +41,8 @@ impl Input {
         rustix::io::ioctl_fionbio(&to, true)?;
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let bell = Arc::clone(&end);
-        let thread = thread::Builder::new().name("deckrun-input".into()).spawn(move || {
-            // Whatever the reason: rank 0 sees the end of its input.
-            let _ = relay(to, &bell);
-        })?;
+        // Whatever the reason, a panic included: rank 0 sees the end of its input.
+        let thread = spawn("deckrun-input", move || drop(relay(to, &bell)), |_| {})?;
         Ok(Input { thread: Some(thread), end })
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! Connection set-up, the bootstrap connection and deaths of peers are handled here, so that none of them
 //! waits for the application to call the library. Handlers run on the reactor's thread, one at a time; they
-//! must not block.
+//! must not block. One that panics ends the thread, and whoever depends on it is told why ([`Reactor::on_failure`]).
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,13 @@ struct Inner {
     entries: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
     stopping: AtomicBool,
+    /// Why the thread has ended before its time.
+    failed: OnceLock<String>,
+    dependents: Mutex<Vec<Dependent>>,
 }
+
+/// Told, once, why the reactor's thread has ended before its time.
+pub type Dependent = Box<dyn FnOnce(&str) + Send>;
 
 /// Names a registration, for [`Reactor::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +58,7 @@ pub struct Token(u64);
 /// Owner of the thread. Dropping it stops the thread and drops all handlers.
 pub struct Reactor {
     inner: Arc<Inner>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
 }
 
 impl std::fmt::Debug for Reactor {
@@ -80,26 +86,47 @@ impl Reactor {
             entries: Mutex::new(HashMap::new()),
             next: AtomicU64::new(WAKE + 1),
             stopping: AtomicBool::new(false),
+            failed: OnceLock::new(),
+            dependents: Mutex::default(),
         });
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn({
-            let inner = inner.clone();
-            move || inner.run()
-        })?;
+        let (running, failing) = (inner.clone(), inner.clone());
+        let thread = crate::thread::spawn(name, move || running.run(), move |why| failing.fail(why))?;
         Ok(Reactor { inner, thread: Mutex::new(Some(thread)) })
     }
 
     /// Calls `handler` whenever `fd` is readable or hung up. The descriptor is duplicated.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left, or a descriptor that cannot be polled.
+    /// The kernel's: no descriptors left, or a descriptor that cannot be polled. Why the thread has ended, if it has.
     pub fn add(&self, fd: impl AsFd, handler: Handler) -> io::Result<Token> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
         // The entry is in place before the first event can come.
         let mut entries = self.inner.entries.lock();
         self.inner.watch(&fd, id)?;
+        self.check()?;
         entries.insert(id, Entry { fd, handler: Some(handler) });
         Ok(Token(id))
+    }
+
+    /// Whether the thread still serves.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn check(&self) -> io::Result<()> {
+        self.inner.failed.get().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
+    }
+
+    /// Calls `dependent` if a handler panics, or at once if one has: nothing comes of what was added any more.
+    pub fn on_failure(&self, dependent: Dependent) {
+        let mut dependents = self.inner.dependents.lock();
+        match self.inner.failed.get() {
+            None => dependents.push(dependent),
+            Some(why) => {
+                drop(dependents);
+                dependent(why);
+            }
+        }
     }
 
     /// Forgets a registration. Its handler may be running at this moment; it does not run again.
@@ -145,6 +172,23 @@ impl Inner {
         }
         // Handlers own what they serve; drop them outside the lock.
         let entries = std::mem::take(&mut *self.entries.lock());
+        drop(entries);
+    }
+
+    /// A handler has panicked.
+    fn fail(&self, why: &str) {
+        let why = format!("the thread that serves connections has panicked: {why}");
+        let entries = {
+            let mut entries = self.entries.lock();
+            // Under the lock: what is added later is refused.
+            let _ = self.failed.set(why.clone());
+            std::mem::take(&mut *entries)
+        };
+        let dependents = std::mem::take(&mut *self.dependents.lock());
+        for dependent in dependents {
+            // Each, although another one panics, too.
+            crate::thread::attempt(|| dependent(&why));
+        }
         drop(entries);
     }
 
@@ -263,6 +307,31 @@ mod tests {
             );
         }
         reactor.remove(long);
+    }
+
+    #[test]
+    fn a_handler_that_panics_is_an_error_to_all_who_depend_on_the_reactor() {
+        let reactor = Reactor::start("test").unwrap();
+        let [(a, b), (_c, d)] = [(); 2].map(|()| socket::pair().unwrap());
+        let (tell, told) = mpsc::channel();
+        let early = tell.clone();
+        reactor.on_failure(Box::new(|_| panic!("a dependent, too")));
+        reactor.on_failure(Box::new(move |why| early.send(why.to_owned()).unwrap()));
+        let (kept, other) = mpsc::channel::<()>();
+        reactor.add(&d, Box::new(move || kept.send(()).map_or(Interest::Done, |()| Interest::Keep))).unwrap();
+        reactor.add(&b, Box::new(|| panic!("no luck"))).unwrap();
+        socket::send(a.as_fd(), b"news", &[]).unwrap();
+        let why = told.recv_timeout(SOON).expect("it is told");
+        assert!(why.ends_with("has panicked: no luck"), "{why}");
+        assert_eq!(
+            other.recv_timeout(SOON),
+            Err(mpsc::RecvTimeoutError::Disconnected),
+            "handlers are dropped"
+        );
+        let refused = reactor.add(&d, Box::new(|| Interest::Keep)).unwrap_err();
+        assert_eq!(refused.to_string(), why);
+        reactor.on_failure(Box::new(move |why| tell.send(why.to_owned()).unwrap()));
+        assert_eq!(told.try_recv(), Ok(why), "who comes later is told at once");
     }
 
     #[test]

@@ -49,9 +49,7 @@ fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> 
         Err(panic) => {
             let words = words(panic);
             // First what others wait for, then the words about it.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_panic(&words))) {
-                std::mem::forget(panic);
-            }
+            attempt(|| on_panic(&words));
             crate::say!("the library's thread {name} panicked, and what it served fails: {words}");
             Err(words)
         }
@@ -71,6 +69,12 @@ fn words(panic: Box<dyn Any + Send>) -> String {
             "a panic without words".to_owned()
         }
     }
+}
+
+/// Calls `act`, and leaves a panic in it at that: for what comes after a panic has been told of, and may meet what that has
+/// left behind. Whether there was none.
+pub fn attempt(act: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(act)).map_err(std::mem::forget).is_ok()
 }
 
 /// The place where closures of a user are called: a panic in one is caught, and said once.

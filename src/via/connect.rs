@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -13,6 +14,7 @@ use crate::nic::Nic;
 use crate::transport::{Device, Hello, Incoming, Queues};
 use crate::vi::Vi;
 use udeck_sys::Deadline;
+use udeck_sys::thread::Callback;
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.
 pub struct Request {
@@ -86,6 +88,21 @@ pub struct Listener {
 struct Waiting {
     requests: Mutex<VecDeque<Request>>,
     came: Condvar,
+    /// The NIC has let go of the handler: no request comes any more.
+    over: AtomicBool,
+}
+
+/// Lies in the handler, and says when that is dropped.
+struct UntilDropped(Arc<Waiting>);
+
+impl Drop for UntilDropped {
+    fn drop(&mut self) {
+        // Under the lock: who waits has not looked yet, or sleeps already.
+        let requests = self.0.requests.lock();
+        self.0.over.store(true, Ordering::Relaxed);
+        drop(requests);
+        self.0.came.notify_all();
+    }
 }
 
 impl fmt::Debug for Waiting {
@@ -117,7 +134,7 @@ impl Listener {
     }
 
     /// Listens, and answers each request at once by `on_request`, on the transport's thread: it must not block.
-    /// [`Listener::wait`] then finds none.
+    /// [`Listener::wait`] then finds none. A panic in it costs the request only.
     ///
     /// # Errors
     /// As [`Listener::new`].
@@ -136,7 +153,14 @@ impl Listener {
         mut on_request: impl FnMut(Request) + Send + 'static,
     ) -> Result<Self> {
         let device = Arc::downgrade(nic.device());
-        let on_incoming = Box::new(move |incoming| on_request(Request { incoming, device: device.clone() }));
+        let (until_dropped, callback) =
+            (UntilDropped(waiting.clone()), Callback::new("a listener's handler"));
+        let on_incoming = Box::new(move |incoming| {
+            let _ = &until_dropped;
+            let request = Request { incoming, device: device.clone() };
+            callback.call(|| on_request(request));
+        });
+        nic.check()?;
         nic.device().listen(discriminator, on_incoming)?;
         Ok(Listener { nic: nic.clone(), discriminator: discriminator.to_vec(), waiting })
     }
@@ -144,13 +168,17 @@ impl Listener {
     /// The next request.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when none came in time.
+    /// [`Error::Timeout`] when none came in time; [`Error::Lost`] when none can come any more ([`Nic::check`]).
     pub fn wait(&self, deadline: Deadline) -> Result<Request> {
         let start = Instant::now();
         let mut requests = self.waiting.requests.lock();
         loop {
             if let Some(request) = requests.pop_front() {
                 return Ok(request);
+            }
+            if self.waiting.over.load(Ordering::Relaxed) {
+                self.nic.check()?;
+                return Err(Error::Lost("the NIC listens no more".into()));
             }
             if self.waiting.came.wait_until(&mut requests, deadline.instant()).timed_out()
                 && requests.is_empty()

@@ -182,6 +182,15 @@ impl Nic {
         self.device.messages_dropped()
     }
 
+    /// Whether the NIC works: it does not once a thread of its own has panicked, which is a mistake in this library. Its
+    /// connections are lost then, and nothing comes any more.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] in words.
+    pub fn check(&self) -> Result {
+        self.device.failure().map_or(Ok(()), |why| Err(Error::Lost(why)))
+    }
+
     pub(crate) fn require(&self, what: &'static str, needed: Caps) -> Result {
         if self.caps().has(needed) {
             return Ok(());

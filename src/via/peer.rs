@@ -18,7 +18,6 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -30,7 +29,7 @@ use crate::nic::Nic;
 use crate::report::Alarm;
 use crate::transport::{Hello, Incoming, Port, Queues, Reporter};
 use crate::vi::Vi;
-use udeck_sys::Deadline;
+use udeck_sys::{Deadline, thread};
 
 /// How long the side that asks waits before it asks again.
 const RETRY: Duration = Duration::from_millis(2);
@@ -97,6 +96,7 @@ impl Vi {
         deadline: Deadline,
     ) -> Result {
         self.require_idle("peer_request")?;
+        self.nic().check()?;
         let (hello, context) = (self.hello(private_data)?, self.attributes().context);
         let alarm = self.nic().alarm().clone();
         let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context };
@@ -269,6 +269,7 @@ impl Meeting {
     /// The side that asks, on a thread of its own: [`crate::transport::Device::connect`] waits for its answer.
     fn ask(self: Arc<Self>, nic: &Nic, to: NetAddress, side: Side, deadline: Deadline) -> Result {
         let device = nic.device().clone();
+        let failing = self.clone();
         let asking = move || {
             loop {
                 let reporter = side.reporter();
@@ -288,9 +289,7 @@ impl Meeting {
                 }
             }
         };
-        thread::Builder::new()
-            .name("via-peer".into())
-            .spawn(asking)
+        thread::spawn("via-peer", asking, move |why| failing.settle(Err(Error::Lost(why.to_owned()))))
             .map(drop)
             .map_err(|error| Error::os("starting a thread that asks a peer for a connection", error))
     }

@@ -8,12 +8,11 @@
 //!
 //! Bound: at most one event per connection waits for the callback.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Weak};
-use std::thread;
 
 use parking_lot::Mutex;
+use udeck_sys::thread::{self, Callback};
 
 use crate::error::{Error, Result};
 use crate::nic::Nic;
@@ -125,14 +124,13 @@ impl Alarm {
         let (sender, events) = mpsc::channel::<ErrorEvent>();
         // Ends when the sender goes: with the NIC's last object, or with the next callback.
         let serve = move || {
+            let told = Callback::new("the error callback");
             for event in events {
-                // What a panic prints, the panic hook has printed; the next event is another matter.
-                let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));
+                told.call(|| callback(&event));
             }
         };
-        thread::Builder::new()
-            .name("via-errors".into())
-            .spawn(serve)
+        // Nobody waits for it: further events find that nobody takes them.
+        thread::spawn("via-errors", serve, |_| {})
             .map_err(|error| Error::os("starting the thread of an error callback", error))?;
         *self.0.lock() = Some(sender);
         Ok(())
@@ -140,7 +138,7 @@ impl Alarm {
 
     fn raise(&self, event: ErrorEvent) {
         if let Some(events) = &*self.0.lock() {
-            // The thread lives as long as the sender: this cannot fail.
+            // The thread lives as long as the sender, unless dropping the callback has panicked.
             let _ = events.send(event);
         }
     }

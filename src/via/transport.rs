@@ -154,6 +154,13 @@ pub unsafe trait Device: Send + Sync + Debug {
     fn messages_dropped(&self) -> u64 {
         0
     }
+    /// Why this device serves nothing any more, if a thread of its own has panicked. Its connections are lost then, its
+    /// listeners dropped, and calls that need the thread fail with the same words.
+    ///
+    /// As it is here, for devices without threads.
+    fn failure(&self) -> Option<String> {
+        None
+    }
     /// Adds what the VI layer copied for this device to [`Device::bytes_copied`]. (Nothing, on a device that needs no
     /// such copies.)
     fn count_copied(&self, bytes: usize) {

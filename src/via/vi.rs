@@ -188,6 +188,7 @@ impl Vi {
         deadline: Deadline,
     ) -> Result<Vec<u8>> {
         self.require_idle("connect")?;
+        self.nic.check()?;
         let limit = self.nic.attributes().max_discriminator;
         if to.discriminator.len() > limit {
             let what = format!("a discriminator of {} bytes, at most {limit}", to.discriminator.len());

@@ -230,6 +230,10 @@ unsafe impl Device for Wrapped {
     fn messages_dropped(&self) -> u64 {
         self.inner.messages_dropped()
     }
+
+    fn failure(&self) -> Option<String> {
+        self.inner.failure()
+    }
 }
 
 /// A request whose port will be wrapped.

@@ -193,6 +193,10 @@ unsafe impl<N: Network> Device for WiredDevice<N> {
         self.network.messages_dropped()
     }
 
+    fn failure(&self) -> Option<String> {
+        self.network.listeners().failure().cloned()
+    }
+
     fn count_copied(&self, bytes: usize) {
         self.network.memory().count_copied(bytes);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use udeck_via::transport::OnRequest;
@@ -15,12 +15,13 @@ pub type Listener = Arc<Mutex<OnRequest>>;
 pub struct Listeners {
     max_discriminator: usize,
     table: Mutex<HashMap<Vec<u8>, Listener>>,
+    failure: OnceLock<String>,
 }
 
 impl Listeners {
     /// Nobody yet; of discriminators of so many bytes at most.
     pub fn new(max_discriminator: usize) -> Self {
-        Listeners { max_discriminator, table: Mutex::default() }
+        Listeners { max_discriminator, table: Mutex::default(), failure: OnceLock::new() }
     }
 
     /// Who listens there, if anybody does.
@@ -43,10 +44,14 @@ impl Listeners {
     /// `on_request` is called with what is asked for at `discriminator` from now on.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] when somebody listens there, or the discriminator is too long.
+    /// [`Error::InvalidParameter`] when somebody listens there, or the discriminator is too long; [`Error::Lost`] when the NIC
+    /// has failed.
     pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
         self.check(discriminator)?;
         let mut table = self.table.lock();
+        if let Some(why) = self.failure.get() {
+            return Err(Error::Lost(why.clone()));
+        }
         if table.contains_key(discriminator) {
             let name = String::from_utf8_lossy(discriminator);
             let what = format!("somebody listens at discriminator {name:?} already");
@@ -66,6 +71,27 @@ impl Listeners {
     pub fn clear(&self) {
         let listeners = std::mem::take(&mut *self.table.lock());
         drop(listeners);
+    }
+}
+
+impl Listeners {
+    /// The NIC serves nobody any more, for its helper `thread` has panicked: nobody listens. Returns that in words, for its
+    /// connections.
+    pub fn fail(&self, thread: &str, why: &str) -> String {
+        let words = format!("this NIC's thread {thread} has panicked: {why}");
+        let listeners = {
+            let mut table = self.table.lock();
+            // Under the lock: who comes later is refused.
+            let _ = self.failure.set(words.clone());
+            std::mem::take(&mut *table)
+        };
+        drop(listeners);
+        words
+    }
+
+    /// Why the NIC serves nobody any more.
+    pub fn failure(&self) -> Option<&String> {
+        self.failure.get()
     }
 }
 
@@ -92,5 +118,9 @@ mod tests {
         listen(b"four").unwrap();
         listeners.clear();
         assert!(listeners.get(b"four").is_none());
+        listen(b"four").unwrap();
+        assert_eq!(listeners.fail("tcp-1", "oh"), "this NIC's thread tcp-1 has panicked: oh");
+        assert!(listeners.get(b"four").is_none());
+        assert!(listen(b"four").unwrap_err().to_string().contains("has panicked: oh"));
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use udeck_sys::reactor::Reactor;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
-use udeck_sys::{Deadline, boot_id, socket};
+use udeck_sys::{Deadline, boot_id, socket, thread};
 use udeck_via::transport::{
     Connected, Device, Hello, Inline, Notifier, OnRequest, Owner, Port, Queue, Queues, Ready, Waiter,
 };
@@ -36,7 +36,7 @@ use crate::Options;
 use crate::arenas::Arenas;
 use crate::board::{BELLS, Board, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
-use crate::connection::Connection;
+use crate::connection::{Connection, Loss};
 use crate::fading::{Fading, Visitor};
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::link::Answer;
@@ -118,10 +118,24 @@ impl ShmDevice {
             copied: AtomicU64::new(0),
             this: this.clone(),
         });
+        let failing = Arc::downgrade(&device);
+        device.reactor.on_failure(Box::new(move |why| {
+            failing.upgrade().into_iter().for_each(|device| device.fail(why));
+        }));
         device
             .serve(listener)
             .map_err(|e| Error::os("watching the socket where peers find this process", e))?;
         Ok(device)
+    }
+
+    /// The reactor serves nobody any more.
+    fn fail(&self, why: &str) {
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
+        for link in links {
+            thread::attempt(|| link.down(why, Loss::Stuck));
+        }
+        drop(listeners);
     }
 
     pub fn max_transfer(&self) -> usize {
@@ -354,6 +368,10 @@ unsafe impl Device for ShmDevice {
         for connection in self.recent.lock().iter().filter_map(Weak::upgrade) {
             connection.reclaim();
         }
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.reactor.check().err().map(|why| why.to_string())
     }
 
     fn bytes_copied(&self) -> u64 {

@@ -7,6 +7,7 @@ mod hostile {
 
     mod garbage;
     mod lies;
+    mod panics;
     mod prey;
     mod rogue;
     mod shortage;

@@ -74,7 +74,7 @@ mod world;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use udeck_via::{Caps, Nic, Result};
+use udeck_via::{Caps, Nic, Result, thread};
 
 use device::SimDevice;
 pub use link::{Link, When};
@@ -133,7 +133,8 @@ impl Fabric {
         let (jobs, requests) = mpsc::channel::<RequestJob>();
         // Ends when the fabric does, which holds the sender.
         let work = move || requests.into_iter().for_each(RequestJob::run);
-        std::thread::Builder::new().name("sim-listeners".into()).spawn(work).expect("a thread");
+        // Listeners' handlers catch their panics; one of ours meets the next request, in a test.
+        thread::spawn("sim-listeners", work, |_| {}).expect("a thread");
         Fabric { shared: Shared::new(seed, jobs) }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use udeck_sys::thread;
 use udeck_via::transport::{Connected, Hello, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
 use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol};
@@ -129,6 +130,14 @@ impl Core {
         self.rouse();
     }
 
+    /// The helper has panicked: nothing of this NIC works any more.
+    pub fn fail(&self, thread: &str, why: &str) {
+        let why = self.listeners.fail(thread, why);
+        for link in self.links() {
+            thread::attempt(|| link.with(|connection, driver| driver.fail(connection, &why)));
+        }
+    }
+
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -169,6 +178,10 @@ impl Core {
         let driver = TcpDriver::new(self.clone(), number, socket.clone(), peer);
         let link = Link::new(connection, driver);
         self.links.lock().insert(number, link.clone());
+        // Later ones are told by `fail`.
+        if let Some(why) = self.listeners.failure() {
+            link.with(|connection, driver| driver.fail(connection, why));
+        }
         let Seats { send, receive } = seats;
         let context = queues.context;
         let taken = occupy(&send, Ready { context, queue: Queue::Send }, &link, &socket)

@@ -119,6 +119,12 @@ impl TcpDriver {
         self.settle(connection);
     }
 
+    /// The NIC has failed.
+    pub fn fail(&mut self, connection: &mut Connection, why: &str) {
+        connection.lost(why);
+        self.settle(connection);
+    }
+
     /// Whether the peer's host has everything that was written, or there is nothing to be asked about it any more.
     fn is_confirmed(&mut self) -> bool {
         let Some(socket) = &self.socket else { return true };

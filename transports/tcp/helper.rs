@@ -9,6 +9,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use udeck_sys::thread;
 use udeck_wired::admission::Door;
 use udeck_wired::poll::{EventFlags, Found};
 use udeck_wired::station::Sleep;
@@ -52,8 +53,9 @@ struct Due {
 /// The kernel's.
 pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
     core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
-    let port = door.address().port();
+    let name = format!("tcp-{}", door.address().port());
     let next_check = Instant::now() + CHECK;
+    let (failing, its_name) = (core.clone(), name.clone());
     let mut helper = Helper {
         core,
         door: Some(door),
@@ -62,7 +64,7 @@ pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
         found: Found::default(),
         station_found: Found::default(),
     };
-    std::thread::Builder::new().name(format!("tcp-{port}")).spawn(move || helper.run()).map(drop)
+    thread::spawn(name, move || helper.run(), move |why| failing.fail(&its_name, why)).map(drop)
 }
 
 impl Helper {

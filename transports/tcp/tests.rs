@@ -4,6 +4,7 @@ mod ends;
 mod idle;
 mod killed;
 mod laggards;
+mod panics;
 mod rogue;
 mod strangers;
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use udeck_sys::thread;
 use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
 use udeck_via::{Error, Reliability, Result};
 use udeck_wired::station::{Sleep, Stations};
@@ -335,6 +336,10 @@ impl Core {
         let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow, unreliable);
         let link = Link::new(connection, driver);
         self.links.write().insert(made.names.ours, link.clone());
+        // Later ones are told by `fail`.
+        if let Some(why) = self.listeners.failure() {
+            link.with(|connection, driver| driver.fail(connection, why));
+        }
         link
     }
 
@@ -381,6 +386,16 @@ impl Core {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
         self.rest.rouse();
+    }
+
+    /// The helper has panicked: nothing of this NIC works any more.
+    pub fn fail(&self, thread: &str, why: &str) {
+        let why = self.listeners.fail(thread, why);
+        let requests = std::mem::take(&mut *self.requests.lock());
+        thread::attempt(|| drop(requests));
+        for link in self.links() {
+            thread::attempt(|| link.with(|connection, driver| driver.fail(connection, &why)));
+        }
     }
 
     pub fn is_closing(&self) -> bool {

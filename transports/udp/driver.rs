@@ -107,6 +107,12 @@ impl UdpDriver {
         }
     }
 
+    /// The NIC has failed.
+    pub fn fail(&mut self, connection: &mut Connection, why: &str) {
+        connection.lost(why);
+        self.settle(connection, Instant::now());
+    }
+
     /// The helper's look at what no datagram tells of.
     pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
         let has_all = self.flow.released() == connection.queued() && !connection.holds_back();

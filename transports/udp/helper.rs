@@ -8,8 +8,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use udeck_sys::thread;
+
 use crate::core::Core;
 
+const NAME: &str = "udp-helper";
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
 /// How often links are checked for what no datagram tells.
@@ -24,7 +27,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// # Errors
 /// The kernel's.
 pub fn start(core: Arc<Core>) -> io::Result<()> {
-    std::thread::Builder::new().name("udp-helper".into()).spawn(move || run(&core)).map(drop)
+    let failing = core.clone();
+    thread::spawn(NAME, move || run(&core), move |why| failing.fail(NAME, why)).map(drop)
 }
 
 fn run(core: &Arc<Core>) {

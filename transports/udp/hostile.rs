@@ -3,6 +3,8 @@
 //!
 //! `WIRED_HOSTILE_FRAMES` sets how many datagrams (1,000,000), `WIRED_HOSTILE_SEED` replays one run as far as threads allow.
 
+mod panics;
+
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_sys::say;
+use udeck_sys::{say, thread};
 use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
 use udeck_via::{Error, Reliability, Result};
 use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
@@ -386,6 +386,14 @@ impl Core {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
         self.rouse();
+    }
+
+    /// The helper has panicked: nothing of this NIC works any more.
+    pub fn fail(&self, thread: &str, why: &str) {
+        let why = self.listeners.fail(thread, why);
+        for link in self.completions.links() {
+            thread::attempt(|| link.give_up(&why));
+        }
     }
 
     pub fn is_closing(&self) -> bool {

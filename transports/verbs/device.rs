@@ -171,6 +171,10 @@ unsafe impl Device for VerbsDevice {
         self.core.dropped.load(Ordering::Relaxed)
     }
 
+    fn failure(&self) -> Option<String> {
+        self.core.listeners.failure().cloned()
+    }
+
     fn count_copied(&self, bytes: usize) {
         self.core.memory.count_copied(bytes);
     }

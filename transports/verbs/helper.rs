@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use udeck_sys::thread;
 use udeck_wired::admission::Door;
 use udeck_wired::poll::{EventFlags, Found};
 
@@ -45,8 +46,9 @@ pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
     core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
     let name = format!("verbs-{}", door.address().port());
     let next_check = Instant::now() + CHECK;
+    let (failing, its_name) = (core.clone(), name.clone());
     let mut helper = Helper { core, door: Some(door), due: None, next_check, found: Found::default() };
-    std::thread::Builder::new().name(name).spawn(move || helper.run()).map(drop)
+    thread::spawn(name, move || helper.run(), move |why| failing.fail(&its_name, why)).map(drop)
 }
 
 impl Helper {

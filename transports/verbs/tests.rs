@@ -8,6 +8,7 @@ mod failures;
 mod hostile;
 mod leaks;
 mod meeting;
+mod panics;
 mod pool;
 mod unreliable;
 

@@ -1,4 +1,5 @@
 use std::sync::{Weak, mpsc};
+use std::thread;
 
 use super::*;
 use crate::{
@@ -82,6 +83,19 @@ fn who_has_caught_up_knows_who_has_left() {
         clients[0].catch_up(soon()).unwrap();
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank: 1 }));
     }
+}
+
+#[test]
+fn a_listener_that_panics_costs_nobody_else_anything() {
+    let (_job, clients) = job(3);
+    clients[0].on_event(Box::new(|_| panic!("a listener")));
+    let heard = events(&clients[0]);
+    for rank in [1, 2] {
+        clients[rank as usize].done(soon()).unwrap();
+        clients[0].catch_up(soon()).expect("the launcher is heard");
+        assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank }));
+    }
+    clients[0].on_event(Box::new(|_| panic!("one that comes later")));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The door: connections that were accepted on the NICs' own threads, until the mailbox's owner lets them in.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use udeck_via::{Caps, CqHandle, Nic, Ptag, Receive, Reliability, Request, Vi, ViAttributes, fault};
@@ -21,6 +22,21 @@ pub(super) struct Door {
     came: AtomicU32,
     /// Being accepted at this moment.
     coming: AtomicU32,
+    /// A NIC has let go of its way in, because it has failed.
+    failed: AtomicBool,
+}
+
+/// Lies in the handler of an entrance. The NIC drops that when it fails, and before only if the mailbox is gone.
+pub(super) struct WhileOpen {
+    pub door: Arc<Door>,
+    pub cq: CqHandle,
+}
+
+impl Drop for WhileOpen {
+    fn drop(&mut self) {
+        self.door.failed.store(true, Ordering::Release);
+        self.cq.wake();
+    }
 }
 
 /// Where connections come in by one of the world's NICs.
@@ -58,6 +74,11 @@ impl Door {
     /// Whether one is being accepted. Who asked for it may know already, and may have posted and finished before it has come.
     pub fn is_admitting(&self) -> bool {
         self.coming.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a NIC has failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
     }
 
     /// Those that wait. Includes whoever is being accepted at this moment.

@@ -77,7 +77,7 @@ impl Inbox {
         let (world, door) = (&self.world, &self.door);
         let news = self.queues.wait(world.slice(until), || {
             let moved = world.help_others();
-            moved || world.ends().seen() != ends || door.came() != came
+            moved || world.ends().seen() != ends || door.came() != came || door.has_failed()
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at mailbox {:?}", self.name), error))?;
         entry.map_or(Ok(None), |entry| self.look_into(entry.context))
@@ -166,6 +166,10 @@ impl Inbox {
 
     /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
     pub(super) fn report_ends(&mut self) -> Result {
+        if self.door.has_failed() {
+            let failed = |error| Error::via(format!("waiting at mailbox {:?}", self.name), error);
+            self.world.nics().iter().try_for_each(|line| line.nic.check()).map_err(failed)?;
+        }
         if let Some((node, how)) = self.world.ends().lost_beyond(&self.reported) {
             self.reported.insert(node);
             return Err(Error::PeerLost { node: node as usize, how });

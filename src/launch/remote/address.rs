@@ -4,12 +4,11 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     sync::{Arc, mpsc},
-    thread,
     time::{Duration, Instant},
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
-use udeck_sys::{Interface, interfaces, is_link_local};
+use udeck_sys::{Interface, interfaces, is_link_local, thread};
 
 use super::agent::AgentCommand;
 use crate::{LaunchError, Step};
@@ -104,8 +103,8 @@ fn resolve(hosts: &[&str], limit: Duration) -> Vec<Result<SocketAddr, String>> {
                 let _ = sender.send((index, found));
             }
         };
-        if thread::Builder::new().name("deckrun-resolve".into()).spawn(resolving).is_err() {
-            // Said below as names that were not resolved in time.
+        if thread::spawn("deckrun-resolve", resolving, |_| {}).is_err() {
+            // Said below as names that were not resolved in time, as are those of one that panics.
             break;
         }
     }

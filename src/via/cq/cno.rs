@@ -18,11 +18,10 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::thread;
 
 use parking_lot::Mutex;
 use udeck_sys::bell::MAX_SLEEP;
-use udeck_sys::{Deadline, MOST_WORDS, Pause, Spinner, sleep_any};
+use udeck_sys::{Deadline, MOST_WORDS, Pause, Spinner, sleep_any, thread};
 
 use super::handle::Shared;
 use super::{Cq, CqEntry};
@@ -126,6 +125,8 @@ struct Night {
 enum Outcome {
     Pending,
     Found(usize, CqEntry),
+    /// One of the threads has panicked.
+    Failed(String),
     Over,
 }
 
@@ -141,15 +142,16 @@ fn sleep(
     // Noted before `until` is asked: what it does not know yet shows as a later wake-up.
     let wakes: Vec<u64> = night.queues.iter().map(|shared| shared.wakes()).collect();
     let mut queues = queues.iter_mut().enumerate();
-    thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let _dawn = Dawn(&night);
         let Some((own, cq)) = queues.next() else { return Ok::<(), Error>(()) };
         for (at, cq) in queues {
             let (night, wakes) = (&night, wakes[at]);
-            thread::Builder::new()
-                .name("via-cno".into())
-                .spawn_scoped(scope, move || night.doze(at, cq, own, wakes, deadline))
-                .map_err(|error| Error::os("starting a thread that sleeps on a completion queue", error))?;
+            let dozing = move || night.doze(at, cq, own, wakes, deadline);
+            thread::spawn_scoped(scope, "via-cno", dozing, move |why| {
+                night.end(Outcome::Failed(why.to_owned()))
+            })
+            .map_err(|error| Error::os("starting a thread that sleeps on a completion queue", error))?;
         }
         while night.look(own, cq).is_continue() && !until() && !deadline.passed() {
             cq.park(deadline.remaining());
@@ -158,6 +160,9 @@ fn sleep(
     })?;
     match night.outcome.into_inner() {
         Outcome::Found(at, entry) => Ok(Some((at, entry))),
+        Outcome::Failed(why) => {
+            Err(Error::Lost(format!("a thread that sleeps on a completion queue panicked: {why}")))
+        }
         Outcome::Pending | Outcome::Over => Ok(None),
     }
 }
@@ -191,6 +196,16 @@ impl Night {
         ControlFlow::Break(())
     }
 
+    /// Ends the night, unless it is over.
+    fn end(&self, how: Outcome) {
+        let mut outcome = self.outcome.lock();
+        if matches!(*outcome, Outcome::Pending) {
+            *outcome = how;
+            drop(outcome);
+            self.rouse_all();
+        }
+    }
+
     fn rouse_all(&self) {
         self.queues.iter().for_each(|shared| shared.rouse());
     }
@@ -201,11 +216,6 @@ struct Dawn<'a>(&'a Night);
 
 impl Drop for Dawn<'_> {
     fn drop(&mut self) {
-        let mut outcome = self.0.outcome.lock();
-        if matches!(*outcome, Outcome::Pending) {
-            *outcome = Outcome::Over;
-            drop(outcome);
-            self.0.rouse_all();
-        }
+        self.0.end(Outcome::Over);
     }
 }

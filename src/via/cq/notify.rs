@@ -20,11 +20,10 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use udeck_sys::Deadline;
+use udeck_sys::{Deadline, thread};
 
 use super::{Cq, CqEntry, CqHandle};
 use crate::error::{Error, Result};
@@ -64,13 +63,15 @@ impl Cq {
         let handle = self.handle();
         // A closure that could not be started is dropped with all it has; what must come back is handed over after.
         let given = Arc::new(Mutex::new(Some((self, state))));
-        let (theirs, taken) = (served.clone(), given.clone());
+        let (theirs, taken, failing) = (served.clone(), given.clone(), served.clone());
         let serving = move || {
             if let Some((cq, state)) = { taken.lock().take() } {
                 theirs.serve(cq, state, handler);
             }
         };
-        match thread::Builder::new().name("via-notify".into()).spawn(serving) {
+        // Not the handler's panic, which `serve` catches.
+        let on_panic = move |why: &str| failing.end(End::Panicked(Box::new(why.to_owned())));
+        match thread::spawn("via-notify", serving, on_panic) {
             Ok(_detached) => Ok(Notify { served, handle }),
             Err(error) => {
                 let (cq, state) = given.lock().take().expect("no thread has taken it");
@@ -151,7 +152,11 @@ impl<T> Served<T> {
     ) {
         match catch_unwind(AssertUnwindSafe(|| self.run(&mut cq, &mut state, handler))) {
             Ok(()) => self.end(End::Whole(cq, state)),
-            Err(panic) => self.end(End::Panicked(panic)),
+            Err(panic) => {
+                self.end(End::Panicked(panic));
+                // May panic in its turn.
+                drop(state);
+            }
         }
     }
 

@@ -21,15 +21,14 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread;
 use std::time::{Duration, Instant};
 use udeck_sys::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use udeck_sys::bell::MAX_SLEEP;
+use udeck_sys::thread::{self, Callback};
 use udeck_sys::{MOST_WORDS, sleep_any, wake_sleepers};
 
 #[cfg(doc)]
@@ -68,6 +67,8 @@ struct Seats {
     taken: BTreeMap<u64, Seat>,
     next: u64,
     stop: bool,
+    /// The thread has panicked.
+    failed: bool,
 }
 
 struct Seat {
@@ -118,7 +119,14 @@ impl Watch {
     /// ([`Cq::arm`]). A waker that was left here before is forgotten.
     pub fn wake(&self, waker: &Waker, at_latest: Option<Instant>) {
         let waiting = Waiting { waker: waker.clone(), at_latest };
-        let before = self.bench.seats.lock().set(self.number, Some(waiting));
+        let (failed, before) = {
+            let mut seats = self.bench.seats.lock();
+            (seats.failed, seats.set(self.number, Some(waiting)))
+        };
+        if failed {
+            // Nobody sleeps in its place any more: the task looks by itself, which costs time and loses nothing.
+            return waker.wake_by_ref();
+        }
         drop(before); // outside the lock: a waker may do anything when it is dropped
         self.bench.rouse();
     }
@@ -139,7 +147,7 @@ impl Drop for Watch {
 
 impl Seats {
     fn take(&mut self, queue: &Arc<Shared>) -> Option<u64> {
-        if self.taken.len() >= PER_THREAD {
+        if self.taken.len() >= PER_THREAD || self.failed {
             return None;
         }
         self.next += 1;
@@ -167,21 +175,32 @@ impl Bench {
         if sleep_any([&bench.word], ARMED, Duration::ZERO).is_err() {
             return Err(unsupported("sleeping on several words of memory needs Linux 5.16"));
         }
-        let theirs = bench.clone();
-        let spawned = thread::Builder::new().name("via-watch".into()).spawn(move || theirs.run());
+        let (theirs, failing) = (bench.clone(), bench.clone());
+        let spawned = thread::spawn("via-watch", move || theirs.run(), move |_| failing.fail());
         spawned.map_err(|error| Error::os("starting a thread that watches completion queues", error))?;
         Ok(bench)
     }
 
+    /// The thread has panicked: whoever waits looks by itself.
+    fn fail(&self) {
+        let mut seats = self.seats.lock();
+        seats.failed = true;
+        let wakers: Vec<_> = seats.taken.values_mut().filter_map(|seat| seat.waiting.take()).collect();
+        drop(seats);
+        let callback = Callback::new("a task's waker");
+        wakers.into_iter().for_each(|waiting| _ = callback.call(|| waiting.waker.wake()));
+    }
+
     fn run(&self) {
+        let callback = Callback::new("a task's waker");
         loop {
             // Before the look: whoever changes something after it changes the word too.
             self.word.store(ARMED, Ordering::SeqCst);
             match self.look() {
-                Duty::Wake(wakers) => wakers.into_iter().for_each(|waker| {
-                    // The waker's own panic hook has told of it, and the others have a right to be woken.
-                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-                }),
+                // Of one that panics the others know nothing.
+                Duty::Wake(wakers) => {
+                    wakers.into_iter().for_each(|waker| _ = callback.call(|| waker.wake()));
+                }
                 Duty::Sleep(queues, limit) => {
                     let words = queues.iter().filter_map(|queue| queue.sleep_word());
                     // It was possible when the thread was started.

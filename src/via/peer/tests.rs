@@ -51,7 +51,7 @@ impl Asked {
         let (net, meeting) = (soon(), &self.vi.peering("the test").unwrap().meeting);
         while Arc::strong_count(meeting) > 1 {
             assert!(!net.passed(), "it asks on");
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 }

@@ -95,6 +95,7 @@ fn a_device() {
             format!("{:?}", connected.unwrap().1),
             device.bytes_copied().to_string(),
             device.messages_dropped().to_string(),
+            format!("{:?}", device.failure()),
         ];
         assert!(device.register(NonNull::from(&mut [0u8; 5])).is_err());
         device.count_copied(77);
