@@ -2,14 +2,14 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::LaunchError;
+use crate::{LaunchError, remote::MAX_STRANGERS};
 
-/// Besides those of the ranks and nodes: standard streams, the service's, a spawn in progress, connections that have not
-/// proved themselves, and what a host program holds.
+/// Besides those of the ranks and nodes: standard streams, the service's, a spawn in progress, and what a host program
+/// holds.
 const OTHERS: u64 = 64;
 
-/// A node's connection, and its agent's output.
-const PER_NODE: u64 = 2;
+/// A node's connection, and its agent's input and output.
+const PER_NODE: u64 = 3;
 
 /// The soft limit raised as far as the job needs. Put back when dropped.
 pub(crate) struct Descriptors {
@@ -20,7 +20,8 @@ impl Descriptors {
     /// For `ranks` on this host, whose output goes through a pipe or two for each of them or not, and `nodes`.
     pub(crate) fn raise(ranks: u32, own_pipes: bool, nodes: usize) -> Result<Descriptors, LaunchError> {
         let each = if own_pipes { 3 } else { 1 };
-        let needed = u64::from(ranks) * each + nodes as u64 * PER_NODE + OTHERS;
+        let strangers = if nodes > 0 { MAX_STRANGERS as u64 } else { 0 };
+        let needed = u64::from(ranks) * each + nodes as u64 * PER_NODE + strangers + OTHERS;
         let before = getrlimit(Resource::Nofile);
         // No limit at all is `None`.
         if before.current.is_some_and(|soft| soft < needed) {

@@ -35,7 +35,9 @@ use crate::{
     signals::Signals,
 };
 
-pub(crate) use self::{address::choose as choose_address, mail::Mailbox, node::in_words};
+pub(crate) use self::{
+    address::choose as choose_address, mail::Mailbox, meet::MAX_STRANGERS, node::in_words,
+};
 
 /// How long agents may take to end by themselves once their nodes have.
 const LAST_WAIT: Duration = Duration::from_secs(1);

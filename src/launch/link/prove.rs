@@ -20,6 +20,8 @@ pub(crate) enum Refusal {
     Version { theirs: u32 },
     #[error("it does not know this job's secret")]
     Secret,
+    #[error("it took its time to prove itself while others waited")]
+    Slow,
 }
 
 /// Why, and what to answer nevertheless.

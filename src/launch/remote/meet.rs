@@ -1,7 +1,7 @@
 //! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know the secret.
 //!
 //! Everything happens on the calling thread, in one loop with one limit. Whoever else connects costs us a bounded buffer
-//! for a bounded time, and one line.
+//! for a bounded time, and one line; when there are many of them, whoever takes longest makes place for the next.
 
 use std::{
     collections::HashSet,
@@ -31,10 +31,13 @@ use crate::{
 };
 
 /// How many connections may be in the course of proving themselves; further ones wait in the kernel.
-const MAX_STRANGERS: usize = 32;
+pub(crate) const MAX_STRANGERS: usize = 256;
 
 /// How long one may take for it.
 const PROOF_LIMIT: Duration = Duration::from_secs(5);
+
+/// From when on one makes place for another, if there is none.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// How many addresses are told on as having been refused.
 const MAX_TOLD: usize = 16;
@@ -75,6 +78,7 @@ struct Meeting<'a> {
 struct Stranger {
     stream: TcpStream,
     from: IpAddr,
+    since: Instant,
     until: Instant,
     bytes: Vec<u8>,
     stage: Stage,
@@ -160,6 +164,8 @@ impl Meeting<'_> {
                     return Ok(Some(signal));
                 }
             }
+            // Before and after: whoever has proved itself by now is not sent away.
+            self.hear_strangers();
             self.accept();
             self.hear_strangers();
             self.look_at_agents()?;
@@ -172,24 +178,45 @@ impl Meeting<'_> {
 
     fn sleep(&self, signals: &Signals) -> Result<(), LaunchError> {
         let mut fds: Vec<BorrowedFd<'_>> = vec![signals.pending()];
-        if self.strangers.len() < MAX_STRANGERS {
-            fds.push(self.listener.as_fd());
+        let mut until =
+            self.strangers.iter().map(|stranger| stranger.until).fold(self.deadline, Instant::min);
+        match self.slowest() {
+            Some((_, fair)) if fair > Instant::now() => until = until.min(fair),
+            _ => fds.push(self.listener.as_fd()),
         }
         fds.extend(self.strangers.iter().map(|stranger| stranger.stream.as_fd()));
         fds.extend(self.agents.iter().filter_map(Agent::output));
-        let until = self.strangers.iter().map(|stranger| stranger.until).fold(self.deadline, Instant::min);
         poll_until(fds, until).map_err(LaunchError::system("waiting for the other hosts"))
     }
 
     fn accept(&mut self) {
-        while self.strangers.len() < MAX_STRANGERS {
+        // At most as many as there are places, before they are heard.
+        for _ in 0..MAX_STRANGERS {
+            let slowest = self.slowest();
+            let now = Instant::now();
+            if slowest.is_some_and(|(_, fair)| fair > now) {
+                return;
+            }
             let Ok((stream, from)) = self.listener.accept() else { return };
+            if let Some((index, _)) = slowest {
+                let from = self.strangers.remove(index).from;
+                self.refuse(from, Refusal::Slow);
+            }
             if stream.set_nonblocking(true).is_ok() {
-                let until = Instant::now() + PROOF_LIMIT;
-                let from = from.ip();
-                self.strangers.push(Stranger { stream, from, until, bytes: Vec::new(), stage: Stage::Hello });
+                let (from, until) = (from.ip(), now + PROOF_LIMIT);
+                let stage = Stage::Hello;
+                self.strangers.push(Stranger { stream, from, since: now, until, bytes: Vec::new(), stage });
             }
         }
+    }
+
+    /// If there is no place left: whose it is that comes free next, and from when on.
+    fn slowest(&self) -> Option<(usize, Instant)> {
+        if self.strangers.len() < MAX_STRANGERS {
+            return None;
+        }
+        let slowest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
+        slowest.map(|(index, stranger)| (index, stranger.since + SLOW))
     }
 
     fn hear_strangers(&mut self) {

@@ -5,6 +5,7 @@ mod common;
 
 use std::{
     fs,
+    net::TcpStream,
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -250,4 +251,40 @@ fn a_start_that_is_interrupted_leaves_nothing() {
     assert!(ran.stderr.contains("SIGTERM before all hosts were there"), "{}", ran.stderr);
     wait_until_none_is_left(&mark);
     fs::remove_file(agent).unwrap();
+}
+
+/// A stranger who connects over and over, and says nothing, does not keep the hosts out.
+#[test]
+fn strangers_do_not_prevent_the_start() {
+    let folder = std::env::temp_dir().join(format!("deckrun-strangers-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    // An agent that has the node wait until the strangers are there.
+    let agent = "#!/bin/sh\ncd $(dirname $0)\nshift\necho $3 >new && mv new argument\n\
+                 until test -e go; do sleep 0.02; done\nexec \"$@\"\n";
+    fs::write(folder.join("agent"), agent).unwrap();
+    let agent = format!("sh {}", folder.join("agent").display());
+    let options = ["--hosts", "b", "--iface", "lo", "--agent", &agent];
+    let mut child = deckrun(&[&options[..], &["echo", "here"]].concat());
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let limit = Instant::now() + LONG;
+    let argument = loop {
+        match fs::read_to_string(folder.join("argument")) {
+            Ok(argument) => break argument,
+            Err(_) => assert!(Instant::now() < limit, "the agent does not start"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let root = argument.split('/').next().unwrap().parse().unwrap();
+    let mut strangers = Vec::new();
+    // More than have a place and wait in the kernel; each of them stays.
+    for number in 0..450 {
+        strangers.extend(TcpStream::connect_timeout(&root, Duration::from_millis(20)).ok());
+        if number == 200 {
+            fs::write(folder.join("go"), "").unwrap();
+        }
+    }
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    drop(strangers);
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((ran.code, ran.lines()), (Some(0), vec!["here".to_string()]), "{}", ran.stderr);
 }
