@@ -2,19 +2,21 @@
 //!
 //! ```text
 //!   root                                              node
-//!    │ starts an agent (ssh), writes the secret to its standard input ──► reads it
+//!    │ starts an agent (ssh), writes secret and task to its standard input ──► reads them
 //!    │ ◄──────────────────────── connects; Hello, Challenge, Proof      (prove.rs)
-//!    │ Task ───────────────────────────────────────────► starts its ranks
+//!    │ Start ──────────────────────────────────────────► starts its ranks
 //!    │ ◄──── Started; then both ways until all of its ranks have ended  (wire.rs)
 //!    │       name service, output, input, signals, ends
 //!    └ ◄──── Bye, and the connection's end
 //! ```
 //!
-//! One TCP connection carries everything of a node's ranks ([`trunk`]). What is not read has a bound for each kind:
+//! What a node runs it learns from its agent only. One TCP connection carries everything else of its ranks ([`trunk`]), in
+//! frames that nobody can make who does not know the secret ([`seal`]). What is not read has a bound for each kind:
 //! output and input have a window ([`WINDOW`]), the name service its own. The root's end is the node's: it ends its
 //! ranks when the connection does.
 
 pub(crate) mod prove;
+pub(crate) mod seal;
 pub(crate) mod trunk;
 pub(crate) mod wire;
 

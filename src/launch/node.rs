@@ -1,7 +1,7 @@
 //! deckrun on a host of a job that was started on another one: `deckrun --node`, which no person types.
 //!
-//! It gets the job's secret on its standard input, connects to the root, proves that it knows the secret, and then starts
-//! and watches over the ranks that it is told to, as a local job is watched over ([`session`]). What it says on its
+//! It gets the job's secret and its task on its standard input, connects to the root, proves that it knows the secret, and,
+//! when the root says so, starts and watches over the ranks of the task, as a local job is watched over ([`session`]). What it says on its
 //! standard error reaches the root through the agent.
 
 mod boot;
@@ -15,7 +15,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     process::ExitCode,
     str::FromStr,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(crate) use self::task::refusal;
@@ -23,8 +23,8 @@ pub(crate) use self::task::refusal;
 use crate::{
     Step, guard,
     link::{
-        DETECT,
         prove::{Node, Refusal},
+        seal::Keys,
         trunk::Trunk,
         wire::CHALLENGE_LEN,
     },
@@ -125,7 +125,11 @@ fn run(argument: &OsStr) -> Result<(), Failure> {
     let parsed = argument.to_str().and_then(|text| text.parse::<Argument>().ok());
     let not_ours = || (FAILED, Some(format!("{FLAG} is for deckrun itself, not for people")));
     let argument = parsed.ok_or_else(not_ours)?;
-    let secret = read_secret().ok_or_else(not_ours)?;
+    let Some((secret, task)) =
+        task::read(Instant::now() + argument.limit).map_err(|why| (FAILED, Some(why)))?
+    else {
+        return Err(not_ours());
+    };
     let stream = TcpStream::connect_timeout(&argument.root, argument.limit).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::TimedOut => "; perhaps a firewall drops it",
@@ -133,41 +137,32 @@ fn run(argument: &OsStr) -> Result<(), Failure> {
         };
         (CONNECT_FAILED, Some(format!("cannot reach {} from here: {error}{hint}", argument.root)))
     })?;
-    prove(&stream, secret, &argument).map_err(|why| (PROOF_FAILED, Some(why)))?;
+    let keys = prove(&stream, secret, &argument).map_err(|why| (PROOF_FAILED, Some(why)))?;
     let failed = |what: &str, error: io::Error| (FAILED, Some(format!("{what}: {error}")));
     let address = stream.local_addr().map_err(|error| failed("asking for our own address", error))?.ip();
-    let trunk = Trunk::new(stream, DETECT).map_err(|error| failed("setting up the connection", error))?;
-    session::run(trunk, secret, address).map_err(|session::Complained| (FAILED, None))
+    let detect = Duration::from_millis(task.detect_ms.into());
+    let trunk =
+        Trunk::new(stream, keys, detect).map_err(|error| failed("setting up the connection", error))?;
+    session::run(trunk, task, secret, address).map_err(|session::Complained| (FAILED, None))
 }
 
-/// A line of 64 hexadecimal digits.
-fn read_secret() -> Option<[u8; 32]> {
-    let mut line = [0; 65];
-    io::stdin().read_exact(&mut line).ok()?;
-    let mut secret = [0; 32];
-    for (byte, digits) in secret.iter_mut().zip(line.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    (line[64] == b'\n').then_some(secret)
-}
-
-fn prove(mut stream: &TcpStream, secret: [u8; 32], argument: &Argument) -> Result<(), String> {
+fn prove(mut stream: &TcpStream, secret: [u8; 32], argument: &Argument) -> Result<Keys, String> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
     let (node, hello) = Node::new(secret, argument.index, nonce);
-    let mut exchange = || -> io::Result<Result<(), Refusal>> {
+    let mut exchange = || -> io::Result<Result<Keys, Refusal>> {
         stream.set_read_timeout(Some(argument.limit))?;
         stream.write_all(&hello)?;
         let mut challenge = [0; CHALLENGE_LEN];
         stream.read_exact(&mut challenge)?;
         match node.prove(&challenge) {
-            Ok(proof) => stream.write_all(&proof).map(Ok),
+            Ok((proof, keys)) => stream.write_all(&proof).map(|()| Ok(keys)),
             Err(why) => Ok(Err(why)),
         }
     };
     let root = argument.root;
     match exchange() {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(keys)) => Ok(keys),
         Ok(Err(why)) => Err(format!("whoever listens at {root} is not our root: {why}")),
         Err(error) => Err(format!("whoever listens at {root} did not prove to be our root: {error}")),
     }

@@ -96,7 +96,12 @@ impl Remotes {
         let system = LaunchError::system::<io::Error>;
         let start_by = Instant::now() + job.start_limit;
         let there: Vec<Share> = shares.iter().filter(|share| !share.here).cloned().collect();
+        let size = shares.iter().map(|share| share.count).sum();
+        let directory = env::current_dir().map_err(system("finding the current folder"))?;
+        let tasks: Vec<_> = there.iter().map(|share| task::of(job, share, size, &directory)).collect();
+        let encoded = tasks.iter().map(task::encoded).collect::<Result<Vec<_>, _>>()?;
         let invitation = Invitation {
+            tasks: &encoded,
             agent: &job.agent,
             deckrun: &job.remote_deckrun,
             address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
@@ -121,11 +126,8 @@ impl Remotes {
             start_limit: job.start_limit,
             start_by,
         };
-        let size = shares.iter().map(|share| share.count).sum();
-        let directory = env::current_dir().map_err(system("finding the current folder"))?;
-        for (share, (agent, stream)) in there.into_iter().zip(met) {
-            let task = task::of(job, &share, size, &directory);
-            remotes.nodes.push(Node::new(share, agent, stream, &task, job.detect)?);
+        for ((share, task), (agent, stream, keys)) in there.into_iter().zip(&tasks).zip(met) {
+            remotes.nodes.push(Node::new(share, agent, stream, keys, task, job.detect)?);
         }
         Ok(Joined::All(remotes))
     }

@@ -14,13 +14,8 @@ use rustix::{
 /// What a pipe that is ready for writing takes without blocking, in bytes (pipe(7)).
 const PIPE_BUF: usize = 4096;
 
-/// Sleeps until one of these has something to say, or has ended, or it is time.
-pub(crate) fn poll_until(fds: Vec<BorrowedFd<'_>>, until: Instant) -> io::Result<()> {
-    let fds = fds.into_iter().map(|fd| (fd, PollFlags::IN));
-    ready(fds, Some(until)).map(drop)
-}
-
-/// As [`poll_until`], with what to wait for on each, and says which are ready, in order.
+/// Sleeps until something that is waited for has come on one of these, or one has ended, or it is time. Says which are ready, in
+/// order.
 pub(crate) fn ready<'a>(
     fds: impl Iterator<Item = (BorrowedFd<'a>, PollFlags)>,
     until: Option<Instant>,

@@ -2,11 +2,12 @@
 //!
 //! Sans-I/O: each side is fed records and says what to send. The root proves itself first, so that a stranger who listens
 //! at the root's old address learns nothing that a node would do for it; the proofs differ in their role and cover both
-//! nonces, so that none can be used twice, elsewhere, or by the other side.
+//! nonces, so that none can be used twice, elsewhere, or by the other side. From the same the connection's [`Keys`] are made.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::seal::{Direction, Keys};
 use super::wire::{CHALLENGE_LEN, Challenge, HELLO_LEN, Hello, PROOF_LEN, VERSION};
 
 /// Why the other side is not who it should be.
@@ -41,14 +42,16 @@ impl Node {
         (Node { secret, index, nonce }, hello.encode())
     }
 
-    /// The root has proved itself: the proof to send.
-    pub(crate) fn prove(&self, challenge: &[u8; CHALLENGE_LEN]) -> Result<[u8; PROOF_LEN], Refusal> {
+    /// The root has proved itself: the proof to send, and the keys for what follows it.
+    pub(crate) fn prove(&self, challenge: &[u8; CHALLENGE_LEN]) -> Result<([u8; PROOF_LEN], Keys), Refusal> {
         let Challenge { version, nonce, mac } = Challenge::decode(challenge).ok_or(Refusal::Stranger)?;
         if version != VERSION {
             return Err(Refusal::Version { theirs: version });
         }
         check(&self.secret, ROOT, self.index, &self.nonce, &nonce, &mac)?;
-        Ok(code(&self.secret, NODE, self.index, &self.nonce, &nonce).finalize().into_bytes().into())
+        let proof = digest(&self.secret, NODE, self.index, &self.nonce, &nonce);
+        let key = |role| Direction::new(digest(&self.secret, role, self.index, &self.nonce, &nonce));
+        Ok((proof, Keys { outgoing: key(NODE_FRAMES), incoming: key(ROOT_FRAMES) }))
     }
 }
 
@@ -74,20 +77,24 @@ impl Root {
             let ours = Challenge { version: VERSION, nonce: [0; 32], mac: [0; 32] };
             return Err((Refusal::Version { theirs: version }, Some(ours.encode())));
         }
-        let mac = code(&secret, ROOT, index, &node_nonce, &nonce).finalize().into_bytes().into();
+        let mac = digest(&secret, ROOT, index, &node_nonce, &nonce);
         let challenge = Challenge { version: VERSION, nonce, mac };
         Ok((Root { secret, index, node_nonce, nonce }, challenge.encode()))
     }
 
-    /// Which host the node is, once it has proved itself.
-    pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<u32, Refusal> {
+    /// Which host the node is, once it has proved itself, and the keys for what follows.
+    pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), Refusal> {
         check(&self.secret, NODE, self.index, &self.node_nonce, &self.nonce, proof)?;
-        Ok(self.index)
+        let key =
+            |role| Direction::new(digest(&self.secret, role, self.index, &self.node_nonce, &self.nonce));
+        Ok((self.index, Keys { outgoing: key(ROOT_FRAMES), incoming: key(NODE_FRAMES) }))
     }
 }
 
 const ROOT: &[u8] = b"deckrun root";
 const NODE: &[u8] = b"deckrun node";
+const ROOT_FRAMES: &[u8] = b"deckrun root's frames";
+const NODE_FRAMES: &[u8] = b"deckrun node's frames";
 
 fn check(
     secret: &[u8; 32],
@@ -99,6 +106,10 @@ fn check(
 ) -> Result<(), Refusal> {
     // Takes as long whichever bytes differ.
     code(secret, role, index, node, root).verify_slice(mac).map_err(|_| Refusal::Secret)
+}
+
+fn digest(secret: &[u8; 32], role: &[u8], index: u32, node: &[u8; 32], root: &[u8; 32]) -> [u8; 32] {
+    code(secret, role, index, node, root).finalize().into_bytes().into()
 }
 
 fn code(secret: &[u8; 32], role: &[u8], index: u32, node: &[u8; 32], root: &[u8; 32]) -> Hmac<Sha256> {
@@ -117,14 +128,20 @@ mod tests {
 
     const SECRET: [u8; 32] = [7; 32];
 
+    impl std::fmt::Debug for Keys {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Keys")
+        }
+    }
+
     /// What the root makes of a node that has `secret`; `alter` changes what the node sends.
     fn meet(secret: [u8; 32], alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
         let (node, mut hello) = Node::new(secret, 3, [1; 32]);
         alter(&mut hello);
         let (root, challenge) = Root::answer(SECRET, [2; 32], &hello).map_err(|(why, _)| why)?;
-        let mut proof = node.prove(&challenge)?;
+        let (mut proof, _) = node.prove(&challenge)?;
         alter(&mut proof);
-        root.check(&proof)
+        root.check(&proof).map(|(index, _)| index)
     }
 
     #[test]
@@ -133,11 +150,29 @@ mod tests {
     }
 
     #[test]
+    fn both_sides_have_the_same_keys_for_this_connection_and_no_other() {
+        let meet = |nonce| {
+            let (node, hello) = Node::new(SECRET, 3, [1; 32]);
+            let Ok((root, challenge)) = Root::answer(SECRET, nonce, &hello) else { panic!() };
+            let (proof, at_node) = node.prove(&challenge).unwrap();
+            (root.check(&proof).unwrap().1, at_node)
+        };
+        let seal = |mut direction: Direction| direction.seal(&1).unwrap();
+        let codes = |(root, node): (Keys, Keys)| {
+            [root.outgoing, node.incoming, node.outgoing, root.incoming].map(seal)
+        };
+        let ([down, down_there, up, up_here], [down_again, _, up_again, _]) =
+            (codes(meet([2; 32])), codes(meet([3; 32])));
+        assert_eq!((&down, &up), (&down_there, &up_here));
+        assert!(down != up && down != down_again && up != up_again && down_again != up_again);
+    }
+
+    #[test]
     fn each_side_notices_a_stranger() {
         assert_eq!(meet([8; 32], |_| {}), Err(Refusal::Secret));
         let (_, hello) = Node::new([8; 32], 0, [1; 32]);
         let Ok((root, _)) = Root::answer(SECRET, [2; 32], &hello) else { panic!() };
-        assert_eq!(root.check(&[0; 32]), Err(Refusal::Secret));
+        assert_eq!(root.check(&[0; 32]).unwrap_err(), Refusal::Secret);
         assert!(matches!(Root::answer(SECRET, [2; 32], &[0; 48]), Err((Refusal::Stranger, None))));
     }
 
@@ -158,13 +193,13 @@ mod tests {
     fn a_proof_is_no_good_a_second_time() {
         let (node, hello) = Node::new(SECRET, 0, [1; 32]);
         let Ok((root, challenge)) = Root::answer(SECRET, [2; 32], &hello) else { panic!() };
-        let proof = node.prove(&challenge).unwrap();
-        assert_eq!(root.check(&proof), Ok(0));
+        let (proof, _) = node.prove(&challenge).unwrap();
+        assert_eq!(root.check(&proof).unwrap().0, 0);
         let Ok((again, _)) = Root::answer(SECRET, [3; 32], &hello) else { panic!() };
-        assert_eq!(again.check(&proof), Err(Refusal::Secret));
+        assert_eq!(again.check(&proof).unwrap_err(), Refusal::Secret);
         // Nor is the root's own, sent back.
         let mac = challenge[48..].try_into().unwrap();
-        assert_eq!(root.check(mac), Err(Refusal::Secret));
+        assert_eq!(root.check(mac).unwrap_err(), Refusal::Secret);
     }
 
     #[test]
@@ -175,6 +210,6 @@ mod tests {
         assert_eq!(why, Refusal::Version { theirs: 99 });
         let mut answer = answer;
         answer[8] = 98;
-        assert_eq!(node.prove(&answer), Err(Refusal::Version { theirs: 98 }));
+        assert_eq!(node.prove(&answer).unwrap_err(), Refusal::Version { theirs: 98 });
     }
 }

@@ -10,14 +10,17 @@ use std::{
 
 use rustix::{event::PollFlags, net::sockopt};
 use serde::{Serialize, de::DeserializeOwned};
-use udeck_boot::wire::{Frames, WireError, encode};
+use udeck_boot::wire::WireError;
+
+use super::seal::{Direction, Keys, Opener};
 
 /// How often an idle connection is asked for a sign of life.
 const PROBE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Trunk {
     stream: TcpStream,
-    frames: Frames,
+    frames: Opener,
+    sealing: Direction,
     out: VecDeque<u8>,
     detect: Duration,
 }
@@ -33,6 +36,8 @@ pub(crate) enum Over {
     Nonsense(#[from] WireError),
     #[error("it sent what it must not: {0}")]
     Unfitting(&'static str),
+    #[error("what came from it was changed on its way, or made by somebody else")]
+    Forged,
     #[error("it does not take what it is sent")]
     Stuck,
     #[error("{0}")]
@@ -41,10 +46,12 @@ pub(crate) enum Over {
 
 impl Trunk {
     /// `detect`: how long the other side may be silent before the connection counts as over.
-    pub(crate) fn new(stream: TcpStream, detect: Duration) -> io::Result<Trunk> {
+    pub(crate) fn new(stream: TcpStream, keys: Keys, detect: Duration) -> io::Result<Trunk> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let mut trunk = Trunk { stream, frames: Frames::default(), out: VecDeque::new(), detect };
+        let Keys { outgoing: sealing, incoming } = keys;
+        let mut trunk =
+            Trunk { stream, frames: Opener::new(incoming), sealing, out: VecDeque::new(), detect };
         trunk.detect_within(detect)?;
         Ok(trunk)
     }
@@ -82,9 +89,7 @@ impl Trunk {
 
     /// Puts a message behind what lies here; [`flush`](Trunk::flush) sends it.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
-        let mut frame = Vec::new();
-        encode(message, &mut frame)?;
-        self.out.extend(frame);
+        self.out.extend(self.sealing.seal(message)?);
         Ok(())
     }
 
@@ -118,7 +123,7 @@ impl Trunk {
 
     /// The next whole message of what was read.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
-        Ok(self.frames.decode()?)
+        self.frames.decode()
     }
 
     fn over(&self, error: io::Error) -> Over {
@@ -146,7 +151,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
-        (Trunk::new(ours, PROBE).unwrap(), Trunk::new(theirs, PROBE).unwrap())
+        let keys = |outgoing, incoming| Keys {
+            outgoing: Direction::new([outgoing; 32]),
+            incoming: Direction::new([incoming; 32]),
+        };
+        (Trunk::new(ours, keys(1, 2), PROBE).unwrap(), Trunk::new(theirs, keys(2, 1), PROBE).unwrap())
     }
 
     #[test]
@@ -183,5 +192,15 @@ mod tests {
         let mut scratch = [0; 64];
         while !to.receive(&mut scratch).unwrap() {}
         assert!(matches!(to.next::<ToRoot>(), Err(Over::Nonsense(_))));
+        let (mut from, mut to) = pair();
+        from.send(&ToRoot::Started).unwrap();
+        // What one side has said is no answer to it.
+        let (mut stranger, own) = (Vec::new(), from.out.iter().copied().collect::<Vec<_>>());
+        stranger.extend(own);
+        from.frames.push(&stranger);
+        assert!(matches!(from.next::<ToRoot>(), Err(Over::Forged)));
+        from.flush().unwrap();
+        while !to.receive(&mut scratch).unwrap() {}
+        assert_eq!(to.next::<ToRoot>().unwrap(), Some(ToRoot::Started));
     }
 }

@@ -14,14 +14,15 @@
 //! ```
 //!
 //! Then frames as those between a rank and its launcher (`udeck_boot::wire`): a length, at most `MAX_FRAME`, and that many
-//! bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards. The order of enum variants is part of the protocol:
+//! bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards; behind each its code ([`super::seal`]). A [`Task`] does not
+//! travel here: it is a frame without a code on the agent's standard input, behind the secret. The order of enum variants is part of the protocol:
 //! changing anything here takes a new [`VERSION`]. The first 12 bytes keep their places for ever.
 
 use serde::{Deserialize, Serialize};
 use udeck_boot::wire::bounded;
 
 /// The version that this build speaks.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"uDECKrun";
 
@@ -99,8 +100,8 @@ impl Challenge {
 /// From the root. Ranks are numbered as in the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// What to start; the first message, once.
-    Task(Task),
+    /// All hosts are there: start the task. The first message, once.
+    Start,
     /// A piece of what the name service says to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
     /// The name service has closed this rank's connection.
@@ -138,7 +139,7 @@ pub(crate) enum ToRoot {
     Bye,
 }
 
-/// What a node has to start.
+/// What a node has to start. From the root, over the agent's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Task {
     /// The first rank of this host.

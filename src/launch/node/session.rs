@@ -17,13 +17,13 @@ use udeck_boot::serve::deaf;
 use super::{
     boot::{Boot, Heard, Own},
     complain,
-    task::{await_task, prepare, refusal, refuse, work},
+    task::{await_start, prepare, refusal, refuse, work},
 };
 use crate::{
     End, LaunchError,
     link::{
         trunk::{Over, Trunk},
-        wire::{How, MAX_PIECE, Sink, ToNode, ToRoot},
+        wire::{How, MAX_PIECE, Sink, Task, ToNode, ToRoot},
     },
     orphans::Orphans,
     output::{Gather, MAX_LINE},
@@ -88,14 +88,11 @@ fn complained(why: &str) -> Complained {
 }
 
 /// Blocks until this host's part of the job is over. Whatever happens, nothing of it runs afterwards.
-pub(super) fn run(mut trunk: Trunk, secret: [u8; 32], address: IpAddr) -> Result<(), Complained> {
+pub(super) fn run(mut trunk: Trunk, task: Task, secret: [u8; 32], address: IpAddr) -> Result<(), Complained> {
     let in_words = |error: LaunchError| complained(&error.to_string());
     let system = LaunchError::system::<io::Error>;
     let signals = Signals::take().map_err(system("taking over signals")).map_err(in_words)?;
-    let task = await_task(&mut trunk, &signals).map_err(|why| complained(&why))?;
-    trunk
-        .detect_within(Duration::from_millis(task.detect_ms.into()))
-        .map_err(|error| complained(&format!("setting up the connection: {error}")))?;
+    await_start(&mut trunk, &signals).map_err(|why| complained(&why))?;
     let descriptors = match prepare(&task) {
         Ok(descriptors) => descriptors,
         Err(why) => return refuse(trunk, &signals, why).map_err(|why| complained(&why)),
@@ -259,7 +256,7 @@ impl Session {
         self.trunk.receive(scratch)?;
         while let Some(message) = self.trunk.next::<ToNode>()? {
             match message {
-                ToNode::Task(_) => return Err(Over::Unfitting("a second task")),
+                ToNode::Start => return Err(Over::Unfitting("a second start")),
                 ToNode::Boot { rank, bytes } => self.tell_rank(rank, &bytes)?,
                 ToNode::BootEnd { rank } => {
                     if let Some(boot) = self.boot_of(rank) {

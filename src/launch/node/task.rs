@@ -4,11 +4,12 @@ use std::{
     env,
     ffi::OsString,
     io,
-    os::unix::ffi::OsStringExt,
+    os::{fd::AsFd, unix::ffi::OsStringExt},
     time::{Duration, Instant},
 };
 
-use rustix::event::PollFlags;
+use rustix::{event::PollFlags, io::Errno};
+use udeck_boot::wire::{Frames, MAX_FRAME};
 
 use super::session::gone;
 use crate::{
@@ -27,18 +28,69 @@ use crate::{
 /// How long the root may take to hear our refusal.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-pub(super) fn await_task(trunk: &mut Trunk, signals: &Signals) -> Result<Task, String> {
+/// The secret, a line of 64 hexadecimal digits, and behind it the task, both from the root by way of our standard input.
+/// `None`: it is not that which came.
+pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], Task)>, String> {
+    let mut line = [0; 65];
+    let mut header = [0; 4];
+    if !(fill(&mut line, deadline)? && line[64] == b'\n' && fill(&mut header, deadline)?) {
+        return Ok(None);
+    }
+    let mut secret = [0; 32];
+    for (byte, digits) in secret.iter_mut().zip(line.chunks_exact(2)) {
+        let digits = std::str::from_utf8(digits).ok();
+        let Some(value) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) else {
+            return Ok(None);
+        };
+        *byte = value;
+    }
+    let length = u32::from_le_bytes(header) as usize;
+    if length > MAX_FRAME {
+        return Ok(None);
+    }
+    let mut payload = vec![0; length];
+    if !fill(&mut payload, deadline)? {
+        return Ok(None);
+    }
+    let mut frames = Frames::default();
+    frames.push(&header);
+    frames.push(&payload);
+    Ok(frames.decode::<Task>().ok().flatten().filter(fits).map(|task| (secret, task)))
+}
+
+/// False: the input has ended before.
+fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
+    let input = io::stdin();
+    while !bytes.is_empty() {
+        let look = ready(std::iter::once((input.as_fd(), PollFlags::IN)), Some(deadline));
+        let is_ready = look.map_err(|error| format!("waiting for the task: {error}"))?[0];
+        if !is_ready && Instant::now() >= deadline {
+            return Err("the agent has not passed on the task, which comes over its standard input".into());
+        }
+        if is_ready {
+            match rustix::io::read(&input, &mut *bytes) {
+                Ok(0) => return Ok(false),
+                Ok(length) => bytes = &mut bytes[length..],
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(format!("reading the task: {error}")),
+            }
+        }
+    }
+    Ok(true)
+}
+
+pub(super) fn await_start(trunk: &mut Trunk, signals: &Signals) -> Result<(), String> {
     let mut scratch = vec![0; MAX_LINE];
     loop {
         let fds = [signals.pending(), trunk.fd()].map(|fd| (fd, PollFlags::IN));
-        ready(fds.into_iter(), None).map_err(|error| format!("waiting for the task: {error}"))?;
+        ready(fds.into_iter(), None).map_err(|error| format!("waiting for the start: {error}"))?;
         if signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD) {
             return Err("told to end before there was anything to start".into());
         }
         trunk.receive(&mut scratch).map_err(gone)?;
         match trunk.next().map_err(gone)? {
-            Some(ToNode::Task(task)) if fits(&task) => return Ok(task),
-            Some(_) => return Err(gone(Over::Unfitting("no task that makes sense"))),
+            Some(ToNode::Start) => return Ok(()),
+            Some(_) => return Err(gone(Over::Unfitting("something before the start"))),
             None => {}
         }
     }

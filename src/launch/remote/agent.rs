@@ -1,6 +1,7 @@
 //! What starts a node: `ssh`, or another command that runs a command somewhere else.
 
 use std::{
+    collections::VecDeque,
     ffi::OsString,
     io::{self, Write},
     os::{
@@ -8,7 +9,7 @@ use std::{
         unix::process::CommandExt,
     },
     path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -83,27 +84,32 @@ pub(crate) struct Agent {
     status: Option<ExitStatus>,
     /// What it and the node say; `None` at its end.
     output: Option<OwnedFd>,
+    /// Its standard input, as long as there is something to write: the node's secret and task.
+    input: Option<(ChildStdin, VecDeque<u8>)>,
     tail: Vec<u8>,
 }
 
 impl Agent {
-    /// Starts a node on `host` that is to connect to `root`. The node gets the secret, on its standard input.
+    /// Starts a node on `host` as `argument` says, which gets `secret` and `task` (an encoded one) on its standard input as
+    /// it reads them: [`feed`](Agent::feed).
     pub(crate) fn start(
         command: &AgentCommand,
         host: &str,
         deckrun: &Path,
         argument: &Argument,
         secret: &[u8; 32],
+        task: &[u8],
         setting: &Setting,
     ) -> Result<Agent, (String, io::Error)> {
         let node = vec![deckrun.into(), crate::node::FLAG.into(), argument.to_string().into()];
         let words = command.words(host, node, argument.limit);
         let shown = show(&words);
-        let started = Agent::spawn(words, secret, setting);
+        let line = secret.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
+        let started = Agent::spawn(words, [line.as_bytes(), task].concat(), setting);
         started.map_err(|error| (shown, error))
     }
 
-    fn spawn(words: Vec<OsString>, secret: &[u8; 32], setting: &Setting) -> io::Result<Agent> {
+    fn spawn(words: Vec<OsString>, input: Vec<u8>, setting: &Setting) -> io::Result<Agent> {
         let (output, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&output, true)?;
         let mut command = Command::new(&words[0]);
@@ -112,13 +118,33 @@ impl Agent {
         // Not killed: a node that is asked to end also ends what its ranks have started.
         prepare_child(&mut command, setting, Signal::TERM, None, None);
         let mut child = command.spawn()?;
-        let mut line: Vec<u8> = secret.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect();
-        line.push(b'\n');
-        if let Some(mut stdin) = child.stdin.take() {
-            // An agent that has ended already is noticed by its end.
-            let _ = stdin.write_all(&line);
+        let stdin = child.stdin.take();
+        stdin.as_ref().map(|stdin| rustix::io::ioctl_fionbio(stdin, true)).transpose()?;
+        let input = stdin.map(|stdin| (stdin, input.into()));
+        let mut agent = Agent { words, child, status: None, output: Some(output), input, tail: Vec::new() };
+        agent.feed();
+        Ok(agent)
+    }
+
+    /// What to poll until it takes more of its input.
+    pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.input.as_ref().map(|(stdin, _)| stdin.as_fd())
+    }
+
+    /// Writes of its input what it takes, and closes it at the end.
+    pub(crate) fn feed(&mut self) {
+        while let Some((stdin, left)) = &mut self.input {
+            match stdin.write(left.as_slices().0) {
+                Ok(written) => drop(left.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // An agent that reads no more is noticed by its end, or by the node's not coming.
+                Err(_) => left.clear(),
+            }
+            if left.is_empty() {
+                self.input = None;
+            }
         }
-        Ok(Agent { words, child, status: None, output: Some(output), tail: Vec::new() })
     }
 
     pub(crate) fn pid(&self) -> Option<Pid> {

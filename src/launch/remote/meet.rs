@@ -7,10 +7,12 @@ use std::{
     collections::HashSet,
     io::{self, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     path::Path,
     time::{Duration, Instant},
 };
+
+use rustix::event::PollFlags;
 
 use super::{
     address::listed,
@@ -21,13 +23,14 @@ use crate::{
     hosts::Share,
     link::{
         prove::{Refusal, Root},
+        seal::Keys,
         wire::{HELLO_LEN, PROOF_LEN},
     },
     node::{self, Argument},
     print::Printers,
     ranks::Setting,
     signals::Signals,
-    wait::poll_until,
+    wait::ready,
 };
 
 /// How many connections may be in the course of proving themselves; further ones wait in the kernel.
@@ -46,6 +49,8 @@ const MAX_TOLD: usize = 16;
 pub(crate) struct Invitation<'a> {
     pub(crate) agent: &'a AgentCommand,
     pub(crate) deckrun: &'a Path,
+    /// What each host is to start, encoded.
+    pub(crate) tasks: &'a [Vec<u8>],
     pub(crate) address: IpAddr,
     pub(crate) secret: [u8; 32],
     pub(crate) limit: Duration,
@@ -56,7 +61,7 @@ pub(crate) struct Invitation<'a> {
 /// How the meeting ended, if not by an error.
 pub(crate) enum Met {
     /// The agents and connections of all shares, in their order.
-    All(Vec<(Agent, TcpStream)>),
+    All(Vec<(Agent, TcpStream, Keys)>),
     /// This signal came.
     Interrupted(i32),
 }
@@ -67,7 +72,7 @@ struct Meeting<'a> {
     root: SocketAddr,
     shares: &'a [Share],
     agents: Vec<Agent>,
-    connected: Vec<Option<TcpStream>>,
+    connected: Vec<Option<(TcpStream, Keys)>>,
     strangers: Vec<Stranger>,
     told: HashSet<IpAddr>,
     last_refusal: Option<(IpAddr, Refusal)>,
@@ -93,7 +98,7 @@ enum Heard {
     /// The record is not complete.
     More,
     /// It is the node of this host.
-    Proved(u32),
+    Proved(u32, Box<Keys>),
     Gone,
     Refused(Refusal),
 }
@@ -126,8 +131,9 @@ pub(crate) fn meet(
     let result = meeting.start_agents().and_then(|()| meeting.until_all_are_here(signals));
     match result {
         Ok(None) => {
-            let streams = meeting.connected.into_iter().flatten();
-            Ok(Met::All(meeting.agents.into_iter().zip(streams).collect()))
+            let connected = meeting.connected.into_iter().flatten();
+            let met = meeting.agents.into_iter().zip(connected);
+            Ok(Met::All(met.map(|(agent, (stream, keys))| (agent, stream, keys)).collect()))
         }
         other => {
             part(meeting.agents.iter_mut(), Duration::ZERO);
@@ -138,11 +144,11 @@ pub(crate) fn meet(
 
 impl Meeting<'_> {
     fn start_agents(&mut self) -> Result<(), LaunchError> {
-        let Invitation { agent, deckrun, secret, limit, setting, .. } = self.invitation;
-        for (index, share) in (0..).zip(self.shares) {
+        let Invitation { agent, deckrun, secret, limit, setting, tasks, .. } = self.invitation;
+        for ((index, share), task) in (0..).zip(self.shares).zip(*tasks) {
             // What a node or ssh has to say about it should come before our own time is up.
             let argument = Argument { root: self.root, index, limit: *limit * 2 / 3 };
-            match Agent::start(agent, &share.host, deckrun, &argument, secret, setting) {
+            match Agent::start(agent, &share.host, deckrun, &argument, secret, task, setting) {
                 Ok(agent) => self.agents.push(agent),
                 Err((command, error)) => {
                     let why = format!(
@@ -177,7 +183,7 @@ impl Meeting<'_> {
     }
 
     fn sleep(&self, signals: &Signals) -> Result<(), LaunchError> {
-        let mut fds: Vec<BorrowedFd<'_>> = vec![signals.pending()];
+        let mut fds = vec![signals.pending()];
         let mut until =
             self.strangers.iter().map(|stranger| stranger.until).fold(self.deadline, Instant::min);
         match self.slowest() {
@@ -186,7 +192,9 @@ impl Meeting<'_> {
         }
         fds.extend(self.strangers.iter().map(|stranger| stranger.stream.as_fd()));
         fds.extend(self.agents.iter().filter_map(Agent::output));
-        poll_until(fds, until).map_err(LaunchError::system("waiting for the other hosts"))
+        let inputs = self.agents.iter().filter_map(Agent::input);
+        let all = fds.into_iter().map(|fd| (fd, PollFlags::IN)).chain(inputs.map(|fd| (fd, PollFlags::OUT)));
+        ready(all, Some(until)).map(drop).map_err(LaunchError::system("waiting for the other hosts"))
     }
 
     fn accept(&mut self) {
@@ -226,8 +234,8 @@ impl Meeting<'_> {
                 Heard::More if now < stranger.until => self.strangers.push(stranger),
                 Heard::More | Heard::Gone => {}
                 Heard::Refused(why) => self.refuse(stranger.from, why),
-                Heard::Proved(index) => match self.connected.get_mut(index as usize) {
-                    Some(place @ None) => *place = Some(stranger.stream),
+                Heard::Proved(index, keys) => match self.connected.get_mut(index as usize) {
+                    Some(place @ None) => *place = Some((stranger.stream, *keys)),
                     _ => self.refuse(stranger.from, Refusal::Stranger),
                 },
             }
@@ -243,6 +251,7 @@ impl Meeting<'_> {
 
     fn look_at_agents(&mut self) -> Result<(), LaunchError> {
         for ((share, agent), connected) in self.shares.iter().zip(&mut self.agents).zip(&self.connected) {
+            agent.feed();
             agent.listen();
             let Some(status) = agent.ended() else { continue };
             // One that ends well may have left the node behind on purpose.
@@ -316,7 +325,7 @@ impl Stranger {
         let bytes = std::mem::take(&mut self.bytes);
         match &self.stage {
             Stage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {
-                Ok(index) => Heard::Proved(index),
+                Ok((index, keys)) => Heard::Proved(index, Box::new(keys)),
                 Err(why) => Heard::Refused(why),
             }),
             Stage::Hello => {

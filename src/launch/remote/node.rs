@@ -22,6 +22,7 @@ use crate::{
     hosts::Share,
     link::{
         WINDOW,
+        seal::Keys,
         trunk::{Over, Trunk},
         wire::{How, MAX_PIECE, NotStarted, Sink, Task, ToNode, ToRoot},
     },
@@ -73,21 +74,19 @@ impl Ears<'_> {
 }
 
 impl Node {
-    /// Over a connection that is the node's; it is told its task.
+    /// Over a connection that is the node's, which has its task; it is told to start it.
     pub(crate) fn new(
         share: Share,
         agent: Agent,
         stream: TcpStream,
+        keys: Keys,
         task: &Task,
         detect: Duration,
     ) -> Result<Node, LaunchError> {
-        let mut trunk =
-            Trunk::new(stream, detect).map_err(LaunchError::system("setting up a node's connection"))?;
-        trunk
-            .send(&ToNode::Task(task.clone()))
-            .map_err(|error| LaunchError::TaskTooLong { why: error.to_string() })?;
+        let trunk = Trunk::new(stream, keys, detect)
+            .map_err(LaunchError::system("setting up a node's connection"))?;
         let running = share.ranks().collect();
-        Ok(Node {
+        let mut node = Node {
             share,
             agent,
             trunk: Some(trunk),
@@ -97,7 +96,9 @@ impl Node {
             program: OsString::from_vec(task.program.clone()),
             directory: OsString::from_vec(task.directory.clone()),
             refusal: None,
-        })
+        };
+        node.say(&ToNode::Start);
+        Ok(node)
     }
 
     pub(crate) fn trunk(&self) -> Option<&Trunk> {

@@ -8,7 +8,9 @@ use std::{
     path::Path,
 };
 
-use crate::{Bind, Job, hosts::Share, job::OWN_VARIABLES, link::wire};
+use udeck_boot::wire::encode;
+
+use crate::{Bind, Job, LaunchError, hosts::Share, job::OWN_VARIABLES, link::wire};
 
 /// The ranks of another host see of our environment what is µDECK's, and what the job sets.
 pub(crate) fn of(job: &Job, share: &Share, size: u32, directory: &Path) -> wire::Task {
@@ -33,4 +35,11 @@ pub(crate) fn of(job: &Job, share: &Share, size: u32, directory: &Path) -> wire:
         tag_output: job.tag_output,
         detect_ms: u32::try_from(job.detect.as_millis()).unwrap_or(u32::MAX),
     }
+}
+
+/// As it is written to the agent's standard input.
+pub(crate) fn encoded(task: &wire::Task) -> Result<Vec<u8>, LaunchError> {
+    let mut bytes = Vec::new();
+    encode(task, &mut bytes).map_err(|error| LaunchError::TaskTooLong { why: error.to_string() })?;
+    Ok(bytes)
 }

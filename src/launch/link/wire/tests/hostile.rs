@@ -20,9 +20,12 @@ fn framed<T: Serialize>(message: &T) -> Vec<u8> {
     bytes
 }
 
-fn to_node() -> Vec<Vec<u8>> {
-    let word = |text: &str| text.as_bytes().to_vec();
-    let task = Task {
+fn word(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}
+
+fn task() -> Vec<u8> {
+    framed(&Task {
         first: 2,
         count: 2,
         size: 4,
@@ -33,9 +36,12 @@ fn to_node() -> Vec<Vec<u8>> {
         bind: Bind::Core,
         tag_output: true,
         detect_ms: 10_000,
-    };
+    })
+}
+
+fn to_node() -> Vec<Vec<u8>> {
     let messages = [
-        ToNode::Task(task),
+        ToNode::Start,
         ToNode::Boot { rank: 3, bytes: vec![1; 50] },
         ToNode::BootEnd { rank: 3 },
         ToNode::Signal { number: 15 },
@@ -89,6 +95,7 @@ fn try_all<T: DeserializeOwned + Serialize + PartialEq + Debug>(name: &'static s
 #[test]
 fn nothing_that_a_root_sends_upsets_the_parser() {
     try_all::<ToNode>("link, to a node", &to_node());
+    try_all::<Task>("link, a task", &[task()]);
 }
 
 #[test]
@@ -108,7 +115,7 @@ fn nothing_that_strangers_send_is_taken_for_a_proof() {
         let heard: [u8; CHALLENGE_LEN] = spoilt(&mut hostile, &challenge);
         // The four bytes that say nothing may be anything.
         let same = heard[..12] == challenge[..12] && heard[16..] == challenge[16..];
-        let Ok(proof) = node.prove(&heard) else {
+        let Ok((proof, _)) = node.prove(&heard) else {
             assert!(sent != hello || !same);
             continue;
         };

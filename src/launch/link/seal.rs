@@ -1,0 +1,167 @@
+//! The frames of a trunk, each with a code that only those can make who know the job's secret.
+//!
+//! ```text
+//!  byte 0        4                     4 + length            20 + length
+//!       +--------+---------------------+---------------------+
+//!       | length | payload (postcard)  | code                |
+//!       +--------+---------------------+---------------------+
+//! ```
+//!
+//! The code is the beginning of HMAC-SHA-256 over the frame's number in its direction (8 bytes, little-endian, not sent),
+//! length and payload, under a key of this connection and direction ([`super::prove`]). So no frame can be made, changed,
+//! left out, sent again, moved, or sent back; what can be is that the connection ends, and everything can be read.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::Sha256;
+use udeck_boot::wire::{Frames, MAX_FRAME, WireError, encode};
+
+use super::trunk::Over;
+
+/// A frame's code, in bytes.
+const CODE_LEN: usize = 16;
+
+const HEADER: usize = size_of::<u32>();
+
+/// One direction of a connection: its key, and how many frames there were.
+pub(crate) struct Direction {
+    keyed: Hmac<Sha256>,
+    frames: u64,
+}
+
+/// A connection's two directions, as one of the two sides has them.
+pub(crate) struct Keys {
+    pub(crate) outgoing: Direction,
+    pub(crate) incoming: Direction,
+}
+
+impl Direction {
+    pub(crate) fn new(key: [u8; 32]) -> Direction {
+        Direction { keyed: Hmac::new_from_slice(&key).expect("HMAC takes keys of any length"), frames: 0 }
+    }
+
+    /// For the next frame.
+    fn code(&mut self, frame: &[u8]) -> Hmac<Sha256> {
+        let mut code = self.keyed.clone();
+        code.update(&self.frames.to_le_bytes());
+        code.update(frame);
+        self.frames += 1;
+        code
+    }
+
+    /// `message` as the next frame.
+    pub(crate) fn seal<T: Serialize>(&mut self, message: &T) -> Result<Vec<u8>, WireError> {
+        let mut frame = Vec::new();
+        encode(message, &mut frame)?;
+        let code = self.code(&frame).finalize().into_bytes();
+        frame.extend_from_slice(&code[..CODE_LEN]);
+        Ok(frame)
+    }
+}
+
+/// Cuts what comes into frames, and takes none whose code is wrong. To be emptied after each push, as [`Frames`].
+pub(crate) struct Opener {
+    direction: Direction,
+    bytes: Vec<u8>,
+    /// Where in `bytes` the next frame begins.
+    start: usize,
+}
+
+impl Opener {
+    pub(crate) fn new(direction: Direction) -> Opener {
+        Opener { direction, bytes: Vec::new(), start: 0 }
+    }
+
+    /// Adds what was read.
+    pub(crate) fn push(&mut self, read: &[u8]) {
+        self.bytes.drain(..self.start);
+        self.start = 0;
+        self.bytes.extend_from_slice(read);
+    }
+
+    /// The next whole message, if there is one. After an error nothing of this connection can be believed.
+    pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
+        let rest = &self.bytes[self.start..];
+        let Some(header) = rest.first_chunk::<HEADER>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*header) as usize;
+        if length > MAX_FRAME {
+            return Err(WireError::FrameTooLong { length: length as u64 }.into());
+        }
+        let Some((frame, rest)) = rest.split_at_checked(HEADER + length) else { return Ok(None) };
+        let Some(code) = rest.get(..CODE_LEN) else { return Ok(None) };
+        // Takes as long whichever bytes differ.
+        self.direction.code(frame).verify_truncated_left(code).map_err(|_| Over::Forged)?;
+        let mut frames = Frames::default();
+        frames.push(frame);
+        self.start += frame.len() + CODE_LEN;
+        Ok(frames.decode()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::wire::ToNode;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn messages() -> Vec<ToNode> {
+        (0..4).map(|number| ToNode::Signal { number }).collect()
+    }
+
+    fn frames() -> Vec<Vec<u8>> {
+        let mut direction = Direction::new(KEY);
+        messages().iter().map(|message| direction.seal(message).unwrap()).collect()
+    }
+
+    /// What is taken of these frames, pushed in pieces, and whether it ended by an error.
+    fn opened(frames: &[Vec<u8>], piece: usize) -> (Vec<ToNode>, bool) {
+        let mut opener = Opener::new(Direction::new(KEY));
+        let mut got = Vec::new();
+        for bytes in frames.concat().chunks(piece) {
+            opener.push(bytes);
+            loop {
+                match opener.decode() {
+                    Ok(Some(message)) => got.push(message),
+                    Ok(None) => break,
+                    Err(_) => return (got, true),
+                }
+            }
+        }
+        (got, false)
+    }
+
+    #[test]
+    fn frames_come_back_however_they_are_cut() {
+        for piece in [1, 3, 1000] {
+            assert_eq!(opened(&frames(), piece), (messages(), false));
+        }
+    }
+
+    #[test]
+    fn no_frame_is_taken_that_was_changed_left_out_repeated_moved_or_made_for_somebody_else() {
+        let right = frames();
+        let [a, b, c, d] = &right[..] else { panic!() };
+        for stream in [
+            [a, b, b, c].map(Clone::clone),
+            [a, b, d, c].map(Clone::clone),
+            [a, b, d, d].map(Clone::clone),
+            [a.clone(), b.clone(), Direction::new([8; 32]).seal(&messages()[2]).unwrap(), d.clone()],
+        ] {
+            assert_eq!(opened(&stream, 1000), (messages()[..2].to_vec(), true));
+        }
+        for at in 0..c.len() {
+            let mut changed = right.clone();
+            changed[2][at] ^= 1;
+            let (got, _) = opened(&changed, 1000);
+            assert_eq!(got, messages()[..2], "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_bound_is_refused_before_its_bytes_come() {
+        for length in [MAX_FRAME as u32 + 1, u32::MAX] {
+            assert!(opened(&[length.to_le_bytes().to_vec()], 4).1);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Who owns the path between two hosts reads what deckruns say to each other, and can end a job; it cannot have anything run, nor
+//! change what is said.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{LONG, Ran, sh, wait_until_none_is_left};
+
+/// What becomes of a piece that travels.
+type Change = fn(&[u8]) -> Vec<u8>;
+
+/// A job whose one other host is reached through somebody who changes what travels.
+struct Intercepted {
+    child: Child,
+    mark: String,
+    folder: PathBuf,
+    /// What the root sent.
+    downwards: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Intercepted {
+    fn start(name: &str, script: &str, down: Change, up: Change) -> Intercepted {
+        let folder = std::env::temp_dir().join(format!("deckrun-path-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = listener.local_addr().unwrap();
+        // The agent has the node connect to the one in between, who learns from it where the root is.
+        let agent = format!(
+            "#!/bin/sh\ncd $(dirname $0)\nshift\necho $3 >new && mv new argument\nexec $1 $2 {proxy}/${{3#*/}}\n"
+        );
+        fs::write(folder.join("agent"), agent).unwrap();
+        let agent = format!("sh {}", folder.join("agent").display());
+        let mark = format!("DECKRUN_TEST_MARK=path-{name}.{}", std::process::id());
+        let options = ["--hosts", "b", "--iface", "lo", "--agent", &agent, "--env", &mark];
+        let child = sh(&options, script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let downwards = Arc::new(Mutex::new(Vec::new()));
+        let (argument, seen) = (folder.join("argument"), Arc::clone(&downwards));
+        // Ends with the connections.
+        thread::spawn(move || {
+            let from_node = listener.accept().unwrap().0;
+            let to_root = TcpStream::connect(root(&argument)).unwrap();
+            let (to_node, from_root) = (from_node.try_clone().unwrap(), to_root.try_clone().unwrap());
+            let upwards = thread::spawn(move || pass_on(from_node, to_root, up, &Mutex::default()));
+            pass_on(from_root, to_node, down, &seen);
+            upwards.join().unwrap();
+        });
+        Intercepted { child, mark, folder, downwards }
+    }
+
+    fn end(self) -> Ran {
+        let ran = Ran::from(self.child.wait_with_output().unwrap());
+        wait_until_none_is_left(&self.mark);
+        fs::remove_dir_all(&self.folder).unwrap();
+        ran
+    }
+}
+
+/// Where a node was to connect.
+fn root(argument: &PathBuf) -> SocketAddr {
+    let limit = Instant::now() + LONG;
+    loop {
+        if let Ok(text) = fs::read_to_string(argument) {
+            return text.split('/').next().unwrap().parse().unwrap();
+        }
+        assert!(Instant::now() < limit, "the agent does not start");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, change: Change, seen: &Mutex<Vec<u8>>) {
+    let mut piece = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut piece) {
+        seen.lock().unwrap().extend_from_slice(&piece[..length]);
+        if to.write_all(&change(&piece[..length])).is_err() {
+            break;
+        }
+    }
+    // Either side's end is the other's.
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+fn same(piece: &[u8]) -> Vec<u8> {
+    piece.to_vec()
+}
+
+/// Puts other words of the same length in place of `harmless`.
+fn inject(piece: &[u8]) -> Vec<u8> {
+    let mut piece = piece.to_vec();
+    while let Some(at) = piece.windows(8).position(|words| words == b"harmless") {
+        piece[at..at + 8].copy_from_slice(b"injected");
+    }
+    piece
+}
+
+/// Sends everything but the first records twice.
+fn twice(piece: &[u8]) -> Vec<u8> {
+    if piece.starts_with(b"uDECKrun") || piece.len() == 32 { piece.to_vec() } else { [piece, piece].concat() }
+}
+
+#[test]
+fn what_is_run_does_not_travel_the_path() {
+    let job = Intercepted::start("task", "echo harmless", inject, same);
+    let downwards = Arc::clone(&job.downwards);
+    let ran = job.end();
+    assert_eq!((ran.code, ran.lines()), (Some(0), vec!["harmless".into()]), "{}", ran.stderr);
+    let seen = downwards.lock().unwrap();
+    assert!(!seen.is_empty() && !seen.windows(8).any(|words| words == b"injected" || words == b"harmless"));
+}
+
+#[test]
+fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
+    // Not ended by the rank, but by what happens to its words.
+    const SCRIPT: &str = "echo harmless; exec sleep 600";
+    let cases: [(&str, Change, Change); 2] = [("changed", same, inject), ("repeated", same, twice)];
+    for (name, down, up) in cases {
+        let ran = Intercepted::start(name, SCRIPT, down, up).end();
+        assert_eq!(ran.code, Some(137), "{name}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("lost with host b (what came from it was changed on its way"),
+            "{name}: {}",
+            ran.stderr
+        );
+        assert!(!String::from_utf8_lossy(&ran.stdout).contains("injected"), "{name}");
+    }
+    // The node ends its ranks, and the root hears of its end.
+    let ran = Intercepted::start("repeated-down", SCRIPT, twice, same).end();
+    assert_eq!(ran.code, Some(137), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("the root is gone: what came from it was changed on its way"),
+        "{}",
+        ran.stderr
+    );
+}
