@@ -16,6 +16,7 @@ use udeck_wired::poll::Bell;
 use crate::core::{Core, Made, UdpLink};
 use crate::flow::Names;
 use crate::greeting::{OURS, is_proof, prove};
+use crate::icmp::{Report, Verdict};
 use crate::station::take_seats;
 use crate::tombs::farewell;
 use crate::wire::greeting::{Answer, Ask, Exchange, Greeting, Meet, Nonce, Prove, Versions, Withdraw};
@@ -26,6 +27,15 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// ... at most that.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
+/// Bytes of what a call says that a quote of it must have: they end behind the number that the call drew, and in a proof
+/// that only the two of them can make.
+const QUOTED: usize = 64;
+
+/// Whether `quote` is how `datagram` begins, so much of it that nobody could guess that.
+fn is_quoted(datagram: &[u8], quote: &[u8]) -> bool {
+    quote.len() >= QUOTED && datagram.starts_with(quote)
+}
+
 /// Calls under way, by the number of the connection.
 #[derive(Default)]
 pub struct Calls(RwLock<HashMap<u64, Arc<Call>>>);
@@ -35,6 +45,8 @@ struct Call {
     number: u64,
     nonce: Nonce,
     at: SocketAddr,
+    /// What it says first.
+    meet: Vec<u8>,
     discriminator: Vec<u8>,
     ours: Hello,
     stage: Mutex<Stage>,
@@ -103,10 +115,14 @@ impl Call {
         let os = |what: &'static str| move |error: std::io::Error| Error::os(what, error);
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(std::io::Error::other).map_err(os("drawing a nonce"))?;
+        let number = core.fresh()?;
+        let body = Meet { versions: OURS, number, nonce }.encode();
+        let meet = Greeting { kind: Kind::Meet, connection: 0, proof: [0; 32], body: &body }.encode();
         let call = Arc::new(Call {
-            number: core.fresh()?,
+            number,
             nonce,
             at,
+            meet,
             discriminator: to.discriminator.clone(),
             ours: hello.clone(),
             stage: Mutex::new(Stage::Meeting { since: Instant::now(), said: 0 }),
@@ -146,8 +162,7 @@ impl Call {
         let datagram = match &mut *self.stage.lock() {
             Stage::Meeting { said, .. } => {
                 *said += 1;
-                let body = Meet { versions: OURS, number: self.number, nonce: self.nonce }.encode();
-                Greeting { kind: Kind::Meet, connection: 0, proof: [0; 32], body: &body }.encode()
+                self.meet.clone()
             }
             Stage::Asking { datagram, .. } => datagram.clone(),
             Stage::Answered(_) | Stage::Over => return Ok(()),
@@ -231,11 +246,22 @@ impl Call {
 }
 
 impl Calls {
-    /// Nobody is at that address.
-    pub fn nobody_is(&self, at: SocketAddr) {
-        for call in self.0.read().values().filter(|call| call.at == at) {
+    /// The network says something of a datagram without a connection's number.
+    pub fn hear_report(&self, report: &Report) {
+        if report.verdict != Verdict::NobodyThere {
+            return;
+        }
+        let there = |call: &&Arc<Call>| (call.at.ip(), call.at.port()) == (report.to.ip(), report.to.port());
+        for call in self.0.read().values().filter(there) {
             let mut stage = call.stage.lock();
-            if let Stage::Meeting { .. } | Stage::Asking { .. } = *stage {
+            let said = match &*stage {
+                Stage::Meeting { .. } => is_quoted(&call.meet, &report.quote),
+                Stage::Asking { datagram, .. } => {
+                    is_quoted(&call.meet, &report.quote) || is_quoted(datagram, &report.quote)
+                }
+                Stage::Answered(_) | Stage::Over => false,
+            };
+            if said {
                 *stage = Stage::Answered(Outcome::Nobody);
                 call.bell.ring();
             }

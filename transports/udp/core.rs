@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use crate::calls::Calls;
 use crate::door::Door;
 use crate::driver::UdpDriver;
 use crate::flow::{Flow, Names, Options as FlowOptions};
+use crate::icmp::Report;
 use crate::incoming::IncomingRequest;
 use crate::rest::Rest;
 use crate::socket::{Room, Socket};
@@ -46,6 +47,8 @@ const REQUESTS: usize = 1024;
 const TURN: Duration = Duration::from_micros(50);
 /// Batches in a row before who serves looks at what it found.
 const BATCHES: usize = 16;
+/// ICMP messages in a row.
+const REPORTS: usize = 64;
 
 /// See the module.
 pub struct Core {
@@ -64,7 +67,7 @@ pub struct Core {
     foreigners: Foreigners,
     room: Mutex<Room>,
     strays: Strays,
-    links: RwLock<HashMap<u64, Arc<UdpLink>>>,
+    links: RwLock<Links>,
     tombs: Mutex<Tombs>,
     pub stations: Stations<BesideSocket>,
     pub listeners: Listeners,
@@ -117,7 +120,7 @@ impl Core {
         let any = self.read();
         self.give_strays();
         if self.socket.take_trouble() {
-            self.take_returned();
+            self.take_reports();
         }
         let now = Instant::now();
         if self.timers.is_due(now) {
@@ -130,8 +133,7 @@ impl Core {
         let Some(mut room) = self.room.try_lock() else { return false };
         let mut any = false;
         for _ in 0..BATCHES {
-            // An error of the socket is one of a datagram sent before: nothing that reading again does not get over.
-            let runs = self.socket.receive(&mut room).map_or(0, <[_]>::len);
+            let runs = self.socket.receive(&mut room).len();
             if runs == 0 {
                 break;
             }
@@ -177,16 +179,29 @@ impl Core {
         }
     }
 
-    /// Datagrams that came back. Who is not on their way cannot know the number in them, so they are believed.
+    /// What the network says of what was sent, a bounded part of it: whoever wants may go on saying something.
     #[cold]
-    fn take_returned(&self) {
-        while let Some((to, number)) = self.socket.next_returned() {
-            if number == 0 {
-                self.calls.nobody_is(to);
-                continue;
+    fn take_reports(&self) {
+        for _ in 0..REPORTS {
+            match self.socket.next_report() {
+                Some(Some(report)) => self.hear(&report),
+                Some(None) => {}
+                None => return,
             }
-            for link in self.links() {
-                link.with(|connection, driver| driver.returned(connection, to, number));
+        }
+        self.socket.note_trouble();
+    }
+
+    /// The number in a connection's datagrams cannot be known to who is not on their way: who quotes it is believed.
+    pub fn hear(&self, report: &Report) {
+        match wire::connection(&report.quote) {
+            None => {}
+            Some(0) => self.calls.hear_report(report),
+            Some(theirs) => {
+                let link = self.links.read().called(report.to, theirs);
+                if let Some(link) = link {
+                    link.with(|connection, driver| driver.hear_report(connection, report));
+                }
             }
         }
     }
@@ -213,7 +228,7 @@ impl Core {
         // Who reads at the moment is done soon, and may have read what is looked for here.
         let Some(mut room) = self.room.try_lock_for(TURN) else { return };
         self.strays.take(number).iter().for_each(|stray| take(stray));
-        let runs = self.socket.receive(&mut room).map_or(0, <[_]>::len);
+        let runs = self.socket.receive(&mut room).len();
         let mut left = false;
         for (from, datagram) in room.datagrams(runs) {
             match wire::connection(datagram) {
@@ -274,25 +289,25 @@ impl Core {
     // ---- links ----
 
     pub fn link(&self, number: u64) -> Option<Arc<UdpLink>> {
-        self.links.read().get(&number).cloned()
+        self.links.read().by_ours.get(&number).cloned()
     }
 
     pub fn links(&self) -> Vec<Arc<UdpLink>> {
-        self.links.read().values().cloned().collect()
+        self.links.read().by_ours.values().cloned().collect()
     }
 
     #[cfg(test)]
     pub fn numbers(&self) -> Vec<u64> {
-        self.links.read().keys().copied().collect()
+        self.links.read().by_ours.keys().copied().collect()
     }
 
     pub fn has_links(&self) -> bool {
-        !self.links.read().is_empty()
+        !self.links.read().by_ours.is_empty()
     }
 
     /// A link is over. Called with its lock held: by one who holds it itself.
     pub fn forget_link(&self, number: u64, tomb: Tomb) {
-        let link = self.links.write().remove(&number);
+        let link = self.links.write().remove(number, tomb.peer, tomb.theirs);
         self.timers.remove(number);
         self.tombs.lock().add(Instant::now(), number, tomb);
         drop(link); // never the last reference; outside the lock all the same
@@ -306,7 +321,7 @@ impl Core {
         loop {
             let number = getrandom::u64()
                 .map_err(|error| Error::os("drawing a connection's number", io::Error::other(error)))?;
-            if number != 0 && !self.links.read().contains_key(&number) {
+            if number != 0 && !self.links.read().by_ours.contains_key(&number) {
                 return Ok(number);
             }
         }
@@ -335,7 +350,7 @@ impl Core {
         });
         let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow, unreliable);
         let link = Link::new(connection, driver);
-        self.links.write().insert(made.names.ours, link.clone());
+        self.links.write().insert(made.names, made.peer, link.clone());
         // Later ones are told by `fail`.
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
@@ -400,6 +415,36 @@ impl Core {
 
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+}
+
+/// A NIC's links.
+#[derive(Default)]
+struct Links {
+    by_ours: HashMap<u64, Arc<UdpLink>>,
+    /// What we call those that peers call so, by where they are: ICMP quotes our datagrams.
+    by_theirs: HashMap<(IpAddr, u16, u64), u64>,
+}
+
+impl Links {
+    fn insert(&mut self, names: Names, peer: SocketAddr, link: Arc<UdpLink>) {
+        self.by_ours.insert(names.ours, link);
+        self.by_theirs.insert((peer.ip(), peer.port(), names.theirs), names.ours);
+    }
+
+    fn remove(&mut self, ours: u64, peer: SocketAddr, theirs: u64) -> Option<Arc<UdpLink>> {
+        let key = (peer.ip(), peer.port(), theirs);
+        // A peer may give two connections one number: then the later one has it.
+        if self.by_theirs.get(&key) == Some(&ours) {
+            self.by_theirs.remove(&key);
+        }
+        self.by_ours.remove(&ours)
+    }
+
+    /// The one that is called `theirs` there.
+    fn called(&self, peer: SocketAddr, theirs: u64) -> Option<Arc<UdpLink>> {
+        let ours = self.by_theirs.get(&(peer.ip(), peer.port(), theirs))?;
+        self.by_ours.get(ours).cloned()
     }
 }
 

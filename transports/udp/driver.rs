@@ -12,6 +12,7 @@ use udeck_wired::{Connection, Driver, Phase, Pieces};
 
 use crate::core::{Core, Tomb};
 use crate::flow::{Flow, Names, State, Transmit};
+use crate::icmp::Report;
 use crate::socket::Batch;
 use crate::unreliable::Unreliable;
 use crate::wire::{Close, Kind, Packet, open};
@@ -98,13 +99,21 @@ impl UdpDriver {
         self.answer(connection, now);
     }
 
-    /// A datagram to there came back, which was for the connection that the peer calls `number`.
-    pub fn returned(&mut self, connection: &mut Connection, to: SocketAddr, number: u64) {
-        if !self.over && self.peer == to && self.names.theirs == number {
-            connection
-                .lost(&format!("the process at {to} has died, or closed its NIC by force: nobody is there"));
-            self.settle(connection, Instant::now());
+    /// The network says something of a datagram of this connection's.
+    pub fn hear_report(&mut self, connection: &mut Connection, report: &Report) {
+        if self.over {
+            return;
         }
+        match report.carries() {
+            Some(carries) => self.flow.carries(carries),
+            None => {
+                let to = report.to;
+                connection.lost(&format!(
+                    "the process at {to} has died, or closed its NIC by force: nobody is there"
+                ));
+            }
+        }
+        self.settle(connection, Instant::now());
     }
 
     /// The NIC has failed.

@@ -321,4 +321,10 @@ impl Flow {
     pub fn too_long(&mut self, size: usize) {
         self.mtu.too_long(size);
     }
+
+    /// A router on the path says that it carries datagrams of at most `size` bytes. What was longer counts as lost when
+    /// that shows.
+    pub fn carries(&mut self, size: usize) {
+        self.mtu.carries(size);
+    }
 }

@@ -32,11 +32,13 @@
 //! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
 //! | `device`, `socket` | the NIC, its socket |
+//! | `icmp` | what the network says of datagrams that were sent |
 //!
 //! # Trust
 //! Who calls proves the job's secret, and that it is where it says, before anything is kept of it; so does who answers. From
 //! then on a datagram finds its connection by 64 random bits that only the two ends know, and carries a CRC-32C over all of
-//! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network.
+//! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network. ICMP messages
+//! are believed only where they quote those bits: that a peer's port is closed, and how long a datagram its path carries.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -52,6 +54,7 @@ mod greeting;
 mod helper;
 #[cfg(test)]
 mod hostile;
+mod icmp;
 mod incoming;
 pub mod pieces;
 #[cfg(test)]

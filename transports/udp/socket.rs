@@ -7,10 +7,11 @@ use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use udeck_sys::atomic::{AtomicBool, Ordering};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+
+use crate::icmp::{self, Report};
 
 /// Bytes of a batch to send.
 const BATCH: usize = 63 << 10;
@@ -21,8 +22,9 @@ const RUN: usize = 64 << 10;
 /// Bytes that the kernel is asked to hold, each way; it may hold less.
 const KERNEL: usize = 4 << 20;
 
-/// MSG_ERRQUEUE, for which rustix has no name.
-const ERROR_QUEUE: RecvFlags = RecvFlags::from_bits_retain(0x2000);
+/// A call on the socket fails at first by what an ICMP message says of another datagram, then nothing was sent or received.
+/// An error of its own comes again.
+const ATTEMPTS: usize = 4;
 
 /// See the module.
 pub struct Socket {
@@ -79,16 +81,15 @@ impl Socket {
         #[cfg(test)]
         self.refusal.ask()?;
         let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
-        let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
-        match send() {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                // What is told here may be what became of another datagram; then this one was not sent.
-                self.note_trouble();
-                let of_another = error.kind() == io::ErrorKind::ConnectionRefused;
-                if of_another { send() } else { Err(error) }
+        let mut outcome = Ok(());
+        for _ in 0..ATTEMPTS {
+            outcome = self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
+            match &outcome {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => self.note_trouble(),
+                _ => break,
             }
-            done => done,
         }
+        outcome
     }
 
     pub fn note_trouble(&self) {
@@ -99,22 +100,9 @@ impl Socket {
         self.troubled.load(Ordering::Relaxed) && self.troubled.swap(false, Ordering::Relaxed)
     }
 
-    /// The next datagram that came back because nobody is where it went: where that is, and what it was for
-    /// ([`crate::wire::connection`]). What did not leave this host has no bytes in the queue, and is passed over.
-    pub fn next_returned(&self) -> Option<(SocketAddr, u64)> {
-        loop {
-            let mut front = [0; crate::wire::FRONT];
-            let mut control = RecvAncillaryBuffer::default();
-            let flags = ERROR_QUEUE | RecvFlags::DONTWAIT;
-            let returned =
-                recvmsg(&self.socket, &mut [IoSliceMut::new(&mut front)], &mut control, flags).ok()?;
-            let to = returned.address.and_then(|address| SocketAddr::try_from(address).ok());
-            if let (Some(to), Some(number)) =
-                (to, crate::wire::connection(&front[..returned.bytes.min(front.len())]))
-            {
-                return Some((to, number));
-            }
-        }
+    /// The next thing that the network says of what was sent. `None`: nothing more. `Some(None)`: nothing of use.
+    pub fn next_report(&self) -> Option<Option<Report>> {
+        icmp::next(self.as_fd())
     }
 
     /// Datagrams that one batch may hold.
@@ -123,23 +111,18 @@ impl Socket {
     }
 
     /// Receives what is there, as much as one call gives; the runs of it.
-    ///
-    /// # Errors
-    /// The kernel's; nothing there is no error.
-    pub fn receive<'a>(&self, room: &'a mut Room) -> io::Result<&'a [RecvMeta]> {
+    pub fn receive<'a>(&self, room: &'a mut Room) -> &'a [RecvMeta] {
         let mut buffers = room.buffers.chunks_exact_mut(RUN).map(IoSliceMut::new);
         let mut buffers: [IoSliceMut<'_>; RUNS] =
             std::array::from_fn(|_| buffers.next().expect("there are as many"));
-        match self.state.recv(UdpSockRef::from(&self.socket), &mut buffers, &mut room.metas) {
-            Ok(count) => Ok(&room.metas[..count]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Ok(&[])
-            }
-            Err(error) => {
-                self.note_trouble();
-                Err(error)
+        for _ in 0..ATTEMPTS {
+            match self.state.recv(UdpSockRef::from(&self.socket), &mut buffers, &mut room.metas) {
+                Ok(count) => return &room.metas[..count],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.note_trouble(),
             }
         }
+        &[]
     }
 }
 

@@ -109,6 +109,16 @@ impl PathMtu {
         (self.untried, self.tries, self.probing) = (false, 0, None);
     }
 
+    /// A router says that the path carries `size` (RFC 8899, section 4.6): believed where it is news, and within what paths
+    /// carry. That size itself is tried next.
+    pub fn carries(&mut self, size: usize) {
+        if (BASE..self.ceiling).contains(&size) {
+            self.ceiling = size;
+            self.current = self.current.min(size);
+            (self.untried, self.tries, self.probing) = (true, 0, None);
+        }
+    }
+
     /// A packet arrived.
     pub fn passed(&mut self, number: u64, size: usize) {
         if size > BASE && number >= self.passed {
@@ -181,6 +191,23 @@ mod tests {
         assert!(mtu.probe(Instant::now()).unwrap() < size);
         mtu.too_long(1000);
         assert_eq!(mtu.current(), BASE, "never less than that");
+    }
+
+    #[test]
+    fn what_a_router_says_is_tried_next_and_bounds_the_search() {
+        let mut mtu = PathMtu::new(8952);
+        mtu.want();
+        let size = mtu.probe(Instant::now()).unwrap();
+        mtu.sent(size, Instant::now());
+        mtu.carries(1472);
+        assert_eq!((mtu.current(), mtu.deadline()), (BASE, None));
+        assert_eq!(search(&mut mtu, 1472), [1472]);
+        for none in [0, BASE - 1, 1472, 9000] {
+            mtu.carries(none);
+            assert_eq!(mtu.current(), 1472, "less than every path carries, or no news");
+        }
+        mtu.carries(1400);
+        assert_eq!(mtu.current(), 1400, "a path that became narrower");
     }
 
     #[test]

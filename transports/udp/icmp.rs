@@ -1,0 +1,252 @@
+//! What the network says of datagrams that this NIC has sent: ICMP messages, which the kernel keeps in the socket's error
+//! queue (`IP_RECVERR`).
+//!
+//! Anybody may send one, and the kernel compares nothing but addresses and ports. What it says is believed only if it
+//! quotes our datagram by what nobody off its way can know, and two things only: that nobody is at the peer's port, from
+//! the peer's own host, and that a datagram was too long for its path. All else (a host or a network that is not reached,
+//! a packet filter's words) may be over in a moment: whether a peer is gone, its silence tells, after the time that the
+//! user has chosen for that.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Bytes of a quoted datagram that are looked at: what hosts quote at most over IPv4.
+pub const QUOTE: usize = 576;
+/// Bytes of control messages: one of these, with room to spare.
+const CONTROL: usize = 256;
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its destination's host says that no socket is at that port.
+    NobodyThere,
+    /// The path carries packets of at most so many bytes, IP header included.
+    TooBig(u32),
+}
+
+/// An ICMP message that may be believed if its quote is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Where the datagram went.
+    pub to: SocketAddr,
+    pub verdict: Verdict,
+    /// How it began, as far as the message says.
+    pub quote: Vec<u8>,
+}
+
+impl Report {
+    /// Longest UDP payload that the path carries, where that is what it says.
+    pub fn carries(&self) -> Option<usize> {
+        let headers = 8 + if self.to.is_ipv4() { 20 } else { 40 };
+        match self.verdict {
+            Verdict::TooBig(mtu) => (mtu as usize).checked_sub(headers),
+            Verdict::NobodyThere => None,
+        }
+    }
+}
+
+/// Takes a message out of the socket's error queue. `None`: there was none. `Some(None)`: one that says nothing of use.
+pub fn next(socket: BorrowedFd<'_>) -> Option<Option<Report>> {
+    let mut raw = Raw::default();
+    raw.receive(socket).ok()?;
+    Some(raw.report())
+}
+
+/// As the kernel gives it.
+struct Raw {
+    name: [u8; 128],
+    name_len: usize,
+    control: [u8; CONTROL],
+    control_len: usize,
+    quote: [u8; QUOTE],
+    quote_len: usize,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        let (name, control, quote) = ([0; 128], [0; CONTROL], [0; QUOTE]);
+        Raw { name, name_len: 0, control, control_len: 0, quote, quote_len: 0 }
+    }
+}
+
+impl Raw {
+    fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let mut piece = libc::iovec { iov_base: self.quote.as_mut_ptr().cast(), iov_len: self.quote.len() };
+        // SAFETY: a header of zeros is an empty one.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_name = self.name.as_mut_ptr().cast();
+        header.msg_namelen = self.name.len() as _;
+        header.msg_iov = &raw mut piece;
+        header.msg_iovlen = 1;
+        header.msg_control = self.control.as_mut_ptr().cast();
+        header.msg_controllen = self.control.len() as _;
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: all that the header points at is ours, and as long as it says.
+        let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+        self.quote_len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?.min(QUOTE);
+        self.name_len = (header.msg_namelen as usize).min(self.name.len());
+        self.control_len = (header.msg_controllen as usize).min(CONTROL);
+        Ok(())
+    }
+
+    fn report(&self) -> Option<Report> {
+        let to = address(&self.name[..self.name_len])?;
+        let (error, offender) = extended_error(&self.control[..self.control_len])?;
+        let from = address(offender).map(|from| from.ip());
+        let verdict = error.verdict()?;
+        // Whether a port is open is its own host's business: a filter on the way knows nothing of it.
+        if verdict == Verdict::NobodyThere && from != Some(to.ip()) {
+            return None;
+        }
+        Some(Report { to, verdict, quote: self.quote[..self.quote_len].to_vec() })
+    }
+}
+
+/// `struct sock_extended_err`, as far as it matters.
+struct ExtendedError {
+    origin: u8,
+    kind: u8,
+    code: u8,
+    info: u32,
+}
+
+impl ExtendedError {
+    fn verdict(&self) -> Option<Verdict> {
+        match (self.origin, self.kind, self.code) {
+            (libc::SO_EE_ORIGIN_ICMP, 3, 3) | (libc::SO_EE_ORIGIN_ICMP6, 1, 4) => Some(Verdict::NobodyThere),
+            (libc::SO_EE_ORIGIN_ICMP, 3, 4) | (libc::SO_EE_ORIGIN_ICMP6, 2, _) => {
+                Some(Verdict::TooBig(self.info))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The control message of an error, and what follows it: the address of who tells of it.
+fn extended_error(mut control: &[u8]) -> Option<(ExtendedError, &[u8])> {
+    const LEN: usize = size_of::<usize>();
+    let align = |len: usize| len.next_multiple_of(LEN);
+    let front = align(size_of::<libc::cmsghdr>());
+    loop {
+        let len = usize::from_ne_bytes(*control.first_chunk()?);
+        let level = i32::from_ne_bytes(*control.get(LEN..)?.first_chunk()?);
+        let kind = i32::from_ne_bytes(*control.get(LEN + 4..)?.first_chunk()?);
+        // Also the end of a message that is shorter than its own front.
+        let data = control.get(front..len)?;
+        let matches = matches!(
+            (level, kind),
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        );
+        if matches {
+            let (error, offender) = data.split_first_chunk::<16>()?;
+            let info = u32::from_ne_bytes([error[8], error[9], error[10], error[11]]);
+            let error = ExtendedError { origin: error[4], kind: error[5], code: error[6], info };
+            return Some((error, offender));
+        }
+        control = control.get(align(len)..)?;
+    }
+}
+
+/// A socket address of the kernel's.
+fn address(name: &[u8]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes(*name.first_chunk()?);
+    let port = u16::from_be_bytes(*name.get(2..)?.first_chunk()?);
+    let ip = match i32::from(family) {
+        libc::AF_INET => IpAddr::V4(Ipv4Addr::from(*name.get(4..)?.first_chunk::<4>()?)),
+        libc::AF_INET6 => IpAddr::V6(Ipv6Addr::from(*name.get(8..)?.first_chunk::<16>()?)),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use udeck_via::Reliability;
+
+    use super::*;
+    use crate::fixture::{End, connect, open, soon, works};
+    use crate::wire::VERSION;
+
+    fn name(ip: [u8; 4], port: u16) -> Vec<u8> {
+        let mut name = (libc::AF_INET as u16).to_ne_bytes().to_vec();
+        name.extend(port.to_be_bytes());
+        name.extend(ip);
+        name.resize(16, 0);
+        name
+    }
+
+    fn told(kind: u8, code: u8, info: u32, by: [u8; 4]) -> Option<Report> {
+        let mut data = 111u32.to_ne_bytes().to_vec();
+        data.extend([libc::SO_EE_ORIGIN_ICMP, kind, code, 0]);
+        data.extend(info.to_ne_bytes());
+        data.extend([0; 4]);
+        data.extend(name(by, 0));
+        let front = size_of::<libc::cmsghdr>();
+        let mut control = (front + data.len()).to_ne_bytes().to_vec();
+        control.extend(libc::IPPROTO_IP.to_ne_bytes());
+        control.extend(libc::IP_RECVERR.to_ne_bytes());
+        control.extend(data);
+        let mut raw = Raw::default();
+        let to = name([10, 0, 0, 2], 4000);
+        raw.name[..to.len()].copy_from_slice(&to);
+        raw.control[..control.len()].copy_from_slice(&control);
+        (raw.name_len, raw.control_len, raw.quote_len) = (to.len(), control.len(), 20);
+        raw.report()
+    }
+
+    #[test]
+    fn two_things_are_believed() {
+        let host = [10, 0, 0, 2];
+        let nobody = told(3, 3, 0, host).expect("a report");
+        assert_eq!((nobody.verdict, nobody.to), (Verdict::NobodyThere, "10.0.0.2:4000".parse().unwrap()));
+        assert_eq!((nobody.quote.len(), nobody.carries()), (20, None));
+        let too_big = told(3, 4, 1400, [10, 0, 0, 9]).expect("a report");
+        assert_eq!(too_big.carries(), Some(1372));
+        assert_eq!(told(3, 3, 0, [10, 0, 0, 9]), None, "another's word on that port");
+        for (kind, code) in [(3, 0), (3, 1), (3, 13), (11, 0), (12, 0), (4, 0)] {
+            assert_eq!(told(kind, code, 0, host), None);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_report() {
+        let whole = (24usize.to_ne_bytes().to_vec(), vec![0u8; 40]);
+        let bytes = [whole.0, whole.1].concat();
+        for len in 0..bytes.len() {
+            assert!(extended_error(&bytes[..len]).is_none());
+            assert!(address(&bytes[..len]).is_none());
+        }
+        assert!(extended_error(&[0; 64]).is_none(), "a message without a length is no message");
+        assert!(extended_error(&[0xff; 64]).is_none());
+    }
+
+    #[test]
+    fn a_link_hears_how_long_its_datagrams_may_be_and_stays() {
+        let ((core_a, nic_a), (core_b, nic_b)) = (open(), open());
+        let (mut a, mut b) =
+            (End::new(&nic_a, Reliability::Delivery), End::new(&nic_b, Reliability::Delivery));
+        connect(&mut a, &mut b);
+        let datagram = || core_a.links()[0].with(|_, driver| driver.flow.datagram());
+        let deadline = soon();
+        while datagram() < 8000 {
+            works(&mut a, &mut b);
+            assert!(!deadline.passed(), "the loopback device carries more than {}", datagram());
+        }
+        let theirs = core_b.numbers()[0];
+        let report = |theirs: u64| Report {
+            to: std::str::from_utf8(&nic_b.attributes().address).unwrap().parse().unwrap(),
+            verdict: Verdict::TooBig(1500),
+            quote: [&[VERSION, 1, 0, 0, 0, 0, 0, 0], &theirs.to_le_bytes()[..]].concat(),
+        };
+        core_a.hear(&report(theirs ^ 1));
+        assert!(datagram() >= 8000, "who guesses is not believed");
+        core_a.hear(&report(theirs));
+        assert_eq!(datagram(), 1472);
+        works(&mut a, &mut b);
+        core_a.hear(&Report { verdict: Verdict::NobodyThere, ..report(theirs ^ 1) });
+        works(&mut a, &mut b);
+        core_a.hear(&Report { verdict: Verdict::NobodyThere, ..report(theirs) });
+        assert!(a.vi.arrival().is_err());
+    }
+}
