@@ -5,6 +5,7 @@
 //! release profile and names their folder in `DECK_BIN_DIR`. Without it the tests fail, for a test that skips
 //! itself when it was set up wrongly would prove nothing.
 
+pub mod holdings;
 mod job;
 mod leftovers;
 pub mod netns;

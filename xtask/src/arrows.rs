@@ -49,6 +49,7 @@ const RULES: &[Rule] = &[
         tests_may: &["transports/*", "transports/verbs/standin", "src/boot", "src/sys"],
     },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
+    Rule { folder: "tests/soak", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },
 ];
 

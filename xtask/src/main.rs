@@ -11,6 +11,7 @@ mod places;
 mod rdma;
 mod report;
 mod rust_text;
+mod soak;
 mod steps;
 mod tally;
 mod test;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Weaken => weaken::run(WEAKEN_LIMIT),
         Command::Counts { write: false } => counts::run(COUNTS_LIMIT),
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
+        Command::Soak(options) => soak::run(&options),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
     match outcome {
@@ -77,6 +79,12 @@ enum Command {
         write: bool,
     },
 
+    /// Play random jobs under random faults, and judge them by an oracle
+    ///
+    /// Ranks, transports, mailboxes, protocols, sizes, threads and faults follow from a seed, which each run prints. A run
+    /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test`.
+    Soak(SoakOptions),
+
     /// Compare our structures of libibverbs with the C compiler's
     ///
     /// Needs libibverbs' headers (`transports/verbs/oracle/README.md`). Not part of `test`; run it when you touch
@@ -96,6 +104,25 @@ const COUNTS_LIMIT: Duration = Duration::from_secs(1800);
 
 /// `ibverbs-sys` builds all of rdma-core.
 const ORACLE_LIMIT: Duration = Duration::from_secs(1800);
+
+#[derive(Args)]
+pub(crate) struct SoakOptions {
+    /// So long; the last run is played to its end
+    #[arg(long, value_name = "MINUTES", default_value_t = 1)]
+    minutes: u64,
+
+    /// Play the run of this seed only
+    #[arg(long, value_name = "SEED", conflicts_with = "jobs")]
+    seed: Option<u64>,
+
+    /// Play it so many times
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
+    times: u32,
+
+    /// So many runs side by side
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    jobs: u8,
+}
 
 #[derive(Args)]
 pub(crate) struct TestOptions {

@@ -1,6 +1,6 @@
 //! What `cargo xtask test` runs, in order: the one list of the project's checks.
 
-use crate::{child::Cargo, workspace::Workspace};
+use crate::{child::Cargo, soak, workspace::Workspace};
 
 pub struct Step {
     pub name: &'static str,
@@ -42,7 +42,7 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let folder = |name: &str| workspace.target.join(name).display().to_string();
     let mut steps = static_checks();
     steps.extend(in_process_tests(tests, &folder("loom"), &folder("touch")));
-    steps.extend(whole_jobs(tests, &folder("release"), &folder("fault")));
+    steps.extend(whole_jobs(tests, &folder("release"), &folder("debug"), &folder("fault")));
     steps.push(Step {
         by_program: true,
         ..step(
@@ -129,7 +129,7 @@ fn in_process_tests(tests: &str, loom_target: &str, touch_target: &str) -> Vec<S
     ]
 }
 
-fn whole_jobs(tests: &str, programs: &str, fault_target: &str) -> Vec<Step> {
+fn whole_jobs(tests: &str, programs: &str, debug: &str, fault_target: &str) -> Vec<Step> {
     let build = || {
         vec![
             (Role::Prepare, Cargo::new("build --release -p deckrun -p nas-ft -p deckperf")),
@@ -147,6 +147,9 @@ fn whole_jobs(tests: &str, programs: &str, fault_target: &str) -> Vec<Step> {
         .arg(fault_target)
         .env("DECK_BIN_DIR", programs);
     kill.push((Role::SomeTests, run));
+    // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
+    let random = Cargo::new("run -p udeck-soak --bin udeck-soak -- --minutes 1").env("DECK_BIN_DIR", debug);
+    let soak = vec![(Role::Prepare, Cargo::new(soak::BUILD)), (Role::SomeTests, random)];
     let mut hosts = build();
     let run = Cargo::new(tests).args("-p udeck-jobs --test hosts").env("DECK_BIN_DIR", programs);
     // Where there can be no namespaces all of them are skipped, and that is no failure.
@@ -158,6 +161,11 @@ fn whole_jobs(tests: &str, programs: &str, fault_target: &str) -> Vec<Step> {
             Work::Commands(jobs),
         ),
         step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill)),
+        step(
+            "soak",
+            "a minute of random jobs under random faults; a failure prints the command that replays it",
+            Work::Commands(soak),
+        ),
         Step {
             by_program: true,
             ..step(

@@ -4,15 +4,13 @@
 //! lost, then with rank 2, and so on, all in one world. Of each it says `lost N` as soon as it knows, and `clean N` once all that
 //! it had because of that rank is gone: descriptors, mappings, blocks. Anything else is a failure.
 
-mod holdings;
-
-use holdings::Holdings;
 use std::{
     error::Error,
     thread,
     time::{Duration, Instant},
 };
 use udeck::{Error as DeckError, Mailbox, Postbox, Protocol, World};
+use udeck_jobs::holdings::Holdings;
 use udeck_jobs::traffic::{self, Incoming, Outgoing, Role, TOO_MANY};
 
 /// Ends a hang: no call of the library may take so long.

@@ -3,8 +3,6 @@
 //! `pair survivor SIDE PROTOCOL` is rank 0 and lives through all rows in which SIDE dies; `pair friend PROTOCOL` is rank
 //! 1, by which the survivor shows that nothing else has suffered; `pair victim ROW` are the others, one after another.
 
-#[path = "../holdings.rs"]
-mod holdings;
 mod survivor;
 mod victim;
 

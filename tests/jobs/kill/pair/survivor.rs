@@ -1,10 +1,10 @@
 //! The process that lives on. Of each victim it says `lost N` as soon as it knows, and `clean N` once all that it had
 //! because of that rank is gone, its mailbox and the friend have been found well, and the row's count has been kept.
 
-use crate::holdings::Holdings;
 use crate::{BYE, LIMIT, despite_losses};
 use std::{error::Error, thread, time::Instant};
 use udeck::{Error as DeckError, Mailbox, Postbox, Protocol, Received, World};
+use udeck_jobs::holdings::Holdings;
 use udeck_jobs::pairs::{self, Death, Looks, MESSAGES, Row, Side};
 
 /// Posts to a process that is being killed: far more than a ring has room for.

@@ -9,12 +9,24 @@ pub struct Holdings(BTreeMap<String, usize>);
 
 impl Holdings {
     /// At this moment.
+    ///
+    /// # Panics
+    /// If `/proc` is not mounted.
+    #[must_use]
     pub fn of(world: &World) -> Self {
+        let mut holdings = Self::of_arenas(world);
+        holdings.0.extend(mapped_segments());
+        holdings.0.insert("descriptors".into(), descriptors());
+        holdings
+    }
+
+    /// Of memory for messages only, where a process holds more than one world.
+    #[must_use]
+    pub fn of_arenas(world: &World) -> Self {
         let nic = world.nic();
         // What came back is collected when memory is needed: now.
         nic.reclaim();
-        let mut counts = mapped_segments();
-        counts.insert("descriptors".into(), descriptors());
+        let mut counts = BTreeMap::new();
         let mut count_blocks = |name: &str, arena: ArenaUse| {
             counts.insert(format!("blocks of the {name}"), arena.blocks);
             counts.insert(format!("bytes of the {name}"), arena.used);
@@ -25,12 +37,23 @@ impl Holdings {
     }
 
     /// What differs from `before`, in words.
+    #[must_use]
     pub fn changes_since(&self, before: &Self) -> String {
+        self.compared(before, |before, now| before != now)
+    }
+
+    /// What is more than `before`, in words.
+    #[must_use]
+    pub fn growth_since(&self, before: &Self) -> String {
+        self.compared(before, |before, now| now > before)
+    }
+
+    fn compared(&self, before: &Self, differ: impl Fn(usize, usize) -> bool) -> String {
         let names = self.0.keys().chain(before.0.keys().filter(|name| !self.0.contains_key(*name)));
         let count = |holdings: &Self, name: &String| holdings.0.get(name).copied().unwrap_or_default();
         names
             .map(|name| (name, count(before, name), count(self, name)))
-            .filter(|(_, before, now)| before != now)
+            .filter(|(_, before, now)| differ(*before, *now))
             .map(|(name, before, now)| format!("{name}: {now}, was {before}"))
             .collect::<Vec<_>>()
             .join("; ")

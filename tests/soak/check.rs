@@ -1,0 +1,75 @@
+//! The verdict on a run: what must hold, whatever went wrong.
+
+use udeck_jobs::Ended;
+
+use crate::facts::{COMPLETE, Fact};
+use crate::folder::Folder;
+use crate::plan::{Place, Plan};
+
+/// Everything that no fault explains; empty: the run is as it should be.
+#[must_use]
+pub fn problems(plan: &Plan, folder: &Folder, ended: &Ended) -> Vec<String> {
+    let mut found = process(plan, ended);
+    let facts: Vec<Vec<Fact>> = (0..plan.ranks).map(|rank| folder.facts(rank)).collect();
+    for (rank, facts) in facts.iter().enumerate() {
+        found.extend(facts.iter().filter_map(|fact| match fact {
+            Fact::Wrong(what) => Some(format!("rank {rank}: {what}")),
+            Fact::Late(what) => Some(format!("rank {rank} is late: {what}")),
+            // Of a rank that cannot open descriptors, connections may stay half made.
+            Fact::Leak(what) if !plan.is_cramped(rank) => Some(format!("rank {rank} still holds {what}")),
+            _ => None,
+        }));
+        if !plan.is_doomed(rank) && !facts.contains(&Fact::Done) {
+            found.push(format!("rank {rank} did not come to its end"));
+        }
+    }
+    let all: Vec<&Fact> = facts.iter().flatten().collect();
+    found.extend((0..plan.streams.len()).filter_map(|stream| stream_problem(plan, stream, &all)));
+    found
+}
+
+/// The job as a whole.
+fn process(plan: &Plan, ended: &Ended) -> Vec<String> {
+    let mut found = Vec::new();
+    if ended.status.is_none() {
+        found.push("the job hangs".into());
+    } else {
+        let code = ended.code();
+        let may_fail = !plan.victims().is_empty() && plan.place != Place::OneProcess;
+        if code != 0 && !may_fail {
+            found.push(format!("the job ended with {code}"));
+        }
+    }
+    for text in [&ended.stdout, &ended.stderr] {
+        found.extend(text.lines().filter(|line| line.contains("panicked at")).map(str::to_owned));
+    }
+    found.extend(ended.left_behind.iter().map(|what| format!("left behind: {what}")));
+    found
+}
+
+fn stream_problem(plan: &Plan, stream: usize, facts: &[&Fact]) -> Option<String> {
+    let plan_of = &plan.streams[stream];
+    let (from, to) = (plan_of.from, plan.mailboxes[plan_of.to].owner);
+    let sent = facts.iter().find_map(|fact| match fact {
+        Fact::Sent { stream: of, accepted, tried, end } if *of == stream => Some((*accepted, *tried, end)),
+        _ => None,
+    });
+    let got = facts.iter().find_map(|fact| match fact {
+        Fact::Got { stream: of, messages, end } if *of == stream => Some((*messages, end)),
+        _ => None,
+    });
+    if plan.is_sound(stream) {
+        let is_complete =
+            sent.is_some_and(|(.., end)| end == COMPLETE) && got.is_some_and(|(_, end)| end == COMPLETE);
+        return (!is_complete)
+            .then(|| format!("stream {stream} from rank {from} to rank {to}: {sent:?}, {got:?}"));
+    }
+    let ((accepted, tried, end), (messages, _)) = (sent?, got?);
+    if messages > tried {
+        return Some(format!("stream {stream}: {messages} messages came of {tried}"));
+    }
+    // Who lives was told of what was lost, or nothing was.
+    let both_live = !plan.is_doomed(from) && !plan.is_doomed(to);
+    (both_live && messages < accepted && end == COMPLETE)
+        .then(|| format!("stream {stream}: {messages} messages came of {accepted} that were accepted"))
+}

@@ -1,0 +1,493 @@
+//! What a seed means: the whole of a random job, and what is to go wrong in it.
+//!
+//! Every process derives the plan from the seed, so none has to be told anything else. What a machine cannot do
+//! ([`Plan::needs`]) is no part of the decision: the run of that seed is skipped there.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{RngExt, SeedableRng};
+use rand_xorshift::XorShiftRng;
+use udeck::Protocol;
+
+/// Ranks of a job, at most.
+const MAX_RANKS: usize = 6;
+/// Bytes of one stream, about: long streams have short messages.
+const STREAM_BYTES: usize = 24 << 20;
+/// Messages of one stream, at most.
+const MAX_MESSAGES: u32 = 300;
+
+/// A random job.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub place: Place,
+    pub ranks: usize,
+    /// `DECK_TRANSPORT`; empty: whatever the library chooses.
+    pub transport: &'static str,
+    /// Other settings of the library.
+    pub settings: Vec<(&'static str, &'static str)>,
+    pub mailboxes: Vec<MailboxPlan>,
+    pub streams: Vec<StreamPlan>,
+    /// Ranks that start programs while they exchange messages.
+    pub forks: Vec<usize>,
+    pub faults: Vec<Fault>,
+    /// Whether deckrun ends the others when a rank fails.
+    pub aborts: bool,
+}
+
+/// Where the ranks run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// All in one process, as `udeck::run_local` has it: the only place where the stand-in for libibverbs works.
+    OneProcess,
+    OneHost,
+    /// So many network namespaces.
+    Hosts(usize),
+}
+
+/// One mailbox.
+#[derive(Clone, Debug)]
+pub struct MailboxPlan {
+    pub owner: usize,
+    /// Mailboxes of one owner with the same number are read by one thread: several by `select`.
+    pub thread: usize,
+    pub style: Style,
+    /// So many messages are held while others are retrieved.
+    pub keeps: usize,
+    /// The thread rests so long after each message.
+    pub rest: Duration,
+    /// How long a call waits.
+    pub limit: Duration,
+}
+
+/// How messages are retrieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Retrieve,
+    Try,
+    Into,
+}
+
+/// One postbox and what is posted through it.
+#[derive(Clone, Debug)]
+pub struct StreamPlan {
+    pub from: usize,
+    /// A place in [`Plan::mailboxes`].
+    pub to: usize,
+    /// Streams of one rank with the same number are posted by one thread, in turn.
+    pub thread: usize,
+    pub count: u32,
+    /// Longest message.
+    pub longest: usize,
+    /// What its messages travel by, in random order.
+    pub protocols: Vec<Protocol>,
+    pub hows: Vec<How>,
+    pub limit: Duration,
+    /// Whether the poster waits now and then until everything was read.
+    pub flushes: bool,
+}
+
+/// How a message is made and posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Buf,
+    Try,
+    Start,
+    Slice,
+    Adopted,
+    Shared,
+}
+
+/// One message.
+#[derive(Clone, Copy, Debug)]
+pub struct MessagePlan {
+    pub len: usize,
+    pub protocol: Protocol,
+    pub how: How,
+}
+
+/// What goes wrong. Times count from the moment at which all ranks are in the second round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL from outside.
+    Kill { rank: usize, after: Duration },
+    /// A rank kills itself when it has posted or retrieved so many messages.
+    Suicide { rank: usize, messages: u64 },
+    /// SIGSTOP, and SIGCONT.
+    Stop { rank: usize, after: Duration, pause: Duration },
+    /// The cable of a host is pulled and put in again, too soon for anybody to be lost.
+    Blink { host: usize, after: Duration, pause: Duration, at_switch: bool },
+    /// The cable of a host is pulled for good.
+    Cut { host: usize, after: Duration },
+    /// The network of a host loses packets.
+    Loss { host: usize },
+    /// A rank may open so many more descriptors only.
+    Cramp { rank: usize, spare: u64 },
+}
+
+/// Two rounds: a short one after which is measured what a rank holds, and the one in which things go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    First,
+    Second,
+}
+
+impl Plan {
+    #[must_use]
+    pub fn new(seed: u64) -> Plan {
+        let mut dice = XorShiftRng::seed_from_u64(seed);
+        let place = match dice.random_range(0..10) {
+            0 | 1 => Place::OneProcess,
+            2..7 => Place::OneHost,
+            _ => Place::Hosts(dice.random_range(2..=3)),
+        };
+        let ranks = match place {
+            Place::Hosts(hosts) => hosts * dice.random_range(1..=2),
+            _ => dice.random_range(2..=MAX_RANKS),
+        };
+        let transports: &[&str] = match place {
+            Place::OneProcess => &["shm", "tcp", "udp", "verbs", "verbs"],
+            Place::OneHost => &["shm", "shm", "shm", "tcp", "udp"],
+            Place::Hosts(_) => &["", "shm,udp", "tcp", "udp"],
+        };
+        let transport = pick(transports, &mut dice);
+        let mut plan = Plan {
+            seed,
+            place,
+            ranks,
+            transport,
+            settings: settings(&mut dice),
+            mailboxes: Vec::new(),
+            streams: Vec::new(),
+            forks: Vec::new(),
+            faults: Vec::new(),
+            aborts: false,
+        };
+        plan.mailboxes = (0..dice.random_range(1..=2 * ranks)).map(|_| mailbox(ranks, &mut dice)).collect();
+        let longest = plan.longest();
+        let streams = dice.random_range(1..=3 * ranks);
+        plan.streams = (0..streams).map(|_| stream(&plan, longest, &mut dice)).collect();
+        plan.forks = (0..ranks).filter(|_| dice.random_ratio(1, 8)).collect();
+        plan.faults = plan.random_faults(&mut dice);
+        plan.aborts = !plan.victims().is_empty() && dice.random_ratio(1, 8);
+        plan
+    }
+
+    /// A message may be no longer than a fraction of the memory for messages: readers keep some.
+    fn longest(&self) -> usize {
+        match self.setting("DECK_ARENA") {
+            Some("2M") => 64 << 10,
+            Some("8M") => 256 << 10,
+            _ => 3 << 20,
+        }
+    }
+
+    fn setting(&self, name: &str) -> Option<&'static str> {
+        self.settings.iter().find(|(variable, _)| *variable == name).map(|(_, value)| *value)
+    }
+
+    fn random_faults(&self, dice: &mut XorShiftRng) -> Vec<Fault> {
+        let count = pick(&[0, 0, 1, 1, 2], dice);
+        let mut faults: Vec<Fault> = (0..count).filter_map(|_| self.random_fault(dice)).collect();
+        // Two of them on one rank or host would need an oracle of their own.
+        let mut seen = Vec::new();
+        faults.retain(|fault| {
+            let is_new = !seen.contains(&fault.subject());
+            seen.push(fault.subject());
+            is_new
+        });
+        faults
+    }
+
+    fn random_fault(&self, dice: &mut XorShiftRng) -> Option<Fault> {
+        let rank = dice.random_range(0..self.ranks);
+        let after = millis(dice, 0..=400);
+        let pause = millis(dice, 20..=1500);
+        let hosts = match self.place {
+            // All ranks in one process have their descriptors and their end in common.
+            Place::OneProcess => return None,
+            Place::OneHost => None,
+            // The first host is deckrun's own.
+            Place::Hosts(hosts) => Some(dice.random_range(1..hosts)),
+        };
+        Some(match (dice.random_range(0..12_u32), hosts) {
+            (0 | 1, _) => Fault::Kill { rank, after },
+            (2 | 3, _) => Fault::Suicide { rank, messages: dice.random_range(1..=200) },
+            (4 | 5, _) | (7.., None) => Fault::Stop { rank, after, pause },
+            (6, _) => Fault::Cramp { rank, spare: dice.random_range(0..=8) },
+            (7 | 8, Some(host)) => Fault::Blink { host, after, pause, at_switch: dice.random() },
+            (9, Some(host)) => Fault::Cut { host, after },
+            (_, Some(host)) => Fault::Loss { host },
+        })
+    }
+
+    /// What a machine must be able to do.
+    #[must_use]
+    pub fn needs(&self) -> Needs {
+        Needs { namespaces: matches!(self.place, Place::Hosts(_)), standin: self.transport == "verbs" }
+    }
+
+    /// The host of a rank: hosts are filled one after the other.
+    #[must_use]
+    pub fn host_of(&self, rank: usize) -> usize {
+        match self.place {
+            Place::Hosts(hosts) => rank / (self.ranks / hosts),
+            _ => 0,
+        }
+    }
+
+    /// Ranks that faults end.
+    #[must_use]
+    pub fn victims(&self) -> Vec<usize> {
+        let is_hit = |rank: &usize| {
+            self.faults.iter().any(|fault| match fault {
+                Fault::Kill { rank: victim, .. } | Fault::Suicide { rank: victim, .. } => victim == rank,
+                Fault::Cut { host, .. } => self.host_of(*rank) == *host,
+                _ => false,
+            })
+        };
+        (0..self.ranks).filter(is_hit).collect()
+    }
+
+    /// Whether a rank's end is part of the plan.
+    #[must_use]
+    pub fn is_doomed(&self, rank: usize) -> bool {
+        let victims = self.victims();
+        victims.contains(&rank) || (self.aborts && !victims.is_empty())
+    }
+
+    /// Whether calls of this rank may fail for want of descriptors.
+    #[must_use]
+    pub fn is_cramped(&self, rank: usize) -> bool {
+        self.faults
+            .iter()
+            .any(|fault| matches!(fault, Fault::Cramp { rank: cramped, .. } if *cramped == rank))
+    }
+
+    /// Whether all messages of a stream must come.
+    #[must_use]
+    pub fn is_sound(&self, stream: usize) -> bool {
+        let StreamPlan { from, to, .. } = self.streams[stream];
+        let ends = [from, self.mailboxes[to].owner];
+        !ends.iter().any(|rank| self.is_doomed(*rank) || self.is_cramped(*rank))
+    }
+
+    /// Messages of a stream in a round.
+    #[must_use]
+    pub fn count(&self, stream: usize, round: Round) -> u32 {
+        let count = self.streams[stream].count;
+        match round {
+            Round::First => count.min(3),
+            Round::Second => count,
+        }
+    }
+
+    /// One message of the second round; the first has the same ones.
+    #[must_use]
+    pub fn message(&self, stream: usize, number: u32) -> MessagePlan {
+        let plan = &self.streams[stream];
+        let mut dice = XorShiftRng::seed_from_u64(mixed(self.seed, stream as u64, u64::from(number)));
+        // As many short ones as long ones, whatever the bound.
+        let bits = plan.longest.ilog2();
+        let most = 1_usize << dice.random_range(0..=bits);
+        let mut len = dice.random_range(0..=most).min(plan.longest);
+        if self.mailboxes[plan.to].style == Style::Into {
+            // Whoever retrieves into a buffer is not told a message's tag.
+            len = len.max(crate::content::HEAD);
+        }
+        let protocol = pick(&plan.protocols, &mut dice);
+        let how = match pick(&plan.hows, &mut dice) {
+            // Such a post waits until the message was received.
+            How::Start | How::Try if protocol == Protocol::Handshake => How::Buf,
+            // A slice has no tag, so that its number must be among its bytes.
+            How::Slice if len < crate::content::HEAD => How::Buf,
+            how => how,
+        };
+        MessagePlan { len, protocol, how }
+    }
+
+    /// Streams into a mailbox.
+    pub fn into(&self, mailbox: usize) -> impl Iterator<Item = usize> {
+        (0..self.streams.len()).filter(move |stream| self.streams[*stream].to == mailbox)
+    }
+}
+
+/// What a plan asks of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    pub namespaces: bool,
+    pub standin: bool,
+}
+
+impl Fault {
+    fn subject(&self) -> (bool, usize) {
+        match self {
+            Fault::Kill { rank, .. }
+            | Fault::Suicide { rank, .. }
+            | Fault::Stop { rank, .. }
+            | Fault::Cramp { rank, .. } => (true, *rank),
+            Fault::Blink { host, .. } | Fault::Cut { host, .. } | Fault::Loss { host } => (false, *host),
+        }
+    }
+}
+
+fn settings(dice: &mut XorShiftRng) -> Vec<(&'static str, &'static str)> {
+    let mut settings = vec![("DECK_ARENA", pick(&["2M", "8M", "64M", "64M", "64M"], dice))];
+    let mut sometimes = |name, value| {
+        if dice.random_ratio(1, 6) {
+            settings.push((name, value));
+        }
+    };
+    sometimes("DECK_RECEIVE", "wq");
+    sometimes("DECK_TRUST", "none");
+    sometimes("DECK_COPY_WINDOW", "1");
+    settings
+}
+
+fn mailbox(ranks: usize, dice: &mut XorShiftRng) -> MailboxPlan {
+    MailboxPlan {
+        owner: dice.random_range(0..ranks),
+        thread: dice.random_range(0..2),
+        style: pick(&[Style::Retrieve, Style::Retrieve, Style::Try, Style::Into], dice),
+        keeps: pick(&[0, 0, 1, 4], dice),
+        rest: Duration::from_micros(pick(&[0, 0, 0, 100, 5000], dice)),
+        limit: Duration::from_millis(pick(&[1, 20, 1000, 5000], dice)),
+    }
+}
+
+fn stream(plan: &Plan, longest: usize, dice: &mut XorShiftRng) -> StreamPlan {
+    let longest = pick(&[8, 40, 4096, 64 << 10, longest], dice).min(longest);
+    let all = [
+        Protocol::Auto,
+        Protocol::Eager,
+        Protocol::Copy,
+        Protocol::RdmaWrite,
+        Protocol::RdmaRead,
+        Protocol::Handshake,
+        Protocol::HandOff,
+    ];
+    let mut protocols = all.to_vec();
+    protocols.shuffle(dice);
+    protocols.truncate(pick(&[1, 2, 7], dice));
+    let mut hows = vec![How::Buf, How::Try, How::Start, How::Slice, How::Adopted, How::Shared];
+    hows.shuffle(dice);
+    hows.truncate(pick(&[1, 6], dice));
+    let most = u32::try_from(STREAM_BYTES / longest).unwrap_or(u32::MAX).clamp(4, MAX_MESSAGES);
+    StreamPlan {
+        from: dice.random_range(0..plan.ranks),
+        to: dice.random_range(0..plan.mailboxes.len()),
+        thread: dice.random_range(0..2),
+        count: dice.random_range(1..=most),
+        longest,
+        protocols,
+        hows,
+        limit: Duration::from_millis(pick(&[5, 200, 2000, 20_000], dice)),
+        flushes: dice.random_ratio(1, 4),
+    }
+}
+
+fn pick<T: Copy>(choices: &[T], dice: &mut XorShiftRng) -> T {
+    *choices.choose(dice).expect("there are some")
+}
+
+fn millis(dice: &mut XorShiftRng, range: std::ops::RangeInclusive<u64>) -> Duration {
+    Duration::from_millis(dice.random_range(range))
+}
+
+/// Different for different arguments, however little they differ (the finaliser of SplitMix64).
+#[must_use]
+pub fn mixed(seed: u64, stream: u64, number: u64) -> u64 {
+    let mut mixed = seed ^ stream.rotate_left(40) ^ number.rotate_left(20);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+/// In one line.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match self.place {
+            Place::OneProcess => "one process".to_owned(),
+            Place::OneHost => "one host".to_owned(),
+            Place::Hosts(hosts) => format!("{hosts} hosts"),
+        };
+        let transport = if self.transport.is_empty() { "any transport" } else { self.transport };
+        let messages: u32 = self.streams.iter().map(|stream| stream.count).sum();
+        write!(
+            f,
+            "{place}, {transport}, {} ranks, {} mailboxes, {} streams, {messages} messages",
+            self.ranks,
+            self.mailboxes.len(),
+            self.streams.len()
+        )?;
+        for (name, value) in &self.settings {
+            write!(f, ", {name}={value}")?;
+        }
+        for rank in &self.forks {
+            write!(f, ", rank {rank} forks")?;
+        }
+        for fault in &self.faults {
+            write!(f, ", {fault}")?;
+        }
+        f.write_str(if self.aborts { ", aborts" } else { "" })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Kill { rank, after } => write!(f, "kill rank {rank} after {after:?}"),
+            Fault::Suicide { rank, messages } => write!(f, "rank {rank} kills itself at message {messages}"),
+            Fault::Stop { rank, after, pause } => {
+                write!(f, "stop rank {rank} after {after:?} for {pause:?}")
+            }
+            Fault::Blink { host, after, pause, at_switch } => {
+                let side = if *at_switch { "switch" } else { "host" };
+                write!(f, "link of host {host} down after {after:?} for {pause:?} at the {side}")
+            }
+            Fault::Cut { host, after } => write!(f, "host {host} cut off after {after:?}"),
+            Fault::Loss { host } => write!(f, "host {host} loses packets"),
+            Fault::Cramp { rank, spare } => write!(f, "rank {rank} has {spare} descriptors to spare"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_means_the_same_each_time_and_another_one_something_else() {
+        let text = |seed| format!("{:?}", Plan::new(seed));
+        assert_eq!(text(7), text(7));
+        assert_ne!(text(7), text(8));
+    }
+
+    #[test]
+    fn plans_are_within_their_bounds_and_all_that_can_be_drawn_is_drawn() {
+        let plans: Vec<Plan> = (0..2000).map(Plan::new).collect();
+        for plan in &plans {
+            assert!((2..=MAX_RANKS).contains(&plan.ranks), "{plan}");
+            for (at, stream) in plan.streams.iter().enumerate() {
+                assert!(stream.from < plan.ranks && stream.to < plan.mailboxes.len());
+                assert!((0..stream.count).all(|number| plan.message(at, number).len <= stream.longest));
+            }
+            if plan.place == Place::OneProcess {
+                assert!(plan.victims().is_empty(), "its end would be everybody's: {plan}");
+            }
+        }
+        let drawn = |is: &dyn Fn(&Fault) -> bool| plans.iter().any(|plan| plan.faults.iter().any(is));
+        assert!(drawn(&|fault| matches!(fault, Fault::Kill { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Suicide { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Stop { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Blink { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Cut { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Loss { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Cramp { .. })));
+        for transport in ["shm", "tcp", "udp", "verbs", "", "shm,udp"] {
+            assert!(plans.iter().any(|plan| plan.transport == transport), "{transport}");
+        }
+    }
+}
