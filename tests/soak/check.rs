@@ -73,3 +73,42 @@ fn stream_problem(plan: &Plan, stream: usize, facts: &[&Fact]) -> Option<String>
     (both_live && messages < accepted && end == COMPLETE)
         .then(|| format!("stream {stream}: {messages} messages came of {accepted} that were accepted"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(accepted: u32, tried: u32, end: &str) -> Fact {
+        Fact::Sent { stream: 0, accepted, tried, end: end.into() }
+    }
+
+    fn got(messages: u32, end: &str) -> Fact {
+        Fact::Got { stream: 0, messages, end: end.into() }
+    }
+
+    fn problem(plan: &Plan, facts: &[Fact]) -> bool {
+        stream_problem(plan, 0, &facts.iter().collect::<Vec<_>>()).is_some()
+    }
+
+    fn plan(is_sound: bool) -> Plan {
+        (0..).map(Plan::new).find(|plan| plan.is_sound(0) == is_sound).expect("one of them")
+    }
+
+    #[test]
+    fn a_stream_that_no_fault_touches_has_to_be_complete_at_both_ends() {
+        let plan = plan(true);
+        let all = plan.streams[0].count;
+        assert!(!problem(&plan, &[sent(all, all, COMPLETE), got(all, COMPLETE)]));
+        assert!(problem(&plan, &[sent(all, all, COMPLETE), got(all - 1, "nothing came")]));
+        assert!(problem(&plan, &[sent(all - 1, all, "rank 1 is lost"), got(all - 1, COMPLETE)]));
+        assert!(problem(&plan, &[sent(all, all, COMPLETE)]));
+    }
+
+    #[test]
+    fn a_fault_explains_what_is_missing_and_nothing_invented() {
+        let plan = plan(false);
+        assert!(!problem(&plan, &[sent(3, 4, "rank 1 is lost"), got(2, "its poster is dead")]));
+        assert!(!problem(&plan, &[got(2, "its poster is dead")]));
+        assert!(problem(&plan, &[sent(3, 4, "rank 1 is lost"), got(5, "its poster is dead")]));
+    }
+}

@@ -16,7 +16,7 @@ const MAX_RANKS: usize = 6;
 /// Bytes of one stream, about: long streams have short messages.
 const STREAM_BYTES: usize = 24 << 20;
 /// Messages of one stream, at most.
-const MAX_MESSAGES: u32 = 300;
+const MAX_MESSAGES: u32 = 1500;
 
 /// A random job.
 #[derive(Clone, Debug)]
@@ -203,7 +203,7 @@ impl Plan {
 
     fn random_fault(&self, dice: &mut XorShiftRng) -> Option<Fault> {
         let rank = dice.random_range(0..self.ranks);
-        let after = millis(dice, 0..=400);
+        let after = millis(dice, 0..=300);
         let pause = millis(dice, 20..=1500);
         let hosts = match self.place {
             // All ranks in one process have their descriptors and their end in common.
