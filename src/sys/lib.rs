@@ -30,6 +30,8 @@ mod limits;
 pub mod position;
 mod prefetch;
 #[cfg(not(loom))]
+pub mod ranked;
+#[cfg(not(loom))]
 pub mod reactor;
 pub mod ring;
 #[cfg(not(loom))]

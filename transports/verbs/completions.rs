@@ -13,12 +13,14 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use smallvec::SmallVec;
+use udeck_sys::ranked::RankedMutex;
 
 use crate::connection::{News, RECEIVES};
 use crate::ffi::Wc;
 use crate::hca::objects::{Channel, Context, Cq};
 use crate::link::VerbsLink;
+use crate::locks::{ASIDE, POOLS, ROUTES, SHARDS, TAKING};
 use crate::queue::SENDS;
 use crate::receives::Pool;
 
@@ -37,13 +39,13 @@ pub struct Completions {
     most: u32,
     /// Entries of each queue that are kept for buffers of pools.
     pooled: u32,
-    shards: Mutex<Vec<Shard>>,
+    shards: RankedMutex<Vec<Shard>>,
     /// Held by whoever takes completions: each link gets its own in order.
-    taking: Mutex<Taking>,
+    taking: RankedMutex<Taking>,
     /// Held by whoever polls. What was polled for others than those that it is passed on to, oldest first.
-    aside: Mutex<VecDeque<Wc>>,
-    routes: Mutex<Numbered<Route>>,
-    pools: Mutex<Pools>,
+    aside: RankedMutex<VecDeque<Wc>>,
+    routes: RankedMutex<Numbered<Route>>,
+    pools: RankedMutex<Pools>,
     next: AtomicU32,
     looks: AtomicU64,
 }
@@ -93,6 +95,15 @@ struct Taking {
     batch: [Wc; BATCH],
 }
 
+/// What has to be dropped without the lock, for it may be anything: owners of memory, and a link whose last reference this
+/// is, with all that its connection holds.
+#[derive(Default)]
+struct Told {
+    news: Vec<News>,
+    /// Few links complete something at a time, so that nothing is allocated for them.
+    links: SmallVec<[Arc<VerbsLink>; 8]>,
+}
+
 struct Shard {
     cq: Arc<Cq>,
     free: u32,
@@ -135,11 +146,11 @@ impl Completions {
             channel: Channel::new(context)?,
             most: most.max(NEED + pooled),
             pooled,
-            aside: Mutex::default(),
-            pools: Mutex::default(),
-            shards: Mutex::default(),
-            taking: Mutex::new(Taking { queues: Vec::new(), batch: [Wc::default(); BATCH] }),
-            routes: Mutex::default(),
+            aside: RankedMutex::new(ASIDE, VecDeque::new()),
+            pools: RankedMutex::new(POOLS, Pools::default()),
+            shards: RankedMutex::new(SHARDS, Vec::new()),
+            taking: RankedMutex::new(TAKING, Taking { queues: Vec::new(), batch: [Wc::default(); BATCH] }),
+            routes: RankedMutex::new(ROUTES, Numbered::default()),
             next: AtomicU32::new(1),
             looks: AtomicU64::new(0),
         }))
@@ -151,20 +162,31 @@ impl Completions {
     /// The device's: it has no more.
     pub fn share(self: &Arc<Self>, pool: Option<Arc<Pool>>) -> io::Result<Share> {
         let need = if pool.is_none() { NEED } else { SENDS };
-        let mut shards = self.shards.lock();
-        let shard = match shards.iter_mut().find(|shard| shard.free >= need) {
-            Some(shard) => shard,
-            None => {
-                let wanted = FIRST.checked_shl(shards.len() as u32).unwrap_or(u32::MAX);
-                let cq = Cq::new(&self.channel, wanted.clamp(NEED + self.pooled, self.most))?;
-                cq.notify();
-                self.taking.lock().queues.push(cq.clone());
-                shards.push(Shard { free: cq.entries().saturating_sub(self.pooled), cq });
-                shards.last_mut().expect("just pushed")
-            }
+        let cq = match self.reserve(need) {
+            Ok(cq) => cq,
+            Err(queues) => self.add_queue(queues, need)?,
         };
-        shard.free = shard.free.saturating_sub(need);
-        Ok(Share { cq: shard.cq.clone(), number: self.fresh(), need, pool, completions: self.clone() })
+        Ok(Share { cq, number: self.fresh(), need, pool, completions: self.clone() })
+    }
+
+    /// Room in one of the queues. `Err`: none has any, and so many there are.
+    fn reserve(&self, need: u32) -> Result<Arc<Cq>, usize> {
+        let mut shards = self.shards.lock();
+        let queues = shards.len();
+        let shard = shards.iter_mut().find(|shard| shard.free >= need).ok_or(queues)?;
+        shard.free -= need;
+        Ok(shard.cq.clone())
+    }
+
+    /// One more queue behind so many, with room in it. Another thread may add one at the same time: then there are two more.
+    fn add_queue(&self, queues: usize, need: u32) -> io::Result<Arc<Cq>> {
+        let wanted = FIRST.checked_shl(queues as u32).unwrap_or(u32::MAX);
+        let cq = Cq::new(&self.channel, wanted.clamp(NEED + self.pooled, self.most))?;
+        cq.notify();
+        self.taking.lock().queues.push(cq.clone());
+        let free = cq.entries().saturating_sub(self.pooled + need);
+        self.shards.lock().push(Shard { free, cq: cq.clone() });
+        Ok(cq)
     }
 
     /// A number of 30 bits; seldom used twice.
@@ -230,7 +252,7 @@ impl Completions {
     /// has been passed on. Not with a link's lock held.
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let mut told = Vec::new();
+        let mut told = Told::default();
         let mut taking = self.taking.lock();
         self.take_from(&mut taking, &mut told);
         drop(taking);
@@ -239,15 +261,15 @@ impl Completions {
 
     /// Takes all that has completed. Not with a link's lock held.
     pub fn take_all(&self) {
-        let mut told = Vec::new();
+        let mut told = Told::default();
         let mut taking = self.taking.lock();
         while self.take_from(&mut taking, &mut told) {}
         drop(taking);
         drop(told);
     }
 
-    /// Whether there may be more. What links have to drop goes to `told`: it may be anything, so it goes without the lock.
-    fn take_from(&self, taking: &mut Taking, told: &mut Vec<News>) -> bool {
+    /// Whether there may be more.
+    fn take_from(&self, taking: &mut Taking, told: &mut Told) -> bool {
         let Taking { queues, batch } = taking;
         let mut more = false;
         for cq in queues {
@@ -293,7 +315,7 @@ impl Completions {
     }
 
     /// To each link its own, those in a row at once.
-    fn pass_on(&self, batch: &[Wc], told: &mut Vec<News>) {
+    fn pass_on(&self, batch: &[Wc], told: &mut Told) {
         let whose = |wc: &Wc| (number_of(wc.wr_id), wc.qp_num);
         for run in batch.chunk_by(|one, next| whose(one) == whose(next)) {
             let name = run[0].wr_id;
@@ -310,7 +332,10 @@ impl Completions {
                 Some(link) => {
                     let news = link.completed(run);
                     if news.has_owners() {
-                        told.push(news);
+                        told.news.push(news);
+                    }
+                    if !told.links.last().is_some_and(|last| Arc::ptr_eq(last, &link)) {
+                        told.links.push(link);
                     }
                 }
                 // Of one that is gone, something may have lain there still.

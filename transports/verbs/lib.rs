@@ -70,6 +70,7 @@ mod helper;
 mod incoming;
 mod lifeline;
 mod link;
+mod locks;
 mod memory;
 mod place;
 mod port;

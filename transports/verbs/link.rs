@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use udeck_sys::ranked::{RankedGuard, RankedMutex};
 use udeck_via::transport::{Fate, Inline, Ledger, Queue as WorkQueue, Reporter};
 use udeck_wired::Announce;
 
@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::ffi::Wc;
 use crate::ffi::codes::{event, status, wc_flags, wc_opcode};
 use crate::lifeline::{End, Lifeline, Word};
+use crate::locks::LINK;
 use crate::memory::Acknowledge;
 use crate::queue::Queue;
 use crate::station::Seat;
@@ -40,14 +41,14 @@ pub struct VerbsLink {
     pub number: u32,
     /// What completions of messages that travel apart call it.
     apart: Option<u32>,
-    shared: Mutex<Shared>,
+    shared: RankedMutex<Shared>,
     arrivals: AtomicBool,
 }
 
 struct Shared {
-    connection: Connection,
-    /// None when it is over.
+    /// None when it is over. Before the connection, whose memory the device accesses until this is dropped.
     queue: Option<Queue>,
+    connection: Connection,
     lifeline: Option<Lifeline>,
     watching: Watching,
     /// The peer takes what comes.
@@ -96,7 +97,7 @@ impl VerbsLink {
             waits_since: None,
             invited_since: (!asked && core.way.is_cm()).then(Instant::now),
         };
-        let (shared, arrivals) = (Mutex::new(shared), AtomicBool::new(false));
+        let (shared, arrivals) = (RankedMutex::new(LINK, shared), AtomicBool::new(false));
         Arc::new(VerbsLink { core: core.clone(), number, apart, shared, arrivals })
     }
 
@@ -308,11 +309,11 @@ impl VerbsLink {
 
     // ---- under the lock ----
 
-    fn finish(&self, shared: MutexGuard<'_, Shared>) {
+    fn finish(&self, shared: RankedGuard<'_, Shared>) {
         drop(self.tell(shared));
     }
 
-    fn tell(&self, mut shared: MutexGuard<'_, Shared>) -> News {
+    fn tell(&self, mut shared: RankedGuard<'_, Shared>) -> News {
         let over = shared.work();
         if self.apart.is_some() {
             self.tell_missing(&mut shared);
@@ -321,7 +322,7 @@ impl VerbsLink {
         if over || shared.connection.has_news() { self.tell_news(shared, over) } else { News::default() }
     }
 
-    fn tell_news(&self, mut shared: MutexGuard<'_, Shared>, over: bool) -> News {
+    fn tell_news(&self, mut shared: RankedGuard<'_, Shared>, over: bool) -> News {
         let news = shared.connection.take_news();
         // Before the program can find it by looking: that would tell it less.
         if let (Some(why), Some(reporter)) = (&news.lost, &shared.watching.reporter) {

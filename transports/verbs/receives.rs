@@ -28,6 +28,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use udeck_sys::ranked::RankedMutex;
 
 use crate::completions::{name_of, name_of_shared};
 use crate::connection::{CHAIN, RECEIVES};
@@ -35,6 +36,7 @@ use crate::domain::cannot_register;
 use crate::ffi::codes::access;
 use crate::ffi::{RecvWr, Sge};
 use crate::hca::objects::{Mr, Pd, Qp, Srq};
+use crate::locks::EMPTIED;
 use crate::wire::BLOCK;
 
 /// Pages of our own, which the kernel gives as zeros, known to the device. No peer is told their key.
@@ -253,7 +255,7 @@ pub struct Pool {
     /// Chunks that there are.
     grown: Mutex<usize>,
     /// Buffers that the device is to have again.
-    emptied: Mutex<Vec<u32>>,
+    emptied: RankedMutex<Vec<u32>>,
     budget: Arc<Budget>,
 }
 
@@ -272,7 +274,7 @@ impl Pool {
             number,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             grown: Mutex::new(0),
-            emptied: Mutex::new(Vec::with_capacity(2 * CHAIN as usize)),
+            emptied: RankedMutex::new(EMPTIED, Vec::with_capacity(2 * CHAIN as usize)),
             budget: budget.clone(),
         }))
     }

@@ -2,11 +2,12 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use udeck_via::Reliability;
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Body, Hello};
+use udeck_via::transport::{Body, Held, Hello};
 
 use super::early::core_with;
 use super::{End, alone, options, pair, soon};
@@ -218,14 +219,50 @@ fn connections_that_go_leave_the_pool_whole() {
     }
 }
 
+/// Tells how many queue pairs the device has when it is dropped.
+struct Probe(Arc<AtomicU64>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.0.store(counters()[5], Ordering::Relaxed);
+    }
+}
+
+/// The device may read what was offered until its queue pair is destroyed. Only then may its owner be told.
+#[test]
+fn memory_outlives_the_queue_pair_that_may_access_it() {
+    let _alone = alone();
+    let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
+    let (link, peer, _lifeline) = liar(&core, &far);
+    let block = core.memory.outbox.block(1 << 16, Fill::Zero).unwrap();
+    let pairs_at_drop = Arc::new(AtomicU64::new(u64::MAX));
+    let probe = Held::Owner(Box::new(Probe(pairs_at_drop.clone())));
+    let lent = link.with(|connection| connection.lend(None, b"", &[(block.offset(), 1 << 16)], probe));
+    assert!(lent.is_ok());
+    let pairs = counters()[5];
+    core.completions.remove(link.number);
+    drop(link);
+    assert_eq!(
+        pairs_at_drop.load(Ordering::Relaxed),
+        pairs - 1,
+        "queue pairs when the memory was given back"
+    );
+    drop(peer);
+}
+
 /// How many requests the stand-in's engine has carried out: what they have brought has completed at the receiver.
 fn carried_out() -> u64 {
+    counters()[8]
+}
+
+/// What the stand-in has and has done (`StandinCounters`).
+fn counters() -> [u64; 10] {
     let mut counters = [0u64; 10];
     let count = super::standin(c"standin_counters");
     // SAFETY: the stand-in declares it so, with a structure of ten such numbers.
     let count: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(count) };
     count(counters.as_mut_ptr());
-    counters[8]
+    counters
 }
 
 /// What was set aside does not hide what came later: who sleeps after such a look would sleep on it.

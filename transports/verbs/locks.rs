@@ -1,0 +1,19 @@
+//! The order in which this transport's locks are taken. Debug builds check it ([`udeck_sys::ranked`]).
+//!
+//! Whoever takes completions holds `TAKING`, and passes them on to links. A link that ends drops its queue pair under its own
+//! lock, and that gives back its share of a completion queue, its buffers and its route: so these come last. A program's owners
+//! of memory, which may do anything when they are dropped, are dropped without any of these.
+
+use udeck_sys::ranked::Rank;
+
+const fn rank(number: u16, name: &'static str) -> Rank {
+    Rank { number, name }
+}
+
+pub const TAKING: Rank = rank(10, "the taking of completions");
+pub const LINK: Rank = rank(20, "a link");
+pub const SHARDS: Rank = rank(30, "the shares of completion queues");
+pub const ROUTES: Rank = rank(40, "the routes of completions");
+pub const POOLS: Rank = rank(50, "the table of pools");
+pub const ASIDE: Rank = rank(60, "completions set aside");
+pub const EMPTIED: Rank = rank(70, "a pool's emptied buffers");
