@@ -260,6 +260,8 @@ fn is_no_way(error: &ViaError) -> bool {
         ),
         // The link ended before a request was answered: by another kernel, which another boot id tells it.
         ViaError::Lost(_) => true,
+        // What this NIC needs is not there with this peer: on one host, another user.
+        ViaError::Unavailable { .. } => true,
         _ => false,
     }
 }
@@ -307,6 +309,7 @@ mod tests {
             os(io::ErrorKind::HostUnreachable),
             ViaError::Timeout { what: "an answer".into(), waited: TRY },
             ViaError::Lost("it runs on another kernel".into()),
+            ViaError::Unavailable { what: "shared memory".into(), why: "it runs as another user".into() },
         ] {
             assert!(is_no_way(&error), "{error}");
         }

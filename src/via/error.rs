@@ -110,7 +110,8 @@ pub enum Error {
     /// The name service could not help: which name or address, what was asked, what exists. \[ERROR_NAMESERVICE\]
     #[error(transparent)]
     NameService(Box<crate::names::NameError>),
-    /// This host lacks what a NIC needs: hardware, or a library. Others may do. \[ERROR_RESOURCE\]
+    /// This host lacks what a NIC needs (hardware, or a library), or the way to one peer does (on one host, the same user).
+    /// Other NICs may do. \[ERROR_RESOURCE\]
     #[error("{what} cannot be used here: {why}")]
     Unavailable {
         /// What there is none of.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_sys::reactor::{Interest, Token};
-use udeck_sys::{Deadline, socket};
+use udeck_sys::{Deadline, is_shortage, socket};
 use udeck_via::{Error, Result};
 
 use super::ShmDevice;
@@ -42,7 +42,7 @@ impl ShmDevice {
         let (uid, pid) =
             socket::peer_identity(socket.as_fd()).map_err(|e| Error::os("asking who the peer is", e))?;
         if uid != socket::own_uid() {
-            return Err(Error::Rejected(format!("process {pid:?} there belongs to another user (id {uid})")));
+            return Err(another_user(uid, pid));
         }
         let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
         let (handshake, meet) = Handshake::connect(self.options.secret, self.boot_id, nonce);
@@ -53,10 +53,15 @@ impl ShmDevice {
             return Ok(others);
         }
         let link = Link::new(socket, pid, handshake);
+        // Under the same lock: nobody finds a link that the reactor does not run.
+        self.watch(&mut links, &link).map_err(|e| Error::os("watching a new link", e))?;
         links.made.insert(address.to_vec(), link.clone());
         drop(links);
-        self.watch(link.clone()).map_err(|e| Error::os("watching a new link", e))?;
-        link.send(&meet, &[]).map_err(Error::Lost)?;
+        if let Err(why) = link.send(&meet, &[]) {
+            link.down(&why, Loss::Stuck);
+            self.forget_link(&link);
+            return Err(Error::Lost(why));
+        }
         link.wait_up(deadline)?;
         Ok(link)
     }
@@ -65,31 +70,44 @@ impl ShmDevice {
         self.links.lock().made.get(address).filter(|link| link.is_usable()).cloned()
     }
 
-    /// Lets the reactor run a link: its datagrams, and the death of the process behind it.
-    pub(super) fn watch(&self, link: Arc<Link>) -> io::Result<()> {
-        let mut tokens = Vec::new();
-        if let Some(pid) = link.pid
-            && let Ok(death) = socket::death_of(pid)
-        {
-            let link = link.clone();
-            tokens.push(self.reactor.add(
-                &death,
-                Box::new(move || {
-                    link.down(&format!("process {pid} died"), Loss::Dead);
-                    Interest::Done
-                }),
-            )?);
-        }
+    /// Lets the reactor run a link: its datagrams, and the death of the process behind it. Both, or nothing is left of it.
+    pub(super) fn watch(&self, links: &mut Links, link: &Arc<Link>) -> io::Result<()> {
+        let death = self.watch_death(link)?;
         let (weak, served) = (self.this.clone(), link.clone());
-        tokens.push(self.reactor.add(
+        // It may be called at once; to forget the link, it waits for the lock.
+        let datagrams = self.reactor.add(
             link.socket(),
             Box::new(move || match weak.upgrade() {
                 Some(device) => device.on_link(&served),
                 None => Interest::Done,
             }),
-        )?);
-        self.links.lock().all.push((link, tokens));
-        Ok(())
+        );
+        match datagrams {
+            Ok(datagrams) => {
+                links.all.push((link.clone(), death.into_iter().chain([datagrams]).collect()));
+                Ok(())
+            }
+            Err(error) => {
+                death.into_iter().for_each(|token| self.reactor.remove(token));
+                Err(error)
+            }
+        }
+    }
+
+    /// Where there is no such watch (a process in another pid namespace, a system without it), the socket's end tells.
+    fn watch_death(&self, link: &Arc<Link>) -> io::Result<Option<Token>> {
+        let Some(pid) = link.pid else { return Ok(None) };
+        let death = match socket::death_of(pid) {
+            Ok(death) => death,
+            Err(error) if is_shortage(&error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let link = link.clone();
+        let died = move || {
+            link.down(&format!("process {pid} died"), Loss::Dead);
+            Interest::Done
+        };
+        self.reactor.add(&death, Box::new(died)).map(Some)
     }
 
     /// A link has something to read. One that went down while its process lives is watched for that process's end.
@@ -108,9 +126,11 @@ impl ShmDevice {
                         Err(why) => (why, Loss::Lied),
                     }
                 }
-                Ok(socket::Received::Datagram { .. }) => {
-                    ("sent an oversized datagram".to_owned(), Loss::Lied)
-                }
+                Ok(socket::Received::Datagram { .. }) => (
+                    "sent a datagram that is too long, or more descriptors than there is room for here"
+                        .to_owned(),
+                    Loss::Lied,
+                ),
                 // There is the watch for its death.
                 Err(_) if was_down => return Interest::Done,
                 Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
@@ -188,6 +208,16 @@ fn connect_socket(address: &[u8], deadline: Deadline) -> Result<OwnedFd> {
             }
         }
     }
+}
+
+/// Nobody is met who could decide anything: by another transport they may well meet. (Two containers may share a network
+/// namespace, and with it the names of sockets, but not a user namespace.)
+fn another_user(uid: u32, pid: Option<i32>) -> Error {
+    let what = format!("shared memory with process {}", name(pid));
+    let own = socket::own_uid();
+    let why =
+        format!("it runs as another user or in another user namespace (id {uid}, this process's is {own})");
+    Error::Unavailable { what, why }
 }
 
 pub(super) fn name(pid: Option<i32>) -> String {

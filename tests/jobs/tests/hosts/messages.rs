@@ -5,6 +5,7 @@ use std::{thread, time::Duration};
 use rustix::process::{Pid, Signal, kill_process};
 use udeck_jobs::{Bin, Ended, Job, Running, netns::Network};
 
+use super::starting::File;
 use super::{Case, TALKER, skip};
 
 const LEAVER: &str = env!("CARGO_BIN_EXE_leave-rank");
@@ -16,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("messages_over_ipv6", over_v6),
     ("what_ranks_posted_comes_when_they_have_left", left_behind),
     ("the_choice_of_transports_is_explained", explained),
+    ("ranks_of_one_host_and_two_users_use_the_network", two_users),
     ("nas_ft_on_three_hosts", nas_ft),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
     ("a_host_cut_off_is_an_error_to_who_waits", cut_off),
@@ -78,6 +80,26 @@ fn explained() {
     said("deck: rank 0 -> rank 1: shm");
     said("deck: rank 0 -> rank 2: tcp (shm: ");
     said("deck: rank 3 -> rank 0: tcp (shm: ");
+}
+
+/// As containers do that share a network namespace, but not a user namespace: by the names of sockets they find each other,
+/// and share no memory.
+fn two_users() {
+    let network = Network::new(1);
+    let agent = File::script(
+        network.host(0),
+        "shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"",
+    );
+    let (hosts, interface) = ("localhost:2,other:2", network.v4(0).to_string());
+    let job = network.bare_deckrun().args(["--hosts", hosts, "--agent", agent.path(), "--iface", &interface]);
+    let ended = job.args(["--explain", "--", TALKER, "exchange"]).run().ok().clean();
+    for rank in 0..4 {
+        for peer in (0..4).filter(|peer| *peer != rank) {
+            let way = if rank / 2 == peer / 2 { "shm" } else { "tcp (shm: shared memory with process " };
+            let said = format!("deck: rank {rank} -> rank {peer}: {way}");
+            assert!(ended.stderr.lines().any(|line| line.starts_with(&said)), "{said}: {ended}");
+        }
+    }
 }
 
 fn nas_ft() {

@@ -52,17 +52,17 @@ fn ranks_meet_when_every_host_has_an_agent() {
 }
 
 /// A file that goes with its test.
-struct File(PathBuf);
+pub(super) struct File(PathBuf);
 
 impl File {
-    fn script(name: &str, text: &str) -> File {
+    pub(super) fn script(name: &str, text: &str) -> File {
         let path = std::env::temp_dir().join(format!("jobs-{name}-{}", std::process::id()));
         fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a writable folder");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our own file");
         File(path)
     }
 
-    fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         self.0.to_str().expect("a plain name")
     }
 }

@@ -1,20 +1,28 @@
 //! A process whose table of descriptors is full leaves those who connect waiting, says once what it is short of, and serves
 //! them when there is room. It is a process of its own here: this one needs its descriptors.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::prey;
+use udeck_via::{Cq, Error, NetAddress};
+
+use super::prey::{self, Prey};
 use super::rogue::Rogue;
 
 const NAME: &str = "tests::hostile::shortage::a_process_without_descriptors_serves_later";
 /// Set in the process that runs out of them.
 const IS_SHORT: &str = "UDECK_TEST_IS_SHORT_OF_DESCRIPTORS";
 const DESCRIPTORS: u64 = 64;
+
+const CONNECTS: &str = "tests::hostile::shortage::a_connect_without_descriptors_leaves_nothing_behind";
+/// Set in the process that connects: to whom.
+const CONNECTS_TO: &str = "UDECK_TEST_CONNECTS_TO";
 
 #[test]
 fn a_process_without_descriptors_serves_later() {
@@ -52,6 +60,54 @@ fn run_out_and_recover() {
     lines.next().expect("when to recover").unwrap();
     drop(hoard);
     assert!(lines.next().is_none(), "the end of the input is the end");
+}
+
+/// A process that connects with too few descriptors to spare gets an error, and keeps nothing of the attempt: as soon as it
+/// has enough, it connects. With each further one something else is missing: the socket, the watch for the peer's death, the
+/// reactor's hold on either, the control segment, the peer's segments.
+#[test]
+fn a_connect_without_descriptors_leaves_nothing_behind() {
+    if let Some(address) = std::env::var_os(CONNECTS_TO) {
+        return connect_with_few(address.as_encoded_bytes());
+    }
+    let mut prey = Prey::new();
+    let connector = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", CONNECTS, "--nocapture"])
+        .env(CONNECTS_TO, OsStr::from_bytes(prey.address()))
+        .output()
+        .unwrap();
+    assert!(connector.status.success(), "{}", String::from_utf8_lossy(&connector.stderr));
+    prey.serves_the_honest(1);
+}
+
+/// In the other process.
+fn connect_with_few(address: &[u8]) {
+    let limit = Rlimit { current: Some(DESCRIPTORS), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let to = NetAddress { host: address.to_vec(), discriminator: b"nobody".to_vec() };
+    let without_nic = prey::descriptors();
+    for spare in 0.. {
+        prey::await_descriptors(without_nic);
+        let nic = prey::nic();
+        let queue = Cq::new(&nic).unwrap();
+        let connect = || {
+            let queue = queue.handle();
+            prey::vi(&nic).connect(&to, &queue, &queue, &[], prey::soon()).expect_err("nobody listens there")
+        };
+        let before = prey::descriptors();
+        let mut hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        hoard.truncate(hoard.len() - spare);
+        let error = connect();
+        drop(hoard);
+        // The peer says so: they have met.
+        if matches!(error, Error::NoMatch(_)) {
+            assert!(spare > 3, "with {spare} to spare");
+            break;
+        }
+        prey::await_descriptors(before);
+        let again = connect();
+        assert!(matches!(again, Error::NoMatch(_)), "{again}; with {spare} to spare it was: {error}");
+    }
 }
 
 struct Short {
