@@ -12,14 +12,14 @@ use udeck_via::Nic;
 use crate::registry::{NicOptions, TRANSPORTS, open_nic};
 use choose::{Opening, Places, choose};
 
-/// For each peer, if they all connect: two links (one made by either side), of three descriptors each: a socket, the
-/// reactor's hold on it, and the watch for the process's death.
-pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 3;
-/// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 128 ranks need no more than
+/// For each peer, if they all connect: two links (one made by either side), of four descriptors each: a socket, the
+/// reactor's hold on it, the watch for the process's death, and the peer's outbox.
+pub(crate) const DESCRIPTORS_PER_PEER: u64 = 2 * 4;
+/// Of the NIC, of connections that are being made, and of the program. With it, jobs of up to 96 ranks need no more than
 /// the usual 1024.
 pub(crate) const OTHER_DESCRIPTORS: u64 = 256;
 
-/// The world that `deckrun` has started this process in; alone, a world of one. In a job of more than 128 ranks this may
+/// The world that `deckrun` has started this process in; alone, a world of one. In a job of more than 96 ranks this may
 /// raise this process's soft limit on open descriptors, for rank 0 may hear from all of them.
 ///
 /// # Errors

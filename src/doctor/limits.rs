@@ -4,7 +4,7 @@ use super::{Finding, Tree, host::groups, rdma, tree::bytes};
 use crate::init::{DESCRIPTORS_PER_PEER, OTHER_DESCRIPTORS};
 
 /// Up to here a job wants no more than it has everywhere.
-const USUAL_RANKS: u64 = 128;
+const USUAL_RANKS: u64 = 96;
 /// What RDMA needs for the rings and arenas of a small job; real ones need as much as they send.
 const LITTLE_LOCKED: u64 = 1 << 30;
 
@@ -138,7 +138,7 @@ mod tests {
     fn usual_limits_are_ok() {
         let found = with("1024 1048576", "8388608 8388608", false);
         assert_eq!(marks(&found), [Mark::Ok; 3]);
-        assert_eq!(found[0].seen, "soft 1024, hard 1048576: enough for a rank that meets 174720 others");
+        assert_eq!(found[0].seen, "soft 1024, hard 1048576: enough for a rank that meets 131040 others");
         assert_eq!(
             found[1].seen,
             "2879 for the user (nproc): enough for 359 ranks on this host, if nobody else needs them"

@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals};
-use rustix::fs::{fstat, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom, fallocate, fcntl_add_seals};
+use rustix::fs::{fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create, seek};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::atomic::Shared;
@@ -20,6 +20,8 @@ use crate::atomic::Shared;
 pub const CHUNK: usize = 2 << 20;
 /// The unit in segments smaller than a chunk.
 const PAGE: usize = 4096;
+/// The kind of file system that ordinary shared memory is of.
+const SHARED_MEMORY: i64 = libc::TMPFS_MAGIC;
 
 /// What peers may do with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,11 +69,12 @@ pub fn create(name: &str, len: usize, peers: PeerAccess) -> io::Result<(OwnedFd,
     Ok((fd, mapping))
 }
 
-/// Maps a segment that a peer handed over, after checking that it is what it should be: sealed against
-/// resizing, of a size within `len`.
+/// Maps a segment that a peer handed over, after checking that it is what it should be: ordinary shared memory (no huge
+/// pages, which we might have none of when we touch them), sealed against resizing, of a size within `len`. Nothing of it
+/// is touched, and it may have less memory than bytes ([`is_present`]).
 ///
 /// # Errors
-/// `InvalidData` when the seals or the size are wrong; the kernel's otherwise.
+/// `InvalidData` when the seals, the size or the kind of memory are wrong; the kernel's otherwise.
 pub fn adopt(
     fd: BorrowedFd<'_>,
     len: core::ops::RangeInclusive<usize>,
@@ -85,11 +88,30 @@ pub fn adopt(
             peers.seals()
         )));
     }
+    let kind = fstatfs(fd)?.f_type;
+    if kind != SHARED_MEMORY {
+        return Err(invalid(format!("the peer's segment is no ordinary shared memory (kind {kind:#x})")));
+    }
     let size = usize::try_from(fstat(fd)?.st_size).unwrap_or(usize::MAX);
     if !len.contains(&size) {
         return Err(invalid(format!("the peer's segment has {size} bytes, expected {len:?}")));
     }
     Mapping::new(fd, size, peers == PeerAccess::Write)
+}
+
+/// Whether the system has memory for all of `[start, end)` of a segment: its maker has committed it. A read of what is not
+/// there would take that memory, on our account. Once it is there, it stays: a sealed segment ([`PeerAccess::Read`]) cannot
+/// be given holes. Costs a look at each page, and no memory.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> io::Result<bool> {
+    match seek(fd, SeekFrom::Hole(start as u64)) {
+        Ok(hole) => Ok(hole >= end as u64),
+        // A system that cannot say (Linux can, since 3.8).
+        Err(rustix::io::Errno::INVAL) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Mapping {
@@ -178,17 +200,40 @@ impl Mapping {
         let start = offset / unit * unit;
         let end = offset.saturating_add(len).next_multiple_of(unit).min(self.len);
         fallocate(fd, FallocateFlags::empty(), start as u64, (end - start) as u64)?;
-        self.populate(start, end - start);
+        if !self.populate(start, end - start) && unit == CHUNK {
+            self.touch(start, end - start);
+        }
         Ok(())
     }
 
-    /// Maps what is already committed into this process's page tables. An optimisation: failures only mean that first
-    /// touches fault.
-    pub fn populate(&self, start: usize, len: usize) {
-        let Some(at) = self.at(start as u64, len) else { return };
+    /// Reads of each page, which [`is_present`] counts from then on: before Linux 5.14, which cannot populate.
+    #[cold]
+    fn touch(&self, start: usize, len: usize) {
+        for offset in (start..start + len).step_by(PAGE) {
+            let Some(at) = self.at(offset as u64, 1) else { return };
+            // SAFETY: a byte of our mapping, committed just now: nobody writes there yet, and nobody uses what is read.
+            unsafe { at.as_ptr().read_volatile() };
+        }
+    }
+
+    /// Maps what is already committed into this process's page tables. An optimisation: failures (`false`) only mean that
+    /// first touches fault.
+    pub fn populate(&self, start: usize, len: usize) -> bool {
+        let Some(at) = self.at(start as u64, len) else { return false };
         let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         // SAFETY: populating pages of our own mapping changes no contents.
-        let _ = unsafe { madvise(at.as_ptr().cast(), len, advice) };
+        unsafe { madvise(at.as_ptr().cast(), len, advice) }.is_ok()
+    }
+
+    /// As [`Mapping::populate`], if all of it is in memory at this moment: takes none.
+    pub fn populate_resident(&self, start: usize, len: usize) {
+        let mut pages = [0u8; CHUNK / PAGE];
+        let Some(at) = self.at(start as u64, len).filter(|_| len <= CHUNK) else { return };
+        // SAFETY: asks about pages of our own mapping, one byte for each, for which there is room.
+        let asked = unsafe { libc::mincore(at.as_ptr().cast(), len, pages.as_mut_ptr()) };
+        if asked == 0 && pages[..len.div_ceil(PAGE)].iter().all(|page| page & 1 != 0) {
+            self.populate(start, len);
+        }
     }
 }
 
@@ -275,6 +320,28 @@ mod tests {
         let error = adopt(fd.as_fd(), 8192..=8192, PeerAccess::Write).unwrap_err();
         assert!(error.to_string().contains("4096 bytes"), "{error}");
         assert!(adopt(fd.as_fd(), 4096..=4096, PeerAccess::Read).is_err(), "not sealed against writers");
+        let huge = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(fd) = memfd_create("huge", huge) else { return println!("skipped: no huge pages here") };
+        ftruncate(&fd, CHUNK as u64).unwrap();
+        fcntl_add_seals(&fd, PeerAccess::Read.seals()).unwrap();
+        let error = adopt(fd.as_fd(), CHUNK..=CHUNK, PeerAccess::Read).unwrap_err();
+        assert!(error.to_string().contains("no ordinary shared memory"), "{error}");
+    }
+
+    #[test]
+    fn what_is_committed_is_present_and_nothing_else() {
+        let (fd, ours) = create("sparse", 4 * CHUNK, PeerAccess::Read).unwrap();
+        let present = |start, end| is_present(fd.as_fd(), start, end).unwrap();
+        assert!(!present(0, 1) && !present(3 * CHUNK, 4 * CHUNK));
+        ours.commit(fd.as_fd(), CHUNK, 1).unwrap();
+        assert!(present(CHUNK, 2 * CHUNK) && !present(CHUNK, 2 * CHUNK + 1) && !present(0, CHUNK + 1));
+        let theirs = adopt(fd.as_fd(), 1..=usize::MAX, PeerAccess::Read).unwrap();
+        (0..4).for_each(|chunk| theirs.populate_resident(chunk * CHUNK, CHUNK));
+        assert!(!present(0, 1) && !present(2 * CHUNK, 2 * CHUNK + 1), "looking takes no memory");
+        ours.touch(2 * CHUNK, CHUNK);
+        assert!(present(CHUNK, 3 * CHUNK));
+        ours.commit(fd.as_fd(), 3 * CHUNK, CHUNK).unwrap();
+        assert!(present(CHUNK, 4 * CHUNK), "up to the end");
     }
 
     #[test]

@@ -9,6 +9,9 @@ use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
 use udeck_via::mem::{Arena, Backing};
 use udeck_via::{Error, Result};
 
+/// Most bytes of an arena, of ours and of those that we map of peers: agreed on by [`crate::link_wire::VERSION`].
+pub(crate) const MAX_ARENA: usize = 1 << 40;
+
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
 /// What messages of this process are sent from, and what peers write. Each device has its own, unless several are opened
@@ -68,6 +71,10 @@ impl Segment {
     }
 
     fn new(name: &'static str, limit: usize, peers: PeerAccess) -> Result<Self> {
+        if limit > MAX_ARENA {
+            let what = format!("a {name} arena of {limit} bytes: at most {MAX_ARENA} (1 TiB) are possible");
+            return Err(Error::InvalidParameter(what));
+        }
         let len = limit.next_multiple_of(CHUNK);
         let (fd, mapping) = segment::create(&format!("udeck-{name}"), len, peers).map_err(|e| {
             Error::os(format!("reserving {len} bytes of address space for the {name} arena"), e)
@@ -79,6 +86,12 @@ impl Segment {
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd.as_fd()
+    }
+
+    /// All of it is taken, as what was once lent is.
+    #[cfg(test)]
+    pub fn commit_all(&self) {
+        self.memory.commit(0, self.memory.len()).unwrap();
     }
 
     /// The address of a piece of the segment.

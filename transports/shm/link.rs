@@ -5,9 +5,10 @@
 //! closes or the process behind it dies, and takes its connections with it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,14 @@ use udeck_sys::{Deadline, socket};
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Result};
 
+use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
 use crate::handshake::{Handshake, Step};
 use crate::link_wire::{Bells, Datagram, Why};
 
-/// Largest arena of a peer that we map.
-const MAX_ARENA: usize = 1 << 44;
+/// Chunks that enter our page tables at one look; the others when they are first touched.
+const POPULATED_AT_ONCE: usize = 64;
 
 /// A link to a peer process.
 pub struct Link {
@@ -66,35 +68,75 @@ struct PeerSegments {
     landing: PeerMemory,
 }
 
-/// An arena of the peer, mapped here. Chunks enter our page tables when they are first used.
+/// An arena of the peer, mapped here. Chunks enter our page tables when they are first used. The peer says how long it is,
+/// and may have put no memory behind that: what it has not, we do not touch, for a touch would take the memory, on our
+/// account.
 struct PeerMemory {
     mapping: Mapping,
-    populated: Vec<AtomicBool>,
+    /// A bit for each chunk that was used.
+    used: Vec<AtomicU64>,
+    /// Of an outbox, whose chunks stay once they are there: says which are.
+    outbox: Option<OwnedFd>,
 }
 
 impl PeerMemory {
-    fn adopt(fd: BorrowedFd<'_>, access: PeerAccess) -> std::io::Result<Self> {
-        let mapping = segment::adopt(fd, 1..=MAX_ARENA, access)?;
-        let populated = (0..mapping.len().div_ceil(CHUNK)).map(|_| AtomicBool::new(false)).collect();
-        Ok(PeerMemory { mapping, populated })
+    /// What we read of the peer's.
+    fn outbox(fd: OwnedFd) -> std::io::Result<Self> {
+        let mapping = Self::adopt(&fd, PeerAccess::Read)?;
+        Ok(PeerMemory { outbox: Some(fd), ..mapping })
     }
 
+    /// What we write of the peer's.
+    fn landing(fd: &OwnedFd) -> std::io::Result<Self> {
+        Self::adopt(fd, PeerAccess::Write)
+    }
+
+    fn adopt(fd: &OwnedFd, access: PeerAccess) -> std::io::Result<Self> {
+        let mapping = segment::adopt(fd.as_fd(), 1..=MAX_ARENA, access)?;
+        let words = mapping.len().div_ceil(CHUNK).div_ceil(64);
+        Ok(PeerMemory { mapping, used: (0..words).map(|_| AtomicU64::new(0)).collect(), outbox: None })
+    }
+
+    /// The address of a piece of it. `None`: not all of that is there.
     fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let at = self.mapping.at(offset, len)?;
-        let first = offset as usize / CHUNK;
-        for chunk in first..(offset as usize + len).div_ceil(CHUNK).max(first) {
-            if !self.populated[chunk].load(Ordering::Relaxed) {
-                self.populate(chunk);
-            }
+        if len == 0 {
+            return Some(at);
         }
-        Some(at)
+        let start = offset as usize;
+        let chunks = start / CHUNK..(start + len).div_ceil(CHUNK);
+        // Nearly always one, which was used before.
+        match chunks.clone().find(|chunk| !self.is_used(*chunk)) {
+            Some(fresh) => self.use_first(fresh..chunks.end).then_some(at),
+            None => Some(at),
+        }
     }
 
+    fn is_used(&self, chunk: usize) -> bool {
+        self.used[chunk / 64].load(Ordering::Relaxed) & 1 << (chunk % 64) != 0
+    }
+
+    /// Some of these chunks are used for the first time. Whether they are there: a peer takes memory by chunks.
     #[cold]
-    fn populate(&self, chunk: usize) {
-        let start = chunk * CHUNK;
-        self.mapping.populate(start, CHUNK.min(self.mapping.len() - start));
-        self.populated[chunk].store(true, Ordering::Relaxed);
+    fn use_first(&self, chunks: Range<usize>) -> bool {
+        let within = |chunk: usize| (chunk * CHUNK).min(self.mapping.len());
+        let (start, end) = (within(chunks.start), within(chunks.end));
+        if let Some(fd) = &self.outbox
+            && !segment::is_present(fd.as_fd(), start, end).unwrap_or(false)
+        {
+            return false;
+        }
+        for chunk in chunks.clone().filter(|chunk| !self.is_used(*chunk)).take(POPULATED_AT_ONCE) {
+            let (start, end) = (within(chunk), within(chunk + 1));
+            match self.outbox {
+                Some(_) => drop(self.mapping.populate(start, end - start)),
+                None => self.mapping.populate_resident(start, end - start),
+            }
+        }
+        for chunk in chunks {
+            self.used[chunk / 64].fetch_or(1 << (chunk % 64), Ordering::Relaxed);
+        }
+        true
     }
 }
 
@@ -224,8 +266,8 @@ impl Link {
             .map_err(|fds| std::io::Error::other(format!("{} descriptors instead of 3", fds.len())))?;
         let segments = PeerSegments {
             board: BoardView::adopt(board.as_fd())?,
-            outbox: PeerMemory::adopt(outbox.as_fd(), PeerAccess::Read)?,
-            landing: PeerMemory::adopt(landing.as_fd(), PeerAccess::Write)?,
+            outbox: PeerMemory::outbox(outbox)?,
+            landing: PeerMemory::landing(&landing)?,
         };
         let _ = self.segments.set(segments);
         Ok(())

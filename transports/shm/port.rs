@@ -243,7 +243,9 @@ impl ShmPort {
             match self.connection.peer_memory(offset, len) {
                 Some(at) => *part = (at, len),
                 None => {
-                    let what = format!("it lent {len} bytes at {offset}, outside its outbox");
+                    let what = format!(
+                        "it lent {len} bytes at {offset}, outside its outbox, or where it has no memory"
+                    );
                     return Err(self.corrupt(&what));
                 }
             }

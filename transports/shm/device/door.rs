@@ -15,8 +15,8 @@ use crate::link::Link;
 
 /// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
 const ACCEPTS: usize = 16;
-/// Descriptors of a link beside its socket: the death of the process behind it, both again for the reactor, and, until
-/// they are mapped, the three segments of the peer.
+/// Descriptors of a link beside its socket: the death of the process behind it, both again for the reactor, and the three
+/// segments of the peer, of which the outbox stays.
 const LINK_DESCRIPTORS: usize = 6;
 /// A process without descriptors leaves those who connect in the backlog for so long, and tries again.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -80,7 +80,7 @@ impl ShmDevice {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let handshake = Handshake::accept(self.options.secret, self.boot_id, nonce()?);
-        self.watch(Link::new(socket, pid, handshake))
+        self.watch(&mut self.links.lock(), &Link::new(socket, pid, handshake))
     }
 
     /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.

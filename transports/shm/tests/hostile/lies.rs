@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use udeck_sys::ring::PAYLOAD_BYTES;
+use udeck_sys::segment::CHUNK;
 use udeck_sys::window::Exposed;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Descriptor, Error, MemHandle, RemoteBuffer, State, Status, Vi, ViAttributes};
@@ -255,6 +256,45 @@ fn a_message_outside_the_outbox() {
         let error = scene.vi.arrival().unwrap_err();
         scene.assert_lost_because(&error, "outside its outbox");
     }
+}
+
+/// A read of it would take that memory from the system, on our account, and a look at it all takes its time.
+#[test]
+fn a_message_without_memory_behind_it() {
+    const SPARSE: usize = 64 << 20;
+    let there = CHUNK as u64;
+    for segment in [(0, SPARSE), (there, 1), (there - 1, 2), (SPARSE as u64 - 1, 1), (there - 500, CHUNK)] {
+        let prey = Prey::new();
+        let mut rogue = Rogue::sparse(prey.address(), SPARSE);
+        let (mut grip, mut vi) = rogue.connect(&prey);
+        let (meta, aux, words, used) = cell::lent(&[(there - 500, 500)], &[], 0, None);
+        grip.push(meta, aux, &words[..used]);
+        drop(vi.arrival().unwrap().expect("what is there may be lent"));
+        let (meta, aux, words, used) = cell::lent(&[segment], b"head", 1, None);
+        grip.push(meta, aux, &words[..used]);
+        let error = vi.arrival().expect_err("what is not there may not");
+        assert_eq!(rogue.outbox_memory(), there, "{segment:?} took memory");
+        Scene { prey, rogue, grip, vi }.assert_lost_because(&error, "where it has no memory");
+    }
+}
+
+/// Most of a window that the prey writes to has no memory: what it writes takes that, and no more.
+#[test]
+fn a_window_without_memory_behind_it() {
+    let mut scene = Scene::new();
+    let handle = MemHandle(3 << 16 | 4);
+    let exposed = Exposed { tag: PTAG.0, offset: 0, len: LANDING as u64, rights: WRITABLE };
+    scene.rogue.board.view().window(handle).expose(handle.0, exposed);
+    let to = RemoteBuffer { handle, offset: 0, len: LANDING };
+    let mut block = scene.block();
+    block.bytes_mut().fill(0xee);
+    scene.vi.rdma_write(block, to, None).unwrap();
+    // Where the system is set to give huge pages to all shared memory, one page is a chunk.
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    if setting.is_ok_and(|setting| setting.contains("[never]") || setting.contains("[advise]")) {
+        assert!(scene.rogue.landing_memory() < CHUNK as u64 / 8, "{} bytes", scene.rogue.landing_memory());
+    }
+    assert_eq!(scene.rogue.bytes_in_landing(), 500);
 }
 
 #[test]

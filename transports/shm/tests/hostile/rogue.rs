@@ -9,6 +9,7 @@ use udeck_sys::ring::Producer;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::tokens::Returner;
 use udeck_sys::{boot_id, socket};
+use udeck_via::mem::Fill;
 use udeck_via::transport::Hello;
 use udeck_via::{MemHandle, Ptag, Reliability, Vi, Window};
 
@@ -54,10 +55,12 @@ impl Rogue {
     }
 
     fn over(socket: OwnedFd) -> Self {
+        let outbox = Segment::outbox(OUTBOX).unwrap();
+        outbox.commit_all();
         Rogue {
             socket,
             board: Board::new().unwrap(),
-            outbox: Segment::outbox(OUTBOX).unwrap(),
+            outbox,
             landing: Segment::landing(LANDING).unwrap(),
             prey_board: None,
             requests: 0,
@@ -90,7 +93,19 @@ impl Rogue {
 
     /// Connects and is let in.
     pub fn admitted(address: &[u8]) -> Self {
+        Self::silent(address).let_in()
+    }
+
+    /// As [`Rogue::admitted`], with an outbox of so many bytes, of which it has the first chunk.
+    pub fn sparse(address: &[u8], len: usize) -> Self {
         let mut rogue = Self::silent(address);
+        rogue.outbox = Segment::outbox(len).unwrap();
+        drop(rogue.outbox.arena.block(64, Fill::Zero).unwrap());
+        rogue.let_in()
+    }
+
+    fn let_in(self) -> Self {
+        let mut rogue = self;
         let welcome = rogue.meet(SECRET, None).expect("an answer");
         let Received { datagram: Datagram::Welcome, fds } = welcome else { panic!("no welcome") };
         rogue.prey_board = Some(BoardView::adopt(fds[0].as_fd()).unwrap());
@@ -205,6 +220,15 @@ impl Rogue {
         (grip, vi)
     }
 
+    /// How many bytes of memory its outbox has taken.
+    pub fn outbox_memory(&self) -> u64 {
+        memory_of(&self.outbox)
+    }
+
+    pub fn landing_memory(&self) -> u64 {
+        memory_of(&self.landing)
+    }
+
     /// How many bytes of its landing are not zero.
     pub fn bytes_in_landing(&self) -> usize {
         let view = segment::adopt(self.landing.fd(), LANDING..=LANDING, PeerAccess::Write).unwrap();
@@ -216,6 +240,10 @@ impl Rogue {
     pub fn prey_board(&self) -> &BoardView {
         self.prey_board.as_ref().expect("admitted")
     }
+}
+
+fn memory_of(segment: &Segment) -> u64 {
+    rustix::fs::fstat(segment.fd()).unwrap().st_blocks as u64 * 512
 }
 
 impl Grip {

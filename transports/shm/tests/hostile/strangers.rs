@@ -1,19 +1,30 @@
 //! Whoever connects to the socket where peers find the NIC: without the secret, with nonsense, with wrong segments.
 
-use std::io::IoSlice;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use udeck_sys::segment::{self, PeerAccess};
+use udeck_sys::segment::{self, CHUNK, PeerAccess};
 use udeck_sys::{boot_id, socket};
 
-use super::prey::{Prey, SECRET, await_descriptors, descriptors};
+use udeck_via::{Cq, Error, NetAddress};
+
+use super::prey::{NAME, Prey, SECRET, await_descriptors, descriptors, soon, vi};
 use super::rogue::{LANDING, OUTBOX, Rogue};
+use crate::arenas::MAX_ARENA;
 use crate::board::BOARD_BYTES;
 use crate::layout::CONTROL_BYTES;
 use crate::link_wire::{Datagram, MAX_DATAGRAM, VERSION};
+
+const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
+/// Set in the process of the other user: to whom it connects.
+const CONNECTS_TO: &str = "UDECK_TEST_OTHER_USER_CONNECTS_TO";
 
 fn meet() -> Datagram {
     Datagram::Meet { version: VERSION, boot_id: boot_id().unwrap(), nonce: [1; 32] }
@@ -26,6 +37,39 @@ fn leaves_no_trace(act: impl FnOnce(&Prey)) {
     act(&prey);
     prey.serves_the_honest(1);
     await_descriptors(before);
+}
+
+/// It says no word of "rejected": by another transport they may meet.
+#[test]
+fn another_user_is_no_way() {
+    if let Some(address) = std::env::var_os(CONNECTS_TO) {
+        let nic = super::prey::nic();
+        let to = NetAddress { host: address.into_vec(), discriminator: NAME.to_vec() };
+        let queue = Cq::new(&nic).unwrap();
+        let (mut vi, queue) = (vi(&nic), queue.handle());
+        let error = vi.connect(&to, &queue, &queue, &[], soon()).unwrap_err();
+        assert!(matches!(&error, Error::Unavailable { why, .. } if why.contains("another user")), "{error}");
+        return;
+    }
+    if socket::own_uid() != 0 {
+        return println!("skipped: needs root, to run a process as another user");
+    }
+    leaves_no_trace(|prey| {
+        let other = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", ANOTHER_USER, "--nocapture"])
+            .env(CONNECTS_TO, OsStr::from_bytes(prey.address()))
+            .uid(65_534)
+            .output();
+        match other {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                println!("skipped: another user may not run this program where it lies");
+            }
+            other => {
+                let other = other.unwrap();
+                assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
+            }
+        }
+    });
 }
 
 #[test]
@@ -139,6 +183,9 @@ fn segments_that_are_not_what_they_should_be() {
         (1, (OUTBOX, Some(Write))),
         (1, (OUTBOX, None)),
         (2, (LANDING, None)),
+        // Larger than any arena: each costs address space, and a bit for each chunk.
+        (1, (MAX_ARENA + CHUNK, Some(Read))),
+        (2, (1 << 44, Some(Write))),
         // Peers could not write it.
         (2, (LANDING, Some(Read))),
     ];
