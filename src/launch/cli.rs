@@ -38,8 +38,9 @@ Exit code:
 /// Starts the ranks of a µDECK job, on this host or on several, and watches over them.
 ///
 /// A rank finds its job by itself (udeck::init). Rank 0 reads deckrun's standard input, the others none. SIGINT, SIGTERM
-/// and SIGHUP are passed on to all ranks; those still there two seconds later, or at a second signal, are killed. However
-/// the job ends, nothing that it started is left running, on any host.
+/// and SIGHUP are passed on to all ranks; those still there two seconds later, or at a second signal, are killed. SIGTSTP
+/// (Ctrl-Z) stops the ranks on all hosts until SIGCONT (`fg`, `bg`). However the job ends, nothing that it started is left
+/// running, on any host.
 ///
 /// On another host the ranks run in the folder of the same name, with that host's environment and of this one's the
 /// variables named DECK_...; the program must be there, too.

@@ -8,7 +8,8 @@
 //! else, and waits for it. Both adopt orphans (`PR_SET_CHILD_SUBREAPER`), so whichever of them is killed, the other one
 //! inherits what ran and ends it. When the guard dies, the kernel tells the watcher by a signal (`PR_SET_PDEATHSIG`), and
 //! the watcher kills ranks, orphans and agents; when the watcher dies, its ranks die with it, and the guard ends what they
-//! leave. Signals to the guard it passes on (`signals.rs`).
+//! leave. Signals to the guard it passes on (`signals.rs`). Asked to stop (Ctrl-Z), the watcher stops the ranks and then itself,
+//! and the guard stops after it, so that a shell sees a stopped job when it is one.
 //!
 //! Only a process without other threads can fork and go on; in any other [`run`] watches itself, and a `kill -9` of that
 //! process takes the ranks with it, but not what they had started. Whoever kills both at the same time has the same effect:
@@ -26,7 +27,7 @@ use std::{
 use rustix::{
     event::PollFlags,
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, WaitId, WaitIdOptions, getpid, getppid, waitid},
+    process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, waitid},
 };
 
 use crate::{
@@ -53,7 +54,7 @@ pub(crate) fn run(body: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>, 
         return Ok(Ok(body()));
     }
     // Before the fork, so that none is lost between. SIGQUIT ends the watcher as it would have ended us.
-    let signals = Signals::take_also(&[libc::SIGQUIT])?;
+    let signals = Signals::take_also(&[libc::SIGQUIT, libc::SIGTSTP])?;
     let orphans = Orphans::adopt()?;
     let (report, ours) = pipe_with(PipeFlags::CLOEXEC)?;
     io::stdout().flush()?;
@@ -104,7 +105,7 @@ fn watch(guard: Pid, report: OwnedFd, body: impl FnOnce() -> Vec<u8>) -> ! {
 
 /// The parent's.
 fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<Vec<u8>, End>> {
-    let (mut said, mut passed_on, mut open) = (Vec::new(), None, true);
+    let (mut said, mut passed_on, mut open, mut stopping) = (Vec::new(), None, true, false);
     rustix::io::ioctl_fionbio(&report, true)?;
     let mut report = fs::File::from(report);
     loop {
@@ -121,11 +122,20 @@ fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<
                 end => Err(end),
             });
         }
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if stopping && waitid(WaitId::Pid(watcher), stopped)?.is_some() {
+            stopping = false;
+            signals.suspend();
+            // Whoever continued us may have meant us alone.
+            let _ = kill_process(watcher, Signal::CONT);
+            continue;
+        }
         let news =
             [Some((signals.pending(), PollFlags::IN)), open.then_some((report.as_fd(), PollFlags::IN))];
         ready(news.into_iter().flatten(), None)?;
         while let Some(sent) = signals.take_sent() {
             if sent.number != libc::SIGCHLD {
+                stopping |= sent.number == libc::SIGTSTP;
                 passed_on = Some(sent.number);
                 sent.pass_on(watcher);
             }

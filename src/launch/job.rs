@@ -189,8 +189,9 @@ impl Job {
     /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
     /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
     ///
-    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks, and any new child of
-    /// this process counts as the job's. So call this from the main thread, before there are others: only then is there a
+    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks, SIGTSTP stops them and then
+    /// this process until it is continued (no time limit of the job counts that), and any new child of this process counts as
+    /// the job's. So call this from the main thread, before there are others: only then is there a
     /// process between this one and the ranks, which ends everything that they have started when this one is killed.
     ///
     /// # Errors

@@ -10,11 +10,11 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError},
-    thread,
     time::Instant,
 };
 
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use udeck_sys::thread::spawn;
 
 use crate::{
     link::wire::Sink,
@@ -53,7 +53,8 @@ impl Output {
             let own = Arc::clone(&desk);
             let gather = Gather::new(sources);
             let forwarding = move || forward(gather, &own, &printers);
-            thread::Builder::new().name("deckrun-output".into()).spawn(forwarding)?;
+            // After a panic the pipes are closed, as at the end.
+            spawn("deckrun-output", forwarding, |_| {})?;
         }
         Ok(Output(desk))
     }

@@ -12,7 +12,6 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -20,6 +19,7 @@ use rustix::{
     event::{EventfdFlags, PollFlags, eventfd},
     io::Errno,
 };
+use udeck_sys::thread::spawn;
 
 use crate::{
     link::wire::Sink,
@@ -91,7 +91,9 @@ fn start_one(sink: Sink, tagged: bool) -> io::Result<Arc<Printer>> {
     let state = Mutex::new(State { feeds: 1, ..State::default() });
     let printer = Arc::new(Printer { sink, tagged, state, changed: Condvar::new(), bell });
     let own = Arc::clone(&printer);
-    thread::Builder::new().name("deckrun-print".into()).spawn(move || own.run())?;
+    let panicked = Arc::clone(&printer);
+    // Whatever became of it: nobody waits for it.
+    spawn("deckrun-print", move || own.run(), move |_| panicked.end())?;
     Ok(printer)
 }
 
@@ -141,8 +143,10 @@ impl Drain {
             let fds = bells.chain([signals.pending()]).map(|fd| (fd, PollFlags::IN));
             ready(fds, hurried.then_some(give_up_at))?;
             while let Some(signal) = signals.take_next() {
-                if signal != libc::SIGCHLD {
-                    return Ok(Some(signal));
+                match signal {
+                    libc::SIGCHLD => {}
+                    libc::SIGTSTP => give_up_at += signals.suspend(),
+                    signal => return Ok(Some(signal)),
                 }
             }
             for printer in &self.0 {
@@ -189,6 +193,10 @@ impl Printer {
             self.lock().written += 1;
             self.ring();
         }
+        self.end();
+    }
+
+    fn end(&self) {
         self.lock().done = true;
         self.ring();
     }

@@ -33,6 +33,7 @@ use crate::{
     print::Printers,
     ranks::Setting,
     signals::Signals,
+    wait::ready,
 };
 
 pub(crate) use self::{
@@ -260,6 +261,28 @@ impl Remotes {
     /// Sends a signal to all ranks that run there.
     pub(crate) fn signal(&mut self, number: i32) {
         self.nodes.iter_mut().for_each(|node| node.say(&ToNode::Signal { number }));
+    }
+
+    /// Has all ranks there stop, and waits until the nodes have been told, for a second at most.
+    pub(crate) fn stop(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.pause(true));
+        let until = Instant::now() + LAST_WAIT;
+        loop {
+            // Errors are noticed again.
+            self.nodes.iter_mut().for_each(|node| drop(node.flush()));
+            let trunks = self.nodes.iter().filter_map(Node::trunk).filter(|trunk| trunk.queued() > 0);
+            let unsent: Vec<_> = trunks.map(|trunk| (trunk.fd(), PollFlags::OUT)).collect();
+            if unsent.is_empty() || Instant::now() >= until {
+                return;
+            }
+            let _ = ready(unsent.into_iter(), Some(until));
+        }
+    }
+
+    /// Has them continue after so long.
+    pub(crate) fn go_on(&mut self, pause: Duration) {
+        self.nodes.iter_mut().for_each(|node| node.pause(false));
+        self.start_by += pause;
     }
 
     fn node_of(&mut self, rank: u32) -> Option<&mut Node> {

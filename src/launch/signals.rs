@@ -12,6 +12,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, getppid};
@@ -61,7 +62,7 @@ impl Signals {
         Signals::take_also(&[])
     }
 
-    /// As [`take`](Signals::take), and `others`.
+    /// As [`take`](Signals::take), and `others`, as far as they are not ignored.
     pub(crate) fn take_also(others: &[i32]) -> io::Result<Signals> {
         let mut awaited = empty_set();
         for signal in [libc::SIGCHLD, abandoned(), relay()] {
@@ -136,6 +137,32 @@ impl Signals {
     pub(crate) fn before(&self) -> Mask {
         self.before
     }
+
+    /// Has the next look find this signal again.
+    pub(crate) fn put_back(&self, number: i32) {
+        // SAFETY: a system call on a number. The signal is blocked, and so stays pending.
+        unsafe { libc::raise(number) };
+    }
+
+    /// Does what SIGTSTP does where nobody takes it: this process stops, until SIGCONT, or goes on at once where nobody could
+    /// continue it (an orphaned process group). Returns how long that took. The death of our guard continues us, too.
+    pub(crate) fn suspend(&self) -> Duration {
+        let began = Instant::now();
+        let on_guards_death = OnParentsDeath::continue_us();
+        if on_guards_death.as_ref().is_none_or(|before| !before.has_come()) {
+            let mut stop = empty_set();
+            add(&mut stop, libc::SIGTSTP);
+            // SAFETY: the set is initialised, a null pointer asks for no old mask, and the rest are numbers. Raised for this
+            // thread and let through: it has come, and been dealt with, when the second call returns.
+            unsafe {
+                libc::raise(libc::SIGTSTP);
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &stop, ptr::null_mut());
+                libc::pthread_sigmask(libc::SIG_BLOCK, &stop, ptr::null_mut());
+            }
+        }
+        drop(on_guards_death);
+        began.elapsed()
+    }
 }
 
 impl Sent {
@@ -180,6 +207,45 @@ impl Tally {
         ways[usize::from(sent.relayed)] += 1;
         ways[0].max(ways[1]) > before
     }
+}
+
+/// A stopped process takes no signal but SIGKILL and SIGCONT: for as long as we are stopped, the kernel sends the latter when
+/// our guard dies. Dropped, it is [`abandoned`] again, and sent if that has happened.
+struct OnParentsDeath {
+    guard: Option<Pid>,
+}
+
+impl OnParentsDeath {
+    /// `None`: this process has no guard.
+    fn continue_us() -> Option<OnParentsDeath> {
+        let mut signal = 0;
+        // SAFETY: the kernel writes a number to where the pointer leads.
+        let known = unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal) } == 0;
+        let guard = getppid();
+        (known && signal == abandoned()).then(|| {
+            set_parents_death(libc::SIGCONT);
+            OnParentsDeath { guard }
+        })
+    }
+
+    fn has_come(&self) -> bool {
+        getppid() != self.guard
+    }
+}
+
+impl Drop for OnParentsDeath {
+    fn drop(&mut self) {
+        set_parents_death(abandoned());
+        if self.has_come() {
+            // SAFETY: a system call on a number; the signal is blocked and taken later.
+            unsafe { libc::raise(abandoned()) };
+        }
+    }
+}
+
+fn set_parents_death(signal: i32) {
+    // SAFETY: a system call on numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
 }
 
 impl Drop for Signals {

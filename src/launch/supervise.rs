@@ -48,7 +48,7 @@ pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
     let here = shares.iter().find(|share| share.here);
     let address = address(job, shares)?;
     // In this order, so that they are put back in the other: nothing of the job is left when the signals come back.
-    let signals = Signals::take().map_err(system("taking over signals"))?;
+    let signals = Signals::take_also(&[libc::SIGTSTP]).map_err(system("taking over signals"))?;
     let others = shares.iter().filter(|share| !share.here).count();
     let descriptors = Descriptors::raise(here.map_or(0, |share| share.count), job.tag_output, others)?;
     let orphans = Orphans::adopt().map_err(system("becoming the subreaper"))?;
@@ -185,6 +185,16 @@ enum Phase {
     },
 }
 
+impl Phase {
+    fn limit(&mut self) -> Option<&mut Instant> {
+        match self {
+            Phase::Running => None,
+            Phase::Ending { kill_at } => Some(kill_at),
+            Phase::Killed { give_up_at } => Some(give_up_at),
+        }
+    }
+}
+
 /// Ranks that ended together, in the same way.
 struct Ended {
     ranks: Vec<u32>,
@@ -200,8 +210,10 @@ impl Watch<'_> {
             let due = self.due();
             let sources = self.wait(signals, due)?;
             while let Some(signal) = signals.take_next() {
-                if signal != libc::SIGCHLD {
-                    self.interrupted(signal);
+                match signal {
+                    libc::SIGCHLD => {}
+                    libc::SIGTSTP => self.suspend(signals),
+                    signal => self.interrupted(signal),
                 }
             }
             let mut news = Vec::new();
@@ -211,7 +223,8 @@ impl Watch<'_> {
             self.remotes.deliver(&mut news)?;
             self.note_the_dead(news);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
-            if due.is_some_and(|due| due <= Instant::now()) {
+            // Asked again: a pause has moved it.
+            if self.due().is_some_and(|due| due <= Instant::now()) {
                 self.time_is_up()?;
             }
         }
@@ -327,6 +340,19 @@ impl Watch<'_> {
                 self.kill();
             }
             (Phase::Killed { .. }, _) => {}
+        }
+    }
+
+    /// Stops the ranks, on all hosts, and then this process; continues them when it is continued. No time limit counts the
+    /// time between.
+    fn suspend(&mut self, signals: &Signals) {
+        self.ranks.signal(Signal::STOP);
+        self.remotes.stop();
+        let pause = signals.suspend();
+        self.ranks.signal(Signal::CONT);
+        self.remotes.go_on(pause);
+        for limit in self.deadline.iter_mut().chain(self.phase.limit()) {
+            *limit += pause;
         }
     }
 

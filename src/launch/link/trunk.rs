@@ -56,7 +56,7 @@ impl Trunk {
         Ok(trunk)
     }
 
-    pub(crate) fn detect_within(&mut self, detect: Duration) -> io::Result<()> {
+    fn detect_within(&mut self, detect: Duration) -> io::Result<()> {
         let probes = detect.as_secs().clamp(1, 127) as u32;
         sockopt::set_tcp_keepidle(&self.stream, PROBE)?;
         sockopt::set_tcp_keepintvl(&self.stream, PROBE)?;
@@ -71,6 +71,16 @@ impl Trunk {
         sockopt::set_socket_keepalive(&self.stream, true)?;
         self.detect = detect;
         Ok(())
+    }
+
+    /// For while one of the two sides is stopped: its kernel answers, but it may take nothing for any time.
+    pub(crate) fn detect_death_only(&self) -> io::Result<()> {
+        Ok(sockopt::set_tcp_user_timeout(&self.stream, 0)?)
+    }
+
+    /// As before [`detect_death_only`](Trunk::detect_death_only).
+    pub(crate) fn detect_again(&mut self) -> io::Result<()> {
+        self.detect_within(self.detect)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

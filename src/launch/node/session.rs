@@ -268,6 +268,12 @@ impl Session {
                     if let Some(signal) = Signal::from_named_raw(number) {
                         self.ranks.signal(signal);
                     }
+                    // The root stops after its ranks, and continues before them.
+                    let _ = match number {
+                        libc::SIGSTOP => self.trunk.detect_death_only(),
+                        libc::SIGCONT => self.trunk.detect_again(),
+                        _ => Ok(()),
+                    };
                 }
                 ToNode::Written { sink, bytes } => self.outputs.written(sink, bytes as usize),
                 ToNode::Unread { sink } => self.outputs.unread(sink),

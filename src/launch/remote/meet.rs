@@ -163,11 +163,15 @@ impl Meeting<'_> {
 
     /// `Some`: a signal came first.
     fn until_all_are_here(&mut self, signals: &Signals) -> Result<Option<i32>, LaunchError> {
+        let mut stop_later = false;
         while self.connected.iter().any(Option::is_none) {
             self.sleep(signals)?;
             while let Some(signal) = signals.take_next() {
-                if signal != libc::SIGCHLD {
-                    return Ok(Some(signal));
+                match signal {
+                    libc::SIGCHLD => {}
+                    // Nodes cannot be stopped before they are here, and would not wait for us.
+                    libc::SIGTSTP => stop_later = true,
+                    signal => return Ok(Some(signal)),
                 }
             }
             // Before and after: whoever has proved itself by now is not sent away.
@@ -178,6 +182,9 @@ impl Meeting<'_> {
             if Instant::now() >= self.deadline {
                 return Err(self.late());
             }
+        }
+        if stop_later {
+            signals.put_back(libc::SIGTSTP);
         }
         Ok(None)
     }

@@ -136,6 +136,15 @@ impl Node {
         }
     }
 
+    /// Has its ranks stop, or continue.
+    pub(crate) fn pause(&mut self, pause: bool) {
+        self.say(&ToNode::Signal { number: if pause { libc::SIGSTOP } else { libc::SIGCONT } });
+        if let Some(trunk) = &mut self.trunk {
+            // A connection that is over is noticed otherwise.
+            let _ = if pause { trunk.detect_death_only() } else { trunk.detect_again() };
+        }
+    }
+
     pub(crate) fn say_in_pieces(&mut self, bytes: &[u8], message: impl Fn(Vec<u8>) -> ToNode) {
         bytes.chunks(MAX_PIECE).for_each(|piece| self.say(&message(piece.to_vec())));
     }
