@@ -13,6 +13,7 @@ use udeck_wired::{Connection, Driver, Phase, Pieces};
 use crate::core::{Core, Tomb};
 use crate::flow::{Flow, Names, State, Transmit};
 use crate::icmp::Report;
+use crate::neighbours::{Vigil, socket_at};
 use crate::socket::Batch;
 use crate::unreliable::Unreliable;
 use crate::wire::{Close, Kind, Packet, open};
@@ -29,6 +30,7 @@ pub struct UdpDriver {
     /// What is built, and what the kernel did not take.
     pub(super) batch: Batch,
     pub(super) unreliable: Option<Box<Unreliable>>,
+    pub(super) vigil: Vigil,
     /// The kernel took nothing: it is tried again then.
     stalled: Option<Instant>,
     /// The NIC calls at that time.
@@ -55,6 +57,7 @@ impl UdpDriver {
             flow,
             batch,
             unreliable,
+            vigil: Vigil::default(),
             stalled: None,
             called: None,
             waits_since: None,
@@ -72,11 +75,14 @@ impl UdpDriver {
             return self.take_piece(connection, now, &opened);
         }
         let Ok(packet) = Packet::decode(&opened) else { return };
-        // What has no effect needs no answer.
-        let _ = self.flow.receive(now, &packet, &mut |bytes| {
+        let received = self.flow.receive(now, &packet, &mut |bytes| {
             let direct = connection.direct();
             connection.came(direct, 0, bytes);
         });
+        // What has no effect needs no answer.
+        if received.is_ok() {
+            self.vigil.heard();
+        }
     }
 
     /// After what came, or a time: gives back what has arrived, sends what there is, and looks how it stands.
@@ -93,6 +99,9 @@ impl UdpDriver {
     /// The time that it asked for has come.
     pub fn time(&mut self, connection: &mut Connection, now: Instant) {
         self.called = None;
+        if self.flow.is_silent(now) && self.vigil.excuses(socket_at(self.peer)) {
+            self.flow.excuse(now);
+        }
         if self.flow.timer().is_some_and(|timer| timer <= now) {
             self.flow.time(now);
         }

@@ -16,8 +16,14 @@ pub const LONG: usize = 20_000;
 
 /// A NIC with little memory, and what its objects share.
 pub fn open() -> (Arc<Core>, Nic) {
+    open_with(|_| {})
+}
+
+/// As [`open`], with options that are not the usual ones.
+pub fn open_with(change: impl FnOnce(&mut Options)) -> (Arc<Core>, Nic) {
     let mut options = Options::new([7; 32]);
     options.memory = Source::Fresh(8 << 20);
+    change(&mut options);
     let device = device::open(&options).unwrap();
     (device.network().clone(), Nic::new(device))
 }

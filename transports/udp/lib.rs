@@ -15,7 +15,7 @@
 //!
 //! **The end.** Streams end as `udeck-wired` says; then the connection is closed, and who has not heard that is told when it
 //! goes on. Whoever is silent for [`Options::detect`], although asked, is taken for dead. A process that is stopped for so
-//! long cannot answer: unlike over TCP, nobody does it in its place.
+//! long cannot answer: unlike over TCP, nobody does it in its place. On this host, the kernel is asked whether it is there.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -32,6 +32,7 @@
 //! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
 //! | `device`, `socket` | the NIC, its socket |
+//! | `neighbours` | whether a silent peer on this host is there |
 //! | `icmp` | what the network says of datagrams that were sent |
 //!
 //! # Trust
@@ -56,6 +57,7 @@ mod helper;
 mod hostile;
 mod icmp;
 mod incoming;
+mod neighbours;
 pub mod pieces;
 #[cfg(test)]
 mod refusing;

@@ -80,6 +80,7 @@ impl UdpDriver {
         if self.flow.receive_piece(now, &piece).is_err() {
             return self.core.dropped.count(0, 1);
         }
+        self.vigil.heard();
         let end = connection.apart_end();
         let received =
             unreliable.assembly.receive(now, &piece, end, |content, len| connection.land(content, len));

@@ -463,3 +463,36 @@ mod deckrun {
         ended.clean();
     }
 }
+
+mod stopped {
+    use std::{thread, time::Duration};
+
+    use rustix::process::{Pid, Signal, kill_process};
+    use udeck_jobs::Job;
+
+    use super::*;
+
+    const TALKER: &str = env!("CARGO_BIN_EXE_hosts-talker");
+
+    /// For longer than another host may be silent, as a debugger does: a process of this host is asked for, not the clock.
+    fn goes_on_over(transport: &str) {
+        let job = Job::new(Bin::deckrun().path());
+        let options = ["-n", "3", "--transport", transport, "--detect", "2s", "--", TALKER, "ring"];
+        let ended = job.args(options).run_while(|job| {
+            let _ = job.line_with("ready", 3);
+            let line = job.line_with("rank 1 pid ", 1);
+            let number = line.split_whitespace().nth(3).and_then(|word| word.parse().ok());
+            let pid = number.and_then(Pid::from_raw).unwrap_or_else(|| panic!("no number in {line:?}"));
+            kill_process(pid, Signal::STOP).expect("it runs");
+            thread::sleep(Duration::from_secs(9));
+            kill_process(pid, Signal::CONT).expect("it is stopped");
+        });
+        let ended = ended.ok();
+        assert_eq!(ended.stdout.matches("is through").count(), 3, "{ended}");
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_goes_on_over_udp() {
+        goes_on_over("udp");
+    }
+}

@@ -56,6 +56,16 @@ impl Flow {
         times.into_iter().flatten().min()
     }
 
+    /// Whether [`Flow::time`] is about to find that the peer is [`State::Silent`].
+    pub fn is_silent(&self, now: Instant) -> bool {
+        self.state == State::Open && self.death().is_some_and(|death| death <= now)
+    }
+
+    /// The peer is known to be there although it is silent: its silence counts from now, and it is asked again.
+    pub fn excuse(&mut self, now: Instant) {
+        (self.heard, self.asked) = (now, 0);
+    }
+
     fn death(&self) -> Option<Instant> {
         (self.asked >= LEAST_ASKED).then(|| self.heard + self.dead_after)
     }

@@ -296,6 +296,22 @@ fn who_is_heard_again_is_probed_soon_again() {
     assert!(pair.ends[0].flow.stats().probes > probes + 1, "none, or one only");
 }
 
+#[test]
+fn who_is_excused_is_asked_again_and_may_come_back() {
+    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    pair.offer(0, 10_000);
+    pair.settle(SECOND);
+    let until = pair.now + 60 * SECOND;
+    (pair.ends[0].excuses, pair.ends[1].stopped) = (true, Some(until));
+    let probes = pair.ends[0].flow.stats().probes;
+    pair.offer(0, 10_000);
+    pair.run(59 * SECOND, |_| false);
+    let asked = pair.ends[0].flow.stats().probes - probes;
+    assert!((20..100).contains(&asked), "{asked} times asked in 59 s");
+    pair.settle(20 * SECOND);
+    assert_eq!(pair.states(), [State::Open; 2]);
+}
+
 /// As when their host was.
 #[test]
 fn both_may_be_stopped_for_long() {

@@ -22,6 +22,8 @@ pub struct End {
     pub got: u64,
     /// It does not run before.
     pub stopped: Option<Instant>,
+    /// Its peer is known to be there, however silent.
+    pub excuses: bool,
     window: usize,
 }
 
@@ -45,6 +47,7 @@ impl Pair {
             offered: 0,
             got: 0,
             stopped: None,
+            excuses: false,
             window: options.window.next_power_of_two(),
         };
         let ends = [
@@ -112,7 +115,11 @@ impl Pair {
         self.arrive();
         for end in 0..2 {
             if self.ends[end].flow.timer().is_some_and(|timer| timer <= self.now) && self.runs(end) {
-                self.ends[end].flow.time(self.now);
+                let End { flow, excuses, .. } = &mut self.ends[end];
+                if *excuses && flow.is_silent(self.now) {
+                    flow.excuse(self.now);
+                }
+                flow.time(self.now);
                 self.send(end);
                 let timer = self.ends[end].flow.timer();
                 assert!(timer.is_none_or(|timer| timer > self.now), "its timer would never rest: {self:#?}");

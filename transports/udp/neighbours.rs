@@ -1,0 +1,180 @@
+//! Whether a silent peer on this host is there: the kernel is asked, not the clock.
+//!
+//! A process that a debugger has stopped answers nobody, and is not dead. Over TCP its kernel answers in its place. Over UDP
+//! nobody does, but where the peer runs on this host (in this network namespace), the kernel that keeps its socket is ours:
+//! it says whether there is still a socket at the peer's address, and whether what we have asked lies unread in it.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+
+/// A socket of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// No other socket has it while the host runs.
+    pub inode: u64,
+    /// Bytes that have come and were not read.
+    pub unread: u64,
+}
+
+/// The socket that is bound at that address of this host, if there is one.
+pub fn socket_at(address: SocketAddr) -> Option<Neighbour> {
+    let table = if address.is_ipv4() { "/proc/net/udp" } else { "/proc/net/udp6" };
+    // Where the kernel does not tell, the clock does.
+    let table = fs::read_to_string(table).ok()?;
+    let wanted = as_in_table(address);
+    table.lines().skip(1).find_map(|line| neighbour(line, &wanted))
+}
+
+/// What is known of silences of a peer.
+#[derive(Debug, Default)]
+pub struct Vigil {
+    /// Its socket, since it was first looked for.
+    inode: Option<u64>,
+    /// The last silence found all read, and no answer.
+    doubted: bool,
+}
+
+impl Vigil {
+    /// Something was heard.
+    pub fn heard(&mut self) {
+        self.doubted = false;
+    }
+
+    /// The peer was silent for as long as a peer may be, although it was asked several times. Whether it is excused: its
+    /// process is there and has not read what it was asked. One that has read all of it has another such time to
+    /// answer; then the connection is one that it does not know any more.
+    pub fn excuses(&mut self, found: Option<Neighbour>) -> bool {
+        let Some(Neighbour { inode, unread }) = found else { return false };
+        if *self.inode.get_or_insert(inode) != inode {
+            return false;
+        }
+        let stopped = unread > 0;
+        let doubted = std::mem::replace(&mut self.doubted, !stopped);
+        stopped || !doubted
+    }
+}
+
+/// As `/proc/net/udp` has it: the words of the address as they lie in memory, in hexadecimal.
+fn as_in_table(address: SocketAddr) -> String {
+    let words: Vec<[u8; 4]> = match address.ip() {
+        IpAddr::V4(ip) => vec![ip.octets()],
+        IpAddr::V6(ip) => ip.octets().as_chunks().0.to_vec(),
+    };
+    let ip: String = words.into_iter().map(|word| format!("{:08X}", u32::from_ne_bytes(word))).collect();
+    format!("{ip}:{:04X}", address.port())
+}
+
+/// `sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode ref pointer drops`
+fn neighbour(line: &str, wanted: &str) -> Option<Neighbour> {
+    let mut columns = line.split_whitespace().skip(1);
+    if columns.next()? != wanted {
+        return None;
+    }
+    let (_, unread) = columns.nth(2)?.split_once(':')?;
+    let unread = u64::from_str_radix(unread, 16).ok()?;
+    let inode = columns.nth(4)?.parse().ok()?;
+    Some(Neighbour { inode, unread })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use udeck_via::Reliability;
+    use udeck_via::transport::Hello;
+    use udeck_wired::Side;
+
+    use super::*;
+    use crate::core::{Core, Made};
+    use crate::fixture::open_with;
+    use crate::flow::Names;
+
+    #[test]
+    fn a_socket_is_found_where_it_is_bound_and_says_what_lies_unread() {
+        for ip in ["127.0.0.1:0", "127.44.1.200:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(ip) else {
+                println!("skipped: {ip} is no address here");
+                continue;
+            };
+            let at = socket.local_addr().unwrap();
+            let found = socket_at(at).expect("it is bound");
+            assert_eq!((found.unread, socket_at(at)), (0, Some(found)));
+            socket.send_to(&[0; 100], at).unwrap();
+            assert!(socket_at(at).expect("it is bound").unread >= 100);
+            socket.recv(&mut [0; 100]).unwrap();
+            assert_eq!(socket_at(at), Some(found));
+            drop(socket);
+            assert_eq!(socket_at(at), None);
+        }
+    }
+
+    #[test]
+    fn who_has_not_read_is_excused_and_who_has_is_so_once() {
+        let (idle, busy) = (Neighbour { inode: 5, unread: 0 }, Neighbour { inode: 5, unread: 9 });
+        let mut vigil = Vigil::default();
+        assert!((0..9).all(|_| vigil.excuses(Some(busy))));
+        assert!(vigil.excuses(Some(idle)), "it has been woken this moment, perhaps");
+        vigil.heard();
+        assert!(vigil.excuses(Some(idle)) && vigil.excuses(Some(busy)) && vigil.excuses(Some(idle)));
+        assert!(!vigil.excuses(Some(idle)), "it had time to answer");
+        assert!(!vigil.excuses(None), "nobody is there");
+        assert!(!vigil.excuses(Some(Neighbour { inode: 6, ..busy })), "another process");
+    }
+
+    /// How long a peer may be silent in these tests.
+    const DETECT: Duration = Duration::from_millis(200);
+
+    /// A connection with who has this socket. It stands until the end that is given back.
+    fn connected(core: &Arc<Core>, peer: &UdpSocket) -> u64 {
+        let hello = Hello {
+            reliability: Reliability::Delivery,
+            writable_ptag: None,
+            readable_ptag: None,
+            private_data: Vec::new(),
+        };
+        let names = Names { ours: core.fresh().unwrap(), theirs: 77 };
+        let (peer, round_trip) = (peer.local_addr().unwrap(), Duration::from_millis(1));
+        let made = Made { names, peer, ours: &hello, theirs: &hello, side: Side::Asked, round_trip };
+        drop(core.establish(&made));
+        core.call_at(Instant::now(), names.ours);
+        names.ours
+    }
+
+    fn stands(core: &Core, number: u64) -> bool {
+        core.link(number).is_some()
+    }
+
+    fn ends(core: &Core, number: u64) -> bool {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while stands(core, number) && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        !stands(core, number)
+    }
+
+    #[test]
+    fn a_process_that_reads_nothing_is_silent_for_as_long_as_it_likes_and_not_dead() {
+        let (core, _nic) = open_with(|options| options.detect = DETECT);
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let number = connected(&core, &peer);
+        std::thread::sleep(10 * DETECT);
+        assert!(stands(&core, number), "its process is there");
+        drop(peer);
+        assert!(ends(&core, number), "it is gone");
+    }
+
+    #[test]
+    fn a_process_that_reads_and_never_answers_does_not_know_the_connection() {
+        let (core, _nic) = open_with(|options| options.detect = DETECT);
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let number = connected(&core, &peer);
+        peer.set_read_timeout(Some(DETECT / 20)).unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        while stands(&core, number) {
+            let _ = peer.recv(&mut [0; 2000]);
+            assert!(Instant::now() < limit, "it was never given up");
+        }
+    }
+}
