@@ -20,7 +20,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
-use udeck_sys::thread::{self, Callback};
+use udeck_sys::{
+    process,
+    thread::{self, Callback},
+};
 
 use self::{
     asked::Asked,
@@ -55,6 +58,7 @@ struct Shared {
     news: Mutex<News>,
     /// This rank has said goodbye or hung up: the connection's end is no news then.
     leaving: AtomicBool,
+    _presence: process::Presence,
 }
 
 #[derive(Default)]
@@ -104,6 +108,7 @@ impl Client {
             answered: Condvar::new(),
             news: Mutex::default(),
             leaving: AtomicBool::new(false),
+            _presence: process::Presence::default(),
         });
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
         let on_panic = move |why: &str| failing.end(format!("the thread that hears it has panicked: {why}"));
@@ -231,6 +236,9 @@ impl fmt::Debug for Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.shared.leaving.store(true, Ordering::Relaxed);
         // Wakes the reader, which then ends. It is not joined: a listener may be waiting for the very thread that drops.
         let _ = shutdown(&self.shared.stream, Shutdown::Both);
@@ -245,6 +253,8 @@ impl Shared {
         start: Instant,
         give_up: Instant,
     ) -> Result<Reply, BootError> {
+        // The answer would come to the thread of another process.
+        process::check().map_err(|source| BootError::Io { what: asked.to_string(), source })?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mut frame = Vec::new();
         encode(&Request { id, call }, &mut frame)

@@ -269,6 +269,19 @@ impl Error {
     }
 }
 
+/// # Errors
+/// This process is a forked child: the world is its parent's.
+#[inline]
+pub(crate) fn check_process() -> Result {
+    if udeck_via::is_forked() { Err(forked()) } else { Ok(()) }
+}
+
+#[cold]
+fn forked() -> Error {
+    let source = udeck_via::check_process().err().unwrap_or_else(|| std::io::ErrorKind::Unsupported.into());
+    Error::via("using a world", udeck_via::Error::os("asking whose it is", source))
+}
+
 impl From<BootError> for Error {
     fn from(error: BootError) -> Self {
         match error {

@@ -352,6 +352,9 @@ impl Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         // No new connections first; then those that nobody will look at.
         self.listeners.clear();
         drop(self.door.let_in());

@@ -15,7 +15,7 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::Found;
 
 use crate::channel::Patience;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_process};
 use crate::inbox::Inbox;
 use crate::item::Item;
 use crate::received::{Parcel, Received, Stored};
@@ -95,6 +95,7 @@ impl<T: Item> Mailbox<T> {
         if let Err(found) = self.take_short(&mut received) {
             let mut inbox = self.inbox.borrow_mut();
             if !inbox.next_otherwise(found, received.parcel_mut(), true)? {
+                check_process()?;
                 return Ok(None);
             }
             self.give_out(&mut inbox, received.parcel_mut())?;
@@ -249,6 +250,9 @@ fn check_length<T: Item>(parcel: &Parcel, bytes: usize) -> Result {
 
 impl<T: Item> Drop for Mailbox<T> {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         self.world.ends().remove_waker(self.waker);
         self.world.withdraw(&self.name);
     }

@@ -6,7 +6,7 @@ use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Error as ViaError, Pause, Spinner};
 
 use crate::channel::{FRAGMENT, MEMORY_PAUSE, Patience};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_process};
 use crate::holders::Holders;
 use crate::inbox::grants::Memory;
 use crate::shared::{LARGE, Shared};
@@ -51,6 +51,7 @@ impl Shared {
         patience: Patience,
         mut error: ViaError,
     ) -> Result<Block> {
+        check_process()?;
         let (start, until) = (Instant::now(), patience.until(self.config().deadline));
         let what = || format!("making a message of {len} bytes");
         let mut spinner = Spinner::new(self.oversubscribed());

@@ -15,7 +15,7 @@ use udeck_via::{Block, Deadline, Region};
 use crate::adopted::Returns;
 use crate::auto::Choice;
 use crate::channel::{Channel, Failed, Patience, Ticket};
-use crate::error::{Error, PostError, Result};
+use crate::error::{Error, PostError, Result, check_process};
 use crate::item::Item;
 use crate::postable::Postable;
 use crate::progress::Slot;
@@ -67,6 +67,7 @@ impl<T: Item> Postbox<T> {
     /// # Errors
     /// [`crate::Error::Unsupported`] names the missing ability and the protocols that are possible.
     pub fn set_protocol(&self, protocol: Protocol) -> Result {
+        check_process()?;
         self.with_channel(|channel| channel.check(protocol))?;
         self.protocol.set(protocol);
         Ok(())
@@ -183,11 +184,15 @@ impl<T: Item> Postbox<T> {
 
     #[inline(never)]
     fn post_otherwise(&self, block: Block, patience: Patience) -> Result<Ticket, Failed> {
+        if let Err(error) = check_process() {
+            return Err((error, Some(block)));
+        }
         self.post_with(|channel, protocol| channel.post(block, protocol, patience))
     }
 
     /// Posts a message that the caller keeps an owner of.
     pub(crate) fn post_shared_block(&self, block: &Arc<Block>, patience: Patience) -> Result<Ticket> {
+        check_process()?;
         self.post_with(|channel, protocol| channel.post_shared(block, protocol, patience))
     }
 
@@ -207,6 +212,7 @@ impl<T: Item> Postbox<T> {
 
     #[inline(never)]
     fn post_long_copy(&self, bytes: &[u8], tag: u32, patience: Patience) -> Result<Ticket> {
+        check_process()?;
         self.post_with(|channel, protocol| channel.post_copy(bytes, tag, protocol, patience))
     }
 
@@ -255,6 +261,7 @@ impl<T: Item> Postbox<T> {
     /// # Errors
     /// As [`Postbox::flush`].
     pub fn flush_within(&self, limit: Duration) -> Result {
+        check_process()?;
         let deadline = Deadline::after(limit);
         self.with_channel(|channel| channel.flush(deadline))
     }
@@ -300,6 +307,9 @@ impl Drop for Restore<'_> {
 
 impl<T: Item> Drop for Postbox<T> {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         if let Home::Shared(slot) = &*self.home.borrow() {
             self.world.progress().orphan(slot);
         }

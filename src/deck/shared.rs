@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_boot::Client;
 use udeck_via::mem::{Arena, Fill};
-use udeck_via::{Block, Deadline, Error as ViaError, Nic, host_key};
+use udeck_via::{Block, Deadline, Error as ViaError, Nic, host_key, is_forked};
 
 use crate::channel::{Channel, Whom};
 use crate::config::Config;
@@ -329,7 +329,7 @@ impl Shared {
     /// Moves announced messages of other postboxes along. Whether any moved: then whoever waits is not idle.
     #[inline]
     pub fn help_others(&self) -> bool {
-        self.progress.is_busy() && self.progress.help()
+        self.progress.is_busy() && !is_forked() && self.progress.help()
     }
 
     /// How long a wait may sleep before it should help others again.

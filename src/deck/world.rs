@@ -14,7 +14,7 @@ use crate::barrier::Barrier;
 use crate::buffer::Buf;
 use crate::channel::Patience;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_process};
 use crate::inbox::grants::Memory;
 use crate::item::Item;
 use crate::mailbox::Mailbox;
@@ -31,7 +31,8 @@ const MAX_NAME: usize = 200;
 /// A job as one rank sees it: its rank, its size, and the mailboxes in it. A value, not a global: one process may hold
 /// several ranks (tests do).
 ///
-/// `Send + Sync`. Mailboxes and postboxes may outlive it, but [`World::finish`] ends this rank's part in the job.
+/// `Send + Sync`. Mailboxes and postboxes may outlive it, but [`World::finish`] ends this rank's part in the job. It is of
+/// the process that made it: in a child made by `fork()` every call is an error, and every drop does nothing.
 pub struct World {
     pub(crate) shared: Arc<Shared>,
     barrier: Mutex<Option<Barrier>>,
@@ -114,6 +115,7 @@ impl World {
     /// # Errors
     /// As [`World::barrier`].
     pub fn barrier_within(&self, limit: Duration) -> Result {
+        check_process()?;
         if self.size() == 1 {
             return Ok(());
         }
@@ -130,6 +132,7 @@ impl World {
     /// [`Error::NameTaken`] says who has it; [`Error::BadName`].
     #[doc(alias = "deck_mbox_create")]
     pub fn mailbox<T: Item>(&self, name: &str) -> Result<Mailbox<T>> {
+        check_process()?;
         check_name(name)?;
         check_item::<T>()?;
         Mailbox::create(&self.shared, name)
@@ -162,6 +165,7 @@ impl World {
     }
 
     fn make_postbox<T: Item>(&self, name: &str, wait: bool, deadline: Deadline) -> Result<Postbox<T>> {
+        check_process()?;
         check_name(name)?;
         check_item::<T>()?;
         let channel = self.shared.connect::<T>(name, wait, deadline)?;
@@ -284,6 +288,7 @@ impl World {
     /// # Errors
     /// As [`World::finish`].
     pub fn finish_within(self, limit: Duration) -> Result {
+        check_process()?;
         let deadline = Deadline::after(limit);
         let start = Instant::now();
         self.wait_for_answers(deadline);
@@ -323,6 +328,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         self.shared.progress().stop();
     }
 }

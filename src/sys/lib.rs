@@ -31,6 +31,7 @@ pub mod position;
 mod prefetch;
 #[cfg(not(loom))]
 pub mod ranked;
+pub mod process;
 #[cfg(not(loom))]
 pub mod reactor;
 pub mod ring;

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
+use crate::process::{self, Presence};
+
 /// Called when its descriptor is readable or hung up. Returns whether it wants to be called again.
 pub type Handler = Box<dyn FnMut() -> Interest + Send>;
 
@@ -46,6 +48,7 @@ struct Inner {
     /// Why the thread has ended before its time.
     failed: OnceLock<String>,
     dependents: Mutex<Vec<Dependent>>,
+    _presence: Presence,
 }
 
 /// Told, once, why the reactor's thread has ended before its time.
@@ -88,6 +91,7 @@ impl Reactor {
             stopping: AtomicBool::new(false),
             failed: OnceLock::new(),
             dependents: Mutex::default(),
+            _presence: Presence::default(),
         });
         let (running, failing) = (inner.clone(), inner.clone());
         let thread = crate::thread::spawn(name, move || running.run(), move |why| failing.fail(why))?;
@@ -99,6 +103,7 @@ impl Reactor {
     /// # Errors
     /// The kernel's: no descriptors left, or a descriptor that cannot be polled. Why the thread has ended, if it has.
     pub fn add(&self, fd: impl AsFd, handler: Handler) -> io::Result<Token> {
+        process::check()?;
         let fd = fd.as_fd().try_clone_to_owned()?;
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
         // The entry is in place before the first event can come.
@@ -131,12 +136,20 @@ impl Reactor {
 
     /// Forgets a registration. Its handler may be running at this moment; it does not run again.
     pub fn remove(&self, token: Token) {
+        if process::is_forked() {
+            return;
+        }
         self.inner.forget(token.0);
     }
 }
 
 impl Drop for Reactor {
     fn drop(&mut self) {
+        if process::is_forked() {
+            // The thread is the parent's.
+            std::mem::forget(self.thread.get_mut().take());
+            return;
+        }
         self.inner.stopping.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.inner.wake, &1u64.to_ne_bytes());
         let Some(thread) = self.thread.lock().take() else { return };

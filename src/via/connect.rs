@@ -14,6 +14,7 @@ use crate::nic::Nic;
 use crate::transport::{Device, Hello, Incoming, Queues};
 use crate::vi::Vi;
 use udeck_sys::Deadline;
+use udeck_sys::process::is_forked;
 use udeck_sys::thread::Callback;
 
 /// A request that waits for an answer. Dropped unanswered, it is refused.
@@ -97,6 +98,9 @@ struct UntilDropped(Arc<Waiting>);
 
 impl Drop for UntilDropped {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // Under the lock: who waits has not looked yet, or sleeps already.
         let requests = self.0.requests.lock();
         self.0.over.store(true, Ordering::Relaxed);
@@ -172,6 +176,9 @@ impl Listener {
     pub fn wait(&self, deadline: Deadline) -> Result<Request> {
         let start = Instant::now();
         let mut requests = self.waiting.requests.lock();
+        if is_forked() {
+            return Err(Error::forked());
+        }
         loop {
             if let Some(request) = requests.pop_front() {
                 return Ok(request);
@@ -193,6 +200,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.nic.device().unlisten(&self.discriminator);
     }
 }

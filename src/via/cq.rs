@@ -18,6 +18,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_sys::process::is_forked;
 use udeck_sys::{Deadline, Habit, Pause, Spinner};
 
 use crate::error::{Error, Result};
@@ -141,6 +142,9 @@ impl Cq {
     /// events. A receive queue is named until it has been emptied. May name a queue that turns out to have nothing.
     #[inline]
     pub fn poll(&mut self) -> Option<CqEntry> {
+        if is_forked() {
+            return None;
+        }
         if self.shared.has_events() {
             // What one look may pass over, the next one finds.
             return self.poll_in_turn().or_else(|| self.poll_in_turn());
@@ -150,6 +154,9 @@ impl Cq {
 
     #[inline]
     fn look(&mut self) -> Option<CqEntry> {
+        if is_forked() {
+            return None;
+        }
         if self.shared.has_events() {
             return self.poll_in_turn();
         }
@@ -172,6 +179,8 @@ impl Cq {
     pub fn wait(&mut self, deadline: Deadline, mut until: impl FnMut() -> bool) -> Option<CqEntry> {
         let mut spinner = Spinner::with_habit(self.oversubscribed, self.habit);
         let mut looks = 0u32;
+        // Nothing will ever come.
+        let deadline = if is_forked() { Deadline::now() } else { deadline };
         loop {
             if let Some(entry) = self.look() {
                 self.habit = spinner.found();
@@ -198,7 +207,7 @@ impl Cq {
     /// poll until there are none, and try again.
     pub fn arm(&mut self) -> Armed {
         // As in `park`: events that a poll has overlooked although it took their wake-up are seen here.
-        if self.shared.has_events() { Armed::News } else { self.waiter.arm() }
+        if self.shared.has_events() || is_forked() { Armed::News } else { self.waiter.arm() }
     }
 
     /// Sleeps until there may be news, at most `limit`.
@@ -206,7 +215,7 @@ impl Cq {
     /// An event is noted before its wake-up. Either the wake-up is still to be taken, and the transport's `park`
     /// returns at once; or the last poll took it after it had looked for events, and then they are seen here.
     fn park(&mut self, limit: Duration) {
-        if !self.shared.has_events() {
+        if !is_forked() && !self.shared.has_events() {
             self.waiter.park(limit);
         }
     }

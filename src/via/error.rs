@@ -135,6 +135,13 @@ impl Error {
         Error::Os { what: what.into(), source: source.into() }
     }
 
+    /// This process is a forked child: it has nothing here.
+    #[cold]
+    pub(crate) fn forked() -> Self {
+        let source = udeck_sys::process::check().err().unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+        Error::os("using a NIC", source)
+    }
+
     /// Whether the connection is over.
     pub fn is_final(&self) -> bool {
         matches!(self, Error::Closed | Error::Lost(_))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use udeck_sys::Deadline;
+use udeck_sys::process::is_forked;
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
@@ -142,12 +143,18 @@ impl Nic {
 
     /// Collects what peers have given back or left, after an arena ran dry. Does not wait.
     pub fn reclaim(&self) {
+        if is_forked() {
+            return;
+        }
         self.device.reclaim();
     }
 
     /// As [`Nic::reclaim`], from those few peers to whom most recently something was lent: cheap enough before every
     /// large allocation, so that the same few blocks go to and fro and stay in the caches.
     pub fn reclaim_recent(&self) {
+        if is_forked() {
+            return;
+        }
         self.device.reclaim_recent();
     }
 
@@ -161,6 +168,9 @@ impl Nic {
     /// [`Error::Timeout`] says on how many connections something is left.
     pub fn drain(&self, deadline: Deadline) -> Result {
         let start = Instant::now();
+        if is_forked() {
+            return Err(Error::forked());
+        }
         match wait_for_delivery(|| self.device.undelivered(), deadline) {
             0 => Ok(()),
             left => {
@@ -182,12 +192,15 @@ impl Nic {
         self.device.messages_dropped()
     }
 
-    /// Whether the NIC works: it does not once a thread of its own has panicked, which is a mistake in this library. Its
+    /// Whether the NIC works: it does not in a child made by `fork()`, nor once a thread of its own has panicked, which is a mistake in this library. Its
     /// connections are lost then, and nothing comes any more.
     ///
     /// # Errors
-    /// [`Error::Lost`] in words.
+    /// [`Error::Lost`] in words; [`Error::Os`] in a forked child.
     pub fn check(&self) -> Result {
+        if is_forked() {
+            return Err(Error::forked());
+        }
         self.device.failure().map_or(Ok(()), |why| Err(Error::Lost(why)))
     }
 

@@ -209,6 +209,9 @@ impl Peering {
 
 impl Drop for Peering {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let unclaimed = mem::replace(&mut *self.meeting.outcome.lock(), Outcome::Over);
         self.meeting.changed.notify_all();
         if let Some((nic, name)) = &self.listening {

@@ -27,6 +27,7 @@ pub use rdma::{ReadDone, Reading};
 pub(crate) use sends::Kind;
 use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
+use udeck_sys::process::is_forked;
 
 /// VIA's states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,12 +215,19 @@ impl Vi {
     }
 
     pub(crate) fn require_idle(&self, what: &'static str) -> Result {
+        if is_forked() {
+            return Err(Error::forked());
+        }
         if self.state == State::Idle { Ok(()) } else { Err(Error::InvalidState { what, state: self.state }) }
     }
 
     #[inline]
     fn require_connected(&self, what: &'static str) -> Result {
-        if self.state == State::Connected { Ok(()) } else { Err(not_connected(what, self.state)) }
+        if self.state == State::Connected && !is_forked() {
+            Ok(())
+        } else {
+            Err(not_connected(what, self.state))
+        }
     }
 
     pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>, places: Places) {
@@ -250,6 +258,9 @@ impl Vi {
     /// Leads to idle, also from the Error state. Sends whose memory the peer is still reading are reported when it is
     /// done: until then the send queue keeps its place on its completion queue, and is named there.
     pub fn disconnect(&mut self) {
+        if is_forked() {
+            return;
+        }
         self.peering = None;
         if let Some(reporter) = self.reporter.take() {
             reporter.ended();
@@ -290,7 +301,9 @@ impl Vi {
     /// [`Error::Full`] when the peer has to read first; final ones as for any connection.
     #[inline]
     pub fn send_inline(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result {
-        let Some(port) = &mut self.port else { return Err(not_connected("send", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("send", self.state));
+        };
         match port.send(immediate, head, body) {
             Ok(()) => Ok(()),
             Err(refused) => Err(self.refused(refused)),
@@ -313,7 +326,9 @@ impl Vi {
         if !self.outbox.owns(&block) {
             return Err((foreign_block(), block));
         }
-        let Some(port) = &mut self.port else { return Err((not_connected("hand-off", self.state), block)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err((not_connected("hand-off", self.state), block));
+        };
         let segment = [(block.offset(), block.len())];
         match port.lend(immediate, head, &segment, Held::Block(block)) {
             Ok(()) => Ok(()),
@@ -329,7 +344,9 @@ impl Vi {
     #[inline]
     pub fn arrival(&mut self) -> Result<Option<Arrival>> {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
-        let Some(port) = &mut self.port else { return Err(not_connected("receive", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("receive", self.state));
+        };
         match port.receive() {
             Ok(arrival) => Ok(arrival),
             Err(refused) => Err(self.refused(refused)),
@@ -342,8 +359,8 @@ impl Vi {
     pub fn arrival_short(&mut self, to: &mut Inline) -> Found {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
         match &mut self.port {
-            Some(port) => port.receive_short(to),
-            None => Found::Other,
+            Some(port) if !is_forked() => port.receive_short(to),
+            _ => Found::Other,
         }
     }
 
@@ -352,13 +369,13 @@ impl Vi {
     #[inline]
     pub fn arrival_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
-        self.port.as_mut()?.receive_lent(head)
+        self.port.as_mut().filter(|_| !is_forked())?.receive_lent(head)
     }
 
     /// Asks that the send queue's completion queue name this VI when there may be room again. Look once more
     /// afterwards, then wait.
     pub fn want_room(&mut self) {
-        if let Some(port) = &mut self.port {
+        if let Some(port) = self.port.as_mut().filter(|_| !is_forked()) {
             port.want_room();
         }
     }
@@ -379,7 +396,9 @@ impl Vi {
     /// # Errors
     /// Final ones.
     pub fn unread(&mut self) -> Result<u32> {
-        let Some(port) = &mut self.port else { return Err(not_connected("flush", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("flush", self.state));
+        };
         port.unread().map_err(|refused| self.refused(refused))
     }
 
@@ -454,11 +473,17 @@ fn foreign_block() -> Error {
 
 #[cold]
 fn not_connected(what: &'static str, state: State) -> Error {
+    if is_forked() {
+        return Error::forked();
+    }
     Error::InvalidState { what, state }
 }
 
 impl Drop for Vi {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.disconnect();
         let reads: Vec<_> = self.sends.reads.take_unfinished().collect();
         for (number, block) in reads {

@@ -204,6 +204,9 @@ unsafe impl<N: Network> Device for WiredDevice<N> {
 
 impl<N: Network> Drop for WiredDevice<N> {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         wait_for_delivery(|| self.network.undelivered(), Deadline::after(LAST_WORDS));
         self.network.close();
     }

@@ -259,6 +259,9 @@ unsafe impl<D: Driver> Port for WiredPort<D> {
 
 impl<D: Driver> Drop for WiredPort<D> {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.leave();
         self.link.detach(Queue::Send);
         self.link.with(|connection, _| connection.port_gone());

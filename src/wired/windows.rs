@@ -190,6 +190,9 @@ impl Windows {
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let mut table = self.windows.table.lock();
         let Some(entry) = table.get_mut(&self.handle) else { return };
         entry.inside -= 1;

@@ -389,6 +389,9 @@ fn mark_closed(control: &Arc<Mapping>) {
 
 impl Drop for ShmDevice {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let links = std::mem::take(&mut *self.links.lock());
         links.listening.into_iter().for_each(|token| self.reactor.remove(token));
         for (link, tokens) in links.all {

@@ -656,6 +656,9 @@ unsafe impl Port for ShmPort {
 
 impl Drop for ShmPort {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.close(None);
         self.connection.outgoing.sender().waiting.store(0, Ordering::Relaxed);
         self.connection.detach();

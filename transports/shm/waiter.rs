@@ -117,6 +117,9 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let mut places = self.notifier.places.lock();
         let place = places.taken[self.bit as usize].take();
         places.free.push(self.bit);
@@ -141,6 +144,9 @@ impl Notifier for ShmNotifier {
 
 impl Drop for ShmNotifier {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.board.give_bell(self.bell);
     }
 }

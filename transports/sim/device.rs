@@ -290,6 +290,9 @@ unsafe impl Device for SimDevice {
 
 impl Drop for SimDevice {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         self.shared.with(|world| world.remove_node(self.node, false));
     }
 }

@@ -277,6 +277,9 @@ unsafe impl Port for SimPort {
 
 impl Drop for SimPort {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         self.leave();
         self.with(|world| {
             world.detach(self.connection, self.side, Queue::Send);

@@ -110,6 +110,9 @@ impl Notifier for SimNotifier {
 
 impl Drop for SimNotifier {
     fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
         self.shared.with(|world| {
             world.waiters.remove(&self.number);
             world.nodes[self.node].waiters -= 1;

@@ -94,6 +94,9 @@ impl Incoming for IncomingRequest {
 
 impl Drop for IncomingRequest {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         if !self.answered {
             self.answer(&Answer::Rejected("the request was dropped unanswered".into()));
         }

@@ -411,6 +411,9 @@ impl Completions {
 
 impl Drop for Share {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let mut shards = self.completions.shards.lock();
         if let Some(shard) = shards.iter_mut().find(|shard| Arc::ptr_eq(&shard.cq, &self.cq)) {
             shard.free += self.need;

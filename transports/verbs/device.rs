@@ -182,6 +182,9 @@ unsafe impl Device for VerbsDevice {
 
 impl Drop for VerbsDevice {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         wait_for_delivery(|| self.undelivered(), Deadline::after(LAST_WORDS));
         self.core.close();
     }

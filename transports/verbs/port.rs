@@ -232,6 +232,9 @@ fn is_posted_for(len: usize, room: usize) -> bool {
 
 impl Drop for VerbsPort {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.leave();
         self.link.detach(Queue::Send);
         self.link.with(Connection::port_gone);

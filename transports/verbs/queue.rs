@@ -482,6 +482,9 @@ pub fn mtu(hca: &Hca, settings: &Settings) -> u8 {
 impl Drop for Queue {
     /// What has completed for one of a pool would vanish with it, and the buffers that it has filled.
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         if let Receives::Pool(pool) = &self.receives {
             let mut attr = ffi::QpAttr { qp_state: qp_state::ERR, ..ffi::QpAttr::default() };
             // (It fails only for devices that are gone, which fill nothing any more.)

@@ -102,6 +102,9 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.pinned.fetch_sub(self.len, Ordering::Relaxed);
         // (The region goes before the memory does: a device that still had it would write to what the kernel keeps for it.)
         // SAFETY: our own mapping, of which nobody has a slice.
@@ -345,6 +348,9 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.budget.give_back(self.buffers());
     }
 }

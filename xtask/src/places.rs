@@ -45,6 +45,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/launch/", what: What::Call("pre_exec") },
     // The cases of the raw posts, which are `unsafe` to call.
     Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
+    Place { at: "tests/fork.rs", what: What::Anything },
 ];
 
 /// How many lines below `unsafe` the call that excuses it may stand.

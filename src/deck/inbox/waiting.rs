@@ -7,7 +7,7 @@ use udeck_via::{Budget, Deadline, Pause, Spinner};
 
 use super::Inbox;
 use super::door::DATA;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_process};
 use crate::protocol::ReceiveModel;
 use crate::received::Parcel;
 
@@ -166,6 +166,7 @@ impl Inbox {
 
     /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
     pub(super) fn report_ends(&mut self) -> Result {
+        check_process()?;
         if self.door.has_failed() {
             let failed = |error| Error::via(format!("waiting at mailbox {:?}", self.name), error);
             self.world.nics().iter().try_for_each(|line| line.nic.check()).map_err(failed)?;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::{CqEntry, Source};
 use crate::error::{Error, Result};
 use crate::transport::Notifier;
+use udeck_sys::process::is_forked;
 
 /// What VIs are attached to, and events posted to. For any thread; may outlive its [`super::Cq`], to no effect.
 #[derive(Clone, Debug)]
@@ -20,6 +21,9 @@ pub struct CqHandle(pub(super) Arc<Shared>);
 impl CqHandle {
     /// Wakes the waiting thread, news or not: it asks its `until`.
     pub fn wake(&self) {
+        if is_forked() {
+            return;
+        }
         self.0.wakes.fetch_add(1, Ordering::Release);
         self.0.notifier.wake();
     }
@@ -31,6 +35,9 @@ impl CqHandle {
     /// [`Error::Full`], and nothing is posted, when all entries are taken by work queues and events that nobody has
     /// polled yet.
     pub fn post_event(&self, number: u64) -> Result {
+        if is_forked() {
+            return Err(Error::forked());
+        }
         self.0.push_event(number)?;
         self.0.notifier.wake();
         Ok(())
@@ -69,6 +76,9 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.0.books.lock().attached -= 1;
     }
 }

@@ -126,6 +126,9 @@ impl<T> Notify<T> {
 
 impl<T> Drop for Notify<T> {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.tell_to_stop();
     }
 }

@@ -107,6 +107,9 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         for bench in self.benches.lock().drain(..) {
             bench.seats.lock().stop = true;
             bench.rouse();
@@ -140,6 +143,9 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let seat = self.bench.seats.lock().taken.remove(&self.number);
         drop(seat);
     }

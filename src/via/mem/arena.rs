@@ -165,6 +165,10 @@ impl Arena {
     /// A block that peers may come to write; for [`super::Window`], which never makes a slice of it.
     #[inline]
     pub(super) fn raw(&self, len: usize) -> Result<Block> {
+        // The parent gives out the same memory.
+        if udeck_sys::process::is_forked() {
+            return Err(Error::forked());
+        }
         let class = class_of(len);
         let mut record = match self.inner().pockets.take(class) {
             Some(record) => record,
@@ -219,6 +223,9 @@ impl fmt::Debug for Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let mut books = self.inner().books.lock();
         books.closed = true;
         self.inner().pockets.close(|record| books.keep(record));
@@ -466,6 +473,9 @@ impl fmt::Debug for Block {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let inner = self.record().inner;
         // SAFETY: the block owns its record, made by `Box::leak`.
         let record = unsafe { Box::from_raw(self.record.as_ptr()) };

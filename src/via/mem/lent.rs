@@ -159,6 +159,10 @@ impl Loan {
 impl Drop for Loan {
     #[inline]
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            // It is the parent's to give back.
+            return;
+        }
         if self.refused {
             self.lender.refuse(self.token);
         } else {

@@ -110,6 +110,9 @@ impl<B: Ownership> Readable<B> {
 
 impl<B: Ownership> Drop for Readable<B> {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // Without a deadline to spend: a peer may be reading at this very moment.
         if let Some(block) = self.block.take() {
             self.device.conceal_later(self.handle, Box::new(block));

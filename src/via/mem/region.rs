@@ -45,6 +45,9 @@ impl Region {
         memory: UserMemory<B>,
         ptag: Ptag,
     ) -> Result<Self, (Error, UserMemory<B>)> {
+        if let Err(error) = nic.check() {
+            return Err((error, memory));
+        }
         let tag = match nic.tags().take(ptag, Carrier::Region) {
             Ok(tag) => tag,
             Err(error) => return Err((error, memory)),

@@ -135,6 +135,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let (_, identity) = self.key;
         let mut books = self.registrar.books.lock();
         books.live.remove(&self.key);

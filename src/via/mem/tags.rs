@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use udeck_sys::process::Presence;
 
 use super::Ptag;
 use crate::error::{Error, Result};
@@ -19,7 +20,7 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The tags of one NIC.
 #[derive(Debug, Default)]
-pub(crate) struct Tags(Mutex<HashMap<Ptag, Arc<Tag>>>);
+pub(crate) struct Tags(Mutex<HashMap<Ptag, Arc<Tag>>>, Presence);
 
 /// What carries a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -190,6 +190,9 @@ impl Allocation {
 impl Drop for Allocation {
     /// Before the memory is freed, which the keeper does when it is dropped after this.
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.retire();
     }
 }

@@ -185,6 +185,9 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // Without a deadline to spend: a peer may be writing at this very moment.
         if let Some(block) = self.block.take() {
             self.close_later(block);

@@ -16,6 +16,7 @@ use crate::report::ErrorCode;
 use crate::transport::{Arrival, Body, Fate, Held, Landed, Refused};
 pub(crate) use staging::{Piece, Pieces};
 pub(super) use staging::{Staged, StandIn};
+use udeck_sys::process::is_forked;
 use udeck_sys::{Deadline, Pause, Spinner};
 
 /// What a look for arrivals found.
@@ -110,7 +111,9 @@ impl Vi {
 
     #[inline]
     fn send_inside(&mut self, immediate: Option<u32>, segments: &[Segment]) -> Result<Option<Status>> {
-        let Some(port) = &mut self.port else { return Err(not_connected("post_send", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("post_send", self.state));
+        };
         let sent = match segments {
             [one] => port.send(immediate, &[], one.bytes()),
             several => {
@@ -131,7 +134,9 @@ impl Vi {
             return self.send_inside(immediate, &[]);
         }
         let held = Held::Caller(self.next_send);
-        let Some(port) = &mut self.port else { return Err(not_connected("post_send", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("post_send", self.state));
+        };
         match port.lend(immediate, &[], located, held) {
             Ok(()) => Ok(None),
             Err((refused, _)) => Err(self.refused(refused)),
@@ -163,7 +168,9 @@ impl Vi {
             Ok(total) => total,
             Err(error) => return Err((error, held)),
         };
-        let Some(port) = &mut self.port else { return Err((not_connected("RDMA write", self.state), held)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err((not_connected("RDMA write", self.state), held));
+        };
         port.rdma_write(located, to, immediate, held)
             .map_err(|(refused, held)| (self.rdma_refused(refused, to, total), held))
     }
@@ -193,7 +200,9 @@ impl Vi {
             return Err(Error::InvalidParameter("unreliable delivery has no RDMA read".into()));
         }
         let held = Held::Caller(self.next_send);
-        let Some(port) = &mut self.port else { return Err(not_connected("RDMA read", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("RDMA read", self.state));
+        };
         port.rdma_read(located, from, held).map_err(|(refused, _)| self.rdma_refused(refused, from, total))
     }
 
@@ -284,6 +293,9 @@ impl Vi {
     }
 
     pub(super) fn collect_sends(&mut self) {
+        if is_forked() {
+            return;
+        }
         let level = self.attributes.reliability;
         for leaving in &mut self.leaving {
             self.sends.settle(&mut *leaving.port, level);
@@ -349,6 +361,9 @@ impl Vi {
         if !self.received.is_empty() || self.attributes.receive != Receive::Posted {
             return self.received.pop_front();
         }
+        if is_forked() {
+            return None;
+        }
         // Bounded: a peer that only sends what nobody wants does not keep us here.
         for _ in 0..self.limits.descriptors {
             match self.take_arrival() {
@@ -367,7 +382,7 @@ impl Vi {
         if self.state != State::Connected {
             return Took::Nothing;
         }
-        let Some(port) = &mut self.port else { return Took::Nothing };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else { return Took::Nothing };
         let mut room = 0;
         let landed = match self.receives.front_mut().and_then(ReceiveInto::one_piece) {
             Some(to) => {

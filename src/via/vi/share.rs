@@ -6,6 +6,7 @@ use super::{Vi, foreign_block, not_connected};
 use crate::error::Result;
 use crate::mem::Block;
 use crate::transport::Held;
+use udeck_sys::process::is_forked;
 
 impl Vi {
     /// As [`Vi::hand_off`] of a block that others read too, here or at other peers: it is freed when the last of its
@@ -18,7 +19,9 @@ impl Vi {
         if !self.outbox.owns(block) {
             return Err(foreign_block());
         }
-        let Some(port) = &mut self.port else { return Err(not_connected("hand-off", self.state)) };
+        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+            return Err(not_connected("hand-off", self.state));
+        };
         let segment = [(block.offset(), block.len())];
         match port.lend(immediate, head, &segment, Held::Owner(Box::new(block.clone()))) {
             Ok(()) => Ok(()),

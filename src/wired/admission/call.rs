@@ -143,6 +143,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         if let Some(socket) = &self.socket {
             // So that who answers too late finds nobody.
             reset_when_closed(socket.as_fd());

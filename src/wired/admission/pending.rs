@@ -84,6 +84,9 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         self.answer(&Answer::Rejected("the request was dropped unanswered".into()));
     }
 }

@@ -150,6 +150,9 @@ impl<Q: Quarters> Announce for Seat<Q> {
 
 impl<Q: Quarters> Drop for Seat<Q> {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         let place = self.station.desk.lock().leave(self.slot);
         // The connection may go with it: no lock is held.
         if let Some(Place { ready, line, tenant, .. }) = place {

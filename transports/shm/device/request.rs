@@ -66,6 +66,9 @@ impl Incoming for IncomingRequest {
 
 impl Drop for IncomingRequest {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         if !self.answered {
             self.answer_refusal(Why::Rejected, "the request was dropped unanswered");
         }

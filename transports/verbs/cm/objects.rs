@@ -128,6 +128,9 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: its identifiers are gone, each keeps it; every event was acknowledged.
         unsafe { (self.library.rdma_destroy_event_channel)(self.at.as_ptr()) };
     }
@@ -269,6 +272,9 @@ impl Id {
 impl Drop for Id {
     /// Waits at most until the one who takes events has acknowledged what it has got, which it does at once.
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: made once, and destroyed here only. It fails only for what the kernel does not know (any more).
         let _ = unsafe { (self.library().rdma_destroy_id)(self.at.as_ptr()) };
     }

@@ -133,6 +133,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: everything made of it is gone: each keeps it.
         unsafe { (self.library.ibv_close_device)(self.at.as_ptr()) };
     }
@@ -162,6 +165,9 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: everything made of it is gone: each keeps it.
         unsafe { (self.context.library.ibv_dealloc_pd)(self.at.as_ptr()) };
     }
@@ -219,6 +225,9 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: registered once, and deregistered here only.
         let failed = unsafe { (self.pd.context.library.ibv_dereg_mr)(self.at.as_ptr()) };
         insist(failed, "a memory region cannot be deregistered");
@@ -275,6 +284,9 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: its completion queues are gone: each keeps it.
         unsafe { (self.context.library.ibv_destroy_comp_channel)(self.at.as_ptr()) };
     }
@@ -343,6 +355,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: its queue pairs are gone: each keeps it.
         unsafe { (self.channel.context.library.ibv_destroy_cq)(self.at.as_ptr()) };
     }
@@ -433,6 +448,9 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: made once, and destroyed here only.
         let failed = unsafe { (self.pd.context.library.ibv_destroy_qp)(self.at.as_ptr()) };
         insist(failed, "a queue pair cannot be destroyed");

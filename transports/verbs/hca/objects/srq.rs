@@ -52,6 +52,9 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
         // SAFETY: made once, and destroyed here only; its queue pairs are gone: each keeps it.
         let failed = unsafe { (self.pd.context.library.ibv_destroy_srq)(self.at.as_ptr()) };
         insist(failed, "a shared receive queue cannot be destroyed");

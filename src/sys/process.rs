@@ -1,0 +1,63 @@
+//! Children made by `fork()` while the library is in use.
+//!
+//! Such a child has copies of all objects, and none of the threads behind them; descriptors and shared memory it has in
+//! common with its parent. Whatever it did there it would do to the parent's connections. So it can use nothing of the
+//! library, for good: calls ask [`check`] and fail with words, drops ask [`is_forked`] and do nothing. What is forked to
+//! run another program (`std::process::Command`) is not concerned: all descriptors close when it does.
+//!
+//! The C library tells of a fork (`pthread_atfork`); a child made by a bare system call is not noticed.
+
+use std::io;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// This process was forked while something was open.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// How many [`Presence`]s there are.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Lies in what must not be used by a forked child: a process that is forked meanwhile is one.
+#[derive(Debug)]
+pub struct Presence(());
+
+impl Default for Presence {
+    fn default() -> Self {
+        static TOLD: Once = Once::new();
+        // SAFETY: the handler stores to an atomic, which is all that a child of a process with threads may do.
+        TOLD.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Presence(())
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    if OPEN.load(Ordering::Relaxed) > 0 {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether this process is a forked child of one that had the library open.
+#[inline]
+pub fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// # Errors
+/// This process is a forked child of one that had the library open.
+#[inline]
+pub fn check() -> io::Result<()> {
+    if is_forked() { Err(forked()) } else { Ok(()) }
+}
+
+#[cold]
+fn forked() -> io::Error {
+    let pid = std::process::id();
+    let why = "a child made by fork() while its parent has a world or NIC open can use neither; let it run a program (exec)";
+    io::Error::new(io::ErrorKind::Unsupported, format!("process {pid} was forked: {why}"))
+}
