@@ -185,3 +185,46 @@ fn a_receiver_without_memory_makes_the_sender_wait() {
         world.finish()
     });
 }
+
+/// A post that gives up when its message is under way does not know whether it comes. If it does, then before what was posted
+/// later.
+#[test]
+fn a_message_that_was_given_up_comes_in_order_or_not_at_all() {
+    const ROUNDS: usize = 300;
+    ranks(2, |world| {
+        if world.rank() == 0 {
+            let inbox = world.mailbox::<u8>("in")?;
+            for round in 0..ROUNDS {
+                world.barrier()?;
+                // Long enough to grant what is asked for, or not.
+                let mut came: Vec<u32> = Vec::new();
+                for _ in 0..round % 30 {
+                    came.extend(inbox.try_retrieve()?.map(|message| message.tag()));
+                    std::thread::yield_now();
+                }
+                world.barrier()?;
+                while came.last() != Some(&2) {
+                    came.push(inbox.retrieve()?.tag());
+                }
+                assert!(came == [1, 2] || came == [2], "round {round}: {came:?}");
+            }
+        } else {
+            let out = world.postbox::<u8>("in")?;
+            let mut under_way = 0;
+            for _ in 0..ROUNDS {
+                let (mut first, mut second) = (world.buf::<u8>(100)?, world.buf::<u8>(10)?);
+                (first.set_tag(1), second.set_tag(2));
+                world.barrier()?;
+                out.set_protocol(Protocol::Handshake)?;
+                let posted = out.post_within(first, std::time::Duration::from_millis(2));
+                under_way += usize::from(posted.is_err_and(|failed| failed.message.is_none()));
+                out.set_protocol(Protocol::Eager)?;
+                out.post(second)?;
+                world.barrier()?;
+            }
+            eprintln!("{under_way} of {ROUNDS} messages were given up when they were under way");
+        }
+        world.barrier()?;
+        world.finish()
+    });
+}

@@ -255,7 +255,9 @@ impl Inbox {
         };
         if lane.is_held_up() {
             lane.named = true;
-            return Ok(parcel.fill(self.serve_stalled()?));
+            let found =
+                if lane.awaits_data() { self.look_at_data(context as u64)? } else { self.serve_stalled()? };
+            return Ok(parcel.fill(found));
         }
         let found = lane.vi.arrival_short(parcel.place());
         if found == Found::Nothing {
@@ -322,7 +324,25 @@ impl Inbox {
     fn look_at_data(&mut self, context: u64) -> Result<Option<Parcel>> {
         let control = (context & !DATA) as usize;
         let Some(Some(lane)) = self.lanes.get_mut(control) else { return Ok(None) };
-        lane.take_data().or_else(|Malformed| self.end_malformed(control))
+        let awaited = lane.awaits_data();
+        match lane.take_data() {
+            Ok(found) => {
+                self.data_came(control, awaited);
+                Ok(found)
+            }
+            Err(Malformed) => self.end_malformed(control),
+        }
+    }
+
+    /// If a message was awaited on the data VI, and is not any more, the control VI is read on.
+    fn data_came(&mut self, control: usize, awaited: bool) {
+        if let Some(Some(lane)) = self.lanes.get_mut(control)
+            && awaited
+            && !lane.awaits_data()
+        {
+            lane.held_up = false;
+            self.read_on(control);
+        }
     }
 
     fn end_malformed(&mut self, context: usize) -> Result<Option<Parcel>> {
@@ -342,7 +362,11 @@ impl Inbox {
                     self.queues.joined(lane.line);
                     *place = Some(lane);
                 }
-                (Newcomer::Data(vi, pair), Some(lane)) => lane.data = Some(Box::new(Data::new(vi, pair))),
+                (Newcomer::Data(vi, pair), Some(lane)) => {
+                    let awaited = lane.awaits_data();
+                    lane.data = Some(Box::new(Data::new(vi, pair)));
+                    self.data_came(context, awaited);
+                }
                 // Its lane has ended meanwhile.
                 (Newcomer::Data(..), None) => {}
             }

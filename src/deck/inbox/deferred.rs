@@ -195,6 +195,12 @@ impl Lane {
         Ok(Served::Answered)
     }
 
+    /// Whether a descriptor is posted on the data VI for a message whose fate is open. Until it is known, the control VI is not
+    /// read on: a poster that has given up meanwhile posts on, and its message may have come all the same, before the others.
+    pub(super) fn awaits_data(&self) -> bool {
+        self.data.as_ref().is_some_and(|data| data.awaited.is_some())
+    }
+
     /// What has come on the data VI.
     pub fn take_data(&mut self) -> Result<Option<Parcel>, Malformed> {
         let Some(data) = &mut self.data else { return Ok(None) };

@@ -31,7 +31,7 @@ pub(super) struct Lane {
     coming: VecDeque<(Coming, Granted)>,
     /// Announcements that have to be served before anything that was posted behind them, oldest first.
     pub deferred: VecDeque<Deferred>,
-    /// Whether the last of them has to be served before the ring is read on.
+    /// Whether the last of them has to be served before the ring is read on, or its message to come on the data VI.
     pub held_up: bool,
     /// A message that is nearly here. Until it is, the ring is not read on either.
     pub unfinished: Option<Unfinished>,

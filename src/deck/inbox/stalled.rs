@@ -153,13 +153,13 @@ impl Inbox {
             Err(Malformed) => return self.end_malformed(context).map(Attempt::Done),
         };
         lane.deferred.pop_front();
-        lane.held_up = false;
+        lane.held_up = lane.awaits_data();
         self.read_on(context);
         Ok(Attempt::Done(parcel))
     }
 
     /// If a lane is not held up any more, and was named while it was, it is looked at next.
-    fn read_on(&mut self, context: usize) {
+    pub(super) fn read_on(&mut self, context: usize) {
         let Some(Some(lane)) = self.lanes.get(context) else { return };
         if lane.named && !lane.is_held_up() {
             self.stalled.named.push_back(context);
