@@ -1,7 +1,7 @@
 //! Random jobs under random faults, judged by an oracle: `cargo xtask soak`.
 //!
 //! A [`plan::Plan`] follows from a seed alone: ranks, transports, mailboxes, streams of messages, and faults. The driver
-//! (`main.rs`) starts a job of `soak-rank` processes, each of which derives the same plan from the seed and plays its
+//! (`soak.rs`) starts a job of `soak-rank` processes, each of which derives the same plan from the seed and plays its
 //! part; meanwhile the driver inflicts the faults ([`faults`]). Ranks write what they see into logs ([`facts`]), and
 //! [`check`] compares these with what must hold: it fails what no fault explains, and never the time that something took.
 //!
