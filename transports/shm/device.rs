@@ -30,6 +30,8 @@ use udeck_via::{
     Spinner,
 };
 
+#[cfg(test)]
+pub(crate) use self::door::MAX_LINKS;
 use self::door::own_address;
 use self::links::{Links, name};
 use crate::Options;

@@ -9,6 +9,7 @@ use udeck_sys::{descriptor_advice, is_shortage, say, socket};
 use udeck_via::{Error, Result};
 
 use super::ShmDevice;
+use super::links::name;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
 use crate::link::Link;
@@ -24,6 +25,9 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// and on few processors each answers late.
 const MAX_MEETING: usize = 1024;
 const MEETING_TIME: Duration = Duration::from_secs(10);
+/// Links with one other process. A NIC makes one, and so do we to each of its NICs; those that went down are kept until that
+/// process has left our memory. Each takes descriptors, and address space for the arenas of the peer.
+pub(crate) const MAX_LINKS: usize = 32;
 
 impl ShmDevice {
     /// Accepts links.
@@ -79,8 +83,28 @@ impl ShmDevice {
         if uid != socket::own_uid() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
+        if self.has_enough_of(pid) {
+            return Err(io::Error::other("this process has enough links"));
+        }
         let handshake = Handshake::accept(self.options.secret, self.boot_id, nonce()?);
         self.watch(&mut self.links.lock(), &Link::new(socket, pid, handshake))
+    }
+
+    /// Whether a process has as many links with us as it may have: another one, for the ranks of
+    /// `run_local` are in the same.
+    fn has_enough_of(&self, pid: Option<i32>) -> bool {
+        let own = i32::try_from(std::process::id()).ok();
+        let mut links = self.links.lock();
+        // Processes of other pid namespaces cannot be told apart: there may be as many as may meet at a time.
+        let most = if pid.is_none() { MAX_MEETING } else { MAX_LINKS };
+        let has = links.all.iter().filter(|(link, _)| link.pid == pid).count();
+        if pid == own || has < most {
+            return false;
+        }
+        if !std::mem::replace(&mut links.told_of_enough, true) {
+            tell_enough(pid, has);
+        }
+        true
     }
 
     /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.
@@ -107,6 +131,13 @@ impl ShmDevice {
 fn tell_shortage(error: &io::Error) {
     let advice = descriptor_advice();
     say!("cannot accept connections and keeps trying: {error} ({advice})");
+}
+
+/// As [`tell_shortage`]: the other process is told no more than that its link was closed.
+#[cold]
+fn tell_enough(pid: Option<i32>, has: usize) {
+    let pid = name(pid);
+    say!("process {pid} has {has} links with this NIC; no more of them are accepted (said once)");
 }
 
 /// A name that nobody else has: random, so that it cannot be squatted.

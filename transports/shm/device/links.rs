@@ -28,6 +28,8 @@ pub(super) struct Links {
     /// All, with what runs on the reactor for them.
     pub all: Vec<(Arc<Link>, Vec<Token>)>,
     pub listening: Option<Token>,
+    /// The user knows that a process wants more links than it may have.
+    pub told_of_enough: bool,
 }
 
 impl ShmDevice {

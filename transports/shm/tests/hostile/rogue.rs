@@ -116,7 +116,8 @@ impl Rogue {
     /// hung up.
     pub fn meet(&mut self, secret: [u8; 32], segments: Option<[BorrowedFd<'_>; 3]>) -> Option<Received> {
         let (mut handshake, meet) = Handshake::connect(secret, boot_id().unwrap(), [1; 32]);
-        self.send(&meet, &[]);
+        // It may have hung up on us already, here and below.
+        let _ = socket::send(self.socket.as_fd(), &meet.encode(), &[]);
         let Received { datagram, .. } = self.receive()?;
         let join = match (handshake.input(&datagram), &datagram) {
             (Ok(Step::SendSegments(join)), _) => join,
@@ -126,7 +127,6 @@ impl Rogue {
         };
         let own = [self.board.fd(), self.outbox.fd(), self.landing.fd()];
         let segments = segments.unwrap_or(own);
-        // It may have hung up on us already.
         let _ = socket::send(self.socket.as_fd(), &join.encode(), &segments);
         self.receive()
     }

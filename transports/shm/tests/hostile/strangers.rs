@@ -19,12 +19,17 @@ use super::prey::{NAME, Prey, SECRET, await_descriptors, descriptors, soon, vi};
 use super::rogue::{LANDING, OUTBOX, Rogue};
 use crate::arenas::MAX_ARENA;
 use crate::board::BOARD_BYTES;
+use crate::device::MAX_LINKS;
 use crate::layout::CONTROL_BYTES;
 use crate::link_wire::{Datagram, MAX_DATAGRAM, VERSION};
 
 const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
 /// Set in the process of the other user: to whom it connects.
 const CONNECTS_TO: &str = "UDECK_TEST_OTHER_USER_CONNECTS_TO";
+
+const LINKS_OFTEN: &str = "tests::hostile::strangers::an_admitted_process_has_so_many_links_and_no_more";
+/// Set in the process that makes many links: to whom.
+const LINKS_TO: &str = "UDECK_TEST_LINKS_TO";
 
 fn meet() -> Datagram {
     Datagram::Meet { version: VERSION, boot_id: boot_id().unwrap(), nonce: [1; 32] }
@@ -70,6 +75,40 @@ fn another_user_is_no_way() {
             }
         }
     });
+}
+
+/// It knows the secret, and each of its links takes descriptors and address space here. When some end, others are let in.
+#[test]
+fn an_admitted_process_has_so_many_links_and_no_more() {
+    if let Some(address) = std::env::var_os(LINKS_TO) {
+        return link_often(address.as_encoded_bytes());
+    }
+    leaves_no_trace(|prey| {
+        let other = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", LINKS_OFTEN, "--nocapture"])
+            .env(LINKS_TO, OsStr::from_bytes(prey.address()))
+            .output()
+            .unwrap();
+        assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
+    });
+}
+
+/// In the other process.
+fn link_often(address: &[u8]) {
+    let link = || {
+        let mut rogue = Rogue::silent(address);
+        rogue.meet(SECRET, None).is_some().then_some(rogue)
+    };
+    let mut links: Vec<_> = (0..MAX_LINKS).map(|_| link().expect("so many are let in")).collect();
+    assert!((0..3).all(|_| link().is_none()), "more than {MAX_LINKS}");
+    links.truncate(MAX_LINKS / 2);
+    // The prey hears of their end in its own time.
+    let deadline = soon();
+    while links.len() < MAX_LINKS {
+        assert!(!deadline.passed(), "{} are let in again", links.len());
+        links.extend(link());
+    }
+    assert!(link().is_none(), "more than {MAX_LINKS} again");
 }
 
 #[test]
