@@ -29,9 +29,9 @@ mod library;
 mod limits;
 pub mod position;
 mod prefetch;
+pub mod process;
 #[cfg(not(loom))]
 pub mod ranked;
-pub mod process;
 #[cfg(not(loom))]
 pub mod reactor;
 pub mod ring;
