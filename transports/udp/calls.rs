@@ -14,7 +14,7 @@ use udeck_wired::address;
 use udeck_wired::poll::Bell;
 
 use crate::core::{Core, Made, UdpLink};
-use crate::flow::Names;
+use crate::flow::{FIRST_RTT, Names};
 use crate::greeting::{OURS, is_proof, prove};
 use crate::icmp::{Report, Verdict};
 use crate::station::take_seats;
@@ -34,6 +34,12 @@ const QUOTED: usize = 64;
 /// Whether `quote` is how `datagram` begins, so much of it that nobody could guess that.
 fn is_quoted(datagram: &[u8], quote: &[u8]) -> bool {
     quote.len() >= QUOTED && datagram.starts_with(quote)
+}
+
+/// What the answer to a Meet that was said `said` times, `took` ago at first, tells of the way. Said more than once, it is
+/// not known which was answered, and nothing is known of the way.
+fn first_round_trip(took: Duration, said: u32) -> Duration {
+    if said == 1 { took.min(FIRST_RTT) } else { FIRST_RTT }
 }
 
 /// Calls under way, by the number of the connection.
@@ -207,8 +213,7 @@ impl Call {
             return self.bell.ring();
         }
         let exchange = Exchange { number: self.number, nonce: self.nonce, cookie: theirs.cookie };
-        // Said more than once, it is not known which was answered: rather too long than too short.
-        let round_trip = (now - since) / said.clamp(1, 2);
+        let round_trip = first_round_trip(now - since, said);
         let (discriminator, hello) = (self.discriminator.clone(), self.ours.clone());
         let body = Ask { exchange, round_trip, discriminator, hello }.encode();
         let proof = prove(&core.secret, Kind::Ask, &self.nonce, &exchange.cookie, &body);
@@ -284,5 +289,18 @@ impl Calls {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_said_twice_has_measured_nothing() {
+        let ms = Duration::from_millis(1);
+        assert_eq!(first_round_trip(5 * ms, 1), 5 * ms);
+        assert_eq!(first_round_trip(5 * ms, 2), FIRST_RTT);
+        assert_eq!(first_round_trip(5000 * ms, 1), FIRST_RTT);
     }
 }

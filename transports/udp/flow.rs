@@ -71,6 +71,7 @@ use mtu::PathMtu;
 pub use mtu::{BASE as BASE_DATAGRAM, MOST as MAX_DATAGRAM};
 use outgoing::Outgoing;
 pub(crate) use ranges::Ranges;
+pub(crate) use rtt::INITIAL as FIRST_RTT;
 use rtt::Rtt;
 use sent::Sent;
 

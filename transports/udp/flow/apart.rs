@@ -57,6 +57,7 @@ impl Flow {
             acks: None,
             payload: &[],
         };
+        let told = self.arrivals.tells();
         let acks: Option<AckRanges<_>> = self.arrivals.acknowledgement(now);
         let header = PieceHeader::new(&piece, acks);
         self.number += 1;
@@ -66,6 +67,7 @@ impl Flow {
             self.mtu.want();
         }
         self.sent.push(number, now, *size, Load::Piece(message));
+        self.sent.tells(told);
         header
     }
 

@@ -2,7 +2,7 @@
 //! of order and for one that asks; for one that none follows at once too, unless an answer of the user's usually follows and carries
 //! the acknowledgement for nothing.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 
 use super::ranges::Ranges;
@@ -12,6 +12,8 @@ use crate::wire::{AckRanges, HEADER, MAX_RANGES};
 pub const MAX_DELAY: Duration = Duration::from_millis(1);
 /// So many packets are acknowledged at once.
 const MANY: u32 = 2;
+/// Ranges of an acknowledgement from which on it is worth a packet to make the next ones shorter.
+const LONG: usize = 4;
 
 /// What a packet's sender wants to hear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +28,27 @@ pub enum Wish {
     Now,
 }
 
+/// What a packet that was sent tells the peer, once it has arrived there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Which acknowledgement it is, from 1.
+    nth: u64,
+    /// It says of all packets below whether they came.
+    below: u64,
+}
+
 #[derive(Debug, Default)]
 pub struct Arrivals {
     /// Packet numbers that came; at most [`MAX_RANGES`] ranges.
     came: Ranges,
     /// Packets below are counted as come, whether they did or not.
     floor: u64,
+    /// The peer knows which packets below came: they are not acknowledged again (RFC 9000, section 13.2.4).
+    told: u64,
+    /// Acknowledgements sent.
+    acknowledgements: u64,
+    /// The least number that came after larger ones, and how many acknowledgements had been sent then: none of these has it.
+    late: Option<(u64, u64)>,
     /// When the largest came.
     largest_at: Option<Instant>,
     /// Packets that want an acknowledgement and had none.
@@ -55,6 +72,10 @@ impl Arrivals {
         let next = self.came.last().map_or(0, |last| last.end);
         if number >= next {
             self.largest_at = Some(now);
+        } else {
+            self.told = self.told.min(number);
+            let least = self.late.map_or(number, |(least, _)| least.min(number));
+            self.late = Some((least, self.acknowledgements));
         }
         self.came.insert(number..number + 1);
         if self.came.len() > MAX_RANGES {
@@ -87,8 +108,35 @@ impl Arrivals {
         now: Instant,
     ) -> Option<AckRanges<impl Iterator<Item = RangeInclusive<u64>> + use<'_>>> {
         let delay = now.saturating_duration_since(self.largest_at?);
-        let ranges = self.came.iter().rev().map(|range| range.start..=range.end - 1);
+        let ranges = self.untold().map(|range| range.start..=range.end - 1);
         (self.pending > 0).then_some(AckRanges { delay, ranges })
+    }
+
+    /// What came, as far as the peer may not know it; at least the last of it.
+    fn untold(&self) -> impl Iterator<Item = &Range<u64>> {
+        let least = self.came.last().map_or(0, |last| last.end.min(self.told + 1));
+        self.came.iter().rev().take_while(move |range| range.end >= least)
+    }
+
+    /// What [`Arrivals::acknowledgement`] tells now, if there is one.
+    pub fn tells(&self) -> Option<Told> {
+        let below = self.came.last()?.end;
+        (self.pending > 0).then_some(Told { nth: self.acknowledgements + 1, below })
+    }
+
+    /// The packet that told so has arrived.
+    pub fn confirmed(&mut self, told: Told) {
+        let mut below = told.below;
+        match self.late {
+            Some((least, sent)) if told.nth <= sent => below = below.min(least),
+            _ => self.late = None,
+        }
+        self.told = self.told.max(below);
+    }
+
+    /// Acknowledgements are long by now, and only those that the peer confirms become shorter.
+    pub fn wants_confirmation(&self) -> bool {
+        self.untold().count() > LONG
     }
 
     /// A packet goes, with [`Arrivals::acknowledgement`]. `answer`: it carries the user's bytes.
@@ -99,12 +147,13 @@ impl Arrivals {
         } else if self.due.is_some_and(|(_, put_off)| put_off) {
             self.answers = false;
         }
+        self.acknowledgements += u64::from(self.pending > 0);
         (self.pending, self.due) = (0, None);
     }
 
     /// Bytes of a packet's header with [`Arrivals::acknowledgement`].
     pub fn header(&self) -> usize {
-        HEADER + if self.pending > 0 { 8 + 8 * self.came.len() } else { 0 }
+        HEADER + if self.pending > 0 { 8 + 8 * self.untold().count() } else { 0 }
     }
 
     pub fn ranges(&self) -> usize {
@@ -174,5 +223,41 @@ mod tests {
         assert_eq!(acknowledged(&arrivals, now)[..2], [top..=top, top - 2..=top - 2]);
         arrivals.note(now, top - 1, Wish::Last);
         assert_eq!(acknowledged(&arrivals, now)[0], top - 2..=top);
+    }
+
+    #[test]
+    fn what_the_peer_knows_is_not_told_again_but_what_came_late_is() {
+        let now = Instant::now();
+        let mut arrivals = Arrivals::default();
+        let come = |arrivals: &mut Arrivals, number| arrivals.note(now, number, Wish::Now);
+        let send = |arrivals: &mut Arrivals| {
+            let told = arrivals.tells().expect("something came");
+            arrivals.sent(now, false);
+            told
+        };
+        [0, 2, 4].into_iter().for_each(|number| come(&mut arrivals, number));
+        let first = send(&mut arrivals);
+        come(&mut arrivals, 6);
+        assert_eq!(acknowledged(&arrivals, now), [6..=6, 4..=4, 2..=2, 0..=0], "it may not have arrived");
+        arrivals.confirmed(first);
+        assert_eq!(acknowledged(&arrivals, now), [6..=6]);
+        assert_eq!(arrivals.header(), HEADER + 16);
+        let second = send(&mut arrivals);
+        // Late, after it was said that they had not come.
+        come(&mut arrivals, 3);
+        assert_eq!(acknowledged(&arrivals, now), [6..=6, 2..=4]);
+        arrivals.confirmed(second);
+        assert_eq!(acknowledged(&arrivals, now), [6..=6, 2..=4], "it was said before");
+        let third = send(&mut arrivals);
+        come(&mut arrivals, 1);
+        arrivals.confirmed(third);
+        assert_eq!(acknowledged(&arrivals, now), [6..=6, 0..=4]);
+        let fourth = send(&mut arrivals);
+        arrivals.confirmed(fourth);
+        come(&mut arrivals, 7);
+        assert_eq!(acknowledged(&arrivals, now), [6..=7]);
+        assert!(
+            (0..8).filter(|number| *number != 5).all(|number| arrivals.knows(number)) && !arrivals.knows(5)
+        );
     }
 }

@@ -92,7 +92,7 @@ impl Flow {
 
     fn acknowledged(&mut self, now: Instant, acks: &Acks<'_>) {
         let used = 2 * self.sent.in_flight() >= self.congestion.window();
-        let Flow { sent, outgoing, congestion, mtu, rtt, settled, .. } = self;
+        let Flow { sent, outgoing, congestion, mtu, rtt, settled, arrivals, .. } = self;
         let news = sent.acknowledge(acks.ranges(), |packet| {
             match &packet.load {
                 Load::Piece(_) if packet.was_given_up() => {}
@@ -100,6 +100,9 @@ impl Flow {
                 Load::Stream(range) => outgoing.arrived(range.clone()),
                 Load::Probe(size) => mtu.arrived(*size),
                 Load::Ping => {}
+            }
+            if let Some(told) = packet.told {
+                arrivals.confirmed(told);
             }
             mtu.passed(packet.number, packet.size);
             if packet.was_given_up() {

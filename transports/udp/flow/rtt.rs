@@ -20,9 +20,12 @@ pub struct Rtt {
 }
 
 impl Rtt {
-    /// `first`: as long as it took to connect, where that is known.
+    /// `first`: as long as it took to connect, where that is known. Never more than without: it may be the peer's word.
     pub fn new(first: Option<Duration>) -> Self {
-        let smooth = first.unwrap_or(INITIAL);
+        Rtt::of(first.map_or(INITIAL, |first| first.min(INITIAL)))
+    }
+
+    fn of(smooth: Duration) -> Self {
         Rtt {
             latest: smooth,
             least: smooth,
@@ -37,7 +40,7 @@ impl Rtt {
     pub fn measure(&mut self, latest: Duration, delay: Duration, most: Duration) {
         self.latest = latest;
         if !self.measured {
-            *self = Rtt { least: latest, deviation: latest / 2, measured: true, ..Rtt::new(Some(latest)) };
+            *self = Rtt { least: latest, deviation: latest / 2, measured: true, ..Rtt::of(latest) };
             return;
         }
         self.least = self.least.min(latest);
@@ -84,6 +87,7 @@ mod tests {
     fn the_first_measurement_replaces_the_guess() {
         let mut rtt = Rtt::new(None);
         assert_eq!(rtt.smooth(), INITIAL);
+        assert_eq!(Rtt::new(Some(9 * INITIAL)).smooth(), INITIAL, "a guess is never longer");
         rtt.measure(8 * MS, 5 * MS, MS);
         assert_eq!((rtt.smooth(), rtt.patience()), (8 * MS, 24 * MS), "smooth + 4 * smooth / 2");
     }

@@ -36,6 +36,11 @@ impl Flow {
             return None;
         }
         self.arrivals.due().filter(|due| *due <= now)?;
+        // Who only acknowledges is never acknowledged, unless it asks for that now and then.
+        let asks = self.arrivals.wants_confirmation() && self.sent.waiting_since().is_none();
+        if asks && self.sent.has_room() {
+            return Some(self.loaded(now, Load::Ping));
+        }
         self.stats.acks_alone += 1;
         let transmit = self.packet(now, Flags::default(), self.outgoing.next());
         self.arrivals.sent(now, false);
@@ -89,6 +94,7 @@ impl Flow {
         self.stats.bytes_again += range.end.min(self.outgoing.next()).saturating_sub(range.start);
         self.outgoing.sent(&range);
         flags.last = self.outgoing.peek(1).is_none();
+        let told = self.arrivals.tells();
         let mut transmit = self.packet(now, flags, range.start);
         self.arrivals.sent(now, !range.is_empty());
         transmit.padding = target.saturating_sub(transmit.header.bytes().len());
@@ -97,6 +103,7 @@ impl Flow {
         if flags.probe {
             self.mtu.sent(size, now + 2 * self.patience());
             self.sent.push(number, now, 0, load);
+            self.sent.tells(told);
             return transmit;
         }
         if size == self.mtu.current() {
@@ -105,6 +112,7 @@ impl Flow {
         self.probes = self.probes.saturating_sub(1);
         self.ping = false;
         self.sent.push(number, now, size, load);
+        self.sent.tells(told);
         transmit
     }
 

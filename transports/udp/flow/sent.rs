@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
 
+use super::arrivals::Told;
+
 /// Most packets that are remembered.
 pub const MAX_PACKETS: usize = 4096;
 /// A packet is lost when one sent so many later arrived (RFC 9002, `kPacketThreshold`), to begin with ...
@@ -33,6 +35,8 @@ pub struct Packet {
     /// Bytes that count as under way. None for a probe: whether it arrives says nothing about congestion.
     pub size: usize,
     pub load: Load,
+    /// What it acknowledges.
+    pub told: Option<Told>,
     fate: Fate,
 }
 
@@ -140,7 +144,14 @@ impl Sent {
             self.last = Some(at);
         }
         self.in_flight += size;
-        self.packets.push_back(Packet { number, at, size, load, fate: Fate::Flying });
+        self.packets.push_back(Packet { number, at, size, load, told: None, fate: Fate::Flying });
+    }
+
+    /// What the packet that was pushed last acknowledges.
+    pub fn tells(&mut self, told: Option<Told>) {
+        if let Some(packet) = self.packets.back_mut() {
+            packet.told = told;
+        }
     }
 
     /// The oldest packet with stream bytes of which nothing is known.

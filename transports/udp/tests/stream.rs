@@ -312,6 +312,38 @@ fn who_is_excused_is_asked_again_and_may_come_back() {
     assert_eq!(pair.states(), [State::Open; 2]);
 }
 
+/// A peer may say what it likes of the way, or a call may have been said twice.
+#[test]
+fn a_first_round_trip_of_an_hour_is_not_waited_for() {
+    let options = Options { first_rtt: Some(3600 * SECOND), ..Options::default() };
+    let mut pair = Pair::even(Random(1), &Path::new(MS), &options);
+    pair.paths[0].lose = 1.0;
+    pair.offer(0, 100);
+    pair.paths[0].lose = 0.0;
+    pair.settle(2 * SECOND);
+}
+
+#[test]
+fn what_was_lost_long_ago_does_not_make_acknowledgements_longer_for_ever() {
+    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    // One way only, and both ways: then acknowledgements travel with what there is to say.
+    for answers in [false, true] {
+        pair.paths[0].lose = 0.1;
+        pair.offer(0, 2 << 20);
+        pair.settle(60 * SECOND);
+        pair.paths[0].lose = 0.0;
+        pair.offer(0, 1 << 20);
+        pair.offer(1, u64::from(answers) * 1000);
+        pair.settle(60 * SECOND);
+        let before = pair.ends[1].sent;
+        pair.offer(0, 4 << 20);
+        pair.settle(60 * SECOND);
+        let (count, bytes) = (pair.ends[1].sent.0 - before.0, pair.ends[1].sent.1 - before.1);
+        assert!(bytes / count < 80, "{bytes} bytes in {count} datagrams to acknowledge 4 MiB");
+    }
+    assert_eq!(pair.ends[0].flow.stats().spurious, 0, "what came was always told");
+}
+
 /// As when their host was.
 #[test]
 fn both_may_be_stopped_for_long() {

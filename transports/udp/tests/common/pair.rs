@@ -22,6 +22,8 @@ pub struct End {
     pub got: u64,
     /// It does not run before.
     pub stopped: Option<Instant>,
+    /// Datagrams that it has sent, and their bytes.
+    pub sent: (u64, u64),
     /// Its peer is known to be there, however silent.
     pub excuses: bool,
     window: usize,
@@ -47,6 +49,7 @@ impl Pair {
             offered: 0,
             got: 0,
             stopped: None,
+            sent: (0, 0),
             excuses: false,
             window: options.window.next_power_of_two(),
         };
@@ -164,6 +167,8 @@ impl Pair {
     fn send(&mut self, from: usize) {
         while let Some(transmit) = self.ends[from].flow.transmit(self.now) {
             let mut datagram = self.datagram(from, transmit);
+            let (count, bytes) = self.ends[from].sent;
+            self.ends[from].sent = (count + 1, bytes + datagram.len() as u64);
             for due in self.paths[from].carry(&mut self.random, self.now, &mut datagram) {
                 self.datagrams += 1;
                 self.under_way.insert((due, self.datagrams), (1 - from, datagram.clone()));
