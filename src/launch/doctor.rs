@@ -3,7 +3,7 @@
 
 use std::{
     ffi::OsString,
-    io::Read,
+    io::{self, Read},
     net::IpAddr,
     process::{Child, Command, Stdio},
     sync::mpsc,
@@ -11,9 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Resource, Signal, getrlimit};
 use udeck::doctor::{Question, examine};
 
-use crate::{End, Job, LaunchError, hosts::Share, remote};
+use crate::{
+    End, Job, LaunchError,
+    hosts::Share,
+    ranks::{Setting, prepare_child},
+    remote,
+    signals::Mask,
+    words::printable,
+};
 
 /// An address that is nobody's (RFC 5737): the way to it is the way to any other network. Nothing is sent there.
 const ANY_NETWORK: &str = "203.0.113.1";
@@ -88,6 +96,14 @@ impl Job {
         let shown = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let system = |error: io::Error| format!("asking {host}: {error}");
+        let setting = Setting {
+            mask: Mask::current().map_err(system)?,
+            descriptors: getrlimit(Resource::Nofile),
+            relay_input: false,
+        };
+        // Nobody else would end it, and what it runs on that host.
+        prepare_child(&mut command, &setting, Signal::TERM, None, None);
         match command.spawn() {
             Ok(child) => Ok(Asked { child, shown }),
             Err(error) => {
@@ -122,7 +138,8 @@ impl Asked {
         // Whoever may still hold the pipes is not waited for.
         let last = Instant::now() + LAST_WAIT;
         let [said, complained] = [said, complained].map(|text| {
-            text.recv_timeout(last.saturating_duration_since(Instant::now())).unwrap_or_default()
+            let text = text.recv_timeout(last.saturating_duration_since(Instant::now()));
+            printable(&text.unwrap_or_default())
         });
         match status.code() {
             Some(code @ (0 | 1)) if !said.is_empty() => Ok((said, code == 0)),

@@ -37,6 +37,7 @@ mod remote;
 mod signals;
 mod supervise;
 mod wait;
+mod words;
 
 pub use doctor::Diagnosis;
 pub use error::{LaunchError, Step};

@@ -85,7 +85,7 @@ fn reap(pid: Pid) {
 }
 
 /// Some child that has ended and is not reaped. (`rustix::process::waitid` does not say which one it found.)
-fn dead_child() -> Option<Pid> {
+pub(crate) fn dead_child() -> Option<Pid> {
     let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: `found` is valid for writing a siginfo_t, of which all zeroes is a value; on success si_pid is the child's,

@@ -1,6 +1,7 @@
 //! The ranks of this host as processes: started, signalled, reaped.
 
 use std::{
+    collections::HashMap,
     ffi::OsString,
     io,
     os::{
@@ -23,7 +24,7 @@ use rustix::{
 };
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE};
 
-use crate::{Bind, End, LaunchError, link::wire::Sink, output::Source, signals::Mask};
+use crate::{Bind, End, LaunchError, link::wire::Sink, orphans::dead_child, output::Source, signals::Mask};
 
 /// How long killed ranks are waited for when a start has failed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -60,6 +61,8 @@ pub(crate) struct Ranks {
     first: u32,
     /// From the first rank on; `None` once it has been reaped.
     pids: Vec<Option<Pid>>,
+    /// Those that are there, and whose they are.
+    alive: HashMap<Pid, u32>,
 }
 
 /// What the ranks are connected to.
@@ -86,13 +89,16 @@ impl Ranks {
     /// Starts them all, or none: after an error those that had started are ended again.
     pub(crate) fn start(work: &Work, setting: &Setting) -> Result<(Ranks, Wires), LaunchError> {
         let cpus = cpus(work);
-        let (mut ranks, mut wires) = (Ranks { first: work.first, pids: Vec::new() }, Wires::default());
+        let (mut ranks, mut wires) = (Ranks::default(), Wires::default());
+        ranks.first = work.first;
         let shared =
             Shared::make(work, &mut wires).map_err(LaunchError::system("making pipes for the output"))?;
         for (index, rank) in (0..).zip(work.first..work.first + work.count) {
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
             let started = start(work, setting, rank, cpu, &shared, &mut wires);
-            ranks.pids.push(Some(started.map_err(|source| explain(work, rank, source))?));
+            let pid = started.map_err(|source| explain(work, rank, source))?;
+            ranks.pids.push(Some(pid));
+            ranks.alive.insert(pid, rank);
         }
         Ok((ranks, wires))
     }
@@ -102,8 +108,13 @@ impl Ranks {
         self.pids().map(|(rank, _)| rank).collect()
     }
 
+    /// Whether all of them have been reaped.
+    pub(crate) fn are_over(&self) -> bool {
+        self.alive.is_empty()
+    }
+
     pub(crate) fn contains(&self, pid: Pid) -> bool {
-        self.pids().any(|(_, own)| own == pid)
+        self.alive.contains_key(&pid)
     }
 
     /// Sends a signal to every running rank's group.
@@ -115,19 +126,32 @@ impl Ranks {
         }
     }
 
-    /// Reaps those that have ended and ends what is left of their groups.
+    /// Reaps those that have ended and ends what is left of their groups. To be called when a child has ended: what it costs
+    /// grows with how many have, and with the number of ranks only where a child of another kind is in the way.
     pub(crate) fn reap(&mut self) -> Vec<(u32, End)> {
         let mut ended = Vec::new();
-        for (rank, pid) in self.pids().collect::<Vec<_>>() {
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-            // Looked at before it is reaped: as long as it is not, the group's number cannot go to somebody else.
-            let Ok(Some(status)) = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT) else { continue };
-            let _ = kill_process_group(pid, Signal::KILL);
-            let _ = waitid(WaitId::Pid(pid), look);
-            self.pids[(rank - self.first) as usize] = None;
-            ended.push((rank, End::new(&status)));
+        while let Some(pid) = dead_child() {
+            match self.alive.get(&pid) {
+                Some(&rank) => ended.extend(self.reap_one(rank, pid)),
+                None => {
+                    let all: Vec<_> = self.pids().collect();
+                    ended.extend(all.into_iter().filter_map(|(rank, pid)| self.reap_one(rank, pid)));
+                    break;
+                }
+            }
         }
         ended
+    }
+
+    fn reap_one(&mut self, rank: u32, pid: Pid) -> Option<(u32, End)> {
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        // Looked at before it is reaped: as long as it is not, the group's number cannot go to somebody else.
+        let status = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT).ok().flatten()?;
+        let _ = kill_process_group(pid, Signal::KILL);
+        let _ = waitid(WaitId::Pid(pid), look);
+        self.pids[(rank - self.first) as usize] = None;
+        self.alive.remove(&pid);
+        Some((rank, End::new(&status)))
     }
 
     fn pids(&self) -> impl Iterator<Item = (u32, Pid)> + '_ {

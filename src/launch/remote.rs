@@ -148,6 +148,11 @@ impl Remotes {
         self.input = Some(pipe);
     }
 
+    /// Whether none of their ranks runs.
+    pub(crate) fn have_no_ranks(&self) -> bool {
+        self.nodes.iter().all(|node| node.running().next().is_none())
+    }
+
     /// The ranks that run there, sorted.
     pub(crate) fn running(&self) -> Vec<u32> {
         self.nodes.iter().flat_map(Node::running).collect()

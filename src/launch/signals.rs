@@ -257,6 +257,16 @@ impl Drop for Signals {
 }
 
 impl Mask {
+    /// The calling thread's.
+    pub(crate) fn current() -> io::Result<Mask> {
+        let mut mask = empty_set();
+        // SAFETY: a null pointer changes nothing, and `mask` is valid for writing a set.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &mut mask) } {
+            0 => Ok(Mask(mask)),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
     /// Puts this mask in force for the calling thread. Async-signal-safe.
     pub(crate) fn restore(&self) -> io::Result<()> {
         // SAFETY: the set is initialised; a null pointer asks for no old mask.

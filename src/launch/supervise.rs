@@ -206,12 +206,14 @@ impl Watch<'_> {
     fn until_the_end(mut self, signals: &Signals, orphans: &Orphans) -> Result<Outcome, LaunchError> {
         let mut scratch = vec![0; MAX_LINE];
         // Its hosts may still have to send what the ranks wrote when they have all ended.
-        while !self.running().is_empty() || !(self.remotes.are_over() || self.given_up) {
+        // A rank may have ended before we looked.
+        let mut child_ended = true;
+        while !self.is_nobody_left() || !(self.remotes.are_over() || self.given_up) {
             let due = self.due();
             let sources = self.wait(signals, due)?;
             while let Some(signal) = signals.take_next() {
                 match signal {
-                    libc::SIGCHLD => {}
+                    libc::SIGCHLD => child_ended = true,
                     libc::SIGTSTP => self.suspend(signals),
                     signal => self.interrupted(signal),
                 }
@@ -221,7 +223,7 @@ impl Watch<'_> {
                 self.remotes.hear(source, &self.reporter, &mut scratch, &mut news)?;
             }
             self.remotes.deliver(&mut news)?;
-            self.note_the_dead(news);
+            self.note_the_dead(std::mem::take(&mut child_ended), news);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
             // Asked again: a pause has moved it.
             if self.due().is_some_and(|due| due <= Instant::now()) {
@@ -229,6 +231,11 @@ impl Watch<'_> {
             }
         }
         Ok(self.outcome)
+    }
+
+    /// Whether no rank runs, on any host.
+    fn is_nobody_left(&self) -> bool {
+        self.ranks.are_over() && self.remotes.have_no_ranks()
     }
 
     /// The ranks that run, on any host, sorted.
@@ -242,7 +249,7 @@ impl Watch<'_> {
     fn due(&self) -> Option<Instant> {
         match self.phase {
             // The time that our own reader takes for the last words is its own.
-            Phase::Running if self.running().is_empty() => None,
+            Phase::Running if self.is_nobody_left() => None,
             Phase::Running => self.deadline.into_iter().chain(self.remotes.start_by()).min(),
             Phase::Ending { kill_at } => Some(kill_at),
             Phase::Killed { give_up_at } => Some(give_up_at),
@@ -259,9 +266,10 @@ impl Watch<'_> {
         Ok(ready.map(|((source, ..), _)| source).collect())
     }
 
-    fn note_the_dead(&mut self, news: Vec<News>) {
+    fn note_the_dead(&mut self, child_ended: bool, news: Vec<News>) {
         let one = |(rank, end): (u32, End)| Ended { ranks: vec![rank], end, how: end.to_string() };
-        let mut ended: Vec<_> = self.ranks.reap().into_iter().map(one).collect();
+        let dead = if child_ended { self.ranks.reap() } else { Vec::new() };
+        let mut ended: Vec<_> = dead.into_iter().map(one).collect();
         for news in news {
             match news {
                 News::Ended(rank, end) => ended.push(one((rank, end))),

@@ -141,6 +141,8 @@ impl Session {
 
     fn until_the_end(&mut self, signals: &Signals, orphans: &Orphans) -> Result<(), String> {
         let mut scratch = vec![0; MAX_LINE];
+        // A rank may have ended before we looked.
+        let mut child_ended = true;
         loop {
             if let Err(over) = self.trunk.flush() {
                 return self.ended_by(over);
@@ -150,7 +152,9 @@ impl Session {
                 if signal == abandoned() {
                     return Err("killed".into());
                 }
-                if signal != libc::SIGCHLD {
+                if signal == libc::SIGCHLD {
+                    child_ended = true;
+                } else {
                     // From our agent, or from the kernel when the root died.
                     return Err("told to end".into());
                 }
@@ -166,10 +170,12 @@ impl Session {
                     self.send_output(sink, text);
                 }
             }
-            self.note_the_dead(&mut scratch);
+            if std::mem::take(&mut child_ended) {
+                self.note_the_dead(&mut scratch);
+            }
             orphans.reap(|pid| self.ranks.contains(pid));
             match self.phase {
-                Phase::Running if self.ranks.running().is_empty() => {
+                Phase::Running if self.ranks.are_over() => {
                     orphans.end();
                     self.phase = Phase::Finishing;
                 }

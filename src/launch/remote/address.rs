@@ -16,6 +16,9 @@ use crate::{LaunchError, Step};
 /// Any port: nothing is sent to it.
 const SOME_PORT: u16 = 9;
 
+/// Each host calls the interface behind such an address by a number of its own, and ranks are told addresses only.
+const LINK_LOCAL: &str = "a link-local address means nothing to other hosts";
+
 /// How many names are resolved at the same time.
 const RESOLVERS: usize = 32;
 
@@ -40,6 +43,11 @@ fn of_interface(asked: &str, existing: &[Interface]) -> Result<IpAddr, LaunchErr
         why: why.into(),
         existing: listed(existing),
     };
+    // With the interface behind a `%`, as it is written elsewhere, or without.
+    let address = asked.split('%').next().unwrap_or_default().parse::<IpAddr>();
+    if address.is_ok_and(|address| is_link_local(&address)) {
+        return Err(wrong(LINK_LOCAL));
+    }
     if let Ok(address) = asked.parse::<IpAddr>() {
         let own = existing.iter().any(|interface| interface.address == address);
         return if own { Ok(address) } else { Err(wrong("no interface of this host has this address")) };
@@ -55,7 +63,7 @@ fn of_interface(asked: &str, existing: &[Interface]) -> Result<IpAddr, LaunchErr
     usable()
         .find(IpAddr::is_ipv4)
         .or_else(|| usable().next())
-        .ok_or_else(|| wrong("it has link-local addresses only, which mean nothing to other hosts"))
+        .ok_or_else(|| wrong(&format!("it has no address but link-local ones; {LINK_LOCAL}")))
 }
 
 fn towards(
@@ -82,6 +90,9 @@ fn towards(
                 let advice =
                     "call this host localhost, or say by --iface at which address the others reach it";
                 return Err(fail(format!("{} is this very host; {advice}", address.ip())));
+            }
+            if is_link_local(&local) {
+                return Err(fail(format!("it is reached from {local}, and {LINK_LOCAL}; {advice}")));
             }
             first = Some(local);
         }
@@ -170,7 +181,9 @@ mod tests {
             ("e9", "no such interface"),
             ("0.0.0.0", "no interface of this host has this address"),
             ("10.0.0.6", "no interface of this host has this address"),
-            ("e2", "link-local addresses only"),
+            ("e2", "no address but link-local ones"),
+            ("fe80::1", "link-local address means nothing"),
+            ("fe80::1%e0", "link-local address means nothing"),
             ("e3", "is down"),
         ] {
             let said = of(asked).unwrap_err();

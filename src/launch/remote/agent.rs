@@ -22,6 +22,7 @@ use rustix::{
 use crate::{
     node::Argument,
     ranks::{Setting, prepare_child},
+    words::printable,
 };
 
 /// How much of an agent's output is kept for the case that something goes wrong, in bytes.
@@ -190,7 +191,9 @@ impl Agent {
 
     /// What it said last, for the end of a sentence; nothing if it said nothing.
     pub(crate) fn last_words(&self) -> String {
-        let text = String::from_utf8_lossy(&self.tail);
+        // Whatever a terminal did with a carriage return, here it ends a line.
+        let text = String::from_utf8_lossy(&self.tail).replace('\r', "\n");
+        let text = printable(&text);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         match &lines[lines.len().saturating_sub(4)..] {
             [] => String::new(),

@@ -27,6 +27,7 @@ use crate::{
         wire::{How, MAX_PIECE, NotStarted, Sink, Task, ToNode, ToRoot},
     },
     print::{Printers, Stream},
+    words::printable,
 };
 
 /// What may lie unsent for one node, in bytes, before it counts as one that has stopped reading.
@@ -189,7 +190,7 @@ impl Node {
             ToRoot::BootEnd { rank, why } => {
                 self.check_own(rank)?;
                 match why {
-                    Some(why) => ears.reporter.report_ended(rank, &why),
+                    Some(why) => ears.reporter.report_ended(rank, &printable(&why)),
                     None => ears.reporter.hung_up(rank),
                 }
             }
@@ -241,8 +242,9 @@ pub(crate) fn in_words(why: NotStarted, program: &OsString, directory: &Path) ->
         NotStarted::TooFewDescriptors { ranks, needed, limit } => {
             LaunchError::TooFewDescriptors { ranks, needed, limit }
         }
-        NotStarted::Other { what } => {
-            LaunchError::System { what: "starting the ranks there", source: io::Error::other(what) }
-        }
+        NotStarted::Other { what } => LaunchError::System {
+            what: "starting the ranks there",
+            source: io::Error::other(printable(&what)),
+        },
     }
 }

@@ -73,12 +73,17 @@ fn exit_codes_and_words_are_those_of_one_host() {
 #[test]
 fn bad_requests_say_what_is_wrong() {
     let list = |list: &'static str| vec!["--hosts", list, "true"];
-    let cases: [(Vec<&str>, i32, &str); 12] = [
+    let cases: [(Vec<&str>, i32, &str); 13] = [
         (list("b:x"), 2, "column 1: `x` is no number of slots"),
         (list("a,-b"), 2, "column 3: `-b`: a host's name must not begin with `-`"),
         (list("@/nonexistent"), 2, "cannot read /nonexistent"),
         (vec!["--hostfile", "/nonexistent", "true"], 2, "cannot read /nonexistent"),
         (options(&["-n", "7", "true"]), 2, "7 ranks and only 6 slots: b:2,localhost:2,c:2"),
+        (
+            vec!["--hosts", "b", "--iface", "fe80::1%lo", "--agent", "env NODE={}", "true"],
+            2,
+            "a link-local address means nothing",
+        ),
         (options(&["--detect", "1s", "true"]), 2, "at least 2s"),
         (options(&["--transport", "pigeon", "true"]), 2, "shm, verbs, tcp, udp"),
         (options(&["no-such-program-anywhere"]), 127, "no-such-program-anywhere: no such program"),
@@ -251,6 +256,45 @@ fn a_start_that_is_interrupted_leaves_nothing() {
     assert!(ran.stderr.contains("SIGTERM before all hosts were there"), "{}", ran.stderr);
     wait_until_none_is_left(&mark);
     fs::remove_file(agent).unwrap();
+}
+
+#[test]
+fn words_of_agents_do_not_steer_the_terminal() {
+    let folder = std::env::temp_dir().join(format!("deckrun-words-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("agent"), "printf 'no\\033[2J\\033]0;title\\007way\\n' >&2; exit 1").unwrap();
+    let agent = format!("sh {}", folder.join("agent").display());
+    for doctor in [&[][..], &["--doctor"]] {
+        let options = [&["--hosts", "b", "--iface", "lo", "--agent", &agent], doctor, &["true"]].concat();
+        let ran = Ran::of(deckrun(&options));
+        let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &ran.stderr;
+        assert!(
+            said.contains("no\\u{1b}[2J") && said.contains("way") && !said.contains(['\x1b', '\x07']),
+            "{said:?}"
+        );
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_doctor_that_is_killed_leaves_no_agent() {
+    let folder = std::env::temp_dir().join(format!("deckrun-doctor-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("agent"), format!(": >{}/begun; exec sleep 600", folder.display())).unwrap();
+    let agent = format!("sh {}", folder.join("agent").display());
+    let mark = format!("DECKRUN_TEST_MARK=doctor.{}", std::process::id());
+    let mut command = deckrun(&["--doctor", "--hosts", "b", "--iface", "lo", "--agent", &agent]);
+    let (name, value) = mark.split_once('=').unwrap();
+    let mut child = command.env(name, value).stdout(Stdio::null()).spawn().unwrap();
+    let limit = Instant::now() + LONG;
+    while !folder.join("begun").exists() {
+        assert!(Instant::now() < limit, "the agent does not start");
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until_none_is_left(&mark);
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A stranger who connects over and over, and says nothing, does not keep the hosts out.
