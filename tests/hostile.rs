@@ -1,0 +1,440 @@
+//! A peer that was admitted and says what it likes, generated: whatever it sends, lends, writes or reads, the mailbox's owner
+//! is not stopped, fooled or exhausted, and what others post is complete and in order.
+//!
+//! It speaks to a real world through a virtual interface of its own, over each transport. (Bytes below that, a ring's cells
+//! or a stream's frames, are the transports' own tests: `transports/*/tests`, `WIRED_HOSTILE_FRAMES`.) `PROPTEST_CASES` says
+//! how many cases are tried.
+
+mod common;
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::liar::{ASK_COPY, ASK_READ, ASK_WRITE, EAGER, FRAGMENT, HAND_OFF, REQUEST};
+use common::{LONG, PROTOCOLS, assert_pattern, config, patterned};
+use proptest::prelude::*;
+use udeck::via::transport::Body;
+use udeck::via::{
+    Cq, Deadline, Descriptor, MemHandle, NetAddress, Nic, Receive, Reliability, RemoteBuffer, Vi,
+    ViAttributes,
+};
+use udeck::{Error, Mailbox, NicOptions, Protocol, Result, World};
+use udeck_boot::{Client, local::Job};
+
+/// Message memory of each rank.
+const ARENA: usize = 8 << 20;
+/// The owner of the mailbox, who posts honestly, and who does not.
+const ROGUE: usize = 2;
+/// The mailbox's answer to an announcement of a message to be written: `part` is the window.
+const READY: u8 = 6;
+/// Looks until nothing is there: more than the rogue can have sent.
+const LOOKS: usize = 10_000;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A head and what follows, at most 48 bytes.
+    Say {
+        kind: u8,
+        part: u32,
+        immediate: Option<u32>,
+        rest: Vec<u8>,
+    },
+    Announce {
+        kind: u8,
+        part: u32,
+        len: u64,
+    },
+    Lend {
+        kind: u8,
+        part: u32,
+        len: usize,
+    },
+    Write {
+        window: Window,
+        offset: usize,
+        len: usize,
+        immediate: Option<u32>,
+    },
+    Read {
+        window: Window,
+        offset: usize,
+        len: usize,
+    },
+    /// A data VI of that pair, and a message on it.
+    Data {
+        pair: u32,
+        len: usize,
+    },
+    /// Takes what the mailbox has answered.
+    Listen,
+    /// Ends its connection and makes another one, introduced so.
+    Again {
+        postbox: u32,
+        pair: u32,
+        cut: usize,
+    },
+    /// Somebody else posts a message.
+    Honest {
+        protocol: usize,
+        len: usize,
+    },
+}
+
+/// Where to write or read: a window that was granted, or any.
+#[derive(Clone, Copy, Debug)]
+enum Window {
+    Granted,
+    Any(u32),
+}
+
+fn word() -> impl Strategy<Value = u32> {
+    prop_oneof![0..20_u32, any::<u32>(), Just(u32::MAX), Just(1 << 31)]
+}
+
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![0..200_u64, 0..1_u64 << 21, any::<u64>(), Just(u64::MAX), Just(1 << 63), Just(1 << 32)]
+}
+
+fn kind() -> impl Strategy<Value = u8> {
+    prop_oneof![6 => 1..14_u8, 1 => any::<u8>()]
+}
+
+fn window() -> impl Strategy<Value = Window> {
+    prop_oneof![2 => Just(Window::Granted), 1 => word().prop_map(Window::Any)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = 0..100_000_usize;
+    let offset = prop_oneof![Just(0_usize), 0..100_000_usize, any::<usize>()];
+    prop_oneof![
+        4 => (kind(), word(), prop::option::of(word()), prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(kind, part, immediate, rest)| Step::Say { kind, part, immediate, rest }),
+        4 => (prop::sample::select(vec![ASK_WRITE, ASK_COPY, ASK_READ, REQUEST]), word(), length())
+            .prop_map(|(kind, part, len)| Step::Announce { kind, part, len }),
+        3 => (prop_oneof![prop::sample::select(vec![EAGER, HAND_OFF, FRAGMENT]), kind()], word(), bytes.clone())
+            .prop_map(|(kind, part, len)| Step::Lend { kind, part, len }),
+        3 => (window(), offset.clone(), bytes.clone(), prop::option::of(word()))
+            .prop_map(|(window, offset, len, immediate)| Step::Write { window, offset, len, immediate }),
+        1 => (window(), offset, bytes.clone())
+            .prop_map(|(window, offset, len)| Step::Read { window, offset, len }),
+        1 => (0..3_u32, bytes.clone()).prop_map(|(pair, len)| Step::Data { pair, len }),
+        3 => Just(Step::Listen),
+        1 => (word(), prop_oneof![4 => Just(0_u32), 1 => word()], prop_oneof![4 => Just(12_usize), 1 => 0..12_usize])
+            .prop_map(|(postbox, pair, cut)| Step::Again { postbox, pair, cut }),
+        4 => (0..PROTOCOLS.len(), bytes).prop_map(|(protocol, len)| Step::Honest { protocol, len }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60),
+        // Each try takes as long as a job.
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn prop_nothing_that_a_peer_says_stops_fools_or_exhausts_a_world(
+        transport in prop::sample::select(vec!["shm", "shm", "tcp", "udp"]),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        count_panics();
+        let panics = PANICS.load(Ordering::Relaxed);
+        let before = descriptors();
+        play(transport, &steps);
+        prop_assert_eq!(PANICS.load(Ordering::Relaxed), panics, "a thread panicked");
+        // The first case leaves what the process makes once.
+        static FIRST: Once = Once::new();
+        let mut is_first = false;
+        FIRST.call_once(|| is_first = true);
+        if !is_first {
+            eventually(|| (descriptors() <= before).then_some(()), || format!("descriptors: {}, were {before}", descriptors()));
+        }
+    }
+}
+
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread of the library that panics is survived by others, and would not be noticed.
+fn count_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            usual(info);
+        }));
+    });
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+fn eventually<R>(mut look: impl FnMut() -> Option<R>, what: impl FnOnce() -> String) -> R {
+    let end = Instant::now() + LONG;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{}", what());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn play(transport: &str, steps: &[Step]) {
+    let [survivor, honest, rogue] = worlds(transport);
+    let inbox = survivor.mailbox::<u8>("in").unwrap();
+    let (orders, posted, poster) = honest_poster(honest);
+    let mut judge = Judge { inbox, orders, posted, next: 0 };
+    judge.honest(Protocol::Auto, 1000);
+    let nic = survivor.nic();
+    let held = || {
+        nic.reclaim();
+        (nic.outbox().usage().blocks, nic.landing().usage().blocks)
+    };
+    let before = held();
+    let mut liar = Liar::new(rogue.nic(), nic);
+    for step in steps {
+        match step {
+            Step::Honest { protocol, len } => judge.honest(PROTOCOLS[*protocol], *len),
+            step => liar.play(step),
+        }
+        judge.look();
+    }
+    drop(liar);
+    drop(rogue);
+    for protocol in PROTOCOLS {
+        judge.honest(protocol, 3000);
+    }
+    // Nothing of his stays, and nothing that was for him.
+    eventually(
+        || {
+            judge.look();
+            let now = held();
+            (now.0 <= before.0 && now.1 <= before.1).then_some(())
+        },
+        || format!("blocks of outbox and landing: {:?}, were {before:?}", held()),
+    );
+    let Judge { orders, inbox, .. } = judge;
+    drop(orders);
+    poster.join().expect("honest").unwrap();
+    drop(inbox);
+    survivor.finish_within(LONG).unwrap();
+}
+
+fn worlds(transport: &str) -> [World; 3] {
+    let (_job, streams) = Job::new(3).expect("a name service");
+    let world = |stream| {
+        let client = Client::new(stream).unwrap();
+        let mut options = NicOptions::new(client.welcome().secret);
+        options.arena = Some(ARENA);
+        let nic = udeck::open_nic(&format!("{transport}0"), &options).unwrap();
+        World::new(client, vec![nic], config(), true).unwrap()
+    };
+    let worlds: Vec<World> = streams.into_iter().map(world).collect();
+    worlds.try_into().expect("three of them")
+}
+
+type Order = (Protocol, usize, usize);
+
+/// A rank that posts what it is told to: protocol, number, length.
+fn honest_poster(world: World) -> (Sender<Order>, Receiver<()>, thread::JoinHandle<Result>) {
+    let (orders, to_do) = mpsc::channel::<Order>();
+    let (done, posted) = mpsc::channel();
+    let poster = thread::spawn(move || {
+        let out = world.postbox::<u8>("in")?;
+        for (protocol, number, len) in to_do {
+            let protocol = if out.set_protocol(protocol).is_ok() { protocol } else { Protocol::Auto };
+            out.post_by(protocol, patterned(&world, number, len)?)?;
+            let _ = done.send(());
+        }
+        drop(out);
+        world.finish_within(LONG)
+    });
+    (orders, posted, poster)
+}
+
+/// Reads the mailbox, and knows what has to be in it.
+struct Judge {
+    inbox: Mailbox<u8>,
+    orders: Sender<Order>,
+    posted: Receiver<()>,
+    next: usize,
+}
+
+impl Judge {
+    /// Has a message posted, and retrieves it, whatever the rogue has sent meanwhile.
+    fn honest(&mut self, protocol: Protocol, len: usize) {
+        let number = self.next;
+        self.orders.send((protocol, number, len)).expect("it lives");
+        while self.next == number {
+            let message = self.inbox.retrieve_within(LONG);
+            assert!(
+                !matches!(message, Err(Error::Deadline { .. })),
+                "message {number} by {protocol}: {message:?}"
+            );
+            self.judge(message, Some((number, len)));
+        }
+        self.posted.recv_timeout(LONG).expect("its poster's part is over");
+    }
+
+    /// Takes all that is there.
+    fn look(&mut self) {
+        for _ in 0..LOOKS {
+            match self.inbox.try_retrieve().transpose() {
+                Some(message) => self.judge(message, None),
+                None => return,
+            }
+        }
+        panic!("there is always something");
+    }
+
+    fn judge(&mut self, message: Result<udeck::Received<u8>>, expected: Option<(usize, usize)>) {
+        match message {
+            Ok(message) if message.from() == 1 => {
+                let (number, len) = expected.expect("nobody was told to post");
+                assert_eq!(message.tag() as usize, number);
+                assert_pattern(&message, number, len);
+                self.next += 1;
+            }
+            // Its bytes are whatever they are: they can be read.
+            Ok(message) => {
+                assert_ne!(message.from(), 0);
+                std::hint::black_box(message.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)));
+            }
+            Err(Error::PeerLost { node, .. }) => assert!(node > 1, "rank {node} is innocent"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Says what it likes to the mailbox "in".
+struct Liar<'a> {
+    nic: &'a Nic,
+    cq: Cq,
+    to: NetAddress,
+    vi: Vi,
+    /// Those that it has left open.
+    others: Vec<Vi>,
+    granted: Vec<u32>,
+}
+
+impl<'a> Liar<'a> {
+    fn new(nic: &'a Nic, survivor: &Nic) -> Self {
+        let host = survivor.attributes().address.clone();
+        let to = NetAddress { host, discriminator: b"in".to_vec() };
+        let (cq, vi) = (Cq::new(nic).unwrap(), control(nic));
+        let mut liar = Liar { nic, cq, to, vi, others: Vec::new(), granted: Vec::new() };
+        liar.again(99, 0, 12);
+        liar
+    }
+
+    /// What it tries is refused, or is not.
+    fn play(&mut self, step: &Step) {
+        match step {
+            Step::Say { kind, part, immediate, rest } => {
+                let _ = self.vi.send_inline(*immediate, &head(*kind, *part), rest);
+            }
+            Step::Announce { kind, part, len } => {
+                let _ = self.vi.send_inline(Some(*len as u32), &head(*kind, *part), &len.to_le_bytes());
+            }
+            Step::Lend { kind, part, len } => {
+                if let Some(block) = self.block(*len) {
+                    let _ = self.vi.hand_off(Some(*part), &head(*kind, *part), block);
+                }
+            }
+            Step::Write { window, offset, len, immediate } => {
+                let to = RemoteBuffer { handle: self.handle(*window), offset: *offset, len: *len };
+                if let Some(block) = self.block(*len) {
+                    let _ = self.vi.rdma_write(block, to, *immediate);
+                }
+            }
+            Step::Read { window, offset, len } => {
+                let from = RemoteBuffer { handle: self.handle(*window), offset: *offset, len: *len };
+                if let Some(block) = self.block(*len) {
+                    let _ = self.vi.rdma_read(block, from);
+                }
+            }
+            Step::Data { pair, len } => self.data(*pair, *len),
+            Step::Listen => self.listen(),
+            Step::Again { postbox, pair, cut } => self.again(*postbox, *pair, *cut),
+            Step::Honest { .. } => unreachable!("that is somebody else's"),
+        }
+    }
+
+    fn block(&self, len: usize) -> Option<udeck::via::Block> {
+        self.nic.region(len, self.vi.attributes().ptag).ok()?.into_block().ok()
+    }
+
+    fn handle(&self, window: Window) -> MemHandle {
+        MemHandle(match window {
+            Window::Granted => self.granted.last().copied().unwrap_or(1),
+            Window::Any(handle) => handle,
+        })
+    }
+
+    fn data(&mut self, pair: u32, len: usize) {
+        let mut attributes = ViAttributes::new(self.nic.ptag());
+        attributes.reliability = Reliability::Reception;
+        let Ok(mut vi) = Vi::new(self.nic, attributes) else { return };
+        let queue = self.cq.handle();
+        if vi.connect(&self.to, &queue, &queue, &introduction(99, pair), soon()).is_ok()
+            && let Ok(region) = self.nic.region(len, self.nic.ptag())
+        {
+            let _ = vi.post_send(Descriptor::new([region]).immediate(pair));
+            self.others.push(vi);
+        }
+    }
+
+    fn listen(&mut self) {
+        // Whatever the mailbox says to it, there is no more than it may say.
+        for _ in 0..LOOKS {
+            let Ok(Some(arrival)) = self.vi.arrival() else { return };
+            if let Body::Inline(inline) = arrival.body
+                && let Some((&[READY, _, _, _, a, b, c, d], _)) = inline.bytes().split_first_chunk()
+            {
+                self.granted.push(u32::from_le_bytes([a, b, c, d]));
+            }
+        }
+        panic!("the mailbox answers without end");
+    }
+
+    fn again(&mut self, postbox: u32, pair: u32, cut: usize) {
+        let mut vi = control(self.nic);
+        let queue = self.cq.handle();
+        if vi.connect(&self.to, &queue, &queue, &introduction(postbox, pair)[..cut], soon()).is_ok() {
+            let before = std::mem::replace(&mut self.vi, vi);
+            // Every second one stays.
+            if self.others.len() < 8 && postbox.is_multiple_of(2) {
+                self.others.push(before);
+            }
+        }
+    }
+}
+
+fn control(nic: &Nic) -> Vi {
+    let mut attributes = ViAttributes::new(nic.ptag());
+    attributes.receive = Receive::Lent;
+    attributes.enable_rdma_read = true;
+    Vi::new(nic, attributes).unwrap()
+}
+
+/// Of its own rank: that it cannot pose as another one is shown elsewhere.
+fn introduction(postbox: u32, pair: u32) -> Vec<u8> {
+    [ROGUE as u32, postbox, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn head(kind: u8, part: u32) -> [u8; 8] {
+    let mut head = [kind, 0, 0, 0, 0, 0, 0, 0];
+    head[4..].copy_from_slice(&part.to_le_bytes());
+    head
+}
+
+/// A request is answered at once, or somebody is busy.
+fn soon() -> Deadline {
+    Deadline::after(LONG)
+}
