@@ -11,6 +11,7 @@ mod places;
 mod rdma;
 mod report;
 mod rust_text;
+mod sanitize;
 mod soak;
 mod steps;
 mod tally;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Weaken => weaken::run(WEAKEN_LIMIT),
         Command::Counts { write: false } => counts::run(COUNTS_LIMIT),
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
+        Command::Sanitize => sanitize::run(),
         Command::Soak(options) => soak::run(&options),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
@@ -84,6 +86,11 @@ enum Command {
     /// Ranks, transports, mailboxes, protocols, sizes, threads and faults follow from a seed, which each run prints. A run
     /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test`.
     Soak(SoakOptions),
+
+    /// Run unit tests and the conformance suite under AddressSanitizer
+    ///
+    /// Over shm, tcp, udp and sim. A build of its own and some minutes of tests; not part of `test`.
+    Sanitize,
 
     /// Compare our structures of libibverbs with the C compiler's
     ///
