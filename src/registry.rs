@@ -81,7 +81,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
 pub struct NicOptions {
     /// The job's: only peers that prove it can connect.
     pub secret: [u8; 32],
-    /// The bound of its message memory in bytes, each way; `None`: the transport's own.
+    /// The bound of its message memory in bytes, each way; `None`: half of the machine's memory, at most 4 GiB.
     pub arena: Option<usize>,
     /// A NIC whose memory it is to share; `None`: it gets its own.
     pub memory: Option<Nic>,
@@ -95,7 +95,7 @@ pub struct NicOptions {
 }
 
 impl NicOptions {
-    /// Trusting, with memory of its own and the transport's bound of it.
+    /// Trusting, with memory of its own and the usual bound of it.
     pub fn new(secret: [u8; 32]) -> Self {
         NicOptions { secret, arena: None, memory: None, trusting: true, bind: None, detect: None }
     }
@@ -126,22 +126,26 @@ pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
     (transport.open)(options)
 }
 
+/// The same bound whichever transport has the memory: so the longest message is.
+fn arena(options: &NicOptions) -> usize {
+    options.arena.unwrap_or_else(udeck_shm::default_arena_limit)
+}
+
 fn open_shm(options: &NicOptions) -> Result<Nic> {
     let reactor =
         Reactor::start("deck-reactor").map_err(|e| Error::os("starting the reactor's thread", e))?;
     let mut shm = udeck_shm::Options::new(options.secret);
     shm.trusting = options.trusting;
-    shm.arena_limit = options.arena.unwrap_or(shm.arena_limit);
+    shm.arena_limit = arena(options);
     udeck_shm::open(shm, Arc::new(reactor))
 }
 
 fn open_verbs(options: &NicOptions) -> Result<Nic> {
     let mut verbs = udeck_verbs::Options::new(options.secret)?;
-    match (&options.memory, options.arena) {
-        (Some(nic), _) => verbs.memory = udeck_verbs::Source::Shared(udeck_verbs::Memory::of(nic)),
-        (None, Some(bytes)) => verbs.memory = udeck_verbs::Source::Fresh(bytes),
-        (None, None) => {}
-    }
+    verbs.memory = match &options.memory {
+        Some(nic) => udeck_verbs::Source::Shared(udeck_verbs::Memory::of(nic)),
+        None => udeck_verbs::Source::Fresh(arena(options)),
+    };
     verbs.bind = options.bind.map_or(verbs.bind, |address| SocketAddr::new(address, 0));
     verbs.detect = options.detect.unwrap_or(verbs.detect);
     udeck_verbs::open(verbs)
@@ -149,11 +153,10 @@ fn open_verbs(options: &NicOptions) -> Result<Nic> {
 
 fn open_tcp(options: &NicOptions) -> Result<Nic> {
     let mut tcp = udeck_tcp::Options::new(options.secret);
-    match (&options.memory, options.arena) {
-        (Some(nic), _) => tcp.memory = udeck_tcp::Source::Shared(udeck_tcp::Memory::of(nic)),
-        (None, Some(bytes)) => tcp.memory = udeck_tcp::Source::Fresh(bytes),
-        (None, None) => {}
-    }
+    tcp.memory = match &options.memory {
+        Some(nic) => udeck_tcp::Source::Shared(udeck_tcp::Memory::of(nic)),
+        None => udeck_tcp::Source::Fresh(arena(options)),
+    };
     tcp.bind = options.bind.map_or(tcp.bind, |address| SocketAddr::new(address, 0));
     tcp.detect = options.detect.unwrap_or(tcp.detect);
     udeck_tcp::open(tcp)
@@ -161,11 +164,10 @@ fn open_tcp(options: &NicOptions) -> Result<Nic> {
 
 fn open_udp(options: &NicOptions) -> Result<Nic> {
     let mut udp = udeck_udp::Options::new(options.secret);
-    match (&options.memory, options.arena) {
-        (Some(nic), _) => udp.memory = udeck_udp::Source::Shared(udeck_udp::Memory::of(nic)),
-        (None, Some(bytes)) => udp.memory = udeck_udp::Source::Fresh(bytes),
-        (None, None) => {}
-    }
+    udp.memory = match &options.memory {
+        Some(nic) => udeck_udp::Source::Shared(udeck_udp::Memory::of(nic)),
+        None => udeck_udp::Source::Fresh(arena(options)),
+    };
     udp.bind = options.bind.map_or(udp.bind, |address| SocketAddr::new(address, 0));
     udp.detect = options.detect.unwrap_or(udp.detect);
     udeck_udp::open(&udp)

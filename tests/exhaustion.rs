@@ -140,6 +140,42 @@ fn what_never_fits_is_refused() {
     }
 }
 
+/// Nobody but its poster could free any: it is said at once, whoever else may have memory, and the message comes back.
+#[test]
+fn a_message_that_leaves_no_room_for_its_own_copy() {
+    let posted = [(Protocol::Eager, 5 * MIB), (Protocol::Copy, ARENA)];
+    let is_told = |error: &Error| {
+        assert!(matches!(error, Error::NoMemory { .. }), "{error}");
+        assert!(error.to_string().contains("by this program"), "{error}");
+    };
+    for (protocol, len) in posted {
+        let world = alone(ARENA);
+        let inbox = world.mailbox::<u8>("in").unwrap();
+        let out = out_to(&world, "in", protocol).unwrap();
+        let failed = out.post(patterned(&world, 1, len).unwrap()).unwrap_err();
+        is_told(&failed.error);
+        let failed = out.start_post(failed.message.expect("nobody has seen it")).unwrap_err();
+        is_told(&failed.error);
+        let shared = failed.message.expect("nobody has seen it").share();
+        is_told(&out.post(shared.clone()).unwrap_err().error);
+        let message = world.unshare(shared).expect("nobody else has it");
+        out.post_by(Protocol::HandOff, message).unwrap();
+        assert_pattern(&inbox.retrieve().unwrap(), 1, len);
+    }
+}
+
+/// The longest message is as long whichever transport carries it.
+#[test]
+fn every_transport_has_the_same_memory() {
+    let longest = |nic: &str| {
+        let nic = udeck::open_nic(nic, &udeck::NicOptions::new([1; 32])).unwrap();
+        nic.attributes().max_transfer
+    };
+    assert_eq!(longest("tcp0"), longest("shm0"));
+    // Whose lengths are 32 bits, with a header.
+    assert!(longest("udp0") >= longest("shm0") - 64);
+}
+
 const POSTBOXES: usize = 40;
 const EACH: usize = 6;
 

@@ -293,7 +293,7 @@ impl Channel {
         let (start, until) = (Instant::now(), self.until(patience));
         let mut asked = false;
         while is_busy(&error) {
-            let deadline = match self.may_wait(until, start, &error) {
+            let deadline = match self.may_wait_beside(block.capacity(), until, start, &error) {
                 Ok(deadline) => deadline,
                 Err(why) => return Err((why, Some(block))),
             };
@@ -376,6 +376,32 @@ impl Channel {
             Some(deadline) if deadline.passed() => Err(self.too_late("posting", start, error)),
             Some(deadline) => Ok(deadline),
         }
+    }
+
+    /// As [`Channel::may_wait`], of a post that holds `held` bytes itself and may have to copy them.
+    #[cold]
+    fn may_wait_beside(
+        &self,
+        held: usize,
+        until: Option<Deadline>,
+        start: Instant,
+        error: &ViaError,
+    ) -> Result<Deadline> {
+        self.in_vain(held, error).map_or_else(|| self.may_wait(until, start, error), Err)
+    }
+
+    /// Why waiting for memory would be in vain, if it would: the message itself, of `held` bytes, leaves no room for the copy
+    /// of it that `error` speaks of, whatever others give back.
+    #[cold]
+    fn in_vain(&self, held: usize, error: &ViaError) -> Option<Error> {
+        let &ViaError::NoMemory { asked, limit, .. } = error else { return None };
+        if held.saturating_add(asked) <= limit {
+            return None;
+        }
+        let holders = self.world.holders(Memory::Outbox).to_string();
+        let source = Box::new(self.world.allocate(asked, Fill::Keep).err()?);
+        let what = format!("copying {asked} bytes of a message of {held} for mailbox {:?}", self.mailbox);
+        Some(Error::NoMemory { what, holders, source })
     }
 
     /// Sends a message that needs no announcement.

@@ -24,7 +24,8 @@ pub struct Config {
     pub deadline: Duration,
     /// Deadline of making mailboxes and postboxes, and of the launcher's answers (`DECK_SETUP_TIMEOUT`, seconds).
     pub setup: Duration,
-    /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: the transport's own.
+    /// Bound of each of this rank's message arenas in bytes (`DECK_ARENA`, e.g. `512M`); `None`: half of the
+    /// machine's memory, at most 4 GiB.
     pub arena: Option<usize>,
     /// Fragments of the `copy` protocol that may be under way (`DECK_COPY_WINDOW`). Two by default (double buffering).
     /// With one, the two copies follow each other; with more, they overlap as far as two processors can.

@@ -131,9 +131,11 @@ pub enum Error {
         /// Bytes of the receiver's buffer.
         have: usize,
     },
-    /// A message larger than any that can be sent.
+    /// A message larger than any that can be sent: than the rank's message memory (`DECK_ARENA`), or than one of its transports
+    /// carries (of today's only verbs has a bound of its own).
     #[error(
-        "a message of {asked} bytes: at most {limit} are possible; send it in pieces, or raise DECK_ARENA"
+        "a message of {asked} bytes: at most {limit} are possible, which is what this rank's message memory (DECK_ARENA) and its \
+         transports allow; send it in pieces, or raise DECK_ARENA"
     )]
     TooLarge {
         /// Bytes asked for.

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use udeck_sys::reactor::Reactor;
 use udeck_via::{Nic, Result};
 
-pub use arenas::Arenas;
+pub use arenas::{Arenas, default_limit as default_arena_limit};
 
 /// How to open the device.
 #[derive(Debug, Clone)]

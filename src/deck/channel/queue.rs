@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
 use udeck_via::{Block, Budget, Error as ViaError, MemHandle, RemoteBuffer, fault};
 
@@ -33,10 +34,21 @@ impl Waiting {
     /// Bytes that have to be copied into other memory before anything can be sent; 0: none.
     pub fn next_copy(&self) -> usize {
         match (self.how, self.stage) {
-            (Protocol::Eager, Stage::Unsaid) if self.load.len() > MAX_INLINE => self.load.len(),
-            (Protocol::Copy, Stage::Copying { sent, fragments: 1.. }) => FRAGMENT.min(self.load.len() - sent),
+            (Protocol::Eager, Stage::Unsaid) => copied_at_once(self.how, self.load.len()),
+            (Protocol::Copy, Stage::Copying { sent, fragments: 1.. }) => {
+                copied_at_once(self.how, self.load.len() - sent)
+            }
             _ => 0,
         }
+    }
+}
+
+/// Bytes of a message of `len` that are copied at a time into other memory of this rank's.
+fn copied_at_once(how: Protocol, len: usize) -> usize {
+    match how {
+        Protocol::Eager if len > MAX_INLINE => len,
+        Protocol::Copy => FRAGMENT.min(len),
+        _ => 0,
     }
 }
 
@@ -83,7 +95,8 @@ impl Channel {
 
     fn queue_up(&mut self, load: Load, protocol: Protocol, patience: Patience) -> Result<Ticket, Refused> {
         // What the connection can do was checked when the protocol was set.
-        if let Err(error) = self.check_owner(&load).and_then(|()| self.look()) {
+        let checked = self.check_owner(&load).and_then(|()| self.check_copy(&load, protocol));
+        if let Err(error) = checked.and_then(|()| self.look()) {
             return Err((error, Some(load)));
         }
         if let Err(error) = self.wait_for_place(patience) {
@@ -109,6 +122,17 @@ impl Channel {
             return Ok(());
         }
         Err(self.translate(ViaError::InvalidParameter("the block belongs to another NIC".into())))
+    }
+
+    /// A message that is copied on its way, and leaves no memory for the copy itself, would wait for that in vain.
+    fn check_copy(&self, load: &Load, protocol: Protocol) -> Result {
+        let copy = copied_at_once(protocol, load.len());
+        if copy == 0 || load.capacity() + copy <= self.vi.nic().outbox().usage().limit {
+            return Ok(());
+        }
+        self.world
+            .allocate(copy, Fill::Keep)
+            .map_or_else(|error| self.in_vain(load.capacity(), &error).map_or(Ok(()), Err), |_| Ok(()))
     }
 
     fn wait_for_place(&mut self, patience: Patience) -> Result {

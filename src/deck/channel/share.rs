@@ -54,7 +54,7 @@ impl Channel {
         let (start, until) = (Instant::now(), self.until(patience));
         let mut asked = false;
         while is_busy(&error) {
-            let deadline = self.may_wait(until, start, &error)?;
+            let deadline = self.may_wait_beside(block.capacity(), until, start, &error)?;
             // Ask to be told of room, look once more, then wait.
             if asked {
                 self.wait(look_again(&error, deadline));
