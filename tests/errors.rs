@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Event, SHORT, ranks};
-use udeck::{Error, Packed, World};
+use udeck::{End, Error, Packed, World, select};
 
 fn alone() -> World {
     common::alone(4 << 20)
@@ -189,6 +189,56 @@ fn a_rank_that_leaves_without_finishing_is_lost_once_per_mailbox() {
             world.postbox::<u8>("in")?.post(world.buf(1)?)?;
         }
         world.finish()
+    });
+}
+
+/// Waits until the launcher has told of a rank's end.
+fn wait_for_end_of(world: &World, rank: usize) -> End {
+    let endings = world.endings().unwrap();
+    loop {
+        assert_eq!(select(&[&endings]).unwrap(), 0);
+        let ended = endings.try_next().expect("it was named");
+        if ended.rank == rank {
+            return ended.how;
+        }
+    }
+}
+
+/// With `--on-failure continue` others go on; who wants to hear of it does.
+#[test]
+fn a_lost_rank_is_told_where_it_posts_or_is_expected_to() {
+    let lost = Event::new();
+    ranks(3, move |world| match world.rank() {
+        0 => {
+            let [inbox, expecting] = ["in", "expecting"].map(|name| world.mailbox::<u8>(name).unwrap());
+            expecting.expect([2]);
+            assert!(matches!(wait_for_end_of(&world, 2), End::Lost(_)));
+            let error = inbox.retrieve_within(SHORT).unwrap_err();
+            assert!(matches!(error, Error::Deadline { .. }), "{error}");
+            assert!(error.to_string().contains("rank 2 is lost"), "{error}");
+            let error = expecting.retrieve().unwrap_err();
+            assert!(matches!(error, Error::PeerLost { node: 2, .. }), "{error}");
+            lost.happen();
+            assert_eq!(inbox.retrieve()?.from(), 1);
+            assert_eq!(wait_for_end_of(&world, 1), End::Finished);
+            let ended: Vec<_> = world.ended().map(|ended| ended.rank).collect();
+            assert_eq!(ended, [2, 1]);
+            // Nobody is left: so every loss is told, once.
+            let error = inbox.retrieve().unwrap_err();
+            assert!(matches!(error, Error::PeerLost { node: 2, .. }), "{error}");
+            for inbox in [inbox, expecting] {
+                let error = inbox.retrieve().unwrap_err();
+                assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+            }
+            world.finish()
+        }
+        1 => {
+            let out = world.postbox::<u8>("in")?;
+            lost.wait();
+            out.post(world.buf(1)?)?;
+            world.finish()
+        }
+        _ => Ok(()), // without `finish`: as if it had crashed
     });
 }
 

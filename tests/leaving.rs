@@ -80,6 +80,16 @@ impl Relay {
         spoken.1 = spoken.0 + 1;
     }
 
+    /// Until [`Relay::let_go`], whatever the rank says.
+    fn silence(&self) {
+        self.spoken.lock().unwrap().1 = u64::MAX;
+    }
+
+    fn let_go(&self) {
+        self.spoken.lock().unwrap().1 = 0;
+        self.changed.notify_all();
+    }
+
     fn heard(&self) {
         self.spoken.lock().unwrap().0 += 1;
         self.changed.notify_all();
@@ -125,4 +135,32 @@ fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
     assert_eq!(inbox.retrieve_within(LONG).expect("it was posted")[..], [7]);
     let error = inbox.retrieve_within(LONG).unwrap_err();
     assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+}
+
+/// Whether a rank whose connection has broken has finished, the launcher has to say: who only looks does not wait for that, and is
+/// told at a later look.
+#[test]
+fn a_look_does_not_wait_for_the_launcher() {
+    let (_job, streams) = Job::new(2).expect("a name service");
+    let [first, second] = <[_; 2]>::try_from(streams).unwrap();
+    let (second, relay) = Relay::start(second);
+    let fabric = udeck_sim::Fabric::new(1);
+    let world = |name: &str, client: Client| {
+        let nic = fabric.nic(name, udeck_sim::Options::default()).expect("the name is free");
+        World::new(client, vec![nic], config(), true).expect("a world")
+    };
+    let leaver = world("leaver", Client::new(first).unwrap());
+    let stayer = world("stayer", Client::new(second).unwrap());
+    let inbox = stayer.mailbox::<u64>("in").unwrap();
+    let outbox = leaver.postbox::<u64>("in").unwrap();
+    outbox.post(&[7][..]).expect("there is room");
+    assert_eq!(inbox.retrieve_within(LONG).expect("it was posted")[..], [7]);
+    relay.silence();
+    fabric.kill("leaver");
+    for _ in 0..10 {
+        assert!(inbox.try_retrieve().expect("nobody knows yet").is_none());
+    }
+    let error = inbox.retrieve_within(LONG).unwrap_err();
+    assert!(matches!(error, Error::PeerLost { node: 0, .. }), "{error}");
+    relay.let_go();
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use common::{LONG, PROTOCOLS, SHORT, alone, assert_pattern, patterned, ranks};
-use udeck::{Error, Mailbox, Packed, Postbox, Result, Selectable, select, select_within, try_select};
+use common::{Event, LONG, PROTOCOLS, SHORT, alone, assert_pattern, patterned, ranks};
+use udeck::{
+    End, Ended, Error, Mailbox, Packed, Postbox, Result, Selectable, select, select_within, try_select,
+};
 
 #[test]
 fn each_mailbox_wakes_the_select_whatever_it_carries() {
@@ -171,6 +173,48 @@ fn a_select_that_gets_nothing_names_the_mailboxes_and_who_could_have_posted() {
     let error = select(&[]).unwrap_err();
     assert!(matches!(&error, Error::Via { .. }), "{error}");
     assert!(error.to_string().contains("none in the list"), "{error}");
+}
+
+/// Rank 1 finishes with work in hand, rank 2 is lost before it has asked for any: both are seen where answers are waited for.
+#[test]
+fn ranks_that_end_are_waited_for_beside_mailboxes() {
+    let answered = Event::new();
+    ranks(3, move |world| {
+        match world.rank() {
+            0 => {}
+            1 => {
+                world.postbox::<u8>("answers")?.post(world.buf(1)?)?;
+                answered.wait();
+                return world.finish();
+            }
+            _ => {
+                answered.wait();
+                return Ok(());
+            }
+        }
+        let (answers, endings) = (world.mailbox::<u8>("answers")?, world.endings()?);
+        assert_eq!(try_select(&[&endings])?, None);
+        assert_eq!(select(&[&endings, &answers])?, 1);
+        assert_eq!(answers.retrieve()?.from(), 1);
+        answered.happen();
+        let mut ended = Vec::new();
+        while ended.len() < 2 {
+            match select_within(&[&answers, &endings], LONG) {
+                Ok(at) => assert_eq!(at, 1),
+                // Nobody is left: then it is told here, too.
+                Err(Error::PeerLost { node: 2, .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            ended.push(endings.try_next().expect("it was named"));
+        }
+        ended.sort_by_key(|ended| ended.rank);
+        assert_eq!(ended[0], Ended { rank: 1, how: End::Finished });
+        assert!(matches!(&ended[1], Ended { rank: 2, how: End::Lost(_) }), "{ended:?}");
+        assert_eq!(endings.try_next(), None);
+        let error = select(&[&endings]).unwrap_err();
+        assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+        world.finish()
+    });
 }
 
 #[test]

@@ -179,6 +179,13 @@ impl Client {
         self.shared.exchange(&Asked::Events, nothing, Instant::now(), deadline).map(drop)
     }
 
+    /// As [`Client::catch_up`], without waiting. `None`: the launcher cannot be asked now, because it does not read.
+    pub fn ask(&self) -> Option<Question> {
+        let nothing = Call::Get { key: String::new(), wait: None };
+        let id = self.shared.start(&Asked::Events, nothing, Instant::now()).ok()??;
+        Some(Question { shared: Arc::clone(&self.shared), id })
+    }
+
     /// Blocks until every rank of the job has called this, at most until `deadline`.
     ///
     /// # Errors
@@ -228,6 +235,35 @@ impl Client {
     }
 }
 
+/// A question to the launcher that nobody waits for ([`Client::ask`]).
+pub struct Question {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Question {
+    /// Whether every event has come that happened before it was asked, or nothing will come any more.
+    pub fn is_answered(&self) -> bool {
+        let calls = self.shared.calls.lock();
+        calls.gone.is_some() || calls.open.get(&self.id).is_none_or(Option::is_some)
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        self.shared.calls.lock().open.remove(&self.id);
+    }
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Question").field("is_answered", &self.is_answered()).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("welcome", &self.welcome).finish_non_exhaustive()
@@ -253,35 +289,10 @@ impl Shared {
         start: Instant,
         give_up: Instant,
     ) -> Result<Reply, BootError> {
-        // The answer would come to the thread of another process.
-        process::check().map_err(|source| BootError::Io { what: asked.to_string(), source })?;
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mut frame = Vec::new();
-        encode(&Request { id, call }, &mut frame)
-            .map_err(|source| BootError::Protocol { what: asked.to_string(), source })?;
         let late =
             || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };
-
-        self.calls.lock().open.insert(id, None);
-        let sent = match self.writing.try_lock_until(give_up) {
-            Some(_whole) => send_all(&self.stream, &frame, give_up),
-            None => Err(SendError::Late { torn: false }),
-        };
+        let id = self.start(asked, call, give_up)?.ok_or_else(late)?;
         let mut calls = self.calls.lock();
-        match sent {
-            Ok(()) => {}
-            Err(SendError::Late { torn }) => {
-                calls.open.remove(&id);
-                if torn {
-                    // The launcher could make no sense of anything after half a frame.
-                    let _ = shutdown(&self.stream, Shutdown::Both);
-                }
-                return Err(late());
-            }
-            Err(SendError::Os(error)) => {
-                calls.gone.get_or_insert_with(|| error.to_string());
-            }
-        }
         loop {
             if let Some(reply) = calls.open.get_mut(&id).and_then(Option::take) {
                 calls.open.remove(&id);
@@ -298,6 +309,37 @@ impl Shared {
                 return Err(late());
             }
         }
+    }
+
+    /// Sends a request: the number of its call, which is open from now on. `None`: it could not be sent in time.
+    fn start(&self, asked: &Asked<'_>, call: Call, give_up: Instant) -> Result<Option<u64>, BootError> {
+        // The answer would come to the thread of another process.
+        process::check().map_err(|source| BootError::Io { what: asked.to_string(), source })?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut frame = Vec::new();
+        encode(&Request { id, call }, &mut frame)
+            .map_err(|source| BootError::Protocol { what: asked.to_string(), source })?;
+        self.calls.lock().open.insert(id, None);
+        let sent = match self.writing.try_lock_until(give_up) {
+            Some(_whole) => send_all(&self.stream, &frame, give_up),
+            None => Err(SendError::Late { torn: false }),
+        };
+        let mut calls = self.calls.lock();
+        match sent {
+            Ok(()) => {}
+            Err(SendError::Late { torn }) => {
+                calls.open.remove(&id);
+                if torn {
+                    // The launcher could make no sense of anything after half a frame.
+                    let _ = shutdown(&self.stream, Shutdown::Both);
+                }
+                return Ok(None);
+            }
+            Err(SendError::Os(error)) => {
+                calls.gone.get_or_insert_with(|| error.to_string());
+            }
+        }
+        Ok(Some(id))
     }
 
     /// The client's thread.

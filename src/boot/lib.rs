@@ -27,7 +27,7 @@ pub mod serve;
 pub mod server;
 pub mod wire;
 
-pub use client::Client;
+pub use client::{Client, Question};
 pub use error::BootError;
 pub use ranks::Ranks;
 pub use wire::{Event, Host, Record, Welcome};

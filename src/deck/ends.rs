@@ -1,28 +1,64 @@
 //! Ranks that ended, and who wants to hear of it.
 //!
+//! A mailbox tells of lost ranks that have or had a postbox of it; [`Endings`] tells of all that end.
+//!
 //! The launcher tells every rank when one has finished or is lost; this keeps the news, and wakes whoever waits at a
 //! mailbox, so that a rank learns of the loss of one that it has no connection with.
 
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use udeck_boot::Event;
-use udeck_via::CqHandle;
+use udeck_via::{Cq, CqHandle};
+
+use crate::error::{Error, Result};
+use crate::select::{Seat, Watched, sealed};
+use crate::shared::Shared;
+
+/// A rank that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub rank: usize,
+    /// How.
+    pub how: End,
+}
+
+/// How a rank has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By [`crate::World::finish`].
+    Finished,
+    /// Otherwise, and what became of it.
+    Lost(String),
+}
 
 /// Ranks that ended, and who wants to be woken then.
 #[derive(Default)]
 pub(crate) struct Ends {
     seen: AtomicU64,
-    ranks: Mutex<Ended>,
+    ranks: Mutex<Ranks>,
     wakers: Mutex<HashMap<u64, CqHandle>>,
     next_waker: AtomicU64,
 }
 
 #[derive(Default)]
-struct Ended {
+struct Ranks {
     lost: BTreeMap<u32, String>,
     done: BTreeSet<u32>,
+    /// All of them, in the order of the news.
+    in_order: Vec<u32>,
+}
+
+impl Ranks {
+    fn ended(&self, rank: u32) -> Ended {
+        let how = self.lost.get(&rank).map_or(End::Finished, |how| End::Lost(how.clone()));
+        Ended { rank: rank as usize, how }
+    }
 }
 
 impl Ends {
@@ -32,9 +68,11 @@ impl Ends {
         match event {
             Event::RankLost { rank, how } => {
                 ranks.lost.insert(*rank, how.clone());
+                ranks.in_order.push(*rank);
             }
             Event::RankDone { rank } => {
                 ranks.done.insert(*rank);
+                ranks.in_order.push(*rank);
             }
             _ => {}
         }
@@ -52,12 +90,36 @@ impl Ends {
 
     /// A lost rank that is not in `reported`, and what became of it.
     pub fn lost_beyond(&self, reported: &BTreeSet<u32>) -> Option<(u32, String)> {
+        self.lost_that(|rank| !reported.contains(&rank))
+    }
+
+    /// A lost rank of which this is true, and what became of it.
+    pub fn lost_that(&self, is_meant: impl Fn(u32) -> bool) -> Option<(u32, String)> {
         if self.seen() == 0 {
             return None;
         }
         let ranks = self.ranks.lock();
-        let lost = ranks.lost.iter().find(|(rank, _)| !reported.contains(rank));
+        let lost = ranks.lost.iter().find(|(rank, _)| is_meant(**rank));
         lost.map(|(rank, how)| (*rank, how.clone()))
+    }
+
+    /// The lost ranks, in words; empty: there are none.
+    pub fn lost_in_words(&self) -> String {
+        let ranks = self.ranks.lock();
+        let words = ranks.lost.iter().map(|(rank, how)| format!("rank {rank} is lost: {how}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The ranks that have ended, in the order of the news, but for the first `skipped`.
+    pub fn in_order(&self, skipped: usize) -> Vec<Ended> {
+        let ranks = self.ranks.lock();
+        ranks.in_order.iter().skip(skipped).map(|rank| ranks.ended(*rank)).collect()
+    }
+
+    /// The rank that ended after `others`.
+    pub fn after(&self, others: usize) -> Option<Ended> {
+        let ranks = self.ranks.lock();
+        ranks.in_order.get(others).map(|rank| ranks.ended(*rank))
     }
 
     /// What became of a lost rank.
@@ -86,5 +148,80 @@ impl Ends {
     /// Takes [`Ends::add_waker`] back.
     pub fn remove_waker(&self, id: u64) {
         self.wakers.lock().remove(&id);
+    }
+}
+
+/// The other ranks that end, one after another ([`crate::World::endings`]). [`crate::select`] waits for the next one, beside
+/// mailboxes or alone.
+pub struct Endings {
+    world: Arc<Shared>,
+    /// Given out.
+    told: Cell<usize>,
+    /// [`Ends::seen`] at the last look.
+    seen: Cell<u64>,
+    cq: RefCell<Cq>,
+    waker: u64,
+    turn: Cell<u64>,
+}
+
+impl Endings {
+    pub(crate) fn new(world: &Arc<Shared>) -> Result<Self> {
+        let mut cq = Cq::new(world.nic()).map_err(|error| Error::via("waiting for ranks that end", error))?;
+        cq.set_oversubscribed(world.oversubscribed());
+        let waker = world.ends().add_waker(cq.handle());
+        let (told, seen, turn) = (Cell::default(), Cell::default(), Cell::default());
+        Ok(Endings { world: world.clone(), told, seen, cq: RefCell::new(cq), waker, turn })
+    }
+
+    /// The next rank that has ended, if there is one. Does not wait.
+    pub fn try_next(&self) -> Option<Ended> {
+        if udeck_via::is_forked() {
+            return None; // whose memory says what its parent knew
+        }
+        let next = self.peek();
+        self.told.set(self.told.get() + usize::from(next.is_some()));
+        next
+    }
+
+    /// The same, to be given out again.
+    pub(crate) fn peek(&self) -> Option<Ended> {
+        // First: who ends after that is seen to have.
+        self.seen.set(self.world.ends().seen());
+        self.world.ends().after(self.told.get())
+    }
+
+    pub(crate) fn world(&self) -> &Shared {
+        &self.world
+    }
+
+    /// [`Ends::seen`] at the last look.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.get()
+    }
+
+    pub(crate) fn cq(&self) -> RefMut<'_, Cq> {
+        self.cq.borrow_mut()
+    }
+}
+
+impl sealed::Sealed for Endings {
+    fn seat(&self) -> Seat<'_> {
+        let limit = self.world.config().deadline;
+        Seat { watched: Watched::Endings(self), turn: &self.turn, limit }
+    }
+}
+
+impl Drop for Endings {
+    fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
+        self.world.ends().remove_waker(self.waker);
+    }
+}
+
+impl fmt::Debug for Endings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endings({} told)", self.told.get())
     }
 }

@@ -7,6 +7,7 @@
 //! | `waiting` | waiting for it, and looking for it by either [`crate::ReceiveModel`] |
 //! | `queues` | the completion queues: one per NIC |
 //! | `door` | connections, on their way in |
+//! | `doubts` | ranks whose connections broke, until it is known whether they finished |
 //! | `lane` | one connection, and what arrives on it |
 //! | `ready` | looking without taking, for waits on several mailboxes and for tasks |
 //! | `deferred` | announcements, and how each is served |
@@ -15,6 +16,7 @@
 
 mod deferred;
 mod door;
+mod doubts;
 pub(crate) mod grants;
 mod lane;
 mod queues;
@@ -74,8 +76,12 @@ pub(crate) struct Inbox {
     name: String,
     /// Of its VIs, by NIC.
     ptags: Vec<Ptag>,
+    /// Ranks that have or had a postbox of it, or were declared to.
+    posters: BTreeSet<u32>,
     /// Lost ranks that this mailbox has reported.
     reported: BTreeSet<u32>,
+    /// The news of ranks that ended, up to the last look at them.
+    seen: u64,
     counters: Arc<Counters>,
     /// Where new connections come from, by NIC; dropped first.
     listeners: Vec<Listener>,
@@ -111,7 +117,9 @@ impl Inbox {
             world: world.clone(),
             name: name.to_owned(),
             ptags,
+            posters: BTreeSet::new(),
             reported: BTreeSet::new(),
+            seen: 0,
             counters: world.counters(name),
             listeners,
         })
@@ -310,13 +318,28 @@ impl Inbox {
         self.queues.left(lane.line);
         self.door.leave(context, (from, lane.postbox));
         drop(lane);
-        let Some(how) = lost else { return Ok(None) };
-        if self.reported.contains(&from) || self.world.has_finished(from) {
-            return Ok(None);
+        if let Some(how) = lost.filter(|_| !self.reported.contains(&from)) {
+            self.stalled.doubts.add(from, how);
+            self.settle_doubts()?;
         }
-        self.reported.insert(from);
-        let how = self.world.ends().how_lost(from).unwrap_or(how);
-        Err(Error::PeerLost { node: from as usize, how })
+        Ok(None)
+    }
+
+    /// Tells of a rank whose connection broke, if it is known now that it did not finish.
+    #[cold]
+    fn settle_doubts(&mut self) -> Result {
+        while let Some((node, how)) = self.stalled.doubts.settle(&self.world) {
+            if self.reported.insert(node) {
+                return Err(Error::PeerLost { node: node as usize, how });
+            }
+        }
+        Ok(())
+    }
+
+    /// These ranks post here.
+    pub fn expect(&mut self, ranks: impl IntoIterator<Item = usize>) {
+        let size = self.world.size();
+        self.posters.extend(ranks.into_iter().filter(|rank| *rank < size).map(|rank| rank as u32));
     }
 
     /// What a data VI has.
@@ -359,6 +382,9 @@ impl Inbox {
             }
             match (newcomer, &mut self.lanes[context]) {
                 (Newcomer::Lane(lane), place) => {
+                    if (lane.from as usize) < self.world.size() {
+                        self.posters.insert(lane.from);
+                    }
                     self.queues.joined(lane.line);
                     *place = Some(lane);
                 }

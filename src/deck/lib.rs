@@ -69,6 +69,7 @@ pub use auto::{Choice, Thresholds};
 pub use buffer::Buf;
 pub use bytemuck::Pod;
 pub use config::Config;
+pub use ends::{End, Ended, Endings};
 pub use error::{Error, PostError, Result};
 pub use item::{Item, Packed};
 #[cfg(feature = "async")]

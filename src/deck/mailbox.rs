@@ -19,7 +19,7 @@ use crate::error::{Error, Result, check_process};
 use crate::inbox::Inbox;
 use crate::item::Item;
 use crate::received::{Parcel, Received, Stored};
-use crate::select::{Seat, sealed};
+use crate::select::{Seat, Watched, sealed};
 use crate::shared::Shared;
 
 /// A named mailbox. Its owner retrieves what all its postboxes post.
@@ -52,11 +52,21 @@ impl<T: Item> Mailbox<T> {
         &self.name
     }
 
+    /// Declares that these ranks post here: if one is lost, a wait says so ([`Error::PeerLost`]), although it has made no
+    /// postbox yet.
+    pub fn expect(&self, ranks: impl IntoIterator<Item = usize>) {
+        self.inbox.borrow_mut().expect(ranks);
+    }
+
     /// The next message. Waits for it, at most the world's deadline (`DECK_DEADLINE`).
     ///
+    /// Of the ranks that die, those concern a mailbox that have or had a postbox of it, or were declared to
+    /// ([`Mailbox::expect`]). The loss of another ends no wait while somebody is left who could post; the error at the deadline
+    /// names it, and [`crate::World::endings`] tells of it at once. When all other ranks have ended, all losses are told.
+    ///
     /// # Errors
-    /// [`Error::PeerLost`] once for each rank that dies; [`Error::Deadline`] says who was waited for;
-    /// [`Error::NobodyLeft`] when all other ranks have ended.
+    /// [`Error::PeerLost`] once for each of those ranks; [`Error::Deadline`] says who was waited for, and which ranks are lost;
+    /// [`Error::NobodyLeft`] when all other ranks have ended, and all that they posted was retrieved.
     #[doc(alias = "deck_mbox_retrv")]
     #[inline]
     pub fn retrieve(&self) -> Result<Received<T>> {
@@ -83,7 +93,8 @@ impl<T: Item> Mailbox<T> {
     /// say) there may be one that the next call finds.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] once for each rank that dies.
+    /// [`Error::PeerLost`] once for each rank whose connection here is seen to break: when the launcher has said that it did not
+    /// finish, which is asked for and not waited for.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
         self.world.help_others();
         self.taken_now()
@@ -228,7 +239,8 @@ impl<T: Pod> Mailbox<T> {
 
 impl<T: Item> sealed::Sealed for Mailbox<T> {
     fn seat(&self) -> Seat<'_> {
-        Seat { inbox: &self.inbox, turn: &self.turn, limit: self.world.config().deadline }
+        let limit = self.world.config().deadline;
+        Seat { watched: Watched::Mailbox(&self.inbox), turn: &self.turn, limit }
     }
 }
 

@@ -1,23 +1,25 @@
-//! Waiting at several mailboxes at once.
+//! Waiting at several mailboxes at once, and for ranks that end.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt::Write as _;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError};
+use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError, is_forked};
 
-use crate::error::{Error, Result};
+use crate::ends::Endings;
+use crate::error::{Error, Result, check_process};
 use crate::inbox::{Around, Inbox};
 use crate::item::Item;
 use crate::mailbox::Mailbox;
 
-/// What [`select`] waits at: a [`Mailbox`] of any type.
+/// What [`select`] waits at: a [`Mailbox`] of any type, or the [`Endings`] of a world.
 ///
 /// Sealed.
 pub trait Selectable: sealed::Sealed {}
 
 impl<T: Item> Selectable for Mailbox<T> {}
+impl Selectable for Endings {}
 
 pub(crate) mod sealed {
     pub trait Sealed {
@@ -25,17 +27,24 @@ pub(crate) mod sealed {
     }
 }
 
-/// A mailbox as [`select`] sees it.
+/// A mailbox, or what else is waited at, as [`select`] sees it.
 pub struct Seat<'a> {
-    pub(crate) inbox: &'a RefCell<Inbox>,
+    pub(crate) watched: Watched<'a>,
     /// Grows when it is selected: the one with the least has waited longest.
     pub(crate) turn: &'a Cell<u64>,
     /// The world's deadline.
     pub(crate) limit: Duration,
 }
 
+#[derive(Clone, Copy)]
+pub(crate) enum Watched<'a> {
+    Mailbox(&'a RefCell<Inbox>),
+    Endings(&'a Endings),
+}
+
 /// Waits until one of the mailboxes has a message, at most the world's deadline (`DECK_DEADLINE`, of the first one's
 /// world); returns its place in `mailboxes`. The message is not taken: [`Mailbox::try_retrieve`] there is sure to give one.
+/// Likewise until a rank has ended, where [`Endings`] are in the list: [`Endings::try_next`] says which.
 ///
 /// Fair: of those that have a message, the one is named that was not for the longest time. A sleep takes one thread,
 /// however many mailboxes there are (more than 128, or on Linux before 5.16: one each).
@@ -79,7 +88,83 @@ struct Place<'a> {
     /// In the caller's list.
     at: usize,
     turn: &'a Cell<u64>,
-    inbox: RefMut<'a, Inbox>,
+    source: Source<'a>,
+}
+
+/// What is looked at, and slept on.
+enum Source<'a> {
+    Mailbox(RefMut<'a, Inbox>),
+    Endings(&'a Endings, RefMut<'a, Cq>),
+}
+
+impl<'a> Source<'a> {
+    fn of(watched: Watched<'a>) -> Self {
+        match watched {
+            Watched::Mailbox(inbox) => Source::Mailbox(inbox.borrow_mut()),
+            Watched::Endings(endings) => Source::Endings(endings, endings.cq()),
+        }
+    }
+
+    fn has_next(&mut self, thoroughly: bool) -> Result<bool> {
+        match self {
+            Source::Mailbox(inbox) => inbox.has_next(thoroughly),
+            Source::Endings(endings, _) => Ok(endings.peek().is_some()),
+        }
+    }
+
+    fn has_at(&mut self, entry: CqEntry) -> Result<bool> {
+        match self {
+            Source::Mailbox(inbox) => inbox.has_at(entry),
+            Source::Endings(..) => self.has_next(false),
+        }
+    }
+
+    fn check_ends(&mut self) -> Result {
+        match self {
+            Source::Mailbox(inbox) => inbox.check_ends(),
+            Source::Endings(..) if is_forked() => check_process(),
+            Source::Endings(endings, _) if endings.peek().is_none() && endings.world().is_deserted() => {
+                Err(Error::NobodyLeft { name: self.name() })
+            }
+            Source::Endings(..) => Ok(()),
+        }
+    }
+
+    fn looks_again(&self) -> Option<Duration> {
+        match self {
+            Source::Mailbox(inbox) => inbox.looks_again(),
+            Source::Endings(..) => None,
+        }
+    }
+
+    /// Its queues are among those to sleep on.
+    fn watch<'b>(&'b mut self, queues: &mut Vec<&'b mut Cq>) -> Around<'b> {
+        match self {
+            Source::Mailbox(inbox) => {
+                let (own, around) = inbox.queues_and_around();
+                queues.extend(own);
+                around
+            }
+            Source::Endings(endings, cq) => {
+                queues.push(cq);
+                Around::ends(endings.world(), endings.seen())
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Source::Mailbox(inbox) => inbox.name().to_owned(),
+            Source::Endings(..) => "ranks that end".into(),
+        }
+    }
+
+    fn posters(&self) -> String {
+        match self {
+            Source::Mailbox(inbox) => inbox.posters(),
+            Source::Endings(..) => "a rank".into(),
+        }
+    }
 }
 
 impl<'a> Selection<'a> {
@@ -89,12 +174,13 @@ impl<'a> Selection<'a> {
             let nothing = ViaError::InvalidParameter("there are none in the list".into());
             return Err(Error::via("selecting among mailboxes", nothing));
         }
-        seats.sort_by_key(|(_, seat)| (ptr::from_ref(seat.inbox).addr(), seat.turn.get()));
+        // Each has a turn of its own.
+        seats.sort_by_key(|(_, seat)| ptr::from_ref(seat.turn).addr());
         // One that is listed twice is named by its first place.
-        seats.dedup_by(|(_, one), (_, other)| ptr::eq(one.inbox, other.inbox));
+        seats.dedup_by(|(_, one), (_, other)| ptr::eq(one.turn, other.turn));
         seats.sort_by_key(|(at, seat)| (seat.turn.get(), *at));
         let place =
-            |(at, seat): (usize, Seat<'a>)| Place { at, turn: seat.turn, inbox: seat.inbox.borrow_mut() };
+            |(at, seat): (usize, Seat<'a>)| Place { at, turn: seat.turn, source: Source::of(seat.watched) };
         Ok(Selection { places: seats.into_iter().map(place).collect() })
     }
 
@@ -107,7 +193,11 @@ impl<'a> Selection<'a> {
                 Ok(Some(self.places[found].at))
             }
             Err(Error::PeerLost { node, how }) => {
-                self.places.iter_mut().for_each(|place| place.inbox.was_told_of(node as u32));
+                for place in &mut self.places {
+                    if let Source::Mailbox(inbox) = &mut place.source {
+                        inbox.was_told_of(node as u32);
+                    }
+                }
                 Err(Error::PeerLost { node, how })
             }
             other => other,
@@ -117,7 +207,7 @@ impl<'a> Selection<'a> {
     /// The first that has a message. `thoroughly`: nobody will wait for one that this look leaves out.
     fn look(&mut self, thoroughly: bool) -> Result<Option<usize>> {
         for (found, place) in self.places.iter_mut().enumerate() {
-            if place.inbox.has_next(thoroughly)? {
+            if place.source.has_next(thoroughly)? {
                 return Ok(Some(found));
             }
         }
@@ -130,7 +220,7 @@ impl<'a> Selection<'a> {
             let found = self.named(|all| {
                 all.check_ends()?;
                 match all.sleep(deadline)? {
-                    Some((found, entry)) if all.places[found].inbox.has_at(entry)? => Ok(Some(found)),
+                    Some((found, entry)) if all.places[found].source.has_at(entry)? => Ok(Some(found)),
                     _ => all.look(true),
                 }
             })?;
@@ -145,15 +235,13 @@ impl<'a> Selection<'a> {
 
     /// Waits for news of any of their queues.
     fn sleep(&mut self, deadline: Deadline) -> Result<Option<(usize, CqEntry)>> {
-        let again = self.places.iter().filter_map(|place| place.inbox.looks_again()).min();
+        let again = self.places.iter().filter_map(|place| place.source.looks_again()).min();
         let deadline = again.map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let (mut queues, mut places): (Vec<&mut Cq>, Vec<usize>) = Default::default();
         let mut around: Vec<Around<'_>> = Vec::new();
         for (at, place) in self.places.iter_mut().enumerate() {
-            let (own, beside) = place.inbox.queues_and_around();
-            queues.extend(own);
+            around.push(place.source.watch(&mut queues));
             places.resize(queues.len(), at);
-            around.push(beside);
         }
         let slices = around.iter().map(|around| around.world().slice(deadline));
         let until = slices.min().unwrap_or(deadline);
@@ -168,7 +256,7 @@ impl<'a> Selection<'a> {
     fn check_ends(&mut self) -> Result {
         let mut left = false;
         for place in &mut self.places {
-            match place.inbox.check_ends() {
+            match place.source.check_ends() {
                 Ok(()) => left = true,
                 Err(Error::NobodyLeft { .. }) => {}
                 Err(error) => return Err(error),
@@ -177,7 +265,7 @@ impl<'a> Selection<'a> {
         if left {
             return Ok(());
         }
-        let names: Vec<_> = self.in_order().iter().map(|place| place.inbox.name()).collect();
+        let names: Vec<_> = self.in_order().iter().map(|place| place.source.name()).collect();
         Err(Error::NobodyLeft { name: names.join(", ") })
     }
 
@@ -191,7 +279,7 @@ impl<'a> Selection<'a> {
     fn too_late(&self, start: Instant) -> Error {
         let (mut what, mut whom) = (String::from("selecting among mailboxes"), String::new());
         for (nth, place) in self.in_order().iter().enumerate() {
-            let (name, posters) = (place.inbox.name(), place.inbox.posters());
+            let (name, posters) = (place.source.name(), place.source.posters());
             let _ = write!(what, "{} {name:?}", if nth == 0 { "" } else { "," });
             let _ = write!(whom, "{}{posters} in {name:?}", if nth == 0 { "" } else { ", or " });
         }

@@ -14,6 +14,7 @@ use crate::barrier::Barrier;
 use crate::buffer::Buf;
 use crate::channel::Patience;
 use crate::config::Config;
+use crate::ends::{Ended, Endings};
 use crate::error::{Error, Result, check_process};
 use crate::inbox::grants::Memory;
 use crate::item::Item;
@@ -262,6 +263,21 @@ impl World {
 
     fn new_message(&self, capacity: usize, patience: Patience) -> Result<Message> {
         Ok(Message::new(self.shared.block_for_message(capacity, Fill::Zero, patience)?))
+    }
+
+    /// The other ranks that have ended so far, in the order of the news: those that finished, and those that are lost.
+    pub fn ended(&self) -> impl Iterator<Item = Ended> + use<> {
+        self.shared.ends().in_order(0).into_iter()
+    }
+
+    /// The other ranks that end, one after another, beginning with those that have: for a [`crate::select`] beside mailboxes.
+    /// So a rank is noticed that finished with work in hand, or that was lost before it had a postbox here.
+    ///
+    /// # Errors
+    /// [`Error::Via`] when the NIC has no more completion queues.
+    pub fn endings(&self) -> Result<Endings> {
+        check_process()?;
+        Endings::new(&self.shared)
     }
 
     /// What the library did so far on this rank.

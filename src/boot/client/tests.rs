@@ -261,3 +261,33 @@ fn many_threads_share_a_client() {
         }
     });
 }
+
+#[test]
+fn a_question_is_answered_behind_the_events_that_came_before() {
+    let (_job, clients) = job(2);
+    let [asker, leaver] = <[_; 2]>::try_from(clients).unwrap();
+    let events = events(&asker);
+    leaver.done(soon()).unwrap();
+    let question = asker.ask().expect("the launcher reads");
+    let limit = soon();
+    while !question.is_answered() {
+        assert!(Instant::now() < limit, "no answer");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(events.try_recv(), Ok(Event::RankDone { rank: 1 }));
+    drop(question);
+    assert!(asker.shared.calls.lock().open.is_empty());
+}
+
+#[test]
+fn a_question_to_nobody_is_answered() {
+    let (client, launcher) = by_hand();
+    let question = client.ask().expect("there is room");
+    assert!(!question.is_answered());
+    drop(launcher);
+    let limit = soon();
+    while !question.is_answered() {
+        assert!(Instant::now() < limit, "it is waited for in vain");
+        thread::sleep(Duration::from_millis(1));
+    }
+}

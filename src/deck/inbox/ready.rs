@@ -11,12 +11,17 @@ use crate::shared::Shared;
 /// What a wait at a mailbox should notice besides its queue's news.
 pub(crate) struct Around<'a> {
     world: &'a Shared,
-    door: &'a Door,
+    /// With how many connections had come.
+    door: Option<(&'a Door, u32)>,
     ends: u64,
-    came: u32,
 }
 
-impl Around<'_> {
+impl<'a> Around<'a> {
+    /// Of a wait for ranks that end: more than had by then.
+    pub fn ends(world: &'a Shared, ends: u64) -> Self {
+        Around { world, door: None, ends }
+    }
+
     pub fn world(&self) -> &Shared {
         self.world
     }
@@ -24,7 +29,8 @@ impl Around<'_> {
     /// Whether ranks have ended or connections have come since. Lends others a hand.
     pub fn has_changed(&self) -> bool {
         let moved = self.world.help_others();
-        moved || self.world.ends().seen() != self.ends || self.door.came() != self.came
+        let came = || self.door.is_some_and(|(door, came)| door.came() != came);
+        moved || self.world.ends().seen() != self.ends || came()
     }
 }
 
@@ -87,7 +93,7 @@ impl Inbox {
     /// What to wait on, and what to notice by the way.
     pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, Around<'_>) {
         let (world, door) = (&*self.world, &*self.door);
-        let (ends, came) = (world.ends().seen(), door.came());
-        (self.queues.iter_mut(), Around { world, door, ends, came })
+        let around = Around { world, door: Some((door, door.came())), ends: self.seen };
+        (self.queues.iter_mut(), around)
     }
 }

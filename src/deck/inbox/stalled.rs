@@ -13,6 +13,7 @@ use udeck_via::Budget;
 
 use super::Inbox;
 use super::deferred::Served;
+use super::doubts::Doubts;
 use super::grants::{self, MEMORIES, Memory};
 use super::lane::Lane;
 use crate::error::Result;
@@ -26,6 +27,8 @@ pub(super) struct Stalled {
     for_memory: [VecDeque<usize>; 2],
     /// Whose message is nearly here.
     unfinished: VecDeque<usize>,
+    /// Whose connection broke: the launcher has been asked whether their ranks have finished.
+    pub doubts: Doubts,
     /// That were named while they were held up, and are read on again.
     named: VecDeque<usize>,
 }
@@ -33,7 +36,10 @@ pub(super) struct Stalled {
 impl Stalled {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.for_memory.iter().all(VecDeque::is_empty) && self.unfinished.is_empty() && self.named.is_empty()
+        self.for_memory.iter().all(VecDeque::is_empty)
+            && self.unfinished.is_empty()
+            && self.named.is_empty()
+            && self.doubts.is_empty()
     }
 
     pub fn is_unfinished(&mut self, lane: usize) {

@@ -58,7 +58,7 @@ impl Inbox {
 
     /// Waits until there may be a message.
     fn pause(&mut self, deadline: Deadline, rhythm: &mut Rhythm) -> Result<Option<Parcel>> {
-        let (ends, came) = (self.world.ends().seen(), self.door.came());
+        let (ends, came) = (self.seen, self.door.came());
         if self.has_lanes_held_up() {
             // The completion queue would name such a lane at once.
             let pause = if self.is_reading() { rhythm.read_pause } else { MEMORY_PAUSE };
@@ -107,6 +107,7 @@ impl Inbox {
     /// A message that can be had without waiting, where the completion queue alone does not find it.
     #[cold]
     pub(super) fn poll_otherwise(&mut self) -> Result<Option<Parcel>> {
+        self.settle_doubts()?;
         if let Some(parcel) = self.serve_stalled()? {
             return Ok(Some(parcel));
         }
@@ -164,14 +165,25 @@ impl Inbox {
         (!self.stalled.is_empty()).then_some(MEMORY_PAUSE)
     }
 
-    /// Ranks that ended: each lost one is an error once; when nobody is left, so is waiting.
+    /// Ranks that ended: each lost one is an error once, if it posted here or nobody is left; and when nobody is, so is waiting.
     pub(super) fn report_ends(&mut self) -> Result {
         check_process()?;
         if self.door.has_failed() {
             let failed = |error| Error::via(format!("waiting at mailbox {:?}", self.name), error);
             self.world.nics().iter().try_for_each(|line| line.nic.check()).map_err(failed)?;
         }
-        if let Some((node, how)) = self.world.ends().lost_beyond(&self.reported) {
+        self.settle_doubts()?;
+        // First: who ends after that is seen to have.
+        self.seen = self.world.ends().seen();
+        if self.seen == 0 {
+            return Ok(());
+        }
+        if self.door.came() != self.let_in {
+            self.let_in();
+        }
+        let (is_deserted, posters, reported) = (self.world.is_deserted(), &self.posters, &self.reported);
+        let concerns = |rank| !reported.contains(&rank) && (is_deserted || posters.contains(&rank));
+        if let Some((node, how)) = self.world.ends().lost_that(concerns) {
             self.reported.insert(node);
             return Err(Error::PeerLost { node: node as usize, how });
         }
@@ -188,8 +200,13 @@ impl Inbox {
         self.door.is_admitting()
     }
 
-    /// Who could post.
+    /// Who could post, and who cannot any more.
     pub(super) fn whom(&self) -> String {
+        let (whom, lost) = (self.who_could_post(), self.world.ends().lost_in_words());
+        if lost.is_empty() { whom } else { format!("{whom}; {lost}") }
+    }
+
+    fn who_could_post(&self) -> String {
         if let Some(shortage) = self.shortage() {
             return shortage;
         }

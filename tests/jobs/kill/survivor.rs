@@ -35,7 +35,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [role, protocol] = &words[..] else { return Err("survivor posts|retrieves PROTOCOL".into()) };
     let role: Role = role.parse()?;
     let world = udeck::init()?;
-    let mailbox = world.mailbox("survivor")?;
+    let mailbox: Mailbox<u64> = world.mailbox("survivor")?;
+    // Also of victims that die before they have a postbox, or never have one.
+    mailbox.expect(0..world.size());
     let own = (world.mailbox("own")?, world.postbox("own")?);
     traffic::to_itself(&world, &own.0, &own.1, 0)?;
     let baseline = Holdings::of(&world);

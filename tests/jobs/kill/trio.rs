@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn round(world: &World) -> Result<(), Box<dyn Error>> {
     let name = |rank: usize| format!("of {}", rank % world.size());
     let mailbox = world.mailbox::<u64>(&name(world.rank()))?;
+    mailbox.expect([(world.rank() + world.size() - 1) % world.size()]);
     let mut outgoing = Outgoing::new(world, &name(world.rank() + 1), Protocol::RdmaWrite)?;
     let mut incoming = Incoming::default();
     let mut next_is_there = true;
@@ -50,7 +51,11 @@ fn blocked(world: &World, rank: usize) -> Result<(), Box<dyn Error>> {
     world.barrier()?;
     match rank {
         0 => world.barrier()?,
-        2 => drop(world.mailbox::<u64>("of nobody")?.retrieve()?),
+        2 => {
+            let mailbox = world.mailbox::<u64>("of nobody")?;
+            mailbox.expect([1]);
+            mailbox.retrieve().map(drop)?;
+        }
         _ => talk_to_itself(world)?,
     }
     Ok(())

@@ -32,7 +32,9 @@ struct Survivor {
 
 pub fn run(dies: Side, protocol: Protocol) -> Result<(), Box<dyn Error>> {
     let world = udeck::init()?;
-    let (mailbox, told) = (world.mailbox("survivor")?, world.mailbox("told")?);
+    let [mailbox, told]: [Mailbox<u64>; 2] = [world.mailbox("survivor")?, world.mailbox("told")?];
+    // Also of victims that die before they have a postbox, or never have one.
+    [&mailbox, &told].into_iter().for_each(|mailbox| mailbox.expect(0..world.size()));
     let friend = world.postbox("friend")?;
     friend.set_protocol(protocol)?;
     let mut survivor = Survivor { protocol, mailbox, told, friend, baseline: None, world };
@@ -186,7 +188,7 @@ impl Survivor {
             Err(error) => is_loss_of(victim, &error).map(|()| 0)?,
         };
         println!("lost {victim}");
-        // Each mailbox is told, once: by the launcher, as nobody of that rank is connected here.
+        // Each mailbox is told, once: by the launcher, as that rank is expected, and not connected here.
         is_loss_of(victim, &self.mailbox.retrieve_within(LIMIT).err().ok_or("a message of nobody")?)?;
         let (least, most) = row.count;
         if !(least..=most).contains(&unknown) {
