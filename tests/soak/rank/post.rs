@@ -97,12 +97,7 @@ impl<'a> Outgoing<'a> {
     }
 
     fn attempt(&self, number: u32, message: MessagePlan) -> Attempt {
-        // A post by handshake that gives up while its message is under way can have it delivered behind later ones: that
-        // order is not kept then is known, and would hide what is not.
-        let limit = match message.protocol {
-            Protocol::Handshake => PATIENCE,
-            _ => self.rank.plan.streams[self.stream].limit,
-        };
+        let limit = self.rank.plan.streams[self.stream].limit;
         if let Err(error) = self.postbox.set_protocol(message.protocol)
             && let Err(_unsupported) = self.postbox.set_protocol(Protocol::Auto)
         {
