@@ -108,8 +108,9 @@ impl Reactor {
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
         // The entry is in place before the first event can come.
         let mut entries = self.inner.entries.lock();
-        self.inner.watch(&fd, id)?;
+        // First: an entry that failed may have left its number behind in the kernel's list.
         self.check()?;
+        self.inner.watch(&fd, id)?;
         entries.insert(id, Entry { fd, handler: Some(handler) });
         Ok(Token(id))
     }
