@@ -1,17 +1,27 @@
-//! A stream that the launcher left open for this process.
+//! A stream that the launcher left open for this process, or for another one that it started.
+//!
+//! All programs that run under one rank (`sh -c 'a; a'`, `a & a`) inherit the same stream, and it can be only one's: two
+//! that read it would take each other's answers. Who has it is written on the stream itself. A Unix socket can be given a
+//! name once; the kernel refuses the second, whichever process tries, whatever has become of the first.
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::fs::fstat;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, getsockname, sockopt};
+
+/// Streams that are taken are named by this and the taker's process number.
+const TAKEN_BY: &str = "udeck-rank-of-";
+/// Another process may have such a name in another space of process numbers.
+const NAMES: usize = 16;
 
 /// Takes over the Unix stream whose descriptor the launcher has written into the environment as `number`. Once per
 /// process; the program's own children do not inherit it.
 ///
 /// # Errors
-/// In words: not a number, taken before, or not a Unix stream (it is then left as it was).
+/// In words: not a number, taken before by this process or another one, or not a Unix stream (it is then left as it was).
 pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
@@ -24,18 +34,65 @@ pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let is_stream = sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
         && sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-    if !is_stream {
+    let taken = if is_stream { take(&fd) } else { Err("it is no Unix socket of this process".into()) };
+    if let Err(why) = taken {
         std::mem::forget(fd);
         TAKEN.store(false, Ordering::Relaxed);
-        return Err("it is no Unix socket of this process".into());
+        return Err(why);
     }
     fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
     Ok(UnixStream::from(fd))
 }
 
+/// Writes on a stream that it is this process's, unless it is another's.
+fn take(stream: impl AsFd) -> Result<(), String> {
+    let inode = fstat(&stream).map_err(|error| error.to_string())?.st_ino;
+    for number in 0..NAMES {
+        let name = format!("{TAKEN_BY}{}-{inode:x}-{number}", std::process::id());
+        let Ok(name) = SocketAddrUnix::new_abstract_name(name.as_bytes()) else { break };
+        match bind(&stream, &name) {
+            Err(Errno::ADDRINUSE) => {}
+            Err(Errno::INVAL) => {
+                let whose = owner(&stream);
+                return whose.map_or(Ok(()), |process| {
+                    Err(format!("another program of this rank, process {process}, has joined the job by it"))
+                });
+            }
+            // A system that gives no names has no word on two programs.
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// The process that a stream is written to be of.
+fn owner(stream: impl AsFd) -> Option<String> {
+    let address = SocketAddrUnix::try_from(getsockname(stream).ok()?).ok()?;
+    let name = std::str::from_utf8(address.abstract_name()?).ok()?;
+    Some(name.strip_prefix(TAKEN_BY)?.split('-').next()?.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::inherited_stream;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+
+    use super::{inherited_stream, take};
+
+    /// A duplicate of the descriptor is what another process has.
+    #[test]
+    fn a_stream_is_taken_once_whatever_becomes_of_who_took_it() {
+        let (_launcher, stream) = UnixStream::pair().unwrap();
+        let other = stream.try_clone().unwrap();
+        take(&stream).unwrap();
+        let why = take(&other).unwrap_err();
+        assert!(why.contains(&format!("process {},", std::process::id())), "{why}");
+        stream.shutdown(Shutdown::Both).unwrap();
+        drop(stream);
+        take(&other).unwrap_err();
+        let (_launcher, stream) = UnixStream::pair().unwrap();
+        take(&stream).unwrap();
+    }
 
     #[test]
     fn descriptors_that_are_not_the_launchers_are_refused() {
