@@ -10,6 +10,7 @@ use udeck_sys::Topology;
 use udeck_via::Nic;
 
 use crate::registry::{NicOptions, TRANSPORTS, open_nic};
+use crate::settings;
 use choose::{Opening, Places, choose};
 
 /// For each peer, if they all connect: two links (one made by either side), of four descriptors each: a socket, the
@@ -74,6 +75,9 @@ where
 
 fn world(client: Client, config: Config) -> Result<World> {
     let welcome = client.welcome();
+    if welcome.rank == 0 {
+        settings::name_unknown();
+    }
     let descriptors = u64::from(welcome.size) * DESCRIPTORS_PER_PEER + OTHER_DESCRIPTORS;
     udeck_sys::make_room_for_descriptors(descriptors).map_err(no_room)?;
     let hosts = hosts(welcome);

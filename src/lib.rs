@@ -85,6 +85,7 @@ pub mod doctor;
 mod init;
 pub mod names;
 mod registry;
+mod settings;
 
 pub use init::{init, init_with, run_local};
 pub use registry::{NicOptions, open_nic, transports};
