@@ -183,10 +183,10 @@ impl Printer {
         loop {
             match self.next(&page) {
                 Next::End => break,
-                Next::Words(words) => gone |= self.write(&page.words(words)).is_err(),
+                Next::Words(words) => gone |= !self.print(&page.words(words)),
                 Next::Piece(stream, bytes, done) => {
                     let bytes = if self.tagged { page.piece(stream, bytes, Instant::now()) } else { bytes };
-                    gone |= !gone && self.write(&bytes).is_err();
+                    gone |= !gone && !self.print(&bytes);
                     done(!gone);
                 }
             }
@@ -235,6 +235,21 @@ impl Printer {
                 limit => self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0,
             };
         }
+    }
+
+    /// False: it cannot be written. That a reader has left, whoever writes there is told by a signal; what else stands in the
+    /// way, such as a full disk, only this process knows.
+    fn print(&self, text: &[u8]) -> bool {
+        let written = self.write(text);
+        if let (Err(error), Sink::Stdout) = (written, self.sink)
+            && error != Errno::PIPE
+        {
+            udeck_sys::stderr_line(format_args!(
+                "deckrun: the ranks' output cannot be written: {}",
+                io::Error::from(error)
+            ));
+        }
+        written.is_ok()
     }
 
     /// In one go, so that what others write does not get into it.

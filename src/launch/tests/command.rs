@@ -29,6 +29,18 @@ fn the_double_dash_may_be_left_out_and_the_programs_flags_are_its_own() {
     }
 }
 
+/// Whoever writes gets a SIGPIPE either way: the reason is deckrun's to tell.
+#[test]
+fn an_output_that_cannot_be_written_is_told_with_the_reason() {
+    let mut command = sh(&["-n", "1", "--tag-output"], "while echo line; do :; done");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ran = command.stdin(Stdio::null()).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let words = String::from_utf8(ran.stderr).unwrap();
+    assert!(!ran.status.success(), "{words}");
+    let told = "deckrun: the ranks' output cannot be written: No space left on device";
+    assert_eq!(words.matches(told).count(), 1, "{words}");
+}
+
 #[test]
 fn exit_codes_and_words() {
     let cases = [
