@@ -91,13 +91,19 @@ impl<'a> Job<'a> {
         Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}").into() })
     }
 
-    /// What is registered as `key`; `None` if nothing is when the patience ends, or as soon as nobody is left to do it.
+    /// What is registered as `key`; `None` if nothing is when the patience ends, or as soon as the rank that had done it has
+    /// ended, or nobody is left to do it.
     fn find(&self, key: &str, what: impl Fn() -> String) -> Result<Option<Vec<u8>>> {
         let wait = !self.patience.is_zero();
         let limit = if wait { Deadline::after(self.patience).instant() } else { answer_limit() };
         match self.client.lookup(key, wait, limit) {
             Ok(record) => Ok(Some(record.value)),
-            Err(BootError::NoSuchName { .. } | BootError::NobodyLeft { .. }) => Ok(None),
+            Err(
+                BootError::NoSuchName { .. }
+                | BootError::NobodyLeft { .. }
+                | BootError::PeerLost { .. }
+                | BootError::PeerDone { .. },
+            ) => Ok(None),
             Err(error) => Err(failed(what(), error)),
         }
     }

@@ -60,8 +60,9 @@ fn names_that_cannot_be() {
 #[test]
 fn elements_that_cannot_be() {
     let world = alone();
-    assert!(matches!(world.mailbox::<()>("void"), Err(Error::BadName { .. })));
-    assert!(matches!(world.buf::<[u8; 0]>(3), Err(Error::BadName { .. })));
+    assert!(matches!(world.mailbox::<()>("void"), Err(Error::BadItem { .. })));
+    let error = world.buf::<[u8; 0]>(3).unwrap_err().to_string();
+    assert!(error.starts_with("messages cannot consist of [u8; 0]: its elements have no size"), "{error}");
 }
 
 #[test]
@@ -279,6 +280,27 @@ fn a_rank_that_finished_is_not_waited_for_at_a_barrier() {
         let error = world.barrier().unwrap_err();
         assert!(matches!(error, Error::PeerLost { node: 1, .. }), "{error}");
         assert!(error.to_string().contains("finished"), "{error}");
+        world.finish()
+    });
+}
+
+#[test]
+fn a_mailbox_whose_postboxes_are_gone_does_not_say_that_there_was_none() {
+    ranks(2, |world| {
+        if world.rank() == 0 {
+            let inbox = world.mailbox::<u8>("in")?;
+            inbox.retrieve()?;
+            world.barrier()?; // the postbox is gone
+            let mut text = inbox.retrieve_within(SHORT).unwrap_err().to_string();
+            while text.contains("rank 1 to post") {
+                text = inbox.retrieve_within(SHORT).unwrap_err().to_string();
+            }
+            assert!(text.contains("any rank (all postboxes of it are gone)"), "{text}");
+        } else {
+            world.postbox::<u8>("in")?.post(world.buf(1)?)?;
+            world.barrier()?;
+        }
+        world.barrier()?;
         world.finish()
     });
 }

@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     BootError, ENV_BOOT_FD,
-    wire::{Call, Event, Frames, FromServer, Record, Reply, Request, VERSION, Welcome, encode},
+    wire::{Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Welcome, encode},
 };
 
 /// How long [`Client::new`] waits for its welcome: the launcher may be starting hundreds of ranks first.
@@ -125,7 +125,8 @@ impl Client {
     /// Makes `name` known with `value`, for this rank alone.
     ///
     /// # Errors
-    /// [`BootError::NameTaken`]; [`BootError::TooBig`] beyond 255 bytes of name or 64 KiB of value.
+    /// [`BootError::NameTaken`]; [`BootError::TooBig`] beyond 255 bytes of name, 64 KiB of value, or what a rank may keep with
+    /// the launcher (16 MiB, all ranks together 128 MiB).
     pub fn register(&self, name: &str, value: &[u8], deadline: Instant) -> Result<(), BootError> {
         let call = Call::Register { name: name.into(), value: value.into() };
         self.call(Asked::Register(name), call, deadline).map(drop)
@@ -142,17 +143,32 @@ impl Client {
     /// Finds who registered `name`. With `wait`, blocks until somebody does, at most until `deadline`.
     ///
     /// # Errors
-    /// [`BootError::NoSuchName`], which lists what does exist; [`BootError::NobodyLeft`] as soon as all the other
-    /// ranks have ended. (In a world of one another thread may register it.)
+    /// [`BootError::NoSuchName`], which lists what does exist; [`BootError::PeerLost`] or [`BootError::PeerDone`], at once,
+    /// when the rank that had registered it has ended; [`BootError::NobodyLeft`] as soon as all the other ranks have ended.
+    /// (In a world of one another thread may register it.)
     pub fn lookup(&self, name: &str, wait: bool, deadline: Instant) -> Result<Record, BootError> {
+        self.look_up(name, wait, Maker::Anyone, deadline)
+    }
+
+    /// Finds who registered `name`; blocks until somebody does, at most until `deadline`, and no longer than it can be
+    /// registered by `maker`.
+    ///
+    /// # Errors
+    /// As [`lookup`](Client::lookup), and as soon as the maker has ended: [`BootError::PeerLost`],
+    /// [`BootError::PeerDone`].
+    pub fn lookup_of(&self, name: &str, maker: Maker, deadline: Instant) -> Result<Record, BootError> {
+        self.look_up(name, true, maker, deadline)
+    }
+
+    fn look_up(&self, name: &str, wait: bool, maker: Maker, deadline: Instant) -> Result<Record, BootError> {
         let wait = wait.then(|| left(deadline));
-        self.call(Asked::Lookup(name), Call::Lookup { name: name.into(), wait }, deadline)
+        self.call(Asked::Lookup(name), Call::Lookup { name: name.into(), wait, maker }, deadline)
     }
 
     /// Stores `value` under `key` for every rank to read, for the life of the job. The last one stored wins.
     ///
     /// # Errors
-    /// [`BootError::TooBig`] beyond 255 bytes of key or 64 KiB of value.
+    /// [`BootError::TooBig`] beyond 255 bytes of key, 64 KiB of value, or what a rank may keep with the launcher.
     pub fn put(&self, key: &str, value: &[u8], deadline: Instant) -> Result<(), BootError> {
         let call = Call::Put { key: key.into(), value: value.into() };
         self.call(Asked::Put(key), call, deadline).map(drop)
@@ -164,25 +180,37 @@ impl Client {
     /// [`BootError::NoSuchKey`], which lists the keys that do exist; [`BootError::NobodyLeft`] as for
     /// [`lookup`](Client::lookup).
     pub fn get(&self, key: &str, wait: bool, deadline: Instant) -> Result<Vec<u8>, BootError> {
-        let wait = wait.then(|| left(deadline));
-        Ok(self.call(Asked::Get(key), Call::Get { key: key.into(), wait }, deadline)?.value)
+        self.read_key(key, wait, Maker::Anyone, deadline)
     }
 
-    /// Blocks until every event has come that happened before this call, at most until `deadline`: the launcher is asked
-    /// something, and answers behind what it had to tell.
+    /// Reads what was stored under `key`; blocks until something is, at most until `deadline`, and no longer than it can be
+    /// stored by `maker`.
+    ///
+    /// # Errors
+    /// As [`get`](Client::get), and as soon as the maker has ended: [`BootError::PeerLost`], [`BootError::PeerDone`].
+    pub fn get_of(&self, key: &str, maker: Maker, deadline: Instant) -> Result<Vec<u8>, BootError> {
+        self.read_key(key, true, maker, deadline)
+    }
+
+    fn read_key(&self, key: &str, wait: bool, maker: Maker, deadline: Instant) -> Result<Vec<u8>, BootError> {
+        let wait = wait.then(|| left(deadline));
+        Ok(self.call(Asked::Get(key), Call::Get { key: key.into(), wait, maker }, deadline)?.value)
+    }
+
+    /// Blocks until every event has come that happened before this call, and the end of `rank`, if it is ending: its
+    /// connection has closed, or does within `wait`. At most until `deadline`. A rank that ends is not done with its goodbye
+    /// before its end can be seen otherwise, nor told lost: who sees a sign of that asks here what it was.
     ///
     /// # Errors
     /// [`BootError::Deadline`], [`BootError::LauncherGone`].
-    pub fn catch_up(&self, deadline: Instant) -> Result<(), BootError> {
-        // Nobody can store anything there: whatever the answer is, it has come.
-        let nothing = Call::Get { key: String::new(), wait: None };
-        self.shared.exchange(&Asked::Events, nothing, Instant::now(), deadline).map(drop)
+    pub fn fate(&self, rank: u32, wait: Duration, deadline: Instant) -> Result<(), BootError> {
+        self.call(Asked::Fate(rank), Call::Fate { rank, wait }, deadline).map(drop)
     }
 
-    /// As [`Client::catch_up`], without waiting. `None`: the launcher cannot be asked now, because it does not read.
-    pub fn ask(&self) -> Option<Question> {
-        let nothing = Call::Get { key: String::new(), wait: None };
-        let id = self.shared.start(&Asked::Events, nothing, Instant::now()).ok()??;
+    /// As [`Client::fate`], without waiting for the answer. `None`: the launcher cannot be asked now, because it does not read.
+    pub fn ask(&self, rank: u32, wait: Duration) -> Option<Question> {
+        let call = Call::Fate { rank, wait };
+        let id = self.shared.start(&Asked::Fate(rank), call, Instant::now()).ok()??;
         Some(Question { shared: Arc::clone(&self.shared), id })
     }
 
@@ -224,7 +252,7 @@ impl Client {
         );
         let give_up = deadline + if waits { LAST_WORD } else { Duration::ZERO };
         match self.shared.exchange(&asked, call, start, give_up)? {
-            Reply::Record(record) => Ok(record),
+            Reply::Record(record) => Ok(Arc::unwrap_or_clone(record)),
             Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
             Reply::Failed(failure) => {
                 let waited = if waits { start.elapsed() } else { Duration::ZERO };

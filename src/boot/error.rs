@@ -63,8 +63,8 @@ pub enum BootError {
         missing: Vec<u32>,
     },
 
-    /// A collective call cannot complete any more.
-    #[error("{what}: rank {rank} cannot take part any more: {how}")]
+    /// A rank that the call needs was lost.
+    #[error("{what}: rank {rank} is lost: {how}")]
     PeerLost {
         /// The call.
         what: String,
@@ -72,6 +72,15 @@ pub enum BootError {
         rank: u32,
         /// How it ended.
         how: String,
+    },
+
+    /// A rank that the call needs has said goodbye.
+    #[error("{what}: rank {rank} has finished")]
+    PeerDone {
+        /// The call.
+        what: String,
+        /// The rank that ended.
+        rank: u32,
     },
 
     /// A bound was passed.

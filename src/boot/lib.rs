@@ -30,7 +30,7 @@ pub mod wire;
 pub use client::{Client, Question};
 pub use error::BootError;
 pub use ranks::Ranks;
-pub use wire::{Event, Host, Record, Welcome};
+pub use wire::{Event, Host, Maker, Record, Welcome};
 
 /// The environment variable with the number of the inherited descriptor on which the launcher serves.
 pub const ENV_BOOT_FD: &str = "DECK_BOOT_FD";

@@ -21,7 +21,7 @@ use self::{
 };
 use crate::{
     server::{Action, Config, Server},
-    wire::{FromServer, MAX_FRAME, Reply, Request, encode},
+    wire::{Call, FromServer, MAX_FRAME, Reply, Request, encode},
 };
 
 pub use self::{
@@ -46,6 +46,20 @@ pub struct Service {
     peers: Vec<Option<Peer>>,
     outlet: Box<dyn Outlet>,
     reports: Arc<Reports>,
+    on_desertion: Desertion,
+    /// Who asks, of whom, and how: answered when everything else has been heard.
+    fates: Vec<(u32, u32, Request)>,
+}
+
+/// Who hears of ranks that leave without goodbye.
+struct Desertion(Box<Tell>);
+
+type Tell = dyn Fn(u32, &str) + Send;
+
+impl std::fmt::Debug for Desertion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Desertion")
+    }
 }
 
 impl Service {
@@ -76,7 +90,15 @@ impl Service {
             peers: connections.into_iter().map(|connection| Some(Peer::new(connection))).collect(),
             outlet,
             reports: Arc::new(Reports::new()?),
+            on_desertion: Desertion(Box::new(|_, _| {})),
+            fates: Vec::new(),
         })
+    }
+
+    /// Calls `tell` with a rank and how it ended when one that had joined the job leaves without goodbye, and without a sign
+    /// of failure that somebody else would tell of. On the service's thread: it must not block.
+    pub fn on_desertion(&mut self, tell: impl Fn(u32, &str) + Send + 'static) {
+        self.on_desertion = Desertion(Box::new(tell));
     }
 
     /// The way to tell this service how ranks ended, and what relayed ones said.
@@ -99,6 +121,7 @@ impl Service {
             for rank in ready {
                 self.receive(now, rank, &mut scratch);
             }
+            self.tell_fates(now, &mut scratch);
             let actions = self.server.tick(now);
             self.perform(actions);
             self.flush(now);
@@ -106,9 +129,29 @@ impl Service {
         Ok(())
     }
 
+    /// A rank that another one asks about may have said goodbye, or closed its connection, before it was asked about.
+    fn tell_fates(&mut self, now: Instant, scratch: &mut [u8]) {
+        for (rank, of, request) in std::mem::take(&mut self.fates) {
+            self.drain(now, of, scratch);
+            let actions = self.server.handle(now, rank, request);
+            self.perform(actions);
+        }
+    }
+
+    /// Serves what a rank has said so far. Bounded, because it may go on.
+    fn drain(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) {
+        for _ in 0..LAST_READS {
+            if !self.receive(now, rank, scratch) {
+                break;
+            }
+        }
+    }
+
     /// Sleeps until something happens or is due. Returns the ranks whose connections have something to say.
     fn wait(&self) -> io::Result<Vec<u32>> {
-        let until_due = self.server.next_deadline().map(|due| {
+        // What was asked while others were drained is next.
+        let due = if self.fates.is_empty() { self.server.next_deadline() } else { Some(Instant::now()) };
+        let until_due = due.map(|due| {
             let left = due.saturating_duration_since(Instant::now());
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
@@ -143,13 +186,12 @@ impl Service {
         let actions = match news {
             News::Said(bytes) => return self.serve(now, rank, &bytes),
             News::HungUp => self.server.disconnected(now, rank),
-            News::Ended(how) => {
-                // What it said before it ended comes first: it may have been goodbye. Bounded, because a process that it
-                // left behind may hold the socket and go on writing.
-                for _ in 0..LAST_READS {
-                    if !self.receive(now, rank, scratch) {
-                        break;
-                    }
+            News::Ended(how, well) => {
+                // What it said before it ended comes first: it may have been goodbye. A process that it left behind may hold
+                // the socket and go on writing.
+                self.drain(now, rank, scratch);
+                if well && self.server.owes_goodbye(rank) {
+                    (self.on_desertion.0)(rank, &how);
                 }
                 self.server.ended(rank, &how)
             }
@@ -179,6 +221,10 @@ impl Service {
         while let Some(peer) = &mut self.peers[rank as usize] {
             let actions = match peer.frames.decode::<Request>() {
                 Ok(None) => return,
+                Ok(Some(request @ Request { call: Call::Fate { rank: of, .. }, .. })) => {
+                    self.fates.push((rank, of, request));
+                    continue;
+                }
                 Ok(Some(request)) => self.server.handle(now, rank, request),
                 Err(error) => self.server.ended(rank, &format!("sent its launcher {error}")),
             };

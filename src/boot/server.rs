@@ -5,16 +5,19 @@
 //! itself, the news that it can never come, or its deadline, which the driver serves by calling [`Server::tick`] at
 //! [`Server::next_deadline`].
 
+mod store;
+
 use std::{
-    collections::BTreeMap,
     io,
     net::IpAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::wire::{
-    Call, Event, Failure, FromServer, Host, MAX_LISTED, Record, Reply, Request, VERSION, Welcome,
-};
+use self::store::{Store, Table};
+use crate::wire::{Call, Event, Failure, FromServer, Host, Maker, Record, Reply, Request, VERSION, Welcome};
+
+pub use self::store::Limits;
 
 /// A longer wait is cut to this: it keeps the arithmetic of deadlines from overflowing.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -65,25 +68,6 @@ impl Config {
     }
 }
 
-/// What the ranks together may store.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// The most names, and separately the most keys, of a job.
-    pub entries: usize,
-    /// The longest name or key, in bytes.
-    pub name_len: usize,
-    /// The longest value, in bytes.
-    pub value_len: usize,
-    /// The most requests of one rank that may be waiting.
-    pub waiting: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { entries: 1 << 16, name_len: 255, value_len: 64 << 10, waiting: 256 }
-    }
-}
-
 /// What the driver has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -106,8 +90,9 @@ pub enum Action {
 pub struct Server {
     config: Config,
     ranks: Vec<State>,
-    names: BTreeMap<String, Record>,
-    values: BTreeMap<String, Record>,
+    /// By rank: whether it has ever said hello.
+    joined: Vec<bool>,
+    store: Store,
     waiting: Vec<Waiting>,
     /// How ranks ended, in the order of the news; replayed to a rank that says hello late.
     history: Vec<Event>,
@@ -137,14 +122,9 @@ struct Waiting {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Awaited {
-    Entry(Table, String),
+    Entry(Table, String, Maker),
     Fence,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Table {
-    Names,
-    Values,
+    Fate(u32),
 }
 
 impl Server {
@@ -152,9 +132,9 @@ impl Server {
     pub fn new(config: Config) -> Server {
         Server {
             ranks: vec![State::Starting; config.welcome.size as usize],
+            joined: vec![false; config.welcome.size as usize],
+            store: Store::new(config.limits, config.welcome.size),
             config,
-            names: BTreeMap::new(),
-            values: BTreeMap::new(),
             waiting: Vec::new(),
             history: Vec::new(),
             actions: Vec::new(),
@@ -184,8 +164,13 @@ impl Server {
                 self.lose(rank, "closed its connection without saying goodbye");
             }
             Some(State::Starting | State::Joined) => {
-                self.ranks[rank as usize] = State::Closed { until: now + self.config.patience };
+                let until = now + self.config.patience;
+                self.ranks[rank as usize] = State::Closed { until };
                 self.waiting.retain(|w| w.rank != rank);
+                // Its end is about to be told.
+                for waiting in self.waiting.iter_mut().filter(|w| w.awaited == Awaited::Fate(rank)) {
+                    waiting.deadline = until + self.config.patience;
+                }
                 self.actions.push(Action::Close { rank });
             }
             Some(State::Done) => self.actions.push(Action::Close { rank }),
@@ -204,15 +189,21 @@ impl Server {
         std::mem::take(&mut self.actions)
     }
 
+    /// Whether this rank has joined the job and not said goodbye: if it has ended, it has left without a word.
+    pub fn owes_goodbye(&self, rank: u32) -> bool {
+        self.joined.get(rank as usize).is_some_and(|joined| *joined) && self.state(rank) != Some(State::Done)
+    }
+
     /// Answers everything whose time is up.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         let missing = self.missing_at_fence();
         for late in self.take_waiting(|w| w.deadline <= now) {
-            let failure = match late.awaited {
-                Awaited::Entry(table, _) => self.no_such(table),
-                Awaited::Fence => Failure::FenceLate { missing: missing.clone() },
+            let reply = match late.awaited {
+                Awaited::Entry(table, ..) => Reply::Failed(self.store.no_such(table)),
+                Awaited::Fence => Reply::Failed(Failure::FenceLate { missing: missing.clone() }),
+                Awaited::Fate(_) => Reply::Ok,
             };
-            self.reply(late.rank, late.id, Reply::Failed(failure));
+            self.reply(late.rank, late.id, reply);
         }
         for rank in 0..self.config.welcome.size {
             if matches!(self.state(rank), Some(State::Closed { until }) if until <= now) {
@@ -240,6 +231,7 @@ impl Server {
             return self.refuse(rank, id, &why);
         }
         self.ranks[rank as usize] = State::Joined;
+        self.joined[rank as usize] = true;
         self.reply(rank, id, Reply::Welcome(Welcome { rank, ..self.config.welcome.clone() }));
         for event in &self.history {
             self.actions.push(Action::Send { to: rank, message: FromServer::Event(event.clone()) });
@@ -250,17 +242,18 @@ impl Server {
         match call {
             Call::Register { name, value } => self.register(rank, id, name, value),
             Call::Unregister { name } => self.unregister(rank, id, &name),
-            Call::Lookup { name, wait } => self.find(now, rank, id, Table::Names, name, wait),
+            Call::Lookup { name, wait, maker } => self.find(now, rank, id, (Table::Names, name), wait, maker),
             Call::Put { key, value } => self.put(rank, id, key, value),
-            Call::Get { key, wait } => self.find(now, rank, id, Table::Values, key, wait),
+            Call::Get { key, wait, maker } => self.find(now, rank, id, (Table::Values, key), wait, maker),
             Call::Fence { wait } => self.fence(now, rank, id, wait),
             Call::Done => self.done(rank, id),
+            Call::Fate { rank: of, wait } => self.fate(now, rank, id, of, wait),
             Call::Hello { .. } => {}
         }
     }
 
     fn register(&mut self, rank: u32, id: u64, name: String, value: Vec<u8>) {
-        if let Some(taken) = self.names.get(&name) {
+        if let Some(taken) = self.store.get(Table::Names, &name) {
             let owner = taken.owner;
             return self.reply(rank, id, Reply::Failed(Failure::NameTaken { owner }));
         }
@@ -272,65 +265,78 @@ impl Server {
     }
 
     fn store(&mut self, rank: u32, id: u64, table: Table, name: String, value: Vec<u8>) {
-        if let Some(failure) = self.beyond_limits(table, &name, &value) {
-            return self.reply(rank, id, Reply::Failed(failure));
-        }
-        self.reply(rank, id, Reply::Ok);
-        let record = Record { owner: rank, value };
-        for waiting in
-            self.take_waiting(|w| matches!(&w.awaited, Awaited::Entry(t, n) if *t == table && *n == name))
-        {
-            self.reply(waiting.rank, waiting.id, Reply::Record(record.clone()));
-        }
-        self.table_mut(table).insert(name, record);
-    }
-
-    fn beyond_limits(&self, table: Table, name: &str, value: &[u8]) -> Option<Failure> {
-        let limits = &self.config.limits;
-        let too_big = |what: &str, limit: usize, got: usize| {
-            (got > limit).then(|| Failure::TooBig { what: what.into(), limit: limit as u64, got: got as u64 })
+        let record = match self.store.insert(table, name.clone(), Record { owner: rank, value }) {
+            Ok(record) => record,
+            Err(failure) => return self.reply(rank, id, Reply::Failed(failure)),
         };
-        if name.is_empty() {
-            return Some(Failure::Refused { why: "a name must not be empty".into() });
+        self.reply(rank, id, Reply::Ok);
+        for waiting in
+            self.take_waiting(|w| matches!(&w.awaited, Awaited::Entry(t, n, _) if *t == table && *n == name))
+        {
+            self.reply(waiting.rank, waiting.id, Reply::Record(Arc::clone(&record)));
         }
-        let known = self.table(table);
-        let entries = known.len() + usize::from(!known.contains_key(name));
-        too_big("a name (bytes)", limits.name_len, name.len())
-            .or_else(|| too_big("a value (bytes)", limits.value_len, value.len()))
-            .or_else(|| too_big("the number of names in a job", limits.entries, entries))
     }
 
     fn unregister(&mut self, rank: u32, id: u64, name: &str) {
-        let reply = match self.names.get(name) {
-            Some(record) if record.owner == rank => {
-                self.names.remove(name);
+        let reply = match self.store.get(Table::Names, name).map(|record| record.owner) {
+            Some(owner) if owner == rank => {
+                self.store.remove(name);
                 Reply::Ok
             }
-            Some(record) => {
-                let why =
-                    format!("`{name}` belongs to rank {}: only that rank can unregister it", record.owner);
+            Some(owner) => {
+                let why = format!("`{name}` belongs to rank {owner}: only that rank can unregister it");
                 Reply::Failed(Failure::Refused { why })
             }
-            None => Reply::Failed(self.no_such(Table::Names)),
+            None => Reply::Failed(self.store.no_such(Table::Names)),
         };
         self.reply(rank, id, reply);
     }
 
-    fn find(&mut self, now: Instant, rank: u32, id: u64, table: Table, name: String, wait: Option<Duration>) {
-        if let Some(record) = self.table(table).get(&name) {
-            let record = record.clone();
+    fn find(
+        &mut self,
+        now: Instant,
+        rank: u32,
+        id: u64,
+        (table, name): (Table, String),
+        wait: Option<Duration>,
+        maker: Maker,
+    ) {
+        if let Some(record) = self.store.get(table, &name) {
+            let record = Arc::clone(record);
             return self.reply(rank, id, Reply::Record(record));
         }
-        match wait {
-            None => {
-                let failure = self.no_such(table);
+        let checked = self.store.check_name(&name).and_then(|()| self.may_come(table, &name, maker));
+        match (checked, wait) {
+            (Err(failure), _) => self.reply(rank, id, Reply::Failed(failure)),
+            (Ok(()), None) => {
+                let failure = self.store.no_such(table);
                 self.reply(rank, id, Reply::Failed(failure));
             }
-            Some(_) if self.only_left() == Some(rank) => {
+            (Ok(()), Some(_)) if self.only_left() == Some(rank) => {
                 self.reply(rank, id, Reply::Failed(Failure::NobodyLeft))
             }
-            Some(wait) => self.wait(now, rank, id, wait, Awaited::Entry(table, name)),
+            (Ok(()), Some(wait)) => self.wait(now, rank, id, wait, Awaited::Entry(table, name, maker)),
         }
+    }
+
+    /// Why nobody will make it any more, if a rank is known that had made it or was to make it.
+    fn may_come(&self, table: Table, name: &str, maker: Maker) -> Result<(), Failure> {
+        let had_it = self.store.last_owner(table, name).and_then(|owner| self.end_of(owner));
+        let ended = had_it.or_else(|| match maker {
+            Maker::Rank(owner) => self.end_of(owner),
+            Maker::Collective(owner) => {
+                let is_lost = |event: &&Event| matches!(event, Event::RankLost { .. });
+                // A rank that finished may have done so because of the loss.
+                self.history.iter().find(is_lost).or_else(|| self.end_of(owner))
+            }
+            Maker::Anyone => None,
+        });
+        ended.map_or(Ok(()), |event| Err(maker_ended(event)))
+    }
+
+    /// How a rank ended, if it has.
+    fn end_of(&self, rank: u32) -> Option<&Event> {
+        self.history.iter().find(|event| rank_of(event) == Some(rank))
     }
 
     fn fence(&mut self, now: Instant, rank: u32, id: u64, wait: Duration) {
@@ -346,6 +352,18 @@ impl Server {
             for arrived in self.take_waiting(|w| w.awaited == Awaited::Fence) {
                 self.reply(arrived.rank, arrived.id, Reply::Ok);
             }
+        }
+    }
+
+    fn fate(&mut self, now: Instant, rank: u32, id: u64, of: u32, wait: Duration) {
+        match self.state(of) {
+            Some(State::Starting | State::Joined) if of != rank => {
+                self.wait(now, rank, id, wait, Awaited::Fate(of));
+            }
+            Some(State::Closed { .. }) => {
+                self.wait(now, rank, id, 2 * self.config.patience, Awaited::Fate(of));
+            }
+            _ => self.reply(rank, id, Reply::Ok),
         }
     }
 
@@ -376,7 +394,7 @@ impl Server {
     /// What both ways to end have in common: the names go, the others hear of it, and hopeless waits fail.
     fn end(&mut self, rank: u32, state: State, event: Event) {
         self.ranks[rank as usize] = state;
-        self.names.retain(|_, record| record.owner != rank);
+        self.store.end(rank);
         for to in 0..self.config.welcome.size {
             if self.state(to) == Some(State::Joined) {
                 self.actions.push(Action::Send { to, message: FromServer::Event(event.clone()) });
@@ -384,6 +402,20 @@ impl Server {
         }
         for stuck in self.take_waiting(|w| w.awaited == Awaited::Fence) {
             self.reply(stuck.rank, stuck.id, Reply::Failed(broken_by(&event)));
+        }
+        let is_lost = state == State::Lost;
+        let Server { store, waiting, .. } = self;
+        let hopeless = waiting.extract_if(.., |w| match &w.awaited {
+            Awaited::Entry(table, name, _) if store.last_owner(*table, name) == Some(rank) => true,
+            Awaited::Entry(_, _, Maker::Rank(maker)) => *maker == rank,
+            Awaited::Entry(_, _, Maker::Collective(maker)) => *maker == rank || is_lost,
+            _ => false,
+        });
+        for hopeless in hopeless.collect::<Vec<_>>() {
+            self.reply(hopeless.rank, hopeless.id, Reply::Failed(maker_ended(&event)));
+        }
+        for asked in self.take_waiting(|w| w.awaited == Awaited::Fate(rank)) {
+            self.reply(asked.rank, asked.id, Reply::Ok);
         }
         self.history.push(event);
         if let Some(last) = self.only_left() {
@@ -419,30 +451,8 @@ impl Server {
         (0u32..).zip(missing).filter_map(|(rank, missing)| missing.then_some(rank)).collect()
     }
 
-    fn no_such(&self, table: Table) -> Failure {
-        let table = self.table(table);
-        Failure::NoSuch {
-            existing: table.keys().take(MAX_LISTED).cloned().collect(),
-            total: table.len() as u64,
-        }
-    }
-
     fn take_waiting(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         self.waiting.extract_if(.., |w| which(w)).collect()
-    }
-
-    fn table(&self, table: Table) -> &BTreeMap<String, Record> {
-        match table {
-            Table::Names => &self.names,
-            Table::Values => &self.values,
-        }
-    }
-
-    fn table_mut(&mut self, table: Table) -> &mut BTreeMap<String, Record> {
-        match table {
-            Table::Names => &mut self.names,
-            Table::Values => &mut self.values,
-        }
     }
 
     fn reply(&mut self, to: u32, id: u64, reply: Reply) {
@@ -459,6 +469,21 @@ fn broken_by(event: &Event) -> Failure {
         Event::RankLost { rank, how } => Failure::FenceBroken { rank: *rank, how: how.clone() },
         Event::RankDone { rank } => Failure::FenceBroken { rank: *rank, how: "has said goodbye".into() },
         Event::LauncherGone => Failure::NobodyLeft,
+    }
+}
+
+fn maker_ended(event: &Event) -> Failure {
+    match event {
+        Event::RankLost { rank, how } => Failure::MakerEnded { rank: *rank, how: Some(how.clone()) },
+        Event::RankDone { rank } => Failure::MakerEnded { rank: *rank, how: None },
+        Event::LauncherGone => Failure::NobodyLeft,
+    }
+}
+
+fn rank_of(event: &Event) -> Option<u32> {
+    match event {
+        Event::RankLost { rank, .. } | Event::RankDone { rank } => Some(*rank),
+        Event::LauncherGone => None,
     }
 }
 

@@ -12,17 +12,17 @@
 //! changing it, or anything else here but adding at the end, takes a new [`VERSION`]. `Hello` and `Failed(Refused)` keep
 //! their places for ever, so that two versions can still tell each other that they differ.
 
-use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, sync::Arc, time::Duration};
 
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeOwned, Error as _, SeqAccess, Visitor},
 };
 
 use crate::MAX_RANKS;
 
 /// The version that this build speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The longest payload of a frame, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 /// The most names that an answer lists.
@@ -65,6 +65,8 @@ pub enum Call {
         name: String,
         /// How long to wait for it; `None`: answer at once.
         wait: Option<Duration>,
+        /// Who is to register it.
+        maker: Maker,
     },
     /// Store a value under a key; the last one wins.
     Put {
@@ -79,6 +81,8 @@ pub enum Call {
         key: String,
         /// How long to wait for it; `None`: answer at once.
         wait: Option<Duration>,
+        /// Who is to store it.
+        maker: Maker,
     },
     /// Wait until every rank of the job has asked for the same.
     Fence {
@@ -87,6 +91,25 @@ pub enum Call {
     },
     /// Goodbye: this rank ends in an orderly way.
     Done,
+    /// Answered when that rank has ended and its end was told, or when it seems to be there after `wait`. Behind whatever
+    /// else there is to tell.
+    Fate {
+        /// Which.
+        rank: u32,
+        /// How long to wait for the end of a rank that seems to be there. One whose connection has closed is waited for.
+        wait: Duration,
+    },
+}
+
+/// Who is to make what a rank waits for. A wait ends as soon as that can no longer happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Maker {
+    /// Any other rank: until all of them have ended.
+    Anyone,
+    /// This rank: until it has ended.
+    Rank(u32),
+    /// This rank, in a step that all ranks of the job take together: until it has ended, or any rank is lost.
+    Collective(u32),
 }
 
 /// From the launcher.
@@ -112,8 +135,8 @@ pub enum Reply {
     Ok,
     /// To `Hello`.
     Welcome(Welcome),
-    /// To `Lookup` and `Get`.
-    Record(Record),
+    /// To `Lookup` and `Get`. Shared: many ranks may wait for the same long value.
+    Record(#[serde(with = "shared")] Arc<Record>),
 }
 
 /// Who a rank is, and in which job.
@@ -182,6 +205,19 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
+/// A shared record travels as any other.
+mod shared {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(record: &Arc<Record>, serializer: S) -> Result<S::Ok, S::Error> {
+        Record::serialize(record, serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Record>, D::Error> {
+        Record::deserialize(deserializer).map(Arc::new)
+    }
+}
+
 /// Why a request could not be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
@@ -226,6 +262,13 @@ pub enum Failure {
         limit: u64,
         /// What it would have been.
         got: u64,
+    },
+    /// The rank that made it, or is to make it, has ended.
+    MakerEnded {
+        /// That rank.
+        rank: u32,
+        /// How it was lost; `None`: it said goodbye.
+        how: Option<String>,
     },
 }
 

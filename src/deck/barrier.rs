@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_boot::{BootError, Ranks};
-use udeck_via::{Budget, Deadline, Home};
+use udeck_boot::{BootError, Maker, Ranks};
+use udeck_via::{Budget, Deadline, Error as ViaError, Home};
 
 use self::plan::{Plan, Step};
 use crate::channel::{Channel, Patience};
@@ -20,7 +20,7 @@ use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
 use crate::received::Received;
-use crate::shared::{INTERNAL, Shared};
+use crate::shared::{INTERNAL, Shared, Sought};
 
 /// One rank's part. Made at the first barrier; making it is collective, too.
 pub(crate) struct Barrier {
@@ -80,8 +80,8 @@ impl Barrier {
 
     pub fn wait(&mut self, world: &Arc<Shared>, limit: Duration) -> Result {
         // The mailbox reports a loss once, but no later barrier can be complete either.
-        if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
-            return Err(Error::PeerLost { node: node as usize, how });
+        if let Some((node, how)) = lost(world) {
+            return Err(Error::PeerLost { node, how });
         }
         if let Some(home) = self.home {
             home.go();
@@ -159,10 +159,13 @@ impl Barrier {
         let has_finished = world.ends().is_done(from) && !self.inbox.is_admitting();
         match self.inbox.retrieve_within(LOOK_UP.min(deadline.remaining())) {
             Ok(token) => Ok(Some(token)),
-            Err(Error::Deadline { .. }) if has_finished => Err(ended(from as usize)),
+            Err(Error::Deadline { .. }) if has_finished => Err(ended(world, from as usize)),
             Err(Error::Deadline { .. }) if deadline.passed() => Err(self.too_late(clock)),
-            Err(Error::Deadline { .. }) => Ok(None),
-            Err(Error::NobodyLeft { .. }) => Err(ended(from as usize)),
+            // Which rank is lost makes no difference: without it nobody comes through.
+            Err(Error::Deadline { .. }) => {
+                lost(world).map_or(Ok(None), |(node, how)| Err(Error::PeerLost { node, how }))
+            }
+            Err(Error::NobodyLeft { .. }) => Err(ended(world, from as usize)),
             Err(error) => Err(error),
         }
     }
@@ -212,26 +215,35 @@ fn agree(world: &Arc<Shared>) -> Result<Plan> {
         world.client().put(&key, &plan.encode(), deadline.instant())?;
         return Ok(plan);
     }
-    let chosen = patiently(world, 0, |deadline| match world.client().get(&key, true, deadline.instant()) {
-        Ok(chosen) => Ok(Some(chosen)),
-        Err(BootError::NoSuchKey { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
+    let chosen = patiently(world, 0, |deadline| {
+        match world.client().get_of(&key, Maker::Collective(0), deadline.instant()) {
+            Ok(chosen) => Ok(Some(chosen)),
+            Err(BootError::NoSuchKey { .. }) => Ok(None),
+            Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(ended(world, 0)),
+            Err(error) => Err(error.into()),
+        }
     })?;
-    Plan::decode(&chosen)
-        .ok_or_else(|| Error::BadName { name: key, why: "rank 0 has another version of this library" })
+    Plan::decode(&chosen).ok_or_else(|| {
+        Error::via(
+            "the first barrier",
+            ViaError::Rejected("rank 0 has another version of this library".into()),
+        )
+    })
 }
 
 /// Connects to a rank when it comes to its first barrier.
 fn meet(world: &Arc<Shared>, node: usize) -> Result<Channel> {
-    patiently(world, node, |deadline| match world.connect::<u8>(&name(node), true, deadline) {
+    let sought = Sought::Of(Maker::Collective(node as u32));
+    patiently(world, node, |deadline| match world.connect::<u8>(&name(node), sought, deadline) {
         Ok(channel) => Ok(Some(channel)),
         Err(Error::NoSuchMailbox { .. }) => Ok(None),
-        Err(error) => Err(error),
+        Err(Error::NobodyLeft { .. }) => Err(ended(world, node)),
+        Err(error) => Err(left(world, error)),
     })
 }
 
 /// What another rank makes when it comes to its first barrier. That it computes before is no fault of its set-up: it is
-/// waited for as at any barrier. It may end instead, which is looked for once in a set-up's time.
+/// waited for as at any barrier. It may end instead, and any rank may be lost: the launcher then answers at once.
 fn patiently<T>(
     world: &Shared,
     node: usize,
@@ -242,12 +254,12 @@ fn patiently<T>(
     loop {
         match attempt(Deadline::after(config.setup).min(deadline)) {
             Ok(Some(made)) => return Ok(made),
-            _ if world.ends().is_done(node as u32) => return Err(ended(node)),
+            _ if world.ends().is_done(node as u32) => return Err(ended(world, node)),
             Ok(None) => {}
             Err(error) => return Err(error),
         }
-        if let Some((node, how)) = world.ends().lost_beyond(&BTreeSet::new()) {
-            return Err(Error::PeerLost { node: node as usize, how });
+        if let Some((node, how)) = lost(world) {
+            return Err(Error::PeerLost { node, how });
         }
         if deadline.passed() {
             let whom = format!("rank {node}, which has come to no barrier yet");
@@ -256,19 +268,23 @@ fn patiently<T>(
     }
 }
 
-/// A rank that finished will not come to a barrier any more.
-fn ended(node: usize) -> Error {
-    Error::PeerLost { node, how: "it finished without coming to this barrier".into() }
+/// A rank that finished will not come to a barrier any more: perhaps because another one was lost.
+fn ended(world: &Shared, node: usize) -> Error {
+    let how = || "it finished without coming to this barrier".into();
+    let (node, how) = lost(world).unwrap_or_else(|| (node, how()));
+    Error::PeerLost { node, how }
+}
+
+/// A lost rank, and what became of it: without it no barrier can be complete.
+fn lost(world: &Shared) -> Option<(usize, String)> {
+    world.ends().lost_beyond(&BTreeSet::new()).map(|(rank, how)| (rank as usize, how))
 }
 
 /// The mailbox of a rank that has ended is gone: to the program, the rank is.
 #[cold]
 fn left(world: &Shared, error: Error) -> Error {
     match error {
-        Error::MailboxGone { owner: node, .. } => world
-            .ends()
-            .how_lost(node as u32)
-            .map_or_else(|| ended(node), |how| Error::PeerLost { node, how }),
+        Error::MailboxGone { owner: node, .. } => ended(world, node),
         other => other,
     }
 }

@@ -36,7 +36,7 @@ use udeck_via::mem::{Fill, StableBuffer, UserMemory};
 use udeck_via::{Block, Caps, Cq, Deadline, Error as ViaError, NetAddress, Ptag, Region, Vi};
 
 use crate::auto::Thresholds;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Titled};
 use crate::holders::Sender;
 use crate::inbox::grants::Memory;
 use crate::protocol::{MAX_INLINE, Protocol};
@@ -50,6 +50,9 @@ pub(crate) use starting::Ticket;
 
 /// Memory may come free where a waiting post does not hear of it: so often it looks.
 pub(crate) const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+
+/// So often a wait looks whether the launcher has told of the owner's end.
+const LOOK_UP: Duration = Duration::from_millis(500);
 
 /// Nor does a mailbox tell of each message that it reads, which would cost every retrieve: a flush looks so often, at
 /// first and in the long run.
@@ -370,11 +373,11 @@ impl Channel {
         self.has_to_look.set(matches!(error, ViaError::NoMemory { .. }));
         match until {
             None => {
-                let whom = format!("rank {} to read from mailbox {:?}", self.owner, self.mailbox);
+                let whom = format!("rank {} to read from {}", self.owner, Titled(&self.mailbox));
                 Err(Error::WouldBlock { what: "the post", whom })
             }
             Some(deadline) if deadline.passed() => Err(self.too_late("posting", start, error)),
-            Some(deadline) => Ok(deadline),
+            Some(deadline) => self.is_awaited().map(|()| deadline),
         }
     }
 
@@ -400,8 +403,21 @@ impl Channel {
         }
         let holders = self.world.holders(Memory::Outbox).to_string();
         let source = Box::new(self.world.allocate(asked, Fill::Keep).err()?);
-        let what = format!("copying {asked} bytes of a message of {held} for mailbox {:?}", self.mailbox);
+        let what = format!("copying {asked} bytes of a message of {held} for {}", Titled(&self.mailbox));
         Some(Error::NoMemory { what, holders, source })
+    }
+
+    /// The launcher may know that the mailbox's owner is lost before the connection does: then there is nothing to wait for.
+    #[cold]
+    fn is_awaited(&self) -> Result {
+        let node = self.owner as usize;
+        self.lost().map_or(Ok(()), |how| Err(Error::PeerLost { node, how }))
+    }
+
+    /// What became of the mailbox's owner, if it is lost.
+    fn lost(&self) -> Option<String> {
+        let ends = self.world.ends();
+        if ends.seen() == 0 { None } else { ends.how_lost(self.owner) }
     }
 
     /// Sends a message that needs no announcement.
@@ -465,6 +481,7 @@ impl Channel {
                     Err(error) => return Err(self.translate(error)),
                 }
             }
+            self.is_awaited()?;
             if deadline.passed() {
                 #[cfg(feature = "async")]
                 self.has_to_look.set(true);
@@ -476,14 +493,16 @@ impl Channel {
         }
     }
 
-    /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do.
+    /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do, and no
+    /// longer than its end may be news.
     fn wait(&mut self, deadline: Deadline) {
         let world = &self.world;
-        self.cq.wait(world.slice(deadline), || world.help_others());
+        let until = deadline.min(Deadline::after(LOOK_UP));
+        self.cq.wait(world.slice(until), || world.help_others());
     }
 
     fn too_late(&self, what: &str, start: Instant, cause: &ViaError) -> Error {
-        let what = format!("{what} to mailbox {:?}", self.mailbox);
+        let what = format!("{what} to {}", Titled(&self.mailbox));
         let whom = match cause {
             ViaError::NoMemory { .. } => format!("memory: {cause}; {}", self.world.holders(Memory::Outbox)),
             _ => format!("rank {} to retrieve from it", self.owner),
@@ -503,7 +522,7 @@ impl Channel {
                 let gone = Error::MailboxGone { name, owner: node };
                 self.world.ends().how_lost(self.owner).map_or(gone, |how| Error::PeerLost { node, how })
             }
-            other => Error::via(format!("posting to mailbox {name:?} on rank {node}"), other),
+            other => Error::via(format!("posting to {} on rank {node}", Titled(&name)), other),
         }
     }
 }

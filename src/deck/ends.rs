@@ -122,6 +122,11 @@ impl Ends {
         ranks.in_order.get(others).map(|rank| ranks.ended(*rank))
     }
 
+    /// All lost ranks, sorted.
+    pub fn lost(&self) -> Vec<usize> {
+        self.ranks.lock().lost.keys().map(|rank| *rank as usize).collect()
+    }
+
     /// What became of a lost rank.
     pub fn how_lost(&self, rank: u32) -> Option<String> {
         self.ranks.lock().lost.get(&rank).cloned()

@@ -4,17 +4,19 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use udeck_boot::BootError;
+use udeck_boot::{BootError, ENV_RANK, Ranks};
 
 use crate::pack::PackError;
 use crate::protocol::Protocol;
+use crate::shared::is_internal;
 
 /// Result of a µDECK call.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed.
 ///
-/// `Debug` prints the same words as `Display`: a program whose `main` returns [`Result`] shows them to its user.
+/// `Debug` prints the same words as `Display`: a program whose `main` returns [`Result`] shows them to its user. In a job it
+/// says first whose they are, `rank 3: …`, and all in one piece, so that what other ranks say does not get between.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,7 +47,7 @@ pub enum Error {
         whom: String,
     },
     /// No mailbox of that name.
-    #[error("no mailbox is named {name:?}{}; {}", after(*.waited), listing(.existing))]
+    #[error("no mailbox is named {name:?}{}; {}{}", after(*.waited), listing(.existing), suspects(.lost))]
     NoSuchMailbox {
         /// The name asked for.
         name: String,
@@ -53,9 +55,11 @@ pub enum Error {
         existing: Vec<String>,
         /// How long it was waited for.
         waited: Duration,
+        /// Ranks that are lost: one of them may have been to make it.
+        lost: Vec<usize>,
     },
     /// A mailbox of that name exists already.
-    #[error("mailbox {name:?} exists already, on rank {owner}: names are unique within a job")]
+    #[error("{} exists already, on rank {owner}: names are unique within a job", Titled(.name))]
     NameTaken {
         /// The name.
         name: String,
@@ -70,8 +74,16 @@ pub enum Error {
         /// Why not.
         why: &'static str,
     },
+    /// What messages cannot consist of.
+    #[error("messages cannot consist of {kind}: {why}")]
+    BadItem {
+        /// The type.
+        kind: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// The mailbox was destroyed by its owner.
-    #[error("mailbox {name:?} is gone: rank {owner} destroyed it or finished")]
+    #[error("{} is gone: rank {owner} destroyed it or finished", Titled(.name))]
     MailboxGone {
         /// Its name.
         name: String,
@@ -79,7 +91,7 @@ pub enum Error {
         owner: usize,
     },
     /// None of this rank's NICs leads to the mailbox.
-    #[error("mailbox {name:?} of rank {node} cannot be reached: {tried} (DECK_TRANSPORT sets what is tried)")]
+    #[error("{} of rank {node} cannot be reached: {tried} (DECK_TRANSPORT sets what is tried)", Titled(.name))]
     Unreachable {
         /// The mailbox.
         name: String,
@@ -89,7 +101,7 @@ pub enum Error {
         tried: String,
     },
     /// The mailbox carries something else.
-    #[error("mailbox {name:?} carries {theirs}, the postbox was made for {ours}")]
+    #[error("{} carries {theirs}, the postbox was made for {ours}", Titled(.name))]
     WrongType {
         /// The mailbox.
         name: String,
@@ -163,7 +175,7 @@ pub enum Error {
         why: String,
     },
     /// Messages that were posted earlier did not arrive.
-    #[error("{count} earlier message(s) to mailbox {name:?} on rank {owner} were not delivered: {why}")]
+    #[error("{count} earlier message(s) to {} on rank {owner} were not delivered: {why}", Titled(.name))]
     Undelivered {
         /// How many.
         count: usize,
@@ -188,8 +200,10 @@ pub enum Error {
     /// Several things went wrong, all told by `finish`.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
-    /// Nobody is left who could post.
-    #[error("mailbox {name:?}: every other rank has finished or is lost, nobody can post to it any more")]
+    /// Nobody is left who could post, or make the mailbox.
+    #[error(
+        "{}: every other rank has finished or is lost, nobody can make it or post to it any more", Titled(.name)
+    )]
     NobodyLeft {
         /// The mailbox.
         name: String,
@@ -250,7 +264,24 @@ pub enum Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.write_str(&of_rank(std::env::var(ENV_RANK).ok(), self))
+    }
+}
+
+/// An error as a program's user sees it, among those of other ranks.
+fn of_rank(rank: Option<String>, error: &Error) -> String {
+    rank.map_or_else(|| error.to_string(), |rank| format!("rank {rank}: {error}"))
+}
+
+/// A mailbox as errors name it. Names of the library's own tell a user nothing.
+pub(crate) struct Titled<'a>(pub &'a str);
+
+impl fmt::Display for Titled<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match is_internal(self.0) {
+            true => f.write_str("a mailbox of the library's own (for barriers)"),
+            false => write!(f, "mailbox {:?}", self.0),
+        }
     }
 }
 
@@ -262,6 +293,15 @@ fn listing(existing: &[String]) -> String {
     match existing {
         [] => "none exists".into(),
         names => format!("there are: {}", names.join(", ")),
+    }
+}
+
+fn suspects(lost: &[usize]) -> String {
+    let ranks: Vec<u32> = lost.iter().map(|rank| *rank as u32).collect();
+    match ranks.len() {
+        0 => String::new(),
+        1 => format!(". {} is lost, and may have been to make it", Ranks(&ranks)),
+        _ => format!(". {} are lost, and one of them may have been to make it", Ranks(&ranks)),
     }
 }
 
@@ -288,11 +328,6 @@ impl From<BootError> for Error {
     fn from(error: BootError) -> Self {
         match error {
             BootError::NameTaken { name, owner } => Error::NameTaken { name, owner: owner as usize },
-            BootError::NoSuchName { name, existing, waited, .. } => {
-                let existing =
-                    existing.into_iter().filter(|name| !crate::shared::is_internal(name)).collect();
-                Error::NoSuchMailbox { name, existing, waited }
-            }
             BootError::PeerLost { rank, how, .. } => Error::PeerLost { node: rank as usize, how },
             other => Error::Boot(Box::new(other)),
         }
@@ -328,5 +363,46 @@ impl<M> std::error::Error for PostError<M> {
 impl<M> From<PostError<M>> for Error {
     fn from(failed: PostError<M>) -> Self {
         failed.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    /// Notes in how many pieces something is written.
+    #[derive(Default)]
+    struct Pieces(Vec<String>);
+
+    impl Write for Pieces {
+        fn write_str(&mut self, piece: &str) -> fmt::Result {
+            self.0.push(piece.to_owned());
+            Ok(())
+        }
+    }
+
+    fn gone(name: &str) -> Error {
+        Error::MailboxGone { name: name.into(), owner: 1 }
+    }
+
+    #[test]
+    fn what_main_returns_is_written_in_one_piece() {
+        let mut pieces = Pieces::default();
+        write!(pieces, "{:?}", gone("in")).unwrap();
+        assert_eq!(pieces.0, [gone("in").to_string()]);
+    }
+
+    #[test]
+    fn in_a_job_it_is_led_by_its_rank() {
+        let text = of_rank(Some("3".into()), &gone("in"));
+        assert_eq!(text, "rank 3: mailbox \"in\" is gone: rank 1 destroyed it or finished");
+    }
+
+    #[test]
+    fn names_of_the_librarys_own_are_not_shown() {
+        let text = gone(&format!("{}barrier/1", crate::shared::INTERNAL)).to_string();
+        assert!(text.starts_with("a mailbox of the library's own") && !text.contains("deck/"), "{text}");
     }
 }

@@ -38,7 +38,7 @@ use self::lane::Lane;
 use self::queues::Queues;
 use self::run::Run;
 use self::stalled::Stalled;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Titled};
 use crate::protocol::ReceiveModel;
 use crate::received::Parcel;
 use crate::shared::Shared;
@@ -89,7 +89,7 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub fn open(world: &Arc<Shared>, name: &str) -> Result<Self> {
-        let failed = |error| Error::via(format!("creating mailbox {name:?}"), error);
+        let failed = |error| Error::via(format!("creating {}", Titled(name)), error);
         let queues = Queues::new(world.nics(), world.oversubscribed()).map_err(failed)?;
         let door = Arc::<Door>::default();
         let (mut ptags, mut listeners) = (Vec::new(), Vec::new());

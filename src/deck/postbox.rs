@@ -15,7 +15,7 @@ use udeck_via::{Block, Deadline, Region};
 use crate::adopted::Returns;
 use crate::auto::Choice;
 use crate::channel::{Channel, Failed, Patience, Ticket};
-use crate::error::{Error, PostError, Result, check_process};
+use crate::error::{Error, PostError, Result, Titled, check_process};
 use crate::item::Item;
 use crate::postable::Postable;
 use crate::progress::Slot;
@@ -236,7 +236,7 @@ impl<T: Item> Postbox<T> {
         memory: UserMemory<B>,
     ) -> Result<Region, (Error, UserMemory<B>)> {
         self.with_channel(|channel| channel.register(memory)).map_err(|(error, memory)| {
-            let what = format!("registering a message to mailbox {:?}", self.name);
+            let what = format!("registering a message to {}", Titled(&self.name));
             (Error::via(what, error), memory)
         })
     }

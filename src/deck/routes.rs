@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use udeck_via::{Caps, Cq, Deadline, Error as ViaError, NetAddress, Receive, Vi, ViAttributes, stderr_line};
 
 use crate::channel::{Channel, Whom};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Titled};
 use crate::nics::Line;
 use crate::shared::{Shared, WORD};
 use crate::wire::Role;
@@ -200,10 +200,10 @@ impl Shared {
             }
             (None, ViaError::NoMatch(_)) => gone(name),
             (None, ViaError::Timeout { waited, .. }) => {
-                let what = format!("connecting to mailbox {name:?}");
+                let what = format!("connecting to {}", Titled(&name));
                 Error::Deadline { what, waited, whom: format!("rank {node} to answer") }
             }
-            (None, error) => Error::via(format!("connecting to mailbox {name:?} on rank {node}"), error),
+            (None, error) => Error::via(format!("connecting to {} on rank {node}", Titled(&name)), error),
         }
     }
 

@@ -1,12 +1,12 @@
 //! What mailboxes, postboxes and the world have in common.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_boot::Client;
+use udeck_boot::{BootError, Client, Maker};
 use udeck_via::mem::{Arena, Fill};
 use udeck_via::{Block, Deadline, Error as ViaError, Nic, host_key, is_forked};
 
@@ -28,6 +28,17 @@ use crate::wire::{Introduction, Role};
 pub(crate) const INTERNAL: &str = "\u{1}deck/";
 /// How long the launcher's word of a rank's end is waited for.
 pub(crate) const WORD: Duration = Duration::from_secs(1);
+/// The same where the launcher has no sign of it.
+pub(crate) const SIGN: Duration = Duration::from_millis(100);
+
+/// How a mailbox is looked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Sought {
+    /// It exists, or not.
+    Now,
+    /// It is waited for as long as it may be made.
+    Of(Maker),
+}
 
 /// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
 /// saves more cache misses than looking costs.
@@ -191,8 +202,17 @@ impl Shared {
     }
 
     /// Connects to a mailbox.
-    pub fn connect<T: Item>(self: &Arc<Self>, name: &str, wait: bool, deadline: Deadline) -> Result<Channel> {
-        let record = self.client.lookup(name, wait, deadline.instant())?;
+    pub fn connect<T: Item>(
+        self: &Arc<Self>,
+        name: &str,
+        sought: Sought,
+        deadline: Deadline,
+    ) -> Result<Channel> {
+        let record = match sought {
+            Sought::Now => self.client.lookup(name, false, deadline.instant()),
+            Sought::Of(maker) => self.client.lookup_of(name, maker, deadline.instant()),
+        };
+        let record = record.map_err(|error| self.lookup_error(name, error))?;
         let Ok(advert) = Advert::decode(&record.value) else {
             return Err(Error::BadName {
                 name: name.to_owned(),
@@ -206,6 +226,25 @@ impl Shared {
         let number = self.next_postbox.fetch_add(1, Ordering::Relaxed);
         let whom = Whom { mailbox: name.to_owned(), owner: record.owner, number };
         self.reach(whom, &advert, deadline)
+    }
+
+    /// Why a mailbox could not be found.
+    #[cold]
+    fn lookup_error(&self, name: &str, error: BootError) -> Error {
+        let name = name.to_owned();
+        match error {
+            BootError::PeerDone { rank, .. } => Error::MailboxGone { name, owner: rank as usize },
+            BootError::NoSuchName { existing, waited, .. } => {
+                let existing = existing.into_iter().filter(|name| !is_internal(name)).collect();
+                Error::NoSuchMailbox { name, existing, waited, lost: self.ends.lost() }
+            }
+            // Whoever was to make it has ended. If one was lost, it may have been that one.
+            BootError::NobodyLeft { .. } => match self.ends.lost_beyond(&BTreeSet::new()) {
+                Some((rank, how)) => Error::PeerLost { node: rank as usize, how },
+                None => Error::NobodyLeft { name },
+            },
+            other => other.into(),
+        }
     }
 
     /// What a connection of postbox `number` says of itself.
@@ -349,12 +388,13 @@ impl Shared {
     }
 
     /// Whether a rank whose connection broke has finished in order. Who finishes tells the launcher before it leaves, but the
-    /// launcher's word of that may come later than the connection's end: so it is asked. Waits for the answer, a second at most.
+    /// launcher's word of that may come later than the connection's end: so it is asked. Waits for the answer, a second at most;
+    /// 100 ms if the rank seems to be there.
     #[cold]
     pub fn has_finished(&self, rank: u32) -> bool {
         if !self.ends.is_done(rank) && self.ends.how_lost(rank).is_none() {
             // Without an answer, what is known has to do.
-            let _ = self.client.catch_up(Deadline::after(WORD).instant());
+            let _ = self.client.fate(rank, SIGN, Deadline::after(WORD).instant());
         }
         self.ends.is_done(rank)
     }

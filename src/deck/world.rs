@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use parking_lot::Mutex;
-use udeck_boot::Client;
+use udeck_boot::{Client, Maker};
 use udeck_via::mem::Fill;
 use udeck_via::{Deadline, Nic, Pause, Spinner};
 
@@ -23,7 +23,7 @@ use crate::message::Message;
 use crate::nics::Nics;
 use crate::postbox::Postbox;
 use crate::routes::Lacking;
-use crate::shared::Shared;
+use crate::shared::{Shared, Sought};
 use crate::stats::Stats;
 
 /// Longest name of a mailbox, in bytes.
@@ -142,7 +142,8 @@ impl World {
     /// Makes a postbox of the mailbox `name`; waits until it exists, at most `DECK_SETUP_TIMEOUT`.
     ///
     /// # Errors
-    /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::WrongType`]; [`Error::PeerLost`];
+    /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::PeerLost`] or [`Error::MailboxGone`] at once when the
+    /// rank that made it is lost or has finished, as long as no other has made it anew; [`Error::NobodyLeft`]; [`Error::WrongType`];
     /// [`Error::Unreachable`] says which ways were tried; [`Error::Unsupported`] when the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
     #[doc(alias = "deck_mbox_clone")]
     pub fn postbox<T: Item>(&self, name: &str) -> Result<Postbox<T>> {
@@ -154,7 +155,25 @@ impl World {
     /// # Errors
     /// As [`World::postbox`].
     pub fn postbox_within<T: Item>(&self, name: &str, limit: Duration) -> Result<Postbox<T>> {
-        self.make_postbox(name, true, Deadline::after(limit))
+        self.make_postbox(name, Sought::Of(Maker::Anyone), Deadline::after(limit))
+    }
+
+    /// Makes a postbox of the mailbox `name`, which `rank` makes; waits until it exists, at most `DECK_SETUP_TIMEOUT`.
+    /// [`World::postbox`] waits for whoever makes it; this hears at once when `rank` has ended without.
+    ///
+    /// # Errors
+    /// As [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished.
+    pub fn postbox_of<T: Item>(&self, rank: usize, name: &str) -> Result<Postbox<T>> {
+        self.postbox_of_within(rank, name, self.shared.config().setup)
+    }
+
+    /// As [`World::postbox_of`], waiting at most `limit` for the mailbox.
+    ///
+    /// # Errors
+    /// As [`World::postbox_of`].
+    pub fn postbox_of_within<T: Item>(&self, rank: usize, name: &str, limit: Duration) -> Result<Postbox<T>> {
+        let maker = u32::try_from(rank).map_or(Maker::Anyone, Maker::Rank);
+        self.make_postbox(name, Sought::Of(maker), Deadline::after(limit))
     }
 
     /// Makes a postbox if the mailbox exists.
@@ -162,14 +181,14 @@ impl World {
     /// # Errors
     /// As [`World::postbox`], at once.
     pub fn try_postbox<T: Item>(&self, name: &str) -> Result<Postbox<T>> {
-        self.make_postbox(name, false, Deadline::after(self.shared.config().setup))
+        self.make_postbox(name, Sought::Now, Deadline::after(self.shared.config().setup))
     }
 
-    fn make_postbox<T: Item>(&self, name: &str, wait: bool, deadline: Deadline) -> Result<Postbox<T>> {
+    fn make_postbox<T: Item>(&self, name: &str, sought: Sought, deadline: Deadline) -> Result<Postbox<T>> {
         check_process()?;
         check_name(name)?;
         check_item::<T>()?;
-        let channel = self.shared.connect::<T>(name, wait, deadline)?;
+        let channel = self.shared.connect::<T>(name, sought, deadline)?;
         channel.check(self.shared.config().protocol)?;
         Ok(Postbox::new(&self.shared, name, channel))
     }
@@ -373,7 +392,7 @@ fn check_item<T: Item>() -> Result {
         (_, align) if align > 64 => "its elements need more than 64-byte alignment",
         _ => return Ok(()),
     };
-    Err(Error::BadName { name: T::kind().to_owned(), why })
+    Err(Error::BadItem { kind: T::kind(), why })
 }
 
 const _: () = {

@@ -98,7 +98,11 @@ fn conduct(
     };
     let config = config.on(hosts::for_ranks(shares), address);
     let service = Service::over(config, connections(shares, wires.boot), Box::new(remotes.mailbox()));
-    let service = service.map_err(system("setting up the name service"))?;
+    let mut service = service.map_err(system("setting up the name service"))?;
+    let teller = printers.clone();
+    service.on_desertion(move |rank, how| {
+        teller.say(&format!("rank {rank} {how}: the others take it for lost (World::finish says goodbye)"));
+    });
     let reporter = service.reporter();
     let serving = thread::Builder::new().name("deckrun-boot".into()).spawn(|| service.run());
     let serving = serving.map_err(system("starting the name service"))?;
@@ -290,8 +294,12 @@ impl Watch<'_> {
         // When one look finds several, a crash is more likely the cause than an exit code.
         ended.sort_by_key(|Ended { end, .. }| matches!(end, End::Exited(_)));
         for Ended { ranks, end, how } in ended {
-            let said = if end.is_failure() { how.clone() } else { format!("{how} without saying goodbye") };
-            ranks.iter().for_each(|rank| self.reporter.report_ended(*rank, &said));
+            for rank in &ranks {
+                match end.is_failure() {
+                    true => self.reporter.report_ended(*rank, &how),
+                    false => self.reporter.report_exited(*rank, &format!("{how} without saying goodbye")),
+                }
+            }
             if end.is_failure() && !self.is_our_doing(end) {
                 self.failed(&ranks, end, &how);
             }

@@ -33,7 +33,7 @@ use udeck_via::{
 #[cfg(test)]
 pub(crate) use self::door::MAX_LINKS;
 use self::door::own_address;
-use self::links::{Links, name};
+use self::links::Links;
 use crate::Options;
 use crate::arenas::Arenas;
 use crate::board::{BELLS, Board, WINDOWS};
@@ -41,7 +41,7 @@ use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, Loss};
 use crate::fading::{Fading, Visitor};
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
-use crate::link::Answer;
+use crate::link::{Answer, process};
 use crate::link_wire::{Bells, Datagram, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
 use crate::port::ShmPort;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
@@ -273,7 +273,7 @@ unsafe impl Device for ShmDevice {
                 continue;
             }
             if deadline.passed() {
-                let pid = name(visitor.connection.link.pid);
+                let pid = process(visitor.connection.link.pid);
                 let what = format!("process {pid} to finish an RDMA write or read");
                 self.fading.interrupt(handle, visitors);
                 return Err(Error::Timeout { what, waited: start.elapsed() });

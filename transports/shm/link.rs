@@ -287,7 +287,7 @@ impl Link {
                 Phase::Meeting(_) => {}
             }
             if self.changed.wait_until(&mut state, deadline.instant()).timed_out() {
-                let what = format!("the hand-shake with process {:?}", self.pid);
+                let what = format!("the hand-shake with process {}", process(self.pid));
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
         }
@@ -337,9 +337,9 @@ impl Link {
             }
             if self.changed.wait_until(&mut state, deadline.instant()).timed_out() {
                 state.requests.remove(&id);
-                let name = String::from_utf8_lossy(discriminator).into_owned();
+                let at = String::from_utf8_lossy(discriminator).into_owned();
                 let what =
-                    format!("an answer from process {:?} to a connection request at {name:?}", self.pid);
+                    format!("an answer from process {} to a connection request at {at:?}", process(self.pid));
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
         }
@@ -400,6 +400,10 @@ impl Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Link(process {:?})", self.pid)
+        write!(f, "Link(process {})", process(self.pid))
     }
+}
+/// A peer's process, for error texts.
+pub(crate) fn process(pid: Option<i32>) -> String {
+    pid.map_or("(in another pid namespace)".into(), |pid| pid.to_string())
 }

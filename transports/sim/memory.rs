@@ -11,7 +11,7 @@ const ALIGN: usize = 64;
 /// What the system's allocator aligns to by itself: only then it takes fresh pages from the kernel, which are
 /// zero already, instead of clearing all of an arena that a test uses a page of.
 const CHEAP_ALIGN: usize = 16;
-const REMEDY: &str = "post less at a time, drop received messages sooner, or open the NIC with more memory";
+const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
 /// Zeroed memory at a 64-byte aligned address.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ pub(super) enum Asked<'a> {
     Lookup(&'a str),
     Put(&'a str),
     Get(&'a str),
-    Events,
+    Fate(u32),
     Fence,
     Done,
 }
@@ -21,14 +21,26 @@ impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Asked::Hello => f.write_str("joining the job"),
-            Asked::Register(name) => write!(f, "registering `{name}`"),
-            Asked::Unregister(name) => write!(f, "unregistering `{name}`"),
-            Asked::Lookup(name) => write!(f, "lookup of `{name}`"),
-            Asked::Put(key) => write!(f, "storing the key `{key}`"),
-            Asked::Get(key) => write!(f, "reading the key `{key}`"),
-            Asked::Events => f.write_str("asking what has become of other ranks"),
+            Asked::Register(name) => write!(f, "registering {}", Quoted(name)),
+            Asked::Unregister(name) => write!(f, "unregistering {}", Quoted(name)),
+            Asked::Lookup(name) => write!(f, "lookup of {}", Quoted(name)),
+            Asked::Put(key) => write!(f, "storing the key {}", Quoted(key)),
+            Asked::Get(key) => write!(f, "reading the key {}", Quoted(key)),
+            Asked::Fate(rank) => write!(f, "asking what has become of rank {rank}"),
             Asked::Fence => f.write_str("fence"),
             Asked::Done => f.write_str("saying goodbye"),
+        }
+    }
+}
+
+/// A name for people. One with a control character is the library's own, and tells a user nothing.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.contains(char::is_control) {
+            true => f.write_str("of the library's own"),
+            false => write!(f, "`{}`", self.0),
         }
     }
 }
@@ -56,6 +68,8 @@ impl Asked<'_> {
             (Failure::NobodyLeft, _) => BootError::NobodyLeft { what },
             (Failure::FenceLate { missing }, _) => BootError::Deadline { what, waited, missing },
             (Failure::FenceBroken { rank, how }, _) => BootError::PeerLost { what, rank, how },
+            (Failure::MakerEnded { rank, how: Some(how) }, _) => BootError::PeerLost { what, rank, how },
+            (Failure::MakerEnded { rank, how: None }, _) => BootError::PeerDone { what, rank },
             (Failure::TooBig { what: bound, limit, got }, _) => BootError::TooBig { what, bound, limit, got },
         }
     }

@@ -80,7 +80,7 @@ fn who_has_caught_up_knows_who_has_left() {
         let (_job, clients) = job(2);
         let heard = events(&clients[0]);
         clients[1].done(soon()).unwrap();
-        clients[0].catch_up(soon()).unwrap();
+        clients[0].fate(1, Duration::ZERO, soon()).unwrap();
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank: 1 }));
     }
 }
@@ -92,7 +92,7 @@ fn a_listener_that_panics_costs_nobody_else_anything() {
     let heard = events(&clients[0]);
     for rank in [1, 2] {
         clients[rank as usize].done(soon()).unwrap();
-        clients[0].catch_up(soon()).expect("the launcher is heard");
+        clients[0].fate(1, Duration::ZERO, soon()).expect("the launcher is heard");
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank }));
     }
     clients[0].on_event(Box::new(|_| panic!("one that comes later")));
@@ -268,7 +268,7 @@ fn a_question_is_answered_behind_the_events_that_came_before() {
     let [asker, leaver] = <[_; 2]>::try_from(clients).unwrap();
     let events = events(&asker);
     leaver.done(soon()).unwrap();
-    let question = asker.ask().expect("the launcher reads");
+    let question = asker.ask(1, Duration::ZERO).expect("the launcher reads");
     let limit = soon();
     while !question.is_answered() {
         assert!(Instant::now() < limit, "no answer");
@@ -282,7 +282,7 @@ fn a_question_is_answered_behind_the_events_that_came_before() {
 #[test]
 fn a_question_to_nobody_is_answered() {
     let (client, launcher) = by_hand();
-    let question = client.ask().expect("there is room");
+    let question = client.ask(1, Duration::ZERO).expect("there is room");
     assert!(!question.is_answered());
     drop(launcher);
     let limit = soon();

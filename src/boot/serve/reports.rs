@@ -37,8 +37,8 @@ struct Queue {
 
 #[derive(Debug)]
 pub(super) enum News {
-    /// It ended, as these words say.
-    Ended(String),
+    /// It ended, as these words say, and whether that was without a sign of failure.
+    Ended(String, bool),
     /// It said this.
     Said(Vec<u8>),
     /// Its connection ended.
@@ -48,7 +48,13 @@ pub(super) enum News {
 impl Reporter {
     /// `rank` has ended, as `how` says: "killed by SIGSEGV". Nothing happens if it had said goodbye.
     pub fn report_ended(&self, rank: u32, how: &str) {
-        self.0.add(rank, News::Ended(how.into()));
+        self.0.add(rank, News::Ended(how.into(), false));
+    }
+
+    /// As [`report_ended`](Reporter::report_ended), of a rank that ended without a sign of failure: "exited with code 0". If
+    /// it had joined the job and not said goodbye, [`Service::on_desertion`](super::Service::on_desertion) hears of it.
+    pub fn report_exited(&self, rank: u32, how: &str) {
+        self.0.add(rank, News::Ended(how.into(), true));
     }
 
     /// A relayed rank said this. Waits while a lot lies unserved.

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     Client, Event,
     local::Job,
-    wire::{Call, Frames, Host, VERSION},
+    wire::{Call, Frames, Host, Maker, VERSION},
 };
 
 fn soon() -> Instant {
@@ -45,7 +45,7 @@ fn a_rank_that_never_reads_is_lost_and_holds_up_nobody() {
     clients[1].put("big", &vec![7; 64 << 10], soon()).unwrap();
 
     deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
-    let ask = request(1, Call::Get { key: "big".into(), wait: None });
+    let ask = request(1, Call::Get { key: "big".into(), wait: None, maker: Maker::Anyone });
     // Written until the service hangs up: that is what ends this, whatever the sockets' buffers hold.
     while deaf.write_all(&ask).is_ok() {}
 
@@ -165,7 +165,7 @@ fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
         (2, Some(1), [0; 32], None)
     );
     clients[0].put("k", b"v", soon()).unwrap();
-    reporter.relayed(2, request(1, Call::Get { key: "k".into(), wait: None }));
+    reporter.relayed(2, request(1, Call::Get { key: "k".into(), wait: None, maker: Maker::Anyone }));
     let FromServer::Reply { id: 1, reply: Reply::Record(record) } = answer(&mut frames, &said, 2) else {
         panic!("no record")
     };

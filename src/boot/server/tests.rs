@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::MAX_LISTED;
 
 /// A server under virtual time; each call returns what it would send.
 struct Bench {
@@ -39,7 +40,11 @@ impl Bench {
     }
 
     fn lookup(&mut self, rank: u32, name: &str, wait: Option<Duration>) -> Option<Reply> {
-        self.ask(rank, Call::Lookup { name: name.into(), wait })
+        self.lookup_of(rank, name, wait, Maker::Anyone)
+    }
+
+    fn lookup_of(&mut self, rank: u32, name: &str, wait: Option<Duration>, maker: Maker) -> Option<Reply> {
+        self.ask(rank, Call::Lookup { name: name.into(), wait, maker })
     }
 
     fn fence(&mut self, rank: u32) -> Vec<Action> {
@@ -86,7 +91,7 @@ fn a_second_registration_fails_and_names_the_owner() {
     for rank in [0, 1] {
         assert_eq!(bench.register(rank, "sums"), Some(Reply::Failed(Failure::NameTaken { owner: 1 })));
     }
-    let found = Some(Reply::Record(Record { owner: 1, value: vec![7] }));
+    let found = Some(Reply::Record(Record { owner: 1, value: vec![7] }.into()));
     assert_eq!(bench.lookup(0, "sums", None), found);
 }
 
@@ -109,7 +114,7 @@ fn a_waiting_lookup_is_answered_by_the_registration() {
     assert_eq!(bench.lookup(0, "late", Some(SECOND)), None);
     assert_eq!(bench.lookup(2, "other", Some(SECOND)), None);
     let actions = bench.call(1, Call::Register { name: "late".into(), value: vec![9] });
-    let record = Reply::Record(Record { owner: 1, value: vec![9] });
+    let record = Reply::Record(Record { owner: 1, value: vec![9] }.into());
     assert_eq!(replies(&actions), [(1, Reply::Ok), (0, record)]);
 }
 
@@ -140,12 +145,12 @@ fn an_expired_lookup_lists_what_exists_sorted_and_bounded() {
 #[test]
 fn values_may_be_awaited_and_the_last_put_wins() {
     let mut bench = Bench::new(2);
-    let get = |wait| Call::Get { key: "k".into(), wait };
+    let get = |wait| Call::Get { key: "k".into(), wait, maker: Maker::Anyone };
     assert_eq!(bench.ask(0, get(Some(SECOND))), None);
     let actions = bench.call(1, Call::Put { key: "k".into(), value: vec![1] });
-    assert_eq!(replies(&actions)[1], (0, Reply::Record(Record { owner: 1, value: vec![1] })));
+    assert_eq!(replies(&actions)[1], (0, Reply::Record(Record { owner: 1, value: vec![1] }.into())));
     bench.ask(0, Call::Put { key: "k".into(), value: vec![2] });
-    assert_eq!(bench.ask(1, get(None)), Some(Reply::Record(Record { owner: 0, value: vec![2] })));
+    assert_eq!(bench.ask(1, get(None)), Some(Reply::Record(Record { owner: 0, value: vec![2] }.into())));
     assert!(matches!(bench.lookup(1, "k", None), Some(Reply::Failed(Failure::NoSuch { total: 0, .. }))));
 }
 
@@ -194,7 +199,9 @@ fn a_lost_rank_is_announced_once_and_its_names_go() {
     let lost = Event::RankLost { rank: 1, how: "closed its connection without saying goodbye".into() };
     assert_eq!(events(&actions), [(0, lost.clone()), (2, lost)]);
     assert!(actions.contains(&Action::Close { rank: 1 }));
-    assert!(matches!(bench.lookup(0, "sums", None), Some(Reply::Failed(Failure::NoSuch { .. }))));
+    let reply = bench.lookup(0, "sums", None);
+    assert!(matches!(reply, Some(Reply::Failed(Failure::MakerEnded { rank: 1, .. }))), "{reply:?}");
+    assert_eq!(bench.register(2, "sums"), Some(Reply::Ok));
     assert_eq!(bench.server.ended(1, "killed by SIGKILL"), []);
     assert_eq!(bench.server.disconnected(bench.now, 1), []);
     assert_eq!(bench.call(1, Call::Done), []);
@@ -264,6 +271,108 @@ fn in_a_job_of_one_a_lookup_waits_for_another_thread() {
     assert!(matches!(&late[..], [(0, Reply::Failed(Failure::NoSuch { .. }))]), "{late:?}");
 }
 
+const KILLED: &str = "killed by SIGKILL";
+
+fn lost(rank: u32) -> Reply {
+    Reply::Failed(Failure::MakerEnded { rank, how: Some(KILLED.into()) })
+}
+
+fn done(rank: u32) -> Reply {
+    Reply::Failed(Failure::MakerEnded { rank, how: None })
+}
+
+#[test]
+fn who_waits_for_a_rank_hears_of_its_end() {
+    let mut bench = Bench::new(4);
+    assert_eq!(bench.lookup_of(0, "x", Some(SECOND), Maker::Rank(2)), None);
+    let get = Call::Get { key: "k".into(), wait: Some(SECOND), maker: Maker::Rank(2) };
+    assert_eq!(bench.ask(1, get.clone()), None);
+    assert_eq!(bench.lookup_of(0, "x", Some(SECOND), Maker::Rank(1)), None, "of another rank");
+    assert_eq!(replies(&bench.server.ended(2, KILLED)), [(0, lost(2)), (1, lost(2))]);
+    assert_eq!(bench.ask(1, get), Some(lost(2)), "also who asks later");
+    assert_eq!(replies(&bench.call(1, Call::Done)), [(1, Reply::Ok), (0, done(1))]);
+    assert_eq!(bench.lookup_of(0, "x", Some(SECOND), Maker::Rank(1)), Some(done(1)));
+}
+
+#[test]
+fn who_asks_what_became_of_a_rank_hears_its_end_first() {
+    let config = Config { patience: SECOND, ..Config::new(4).unwrap() };
+    let mut bench = Bench::with(config);
+    let fate = |rank| Call::Fate { rank, wait: SECOND / 10 };
+    // One that is there.
+    assert_eq!(bench.ask(0, fate(1)), None);
+    assert_eq!(replies(&bench.pass(SECOND / 10)), [(0, Reply::Ok)]);
+    // One that closes its connection meanwhile, or has before: its end is waited for.
+    assert_eq!(bench.ask(0, fate(1)), None);
+    bench.server.disconnected(bench.now, 1);
+    assert_eq!(bench.ask(2, fate(1)), None);
+    assert_eq!(bench.pass(SECOND / 2), []);
+    let told = bench.server.ended(1, KILLED);
+    assert_eq!(events(&told).len(), 3);
+    assert_eq!(replies(&told), [(0, Reply::Ok), (2, Reply::Ok)]);
+    assert!(
+        matches!(told[0], Action::Close { .. })
+            && matches!(&told[1], Action::Send { message: FromServer::Event(_), .. })
+    );
+    // One that nobody reports.
+    bench.server.disconnected(bench.now, 2);
+    assert_eq!(bench.ask(0, fate(2)), None);
+    assert_eq!(replies(&bench.pass(SECOND)), [(0, Reply::Ok)]);
+    // Those that have ended, oneself, and one that there is not.
+    bench.call(3, Call::Done);
+    for rank in [0, 1, 2, 3, 4] {
+        assert_eq!(bench.ask(0, fate(rank)), Some(Reply::Ok));
+    }
+}
+
+#[test]
+fn in_a_collective_step_any_lost_rank_is_one_too_many() {
+    let mut bench = Bench::new(4);
+    assert_eq!(bench.lookup_of(0, "x", Some(SECOND), Maker::Collective(1)), None);
+    assert_eq!(replies(&bench.call(2, Call::Done)), [(2, Reply::Ok)], "perhaps it needs no more of this");
+    assert_eq!(replies(&bench.server.ended(3, KILLED)), [(0, lost(3))]);
+    assert_eq!(bench.lookup_of(0, "x", Some(SECOND), Maker::Collective(1)), Some(lost(3)));
+    // Rank 2 may have finished because of the loss.
+    assert_eq!(bench.lookup_of(0, "x", Some(SECOND), Maker::Collective(2)), Some(lost(3)));
+}
+
+#[test]
+fn the_name_of_a_rank_that_has_ended_is_not_waited_for() {
+    let mut bench = Bench::new(4);
+    bench.register(1, "lost");
+    bench.register(2, "done");
+    bench.server.ended(1, KILLED);
+    bench.call(2, Call::Done);
+    for wait in [None, Some(SECOND)] {
+        assert_eq!(bench.lookup(0, "lost", wait), Some(lost(1)));
+        assert_eq!(bench.lookup(0, "done", wait), Some(done(2)));
+    }
+    // Whoever takes its place is found.
+    assert_eq!(bench.register(3, "lost"), Some(Reply::Ok));
+    assert!(matches!(bench.lookup(0, "lost", None), Some(Reply::Record(record)) if record.owner == 3));
+    // Given up by a rank that is there: it may make it again, until it ends.
+    bench.call(3, Call::Unregister { name: "lost".into() });
+    assert_eq!(bench.lookup(0, "lost", Some(SECOND)), None);
+    assert_eq!(bench.lookup(0, "other", Some(SECOND)), None);
+    assert!(replies(&bench.server.ended(3, KILLED)).contains(&(0, lost(3))));
+    assert_eq!(bench.lookup(0, "lost", None), Some(lost(3)));
+}
+
+#[test]
+fn of_names_given_up_only_the_last_are_remembered() {
+    let mut bench = Bench::new(3);
+    let name = |number| format!("n{number}");
+    for number in (0..40).chain([8, 8]) {
+        bench.register(1, &name(number));
+        bench.call(1, Call::Unregister { name: name(number) });
+    }
+    bench.register(2, &name(39));
+    bench.server.ended(1, KILLED);
+    let known: Vec<u32> =
+        (0..40).filter(|number| bench.lookup(0, &name(*number), None) == Some(lost(1))).collect();
+    assert_eq!(known, (8..39).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_rank_that_joins_late_hears_the_news_and_one_that_never_joins_is_sent_nothing() {
     let mut server = Server::new(Config::new(3).unwrap());
@@ -293,7 +402,7 @@ fn the_protocol_has_an_order() {
 
 #[test]
 fn every_bound_says_itself() {
-    let limits = Limits { entries: 2, name_len: 4, value_len: 3, waiting: 1 };
+    let limits = Limits { entries: 2, name_len: 4, value_len: 3, waiting: 1, ..Limits::default() };
     let mut bench = Bench::with(Config { limits, ..Config::new(2).unwrap() });
     let mut bound = |call| match bench.ask(0, call) {
         Some(Reply::Failed(Failure::TooBig { what, limit, got })) => (what, limit, got),
@@ -320,6 +429,55 @@ fn every_bound_says_itself() {
     assert!(matches!(bench.register(1, ""), Some(Reply::Failed(Failure::Refused { .. }))));
 }
 
+/// What a put or a register leads to: fine, or the bound that it would have passed.
+fn fits(reply: Option<Reply>) -> Result<(), (String, u64)> {
+    match reply {
+        Some(Reply::Ok) => Ok(()),
+        Some(Reply::Failed(Failure::TooBig { what, got, .. })) => Err((what, got)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_rank_and_a_job_keep_is_bounded_in_bytes() {
+    let limits = Limits { rank_bytes: 1000, job_bytes: 1500, ..Limits::default() };
+    let mut bench = Bench::with(Config { limits, ..Config::new(4).unwrap() });
+    let put = |bench: &mut Bench, rank, key: &str, len| {
+        fits(bench.ask(rank, Call::Put { key: key.into(), value: vec![0; len] }))
+    };
+    let of_a_rank = |got| Err(("what a rank keeps with the launcher (bytes)".to_owned(), got));
+    let of_the_job = |got| Err(("what the ranks of a job keep with the launcher (bytes)".to_owned(), got));
+    assert_eq!(put(&mut bench, 0, "a", 435), Ok(())); // and 65 more
+    assert_eq!(put(&mut bench, 0, "b", 436), of_a_rank(1001));
+    assert_eq!(put(&mut bench, 0, "b", 435), Ok(()));
+    assert_eq!(put(&mut bench, 0, "a", 436), of_a_rank(1001));
+    assert_eq!(put(&mut bench, 1, "c", 436), of_the_job(1501));
+    assert_eq!(put(&mut bench, 1, "c", 335), Ok(()));
+    // A value that takes another's place is its new owner's.
+    assert_eq!(put(&mut bench, 1, "a", 435), Ok(()));
+    assert_eq!(put(&mut bench, 0, "a", 35), Ok(()));
+    assert_eq!(put(&mut bench, 0, "d", 335), Ok(()));
+    assert_eq!(put(&mut bench, 0, "e", 0), of_a_rank(1065));
+
+    // Names count, too, and of those of a rank that has ended what is kept.
+    let register = |len| Call::Register { name: "n".into(), value: vec![0; len] };
+    assert_eq!(fits(bench.ask(2, register(36))), of_the_job(1501));
+    assert_eq!(fits(bench.ask(2, register(35))), Ok(()));
+    bench.server.ended(2, KILLED);
+    assert_eq!(put(&mut bench, 3, "f", 0), of_the_job(1530));
+    assert_eq!(fits(bench.ask(3, register(35))), Ok(()));
+    bench.call(3, Call::Unregister { name: "n".into() });
+    assert_eq!(put(&mut bench, 3, "f", 35), Ok(()));
+}
+
+#[test]
+fn a_name_that_cannot_be_is_not_waited_for() {
+    let mut bench = Bench::new(2);
+    let long = "n".repeat(256);
+    let reply = bench.lookup(0, &long, Some(SECOND));
+    assert!(matches!(reply, Some(Reply::Failed(Failure::TooBig { limit: 255, got: 256, .. }))), "{reply:?}");
+}
+
 #[test]
 fn an_endless_wait_does_not_overflow() {
     let mut bench = Bench::new(2);
@@ -337,7 +495,10 @@ fn many_ranks_find_each_other() {
     for rank in 0..RANKS {
         let actions = bench.call(rank, Call::Register { name: format!("box{rank}"), value: vec![] });
         let asker = (rank + RANKS - 1) % RANKS;
-        assert_eq!(replies(&actions)[1], (asker, Reply::Record(Record { owner: rank, value: vec![] })));
+        assert_eq!(
+            replies(&actions)[1],
+            (asker, Reply::Record(Record { owner: rank, value: vec![] }.into()))
+        );
     }
     for rank in 0..RANKS - 1 {
         assert_eq!(bench.fence(rank), []);

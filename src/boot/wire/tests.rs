@@ -19,11 +19,20 @@ fn call() -> impl Strategy<Value = Call> {
         any::<u16>().prop_map(|version| Call::Hello { version }),
         (name(), value()).prop_map(|(name, value)| Call::Register { name, value }),
         name().prop_map(|name| Call::Unregister { name }),
-        (name(), wait()).prop_map(|(name, wait)| Call::Lookup { name, wait }),
+        (name(), wait(), maker()).prop_map(|(name, wait, maker)| Call::Lookup { name, wait, maker }),
         (name(), value()).prop_map(|(key, value)| Call::Put { key, value }),
-        (name(), wait()).prop_map(|(key, wait)| Call::Get { key, wait }),
+        (name(), wait(), maker()).prop_map(|(key, wait, maker)| Call::Get { key, wait, maker }),
         any::<u64>().prop_map(|s| Call::Fence { wait: Duration::from_secs(s) }),
         Just(Call::Done),
+        (any::<u32>(), any::<u64>()).prop_map(|(rank, s)| Call::Fate { rank, wait: Duration::from_secs(s) }),
+    ]
+}
+
+fn maker() -> impl Strategy<Value = Maker> {
+    prop_oneof![
+        Just(Maker::Anyone),
+        any::<u32>().prop_map(Maker::Rank),
+        any::<u32>().prop_map(Maker::Collective)
     ]
 }
 
@@ -37,9 +46,11 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             }
         ),
         (any::<u32>(), vec(any::<u8>(), 0..200))
-            .prop_map(|(owner, value)| Reply::Record(Record { owner, value })),
+            .prop_map(|(owner, value)| Reply::Record(Record { owner, value }.into())),
         (vec(".{0,40}", 0..=MAX_LISTED), any::<u64>())
             .prop_map(|(existing, total)| Reply::Failed(Failure::NoSuch { existing, total })),
+        (any::<u32>(), proptest::option::of(".{0,40}"))
+            .prop_map(|(rank, how)| Reply::Failed(Failure::MakerEnded { rank, how })),
         vec(any::<u32>(), 0..100).prop_map(|missing| Reply::Failed(Failure::FenceLate { missing })),
         (".{0,40}", any::<u64>(), any::<u64>())
             .prop_map(|(what, limit, got)| Reply::Failed(Failure::TooBig { what, limit, got })),

@@ -182,6 +182,7 @@ impl Channel {
                     return Err(self.translate(error));
                 }
             }
+            self.is_awaited()?;
             if deadline.passed() {
                 return Err(self.too_late("posting", start, &waiting()));
             }

@@ -180,6 +180,9 @@ impl Channel {
 
     fn try_progress(&mut self) -> Result<bool, ViaError> {
         let answered = self.take_answers()?;
+        if let Some(how) = self.lost() {
+            return Err(ViaError::Lost(how));
+        }
         Ok(self.advance()? | answered)
     }
 

@@ -63,6 +63,7 @@ impl Channel {
             if self.is_over(number) {
                 return Ok(());
             }
+            self.is_awaited()?;
             if deadline.passed() {
                 return Err(self.too_late("delivering a message", start, &self.obstacle()));
             }

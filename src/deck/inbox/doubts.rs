@@ -6,7 +6,7 @@
 use udeck_boot::Question;
 use udeck_via::Deadline;
 
-use crate::shared::{Shared, WORD};
+use crate::shared::{SIGN, Shared, WORD};
 
 /// At most one of each rank.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Doubts {
 impl Doubt {
     fn verdict(&mut self, world: &Shared) -> Verdict {
         if self.asked.is_none() {
-            self.asked = world.client().ask();
+            self.asked = world.client().ask(self.rank, SIGN);
         }
         // In this order: what the launcher has to tell comes before its answer.
         let is_answered = self.asked.as_ref().is_some_and(Question::is_answered) || self.until.passed();

@@ -7,7 +7,7 @@ use udeck_via::{Budget, Deadline, Pause, Spinner};
 
 use super::Inbox;
 use super::door::DATA;
-use crate::error::{Error, Result, check_process};
+use crate::error::{Error, Result, Titled, check_process};
 use crate::protocol::ReceiveModel;
 use crate::received::Parcel;
 
@@ -50,7 +50,7 @@ impl Inbox {
                 found => return Ok(found),
             }
             if deadline.passed() {
-                let what = format!("retrieving from mailbox {:?}", self.name);
+                let what = format!("retrieving from {}", Titled(&self.name));
                 return Err(Error::Deadline { what, waited: start.elapsed(), whom: self.whom() });
             }
         }
@@ -79,7 +79,7 @@ impl Inbox {
             let moved = world.help_others();
             moved || world.ends().seen() != ends || door.came() != came || door.has_failed()
         });
-        let entry = news.map_err(|error| Error::via(format!("waiting at mailbox {:?}", self.name), error))?;
+        let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(None), |entry| self.look_into(entry.context))
     }
 
@@ -169,7 +169,7 @@ impl Inbox {
     pub(super) fn report_ends(&mut self) -> Result {
         check_process()?;
         if self.door.has_failed() {
-            let failed = |error| Error::via(format!("waiting at mailbox {:?}", self.name), error);
+            let failed = |error| Error::via(format!("waiting at {}", Titled(&self.name)), error);
             self.world.nics().iter().try_for_each(|line| line.nic.check()).map_err(failed)?;
         }
         self.settle_doubts()?;
@@ -213,7 +213,8 @@ impl Inbox {
         let ranks: BTreeSet<u32> = self.lanes.iter().flatten().map(|lane| lane.from).collect();
         let ranks: Vec<u32> = ranks.into_iter().collect();
         match ranks.len() {
-            0 => "any rank (none has made a postbox of it yet)".into(),
+            0 if self.let_in == 0 => "any rank (none has made a postbox of it yet)".into(),
+            0 => "any rank (all postboxes of it are gone)".into(),
             _ => format!("{} to post", udeck_boot::Ranks(&ranks)),
         }
     }

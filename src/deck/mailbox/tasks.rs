@@ -9,7 +9,7 @@ use futures_core::Stream;
 use udeck_via::transport::Armed;
 
 use super::Mailbox;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Titled};
 use crate::item::Item;
 use crate::received::Received;
 use crate::tasks::{Alarm, LOOKS};
@@ -48,7 +48,7 @@ impl<T: Item> Mailbox<T> {
                 return match set {
                     Ok(()) => Poll::Pending,
                     Err(error) => {
-                        let what = format!("retrieving from mailbox {:?} in a task", self.name);
+                        let what = format!("retrieving from {} in a task", Titled(&self.name));
                         Poll::Ready(Err(Error::via(what, error)))
                     }
                 };

@@ -10,7 +10,7 @@ use udeck_via::transport::Armed;
 
 use super::Postbox;
 use crate::channel::Patience;
-use crate::error::{Error, PostError, Result};
+use crate::error::{Error, PostError, Result, Titled};
 use crate::item::Item;
 use crate::postable::Postable;
 use crate::protocol::Protocol;
@@ -72,7 +72,7 @@ impl<T: Item> Postbox<T> {
     }
 
     fn no_alarm(&self, what: &str, error: udeck_via::Error) -> Error {
-        Error::via(format!("{what} to mailbox {:?} in a task", self.name), error)
+        Error::via(format!("{what} to {} in a task", Titled(&self.name)), error)
     }
 }
 

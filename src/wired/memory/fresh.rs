@@ -8,7 +8,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use udeck_via::Arena;
 use udeck_via::mem::Backing;
 
-const REMEDY: &str = "post less at a time, drop received messages sooner, or open the NIC with more memory";
+const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
 struct Anonymous {
     base: NonNull<u8>,

@@ -4,6 +4,9 @@
 
 use udeck_jobs::{Bin, Ended};
 
+#[path = "jobs/lost.rs"]
+mod lost;
+
 mod examples {
     use super::*;
 

@@ -9,10 +9,9 @@ use udeck_sys::{descriptor_advice, is_shortage, say, socket};
 use udeck_via::{Error, Result};
 
 use super::ShmDevice;
-use super::links::name;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
-use crate::link::Link;
+use crate::link::{Link, process};
 
 /// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
 const ACCEPTS: usize = 16;
@@ -136,7 +135,7 @@ fn tell_shortage(error: &io::Error) {
 /// As [`tell_shortage`]: the other process is told no more than that its link was closed.
 #[cold]
 fn tell_enough(pid: Option<i32>, has: usize) {
-    let pid = name(pid);
+    let pid = process(pid);
     say!("process {pid} has {has} links with this NIC; no more of them are accepted (said once)");
 }
 

@@ -15,7 +15,7 @@ use super::door::nonce;
 use super::request::IncomingRequest;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
-use crate::link::{Event, Link};
+use crate::link::{Event, Link, process};
 use crate::link_wire::{Datagram, MAX_DATAGRAM, Why};
 
 /// Datagrams of one link before the others are looked at.
@@ -137,7 +137,7 @@ impl ShmDevice {
                 Err(_) if was_down => return Interest::Done,
                 Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
             };
-            link.down(&format!("process {}: {why}", name(link.pid)), how);
+            link.down(&format!("process {}: {why}", process(link.pid)), how);
             if how == Loss::Dead || link.connections().is_empty() {
                 self.forget_link(link);
                 self.fading.sweep(&self.board);
@@ -215,13 +215,9 @@ fn connect_socket(address: &[u8], deadline: Deadline) -> Result<OwnedFd> {
 /// Nobody is met who could decide anything: by another transport they may well meet. (Two containers may share a network
 /// namespace, and with it the names of sockets, but not a user namespace.)
 fn another_user(uid: u32, pid: Option<i32>) -> Error {
-    let what = format!("shared memory with process {}", name(pid));
+    let what = format!("shared memory with process {}", process(pid));
     let own = socket::own_uid();
     let why =
         format!("it runs as another user or in another user namespace (id {uid}, this process's is {own})");
     Error::Unavailable { what, why }
-}
-
-pub(super) fn name(pid: Option<i32>) -> String {
-    pid.map_or("(in another pid namespace)".into(), |pid| pid.to_string())
 }

@@ -26,12 +26,13 @@ fn requests() -> Vec<Vec<u8>> {
         Call::Hello { version: VERSION },
         Call::Register { name: name(), value: value() },
         Call::Unregister { name: name() },
-        Call::Lookup { name: name(), wait: None },
-        Call::Lookup { name: "other".into(), wait: Some(wait) },
+        Call::Lookup { name: name(), wait: None, maker: Maker::Anyone },
+        Call::Lookup { name: "other".into(), wait: Some(wait), maker: Maker::Rank(1) },
         Call::Put { key: name(), value: value() },
-        Call::Get { key: name(), wait: Some(wait) },
-        Call::Get { key: "other".into(), wait: None },
+        Call::Get { key: name(), wait: Some(wait), maker: Maker::Collective(0) },
+        Call::Get { key: "other".into(), wait: None, maker: Maker::Anyone },
         Call::Fence { wait },
+        Call::Fate { rank: 1, wait },
         Call::Done,
     ];
     calls.into_iter().zip(1..).map(|(call, id)| framed(&Request { id, call })).collect()
@@ -43,9 +44,10 @@ fn answers() -> Vec<Vec<u8>> {
     let replies = [
         Reply::Ok,
         Reply::Welcome(Welcome { rank: 1, size: 3, secret: [7; 32], job: 9, hosts, address }),
-        Reply::Record(Record { owner: 2, value: vec![0; 40] }),
+        Reply::Record(Record { owner: 2, value: vec![0; 40] }.into()),
         Reply::Failed(Failure::NoSuch { existing: vec!["x".into(), "yy".into()], total: 2 }),
         Reply::Failed(Failure::FenceLate { missing: vec![0, 1, 2] }),
+        Reply::Failed(Failure::MakerEnded { rank: 1, how: Some("killed".into()) }),
         Reply::Failed(Failure::TooBig { what: "a value".into(), limit: 1, got: 2 }),
     ];
     let events = [Event::RankLost { rank: 1, how: "killed".into() }, Event::RankDone { rank: 0 }];
