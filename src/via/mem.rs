@@ -22,7 +22,7 @@ mod tags;
 mod user;
 mod window;
 
-pub use arena::{Arena, ArenaUse, Backing, Block, Fill};
+pub use arena::{Arena, ArenaUse, Backing, Block, Fill, Filling};
 pub use cache::CacheUse;
 pub use lent::{Lender, Lent, LentSlice, PrivateCopy};
 pub(crate) use raw::scatter_raw;

@@ -1,5 +1,6 @@
 //! Two connections, joined by pipes that cut the streams where a test likes.
 
+mod announced;
 mod apart;
 mod costs;
 mod ends;

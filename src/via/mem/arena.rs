@@ -2,9 +2,12 @@
 //!
 //! Blocks of up to 4 MiB come in size classes and are kept, most recently used first, when they are freed: the
 //! usual allocation is a pop from a short list, of memory that is in the cache; of small blocks, one is at hand for each
-//! thread without a lock ([`pockets`]). Larger ones go to and from the span allocator (`offset-allocator`) directly. Memory is committed by chunks on first use and never given back
-//! to the kernel on the fast path.
+//! thread without a lock ([`pockets`]). Larger ones go to and from the span allocator (`offset-allocator`) directly. Memory is
+//! committed by chunks on first use, without the lock ([`chunks`]), and never given back to the kernel on the fast path. A
+//! block for what a peer has announced is address space at first ([`Filling`]).
 
+mod chunks;
+mod filling;
 mod gather;
 mod pockets;
 
@@ -13,10 +16,12 @@ use std::io;
 use std::ptr::NonNull;
 
 use offset_allocator::{Allocation, Allocator};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use udeck_sys::segment::CHUNK;
 
 use crate::error::{Error, Result};
+use chunks::Chunk;
+pub use filling::Filling;
 use pockets::Pockets;
 
 /// Alignment and granularity of blocks: a cache line.
@@ -41,7 +46,7 @@ pub unsafe trait Backing: Send + Sync {
     fn base(&self) -> NonNull<u8>;
     /// Bytes of address space.
     fn len(&self) -> usize;
-    /// Takes memory for a range, before its first use.
+    /// Takes memory for a range, before its first use. No two calls are for the same bytes, unless one fails.
     ///
     /// # Errors
     /// The kernel's, when there is none left.
@@ -55,6 +60,15 @@ pub enum Fill {
     Zero,
     /// Whatever this process last left there.
     Keep,
+}
+
+/// When a block's memory is taken from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// When the block is made.
+    Now,
+    /// When somebody asks for it.
+    Later,
 }
 
 /// A snapshot of an arena's books, in bytes.
@@ -87,12 +101,14 @@ struct Inner {
     backing: Box<dyn Backing>,
     pockets: Pockets,
     books: Mutex<Books>,
+    /// A chunk that somebody took memory for is there, or is not.
+    chunk_taken: Condvar,
 }
 
 struct Books {
     spans: Allocator<u32>,
-    /// Per chunk: whether its memory was taken from the kernel.
-    committed: Vec<bool>,
+    /// Whether the chunks' memory was taken from the kernel.
+    chunks: Vec<Chunk>,
     /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
     #[allow(clippy::vec_box, reason = "blocks point at their records")]
     kept: Vec<Vec<Box<Record>>>,
@@ -115,6 +131,13 @@ struct Record {
     notes: [u32; 2],
 }
 
+impl Record {
+    /// Where it begins and ends in its arena.
+    fn range(&self) -> (usize, usize) {
+        (self.offset as usize, self.offset as usize + self.capacity)
+    }
+}
+
 impl Arena {
     /// An arena over `backing`. `name` and `remedy` are for error texts. `peers_write`: this is landing memory, no
     /// slices of it exist.
@@ -128,14 +151,15 @@ impl Arena {
         let books = Books {
             // A block takes a line at least: no arena needs a table for more. (The allocator keeps two entries free.)
             spans: Allocator::with_max_allocs(lines, lines.saturating_add(2).min(MAX_BLOCKS)),
-            committed: vec![false; backing.len().div_ceil(CHUNK)],
+            chunks: vec![Chunk::Untaken; backing.len().div_ceil(CHUNK)],
             kept: (0..=class_of(LARGEST_CLASS)).map(|_| Vec::new()).collect(),
             used: 0,
             blocks: 0,
             closed: false,
         };
         let (pockets, books) = (Pockets::default(), Mutex::new(books));
-        let inner = Box::new(Inner { name, remedy, peers_write, backing, pockets, books });
+        let chunk_taken = Condvar::new();
+        let inner = Box::new(Inner { name, remedy, peers_write, backing, pockets, books, chunk_taken });
         Arena { inner: NonNull::from(Box::leak(inner)) }
     }
 
@@ -165,6 +189,11 @@ impl Arena {
     /// A block that peers may come to write; for [`super::Window`], which never makes a slice of it.
     #[inline]
     pub(super) fn raw(&self, len: usize) -> Result<Block> {
+        self.obtain(len, Taken::Now)
+    }
+
+    #[inline]
+    fn obtain(&self, len: usize, taken: Taken) -> Result<Block> {
         // The parent gives out the same memory.
         if udeck_sys::process::is_forked() {
             return Err(Error::forked());
@@ -172,7 +201,7 @@ impl Arena {
         let class = class_of(len);
         let mut record = match self.inner().pockets.take(class) {
             Some(record) => record,
-            None => self.inner().out_of_books(self.inner, len, class)?,
+            None => self.inner().out_of_books(self.inner, len, class, taken)?,
         };
         record.len = len;
         record.notes = [0; 2];
@@ -207,7 +236,7 @@ impl Arena {
     pub fn usage(&self) -> ArenaUse {
         let inner = self.inner();
         let books = inner.books.lock();
-        let committed = books.committed.iter().filter(|c| **c).count() * CHUNK;
+        let committed = books.chunks.iter().filter(|chunk| **chunk == Chunk::Taken).count() * CHUNK;
         let (pocketed, bytes) = inner.pockets.contents();
         // Saturating: a block that goes from one pocket to another meanwhile is seen twice.
         let (used, blocks) = (books.used.saturating_sub(bytes), books.blocks.saturating_sub(pocketed));
@@ -241,20 +270,42 @@ impl Drop for Arena {
 impl Inner {
     /// A kept block, or one of fresh memory.
     #[cold]
-    fn out_of_books(&self, this: NonNull<Inner>, len: usize, class: usize) -> Result<Box<Record>> {
+    fn out_of_books(
+        &self,
+        this: NonNull<Inner>,
+        len: usize,
+        class: usize,
+        taken: Taken,
+    ) -> Result<Box<Record>> {
         let mut books = self.books.lock();
         let class = (len <= LARGEST_CLASS).then_some(class);
         let kept = class.and_then(|class| books.kept[class].pop());
-        let record = match kept {
+        let is_kept = kept.is_some();
+        let mut record = match kept {
             Some(record) => record,
             None => self.carve(this, &mut books, len, class)?,
         };
         books.used += record.capacity;
         books.blocks += 1;
+        let (start, end) = record.range();
+        if is_kept || books.first_untaken(start, end).is_none() {
+            return Ok(record);
+        }
+        // What is kept for reuse has its memory. This has none yet: freed as it is, it goes to the span allocator.
+        let class = record.class.take();
+        drop(books);
+        if taken == Taken::Now {
+            if let Err(error) = self.take_memory(start, end) {
+                // Not the arena's last block: its handle is in use.
+                self.take_back(record);
+                return Err(error);
+            }
+            record.class = class;
+        }
         Ok(record)
     }
 
-    /// A block of fresh memory; gives kept blocks back to the span allocator when there is no room otherwise.
+    /// A block whose memory may be untaken; gives kept blocks back to the span allocator when there is no room otherwise.
     fn carve(
         &self,
         this: NonNull<Inner>,
@@ -273,10 +324,6 @@ impl Inner {
             }
         };
         let offset = span.offset as usize * LINE;
-        if let Err(source) = self.commit(books, offset, capacity) {
-            books.spans.free(span);
-            return Err(Error::os(format!("taking memory for the {} arena", self.name), source));
-        }
         // SAFETY: the span lies inside the backing.
         let base = unsafe { self.backing.base().add(offset) };
         Ok(Box::new(Record {
@@ -305,16 +352,6 @@ impl Inner {
             (format!("{} of {limit} bytes are in use", books.used), self.remedy)
         };
         Error::NoMemory { asked: len, used: books.used, limit, arena: self.name, full, remedy }
-    }
-
-    fn commit(&self, books: &mut Books, offset: usize, len: usize) -> io::Result<()> {
-        for chunk in offset / CHUNK..(offset + len).div_ceil(CHUNK) {
-            if !books.committed[chunk] {
-                self.backing.commit(chunk * CHUNK, CHUNK.min(self.backing.len() - chunk * CHUNK))?;
-                books.committed[chunk] = true;
-            }
-        }
-        Ok(())
     }
 
     /// Takes a block back. Returns whether the arena is gone and this was its last block.

@@ -279,8 +279,8 @@ impl Connection {
     }
 
     /// A message has come: all of it lies where it was to go.
-    pub fn came_apart(&mut self, number: u64, landing: Landing) {
-        if self.takes_none() {
+    pub fn came_apart(&mut self, number: u64, mut landing: Landing) {
+        if self.takes_none() || !landing.is_whole() {
             return self.missed(number, Some(landing));
         }
         let Landing { content, len, to } = landing;
@@ -364,6 +364,14 @@ impl Landing {
         self.len == 0
     }
 
+    /// All of it was put there: whether it can be read.
+    fn is_whole(&mut self) -> bool {
+        match &mut self.to {
+            To::Store { store, .. } => store.is_whole(),
+            To::Window { .. } => true,
+        }
+    }
+
     /// Puts bytes of the message there, from its byte `at`. `false`: they may not go there, or not any more.
     pub fn fill(&mut self, at: usize, bytes: &[u8]) -> bool {
         if at.checked_add(bytes.len()).is_none_or(|end| end > self.len) {
@@ -374,10 +382,7 @@ impl Landing {
                 let head_len = self.len - store.len();
                 let (first, rest) = bytes.split_at(head_len.saturating_sub(at).min(bytes.len()));
                 head[at.min(head_len)..][..first.len()].copy_from_slice(first);
-                if !rest.is_empty() {
-                    store.place().behind(at.max(head_len) - head_len).fill(rest);
-                }
-                true
+                rest.is_empty() || store.scatter(at.max(head_len) - head_len, rest)
             }
             To::Window { windows, tag, memory, at: window } => {
                 let RemoteBuffer { handle, offset, .. } = *window;

@@ -59,12 +59,17 @@ impl Connection {
     /// Where the next bytes of the stream want to lie.
     pub fn direct(&mut self) -> Direct {
         let mut direct = Direct::default();
-        if let Stage::Payload(_) = self.incoming.stage {
-            let (places, inside) = self.next_places();
-            places.into_iter().for_each(|place| direct.push(place));
-            if let Some(inside) = inside {
-                direct.keep_open(inside);
+        if !matches!(self.incoming.stage, Stage::Payload(_)) || self.broken || self.dead {
+            return direct;
+        }
+        match self.next_places() {
+            Ok((places, inside)) => {
+                places.into_iter().for_each(|place| direct.push(place));
+                if let Some(inside) = inside {
+                    direct.keep_open(inside);
+                }
             }
+            Err(violation) => self.break_protocol(&violation),
         }
         direct
     }
@@ -86,14 +91,19 @@ impl Connection {
         self.try_over();
     }
 
-    /// The rest of the payload's places, and what keeps them from being taken back.
-    fn next_places(&mut self) -> (SmallVec<[Place; 2]>, Option<Inside>) {
+    /// The places of what comes next of the payload, and what keeps them from being taken back. Of a body that is all that
+    /// has memory, at least [so much](Store::room).
+    fn next_places(&mut self) -> Result<(SmallVec<[Place; 2]>, Option<Inside>), Violation> {
         let Incoming { done, len, .. } = self.incoming;
-        match &mut self.incoming.target {
+        let places = match &mut self.incoming.target {
             Target::Nowhere => (SmallVec::new(), None),
             Target::Store(store) => {
-                let place = self.incoming.posted.map_or_else(|| store.place(), |posted| posted.first(len));
-                (SmallVec::from_iter([place.behind(done)]), None)
+                let place = match self.incoming.posted {
+                    Some(posted) => Some(posted.first(len).behind(done)),
+                    None => store.room(done),
+                };
+                let place = place.ok_or_else(|| no_memory(len))?;
+                (SmallVec::from_iter([place]), None)
             }
             &mut Target::Window(handle, offset) => {
                 let rest = RemoteBuffer { handle, offset: offset + done, len: len - done };
@@ -104,7 +114,7 @@ impl Connection {
                 let Some((inside, place)) = found else {
                     // It was taken back: what comes of the write from now on is thrown away.
                     (self.incoming.target, self.incoming.refused) = (Target::Nowhere, true);
-                    return (SmallVec::new(), None);
+                    return Ok((SmallVec::new(), None));
                 };
                 (SmallVec::from_iter([place]), Some(inside))
             }
@@ -120,7 +130,8 @@ impl Connection {
                 }
                 (places, None)
             }
-        }
+        };
+        Ok(places)
     }
 
     /// Lets `look` take in what has come. If that is of a long message, and `to` holds it and is what it was posted for,
@@ -164,9 +175,9 @@ impl Connection {
                 Stage::Payload(_) => {
                     let (now, later) =
                         bytes.split_at(bytes.len().min(self.incoming.len - self.incoming.done));
-                    self.copy_in(now);
-                    self.advance(now.len())?;
-                    later
+                    let copied = self.copy_in(now)?;
+                    self.advance(copied)?;
+                    if copied < now.len() { &bytes[copied..] } else { later }
                 }
             };
         }
@@ -237,19 +248,27 @@ impl Connection {
         self.complete(frame)
     }
 
-    /// Payload that came in a driver's scratch.
-    fn copy_in(&mut self, mut bytes: &[u8]) {
-        let (places, inside) = self.next_places();
-        if !places.is_empty() {
-            self.memory.count_copied(bytes.len());
+    /// Payload that came in a driver's scratch. Returns how much of it there was room for: some, or all that nobody wants.
+    fn copy_in(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
+        let (places, inside) = self.next_places()?;
+        if places.is_empty() {
+            return Ok(bytes.len());
         }
+        let mut rest = bytes;
         for place in places {
-            let (now, later) = bytes.split_at(bytes.len().min(place.len()));
+            let (now, later) = rest.split_at(rest.len().min(place.len()));
             place.fill(now);
-            bytes = later;
+            rest = later;
         }
         drop(inside);
+        let copied = bytes.len() - rest.len();
+        self.memory.count_copied(copied);
+        Ok(copied)
     }
+}
+
+pub(super) fn no_memory(len: usize) -> Violation {
+    Violation(format!("a message of {len} bytes, for which there is no memory"))
 }
 
 /// Ends a look, also by a panic.

@@ -6,7 +6,7 @@ use udeck_via::transport::{Fate, Inline};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
-use super::incoming::Target;
+use super::incoming::{Target, no_memory};
 use super::outgoing::{Out, Then};
 use super::taking::Item;
 use crate::MESSAGES;
@@ -77,7 +77,7 @@ impl Connection {
         if lent && !self.closed {
             match Store::new(&self.memory, body) {
                 Some(store) => self.incoming.target = Target::Store(store),
-                None => return violation(format!("a message of {len} bytes, for which there is no memory")),
+                None => return Err(no_memory(body)),
             }
         }
         Ok((head.into(), body))

@@ -1,5 +1,5 @@
 //! Where the body of a message lies that arrived: a block of the receiver's outbox arena, so that it is used again and
-//! not allocated; when that is full, the heap.
+//! not allocated; when that is full, the heap. Memory is taken for what has come of a body, not for what was announced.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -7,15 +7,20 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_via::Block;
-use udeck_via::mem::{Fill, Lender, Lent};
+use udeck_via::mem::{Filling, Lender, Lent};
 use udeck_via::transport::Fate;
 
+use super::fresh::Anonymous;
 use super::{Memory, Place};
 use crate::link::Acknowledge;
 
 /// Bodies are aligned to a cache line, wherever they lie.
 const ALIGN: usize = 64;
+/// From so many bytes on, a body on the heap is a mapping of its own, which takes memory page by page as it is written.
+const MAPPED: usize = 128 << 10;
+/// The least room that a body has for what comes next, if it is not at its end. More of it would be taken for peers that do
+/// not go on; less would be system calls for a few bytes.
+const AHEAD: usize = 256 << 10;
 
 /// Private memory for a body, 64-byte aligned. While a driver fills it nobody has a slice of it.
 pub(crate) struct Store {
@@ -25,8 +30,9 @@ pub(crate) struct Store {
 
 enum Kept {
     Nothing,
-    Block(Block),
+    Block(Filling),
     Heap(Heap),
+    Mapped(Box<Anonymous>),
 }
 
 struct Heap {
@@ -40,14 +46,16 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Store {
-    /// Room for `len` bytes; `None` when the machine has none. Whoever calls has checked `len` against a bound.
+    /// Room for `len` bytes, which takes memory as they come; `None` when there is none. Whoever calls has checked `len`
+    /// against a bound.
     pub fn new(memory: &Memory, len: usize) -> Option<Self> {
         let kept = if len == 0 {
             Kept::Nothing
         } else {
-            match memory.outbox.block(len, Fill::Keep) {
-                Ok(block) => Kept::Block(block),
-                Err(_) => Kept::Heap(Heap::new(len)?),
+            match memory.outbox.reserve(len) {
+                Ok(filling) => Kept::Block(filling),
+                Err(_) if len < MAPPED => Kept::Heap(Heap::new(len)?),
+                Err(_) => Kept::Mapped(Anonymous::new(len).ok()?),
             }
         };
         Some(Store { kept, len })
@@ -57,29 +65,69 @@ impl Store {
         self.len
     }
 
-    /// Where it lies, while the store does.
-    pub fn place(&mut self) -> Place {
-        let at = match &mut self.kept {
-            Kept::Nothing => NonNull::dangling(),
-            Kept::Block(block) => NonNull::from(block.bytes_mut()).cast(),
+    /// Where what comes next lies, from byte `from` on, as much of it as has memory: some, if it is not the end. All before
+    /// has come. It lies there while the store does. `None` when there is no memory.
+    pub fn room(&mut self, from: usize) -> Option<Place> {
+        if let Kept::Block(filling) = &mut self.kept {
+            filling.grow(from.saturating_add(AHEAD).min(self.len)).ok()?;
+            return Some(Place::new(filling.base(), filling.ready()).behind(from));
+        }
+        Some(self.elsewhere().behind(from))
+    }
+
+    /// Puts bytes there, from byte `at`, in any order. `false`: there is no memory for them.
+    pub fn scatter(&mut self, at: usize, bytes: &[u8]) -> bool {
+        let place = match &mut self.kept {
+            Kept::Block(filling) => {
+                let end = at + bytes.len();
+                let taken = if at <= filling.ready() { filling.grow(end) } else { filling.take(at, end) };
+                if taken.is_err() {
+                    return false;
+                }
+                Place::new(filling.base(), self.len)
+            }
+            _ => self.elsewhere(),
+        };
+        place.behind(at).fill(bytes);
+        true
+    }
+
+    /// All of it was scattered: it can be read. `false`: there is no memory after all.
+    pub fn is_whole(&mut self) -> bool {
+        match &mut self.kept {
+            Kept::Block(filling) => filling.grow(self.len).is_ok(),
+            _ => true,
+        }
+    }
+
+    /// The place of one that is not in the arena.
+    fn elsewhere(&self) -> Place {
+        let at = match &self.kept {
+            Kept::Nothing | Kept::Block(_) => return Place::new(NonNull::dangling(), 0),
             Kept::Heap(heap) => heap.at,
+            Kept::Mapped(mapped) => mapped.start(),
         };
         Place::new(at, self.len)
     }
 
-    /// Its bytes, when no place of it is used any more.
+    /// Its bytes, when no place of it is used any more: those that have come, at least.
     pub fn bytes(&self) -> &[u8] {
         match &self.kept {
             Kept::Nothing => &[],
-            Kept::Block(block) => &block.bytes()[..self.len],
-            // SAFETY: allocated and zeroed with that length; ours alone.
-            Kept::Heap(heap) => unsafe { std::slice::from_raw_parts(heap.at.as_ptr(), self.len) },
+            Kept::Block(filling) => filling.bytes(),
+            // SAFETY: allocated or mapped, and zeroed, with that length; ours alone.
+            Kept::Heap(_) | Kept::Mapped(_) => unsafe {
+                std::slice::from_raw_parts(self.elsewhere().at().as_ptr(), self.len)
+            },
         }
     }
 
     /// Copies what has arrived there, `to.len()` bytes from offset `from`.
     pub fn copy_part(&self, from: usize, to: &mut [u8]) {
-        to.copy_from_slice(&self.bytes()[from..from + to.len()]);
+        // Of what was posted for, nothing need have come here.
+        if !to.is_empty() {
+            to.copy_from_slice(&self.bytes()[from..from + to.len()]);
+        }
     }
 
     /// For the program to read. `receipt`: whom to tell when it is done, and the message's number.
@@ -146,7 +194,7 @@ impl fmt::Debug for Store {
         let where_it_lies = match self.kept {
             Kept::Nothing => "nowhere",
             Kept::Block(_) => "in the outbox",
-            Kept::Heap(_) => "on the heap",
+            Kept::Heap(_) | Kept::Mapped(_) => "on the heap",
         };
         write!(f, "Store({} bytes {where_it_lies})", self.len)
     }

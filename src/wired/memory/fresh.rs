@@ -10,7 +10,8 @@ use udeck_via::mem::Backing;
 
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";
 
-struct Anonymous {
+/// A mapping of zeros, which takes memory as it is written.
+pub struct Anonymous {
     base: NonNull<u8>,
     len: usize,
 }
@@ -36,13 +37,18 @@ unsafe impl Backing for Anonymous {
 }
 
 impl Anonymous {
-    fn new(len: usize) -> io::Result<Box<Self>> {
+    pub fn new(len: usize) -> io::Result<Box<Self>> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, wherever the kernel likes.
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let base = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Box::new(Anonymous { base, len }))
+    }
+
+    /// Where it begins.
+    pub fn start(&self) -> NonNull<u8> {
+        self.base
     }
 }
 

@@ -1,12 +1,17 @@
 //! The harness: two ports, whose frames a test moves byte by byte.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use udeck_via::mem::{Block, Fill, MemHandle, Ptag, Rights};
+use udeck_sys::segment::{self, Mapping, PeerAccess};
+use udeck_via::mem::{Backing, Block, Fill, MemHandle, Ptag, Rights};
 use udeck_via::transport::Hello;
-use udeck_via::{Reliability, RemoteBuffer};
+use udeck_via::{Arena, Reliability, RemoteBuffer};
 
 use crate::connection::{Connection, Direct, Phase, Pieces, Settings, Side};
 use crate::link::{Announce, Driver, Link, Watching};
@@ -218,7 +223,7 @@ impl Pair {
     }
 }
 
-fn fill(place: &Direct, mut bytes: &[u8]) {
+pub fn fill(place: &Direct, mut bytes: &[u8]) {
     for piece in place.pieces() {
         let n = bytes.len().min(piece.len);
         // SAFETY: what a driver's read would do.
@@ -226,6 +231,37 @@ fn fill(place: &Direct, mut bytes: &[u8]) {
         bytes = &bytes[n..];
     }
     assert!(bytes.is_empty());
+}
+
+/// Shared memory, as of a process that also has peers on its own host.
+struct Shared {
+    fd: OwnedFd,
+    mapping: Mapping,
+    /// Bytes that it gives memory for.
+    most: usize,
+}
+
+// SAFETY: a shared mapping of our own segment, zeroed by the kernel; only the arena hands out its addresses.
+unsafe impl Backing for Shared {
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.at(0, 0).unwrap()
+    }
+    fn len(&self) -> usize {
+        self.mapping.len()
+    }
+    fn commit(&self, offset: usize, len: usize) -> io::Result<()> {
+        if offset + len > self.most {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.mapping.commit(self.fd.as_fd(), offset, len)
+    }
+}
+
+/// An outbox over such a segment of `len` bytes, which gives memory for the first `most`; and the segment, to look at.
+pub fn shared(len: usize, most: usize) -> (Arena, File) {
+    let (fd, mapping) = segment::create("shared", len, PeerAccess::Read).unwrap();
+    let segment = File::from(fd.try_clone().unwrap());
+    (Arena::new("outbox", "wait", false, Box::new(Shared { fd, mapping, most })), segment)
 }
 
 /// Bytes that tell where they come from.

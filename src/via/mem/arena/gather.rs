@@ -2,8 +2,6 @@
 
 use std::ptr::NonNull;
 
-use udeck_sys::segment::CHUNK;
-
 use super::{Arena, Block, Fill, Inner};
 use crate::error::{Error, Result};
 
@@ -40,7 +38,7 @@ impl Inner {
             return None;
         }
         let books = self.books.lock();
-        let committed = (offset / CHUNK..end.div_ceil(CHUNK)).all(|chunk| books.committed[chunk]);
+        let committed = books.first_untaken(offset, end).is_none();
         // SAFETY: the range lies inside the backing.
         committed.then(|| unsafe { self.backing.base().add(offset) })
     }

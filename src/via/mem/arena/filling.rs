@@ -1,0 +1,233 @@
+//! Blocks for what a peer has announced: memory is taken for what has come, not for what was said.
+
+use std::ptr::NonNull;
+
+use super::{Arena, Block, LARGEST_CLASS, Taken, class_of};
+use crate::error::Result;
+
+/// A block that is filled as bytes come: its address space is reserved, and counts as used; memory is taken from the
+/// kernel for the parts that are asked for, in chunks of 2 MiB, without the arena's lock. Nobody has a slice of what has
+/// none, whose use could end the process by a signal.
+#[derive(Debug)]
+pub struct Filling {
+    block: Block,
+    /// The bytes in front that have memory, of its capacity.
+    ready: usize,
+}
+
+impl Arena {
+    /// Room for `len` bytes, as [`Arena::block`], for which memory is taken later, unless it was taken before.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoMemory`] as there.
+    ///
+    /// # Panics
+    /// On a landing arena.
+    #[inline]
+    pub fn reserve(&self, len: usize) -> Result<Filling> {
+        assert!(!self.inner().peers_write, "landing memory has no private blocks");
+        let block = self.obtain(len, Taken::Later)?;
+        let mut filling = Filling { ready: block.capacity(), block };
+        // Of a class, it has its memory; otherwise it is large, or new.
+        if filling.block.record().class.is_none() {
+            filling.ready = 0;
+            filling.look();
+        }
+        Ok(filling)
+    }
+}
+
+impl Filling {
+    /// The bytes that it is to hold.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "room is asked for something")]
+    pub fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// The bytes in front that have memory, of its length.
+    #[inline]
+    pub fn ready(&self) -> usize {
+        self.ready.min(self.len())
+    }
+
+    /// Its address. Only what is ready, or was taken by [`Filling::take`], may be used.
+    #[inline]
+    pub fn base(&mut self) -> NonNull<u8> {
+        self.block.base()
+    }
+
+    /// What is ready.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the block owns that, it has memory, and it is initialised, as `Block::bytes` says. Whoever writes by way
+        // of `base` has no slice meanwhile.
+        unsafe { std::slice::from_raw_parts(self.block.base().as_ptr(), self.ready()) }
+    }
+
+    /// Makes the first `upto` bytes ready, and maybe more.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// Beyond its length.
+    #[inline]
+    pub fn grow(&mut self, upto: usize) -> Result {
+        if upto <= self.ready { Ok(()) } else { self.grow_further(upto) }
+    }
+
+    #[cold]
+    fn grow_further(&mut self, upto: usize) -> Result {
+        self.take(self.ready, upto)?;
+        self.look();
+        Ok(())
+    }
+
+    /// Takes memory for `[from, to)`, wherever that lies.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// Beyond its length.
+    pub fn take(&mut self, from: usize, to: usize) -> Result {
+        assert!(from <= to && to <= self.len(), "{from} to {to} of {} bytes", self.len());
+        if to <= self.ready {
+            return Ok(());
+        }
+        let (start, end) = self.block.record().range();
+        // With its end goes what the block has beyond it: so it can be kept for reuse.
+        let to = if to == self.len() { end } else { start + to };
+        self.inner().take_memory(start + from, to)
+    }
+
+    /// What has memory by now.
+    fn look(&mut self) {
+        let (start, end) = self.block.record().range();
+        self.ready = self.inner().taken_from(start + self.ready, end) - start;
+        let len = self.len();
+        if start + self.ready == end && len <= LARGEST_CLASS {
+            self.block.record_mut().class = Some(class_of(len));
+        }
+    }
+
+    fn inner(&self) -> &super::Inner {
+        // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
+        unsafe { self.block.record().inner.as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::mem::arena::{Backing, Fill};
+    use udeck_sys::segment::CHUNK;
+
+    /// Address space of the heap, and how much of it was asked for.
+    struct Counted {
+        memory: Vec<[u64; 8]>,
+        asked: Arc<AtomicUsize>,
+        /// Chunks that there is memory for.
+        most: usize,
+    }
+
+    // SAFETY: heap memory of our own; 8-byte alignment suffices for these tests, which ask no more.
+    unsafe impl Backing for Counted {
+        fn base(&self) -> NonNull<u8> {
+            NonNull::from(&self.memory[..]).cast()
+        }
+        fn len(&self) -> usize {
+            self.memory.len() * 64
+        }
+        fn commit(&self, _: usize, _: usize) -> io::Result<()> {
+            thread::yield_now();
+            match self.asked.fetch_add(1, Ordering::Relaxed) < self.most {
+                true => Ok(()),
+                false => Err(io::ErrorKind::OutOfMemory.into()),
+            }
+        }
+    }
+
+    fn arena(chunks: usize, most: usize) -> (Arena, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let memory = vec![[0; 8]; chunks * CHUNK / 64];
+        let backing = Counted { memory, asked: asked.clone(), most };
+        (Arena::new("test", "free something", false, Box::new(backing)), asked)
+    }
+
+    #[test]
+    fn memory_is_taken_for_what_has_come() {
+        let (arena, asked) = arena(16, 16);
+        let mut filling = arena.reserve(10 * CHUNK).unwrap();
+        assert_eq!((asked.load(Ordering::Relaxed), filling.ready()), (0, 0));
+        assert_eq!(arena.usage().used, 10 * CHUNK, "the arena's bound counts what is reserved");
+        filling.grow(1).unwrap();
+        assert_eq!((asked.load(Ordering::Relaxed), filling.ready()), (1, CHUNK));
+        filling.take(7 * CHUNK - 1, 7 * CHUNK + 1).unwrap();
+        assert_eq!((asked.load(Ordering::Relaxed), filling.bytes().len()), (3, CHUNK));
+        filling.grow(5 * CHUNK + 1).unwrap();
+        assert_eq!((asked.load(Ordering::Relaxed), filling.ready()), (8, 8 * CHUNK));
+        drop(filling);
+        assert_eq!(arena.usage().used, 0);
+        let filling = arena.reserve(10 * CHUNK).unwrap();
+        assert_eq!(filling.ready(), 8 * CHUNK, "what was taken stays");
+        drop(filling);
+        assert_eq!(arena.block(10 * CHUNK, Fill::Keep).unwrap().len(), 10 * CHUNK);
+        assert_eq!(asked.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn what_is_kept_for_reuse_has_its_memory() {
+        let (arena, asked) = arena(4, 4);
+        drop(arena.reserve(100).unwrap());
+        let block = arena.block(100, Fill::Keep).unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "the reserved one was not kept as if it had memory");
+        drop(block);
+        assert_eq!(arena.reserve(100).unwrap().ready(), 100);
+        // Three quarters of its capacity are asked for: all of that is there when it is full.
+        let mut filling = arena.reserve(CHUNK + CHUNK / 4).unwrap();
+        filling.grow(CHUNK + CHUNK / 4).unwrap();
+        let at = filling.base();
+        drop(filling);
+        let again = arena.block(CHUNK + CHUNK / 2, Fill::Zero).unwrap();
+        assert_eq!((again.base(), asked.load(Ordering::Relaxed)), (at, 2));
+    }
+
+    #[test]
+    fn no_memory_is_an_error_that_passes() {
+        let (arena, asked) = arena(4, 1);
+        let mut filling = arena.reserve(2 * CHUNK).unwrap();
+        filling.grow(CHUNK).unwrap();
+        assert!(filling.grow(CHUNK + 1).is_err());
+        assert_eq!(filling.bytes().len(), CHUNK);
+        let error = arena.block(CHUNK, Fill::Keep).unwrap_err().to_string();
+        assert!(error.contains("taking memory for the test arena"), "{error}");
+        assert_eq!((arena.usage().blocks, arena.usage().used), (1, 2 * CHUNK));
+        drop(filling);
+        assert_eq!(arena.usage().used, 0);
+        asked.store(0, Ordering::Relaxed);
+        arena.reserve(2 * CHUNK).unwrap().grow(CHUNK + 1).unwrap();
+    }
+
+    #[test]
+    fn threads_that_need_one_chunk_take_it_once() {
+        let (arena, asked) = arena(8, 8);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for len in [100, 5000, CHUNK / 4, CHUNK + 7] {
+                        arena.reserve(len).unwrap().grow(len).unwrap();
+                        arena.block(len, Fill::Zero).unwrap().bytes_mut().fill(1);
+                    }
+                });
+            }
+        });
+        assert_eq!(asked.load(Ordering::Relaxed) * CHUNK, arena.usage().committed);
+    }
+}
