@@ -16,11 +16,12 @@
 //!
 //! ```text
 //! "\u{1}deck/HOST/" index (2 digits) "/" NAME  ->  address      sorted by index first: what an error
-//! "\u{1}deck/NIC/" HEX                         ->  NAME         lists begins with every host once
+//! "\u{1}deck/NIC/" HEX                         ->  NAME         lists begins with hosts' first NICs
 //! ```
 //!
 //! No mailbox can be called so. What other ranks registered is checked before it is believed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use udeck_boot::{BootError, Client};
@@ -112,12 +113,12 @@ impl<'a> Job<'a> {
     fn known(&self) -> Result<Known> {
         match self.client.lookup(HOST, false, answer_limit()) {
             Err(BootError::NoSuchName { existing, total, .. }) => {
-                let first = host_key("", 0);
-                let names: Vec<_> =
-                    existing.iter().filter_map(|key| key.strip_prefix(&first)).map(str::to_owned).collect();
+                let hosts: Vec<_> = existing.iter().filter_map(|key| host_of(key)).collect();
                 // Listed are the first names of any kind. If all are hosts', there may be more of them.
-                let more = names.len() == existing.len() && total > names.len() as u64;
-                Ok(Known { names, more })
+                let more = hosts.len() == existing.len() && total > hosts.len() as u64;
+                // A host whose first NIC is gone has others.
+                let names: BTreeSet<_> = hosts.into_iter().map(str::to_owned).collect();
+                Ok(Known { names: names.into_iter().collect(), more })
             }
             Ok(_) => Err(refused("it has a host without a name")),
             Err(error) => Err(failed("listing the hosts".into(), error)),
@@ -135,8 +136,9 @@ impl<'a> Job<'a> {
     fn no_such(&self, name: &str, index: usize) -> Result<NameError> {
         let (now, what) = (self.patience(Duration::ZERO), || format!("counting the NICs of host {name:?}"));
         let mut count = 0;
-        while count < MAX_NICS_PER_HOST && now.find(&host_key(name, count), what)?.is_some() {
-            count += 1;
+        // The NICs of ranks that have ended leave gaps.
+        for index in 0..MAX_NICS_PER_HOST {
+            count += usize::from(now.find(&host_key(name, index), what)?.is_some());
         }
         let (name, service) = (name.to_owned(), self.described());
         Ok(match count {
@@ -173,6 +175,11 @@ impl NameService for Job<'_> {
 
 fn host_key(name: &str, index: usize) -> String {
     format!("{HOST}{index:02}/{name}")
+}
+
+/// The host that such a key is of; `None`: it is another kind of key.
+fn host_of(key: &str) -> Option<&str> {
+    key.strip_prefix(HOST)?.split_once('/').map(|(_, name)| name)
 }
 
 fn nic_key(address: &[u8]) -> String {

@@ -199,3 +199,30 @@ fn names_go_with_their_rank() {
         world.finish()
     });
 }
+
+#[test]
+fn a_host_keeps_its_other_nics_when_its_first_is_gone() {
+    let world = common::alone(4 << 20);
+    let names = Job::new(&world).patience(Duration::ZERO);
+    let deadline = soon().instant();
+    let key = |index: usize, name: &str| format!("\u{1}deck/HOST/{index:02}/{name}");
+    for (index, name) in [(0, "whole"), (0, "node"), (1, "node"), (2, "node"), (1, "whole"), (4, "gaps")] {
+        world.client().register(&key(index, name), b"there", deadline).unwrap();
+    }
+    let gone = world.client().unregister(&key(0, "node"), deadline);
+    gone.unwrap();
+    assert_eq!(names.host_by_name("node", 2).unwrap(), b"there");
+    for index in [0, 3, MAX_NICS_PER_HOST] {
+        let error = reason(names.host_by_name("node", index));
+        assert!(
+            matches!(&error, NameError::NoSuchIndex { count: 2, index: i, .. } if *i == index),
+            "{error}"
+        );
+    }
+    let error = reason(names.host_by_name("gaps", 0));
+    assert!(matches!(&error, NameError::NoSuchIndex { count: 1, index: 0, .. }), "{error}");
+    let error = reason(names.host_by_name("unknown", 0));
+    assert!(error.to_string().ends_with("there are: gaps, node, whole"), "{error}");
+    // Its place is taken by whoever comes next.
+    assert_eq!(Job::new(&world).publish("node", world.nic()).unwrap(), 0);
+}
