@@ -42,7 +42,7 @@ use crate::wire::greeting::MAX_DISCRIMINATOR;
 pub type UdpLink = Link<UdpDriver>;
 
 /// Requests that wait for the helper. More are dropped, and sent again.
-const REQUESTS: usize = 1024;
+pub const REQUESTS: usize = 1024;
 /// How long who looks waits for another reader: never long, because it may be waited for itself.
 const TURN: Duration = Duration::from_micros(50);
 /// Batches in a row before who serves looks at what it found.
@@ -207,10 +207,10 @@ impl Core {
     }
 
     fn give_strays(&self) {
-        while let Some(number) = self.strays.any() {
+        self.strays.for_each_link(|number| {
             let Some(link) = self.link(number) else {
                 drop(self.strays.take(number));
-                continue;
+                return;
             };
             link.with(|connection, driver| {
                 let now = Instant::now();
@@ -219,7 +219,7 @@ impl Core {
                 }
                 driver.answer(connection, now);
             });
-        }
+        });
     }
 
     /// As [`Core::serve`], for who holds the lock of the link `number` and gives it what comes by `take`.

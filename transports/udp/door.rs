@@ -141,15 +141,13 @@ impl Door {
                 Some(State::Answered(answer)) => _ = core.socket.send(from, answer),
                 Some(State::Pending | State::Withdrawn) => {}
                 None if asked.order.len() < REQUESTS => {
-                    asked.requests.insert(caller.key(), State::Pending);
-                    asked.order.push_back((now, caller.key()));
-                    drop(asked);
                     let request =
                         IncomingRequest::new(core.clone(), caller, round_trip, discriminator, hello);
-                    if let Err(request) = core.put_request(Box::new(request)) {
+                    // Locked until it is noted: who answers it at once waits for that.
+                    match core.put_request(Box::new(request)) {
+                        Ok(()) => asked.note(now, caller.key()),
                         // It comes again.
-                        request.forget();
-                        self.asked.lock().requests.remove(&caller.key());
+                        Err(request) => request.forget(),
                     }
                 }
                 None => {}
@@ -184,11 +182,68 @@ impl Caller {
 }
 
 impl Asked {
+    fn note(&mut self, now: Instant, key: Key) {
+        self.requests.insert(key, State::Pending);
+        self.order.push_back((now, key));
+    }
+
     fn forget(&mut self, now: Instant) {
         while self.order.front().is_some_and(|(since, _)| *since + MEMORY <= now) {
             if let Some((_, key)) = self.order.pop_front() {
                 self.requests.remove(&key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use udeck_via::Reliability;
+    use udeck_via::transport::Hello;
+
+    use super::*;
+    use crate::core::REQUESTS as WAITING;
+    use crate::fixture::open;
+
+    fn ask(discriminator: &[u8], number: u64) -> Ask {
+        let hello = Hello {
+            reliability: Reliability::Delivery,
+            writable_ptag: None,
+            readable_ptag: None,
+            private_data: Vec::new(),
+        };
+        let exchange = Exchange { number, nonce: [0; 32], cookie: [0; 32] };
+        Ask { exchange, round_trip: Duration::ZERO, discriminator: discriminator.to_vec(), hello }
+    }
+
+    #[test]
+    fn of_a_request_for_which_there_is_no_place_nothing_is_kept() {
+        let (core, _nic) = open();
+        let caller = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = caller.local_addr().unwrap();
+        let hear = |door: &[u8], number| core.door.ask(&core, Instant::now(), from, ask(door, number));
+        // The helper takes one, and no other until the end.
+        let (go, wait) = mpsc::channel::<()>();
+        let (begin, began) = mpsc::channel();
+        let busy = move |_| {
+            begin.send(()).unwrap();
+            let _ = wait.recv();
+        };
+        core.listeners.listen(b"busy", Box::new(busy)).unwrap();
+        hear(b"busy", 1);
+        began.recv().unwrap();
+        let last = 2 + WAITING as u64;
+        (2..last).for_each(|number| hear(b"door", number));
+        for _ in 0..10 {
+            (last..last + 10).for_each(|number| hear(b"door", number));
+        }
+        let kept = {
+            let asked = core.door.asked.lock();
+            (asked.requests.len(), asked.order.len())
+        };
+        drop(go);
+        assert_eq!(kept, (WAITING + 1, WAITING + 1));
     }
 }

@@ -37,12 +37,15 @@ impl Strays {
         strays
     }
 
-    /// A link that has some.
-    pub fn any(&self) -> Option<u64> {
+    /// Calls `give` with each link that has some, once. A link that gets more meanwhile has its turn the next time: otherwise
+    /// peers that send without end would never let go of the caller. Who adds some comes here afterwards, or rouses the
+    /// helper.
+    pub fn for_each_link(&self, give: impl FnMut(u64)) {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return None;
+            return;
         }
-        self.links.lock().keys().next().copied()
+        let numbers: Vec<_> = self.links.lock().keys().copied().collect();
+        numbers.into_iter().for_each(give);
     }
 }
 
@@ -53,15 +56,39 @@ mod tests {
     #[test]
     fn each_link_gets_its_own_in_order_and_few_are_kept() {
         let strays = Strays::default();
-        assert_eq!(strays.any(), None);
+        let waiting = || {
+            let mut links = Vec::new();
+            strays.for_each_link(|link| links.push(link));
+            links
+        };
+        assert_eq!(waiting(), []);
         strays.add(1, b"a");
         strays.add(2, b"b");
         strays.add(1, b"c");
         assert_eq!(strays.take(1), [b"a", b"c"]);
-        assert_eq!((strays.take(1).len(), strays.any()), (0, Some(2)));
+        assert_eq!((strays.take(1).len(), waiting()), (0, vec![2]));
         (0..2 * MOST).for_each(|_| strays.add(3, b"d"));
         assert_eq!(strays.take(3).len(), MOST as usize - 1);
         assert_eq!(strays.take(2), [b"b"]);
-        assert_eq!(strays.any(), None);
+        assert_eq!(waiting(), []);
+    }
+
+    #[test]
+    fn links_that_get_more_all_the_time_are_given_to_once() {
+        let strays = Strays::default();
+        (1..=100).for_each(|link| strays.add(link, b"first"));
+        let mut given = Vec::new();
+        strays.for_each_link(|link| {
+            assert!(given.len() < 1000, "it goes on and on");
+            given.push(link);
+            assert_eq!(strays.take(link), [b"first"]);
+            strays.add(link, b"later");
+            strays.add(link + 1000, b"another");
+        });
+        given.sort_unstable();
+        assert!(given.iter().copied().eq(1..=100), "{given:?}");
+        let mut left = 0;
+        strays.for_each_link(|link| left += strays.take(link).len());
+        assert_eq!(left, 200);
     }
 }
