@@ -83,7 +83,7 @@ fn world(client: Client, config: Config) -> Result<World> {
     let hosts = hosts(welcome);
     let places = Places { rank: welcome.rank, hosts: &hosts, interface: welcome.address };
     let openings = choose(&places, config.transport.as_deref(), TRANSPORTS)?;
-    let mut options = NicOptions::new(welcome.secret);
+    let mut options = NicOptions::new(client.keys());
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
     let (nics, lacking) = open_all(&openings, options)?;
     let oversubscribed = places.here(welcome.size) > shared_cpus();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_sys::reactor::Reactor;
+use udeck_via::auth::Keys;
 use udeck_via::{Error, Nic, Result};
 
 use crate::doctor::{self, Finding, Tree};
@@ -79,8 +80,9 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NicOptions {
-    /// The job's: only peers that prove it can connect.
-    pub secret: [u8; 32],
+    /// What this process proves to its peers by that it is of the job, and which of its ranks: only peers that do the same
+    /// can connect.
+    pub keys: Keys,
     /// The bound of its message memory in bytes, each way; `None`: half of the machine's memory, at most 4 GiB.
     pub arena: Option<usize>,
     /// A NIC whose memory it is to share; `None`: it gets its own.
@@ -95,9 +97,10 @@ pub struct NicOptions {
 }
 
 impl NicOptions {
-    /// Trusting, with memory of its own and the usual bound of it.
-    pub fn new(secret: [u8; 32]) -> Self {
-        NicOptions { secret, arena: None, memory: None, trusting: true, bind: None, detect: None }
+    /// Trusting, with memory of its own and the usual bound of it. `keys`: those of a [rank](udeck_boot::Client::keys), or a
+    /// secret, which connects it with whoever else knows that.
+    pub fn new(keys: impl Into<Keys>) -> Self {
+        NicOptions { keys: keys.into(), arena: None, memory: None, trusting: true, bind: None, detect: None }
     }
 }
 
@@ -134,14 +137,14 @@ fn arena(options: &NicOptions) -> usize {
 fn open_shm(options: &NicOptions) -> Result<Nic> {
     let reactor =
         Reactor::start("deck-reactor").map_err(|e| Error::os("starting the reactor's thread", e))?;
-    let mut shm = udeck_shm::Options::new(options.secret);
+    let mut shm = udeck_shm::Options::new(options.keys.clone());
     shm.trusting = options.trusting;
     shm.arena_limit = arena(options);
     udeck_shm::open(shm, Arc::new(reactor))
 }
 
 fn open_verbs(options: &NicOptions) -> Result<Nic> {
-    let mut verbs = udeck_verbs::Options::new(options.secret)?;
+    let mut verbs = udeck_verbs::Options::new(options.keys.clone())?;
     verbs.memory = match &options.memory {
         Some(nic) => udeck_verbs::Source::Shared(udeck_verbs::Memory::of(nic)),
         None => udeck_verbs::Source::Fresh(arena(options)),
@@ -152,7 +155,7 @@ fn open_verbs(options: &NicOptions) -> Result<Nic> {
 }
 
 fn open_tcp(options: &NicOptions) -> Result<Nic> {
-    let mut tcp = udeck_tcp::Options::new(options.secret);
+    let mut tcp = udeck_tcp::Options::new(options.keys.clone());
     tcp.memory = match &options.memory {
         Some(nic) => udeck_tcp::Source::Shared(udeck_tcp::Memory::of(nic)),
         None => udeck_tcp::Source::Fresh(arena(options)),
@@ -163,7 +166,7 @@ fn open_tcp(options: &NicOptions) -> Result<Nic> {
 }
 
 fn open_udp(options: &NicOptions) -> Result<Nic> {
-    let mut udp = udeck_udp::Options::new(options.secret);
+    let mut udp = udeck_udp::Options::new(options.keys.clone());
     udp.memory = match &options.memory {
         Some(nic) => udeck_udp::Source::Shared(udeck_udp::Memory::of(nic)),
         None => udeck_udp::Source::Fresh(arena(options)),

@@ -33,7 +33,7 @@ fn worlds<const N: usize>(faults: [Option<Fault>; N], model: ReceiveModel) -> [W
     let mut streams = streams.into_iter();
     faults.map(|fault| {
         let client = Client::new(streams.next().expect("one each")).unwrap();
-        let nic = udeck::open_nic("shm0", &NicOptions::new(client.welcome().secret)).unwrap();
+        let nic = udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap();
         let nic = fault.map_or(nic.clone(), |fault| wrapped(&nic, fault));
         let mut config = config();
         config.receive = model;

@@ -26,8 +26,8 @@ use udeck_boot::{Client, local::Job};
 
 /// Message memory of each rank.
 const ARENA: usize = 8 << 20;
-/// The owner of the mailbox, who posts honestly, and who does not.
-const ROGUE: usize = 2;
+/// Of three ranks, the owner of the mailbox; the second posts honestly, the third does not.
+const SURVIVOR: u32 = 0;
 /// The mailbox's answer to an announcement of a message to be written: `part` is the window.
 const READY: u8 = 6;
 /// Looks until nothing is there: more than the rogue can have sent.
@@ -122,7 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(window, offset, len)| Step::Read { window, offset, len }),
         1 => (0..3_u32, bytes.clone()).prop_map(|(pair, len)| Step::Data { pair, len }),
         3 => Just(Step::Listen),
-        1 => (word(), prop_oneof![4 => Just(0_u32), 1 => word()], prop_oneof![4 => Just(12_usize), 1 => 0..12_usize])
+        1 => (word(), prop_oneof![4 => Just(0_u32), 1 => word()], prop_oneof![4 => Just(8_usize), 1 => 0..8_usize])
             .prop_map(|(postbox, pair, cut)| Step::Again { postbox, pair, cut }),
         4 => (0..PROTOCOLS.len(), bytes).prop_map(|(protocol, len)| Step::Honest { protocol, len }),
     ]
@@ -197,6 +197,8 @@ fn play(transport: &str, steps: &[Step]) {
         (nic.outbox().usage().blocks, nic.landing().usage().blocks)
     };
     let before = held();
+    // With it comes what proves to the survivor who the liar is.
+    rogue.client().lookup("in", false, soon().instant()).unwrap();
     let mut liar = Liar::new(rogue.nic(), nic);
     for step in steps {
         match step {
@@ -230,7 +232,7 @@ fn worlds(transport: &str) -> [World; 3] {
     let (_job, streams) = Job::new(3).expect("a name service");
     let world = |stream| {
         let client = Client::new(stream).unwrap();
-        let mut options = NicOptions::new(client.welcome().secret);
+        let mut options = NicOptions::new(client.keys());
         options.arena = Some(ARENA);
         let nic = udeck::open_nic(&format!("{transport}0"), &options).unwrap();
         World::new(client, vec![nic], config(), true).unwrap()
@@ -329,7 +331,7 @@ impl<'a> Liar<'a> {
         let to = NetAddress { host, discriminator: b"in".to_vec() };
         let (cq, vi) = (Cq::new(nic).unwrap(), control(nic));
         let mut liar = Liar { nic, cq, to, vi, others: Vec::new(), granted: Vec::new() };
-        liar.again(99, 0, 12);
+        liar.again(99, 0, 8);
         liar
     }
 
@@ -380,6 +382,7 @@ impl<'a> Liar<'a> {
     fn data(&mut self, pair: u32, len: usize) {
         let mut attributes = ViAttributes::new(self.nic.ptag());
         attributes.reliability = Reliability::Reception;
+        attributes.peer = Some(SURVIVOR);
         let Ok(mut vi) = Vi::new(self.nic, attributes) else { return };
         let queue = self.cq.handle();
         if vi.connect(&self.to, &queue, &queue, &introduction(99, pair), soon()).is_ok()
@@ -420,12 +423,13 @@ fn control(nic: &Nic) -> Vi {
     let mut attributes = ViAttributes::new(nic.ptag());
     attributes.receive = Receive::Lent;
     attributes.enable_rdma_read = true;
+    attributes.peer = Some(SURVIVOR);
     Vi::new(nic, attributes).unwrap()
 }
 
 /// Of its own rank: that it cannot pose as another one is shown elsewhere.
 fn introduction(postbox: u32, pair: u32) -> Vec<u8> {
-    [ROGUE as u32, postbox, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
+    [postbox, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn head(kind: u8, part: u32) -> [u8; 8] {

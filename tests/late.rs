@@ -25,9 +25,8 @@ where
         let (body, config, fabric) = (body.clone(), config.clone(), fabric.clone());
         std::thread::spawn(move || {
             let client = udeck_boot::Client::new(stream)?;
-            let secret = client.welcome().secret;
             let options = udeck_sim::Options {
-                secret,
+                keys: client.keys(),
                 arena_limit: config.arena.unwrap_or(16 << 20),
                 ..Default::default()
             };

@@ -16,7 +16,7 @@ use udeck::{Error, NicOptions, ReceiveModel, World};
 use udeck_boot::{Client, local::Job};
 
 fn open(client: &Client) -> Nic {
-    udeck::open_nic("shm0", &NicOptions::new(client.welcome().secret)).unwrap()
+    udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap()
 }
 
 /// The thread that accepts is not run between the answer and its next line, until the peer has finished. (The completion
@@ -121,7 +121,8 @@ fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
     let (second, relay) = Relay::start(second);
     let fabric = udeck_sim::Fabric::new(1);
     let world = |name: &str, client: Client| {
-        let nic = fabric.nic(name, udeck_sim::Options::default()).expect("the name is free");
+        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+        let nic = fabric.nic(name, options).expect("the name is free");
         World::new(client, vec![nic], config(), true).expect("a world")
     };
     let leaver = world("leaver", Client::new(first).unwrap());
@@ -146,7 +147,8 @@ fn a_look_does_not_wait_for_the_launcher() {
     let (second, relay) = Relay::start(second);
     let fabric = udeck_sim::Fabric::new(1);
     let world = |name: &str, client: Client| {
-        let nic = fabric.nic(name, udeck_sim::Options::default()).expect("the name is free");
+        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+        let nic = fabric.nic(name, options).expect("the name is free");
         World::new(client, vec![nic], config(), true).expect("a world")
     };
     let leaver = world("leaver", Client::new(first).unwrap());

@@ -166,6 +166,7 @@ fn a_data_vi_of_nobody_is_refused() {
         let to = NetAddress { host: nic.attributes().address.clone(), discriminator: b"in".to_vec() };
         let mut attributes = ViAttributes::new(nic.ptag());
         attributes.reliability = Reliability::Reception;
+        attributes.peer = nic.attributes().identity;
         let (cq, mut vi) = (Cq::new(nic).unwrap(), Vi::new(nic, attributes).unwrap());
         let handle = cq.handle();
         let refused = vi.connect(&to, &handle, &handle, &introduction(PAIR), Deadline::after(common::LONG));

@@ -17,7 +17,7 @@ fn alone(linger: When) -> (Job, World) {
 
 fn lingering(stream: UnixStream, linger: When) -> World {
     let client = udeck_boot::Client::new(stream).unwrap();
-    let nic = udeck::open_nic("shm0", &NicOptions::new(client.welcome().secret)).unwrap();
+    let nic = udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap();
     let fault = Fault::honest(Luck { linger, ..Luck::default() }, 1);
     World::new(client, vec![wrapped(&nic, fault)], config(), true).unwrap()
 }

@@ -275,7 +275,7 @@ fn a_nic_that_this_host_cannot_have_is_told_of() {
     let barred = Barred::new(false);
     let (_job, mut streams) = udeck_boot::local::Job::new(1).unwrap();
     let client = udeck_boot::Client::new(streams.remove(0)).unwrap();
-    let nics = several::nics(client.welcome().secret, &barred, several::net());
+    let nics = several::nics(client.keys(), &barred, several::net());
     let lacking = vec![(1, Passed::new("verbs", "no such device"))];
     let world = World::lacking(client, nics, lacking, config(), true).unwrap();
     let _inbox = world.mailbox::<u8>("in").unwrap();

@@ -256,7 +256,7 @@ fn refuse(protocol: Protocol, post: fn(&World, &Postbox<u8>) -> Result) {
         .map(|(stream, arena)| {
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
-                let mut options = udeck::NicOptions::new(client.welcome().secret);
+                let mut options = udeck::NicOptions::new(client.keys());
                 options.arena = Some(arena);
                 let nic = udeck::open_nic("shm0", &options).expect("shm0");
                 let world = World::new(client, vec![nic], config(), true)?;

@@ -2,41 +2,10 @@
 
 mod common;
 
-use std::process::Command;
-
-use common::{PROTOCOLS, assert_pattern, patterned};
+use common::{PROTOCOLS, assert_pattern, over_verbs_apart as apart, patterned};
 use udeck::Protocol;
 
 const SIZES: [usize; 6] = [0, 40, 4096, 100_000, (1 << 20) + 3, 5 << 20];
-
-/// Whether this is the process that is to run `test`: over verbs only, and over the stand-in where the host has no device. If
-/// not, such a process is started, and has to end well.
-fn apart(test: &str) -> bool {
-    const MARK: &str = "UDECK_VERBS_TEST";
-    if std::env::var(MARK).is_ok_and(|mark| mark == test) {
-        return true;
-    }
-    let program = std::env::current_exe().expect("it runs");
-    let mut apart = Command::new(&program);
-    apart.args(["--exact", test, "--nocapture"]).env(MARK, test).env("DECK_TRANSPORT", "verbs");
-    let standin = program.with_file_name("libudeck_verbs_standin.so");
-    let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
-    if std::env::var_os("DECK_VERBS_LIBRARY").is_none() && !has_device {
-        if !standin.exists() {
-            println!(
-                "skipped: this host has no verbs device, and there is no stand-in at {}",
-                standin.display()
-            );
-            return false;
-        }
-        apart.env("DECK_VERBS_LIBRARY", standin);
-    }
-    let output = apart.output().expect("it runs again");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}{errors}");
-    false
-}
 
 #[test]
 fn every_protocol_and_size() {

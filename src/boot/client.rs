@@ -20,6 +20,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rustix::net::{Shutdown, shutdown};
+use udeck_auth::Keys;
 use udeck_sys::{
     process,
     thread::{self, Callback},
@@ -58,6 +59,8 @@ struct Shared {
     news: Mutex<News>,
     /// This rank has said goodbye or hung up: the connection's end is no news then.
     leaving: AtomicBool,
+    /// What proves to other ranks who this one is.
+    keys: Keys,
     _presence: process::Presence,
 }
 
@@ -108,6 +111,7 @@ impl Client {
             answered: Condvar::new(),
             news: Mutex::default(),
             leaving: AtomicBool::new(false),
+            keys: Keys::of_rank(welcome.secret, welcome.rank, welcome.key),
             _presence: process::Presence::default(),
         });
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
@@ -120,6 +124,12 @@ impl Client {
     /// Who this rank is.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
+    }
+
+    /// What this rank's NICs prove by that they are this rank's. A connection to another rank takes that a name of it was
+    /// [looked up](Client::lookup) before.
+    pub fn keys(&self) -> Keys {
+        self.shared.keys.clone()
     }
 
     /// Makes `name` known with `value`, for this rank alone.
@@ -406,6 +416,10 @@ impl Shared {
                         *open = Some(reply);
                         self.answered.notify_all();
                     }
+                }
+                FromServer::Ticket { callee, sealed } if callee < size => self.keys.learn(callee, &sealed),
+                FromServer::Ticket { callee, .. } => {
+                    return Err(format!("it sent a ticket for rank {callee}"));
                 }
                 FromServer::Event(event) => {
                     let mut news = self.news.lock();

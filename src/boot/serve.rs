@@ -19,6 +19,8 @@ use self::{
     peer::{NoOutlet, Peer, Read},
     reports::{News, Reports},
 };
+use udeck_auth::RankKey;
+
 use crate::{
     server::{Action, Config, Server},
     wire::{Call, FromServer, MAX_FRAME, Reply, Request, encode},
@@ -72,7 +74,7 @@ impl Service {
     }
 
     /// A service in which `connections[r]` leads to rank `r`; what is said to relayed ones goes to `outlet`. Their
-    /// welcome carries neither the secret nor an address: whoever relays it puts them in.
+    /// welcome carries neither the secret nor a key nor an address: whoever relays it puts them in.
     ///
     /// # Errors
     /// As [`new`](Service::new).
@@ -280,6 +282,7 @@ pub fn deaf() -> String {
 fn blank(message: &mut FromServer) {
     if let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = message {
         welcome.secret = [0; 32];
+        welcome.key = RankKey::BLANK;
         welcome.address = None;
     }
 }

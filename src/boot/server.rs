@@ -14,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use udeck_auth::{HostKey, Master, RankKey, SealedTicket};
+
 use self::store::{Store, Table};
 use crate::wire::{Call, Event, Failure, FromServer, Host, Maker, Record, Reply, Request, VERSION, Welcome};
 
@@ -25,8 +27,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A job as the server has to know it.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Sent to every rank; its `rank` is filled in for each.
+    /// Sent to every rank; its `rank` and `key` are filled in for each.
     welcome: Welcome,
+    master: Master,
     /// What the ranks may store.
     pub limits: Limits,
     /// How long a closed connection waits for [`Server::ended`] to say how its rank ended, before the others are told
@@ -45,8 +48,17 @@ impl Config {
         getrandom::fill(&mut job)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let hosts = vec![Host { name, ranks: size }];
-        let welcome = Welcome { rank: 0, size, secret, job: u64::from_le_bytes(job), hosts, address: None };
-        Ok(Config { welcome, limits: Limits::default(), patience: Duration::ZERO })
+        let welcome = Welcome {
+            rank: 0,
+            size,
+            secret,
+            job: u64::from_le_bytes(job),
+            hosts,
+            address: None,
+            key: RankKey::BLANK,
+        };
+        let master = Master::draw()?;
+        Ok(Config { welcome, master, limits: Limits::default(), patience: Duration::ZERO })
     }
 
     /// The same job on several hosts, whose ranks add up to its size, and this host's own address among them.
@@ -60,6 +72,25 @@ impl Config {
     /// The job's secret, for whoever brings it to other hosts.
     pub fn secret(&self) -> [u8; 32] {
         self.welcome.secret
+    }
+
+    /// For whoever brings it to the host whose ranks begin with `first`: from it follow the keys of the host's ranks.
+    pub fn host_key(&self, first: u32) -> HostKey {
+        self.master.host(first)
+    }
+
+    fn rank_keys(&self) -> Vec<RankKey> {
+        let firsts = self.welcome.hosts.iter().scan(0, |next, host| {
+            let first = *next;
+            *next += host.ranks;
+            Some(first..*next)
+        });
+        firsts
+            .flat_map(|ranks| {
+                let host = self.master.host(ranks.start);
+                ranks.map(move |rank| host.rank(rank))
+            })
+            .collect()
     }
 
     /// The number of ranks in the job.
@@ -92,6 +123,8 @@ pub struct Server {
     ranks: Vec<State>,
     /// By rank: whether it has ever said hello.
     joined: Vec<bool>,
+    /// What each rank proves by that it is that rank.
+    keys: Vec<RankKey>,
     store: Store,
     waiting: Vec<Waiting>,
     /// How ranks ended, in the order of the news; replayed to a rank that says hello late.
@@ -134,6 +167,7 @@ impl Server {
             ranks: vec![State::Starting; config.welcome.size as usize],
             joined: vec![false; config.welcome.size as usize],
             store: Store::new(config.limits, config.welcome.size),
+            keys: config.rank_keys(),
             config,
             waiting: Vec::new(),
             history: Vec::new(),
@@ -232,7 +266,11 @@ impl Server {
         }
         self.ranks[rank as usize] = State::Joined;
         self.joined[rank as usize] = true;
-        self.reply(rank, id, Reply::Welcome(Welcome { rank, ..self.config.welcome.clone() }));
+        self.reply(
+            rank,
+            id,
+            Reply::Welcome(Welcome { rank, key: self.keys[rank as usize], ..self.config.welcome.clone() }),
+        );
         for event in &self.history {
             self.actions.push(Action::Send { to: rank, message: FromServer::Event(event.clone()) });
         }
@@ -273,7 +311,7 @@ impl Server {
         for waiting in
             self.take_waiting(|w| matches!(&w.awaited, Awaited::Entry(t, n, _) if *t == table && *n == name))
         {
-            self.reply(waiting.rank, waiting.id, Reply::Record(Arc::clone(&record)));
+            self.tell_of(waiting.rank, waiting.id, table, Arc::clone(&record));
         }
     }
 
@@ -303,7 +341,7 @@ impl Server {
     ) {
         if let Some(record) = self.store.get(table, &name) {
             let record = Arc::clone(record);
-            return self.reply(rank, id, Reply::Record(record));
+            return self.tell_of(rank, id, table, record);
         }
         let checked = self.store.check_name(&name).and_then(|()| self.may_come(table, &name, maker));
         match (checked, wait) {
@@ -457,6 +495,19 @@ impl Server {
 
     fn reply(&mut self, to: u32, id: u64, reply: Reply) {
         self.actions.push(Action::Send { to, message: FromServer::Reply { id, reply } });
+    }
+
+    /// Answers with what is registered or stored. Whoever learns what another rank has registered may connect to that one,
+    /// and gets what proves to it who calls.
+    fn tell_of(&mut self, to: u32, id: u64, table: Table, record: Arc<Record>) {
+        let callee = record.owner;
+        if let (Table::Names, Some(ours), Some(theirs)) =
+            (table, self.keys.get(to as usize), self.keys.get(callee as usize))
+        {
+            let sealed = SealedTicket::new((to, ours), (callee, theirs));
+            self.actions.push(Action::Send { to, message: FromServer::Ticket { callee, sealed } });
+        }
+        self.reply(to, id, Reply::Record(record));
     }
 
     fn refuse(&mut self, to: u32, id: u64, why: &str) {

@@ -19,10 +19,12 @@ use serde::{
     de::{DeserializeOwned, Error as _, SeqAccess, Visitor},
 };
 
+use udeck_auth::{RankKey, SealedTicket};
+
 use crate::MAX_RANKS;
 
 /// The version that this build speaks.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The longest payload of a frame, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 /// The most names that an answer lists.
@@ -124,6 +126,14 @@ pub enum FromServer {
     },
     /// News that nobody asked for.
     Event(Event),
+    /// By what this rank proves to another who it is. Comes before an answer that tells of something which that one has
+    /// registered.
+    Ticket {
+        /// The other rank.
+        callee: u32,
+        /// What opens with this rank's key.
+        sealed: SealedTicket,
+    },
 }
 
 /// An answer.
@@ -156,6 +166,8 @@ pub struct Welcome {
     /// The address of this rank's host to which what listens on a network should bind; `None` when the launcher was
     /// told of none, for a job on one host.
     pub address: Option<IpAddr>,
+    /// What this rank, and nobody else, proves by that it is this rank.
+    pub key: RankKey,
 }
 
 /// A host of the job.
@@ -185,13 +197,13 @@ impl Welcome {
 }
 
 impl fmt::Debug for Welcome {
-    /// Leaves the secret out: this ends up in logs.
+    /// Leaves the secret and the key out: this ends up in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Welcome { rank, size, job, hosts, address, .. } = self;
         let hosts = hosts.len();
         write!(
             f,
-            "Welcome {{ rank: {rank}, size: {size}, job: {job:#x}, hosts: {hosts}, address: {address:?}, secret: .. }}"
+            "Welcome {{ rank: {rank}, size: {size}, job: {job:#x}, hosts: {hosts}, address: {address:?}, secret: .., key: .. }}"
         )
     }
 }

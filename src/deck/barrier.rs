@@ -235,6 +235,10 @@ fn agree(world: &Arc<Shared>) -> Result<Plan> {
 fn meet(world: &Arc<Shared>, node: usize) -> Result<Channel> {
     let sought = Sought::Of(Maker::Collective(node as u32));
     patiently(world, node, |deadline| match world.connect::<u8>(&name(node), sought, deadline) {
+        // Names are for whoever comes first.
+        Ok(channel) if channel.owner() as usize != node => {
+            Err(Error::NameTaken { name: name(node), owner: channel.owner() as usize })
+        }
         Ok(channel) => Ok(Some(channel)),
         Err(Error::NoSuchMailbox { .. }) => Ok(None),
         Err(Error::NobodyLeft { .. }) => Err(ended(world, node)),

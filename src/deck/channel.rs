@@ -163,6 +163,11 @@ impl Channel {
         !self.queue.is_empty() || !self.reads.is_empty()
     }
 
+    /// The mailbox's rank.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
     /// By which transport it was reached, and why by no better one.
     pub fn route(&self) -> &Route {
         &self.route

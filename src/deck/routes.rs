@@ -161,6 +161,7 @@ impl Shared {
         let mut attributes = ViAttributes::new(line.postboxes);
         attributes.receive = Receive::Lent;
         attributes.enable_rdma_read = line.nic.caps().has(Caps::RDMA_READ);
+        attributes.peer = Some(whom.owner);
         let mut vi = Vi::new(&line.nic, attributes)?;
         let to = NetAddress { host: door.address.clone(), discriminator: whom.mailbox.as_bytes().to_vec() };
         let introduction = self.introduce(whom.number, Role::Control);

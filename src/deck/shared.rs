@@ -248,8 +248,8 @@ impl Shared {
     }
 
     /// What a connection of postbox `number` says of itself.
-    pub fn introduce(&self, number: u32, role: Role) -> [u8; 12] {
-        Introduction { rank: self.rank as u32, postbox: number, role }.encode()
+    pub fn introduce(&self, number: u32, role: Role) -> [u8; 8] {
+        Introduction { postbox: number, role }.encode()
     }
 
     // ---- memory ----

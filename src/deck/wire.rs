@@ -118,38 +118,36 @@ pub(crate) enum Role {
     Data(u32),
 }
 
-/// Who makes a connection, in its private data.
+/// Which postbox makes a connection, in its private data. (Of which rank it is, the connection itself has proved.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
-    /// The rank.
-    pub rank: u32,
-    /// The number of its postbox.
+    /// The number that its rank gives it.
     pub postbox: u32,
     pub role: Role,
 }
 
 impl Introduction {
-    /// Rank, postbox, pair (0: control).
-    pub fn encode(self) -> [u8; 12] {
+    /// Postbox, pair (0: control).
+    pub fn encode(self) -> [u8; 8] {
         let pair = match self.role {
             Role::Control => 0,
             Role::Data(pair) => pair,
         };
-        let mut bytes = [0; 12];
-        for (place, word) in bytes.chunks_exact_mut(4).zip([self.rank, self.postbox, pair]) {
+        let mut bytes = [0; 8];
+        for (place, word) in bytes.chunks_exact_mut(4).zip([self.postbox, pair]) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let bytes: [u8; 12] = bytes.try_into().map_err(|_| Malformed)?;
+        let bytes: [u8; 8] = bytes.try_into().map_err(|_| Malformed)?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let role = match word(8) {
+        let role = match word(4) {
             0 => Role::Control,
             pair => Role::Data(pair),
         };
-        Ok(Introduction { rank: word(0), postbox: word(4), role })
+        Ok(Introduction { postbox: word(0), role })
     }
 }
 
@@ -174,7 +172,7 @@ mod tests {
             }
             match Introduction::decode(&bytes) {
                 Ok(introduction) => prop_assert_eq!(&introduction.encode()[..], &bytes[..]),
-                Err(Malformed) => prop_assert_ne!(bytes.len(), 12),
+                Err(Malformed) => prop_assert_ne!(bytes.len(), 8),
             }
         }
 
@@ -190,9 +188,9 @@ mod tests {
         }
 
         #[test]
-        fn prop_introductions_round_trip(rank: u32, postbox: u32, pair: u32) {
+        fn prop_introductions_round_trip(postbox: u32, pair: u32) {
             let role = if pair == 0 { Role::Control } else { Role::Data(pair) };
-            let introduction = Introduction { rank, postbox, role };
+            let introduction = Introduction { postbox, role };
             prop_assert_eq!(Introduction::decode(&introduction.encode()), Ok(introduction));
         }
     }

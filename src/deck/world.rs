@@ -48,7 +48,8 @@ impl World {
     /// waits asks the others less often.
     ///
     /// # Errors
-    /// [`Error::Via`] when there are none or more than 8, or when they are not all over the same memory.
+    /// [`Error::Via`] when there are none or more than 8, when they are not all over the same memory, or when one was not
+    /// opened with the rank's [keys](Client::keys).
     pub fn new(client: Client, nics: Vec<Nic>, config: Config, oversubscribed: bool) -> Result<Self> {
         Self::lacking(client, nics, Vec::new(), config, oversubscribed)
     }
@@ -65,7 +66,12 @@ impl World {
         config: Config,
         oversubscribed: bool,
     ) -> Result<Self> {
-        let shared = Shared::new(client, Nics::new(nics, lacking)?, config, oversubscribed);
+        let nics = Nics::new(nics, lacking)?;
+        let rank = client.welcome().rank;
+        if let Some(line) = nics.iter().find(|line| line.nic.attributes().identity != Some(rank)) {
+            return Err(not_ours(&line.nic, rank));
+        }
+        let shared = Shared::new(client, nics, config, oversubscribed);
         Ok(World { shared: Arc::new(shared), barrier: Mutex::new(None) })
     }
 
@@ -404,3 +410,11 @@ const _: () = {
     is_send::<Postbox<f64>>();
     is_send::<crate::Received<f64>>();
 };
+
+/// A NIC that proves to be another rank, or none: no mailbox would let its postboxes in.
+#[cold]
+fn not_ours(nic: &Nic, rank: u32) -> Error {
+    let name = &nic.attributes().name;
+    let why = format!("{name} was not opened with the keys of rank {rank}, which Client::keys gives");
+    Error::via(format!("making a world over {name}"), udeck_via::Error::InvalidParameter(why))
+}

@@ -18,7 +18,7 @@ use std::{
 };
 
 use rustix::{event::PollFlags, process::Pid};
-use udeck_boot::serve::Reporter;
+use udeck_boot::{serve::Reporter, server::Config};
 
 use self::{
     agent::part,
@@ -89,7 +89,7 @@ impl Remotes {
         job: &Job,
         shares: &[Share],
         address: Option<IpAddr>,
-        secret: [u8; 32],
+        config: &Config,
         setting: &Setting,
         signals: &Signals,
         printers: &Printers,
@@ -97,16 +97,15 @@ impl Remotes {
         let system = LaunchError::system::<io::Error>;
         let start_by = Instant::now() + job.start_limit;
         let there: Vec<Share> = shares.iter().filter(|share| !share.here).cloned().collect();
-        let size = shares.iter().map(|share| share.count).sum();
         let directory = env::current_dir().map_err(system("finding the current folder"))?;
-        let tasks: Vec<_> = there.iter().map(|share| task::of(job, share, size, &directory)).collect();
+        let tasks: Vec<_> = there.iter().map(|share| task::of(job, share, config, &directory)).collect();
         let encoded = tasks.iter().map(task::encoded).collect::<Result<Vec<_>, _>>()?;
         let invitation = Invitation {
             tasks: &encoded,
             agent: &job.agent,
             deckrun: &job.remote_deckrun,
             address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
-            secret,
+            secret: config.secret(),
             limit: job.start_limit,
             setting,
             printers,

@@ -83,7 +83,7 @@ fn conduct(
     let size = shares.iter().map(|share| share.count).sum();
     let mut config = Config::new(size).map_err(system("making the job's secret"))?;
     config.patience = PATIENCE;
-    let joined = Remotes::join(job, shares, address, config.secret(), setting, signals, &printers)?;
+    let joined = Remotes::join(job, shares, address, &config, setting, signals, &printers)?;
     let mut remotes = match joined {
         Joined::All(remotes) => remotes,
         Joined::Interrupted(signal) => {

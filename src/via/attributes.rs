@@ -106,6 +106,8 @@ pub struct NicAttributes {
     pub name: String,
     /// Where peers reach it; opaque outside the transport.
     pub address: Vec<u8>,
+    /// The rank of the job that it proves to be to its peers; `None`: it proves only to know the job's secret.
+    pub identity: Option<u32>,
     /// Abilities.
     pub caps: Caps,
     /// Whether it reaches processes of this host only.
@@ -151,6 +153,7 @@ impl NicAttributes {
         NicAttributes {
             name: name.into(),
             address: Vec::new(),
+            identity: None,
             caps: Caps::default(),
             host_only: false,
             max_discriminator: 0,
@@ -184,6 +187,10 @@ pub struct ViAttributes {
     pub enable_rdma_write: bool,
     /// Whether the peer may RDMA-read windows of this VI's tag.
     pub enable_rdma_read: bool,
+    /// The rank of the job that must be at the other end. When this VI asks for a connection, both sides prove who they
+    /// are, by the keys that their NICs were opened with; when it accepts one, the requester must have proved that. `None`:
+    /// anybody who knows the job's secret, and this side says no more of itself either.
+    pub peer: Option<u32>,
     /// Named by completion-queue entries; the program's own.
     pub context: u64,
 }
@@ -197,6 +204,7 @@ impl ViAttributes {
             ptag,
             enable_rdma_write: false,
             enable_rdma_read: false,
+            peer: None,
             context: 0,
         }
     }

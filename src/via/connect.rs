@@ -30,11 +30,18 @@ impl Request {
         &self.incoming.hello().private_data
     }
 
+    /// The rank of the job that the requester has proved to be, to this NIC; nothing that it says can change that. `None`: it
+    /// has only proved to know the job's secret.
+    pub fn peer(&self) -> Option<u32> {
+        self.incoming.peer()
+    }
+
     /// Connects the requester to `vi`, which is idle. Arrivals are announced on `receive`, room to send on `send`.
     ///
     /// # Errors
     /// [`Error::InvalidReliability`] (the requester learns it too), [`Error::InvalidState`],
-    /// [`Error::InvalidParameter`] when the VI is of another NIC than the one that was asked, [`Error::Full`] when a
+    /// [`Error::InvalidParameter`] when the VI is of another NIC than the one that was asked or for another
+    /// [peer](crate::ViAttributes::peer), [`Error::Full`] when a
     /// completion queue has no entry free (the requester is refused each time), or the transport's.
     pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
         vi.require_idle("accept")?;
@@ -42,6 +49,10 @@ impl Request {
             // The port would take the VI's offsets for places in its own device's memory.
             self.incoming.reject("the program over there accepted with a VI of another NIC");
             return Err(Error::InvalidParameter("the request came to another NIC than the VI's".into()));
+        }
+        if let Some(wanted) = vi.attributes().peer.filter(|wanted| self.peer() != Some(*wanted)) {
+            self.incoming.reject("the program over there accepted with a VI that is for another process");
+            return Err(Error::InvalidParameter(format!("the request is not from rank {wanted}")));
         }
         if self.incoming.hello().reliability != vi.attributes().reliability {
             self.incoming.reject_reliability();

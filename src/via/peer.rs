@@ -76,6 +76,8 @@ struct Side {
     send: CqHandle,
     receive: CqHandle,
     context: u64,
+    /// [`crate::ViAttributes::peer`].
+    peer: Option<u32>,
 }
 
 impl Vi {
@@ -98,8 +100,9 @@ impl Vi {
         self.require_idle("peer_request")?;
         self.nic().check()?;
         let (hello, context) = (self.hello(private_data)?, self.attributes().context);
+        let peer = self.attributes().peer;
         let alarm = self.nic().alarm().clone();
-        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context };
+        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, peer };
         let places = Places::take(send, receive)?;
         self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
         Ok(())
@@ -246,6 +249,10 @@ impl Meeting {
     }
 
     fn answer(&self, incoming: Box<dyn Incoming>, side: &Side) {
+        if side.peer.is_some() && incoming.peer() != side.peer {
+            // The one that is meant may still come.
+            return incoming.reject("the peer waits for another process");
+        }
         let mut outcome = self.outcome.lock();
         outcome.look();
         if !matches!(*outcome, Outcome::Pending) {
@@ -276,7 +283,7 @@ impl Meeting {
         let asking = move || {
             loop {
                 let reporter = side.reporter();
-                match device.connect(&to, &side.hello, side.queues(&reporter), deadline) {
+                match device.connect(&to, side.peer, &side.hello, side.queues(&reporter), deadline) {
                     // Nobody there yet, or still busy with a request of ours that we gave up; or it is too late, which who
                     // waits says of the whole request.
                     Err(Error::NoMatch(_) | Error::Rejected(_) | Error::Timeout { .. }) => {}

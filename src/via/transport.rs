@@ -120,13 +120,16 @@ pub unsafe trait Device: Send + Sync + Debug {
     fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result;
     /// Ends [`Device::listen`]; requests that come later are refused as `NoMatch`.
     fn unlisten(&self, discriminator: &[u8]);
-    /// Asks for a connection and waits for the answer.
+    /// Asks for a connection and waits for the answer. With `peer`, to the rank of the job that this is: both sides prove
+    /// who they are. Without, each proves to know the job's secret.
     ///
     /// # Errors
-    /// NoMatch, Rejected, Timeout, InvalidReliability, or the operating system's.
+    /// NoMatch (also when somebody else is there than `peer`), Rejected, Timeout, InvalidReliability, InvalidParameter when
+    /// there are no keys to prove anything to `peer` by, or the operating system's.
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
@@ -232,6 +235,8 @@ pub struct Queues<'a> {
 pub trait Incoming: Send {
     /// What the requester said of itself.
     fn hello(&self) -> &Hello;
+    /// The rank of the job that the requester has proved to be; `None`: it has only proved to know the job's secret.
+    fn peer(&self) -> Option<u32>;
     /// Connects.
     ///
     /// # Errors

@@ -178,7 +178,8 @@ impl Vi {
     ///
     /// # Errors
     /// [`Error::NoMatch`], [`Error::Rejected`], [`Error::InvalidReliability`], [`Error::Timeout`],
-    /// [`Error::InvalidParameter`] (private data or discriminator too long), [`Error::InvalidState`] unless idle,
+    /// [`Error::InvalidParameter`] (private data or discriminator too long, no keys for the
+    /// [peer](ViAttributes::peer)), [`Error::InvalidState`] unless idle,
     /// [`Error::Full`] when a completion queue has no entry free, or the operating system's.
     pub fn connect(
         &mut self,
@@ -202,7 +203,7 @@ impl Vi {
         let queues =
             Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
         self.state = State::ConnectPending;
-        match self.nic.device().connect(to, &hello, queues, deadline) {
+        match self.nic.device().connect(to, self.attributes.peer, &hello, queues, deadline) {
             Ok((port, theirs)) => {
                 self.connected(port, reporter, places);
                 Ok(theirs.private_data)

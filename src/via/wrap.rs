@@ -202,12 +202,13 @@ unsafe impl Device for Wrapped {
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
         self.layer.interpose.reaches(to)?;
-        let (port, theirs) = self.inner.connect(to, hello, queues, deadline)?;
+        let (port, theirs) = self.inner.connect(to, peer, hello, queues, deadline)?;
         Ok((self.layer.port(port, hello.reliability, queues, self.inner.outbox()), theirs))
     }
 
@@ -247,6 +248,10 @@ struct WrappedIncoming {
 impl Incoming for WrappedIncoming {
     fn hello(&self) -> &Hello {
         self.inner.hello()
+    }
+
+    fn peer(&self) -> Option<u32> {
+        self.inner.peer()
     }
 
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {

@@ -1,10 +1,10 @@
-//! How two NICs of a job meet over TCP, whatever carries their messages then: a listener, callers who prove the job's
-//! secret, a request and its answer. The socket that is left belongs to the transport: TCP's stream lies in it; a
+//! How two NICs of a job meet over TCP, whatever carries their messages then: a listener, callers who prove who
+//! they are, a request and its answer. The socket that is left belongs to the transport: TCP's stream lies in it; a
 //! transport with a network of its own keeps it open, as the connection's lifeline.
 //!
 //! # A guide for transports
 //!
-//! An [`Admission`] is what one NIC's two sides have in common: the secret, the [`Protocol`] that is to follow, how soon a
+//! An [`Admission`] is what one NIC's two sides have in common: the keys, the [`Protocol`] that is to follow, how soon a
 //! silent host is dead. A NIC that calls one of another protocol, or version, is told so in plain words.
 //!
 //! **To be called**: [`Admission::listen`] gives a [`Door`]. It is readable when it has something to do: watch it in an
@@ -23,7 +23,7 @@
 //! the answer was read. An acceptor is not told that its answer arrived: a caller that gave up resets the socket, which is
 //! seen by reading it.
 //!
-//! **Trust.** Strangers get five seconds and 48 bytes of memory, at most 256 at a time; they are told nothing that proves
+//! **Trust.** Strangers get five seconds and 56 bytes of memory, at most 256 at a time; they are told nothing that proves
 //! anything (`handshake`). Whoever is on the network in between may read and change what follows.
 //!
 //! | file | what it is |
@@ -49,6 +49,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use udeck_via::auth::Keys;
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Result};
 
@@ -60,8 +61,8 @@ pub use wire::{MAX_DISCRIMINATOR, MAX_PARAMETERS, MAX_PRIVATE, Protocol};
 /// What a NIC's calls and callers have in common.
 #[derive(Clone)]
 pub struct Admission {
-    /// The job's secret: only processes that prove it are let in.
-    pub secret: [u8; 32],
+    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    pub keys: Keys,
     /// What follows.
     pub protocol: Protocol,
     /// How long a peer's host may be silent before it is taken for dead, while nothing is under way; from two seconds on.

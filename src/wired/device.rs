@@ -42,6 +42,7 @@ pub unsafe trait Network: Send + Sync + 'static {
     fn connect(
         self: &Arc<Self>,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
@@ -168,11 +169,12 @@ unsafe impl<N: Network> Device for WiredDevice<N> {
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        self.network.connect(to, hello, queues, deadline)
+        self.network.connect(to, peer, hello, queues, deadline)
     }
 
     fn reclaim(&self) {

@@ -45,6 +45,7 @@ impl Liar {
         let mut attributes = ViAttributes::new(nic.ptag());
         attributes.receive = Receive::Lent;
         attributes.enable_rdma_read = true;
+        attributes.peer = nic.attributes().identity;
         let mut liar = Liar { vi: Vi::new(nic, attributes).unwrap(), cq, to };
         let cq = liar.cq.handle();
         liar.vi.connect(&liar.to, &cq, &cq, &introduction(0), Deadline::after(DEADLINE)).unwrap();
@@ -54,6 +55,7 @@ impl Liar {
     pub fn data_vi(&self) -> Vi {
         let mut attributes = ViAttributes::new(self.vi.nic().ptag());
         attributes.reliability = Reliability::Reception;
+        attributes.peer = self.vi.attributes().peer;
         let mut vi = Vi::new(self.vi.nic(), attributes).unwrap();
         let cq = self.cq.handle();
         vi.connect(&self.to, &cq, &cq, &introduction(PAIR), Deadline::after(DEADLINE)).unwrap();
@@ -71,9 +73,9 @@ impl Liar {
     }
 }
 
-/// Of rank 0's postbox 99.
+/// Of a rank's postbox 99.
 pub fn introduction(pair: u32) -> Vec<u8> {
-    [0_u32, 99, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
+    [99_u32, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn head(kind: u8, part: u32) -> [u8; 8] {

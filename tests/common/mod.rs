@@ -82,8 +82,7 @@ pub fn ranks_believing<F>(
             let (body, config, oversubscribed) = (body.clone(), config(rank), oversubscribed(rank));
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
-                let secret = client.welcome().secret;
-                let mut options = udeck::NicOptions::new(secret);
+                let mut options = udeck::NicOptions::new(client.keys());
                 (options.arena, options.trusting) = (config.arena, config.trusting);
                 let nic = udeck::open_nic("shm0", &options).expect("shm0");
                 body(World::new(client, vec![nic], config, oversubscribed)?)
@@ -103,6 +102,35 @@ fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
             Err(panicked) => std::panic::resume_unwind(panicked),
         }
     }
+}
+
+/// Whether this is the process that is to run `test`: over verbs only, and over the stand-in where the host has no device. If
+/// not, such a process is started, and has to end well.
+pub fn over_verbs_apart(test: &str) -> bool {
+    const MARK: &str = "UDECK_VERBS_TEST";
+    if std::env::var(MARK).is_ok_and(|mark| mark == test) {
+        return true;
+    }
+    let program = std::env::current_exe().expect("it runs");
+    let mut apart = std::process::Command::new(&program);
+    apart.args(["--exact", test, "--nocapture"]).env(MARK, test).env("DECK_TRANSPORT", "verbs");
+    let standin = program.with_file_name("libudeck_verbs_standin.so");
+    let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
+    if std::env::var_os("DECK_VERBS_LIBRARY").is_none() && !has_device {
+        if !standin.exists() {
+            println!(
+                "skipped: this host has no verbs device, and there is no stand-in at {}",
+                standin.display()
+            );
+            return false;
+        }
+        apart.env("DECK_VERBS_LIBRARY", standin);
+    }
+    let output = apart.output().expect("it runs again");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}{errors}");
+    false
 }
 
 /// A world of one whose message memory is `bytes`.

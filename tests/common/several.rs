@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use udeck::via::auth::Keys;
 use udeck::via::wrap::{Disguise, wrapped};
 use udeck::via::{Caps, Error, Nic};
 use udeck::{Config, Result, World};
@@ -59,8 +60,8 @@ pub fn net() -> Disguise {
 }
 
 /// Both.
-pub fn nics(secret: [u8; 32], barred: &Barred, net: Disguise) -> Vec<Nic> {
-    let mut options = Options::new(secret);
+pub fn nics(keys: Keys, barred: &Barred, net: Disguise) -> Vec<Nic> {
+    let mut options = Options::new(keys);
     options.arena_limit = ARENA;
     options.arenas = Some(Arenas::new(ARENA).expect("memory"));
     let open = || {
@@ -74,7 +75,7 @@ pub fn nics(secret: [u8; 32], barred: &Barred, net: Disguise) -> Vec<Nic> {
 pub fn alone_with(barred: &Barred, net: Disguise, config: Config) -> (Job, World) {
     let (job, mut streams) = Job::new(1).expect("a name service");
     let client = udeck_boot::Client::new(streams.remove(0)).expect("a rank");
-    let nics = nics(client.welcome().secret, barred, net);
+    let nics = nics(client.keys(), barred, net);
     let world = World::new(client, nics, config, true).expect("one memory");
     (job, world)
 }
@@ -97,7 +98,7 @@ where
             let (body, config, barred) = (body.clone(), config.clone(), Barred::new(barred(rank)));
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
-                let nics = nics(client.welcome().secret, &barred, net());
+                let nics = nics(client.keys(), &barred, net());
                 body(World::new(client, nics, config, true)?)
             })
         })

@@ -123,11 +123,12 @@ unsafe impl Device for Counting {
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        self.inner.connect(to, hello, queues, deadline)
+        self.inner.connect(to, peer, hello, queues, deadline)
     }
     fn reclaim(&self) {
         self.inner.reclaim();
@@ -143,6 +144,10 @@ unsafe impl Device for Counting {
     }
     fn messages_dropped(&self) -> u64 {
         self.inner.messages_dropped()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.inner.failure()
     }
     fn count_copied(&self, bytes: usize) {
         self.inner.count_copied(bytes);

@@ -31,6 +31,7 @@ pub mod kit;
 pub mod rules;
 mod runner;
 
+use udeck_via::auth::Keys;
 use udeck_via::{Caps, Nic};
 
 pub use runner::{main, main_of, main_of_one};
@@ -40,22 +41,22 @@ pub trait Fabric: Sync {
     /// Names the transport in the output.
     fn name(&self) -> &'static str;
 
-    /// Opens one more NIC. NICs with the same secret are of one job.
+    /// Opens one more NIC. NICs with keys of the same secret are of one job.
     fn open(&self, options: &Options) -> Nic;
 }
 
 /// How a case wants its NIC.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The job's secret.
-    pub secret: [u8; 32],
+    /// By what it proves to be of the job, or which of its ranks.
+    pub keys: Keys,
     /// Bytes of memory that messages may take, and that windows may take.
     pub arena_limit: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { secret: [0x5a; 32], arena_limit: 64 << 20 }
+        Options { keys: Keys::from([0x5a; 32]), arena_limit: 64 << 20 }
     }
 }
 

@@ -86,6 +86,7 @@ impl ShmDevice {
             caps = caps.without(Caps::RDMA_WRITE | Caps::RDMA_READ | Caps::HAND_OFF);
         }
         attributes.address = address;
+        attributes.identity = options.keys.rank();
         attributes.caps = caps;
         attributes.host_only = true;
         attributes.max_discriminator = MAX_DISCRIMINATOR;
@@ -321,12 +322,13 @@ unsafe impl Device for ShmDevice {
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
         let device = self.this.upgrade().expect("called on a live device");
-        let link = self.link_to(&to.host, deadline)?;
+        let link = self.link_to(&to.host, peer, deadline)?;
         let (fd, control) = segment::create("udeck-control", CONTROL_BYTES, PeerAccess::Write)
             .and_then(|(fd, control)| {
                 control.commit(fd.as_fd(), 0, CONTROL_BYTES).map(|()| (fd, Arc::new(control)))

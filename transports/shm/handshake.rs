@@ -1,35 +1,36 @@
-//! Two processes of one job meet: both prove the job's secret before anything is shared.
+//! Two processes of one job meet: both prove who they are before anything is shared.
 //!
 //! ```text
 //! connector                      acceptor
-//!   Meet(version, boot, nonce c) ->
-//!                                <- Prove(nonce a, HMAC(secret, "acceptor" c a))
-//!   Join(HMAC(secret, "connector" a c)) + descriptors ->
+//!   Meet(version, boot, nonce c, claim) ->
+//!                                <- Prove(nonce a, proof "acceptor" of c and a)
+//!   Join(proof "connector" of c and a) + descriptors ->
 //!                                <- Welcome + descriptors
 //! ```
+//! The claim: which rank calls which, or that somebody of the job calls. The proofs are by what the two of them share
+//! ([`udeck_via::auth`]), over the claim and all the rest that both have said.
+//!
 //! Sans-I/O: a [`Handshake`] is fed datagrams and says what to send.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-use subtle::ConstantTimeEq;
+use udeck_via::auth::{Claim, Keys, Nonce, Pair, Proof};
 
 use crate::link_wire::{Datagram, VERSION};
 
 /// Where a meeting stands.
 #[derive(Debug)]
 pub struct Handshake {
-    secret: [u8; 32],
     boot_id: [u8; 16],
-    own_nonce: [u8; 32],
+    own_nonce: Nonce,
     expects: Expects,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Expects {
-    Meet,
-    Prove,
-    Join { connector_nonce: [u8; 32] },
-    Welcome,
+    Meet(Keys),
+    Prove(Pair),
+    Join(Pair, Nonce),
+    Welcome(Pair),
+    Nothing,
 }
 
 /// What to do next.
@@ -40,7 +41,11 @@ pub enum Step {
     /// Send this, with our descriptors.
     SendSegments(Datagram),
     /// The peer is one of us, and this datagram carries its descriptors. Send the answer, with ours, if there is one.
-    Met(Option<Datagram>),
+    Met {
+        answer: Option<Datagram>,
+        /// Which rank it has proved to be; `None`: somebody of the job.
+        peer: Option<u32>,
+    },
 }
 
 /// Why it ended.
@@ -52,116 +57,173 @@ pub enum Refusal {
     Version { theirs: u32 },
     #[error("it runs on another kernel (boot id differs)")]
     OtherHost,
-    #[error("it does not know this job's secret")]
-    Secret,
+    #[error("it wanted another process than this one")]
+    OtherProcess,
+    #[error("{0}")]
+    Proof(String),
     #[error("it broke the hand-shake")]
     Protocol,
 }
 
 impl Handshake {
     /// The connector's side, and its first datagram.
-    pub fn connect(secret: [u8; 32], boot_id: [u8; 16], nonce: [u8; 32]) -> (Self, Datagram) {
-        let meet = Datagram::Meet { version: VERSION, boot_id, nonce };
-        (Handshake { secret, boot_id, own_nonce: nonce, expects: Expects::Prove }, meet)
+    pub fn connect(pair: Pair, boot_id: [u8; 16], nonce: Nonce) -> (Self, Datagram) {
+        let meet = Datagram::Meet { version: VERSION, boot_id, nonce, claim: pair.claim() };
+        (Handshake { boot_id, own_nonce: nonce, expects: Expects::Prove(pair) }, meet)
     }
 
     /// The acceptor's side.
-    pub fn accept(secret: [u8; 32], boot_id: [u8; 16], nonce: [u8; 32]) -> Self {
-        Handshake { secret, boot_id, own_nonce: nonce, expects: Expects::Meet }
+    pub fn accept(keys: Keys, boot_id: [u8; 16], nonce: Nonce) -> Self {
+        Handshake { boot_id, own_nonce: nonce, expects: Expects::Meet(keys) }
     }
 
     /// # Errors
     /// [`Refusal`]: close the link.
     pub fn input(&mut self, datagram: &Datagram) -> Result<Step, Refusal> {
-        match (&self.expects, datagram) {
-            (Expects::Meet, Datagram::Meet { version, boot_id, nonce }) => {
-                if *version != VERSION {
-                    return Err(Refusal::Version { theirs: *version });
-                }
-                if *boot_id != self.boot_id {
-                    return Err(Refusal::OtherHost);
-                }
-                let mac = self.mac(b"acceptor", nonce, &self.own_nonce);
-                self.expects = Expects::Join { connector_nonce: *nonce };
+        match (std::mem::replace(&mut self.expects, Expects::Nothing), datagram) {
+            (Expects::Meet(keys), Datagram::Meet { version, boot_id, nonce, claim }) => {
+                self.check_meet(*version, boot_id)?;
+                let pair = answer(&keys, *claim)?;
+                let mac = self.prove(&pair, ACCEPTOR, nonce, &self.own_nonce);
+                self.expects = Expects::Join(pair, *nonce);
                 Ok(Step::Send(Datagram::Prove { nonce: self.own_nonce, mac }))
             }
-            (Expects::Prove, Datagram::Prove { nonce, mac }) => {
-                self.check(mac, b"acceptor", &self.own_nonce, nonce)?;
-                let mac = self.mac(b"connector", nonce, &self.own_nonce);
-                self.expects = Expects::Welcome;
-                Ok(Step::SendSegments(Datagram::Join { mac }))
+            (Expects::Prove(pair), Datagram::Prove { nonce, mac }) => {
+                if self.proves(&pair, mac, ACCEPTOR, &self.own_nonce, nonce) {
+                    let mac = self.prove(&pair, CONNECTOR, &self.own_nonce, nonce);
+                    self.expects = Expects::Welcome(pair);
+                    return Ok(Step::SendSegments(Datagram::Join { mac }));
+                }
+                Err(Refusal::Proof(pair.why_wrong_callee()))
             }
-            (Expects::Join { connector_nonce }, Datagram::Join { mac }) => {
-                self.check(mac, b"connector", &self.own_nonce, connector_nonce)?;
-                Ok(Step::Met(Some(Datagram::Welcome)))
+            (Expects::Join(pair, connector), Datagram::Join { mac }) => {
+                if self.proves(&pair, mac, CONNECTOR, &connector, &self.own_nonce) {
+                    return Ok(Step::Met { answer: Some(Datagram::Welcome), peer: pair.caller() });
+                }
+                Err(Refusal::Proof(pair.why_wrong_caller()))
             }
-            (Expects::Welcome, Datagram::Welcome) => Ok(Step::Met(None)),
+            (Expects::Welcome(pair), Datagram::Welcome) => {
+                Ok(Step::Met { answer: None, peer: pair.callee() })
+            }
             _ => Err(Refusal::Protocol),
         }
     }
 
-    fn mac(&self, role: &[u8], first: &[u8; 32], second: &[u8; 32]) -> [u8; 32] {
-        self.hmac(role, first, second).finalize().into_bytes().into()
+    fn check_meet(&self, version: u32, boot_id: &[u8; 16]) -> Result<(), Refusal> {
+        if version != VERSION {
+            return Err(Refusal::Version { theirs: version });
+        }
+        if *boot_id != self.boot_id {
+            return Err(Refusal::OtherHost);
+        }
+        Ok(())
     }
 
-    fn check(&self, mac: &[u8; 32], role: &[u8], first: &[u8; 32], second: &[u8; 32]) -> Result<(), Refusal> {
-        let expected = self.mac(role, first, second);
-        if bool::from(expected.ct_eq(mac)) { Ok(()) } else { Err(Refusal::Secret) }
+    fn prove(&self, pair: &Pair, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Proof {
+        pair.prove(PROTOCOL, role, &[&VERSION.to_le_bytes(), &self.boot_id, connector, acceptor])
     }
 
-    fn hmac(&self, role: &[u8], first: &[u8; 32], second: &[u8; 32]) -> Hmac<Sha256> {
-        let mut hmac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes keys of any length");
-        hmac.update(role);
-        hmac.update(first);
-        hmac.update(second);
-        hmac
+    fn proves(&self, pair: &Pair, proof: &Proof, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> bool {
+        pair.check(proof, PROTOCOL, role, &[&VERSION.to_le_bytes(), &self.boot_id, connector, acceptor])
     }
+}
+
+const PROTOCOL: &[u8] = b"shm";
+const CONNECTOR: &[u8] = b"connector";
+const ACCEPTOR: &[u8] = b"acceptor";
+
+fn answer(keys: &Keys, claim: Claim) -> Result<Pair, Refusal> {
+    keys.answer(claim).map_err(|_| Refusal::OtherProcess)
 }
 
 #[cfg(test)]
 mod tests {
+    use udeck_via::auth::{HostKey, SealedTicket};
+
     use super::*;
 
     const BOOT: [u8; 16] = [3; 16];
 
-    fn run(secret_c: [u8; 32], secret_a: [u8; 32]) -> Result<(), Refusal> {
-        let (mut connector, meet) = Handshake::connect(secret_c, BOOT, [1; 32]);
-        let mut acceptor = Handshake::accept(secret_a, BOOT, [2; 32]);
+    fn anybody(secret: u8) -> Pair {
+        Keys::from([secret; 32]).call(None).unwrap()
+    }
+
+    /// The keys of a rank that has a ticket for rank 5.
+    fn rank(rank: u32) -> Keys {
+        let host = HostKey::from_bytes([9; 32]);
+        let keys = Keys::of_rank([7; 32], rank, host.rank(rank));
+        keys.learn(5, &SealedTicket::new((rank, &host.rank(rank)), (5, &host.rank(5))));
+        keys
+    }
+
+    fn run(pair: Pair, keys: &Keys) -> Result<(Option<u32>, Option<u32>), Refusal> {
+        let (mut connector, meet) = Handshake::connect(pair, BOOT, [1; 32]);
+        let mut acceptor = Handshake::accept(keys.clone(), BOOT, [2; 32]);
         let Step::Send(prove) = acceptor.input(&meet)? else { panic!("acceptor proves first") };
         let Step::SendSegments(join) = connector.input(&prove)? else { panic!("connector joins") };
-        assert_eq!(acceptor.input(&join)?, Step::Met(Some(Datagram::Welcome)));
-        assert_eq!(connector.input(&Datagram::Welcome)?, Step::Met(None));
-        Ok(())
+        let Step::Met { answer: Some(Datagram::Welcome), peer: caller } = acceptor.input(&join)? else {
+            panic!("acceptor welcomes")
+        };
+        let Step::Met { answer: None, peer: callee } = connector.input(&Datagram::Welcome)? else {
+            panic!("that is all")
+        };
+        Ok((caller, callee))
     }
 
     #[test]
     fn the_secret_opens_and_nothing_else() {
-        assert_eq!(run([7; 32], [7; 32]), Ok(()));
-        assert_eq!(run([7; 32], [8; 32]), Err(Refusal::Secret));
+        assert_eq!(run(anybody(7), &Keys::from([7; 32])), Ok((None, None)));
+        let refused = run(anybody(7), &Keys::from([8; 32]));
+        assert_eq!(refused, Err(Refusal::Proof("it does not know this job's secret".into())));
+    }
+
+    #[test]
+    fn each_rank_learns_which_the_other_is_and_no_other_passes_for_it() {
+        let to_5 = rank(2).call(Some(5)).unwrap();
+        assert_eq!(run(to_5.clone(), &rank(5)), Ok((Some(2), Some(5))));
+        assert_eq!(run(to_5.clone(), &rank(4)), Err(Refusal::OtherProcess));
+        // Rank 1 with all it has, as rank 5 and as rank 2.
+        let host = HostKey::from_bytes([9; 32]);
+        let posing = |as_rank| {
+            let keys = Keys::of_rank([7; 32], as_rank, host.rank(1));
+            keys.learn(5, &SealedTicket::new((1, &host.rank(1)), (5, &host.rank(5))));
+            keys
+        };
+        assert!(matches!(run(to_5, &posing(5)), Err(Refusal::Proof(_))));
+        assert!(matches!(run(posing(2).call(Some(5)).unwrap(), &rank(5)), Err(Refusal::Proof(_))));
+    }
+
+    fn meet(version: u32, boot_id: [u8; 16], nonce: Nonce) -> Datagram {
+        Datagram::Meet { version, boot_id, nonce, claim: anybody(7).claim() }
+    }
+
+    fn fresh() -> Handshake {
+        Handshake::accept(Keys::from([7; 32]), BOOT, [2; 32])
     }
 
     #[test]
     fn a_connector_without_the_secret_learns_nothing_and_is_refused() {
-        let mut acceptor = Handshake::accept([7; 32], BOOT, [2; 32]);
-        acceptor.input(&Datagram::Meet { version: VERSION, boot_id: BOOT, nonce: [1; 32] }).unwrap();
-        assert_eq!(acceptor.input(&Datagram::Join { mac: [0; 32] }), Err(Refusal::Secret));
+        let mut acceptor = fresh();
+        acceptor.input(&meet(VERSION, BOOT, [1; 32])).unwrap();
+        assert!(matches!(acceptor.input(&Datagram::Join { mac: [0; 32] }), Err(Refusal::Proof(_))));
     }
 
     #[test]
     fn an_echoed_proof_is_refused() {
         // The acceptor's own words sent back: the role is part of the proof.
-        let mut acceptor = Handshake::accept([7; 32], BOOT, [2; 32]);
-        let meet = Datagram::Meet { version: VERSION, boot_id: BOOT, nonce: [2; 32] };
-        let Step::Send(Datagram::Prove { mac, .. }) = acceptor.input(&meet).unwrap() else { panic!() };
-        assert_eq!(acceptor.input(&Datagram::Join { mac }), Err(Refusal::Secret));
+        let mut acceptor = fresh();
+        let Step::Send(Datagram::Prove { mac, .. }) = acceptor.input(&meet(VERSION, BOOT, [2; 32])).unwrap()
+        else {
+            panic!()
+        };
+        assert!(matches!(acceptor.input(&Datagram::Join { mac }), Err(Refusal::Proof(_))));
     }
 
     #[test]
     fn version_host_and_order_are_checked() {
-        let fresh = || Handshake::accept([7; 32], BOOT, [2; 32]);
-        let meet = |version, boot_id| Datagram::Meet { version, boot_id, nonce: [1; 32] };
-        assert_eq!(fresh().input(&meet(VERSION + 1, BOOT)), Err(Refusal::Version { theirs: VERSION + 1 }));
-        assert_eq!(fresh().input(&meet(VERSION, [9; 16])), Err(Refusal::OtherHost));
+        let version = fresh().input(&meet(VERSION + 1, BOOT, [1; 32]));
+        assert_eq!(version, Err(Refusal::Version { theirs: VERSION + 1 }));
+        assert_eq!(fresh().input(&meet(VERSION, [9; 16], [1; 32])), Err(Refusal::OtherHost));
         assert_eq!(fresh().input(&Datagram::Welcome), Err(Refusal::Protocol));
         assert_eq!(fresh().input(&Datagram::Join { mac: [0; 32] }), Err(Refusal::Protocol));
     }

@@ -8,7 +8,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `device` | the NIC: opens links, listens, connects |
-//! | `link`, `handshake`, `link_wire` | two processes meet, prove the job's secret, exchange segments |
+//! | `link`, `handshake`, `link_wire` | two processes meet, prove who they are, exchange segments |
 //! | `connection`, `layout` | the shared memory of one connection, and who holds which lent buffer |
 //! | `port`, `cell` | the two work queues of a VI on it |
 //! | `waiter` | completion queues: polls the busy rings, finds the others by their bell, sleeps |
@@ -39,6 +39,7 @@ mod tests;
 use std::sync::Arc;
 
 use udeck_sys::reactor::Reactor;
+use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
 
 pub use arenas::{Arenas, default_limit as default_arena_limit};
@@ -46,8 +47,8 @@ pub use arenas::{Arenas, default_limit as default_arena_limit};
 /// How to open the device.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The job's secret: only processes that prove it are let in.
-    pub secret: [u8; 32],
+    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    pub keys: Keys,
     /// Most memory that messages of this process may take, and most that peers may write, in bytes each. Reserved
     /// as address space, taken from the kernel as needed.
     pub arena_limit: usize,
@@ -60,8 +61,8 @@ pub struct Options {
 
 impl Options {
     /// Trusting, with arenas of half of the machine's memory, at most 4 GiB each.
-    pub fn new(secret: [u8; 32]) -> Self {
-        Options { secret, arena_limit: arenas::default_limit(), arenas: None, trusting: true }
+    pub fn new(keys: impl Into<Keys>) -> Self {
+        Options { keys: keys.into(), arena_limit: arenas::default_limit(), arenas: None, trusting: true }
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Link {
     made: Instant,
     /// The peer's process, where it lies in our pid namespace.
     pub pid: Option<i32>,
+    /// Which rank the peer has proved to be, if any, once the link is up.
+    peer: OnceLock<Option<u32>>,
     segments: OnceLock<PeerSegments>,
     state: Mutex<State>,
     changed: Condvar,
@@ -169,6 +171,7 @@ impl Link {
             socket,
             made: Instant::now(),
             pid,
+            peer: OnceLock::new(),
             segments: OnceLock::new(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -178,6 +181,11 @@ impl Link {
 
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Which rank the peer has proved to be; `None`: somebody of the job.
+    pub fn peer(&self) -> Option<u32> {
+        self.peer.get().copied().flatten()
     }
 
     fn segments(&self) -> &PeerSegments {
@@ -221,7 +229,8 @@ impl Link {
             match step {
                 Step::Send(answer) => self.send(&answer, &[])?,
                 Step::SendSegments(answer) => self.send(&answer, &ours)?,
-                Step::Met(answer) => {
+                Step::Met { answer, peer } => {
+                    let _ = self.peer.set(peer);
                     self.adopt_segments(fds).map_err(|error| format!("its segments: {error}"))?;
                     if let Some(answer) = answer {
                         self.send(&answer, &ours)?;

@@ -6,6 +6,7 @@
 //! texts   u16 length, then bytes; the last thing in a datagram
 //! ```
 
+use udeck_via::auth::Claim;
 use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
@@ -46,8 +47,8 @@ pub enum Why {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datagram {
     /// Connector's first word.
-    Meet { version: u32, boot_id: [u8; 16], nonce: [u8; 32] },
-    /// Acceptor's answer, which proves the secret.
+    Meet { version: u32, boot_id: [u8; 16], nonce: [u8; 32], claim: Claim },
+    /// Acceptor's answer, which proves who it is.
     Prove { nonce: [u8; 32], mac: [u8; 32] },
     /// Connector's proof. Carries its board, outbox and landing.
     Join { mac: [u8; 32] },
@@ -74,11 +75,12 @@ impl Datagram {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         match self {
-            Datagram::Meet { version, boot_id, nonce } => {
+            Datagram::Meet { version, boot_id, nonce, claim } => {
                 out.push(1);
                 out.extend(version.to_le_bytes());
                 out.extend(boot_id);
                 out.extend(nonce);
+                out.extend(claim.encode());
             }
             Datagram::Prove { nonce, mac } => {
                 out.push(2);
@@ -123,7 +125,12 @@ impl Datagram {
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let datagram = match r.u8()? {
-            1 => Datagram::Meet { version: r.u32()?, boot_id: r.array()?, nonce: r.array()? },
+            1 => Datagram::Meet {
+                version: r.u32()?,
+                boot_id: r.array()?,
+                nonce: r.array()?,
+                claim: Claim::decode(r.array()?),
+            },
             2 => Datagram::Prove { nonce: r.array()?, mac: r.array()? },
             3 => Datagram::Join { mac: r.array()? },
             4 => Datagram::Welcome,
@@ -242,10 +249,8 @@ mod tests {
 
     fn datagram() -> impl Strategy<Value = Datagram> {
         prop_oneof![
-            any::<(u32, [u8; 16], [u8; 32])>().prop_map(|(version, boot_id, nonce)| Datagram::Meet {
-                version,
-                boot_id,
-                nonce
+            any::<(u32, [u8; 16], [u8; 32], [u8; 8])>().prop_map(|(version, boot_id, nonce, claim)| {
+                Datagram::Meet { version, boot_id, nonce, claim: Claim::decode(claim) }
             }),
             any::<([u8; 32], [u8; 32])>().prop_map(|(nonce, mac)| Datagram::Prove { nonce, mac }),
             any::<[u8; 32]>().prop_map(|mac| Datagram::Join { mac }),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use udeck_via::auth::Keys;
 use udeck_via::transport::{Connected, Device, Hello, Inline, Notifier, OnRequest, Port, Queues, Waiter};
 use udeck_via::{
     Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights,
@@ -46,7 +47,7 @@ impl SimDevice {
             Ok(Arc::new_cyclic(|this| {
                 world.nodes.push(Node {
                     name: name.to_owned(),
-                    secret: options.secret,
+                    keys: options.keys.clone(),
                     device: this.clone(),
                     outbox: memory.clone(),
                     landing: landing.clone(),
@@ -101,22 +102,20 @@ impl SimDevice {
     }
 
     /// Sends a request on its way.
-    fn request(&self, to: &NetAddress, hello: &Hello, waiters: [u64; 2]) -> Result<u64> {
+    fn request(&self, to: &NetAddress, peer: Option<u32>, hello: &Hello, waiters: [u64; 2]) -> Result<u64> {
         self.shared.with(|world| {
-            let peer = String::from_utf8_lossy(&to.host).into_owned();
-            let Some(node) = world.node(&peer) else {
-                return Err(Error::os(format!("connecting to {peer:?}"), io::ErrorKind::ConnectionRefused));
+            let name = String::from_utf8_lossy(&to.host).into_owned();
+            let Some(node) = world.node(&name) else {
+                return Err(Error::os(format!("connecting to {name:?}"), io::ErrorKind::ConnectionRefused));
             };
-            if world.nodes[node].secret != world.nodes[self.node].secret {
-                return Err(Error::Rejected("it is of another job: the secret is not the same".into()));
-            }
+            let peer = meet(&world.nodes[self.node].keys, peer, &world.nodes[node].keys)?;
             if world.nodes[self.node].gone {
                 return Err(Error::Lost("this NIC is dead".into()));
             }
             world.reserve(waiters)?;
             let (number, link) = (world.fresh_number(), (self.node, node));
             let (hello, discriminator) = (hello.clone(), to.discriminator.clone());
-            world.pending.insert(number, Pending { link, hello, discriminator, answer: None });
+            world.pending.insert(number, Pending { link, peer, hello, discriminator, answer: None });
             let travels = world.travel_time(link);
             world.schedule(travels, Due::Request(number));
             world.run_due();
@@ -125,9 +124,20 @@ impl SimDevice {
     }
 }
 
+/// What networks do by a hand-shake: which rank the asking NIC proves to be, if that is what it wants.
+fn meet(asks: &Keys, peer: Option<u32>, answers: &Keys) -> Result<Option<u32>> {
+    let asked = asks.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
+    let answered = answers.answer(asked.claim()).map_err(|error| Error::NoMatch(error.to_string()))?;
+    if !answered.check(&asked.prove(b"sim", b"", &[]), b"sim", b"", &[]) {
+        return Err(Error::Rejected(asked.why_wrong_callee()));
+    }
+    Ok(answered.caller())
+}
+
 fn attributes(name: &str, options: &Options) -> NicAttributes {
     let mut attributes = NicAttributes::new("sim0");
     attributes.address = name.as_bytes().to_vec();
+    attributes.identity = options.keys.rank();
     attributes.caps = options.caps;
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
@@ -233,6 +243,7 @@ unsafe impl Device for SimDevice {
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
@@ -240,7 +251,7 @@ unsafe impl Device for SimDevice {
         let start = Instant::now();
         let notifiers = waiters_of(&self.shared, self.node, &queues)?;
         let waiters = [notifiers[0].number, notifiers[1].number];
-        let number = self.request(to, hello, waiters)?;
+        let number = self.request(to, peer, hello, waiters)?;
         self.shared.wait(deadline.instant(), |world| {
             world.pending.get(&number).is_none_or(|pending| pending.answer.is_some()).then_some(())
         });

@@ -74,6 +74,7 @@ mod world;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use udeck_via::auth::Keys;
 use udeck_via::{Caps, Nic, Result, thread};
 
 use device::SimDevice;
@@ -90,8 +91,8 @@ pub struct Fabric {
 /// How to open a NIC.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The job's secret: only NICs with the same one connect.
-    pub secret: [u8; 32],
+    /// What it proves by that it is of the job, and which of its ranks: only NICs of one job connect.
+    pub keys: Keys,
     /// Most memory that its messages may take, and most that peers may write, in bytes each.
     pub arena_limit: usize,
     /// Its abilities: all that there are, or some of them. Without hand-off, messages are copied on the way.
@@ -109,7 +110,7 @@ impl Options {
 impl Default for Options {
     /// All abilities, arenas of 16 MiB, one job.
     fn default() -> Self {
-        Options { secret: [0; 32], arena_limit: 16 << 20, caps: Options::all_caps() }
+        Options { keys: Keys::from([0; 32]), arena_limit: 16 << 20, caps: Options::all_caps() }
     }
 }
 

@@ -14,6 +14,8 @@ use crate::world::{Due, Shared, World};
 /// A requester that waits.
 pub struct Pending {
     pub link: (usize, usize),
+    /// Which rank the requester has proved to be.
+    pub peer: Option<u32>,
     pub hello: Hello,
     pub discriminator: Vec<u8>,
     pub answer: Option<Verdict>,
@@ -63,6 +65,7 @@ impl World {
             shared: shared.clone(),
             number,
             link: pending.link,
+            peer: pending.peer,
             hello: pending.hello.clone(),
             answered: false,
         };
@@ -115,6 +118,7 @@ struct IncomingRequest {
     shared: Arc<Shared>,
     number: u64,
     link: (usize, usize),
+    peer: Option<u32>,
     hello: Hello,
     answered: bool,
 }
@@ -146,6 +150,10 @@ impl IncomingRequest {
 impl Incoming for IncomingRequest {
     fn hello(&self) -> &Hello {
         &self.hello
+    }
+
+    fn peer(&self) -> Option<u32> {
+        self.peer
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use udeck_via::auth::Keys;
 use udeck_via::transport::{Held, OnRequest};
 use udeck_via::{Ptag, Rights};
 
@@ -59,7 +60,7 @@ pub struct World {
 /// A NIC as the fabric sees it.
 pub struct Node {
     pub name: String,
-    pub secret: [u8; 32],
+    pub keys: Keys,
     pub device: Weak<SimDevice>,
     pub outbox: Arc<Memory>,
     pub landing: Arc<Memory>,

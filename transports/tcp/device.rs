@@ -19,9 +19,10 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     address::check_bind(options.bind)?;
     let memory = options.memory.open()?;
     let max_transfer = memory.outbox.usage().limit;
-    let admission = Admission { secret: options.secret, protocol: PROTOCOL, detect: options.detect };
+    let admission = Admission { keys: options.keys.clone(), protocol: PROTOCOL, detect: options.detect };
     let door = admission.listen(options.bind)?;
     let mut attributes = udeck_wired::attributes("tcp0", door.address(), max_transfer);
+    attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(admission, memory, max_transfer)
@@ -53,12 +54,13 @@ unsafe impl Network for Core {
     fn connect(
         self: &Arc<Self>,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
         let seats = take_seats(self, &queues)?;
-        let admitted = self.admission.call(to, hello, &[], deadline)?;
+        let admitted = self.admission.call(to, peer, hello, &[], deadline)?;
         self.establish(admitted, hello, Side::Asked, seats, &queues)
     }
 

@@ -31,6 +31,10 @@ impl Incoming for IncomingRequest {
         self.pending.hello()
     }
 
+    fn peer(&self) -> Option<u32> {
+        self.pending.peer()
+    }
+
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let seats = take_seats(&self.core, &queues)?;
         let admitted = self.pending.accept(hello, &[])?;

@@ -12,7 +12,7 @@
 //! Posts write to the socket themselves. What the kernel does not take, or the peer has no room for, is written when there
 //! is room, by whoever looks, at this completion queue or at another (`laggards`). No call on a socket ever waits.
 //!
-//! **Trust.** Both sides of every connection prove the job's secret before anything else is read, and strangers get five
+//! **Trust.** Both sides of every connection prove who they are before anything else is read, and strangers get five
 //! seconds and no memory to speak of ([`udeck_wired::admission`]). What comes after is `udeck-wired`'s to check, too. TCP protects against
 //! nobody on the network in between: it may read and change what travels.
 //!
@@ -56,14 +56,15 @@ mod tests;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
 pub use udeck_wired::{Memory, Source};
 
 /// How to open the device.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The job's secret: only processes that prove it are let in.
-    pub secret: [u8; 32],
+    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    pub keys: Keys,
     /// Where messages are sent from, and where peers write.
     pub memory: Source,
     /// The address that it listens at, and that peers are given: of one interface, never of all. Port 0: a free one.
@@ -74,9 +75,9 @@ pub struct Options {
 
 impl Options {
     /// Within this host, with memory of its own (1 GiB of address space each way); a silent host is dead after ten seconds.
-    pub fn new(secret: [u8; 32]) -> Self {
+    pub fn new(keys: impl Into<Keys>) -> Self {
         Options {
-            secret,
+            keys: keys.into(),
             memory: Source::Fresh(1 << 30),
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),

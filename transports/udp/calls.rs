@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use udeck_via::auth::{Pair, is_same};
 use udeck_via::transport::{Connected, Hello, Queues};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 use udeck_wired::Side;
@@ -15,7 +16,7 @@ use udeck_wired::poll::Bell;
 
 use crate::core::{Core, Made, UdpLink};
 use crate::flow::{FIRST_RTT, Names};
-use crate::greeting::{OURS, is_proof, prove};
+use crate::greeting::{OURS, prove};
 use crate::icmp::{Report, Verdict};
 use crate::station::take_seats;
 use crate::tombs::farewell;
@@ -50,6 +51,8 @@ pub struct Calls(RwLock<HashMap<u64, Arc<Call>>>);
 struct Call {
     number: u64,
     nonce: Nonce,
+    /// Who calls whom, and what both know.
+    pair: Pair,
     at: SocketAddr,
     /// What it says first.
     meet: Vec<u8>,
@@ -79,6 +82,7 @@ enum Outcome {
     Refused(Answer),
     OtherVersion(Versions),
     Stranger,
+    OtherProcess,
     Nobody,
 }
 
@@ -87,6 +91,7 @@ enum Outcome {
 pub fn connect(
     core: &Arc<Core>,
     to: &NetAddress,
+    peer: Option<u32>,
     hello: &Hello,
     queues: &Queues<'_>,
     deadline: Deadline,
@@ -94,7 +99,8 @@ pub fn connect(
     core.listeners.check(&to.discriminator)?;
     let at = address::decode(to)?;
     let seats = take_seats(core, queues)?;
-    let call = Call::start(core, at, to, hello)?;
+    let pair = core.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
+    let call = Call::start(core, at, to, pair, hello)?;
     let outcome = call.wait(core, deadline);
     core.calls.0.write().remove(&call.number);
     match outcome? {
@@ -108,8 +114,9 @@ pub fn connect(
             Err(Error::os(format!("connecting to the process at {at}, where nobody is"), error))
         }
         Outcome::Stranger => {
-            Err(Error::Rejected(format!("{at} was called: it does not know this job's secret")))
+            Err(Error::Rejected(format!("{at} was called: {}", call.pair.why_wrong_callee())))
         }
+        Outcome::OtherProcess => Err(Error::NoMatch(format!("{at}, where another process is now"))),
         Outcome::Refused(Answer::Rejected(text)) => Err(Error::Rejected(text)),
         Outcome::Refused(Answer::Reliability) => Err(Error::InvalidReliability),
         Outcome::Refused(_) => Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned())),
@@ -117,16 +124,23 @@ pub fn connect(
 }
 
 impl Call {
-    fn start(core: &Arc<Core>, at: SocketAddr, to: &NetAddress, hello: &Hello) -> Result<Arc<Self>> {
+    fn start(
+        core: &Arc<Core>,
+        at: SocketAddr,
+        to: &NetAddress,
+        pair: Pair,
+        hello: &Hello,
+    ) -> Result<Arc<Self>> {
         let os = |what: &'static str| move |error: std::io::Error| Error::os(what, error);
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(std::io::Error::other).map_err(os("drawing a nonce"))?;
         let number = core.fresh()?;
-        let body = Meet { versions: OURS, number, nonce }.encode();
+        let body = Meet { versions: OURS, number, nonce, claim: pair.claim() }.encode();
         let meet = Greeting { kind: Kind::Meet, connection: 0, proof: [0; 32], body: &body }.encode();
         let call = Arc::new(Call {
             number,
             nonce,
+            pair,
             at,
             meet,
             discriminator: to.discriminator.clone(),
@@ -187,7 +201,7 @@ impl Call {
             Stage::Asking { exchange, .. } => {
                 // So that who answers too late finds nobody.
                 let body = Withdraw(*exchange).encode();
-                let proof = prove(&core.secret, Kind::Withdraw, &self.nonce, &exchange.cookie, &body);
+                let proof = prove(&self.pair, Kind::Withdraw, &self.nonce, &exchange.cookie, &body);
                 let greeting = Greeting { kind: Kind::Withdraw, connection: 0, proof, body: &body };
                 let _ = core.socket.send(self.at, &greeting.encode());
                 "an answer from the process"
@@ -206,17 +220,24 @@ impl Call {
             drop(stage);
             return self.bell.ring();
         }
-        let expected = prove(&core.secret, Kind::Prove, &self.nonce, &theirs.cookie, greeting.body);
-        if !is_proof(&greeting.proof, &expected) {
-            *stage = Stage::Answered(Outcome::Stranger);
+        let expected = prove(&self.pair, Kind::Prove, &self.nonce, &theirs.cookie, greeting.body);
+        if !is_same(&greeting.proof, &expected) {
+            let nothing = theirs.cookie == [0; 32] && greeting.proof == [0; 32];
+            let outcome = if nothing { Outcome::OtherProcess } else { Outcome::Stranger };
+            *stage = Stage::Answered(outcome);
             drop(stage);
             return self.bell.ring();
         }
-        let exchange = Exchange { number: self.number, nonce: self.nonce, cookie: theirs.cookie };
+        let exchange = Exchange {
+            number: self.number,
+            nonce: self.nonce,
+            cookie: theirs.cookie,
+            claim: self.pair.claim(),
+        };
         let round_trip = first_round_trip(now - since, said);
         let (discriminator, hello) = (self.discriminator.clone(), self.ours.clone());
         let body = Ask { exchange, round_trip, discriminator, hello }.encode();
-        let proof = prove(&core.secret, Kind::Ask, &self.nonce, &exchange.cookie, &body);
+        let proof = prove(&self.pair, Kind::Ask, &self.nonce, &exchange.cookie, &body);
         let datagram = Greeting { kind: Kind::Ask, connection: 0, proof, body: &body }.encode();
         let _ = core.socket.send(self.at, &datagram);
         *stage = Stage::Asking { exchange, datagram, round_trip };
@@ -225,8 +246,8 @@ impl Call {
     fn answered(&self, core: &Arc<Core>, greeting: &Greeting<'_>) {
         let mut stage = self.stage.lock();
         let Stage::Asking { exchange, round_trip, .. } = &*stage else { return };
-        let expected = prove(&core.secret, Kind::Answer, &self.nonce, &exchange.cookie, greeting.body);
-        if !is_proof(&greeting.proof, &expected) {
+        let expected = prove(&self.pair, Kind::Answer, &self.nonce, &exchange.cookie, greeting.body);
+        if !is_same(&greeting.proof, &expected) {
             return;
         }
         let outcome = match Answer::decode(greeting.body) {

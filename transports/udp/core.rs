@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use udeck_sys::thread;
+use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
 use udeck_via::{Error, Reliability, Result};
 use udeck_wired::station::{Sleep, Stations};
@@ -52,7 +53,7 @@ const REPORTS: usize = 64;
 
 /// See the module.
 pub struct Core {
-    pub secret: [u8; 32],
+    pub keys: Keys,
     pub detect: Duration,
     pub max_datagram: usize,
     pub dropped: Arc<Dropped>,
@@ -88,7 +89,7 @@ impl Core {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
         Ok(Arc::new(Core {
-            secret: options.secret,
+            keys: options.keys.clone(),
             detect: options.detect,
             max_datagram: options.max_datagram,
             dropped: options.dropped.clone(),

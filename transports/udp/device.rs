@@ -26,6 +26,7 @@ pub fn open(options: &Options) -> Result<Arc<UdpDevice>> {
     let (socket, at) = Socket::bind(options.bind)
         .map_err(|error| Error::os(format!("opening a socket at {}", options.bind), error))?;
     let mut attributes = udeck_wired::attributes("udp0", at, max_transfer);
+    attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(options, memory, max_transfer, socket)
@@ -57,11 +58,12 @@ unsafe impl Network for Core {
     fn connect(
         self: &Arc<Self>,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        connect(self, to, hello, &queues, deadline)
+        connect(self, to, peer, hello, &queues, deadline)
     }
 
     /// What was sent is given back when the peer has it: whoever reads the socket learns that.

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck_sys::say;
+use udeck_via::auth::{Keys, Pair, is_same};
 
 use crate::core::Core;
-use crate::greeting::{Cookies, EPOCH, OURS, is_proof, prove};
+use crate::greeting::{Cookies, EPOCH, OURS, prove};
 use crate::incoming::IncomingRequest;
 use crate::wire::greeting::{Answer, Ask, Exchange, Greeting, Meet, Nonce, Prove, Withdraw};
 use crate::wire::{Kind, Opened};
@@ -45,10 +46,12 @@ enum State {
 }
 
 /// Where an answer goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Caller {
     pub from: SocketAddr,
     pub exchange: Exchange,
+    /// Who it has proved to be, to whom.
+    pub pair: Pair,
 }
 
 impl Door {
@@ -69,19 +72,19 @@ impl Door {
         match greeting.kind {
             Kind::Meet => {
                 if let Ok(meet) = Meet::decode(greeting.body) {
-                    let _ = core.socket.send(from, &self.meet(&core.secret, now, from, &meet));
+                    let _ = core.socket.send(from, &self.meet(&core.keys, now, from, &meet));
                 }
             }
             Kind::Ask => {
                 if let Ok(ask) = Ask::decode(greeting.body)
-                    && self.is_good(core, now, from, &ask.exchange, &greeting)
+                    && let Some(pair) = self.is_good(core, now, from, &ask.exchange, &greeting)
                 {
-                    self.ask(core, now, from, ask);
+                    self.ask(core, now, from, pair, ask);
                 }
             }
             _ => {
                 if let Ok(Withdraw(exchange)) = Withdraw::decode(greeting.body)
-                    && self.is_good(core, now, from, &exchange, &greeting)
+                    && self.is_good(core, now, from, &exchange, &greeting).is_some()
                 {
                     let mut asked = self.asked.lock();
                     if let Some(state) = asked.requests.get_mut(&(from, exchange.number)) {
@@ -92,15 +95,16 @@ impl Door {
         }
     }
 
-    fn meet(&self, secret: &[u8; 32], now: Instant, from: SocketAddr, meet: &Meet) -> Vec<u8> {
-        let same = meet.versions == OURS;
-        // Who speaks another version is told that, so that it can say so, and no proof.
-        let cookie = if same { self.cookies.bake(now, from, meet) } else { [0; 32] };
+    fn meet(&self, keys: &Keys, now: Instant, from: SocketAddr, meet: &Meet) -> Vec<u8> {
+        // Who speaks another version is told that, so that it can say so, and no proof; so is who wants another process.
+        let pair = keys.answer(meet.claim).ok().filter(|_| meet.versions == OURS);
+        let cookie = if pair.is_some() { self.cookies.bake(now, from, meet) } else { [0; 32] };
         let body = Prove { versions: OURS, cookie }.encode();
-        let proof = if same { prove(secret, Kind::Prove, &meet.nonce, &cookie, &body) } else { [0; 32] };
+        let proof = pair.map_or([0; 32], |pair| prove(&pair, Kind::Prove, &meet.nonce, &cookie, &body));
         Greeting { kind: Kind::Prove, connection: meet.number, proof, body: &body }.encode()
     }
 
+    /// Who it has proved to be, to whom.
     fn is_good(
         &self,
         core: &Core,
@@ -108,36 +112,36 @@ impl Door {
         from: SocketAddr,
         exchange: &Exchange,
         greeting: &Greeting<'_>,
-    ) -> bool {
+    ) -> Option<Pair> {
         // A cookie that is none, or too old, says nothing bad of who brings it.
         if !self.cookies.knows(now, from, exchange) {
-            return false;
+            return None;
         }
-        let expected = prove(&core.secret, greeting.kind, &exchange.nonce, &exchange.cookie, greeting.body);
-        let good = is_proof(&greeting.proof, &expected);
-        if !good {
-            self.tell(from.ip());
+        let pair = core.keys.answer(exchange.claim).ok()?;
+        let expected = prove(&pair, greeting.kind, &exchange.nonce, &exchange.cookie, greeting.body);
+        if !is_same(&greeting.proof, &expected) {
+            self.tell(from.ip(), &pair.why_wrong_caller());
+            return None;
         }
-        good
+        Some(pair)
     }
 
     #[cold]
-    fn tell(&self, from: IpAddr) {
+    fn tell(&self, from: IpAddr, why: &str) {
         let mut told = self.told.lock();
         if told.len() < TOLD && told.insert(from) {
-            say!(
-                "refused a connection from {from}: it does not know this job's secret (said once per address)"
-            );
+            say!("refused a connection from {from}: {why} (said once per address)");
         }
     }
 
-    fn ask(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, ask: Ask) {
+    fn ask(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, pair: Pair, ask: Ask) {
         let Ask { exchange, round_trip, discriminator, hello } = ask;
-        let caller = Caller { from, exchange };
+        let caller = Caller { from, exchange, pair };
+        let key = caller.key();
         {
             let mut asked = self.asked.lock();
             asked.forget(now);
-            match asked.requests.get(&caller.key()) {
+            match asked.requests.get(&key) {
                 Some(State::Answered(answer)) => _ = core.socket.send(from, answer),
                 Some(State::Pending | State::Withdrawn) => {}
                 None if asked.order.len() < REQUESTS => {
@@ -145,7 +149,7 @@ impl Door {
                         IncomingRequest::new(core.clone(), caller, round_trip, discriminator, hello);
                     // Locked until it is noted: who answers it at once waits for that.
                     match core.put_request(Box::new(request)) {
-                        Ok(()) => asked.note(now, caller.key()),
+                        Ok(()) => asked.note(now, key),
                         // It comes again.
                         Err(request) => request.forget(),
                     }
@@ -156,10 +160,10 @@ impl Door {
     }
 
     /// Gives an answer, to be given again to who asks again. `false`: the caller has given up.
-    pub fn answer(&self, core: &Core, caller: Caller, answer: &Answer) -> bool {
+    pub fn answer(&self, core: &Core, caller: &Caller, answer: &Answer) -> bool {
         let body = answer.encode();
-        let Exchange { number, nonce, cookie } = caller.exchange;
-        let proof = prove(&core.secret, Kind::Answer, &nonce, &cookie, &body);
+        let Exchange { number, nonce, cookie, .. } = caller.exchange;
+        let proof = prove(&caller.pair, Kind::Answer, &nonce, &cookie, &body);
         let datagram = Greeting { kind: Kind::Answer, connection: number, proof, body: &body }.encode();
         let mut asked = self.asked.lock();
         match asked.requests.get_mut(&caller.key()) {

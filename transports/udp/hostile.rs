@@ -10,6 +10,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_via::auth::Claim;
 use udeck_via::transport::Body;
 use udeck_via::{Error, Nic, Reliability, State, Window};
 use udeck_wired::{BYTES, Content, MESSAGES};
@@ -104,7 +105,8 @@ impl Victim {
     /// What a stranger sends.
     fn strange(&self, random: &mut Random) -> Vec<u8> {
         let number = if random.one_in(2) { 0 } else { random.next() };
-        let exchange = Exchange { number, nonce: random.array(), cookie: random.array() };
+        let claim = if random.one_in(2) { Claim::NOBODY } else { Claim::decode(random.next().to_le_bytes()) };
+        let exchange = Exchange { number, nonce: random.array(), cookie: random.array(), claim };
         let hello = udeck_via::transport::Hello {
             reliability: Reliability::Unreliable,
             writable_ptag: None,
@@ -112,7 +114,7 @@ impl Victim {
             private_data: random.bytes(100),
         };
         let (kind, body) = match random.below(6) {
-            0 => (Kind::Meet, Meet { versions: OURS, number, nonce: random.array() }.encode()),
+            0 => (Kind::Meet, Meet { versions: OURS, number, nonce: random.array(), claim }.encode()),
             1 => (Kind::Prove, Prove { versions: OURS, cookie: random.array() }.encode()),
             2 => {
                 let (round_trip, discriminator) = (Duration::from_micros(random.below(99)), b"here".to_vec());

@@ -53,13 +53,18 @@ impl IncomingRequest {
     }
 
     fn answer(&mut self, answer: &Answer) -> bool {
-        !std::mem::replace(&mut self.answered, true) && self.core.door.answer(&self.core, self.caller, answer)
+        !std::mem::replace(&mut self.answered, true)
+            && self.core.door.answer(&self.core, &self.caller, answer)
     }
 }
 
 impl Incoming for IncomingRequest {
     fn hello(&self) -> &Hello {
         &self.hello
+    }
+
+    fn peer(&self) -> Option<u32> {
+        self.caller.pair.caller()
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {

@@ -22,7 +22,7 @@
 //! | `wire` | every datagram's first 16 bytes, the checksum, and what follows for each kind |
 //! | `flow` | a reliable, ordered stream of bytes |
 //! | `pieces` | messages in datagrams, each whole and at most once or not at all |
-//! | `greeting` | proofs of the job's secret, cookies against forged addresses |
+//! | `greeting` | proofs of who one is, cookies against forged addresses |
 //! | `calls`, `door`, `incoming` | the two sides of a connection request |
 //! | `versions` | callers that speak another version |
 //! | `core` | what the NIC's objects share: who reads the socket, its links |
@@ -36,7 +36,7 @@
 //! | `icmp` | what the network says of datagrams that were sent |
 //!
 //! # Trust
-//! Who calls proves the job's secret, and that it is where it says, before anything is kept of it; so does who answers. From
+//! Who calls proves who it is, and that it is where it says, before anything is kept of it; so does who answers. From
 //! then on a datagram finds its connection by 64 random bits that only the two ends know, and carries a CRC-32C over all of
 //! it. That keeps out what strangers send and what links spoil. It does not keep out who reads the network. ICMP messages
 //! are believed only where they quote those bits: that a peer's port is closed, and how long a datagram its path carries.
@@ -76,6 +76,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
 pub use udeck_wired::{Memory, Source};
 pub use unreliable::Dropped;
@@ -83,8 +84,8 @@ pub use unreliable::Dropped;
 /// How to open the device.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The job's secret: only processes that prove it are let in.
-    pub secret: [u8; 32],
+    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    pub keys: Keys,
     /// Where messages are sent from, and where peers write.
     pub memory: Source,
     /// The address of its socket, which peers are given: of one interface, never of all. Port 0: a free one.
@@ -100,9 +101,9 @@ pub struct Options {
 impl Options {
     /// Within this host, with memory of its own (1 GiB of address space each way); a silent peer is dead after ten seconds;
     /// datagrams as long as jumbo frames carry.
-    pub fn new(secret: [u8; 32]) -> Self {
+    pub fn new(keys: impl Into<Keys>) -> Self {
         Options {
-            secret,
+            keys: keys.into(),
             memory: Source::Fresh(1 << 30),
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),

@@ -51,6 +51,8 @@ impl Foreigners {
 
 #[cfg(test)]
 mod tests {
+    use udeck_via::auth::Claim;
+
     use super::*;
     use crate::wire::greeting::Versions;
     use crate::wire::open;
@@ -58,7 +60,7 @@ mod tests {
     /// A caller's first words in version `version`.
     fn meet(version: u8, number: u64) -> Vec<u8> {
         let versions = Versions { datagrams: version.into(), frames: 1 };
-        let body = Meet { versions, number, nonce: [3; 32] }.encode();
+        let body = Meet { versions, number, nonce: [3; 32], claim: Claim::NOBODY }.encode();
         let greeting = Greeting { kind: Kind::Meet, connection: 0, proof: [0; 32], body: &body };
         let mut datagram = greeting.encode();
         datagram[0] = version;

@@ -41,7 +41,7 @@ pub struct VerbsDevice {
 impl VerbsDevice {
     pub fn open(options: Options) -> Result<Arc<Self>> {
         address::check_bind(options.bind)?;
-        let Options { secret, memory, bind, detect, settings } = options;
+        let Options { keys, memory, bind, detect, settings } = options;
         way::check(&settings)?;
         let hca = Hca::open(&settings, bind.ip())?;
         let way = Way::open(&settings, &hca, bind).map_err(|why| hca.unusable(&settings, &why))?;
@@ -51,13 +51,14 @@ impl VerbsDevice {
                 Error::os(format!("reserving {limit} bytes of address space, twice"), error)
             })?,
         };
-        let admission = Admission { secret, protocol: PROTOCOL, detect };
+        let admission = Admission { keys, protocol: PROTOCOL, detect };
         let door = admission.listen(bind)?;
         let max_transfer = memory.outbox.usage().limit.min(LONGEST);
         let windows = WINDOWS.min(hca.attributes.max_mr.max(2) as usize / 2);
         let mut attributes = NicAttributes::new("verbs0");
         let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
         attributes.address = address::encode(door.address());
+        attributes.identity = admission.keys.rank();
         attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
         attributes.max_descriptors_per_queue = MESSAGES as usize;
         attributes.max_segments = (elements(&hca.attributes) as usize / 2).clamp(1, SEGMENTS);
@@ -132,6 +133,7 @@ unsafe impl Device for VerbsDevice {
     fn connect(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         queues: Queues<'_>,
         deadline: Deadline,
@@ -139,7 +141,7 @@ unsafe impl Device for VerbsDevice {
         let core = &self.core;
         let seats = take_seats(core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
-        let admitted = core.admission.call(to, hello, &core.parameters(&queue), deadline)?;
+        let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), deadline)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
             // The peer waits for us, and learns why we do not come.
             Lifeline::new(admitted.socket).say(&Word::Broken(error.to_string()));

@@ -26,6 +26,10 @@ impl Incoming for IncomingRequest {
         self.pending.hello()
     }
 
+    fn peer(&self) -> Option<u32> {
+        self.pending.peer()
+    }
+
     /// The queue pair is joined to the peer's before that learns of it (through rdma_cm: when the peer comes); it sends nothing
     /// before the peer has said that it is ready.
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {

@@ -20,7 +20,7 @@
 //! offer, not the bytes; that the network loses something it notices, and counts it
 //! ([`udeck_via::Nic::messages_dropped`]; `connection::apart`).
 //!
-//! **Connections** are agreed on over TCP at the NIC's address (`udeck_wired::admission`: both sides prove the job's secret). That
+//! **Connections** are agreed on over TCP at the NIC's address (`udeck_wired::admission`: both sides prove who they are). That
 //! socket stays open as the connection's *lifeline*: by its end a process that was killed is noticed at once, and it carries
 //! what a queue pair in error cannot say any more. A host that is cut off is noticed by the device (its retries are exhausted)
 //! and by keep-alive probes of the lifeline.
@@ -90,14 +90,15 @@ use std::time::Duration;
 
 pub use place::place;
 pub use settings::{Connect, Settings};
+use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
 pub use udeck_wired::Memory;
 
 /// How to open the device.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The job's secret: only processes that prove it are let in.
-    pub secret: [u8; 32],
+    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
+    pub keys: Keys,
     /// Where messages are sent from, and where peers write.
     pub memory: Source,
     /// The address that it is asked for connections at: of one interface, never of all. Port 0: a free one. Of a device's
@@ -124,9 +125,9 @@ impl Options {
     ///
     /// # Errors
     /// [`udeck_via::Error::InvalidParameter`] names a variable that makes no sense.
-    pub fn new(secret: [u8; 32]) -> Result<Self> {
+    pub fn new(keys: impl Into<Keys>) -> Result<Self> {
         Ok(Options {
-            secret,
+            keys: keys.into(),
             memory: Source::Fresh(1 << 30),
             bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
             detect: Duration::from_secs(10),

@@ -16,8 +16,9 @@ struct Rule {
 /// Folders below the root; `.` is the umbrella package, `x/*` every package right under `x`, `*` every package.
 const RULES: &[Rule] = &[
     Rule { folder: "src/sys", may: &[], tests_may: &[] },
-    Rule { folder: "src/boot", may: &["src/sys"], tests_may: &[] },
-    Rule { folder: "src/via", may: &["src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/auth", may: &[], tests_may: &[] },
+    Rule { folder: "src/boot", may: &["src/auth", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/via", may: &["src/auth", "src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/wired", may: &["src/via", "src/sys"], tests_may: &[] },
     Rule { folder: "src/deck", may: &["src/via", "src/boot"], tests_may: &[] },
     Rule {
@@ -38,7 +39,7 @@ const RULES: &[Rule] = &[
         tests_may: &[],
     },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows.
-    Rule { folder: "src/launch", may: &[".", "src/boot", "src/sys"], tests_may: &[] },
+    Rule { folder: "src/launch", may: &[".", "src/auth", "src/boot", "src/sys"], tests_may: &[] },
     Rule { folder: "src/capi", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },
     Rule { folder: "bench-apps/fast-paths", may: &["."], tests_may: &[] },
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(
             problem,
             "src/via/Cargo.toml: udeck-via -> udeck-shm is not allowed: \
-             src/via may depend on src/boot, src/sys only (xtask/src/arrows.rs)"
+             src/via may depend on src/auth, src/boot, src/sys only (xtask/src/arrows.rs)"
         );
     }
 

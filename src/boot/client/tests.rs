@@ -1,6 +1,8 @@
 use std::sync::{Weak, mpsc};
 use std::thread;
 
+use udeck_auth::RankKey;
+
 use super::*;
 use crate::{
     local::Job,
@@ -34,7 +36,8 @@ fn by_hand() -> (Client, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
     let hosts = vec![Host { name: "here".into(), ranks: 2 }];
-    let welcome = Welcome { rank: 0, size: 2, secret: [0; 32], job: 1, hosts, address: None };
+    let welcome =
+        Welcome { rank: 0, size: 2, secret: [0; 32], job: 1, hosts, address: None, key: RankKey::BLANK };
     encode(&FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }, &mut frame).unwrap();
     assert!(send_all(&theirs, &frame, soon()).is_ok());
     (Client::new(ours).unwrap(), theirs)
@@ -289,5 +292,20 @@ fn a_question_to_nobody_is_answered() {
     while !question.is_answered() {
         assert!(Instant::now() < limit, "it is waited for in vain");
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn who_has_looked_up_a_name_can_prove_to_its_owner_who_it_is() {
+    let (_job, clients) = job(3);
+    clients[2].register("in", b"", soon()).unwrap();
+    let keys: Vec<_> = clients.iter().map(Client::keys).collect();
+    assert!(keys[0].call(Some(2)).is_err(), "nothing was looked up");
+    for caller in [0, 1] {
+        clients[caller].lookup("in", false, soon()).unwrap();
+        let asked = keys[caller].call(Some(2)).unwrap();
+        let answered = keys[2].answer(asked.claim()).unwrap();
+        assert_eq!(answered.caller(), Some(caller as u32));
+        assert!(answered.check(&asked.prove(b"", b"", &[]), b"", b"", &[]));
     }
 }

@@ -79,7 +79,7 @@ fn half_a_request_holds_up_nobody() {
     slow.write_all(first).unwrap();
     client.put("k", b"v", soon()).unwrap();
     slow.write_all(second).unwrap();
-    let mut answer = [0; 64];
+    let mut answer = [0; 256];
     let read = slow.read(&mut answer).unwrap();
     let mut frames = Frames::default();
     frames.push(&answer[..read]);
@@ -161,8 +161,8 @@ fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
         panic!("no welcome")
     };
     assert_eq!(
-        (welcome.rank, welcome.host_of(2), welcome.secret, welcome.address),
-        (2, Some(1), [0; 32], None)
+        (welcome.rank, welcome.host_of(2), welcome.secret, welcome.key, welcome.address),
+        (2, Some(1), [0; 32], RankKey::BLANK, None)
     );
     clients[0].put("k", b"v", soon()).unwrap();
     reporter.relayed(2, request(1, Call::Get { key: "k".into(), wait: None, maker: Maker::Anyone }));

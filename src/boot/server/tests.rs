@@ -505,3 +505,54 @@ fn many_ranks_find_each_other() {
     }
     assert_eq!(bench.fence(RANKS - 1).len(), RANKS as usize);
 }
+
+/// The tickets among these actions: for whom, and for which rank.
+fn tickets(actions: &[Action]) -> Vec<(u32, u32)> {
+    let ticket = |action: &Action| match action {
+        Action::Send { to, message: FromServer::Ticket { callee, .. } } => Some((*to, *callee)),
+        _ => None,
+    };
+    actions.iter().filter_map(ticket).collect()
+}
+
+#[test]
+fn who_finds_a_name_gets_a_ticket_for_its_owner_before_the_answer_and_nobody_else_does() {
+    let mut bench = Bench::new(3);
+    let lookup = |wait| Call::Lookup { name: "in".into(), wait, maker: Maker::Anyone };
+    let waiting = bench.call(2, lookup(Some(Duration::from_secs(9))));
+    assert_eq!(tickets(&waiting), []);
+    let registered = bench.call(1, Call::Register { name: "in".into(), value: vec![] });
+    assert_eq!(tickets(&registered), [(2, 1)]);
+    let found = bench.call(0, lookup(None));
+    assert_eq!(tickets(&found), [(0, 1)]);
+    assert!(matches!(found[0], Action::Send { message: FromServer::Ticket { .. }, .. }), "{found:?}");
+    // What is stored under a key leads nowhere.
+    bench.call(1, Call::Put { key: "key".into(), value: vec![] });
+    assert_eq!(
+        tickets(&bench.call(0, Call::Get { key: "key".into(), wait: None, maker: Maker::Anyone })),
+        []
+    );
+    // Nor does a rank get any that has ended.
+    bench.call(0, Call::Done);
+    assert_eq!(tickets(&bench.call(0, lookup(None))), []);
+    bench.server.ended(2, "killed");
+    assert_eq!(tickets(&bench.call(2, lookup(None))), []);
+}
+
+#[test]
+fn each_rank_gets_its_own_key_which_its_host_can_make_too() {
+    let hosts = vec![Host { name: "a".into(), ranks: 1 }, Host { name: "b".into(), ranks: 2 }];
+    let config = Config::new(3).unwrap().on(hosts, None);
+    let (a, b) = (config.host_key(0), config.host_key(1));
+    let expected = [a.rank(0), b.rank(1), b.rank(2)];
+    let mut server = Server::new(config);
+    let keys = [0, 1, 2].map(|rank| {
+        let hello = Request { id: 0, call: Call::Hello { version: VERSION } };
+        match &replies(&server.handle(Instant::now(), rank, hello))[..] {
+            [(_, Reply::Welcome(welcome))] => welcome.key,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(keys, expected);
+    assert!(keys[0] != keys[1] && keys[1] != keys[2]);
+}

@@ -42,7 +42,7 @@ fn from_server() -> impl Strategy<Value = FromServer> {
         (any::<(u32, u32, [u8; 32], u64, Option<IpAddr>)>(), vec((".{0,40}", any::<u32>()), 0..8)).prop_map(
             |((rank, size, secret, job, address), hosts)| {
                 let hosts = hosts.into_iter().map(|(name, ranks)| Host { name, ranks }).collect();
-                Reply::Welcome(Welcome { rank, size, secret, job, hosts, address })
+                Reply::Welcome(Welcome { rank, size, secret, job, hosts, address, key: RankKey::BLANK })
             }
         ),
         (any::<u32>(), vec(any::<u8>(), 0..200))
@@ -59,6 +59,10 @@ fn from_server() -> impl Strategy<Value = FromServer> {
         (any::<u64>(), reply).prop_map(|(id, reply)| FromServer::Reply { id, reply }),
         (any::<u32>(), ".{0,40}").prop_map(|(rank, how)| FromServer::Event(Event::RankLost { rank, how })),
         any::<u32>().prop_map(|rank| FromServer::Event(Event::RankDone { rank })),
+        any::<u32>().prop_map(|callee| {
+            let sealed = SealedTicket::new((callee, &RankKey::BLANK), (1, &RankKey::BLANK));
+            FromServer::Ticket { callee, sealed }
+        }),
     ]
 }
 
@@ -165,13 +169,13 @@ fn bytes_left_over_in_a_frame_are_refused() {
 
 fn welcome(rank: u32, size: u32, on_hosts: &[u32]) -> Welcome {
     let hosts = on_hosts.iter().map(|&ranks| Host { name: "h".into(), ranks }).collect();
-    Welcome { rank, size, secret: [0xAB; 32], job: 3, hosts, address: None }
+    Welcome { rank, size, secret: [0xAB; 32], job: 3, hosts, address: None, key: RankKey::BLANK }
 }
 
 #[test]
 fn the_secret_is_not_shown() {
     let shown = format!("{:?}", welcome(1, 2, &[2]));
-    assert_eq!(shown, "Welcome { rank: 1, size: 2, job: 0x3, hosts: 1, address: None, secret: .. }");
+    assert_eq!(shown, "Welcome { rank: 1, size: 2, job: 0x3, hosts: 1, address: None, secret: .., key: .. }");
 }
 
 #[test]

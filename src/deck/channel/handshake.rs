@@ -107,6 +107,7 @@ impl Channel {
         self.pairs += 1;
         let mut attributes = ViAttributes::new(self.ptag());
         attributes.reliability = Reliability::Reception;
+        attributes.peer = Some(self.owner);
         let (cq, introduction) =
             (self.cq.handle(), self.world.introduce(self.number, Role::Data(self.pairs)));
         let connected = Vi::new(self.vi.nic(), attributes).and_then(|mut vi| {

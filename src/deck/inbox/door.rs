@@ -94,7 +94,11 @@ impl Door {
         let Ok(who) = Introduction::decode(request.private_data()) else {
             return request.reject("a mailbox talks only to postboxes");
         };
-        let postbox = (who.rank, who.postbox);
+        // Not what it says of itself: what it has proved.
+        let Some(rank) = request.peer() else {
+            return request.reject("a mailbox talks only to ranks of its job that prove which they are");
+        };
+        let postbox = (rank, who.postbox);
         match who.role {
             Role::Control => self.admit_control(entrance, request, postbox),
             Role::Data(pair) => self.admit_data(entrance, request, postbox, pair),

@@ -19,6 +19,7 @@
 //! changing anything here takes a new [`VERSION`]. The first 12 bytes keep their places for ever.
 
 use serde::{Deserialize, Serialize};
+use udeck_auth::HostKey;
 use udeck_boot::wire::bounded;
 
 /// The version that this build speaks.
@@ -161,6 +162,8 @@ pub(crate) struct Task {
     pub(crate) tag_output: bool,
     /// After how many milliseconds without a sign of life the root counts as gone.
     pub(crate) detect_ms: u32,
+    /// From which the keys of this host's ranks follow: a task never crosses the connection.
+    pub(crate) key: HostKey,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

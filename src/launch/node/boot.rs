@@ -6,6 +6,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
+use udeck_auth::HostKey;
 use udeck_boot::{
     serve::OUT_BOUND,
     wire::{Frames, FromServer, Reply, WireError, encode},
@@ -15,6 +16,7 @@ use udeck_boot::{
 #[derive(Clone, Copy)]
 pub(super) struct Own {
     pub(super) secret: [u8; 32],
+    pub(super) key: HostKey,
     pub(super) address: IpAddr,
 }
 
@@ -68,6 +70,7 @@ impl Boot {
             let is_welcome = welcome.is_some();
             if let Some(welcome) = welcome {
                 welcome.secret = own.secret;
+                welcome.key = own.key.rank(self.rank);
                 welcome.address = Some(own.address);
             }
             let mut frame = Vec::new();
@@ -121,16 +124,22 @@ impl Boot {
 mod tests {
     use std::io::Read;
 
+    use udeck_auth::RankKey;
     use udeck_boot::{Event, Host, Welcome, wire::Failure};
 
     use super::*;
 
-    const OWN: Own = Own { secret: [5; 32], address: IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)) };
+    fn own() -> Own {
+        let address = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+        Own { secret: [5; 32], key: HostKey::from_bytes([6; 32]), address }
+    }
 
     fn welcome(own: Option<Own>) -> FromServer {
         let hosts = vec![Host { name: "a".into(), ranks: 2 }];
-        let (secret, address) = own.map_or(([0; 32], None), |own| (own.secret, Some(own.address)));
-        let welcome = Welcome { rank: 1, size: 2, secret, job: 9, hosts, address };
+        let blank = ([0; 32], RankKey::BLANK, None);
+        let (secret, key, address) =
+            own.map_or(blank, |own| (own.secret, own.key.rank(1), Some(own.address)));
+        let welcome = Welcome { rank: 1, size: 2, secret, job: 9, hosts, address, key };
         FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }
     }
 
@@ -146,11 +155,11 @@ mod tests {
         let event = FromServer::Event(Event::RankDone { rank: 0 });
         let sent = frames(&[refused.clone(), welcome(None), event.clone(), welcome(None)]);
         // Only the first one is a welcome.
-        let wanted = frames(&[refused, welcome(Some(OWN)), event, welcome(None)]);
+        let wanted = frames(&[refused, welcome(Some(own())), event, welcome(None)]);
         for piece in [1, 7, sent.len()] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             let mut boot = Boot::new(1, ours);
-            sent.chunks(piece).for_each(|bytes| boot.take(bytes, &OWN).unwrap());
+            sent.chunks(piece).for_each(|bytes| boot.take(bytes, &own()).unwrap());
             assert!(boot.flush() && !boot.has_more_to_say());
             boot.close();
             let mut got = Vec::new();
@@ -163,10 +172,10 @@ mod tests {
     fn a_rank_that_does_not_read_is_cut_off() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut boot = Boot::new(1, ours);
-        boot.take(&frames(&[welcome(None)]), &OWN).unwrap();
-        boot.take(&vec![0; OUT_BOUND / 2], &OWN).unwrap();
+        boot.take(&frames(&[welcome(None)]), &own()).unwrap();
+        boot.take(&vec![0; OUT_BOUND / 2], &own()).unwrap();
         assert!(boot.flush());
-        boot.take(&vec![0; OUT_BOUND], &OWN).unwrap();
+        boot.take(&vec![0; OUT_BOUND], &own()).unwrap();
         assert!(!boot.flush() && boot.stream().is_none());
         drop(theirs);
     }

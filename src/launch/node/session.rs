@@ -98,13 +98,13 @@ pub(super) fn run(mut trunk: Trunk, task: Task, secret: [u8; 32], address: IpAdd
         Err(why) => return refuse(trunk, &signals, why).map_err(|why| complained(&why)),
     };
     let orphans = Orphans::adopt().map_err(system("becoming the subreaper")).map_err(in_words)?;
-    let (mask, first) = (signals.before(), task.first);
+    let (mask, first, key) = (signals.before(), task.first, task.key);
     let setting = Setting { mask, descriptors: descriptors.before(), relay_input: true };
     let (ranks, wires) = match Ranks::start(&work(task), &setting) {
         Ok(started) => started,
         Err(error) => return refuse(trunk, &signals, refusal(error)).map_err(|why| complained(&why)),
     };
-    let session = Session::new(trunk, Own { secret, address }, first, ranks, wires);
+    let session = Session::new(trunk, Own { secret, key, address }, first, ranks, wires);
     let mut session = session.map_err(|why| complained(&why))?;
     let result = session.until_the_end(&signals, &orphans).map_err(|why| {
         session.ranks.signal(Signal::KILL);

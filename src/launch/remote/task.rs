@@ -8,12 +8,12 @@ use std::{
     path::Path,
 };
 
-use udeck_boot::wire::encode;
+use udeck_boot::{server::Config, wire::encode};
 
 use crate::{Bind, Job, LaunchError, hosts::Share, job::OWN_VARIABLES, link::wire};
 
 /// The ranks of another host see of our environment what is µDECK's, and what the job sets.
-pub(crate) fn of(job: &Job, share: &Share, size: u32, directory: &Path) -> wire::Task {
+pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) -> wire::Task {
     let bytes = |text: &OsStr| text.as_bytes().to_vec();
     let ours = env::vars_os().filter(|(name, _)| {
         name.as_bytes().starts_with(b"DECK_") && !OWN_VARIABLES.iter().any(|own| name == *own)
@@ -22,7 +22,7 @@ pub(crate) fn of(job: &Job, share: &Share, size: u32, directory: &Path) -> wire:
     wire::Task {
         first: share.first,
         count: share.count,
-        size,
+        size: config.size(),
         program: bytes(&job.program),
         args: job.args.iter().map(|arg| bytes(arg)).collect(),
         env: env.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
@@ -34,6 +34,7 @@ pub(crate) fn of(job: &Job, share: &Share, size: u32, directory: &Path) -> wire:
         },
         tag_output: job.tag_output,
         detect_ms: u32::try_from(job.detect.as_millis()).unwrap_or(u32::MAX),
+        key: config.host_key(share.first),
     }
 }
 

@@ -11,22 +11,23 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use udeck_via::transport::Hello;
 use udeck_via::{Deadline, Error, NetAddress, Result};
 
-use super::handshake::{Connector, Told};
+use super::handshake::{Connector, Refusal, Told};
 use super::socket::{connect_to, prepare, reset_when_closed};
 use super::wire::{Answer, Request, fits};
 use super::{Admission, Admitted, nonce};
 use crate::address;
 
 impl Admission {
-    /// Asks for a connection. Waits until `deadline` at most; given up, the other side learns it.
+    /// Asks for a connection with rank `peer`, or with anybody of the job. Waits until `deadline` at most; given up, the other side learns it.
     ///
     /// # Errors
-    /// [`Error::NoMatch`], [`Error::Rejected`] (also when no NIC of this protocol, version and job is there),
+    /// [`Error::NoMatch`] (also when another process is there than `peer`), [`Error::Rejected`] (also when no NIC of this protocol, version and job is there),
     /// [`Error::InvalidReliability`]: the answer; [`Error::Timeout`]; [`Error::Lost`]: it hung up;
     /// [`Error::InvalidParameter`]: too long; the kernel's.
     pub fn call(
         &self,
         to: &NetAddress,
+        peer: Option<u32>,
         hello: &Hello,
         parameters: &[u8],
         deadline: Deadline,
@@ -35,7 +36,8 @@ impl Admission {
         let at = address::decode(to)?;
         let (discriminator, parameters) = (to.discriminator.clone(), parameters.to_vec());
         let request = Request { discriminator, hello: hello.clone(), parameters };
-        let (handshake, meet) = Connector::new(self.secret, self.protocol, nonce()?, &request);
+        let pair = self.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
+        let (handshake, meet) = Connector::new(pair, self.protocol, nonce()?, &request);
         match Call::start(self.detect, at, deadline)?.ask(handshake, &meet)? {
             (Answer::Accepted(theirs, parameters), socket) => {
                 Ok(Admitted { socket, peer: at, theirs, parameters })
@@ -91,6 +93,9 @@ impl Call {
                 Ok(Told::Answer(answer)) => {
                     let socket = self.socket.take().expect("there until the answer");
                     return Ok((answer, socket));
+                }
+                Err(Refusal::OtherProcess { .. }) => {
+                    return Err(Error::NoMatch(format!("{}, where another process is now", self.at)));
                 }
                 Err(refusal) => return Err(Error::Rejected(format!("{} was called: {refusal}", self.at))),
             }

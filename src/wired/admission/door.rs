@@ -142,11 +142,11 @@ impl Door {
         let Ok(nonce) = nonce() else { return };
         self.last += 1;
         let (number, since) = (self.last, Instant::now());
-        let Admission { secret, protocol, detect } = self.admission;
+        let Admission { keys, protocol, detect } = self.admission.clone();
         let watched = prepare(socket.as_fd(), detect)
             .and_then(|()| self.poller.add(&socket, number, EventFlags::IN | EventFlags::RDHUP));
         if watched.is_ok() {
-            let handshake = Acceptor::new(secret, protocol, nonce);
+            let handshake = Acceptor::new(keys, protocol, nonce);
             self.callers.insert(number, Caller { socket, from, since, handshake });
         }
     }
@@ -173,8 +173,8 @@ impl Door {
         match caller.hear() {
             Ok(None) => {}
             Ok(Some(request)) => {
-                let Some(Caller { socket, from, .. }) = self.let_go(number) else { return };
-                on_request(Pending::new(socket, from, request));
+                let Some(Caller { socket, from, handshake, .. }) = self.let_go(number) else { return };
+                on_request(Pending::new(socket, from, handshake.peer(), request));
             }
             Err(why) => self.send_away(number, &why),
         }

@@ -1,21 +1,22 @@
-//! Both ends of a fresh connection prove the job's secret before anything else is read; then one asks, the other answers.
+//! Both ends of a fresh connection prove who they are before anything else is read; then one asks, the other answers.
 //!
 //! ```text
 //! connector                        acceptor
-//!   Meet(protocol, nonce c)    ->
-//!                              <-  Prove(protocol, nonce a, HMAC(secret, "acceptor", versions, protocol, c, a))
-//!   Join(HMAC(secret, "connector", versions, protocol, c, a)), Request  ->
+//!   Meet(protocol, claim, nonce c)  ->
+//!                              <-  Prove(protocol, claim, nonce a, proof "acceptor" of version, c, a)
+//!   Join(proof "connector" of version, c, a), Request  ->
 //!                              <-  Answer
 //! ```
+//! The claim says which rank calls which, or that somebody of the job calls. The proofs are by what only the two share
+//! ([`udeck_via::auth`]); they hold for the protocol and the claim, too.
+//!
 //! Who has heard another's exchange cannot repeat it: both nonces are in every proof, and one of them is always fresh. The
-//! acceptor keeps no more than the bytes of one message of a connector that has proved nothing, 48 at most. Two that speak
+//! acceptor keeps no more than the bytes of one message of a connector that has proved nothing, 56 at most. Two that speak
 //! different protocols, or versions, tell each other so before anybody proves anything.
 //!
 //! Sans-I/O: each side says how many bytes it [wants](Acceptor::wants), is fed so many at most, and says what to do.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-use subtle::ConstantTimeEq;
+use udeck_via::auth::{Claim, Keys, Pair};
 
 use super::wire::{
     Answer, FRONT, HEAD, JOIN, MEET, Malformed, Meet, Nonce, PROVE, Proof, Protocol, Request, VERSION,
@@ -50,6 +51,15 @@ pub enum Refusal {
     /// The other side's proof is none.
     #[error("it does not know this job's secret")]
     Secret,
+    /// The other side does not prove to be the rank that it should be, or says it is.
+    #[error("{0}")]
+    Identity(String),
+    /// The rank that was called is another one.
+    #[error("it wanted another process of the job, or is another one than was wanted")]
+    OtherProcess {
+        /// What this side speaks.
+        ours: Protocol,
+    },
     /// The other side says what no side says.
     #[error("it is no process of this library, or of this job: {0}")]
     Malformed(#[from] Malformed),
@@ -78,6 +88,7 @@ impl Inbox {
 /// The side that was called.
 pub struct Acceptor {
     keys: Keys,
+    protocol: Protocol,
     nonce: Nonce,
     stage: Stage,
     inbox: Inbox,
@@ -87,10 +98,10 @@ pub struct Acceptor {
 enum Stage {
     Front,
     Meet,
-    Join { theirs: Nonce },
-    RequestHead,
-    Request { len: usize },
-    Over,
+    Join { pair: Pair, theirs: Nonce },
+    RequestHead { peer: Option<u32> },
+    Request { peer: Option<u32>, len: usize },
+    Over { peer: Option<u32> },
 }
 
 /// What an acceptor does next.
@@ -106,8 +117,16 @@ pub enum Heard {
 
 impl Acceptor {
     /// `nonce`: fresh.
-    pub fn new(secret: [u8; 32], protocol: Protocol, nonce: Nonce) -> Self {
-        Acceptor { keys: Keys { secret, protocol }, nonce, stage: Stage::Front, inbox: Inbox::default() }
+    pub fn new(keys: impl Into<Keys>, protocol: Protocol, nonce: Nonce) -> Self {
+        Acceptor { keys: keys.into(), protocol, nonce, stage: Stage::Front, inbox: Inbox::default() }
+    }
+
+    /// Which rank the connector has proved to be; `None`: nothing yet, or somebody of the job.
+    pub fn peer(&self) -> Option<u32> {
+        match self.stage {
+            Stage::RequestHead { peer } | Stage::Request { peer, .. } | Stage::Over { peer } => peer,
+            Stage::Front | Stage::Meet | Stage::Join { .. } => None,
+        }
     }
 
     /// Bytes that the message under way still lacks. What comes after it belongs to somebody else.
@@ -116,16 +135,16 @@ impl Acceptor {
             Stage::Front => FRONT,
             Stage::Meet => MEET,
             Stage::Join { .. } => JOIN,
-            Stage::RequestHead => HEAD,
-            Stage::Request { len } => len,
-            Stage::Over => 0,
+            Stage::RequestHead { .. } => HEAD,
+            Stage::Request { len, .. } => len,
+            Stage::Over { .. } => 0,
         };
         len.saturating_sub(self.inbox.0.len())
     }
 
-    /// Whether the connector has proved the secret.
+    /// Whether the connector has proved who it is.
     pub fn is_proven(&self) -> bool {
-        matches!(self.stage, Stage::RequestHead | Stage::Request { .. } | Stage::Over)
+        matches!(self.stage, Stage::RequestHead { .. } | Stage::Request { .. } | Stage::Over { .. })
     }
 
     /// Feeds at most as many bytes as it [wants](Acceptor::wants).
@@ -134,10 +153,10 @@ impl Acceptor {
     /// Why to hang up, perhaps after [`Acceptor::last_words`].
     pub fn input(&mut self, mut bytes: &[u8]) -> Result<Heard, Refusal> {
         let bytes = &mut bytes;
-        match self.stage {
+        match &self.stage {
             Stage::Front => {
                 if self.inbox.top_up(bytes, FRONT) {
-                    self.keys.check_front(&self.inbox.0)?;
+                    check_front(self.protocol, &self.inbox.0)?;
                     self.stage = Stage::Meet;
                 }
                 Ok(Heard::Nothing)
@@ -145,52 +164,65 @@ impl Acceptor {
             Stage::Meet => {
                 let Some(meet) = self.inbox.take(bytes, MEET) else { return Ok(Heard::Nothing) };
                 let meet = Meet::decode(exactly(&meet)?)?;
-                self.keys.check_protocol(&meet)?;
-                let proof = self.keys.prove(b"acceptor", &meet.nonce, &self.nonce);
-                self.stage = Stage::Join { theirs: meet.nonce };
-                let own = Meet { protocol: self.keys.protocol, nonce: self.nonce };
+                check_protocol(self.protocol, &meet)?;
+                let other = Refusal::OtherProcess { ours: self.protocol };
+                let pair = self.keys.answer(meet.claim).map_err(|_| other)?;
+                let proof = prove(&pair, self.protocol, ACCEPTOR, &meet.nonce, &self.nonce);
+                let own = Meet { protocol: self.protocol, claim: meet.claim, nonce: self.nonce };
+                self.stage = Stage::Join { pair, theirs: meet.nonce };
                 Ok(Heard::Send(encode_prove(&own, &proof)))
             }
-            Stage::Join { theirs } => {
+            Stage::Join { pair, theirs } => {
                 let Some(proof) = self.inbox.take(bytes, JOIN) else { return Ok(Heard::Nothing) };
-                self.keys.check(exactly(&proof)?, b"connector", &theirs, &self.nonce)?;
-                self.stage = Stage::RequestHead;
+                if !proves(pair, exactly(&proof)?, self.protocol, CONNECTOR, theirs, &self.nonce) {
+                    return Err(wrong(pair.caller(), pair.why_wrong_caller()));
+                }
+                self.stage = Stage::RequestHead { peer: pair.caller() };
                 Ok(Heard::Nothing)
             }
-            Stage::RequestHead => {
+            Stage::RequestHead { peer } => {
+                let peer = *peer;
                 if !self.inbox.top_up(bytes, HEAD) {
                     return Ok(Heard::Nothing);
                 }
                 let len = Request::len_of(exactly(&self.inbox.0)?)?;
-                self.stage = Stage::Request { len };
+                self.stage = Stage::Request { peer, len };
                 // There may be no more to come.
-                self.finish(bytes, len)
+                self.finish(bytes, peer, len)
             }
-            Stage::Request { len } => self.finish(bytes, len),
-            Stage::Over => Ok(Heard::Nothing),
+            Stage::Request { peer, len } => {
+                let (peer, len) = (*peer, *len);
+                self.finish(bytes, peer, len)
+            }
+            Stage::Over { .. } => Ok(Heard::Nothing),
         }
     }
 
-    fn finish(&mut self, bytes: &mut &[u8], len: usize) -> Result<Heard, Refusal> {
+    fn finish(&mut self, bytes: &mut &[u8], peer: Option<u32>, len: usize) -> Result<Heard, Refusal> {
         let Some(request) = self.inbox.take(bytes, len) else { return Ok(Heard::Nothing) };
-        self.stage = Stage::Over;
+        self.stage = Stage::Over { peer };
         Ok(Heard::Request(Request::decode(&request)?))
     }
 
-    /// What a connector of another version or transport is told, so that it can say so: who we are, and no proof.
+    /// What a connector of another version or transport is told, or one that wants another process, so that it can say so:
+    /// who we are, and no proof.
     pub fn last_words(refusal: &Refusal) -> Option<[u8; PROVE]> {
         match refusal {
-            Refusal::Version { ours, .. } | Refusal::Protocol { ours, .. } => {
-                Some(encode_prove(&Meet { protocol: *ours, nonce: [0; 32] }, &[0; 32]))
+            Refusal::Version { ours, .. }
+            | Refusal::Protocol { ours, .. }
+            | Refusal::OtherProcess { ours } => {
+                let own = Meet { protocol: *ours, claim: Claim::NOBODY, nonce: [0; 32] };
+                Some(encode_prove(&own, &[0; 32]))
             }
-            Refusal::Secret | Refusal::Malformed(_) => None,
+            Refusal::Secret | Refusal::Identity(_) | Refusal::Malformed(_) => None,
         }
     }
 }
 
 /// The side that calls.
 pub struct Connector {
-    keys: Keys,
+    pair: Pair,
+    protocol: Protocol,
     nonce: Nonce,
     request: Vec<u8>,
     stage: Asking,
@@ -219,10 +251,13 @@ pub enum Told {
 
 impl Connector {
     /// The connector, and its first words. `nonce`: fresh.
-    pub fn new(secret: [u8; 32], protocol: Protocol, nonce: Nonce, request: &Request) -> (Self, [u8; MEET]) {
-        let meet = Meet { protocol, nonce };
-        let (keys, request) = (Keys { secret, protocol }, request.encode());
-        (Connector { keys, nonce, request, stage: Asking::Front, inbox: Inbox::default() }, meet.encode())
+    pub fn new(pair: Pair, protocol: Protocol, nonce: Nonce, request: &Request) -> (Self, [u8; MEET]) {
+        let meet = Meet { protocol, claim: pair.claim(), nonce };
+        let request = request.encode();
+        (
+            Connector { pair, protocol, nonce, request, stage: Asking::Front, inbox: Inbox::default() },
+            meet.encode(),
+        )
     }
 
     /// As [`Acceptor::wants`].
@@ -237,7 +272,7 @@ impl Connector {
         len.saturating_sub(self.inbox.0.len())
     }
 
-    /// Whether the acceptor has proved the secret, and was asked.
+    /// Whether the acceptor has proved who it is, and was asked.
     pub fn has_asked(&self) -> bool {
         !matches!(self.stage, Asking::Front | Asking::Prove)
     }
@@ -251,17 +286,23 @@ impl Connector {
         match self.stage {
             Asking::Front => {
                 if self.inbox.top_up(bytes, FRONT) {
-                    self.keys.check_front(&self.inbox.0)?;
+                    check_front(self.protocol, &self.inbox.0)?;
                     self.stage = Asking::Prove;
                 }
                 Ok(Told::Nothing)
             }
             Asking::Prove => {
-                let Some(prove) = self.inbox.take(bytes, PROVE) else { return Ok(Told::Nothing) };
-                let (meet, proof) = decode_prove(exactly(&prove)?)?;
-                self.keys.check_protocol(&meet)?;
-                self.keys.check(&proof, b"acceptor", &self.nonce, &meet.nonce)?;
-                let mut words = self.keys.prove(b"connector", &self.nonce, &meet.nonce).to_vec();
+                let Some(words) = self.inbox.take(bytes, PROVE) else { return Ok(Told::Nothing) };
+                let (meet, proof) = decode_prove(exactly(&words)?)?;
+                check_protocol(self.protocol, &meet)?;
+                let (pair, protocol) = (&self.pair, self.protocol);
+                if meet.claim != pair.claim() {
+                    return Err(Refusal::OtherProcess { ours: protocol });
+                }
+                if !proves(pair, &proof, protocol, ACCEPTOR, &self.nonce, &meet.nonce) {
+                    return Err(wrong(pair.callee(), pair.why_wrong_callee()));
+                }
+                let mut words = prove(pair, protocol, CONNECTOR, &self.nonce, &meet.nonce).to_vec();
                 words.append(&mut self.request);
                 self.stage = Asking::AnswerHead;
                 Ok(Told::Send(words))
@@ -290,44 +331,46 @@ fn exactly<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
     bytes.try_into().map_err(|_| Malformed("length"))
 }
 
-/// What one side has in common with those that it talks to.
-struct Keys {
-    secret: [u8; 32],
-    protocol: Protocol,
+/// Of a greeting, before more of it is read: another version's may be shorter.
+fn check_front(ours: Protocol, front: &[u8]) -> Result<(), Refusal> {
+    let theirs = Meet::versions(exactly(front)?)?;
+    let same = theirs.admission == VERSION;
+    if same { Ok(()) } else { Err(Refusal::Version { ours, theirs }) }
 }
 
-impl Keys {
-    /// Of a greeting, before more of it is read: another version's may be shorter.
-    fn check_front(&self, front: &[u8]) -> Result<(), Refusal> {
-        let theirs = Meet::versions(exactly(front)?)?;
-        let same = theirs.admission == VERSION;
-        if same { Ok(()) } else { Err(Refusal::Version { ours: self.protocol, theirs }) }
+fn check_protocol(ours: Protocol, meet: &Meet) -> Result<(), Refusal> {
+    let theirs = meet.protocol;
+    if theirs.name() != ours.name() {
+        return Err(Refusal::Protocol { ours, theirs });
     }
+    if theirs.version() != ours.version() {
+        let theirs = Versions { admission: VERSION, protocol: theirs.version() };
+        return Err(Refusal::Version { ours, theirs });
+    }
+    Ok(())
+}
 
-    fn check_protocol(&self, meet: &Meet) -> Result<(), Refusal> {
-        let (ours, theirs) = (self.protocol, meet.protocol);
-        if theirs.name() != ours.name() {
-            return Err(Refusal::Protocol { ours, theirs });
-        }
-        if theirs.version() != ours.version() {
-            let theirs = Versions { admission: VERSION, protocol: theirs.version() };
-            return Err(Refusal::Version { ours, theirs });
-        }
-        Ok(())
-    }
+const CONNECTOR: &[u8] = b"connector";
+const ACCEPTOR: &[u8] = b"acceptor";
 
-    fn prove(&self, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Proof {
-        let mut hmac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes keys of any length");
-        for part in [role, &VERSION.to_le_bytes(), &self.protocol.encode(), connector, acceptor] {
-            hmac.update(part);
-        }
-        hmac.finalize().into_bytes().into()
-    }
+fn prove(pair: &Pair, protocol: Protocol, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Proof {
+    pair.prove(&protocol.encode(), role, &[&VERSION.to_le_bytes(), connector, acceptor])
+}
 
-    fn check(&self, proof: &Proof, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Result<(), Refusal> {
-        let expected = self.prove(role, connector, acceptor);
-        if bool::from(expected.ct_eq(proof)) { Ok(()) } else { Err(Refusal::Secret) }
-    }
+fn proves(
+    pair: &Pair,
+    proof: &Proof,
+    protocol: Protocol,
+    role: &[u8],
+    connector: &Nonce,
+    acceptor: &Nonce,
+) -> bool {
+    pair.check(proof, &protocol.encode(), role, &[&VERSION.to_le_bytes(), connector, acceptor])
+}
+
+/// Of a proof that is none, of a rank or of somebody of the job.
+fn wrong(rank: Option<u32>, why: String) -> Refusal {
+    if rank.is_some() { Refusal::Identity(why) } else { Refusal::Secret }
 }
 
 #[cfg(test)]

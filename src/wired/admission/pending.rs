@@ -16,12 +16,13 @@ pub struct Pending {
     /// Until it was answered.
     socket: Option<OwnedFd>,
     from: SocketAddr,
+    peer: Option<u32>,
     request: Request,
 }
 
 impl Pending {
-    pub(super) fn new(socket: OwnedFd, from: SocketAddr, request: Request) -> Self {
-        Pending { socket: Some(socket), from, request }
+    pub(super) fn new(socket: OwnedFd, from: SocketAddr, peer: Option<u32>, request: Request) -> Self {
+        Pending { socket: Some(socket), from, peer, request }
     }
 
     /// Whom it is for.
@@ -37,6 +38,11 @@ impl Pending {
     /// What the requester's transport says; from somebody who knows the secret, and not checked beyond that.
     pub fn parameters(&self) -> &[u8] {
         &self.request.parameters
+    }
+
+    /// The rank that the requester has proved to be; `None`: somebody of the job.
+    pub fn peer(&self) -> Option<u32> {
+        self.peer
     }
 
     /// Where it comes from.

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use udeck_via::auth::Claim;
 use udeck_via::{Deadline, Error, NetAddress, Reliability};
 
 use super::wire::Meet;
@@ -13,7 +14,7 @@ use crate::address;
 use crate::poll::{EventFlags, Found, Poller};
 
 fn admission(name: &str) -> Admission {
-    Admission { secret: [7; 32], protocol: Protocol::new(name, 1), detect: Duration::from_secs(10) }
+    Admission { keys: [7; 32].into(), protocol: Protocol::new(name, 1), detect: Duration::from_secs(10) }
 }
 
 fn hello(words: &[u8]) -> Hello {
@@ -59,7 +60,7 @@ fn call(
 ) -> Result<Admitted> {
     let to = to(door);
     std::thread::scope(|scope| {
-        let calling = scope.spawn(|| caller.call(&to, &hello(b"asks"), parameters, soon()));
+        let calling = scope.spawn(|| caller.call(&to, None, &hello(b"asks"), parameters, soon()));
         drive(door, &mut answer, |_| calling.is_finished());
         calling.join().unwrap()
     })
@@ -110,7 +111,7 @@ fn each_refusal_is_an_error_of_its_own() {
         assert!(error.to_string().contains("257 bytes"), "{error}");
     });
     assert!(matches!(too_long, Error::Rejected(_)), "{too_long}");
-    let error = caller.call(&to(&door), &hello(b""), &[0; 257], soon()).unwrap_err();
+    let error = caller.call(&to(&door), None, &hello(b""), &[0; 257], soon()).unwrap_err();
     assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
 }
 
@@ -120,7 +121,7 @@ fn who_is_of_another_transport_or_job_is_told_and_does_not_get_in() {
     let error = call(&mut door, &admission("verbs"), b"", |_| panic!("it got in")).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("it is a NIC of the tcp transport, and this one of verbs"), "{error}");
-    let stranger = Admission { secret: [8; 32], ..admission("tcp") };
+    let stranger = Admission { keys: [8; 32].into(), ..admission("tcp") };
     let error = call(&mut door, &stranger, b"", |_| panic!("it got in")).unwrap_err().to_string();
     assert!(error.contains("does not know this job's secret"), "{error}");
 }
@@ -130,7 +131,7 @@ fn who_is_of_another_transport_or_job_is_told_and_does_not_get_in() {
 fn a_silent_caller_is_hung_up_on() {
     let mut door = door("tcp");
     let mut socket = TcpStream::connect(door.address()).unwrap();
-    let meet = Meet { protocol: Protocol::new("tcp", 1), nonce: [1; 32] }.encode();
+    let meet = Meet { protocol: Protocol::new("tcp", 1), claim: Claim::NOBODY, nonce: [1; 32] }.encode();
     socket.write_all(&meet[..20]).unwrap();
     assert_eq!(door.tick(Instant::now()), None, "nobody is let in yet");
     drive(&mut door, &mut |_| panic!("it got in"), |door| !door.is_empty());
@@ -172,7 +173,7 @@ const IS_UNHEARD: &str = "UDECK_TEST_NOBODY_READS_STDERR";
 fn a_stranger_is_sent_away_though_nobody_reads_why() {
     if std::env::var_os(IS_UNHEARD).is_some() {
         let mut door = door("tcp");
-        let stranger = Admission { secret: [8; 32], ..admission("tcp") };
+        let stranger = Admission { keys: [8; 32].into(), ..admission("tcp") };
         call(&mut door, &stranger, b"", |pending| panic!("{pending:?}")).unwrap_err();
         let mut accepted = None;
         let accept = |pending: Pending| accepted = Some(pending.accept(&hello(b"answers"), b"").unwrap());

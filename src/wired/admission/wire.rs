@@ -5,10 +5,10 @@
 //! what follows belongs to the transport.
 //!
 //! ```text
-//! Meet     0     4      6      8          16               48      connector's first words
-//!          | uDtc| adm. | vers.| protocol | nonce          |
-//! Prove    0     4      6      8          16               48                80  acceptor's answer
-//!          | uDtc| adm. | vers.| protocol | nonce          | proof           |
+//! Meet     0     4      6      8          16      24               56      connector's first words
+//!          | uDtc| adm. | vers.| protocol | claim | nonce          |
+//! Prove    0     4      6      8          16      24               56                88  acceptor's answer
+//!          | uDtc| adm. | vers.| protocol | claim | nonce          | proof           |
 //! Join     0                 32                                    connector's proof; its Request follows at once
 //!          | proof           |
 //! Request  0    1     2     4     6     8        12       16
@@ -16,16 +16,19 @@
 //! Answer   0    1     2     4     6     8        12       16
 //!          | kind| rel| 0   | p   | a   | w.tag  | r.tag  | p bytes of private data, or of a refusal's words, a of parameters
 //! ```
-//! `adm.`: [`VERSION`], of all this. `protocol`, `vers.`: the transport's, for what follows ([`Protocol`]). The first eight
+//! `adm.`: [`VERSION`], of all this. `protocol`, `vers.`: the transport's, for what follows ([`Protocol`]). `claim`: who calls whom
+//! ([`Claim`]); the answer repeats it, or has none if it is another one who was called. The first eight
 //! bytes of Meet and Prove stay as they are in all versions, so that two that differ can say so. A tag of 0: none.
 
 use std::fmt;
 
+use udeck_via::auth::Claim;
+pub use udeck_via::auth::{Nonce, Proof};
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Ptag, Reliability};
 
 /// Version of this hand-shake.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest discriminator.
 pub const MAX_DISCRIMINATOR: usize = 512;
 /// Longest private data.
@@ -36,7 +39,7 @@ pub const MAX_PARAMETERS: usize = 256;
 const MAX_TEXT: usize = 512;
 
 /// Bytes of a [`Meet`].
-pub const MEET: usize = FRONT + NAME + 32;
+pub const MEET: usize = FRONT + NAME + Claim::LEN + 32;
 /// Bytes of a [`Meet`] that are the same in all versions.
 pub const FRONT: usize = 8;
 /// Bytes of a Prove: a [`Meet`] and a proof.
@@ -52,12 +55,7 @@ const REQUEST: u8 = 1;
 /// Bytes of a protocol's name.
 const NAME: usize = 8;
 
-const _: () = assert!(FRONT == 4 + 2 + 2 && MEET == 48 && HEAD == 1 + 1 + 3 * 2 + 2 * 4);
-
-/// A number that nobody could foresee.
-pub type Nonce = [u8; 32];
-/// An HMAC-SHA-256.
-pub type Proof = [u8; 32];
+const _: () = assert!(FRONT == 4 + 2 + 2 && MEET == 56 && HEAD == 1 + 1 + 3 * 2 + 2 * 4);
 
 /// What a connection carries once it is made: a transport's own protocol, and the version of that.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,6 +134,8 @@ pub struct Versions {
 pub struct Meet {
     /// What the connection shall carry.
     pub protocol: Protocol,
+    /// Who calls whom.
+    pub claim: Claim,
     /// Fresh.
     pub nonce: Nonce,
 }
@@ -177,7 +177,8 @@ impl Meet {
         out[4..6].copy_from_slice(&VERSION.to_le_bytes());
         out[6..FRONT].copy_from_slice(&self.protocol.version.to_le_bytes());
         out[FRONT..FRONT + NAME].copy_from_slice(&self.protocol.name);
-        out[FRONT + NAME..].copy_from_slice(&self.nonce);
+        out[FRONT + NAME..][..Claim::LEN].copy_from_slice(&self.claim.encode());
+        out[FRONT + NAME + Claim::LEN..].copy_from_slice(&self.nonce);
         out
     }
 
@@ -204,11 +205,12 @@ impl Meet {
         let versions = Self::versions(front)?;
         let mut reader = Reader(rest);
         let name = reader.array().filter(is_name).ok_or(malformed)?;
+        let claim = Claim::decode(reader.array().ok_or(malformed)?);
         let nonce = reader.array().ok_or(malformed)?;
         if versions.admission != VERSION {
             return Err(malformed);
         }
-        Ok(Meet { protocol: Protocol { name, version: versions.protocol }, nonce })
+        Ok(Meet { protocol: Protocol { name, version: versions.protocol }, claim, nonce })
     }
 }
 

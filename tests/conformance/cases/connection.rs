@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use udeck_via::{Deadline, Descriptor, Error, Listener, Receive, Reliability, Segment, State, Status};
+use udeck_via::auth::{HostKey, Keys, RankKey, SealedTicket};
+use udeck_via::{Deadline, Descriptor, Error, Listener, Nic, Receive, Reliability, Segment, State, Status};
 
 use crate::kit::{
     Door, End, Pair, address, assert_bytes, contents, nics, pattern, regions, shortly, soon, until,
@@ -39,6 +40,8 @@ pub const CASES: &[Case] = &[
     case!(a_nic_connects_to_itself),
     case!(different_reliability_levels_never_connect, RELIABLE_DELIVERY, RELIABLE_RECEPTION),
     case!(different_secrets_never_connect),
+    case!(each_rank_learns_which_the_other_is),
+    case!(no_rank_passes_for_another),
     case!(the_sender_disconnects_after_sending),
     case!(the_receiver_disconnects_before_reading),
     case!(disconnect_flushes_receives_in_order),
@@ -418,13 +421,96 @@ fn different_reliability_levels_never_connect(fabric: &dyn Fabric) {
 }
 
 fn different_secrets_never_connect(fabric: &dyn Fabric) {
-    let stranger = fabric.open(&Options { secret: [1; 32], ..Options::default() });
-    let nic = fabric.open(&Options { secret: [2; 32], ..Options::default() });
+    let stranger = fabric.open(&Options { keys: [1; 32].into(), ..Options::default() });
+    let nic = fabric.open(&Options { keys: [2; 32].into(), ..Options::default() });
     let door = Door::new(&nic, b"private");
     let error = End::new(&stranger, |_| {}).connect(&door.address, b"").unwrap_err();
     assert!(error.to_string().contains("secret"), "{error}");
     assert!(door.listener.wait(Deadline::now()).is_err(), "the request never came through");
     let mut pair = Pair { a: End::new(&nic, |_| {}), b: End::new(&nic, |_| {}) };
+    door.join(&mut pair.a, &mut pair.b);
+    pair.check();
+}
+
+const SECRET: [u8; 32] = [0x5a; 32];
+
+fn rank_key(rank: u32) -> RankKey {
+    HostKey::from_bytes([9; 32]).rank(rank)
+}
+
+/// What `knows` knows when the launcher has given it tickets for all of `callees`, as the keys of `says`, which it may not be.
+fn keys(knows: u32, says: u32, callees: &[u32]) -> Keys {
+    let keys = Keys::of_rank(SECRET, says, rank_key(knows));
+    for callee in callees {
+        keys.learn(*callee, &SealedTicket::new((knows, &rank_key(knows)), (*callee, &rank_key(*callee))));
+    }
+    keys
+}
+
+fn nic_with(fabric: &dyn Fabric, keys: Keys) -> Nic {
+    fabric.open(&Options { keys, ..Options::default() })
+}
+
+fn to_rank(nic: &Nic, peer: Option<u32>) -> End {
+    End::new(nic, |attributes| attributes.peer = peer)
+}
+
+fn each_rank_learns_which_the_other_is(fabric: &dyn Fabric) {
+    let (zero, one) = (nic_with(fabric, keys(0, 0, &[])), nic_with(fabric, keys(1, 1, &[0])));
+    assert_eq!((zero.attributes().identity, one.attributes().identity), (Some(0), Some(1)));
+    let door = Door::new(&zero, b"ranks");
+    let mut pair = Pair { a: to_rank(&one, Some(0)), b: to_rank(&zero, Some(1)) };
+    let (asked, answered) = door.ask(&mut pair.a, b"", |request| {
+        let peer = request.peer();
+        pair.b.accept(request, b"").map(|()| peer)
+    });
+    assert_eq!((asked.expect("connected"), answered.expect("accepted")), (Vec::new(), Some(1)));
+    pair.check();
+    // Who does not ask for a rank says of itself that it is of the job, and no more.
+    let mut anybody = to_rank(&one, None);
+    let (asked, answered) = door.ask(&mut anybody, b"", |request| {
+        let peer = request.peer();
+        (peer, to_rank(&zero, Some(1)).accept(request, b""))
+    });
+    assert_eq!(answered.0, None);
+    assert!(matches!(answered.1, Err(Error::InvalidParameter(_))), "a VI for rank 1: {answered:?}");
+    assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
+    // Itself needs no ticket.
+    let mut own = Pair { a: to_rank(&zero, Some(0)), b: to_rank(&zero, Some(0)) };
+    door.join(&mut own.a, &mut own.b);
+    own.check();
+}
+
+fn no_rank_passes_for_another(fabric: &dyn Fabric) {
+    let zero = nic_with(fabric, keys(0, 0, &[]));
+    let door = Door::new(&zero, b"ranks");
+    let refused = |keys: Keys, peer| {
+        let asked = to_rank(&nic_with(fabric, keys), Some(peer)).connect(&door.address, b"");
+        assert!(door.listener.wait(Deadline::now()).is_err(), "the request never came through");
+        asked.expect_err("refused")
+    };
+    // Rank 1, with all that it knows, as rank 2; and as a rank that there is not.
+    for posing in [2, 0, 77, u32::MAX - 1] {
+        let error = refused(keys(1, posing, &[0]), 0);
+        assert!(!matches!(error, Error::Timeout { .. }), "as rank {posing}: {error}");
+    }
+    // Who wants rank 2 is not content with rank 0; nor is one who poses as rank 2 content.
+    let error = refused(keys(1, 1, &[2]), 2);
+    assert!(!matches!(error, Error::Timeout { .. }), "{error}");
+    let posing = nic_with(fabric, keys(0, 2, &[]));
+    let false_door = Door::new(&posing, b"ranks");
+    let asked = to_rank(&nic_with(fabric, keys(1, 1, &[2])), Some(2)).connect(&false_door.address, b"");
+    let error = asked.expect_err("it is not rank 2");
+    assert!(!matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(false_door.listener.wait(Deadline::now()).is_err(), "it was not asked anything");
+    // Without a ticket, nobody is asked.
+    for keys in [keys(1, 1, &[]), Keys::from(SECRET)] {
+        let error = refused(keys, 0);
+        assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
+    }
+    // None of that did the others any harm.
+    let one = nic_with(fabric, keys(1, 1, &[0]));
+    let mut pair = Pair { a: to_rank(&one, Some(0)), b: to_rank(&zero, None) };
     door.join(&mut pair.a, &mut pair.b);
     pair.check();
 }

@@ -99,6 +99,10 @@ pub const OURS: &[Rule] = &[
         &["connection::different_secrets_never_connect"],
     ),
     rule(
+        "who asks for a connection is the rank that it proves to be, and so is who is asked",
+        &["connection::each_rank_learns_which_the_other_is", "connection::no_rank_passes_for_another"],
+    ),
+    rule(
         "a received message is the sender's own memory until dropped",
         &[
             "lent::a_handed_off_block_arrives_with_its_head",

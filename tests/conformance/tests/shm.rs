@@ -20,7 +20,7 @@ impl Fabric for Shm {
     fn open(&self, options: &Options) -> Nic {
         let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
         let options = udeck_shm::Options {
-            secret: options.secret,
+            keys: options.keys.clone(),
             arena_limit: options.arena_limit,
             arenas: None,
             trusting: self.trusting,

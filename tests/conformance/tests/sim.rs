@@ -31,8 +31,8 @@ impl Fabric for Sim {
 
     fn open(&self, options: &Options) -> Nic {
         let name = format!("nic{}", self.opened.fetch_add(1, Ordering::Relaxed));
-        let Options { secret, arena_limit, .. } = *options;
-        let options = udeck_sim::Options { secret, arena_limit, caps: self.caps };
+        let Options { keys, arena_limit, .. } = options.clone();
+        let options = udeck_sim::Options { keys, arena_limit, caps: self.caps };
         self.fabric.nic(&name, options).expect("the NIC opens")
     }
 }

@@ -22,7 +22,7 @@ impl Fabric for Tcp {
     }
 
     fn open(&self, options: &Options) -> Nic {
-        let mut ours = udeck_tcp::Options::new(options.secret);
+        let mut ours = udeck_tcp::Options::new(options.keys.clone());
         ours.bind = SocketAddr::new(self.interface, 0);
         ours.memory = if self.shares {
             Source::Shared(Memory::of(&shm(options)))
@@ -35,8 +35,8 @@ impl Fabric for Tcp {
 
 fn shm(options: &Options) -> Nic {
     let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
-    let Options { secret, arena_limit, .. } = *options;
-    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(secret) };
+    let Options { keys, arena_limit, .. } = options.clone();
+    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(keys) };
     udeck_shm::open(options, reactor).expect("the NIC opens")
 }
 

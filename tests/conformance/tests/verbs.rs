@@ -31,7 +31,7 @@ const IWARP_AT: (Ipv4Addr, u16) = (Ipv4Addr::new(127, 0, 0, 2), 0);
 
 impl Verbs {
     fn try_open(&self, options: &Options) -> Result<Nic> {
-        let mut ours = udeck_verbs::Options::new(options.secret)?;
+        let mut ours = udeck_verbs::Options::new(options.keys.clone())?;
         ours.memory = if self.shares {
             Source::Shared(Memory::of(&shm(options)))
         } else {
@@ -70,8 +70,8 @@ impl Fabric for Verbs {
 
 fn shm(options: &Options) -> Nic {
     let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
-    let Options { secret, arena_limit, .. } = *options;
-    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(secret) };
+    let Options { keys, arena_limit, .. } = options.clone();
+    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(keys) };
     udeck_shm::open(options, reactor).expect("the NIC opens")
 }
 

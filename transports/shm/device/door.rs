@@ -85,7 +85,7 @@ impl ShmDevice {
         if self.has_enough_of(pid) {
             return Err(io::Error::other("this process has enough links"));
         }
-        let handshake = Handshake::accept(self.options.secret, self.boot_id, nonce()?);
+        let handshake = Handshake::accept(self.options.keys.clone(), self.boot_id, nonce()?);
         self.watch(&mut self.links.lock(), &Link::new(socket, pid, handshake))
     }
 

@@ -21,10 +21,13 @@ use crate::link_wire::{Datagram, MAX_DATAGRAM, Why};
 /// Datagrams of one link before the others are looked at.
 const DATAGRAMS: usize = 64;
 
+/// A peer's address, and the rank that it is to be; `None`: anybody of the job.
+pub(super) type Whom = (Vec<u8>, Option<u32>);
+
 #[derive(Default)]
 pub(super) struct Links {
-    /// Made by us, by the peer's address.
-    pub made: HashMap<Vec<u8>, Arc<Link>>,
+    /// Made by us: by the peer's address, and by the rank that it has proved to be.
+    pub made: HashMap<Whom, Arc<Link>>,
     /// All, with what runs on the reactor for them.
     pub all: Vec<(Arc<Link>, Vec<Token>)>,
     pub listening: Option<Token>,
@@ -33,9 +36,12 @@ pub(super) struct Links {
 }
 
 impl ShmDevice {
-    /// The link that our requests to `address` take, made if need be.
-    pub(super) fn link_to(&self, address: &[u8], deadline: Deadline) -> Result<Arc<Link>> {
-        if let Some(link) = self.made_to(address) {
+    /// The link that our requests to `peer` at `address` take, made if need be.
+    pub(super) fn link_to(&self, address: &[u8], peer: Option<u32>, deadline: Deadline) -> Result<Arc<Link>> {
+        let pair =
+            self.options.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
+        let whom = (address.to_vec(), peer);
+        if let Some(link) = self.made_to(&whom) {
             link.wait_up(deadline)?;
             return Ok(link);
         }
@@ -47,9 +53,9 @@ impl ShmDevice {
             return Err(another_user(uid, pid));
         }
         let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
-        let (handshake, meet) = Handshake::connect(self.options.secret, self.boot_id, nonce);
+        let (handshake, meet) = Handshake::connect(pair, self.boot_id, nonce);
         let mut links = self.links.lock();
-        if let Some(others) = links.made.get(address).filter(|link| link.is_usable()).cloned() {
+        if let Some(others) = links.made.get(&whom).filter(|link| link.is_usable()).cloned() {
             drop(links);
             others.wait_up(deadline)?;
             return Ok(others);
@@ -57,7 +63,7 @@ impl ShmDevice {
         let link = Link::new(socket, pid, handshake);
         // Under the same lock: nobody finds a link that the reactor does not run.
         self.watch(&mut links, &link).map_err(|e| Error::os("watching a new link", e))?;
-        links.made.insert(address.to_vec(), link.clone());
+        links.made.insert(whom, link.clone());
         drop(links);
         if let Err(why) = link.send(&meet, &[]) {
             link.down(&why, Loss::Stuck);
@@ -68,8 +74,8 @@ impl ShmDevice {
         Ok(link)
     }
 
-    fn made_to(&self, address: &[u8]) -> Option<Arc<Link>> {
-        self.links.lock().made.get(address).filter(|link| link.is_usable()).cloned()
+    fn made_to(&self, whom: &Whom) -> Option<Arc<Link>> {
+        self.links.lock().made.get(whom).filter(|link| link.is_usable()).cloned()
     }
 
     /// Lets the reactor run a link: its datagrams, and the death of the process behind it. Both, or nothing is left of it.

@@ -41,6 +41,10 @@ impl Incoming for IncomingRequest {
         &self.hello
     }
 
+    fn peer(&self) -> Option<u32> {
+        self.link.peer()
+    }
+
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let (send, receive, bells) = attach(&self.device.board, queues)?;
         let (control, link) = (self.control.clone(), self.link.clone());

@@ -30,7 +30,8 @@ pub fn hello() -> Hello {
 pub fn connect(nic: &Nic) -> TcpStream {
     let hello = hello();
     let request = Request { discriminator: b"door".to_vec(), hello, parameters: Vec::new() };
-    let (mut connector, meet) = Connector::new(SECRET, PROTOCOL, nonce().unwrap(), &request);
+    let anybody = udeck_via::auth::Keys::from(SECRET).call(None).unwrap();
+    let (mut connector, meet) = Connector::new(anybody, PROTOCOL, nonce().unwrap(), &request);
     let mut socket = call(nic);
     socket.write_all(&meet).unwrap();
     loop {

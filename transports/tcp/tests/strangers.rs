@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use udeck_via::NetAddress;
+use udeck_via::auth::Claim;
 use udeck_wired::admission::wire::{FRONT, MEET, Meet, PROVE, VERSION, Versions};
 use udeck_wired::admission::{Admission, Protocol};
 
@@ -27,7 +28,7 @@ fn say(nic: &udeck_via::Nic, bytes: &[u8]) -> Vec<u8> {
 fn any_bytes_are_hung_up_on() {
     let (a, b) = (nic(), nic());
     let (mut left, mut right) = pair(&a, &b);
-    let meet = Meet { protocol: PROTOCOL, nonce: [7; 32] }.encode();
+    let meet = Meet { protocol: PROTOCOL, claim: Claim::NOBODY, nonce: [7; 32] }.encode();
     let bytes = prop::collection::vec(any::<u8>(), 0..3000);
     TestRunner::default()
         .run(&(bytes, any::<bool>()), |(bytes, met)| {
@@ -47,7 +48,7 @@ fn any_bytes_are_hung_up_on() {
 fn another_version_is_told_ours() {
     let nic = nic();
     let ours = Versions { admission: VERSION, protocol: PROTOCOL.version() };
-    let mut meet = Meet { protocol: PROTOCOL, nonce: [7; 32] }.encode();
+    let mut meet = Meet { protocol: PROTOCOL, claim: Claim::NOBODY, nonce: [7; 32] }.encode();
     meet[4] += 1;
     // Its greeting may be of another length, too: the first bytes are enough.
     for words in [&meet[..], &meet[..FRONT]] {
@@ -56,7 +57,7 @@ fn another_version_is_told_ours() {
         assert_eq!((answer.len(), Meet::versions(front)), (PROVE, Ok(ours)));
     }
     let newer = Protocol::new("tcp", PROTOCOL.version() + 1);
-    let answer = say(&nic, &Meet { protocol: newer, nonce: [7; 32] }.encode());
+    let answer = say(&nic, &Meet { protocol: newer, claim: Claim::NOBODY, nonce: [7; 32] }.encode());
     let theirs = Meet::decode(answer[..MEET].try_into().unwrap()).unwrap();
     assert_eq!((answer.len(), theirs.protocol), (PROVE, PROTOCOL));
 }
@@ -67,13 +68,13 @@ fn a_nic_of_another_transport_is_told_so() {
     let nic = nic();
     let host = nic.attributes().address.clone();
     let admission = Admission {
-        secret: SECRET,
+        keys: SECRET.into(),
         protocol: Protocol::new("verbs", 1),
         detect: crate::Options::new(SECRET).detect,
     };
     let hello = rogue::hello();
     let to = NetAddress { host, discriminator: b"door".to_vec() };
-    let error = admission.call(&to, &hello, b"", soon()).unwrap_err().to_string();
+    let error = admission.call(&to, None, &hello, b"", soon()).unwrap_err().to_string();
     assert!(error.contains("it is a NIC of the tcp transport, and this one of verbs"), "{error}");
 
     let mut door = admission.listen("127.0.0.1:0".parse().unwrap()).unwrap();

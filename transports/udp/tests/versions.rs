@@ -27,7 +27,7 @@ fn who_calls_in_another_version_is_answered_in_it() {
     let nic = nic();
     let (caller, at) = (socket(), std::str::from_utf8(&nic.attributes().address).unwrap().to_owned());
     let versions = Versions { datagrams: OTHER.into(), frames: 99 };
-    let body = Meet { versions, number: 77, nonce: [3; 32] }.encode();
+    let body = Meet { versions, number: 77, nonce: [3; 32], claim: udeck_via::auth::Claim::NOBODY }.encode();
     let mut question = Greeting { kind: Kind::Meet, connection: 0, proof: [0; 32], body: &body }.encode();
     question[0] = OTHER;
     seal(&mut question, []);

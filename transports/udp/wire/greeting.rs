@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! connector                                              acceptor
-//!   Meet(versions, number c, nonce n)                ->               keeps nothing
+//!   Meet(versions, number c, nonce n, claim)         ->               keeps nothing
 //!                                                    <-  Prove(versions, cookie)
-//!   Ask(c, n, cookie, round trip, request)           ->               keeps the request
+//!   Ask(c, n, cookie, claim, round trip, request)    ->               keeps the request
 //!                                                    <-  Answer(number a, hello | why not)
-//!   Withdraw(c, n, cookie)                           ->               (given up while waiting for the answer)
+//!   Withdraw(c, n, cookie, claim)                    ->               (given up while waiting for the answer)
 //! ```
+//! The claim: which rank calls which, or that somebody of the job calls. Of another process than the one that is called, a
+//! Prove has neither cookie nor proof.
 //!
 //! ```text
 //!       0         1         2         3         4         5         6         7
@@ -16,17 +18,19 @@
 //!    8 | connection: 0 towards the acceptor, c towards the connector                   |
 //!   16 | proof: 32 bytes (Meet: zeros)                                                 |
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
-//!   48 | Meet: handshake and frames version, 0, c, n, zeros up to 160 bytes            |
+//!   48 | Meet: handshake and frames version, 0, c, n, claim, zeros up to 160 bytes     |
 //!      | Prove: handshake and frames version, 0, cookie                                |
-//!      | Ask: c, n, cookie, µs there and back, 0, hello, discriminator, private data   |
+//!      | Ask: c, n, cookie, claim, µs there and back, 0, hello, discriminator, private |
 //!      | Answer: a, code, hello or nothing, private data or words                      |
-//!      | Withdraw: c, n, cookie                                                        |
+//!      | Withdraw: c, n, cookie, claim                                                 |
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
 //! hello: | level   | 0       | discriminator's length | private's length | 0 (u16) | writable and readable tag (u32) |
 //! ```
 
 use std::time::Duration;
 
+use udeck_via::auth::Claim;
+pub use udeck_via::auth::{Nonce, Proof};
 use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
@@ -44,12 +48,7 @@ const HEAD: usize = FRONT + PROOF;
 /// Bytes of a Meet: more than it is answered with, so that nobody gains by asking in another's name.
 pub const MEET: usize = 160;
 const HELLO: usize = 16;
-const _: () = assert!(HEAD + 80 + HELLO + MAX_DISCRIMINATOR + MAX_PRIVATE <= crate::flow::BASE_DATAGRAM);
-
-/// 32 bytes that nobody could foresee.
-pub type Nonce = [u8; 32];
-/// HMAC-SHA-256 of the job's secret.
-pub type Proof = [u8; PROOF];
+const _: () = assert!(HEAD + 88 + HELLO + MAX_DISCRIMINATOR + MAX_PRIVATE <= crate::flow::BASE_DATAGRAM);
 
 /// What a process speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +68,8 @@ pub struct Meet {
     pub number: u64,
     /// Fresh.
     pub nonce: Nonce,
+    /// Who calls whom.
+    pub claim: Claim,
 }
 
 /// The acceptor's first words.
@@ -89,6 +90,8 @@ pub struct Exchange {
     pub nonce: Nonce,
     /// [`Prove::cookie`].
     pub cookie: Nonce,
+    /// [`Meet::claim`].
+    pub claim: Claim,
 }
 
 /// A connection request.
@@ -133,7 +136,7 @@ pub struct Greeting<'a> {
     pub kind: Kind,
     /// To whom, as [`Opened::connection`].
     pub connection: u64,
-    /// That its sender knows the secret.
+    /// That its sender is who it says.
     pub proof: Proof,
     /// The rest.
     pub body: &'a [u8],
@@ -170,6 +173,7 @@ impl Meet {
         let mut body = versions(self.versions);
         body.extend(self.number.to_le_bytes());
         body.extend(self.nonce);
+        body.extend(self.claim.encode());
         body.resize(MEET - HEAD, 0);
         body
     }
@@ -181,7 +185,9 @@ impl Meet {
         if body.len() != MEET - HEAD {
             return Err(Malformed::Short);
         }
-        Ok(Meet { versions: reader.versions()?, number: reader.u64()?, nonce: reader.array()? })
+        let (versions, number) = (reader.versions()?, reader.u64()?);
+        let (nonce, claim) = (reader.array()?, Claim::decode(reader.array()?));
+        Ok(Meet { versions, number, nonce, claim })
     }
 }
 
@@ -204,7 +210,7 @@ impl Prove {
 
 impl Exchange {
     fn encode(&self) -> Vec<u8> {
-        [&self.number.to_le_bytes()[..], &self.nonce, &self.cookie].concat()
+        [&self.number.to_le_bytes()[..], &self.nonce, &self.cookie, &self.claim.encode()].concat()
     }
 }
 
@@ -343,7 +349,8 @@ impl Reader<'_> {
     }
 
     fn exchange(&mut self) -> Result<Exchange, Malformed> {
-        Ok(Exchange { number: self.u64()?, nonce: self.array()?, cookie: self.array()? })
+        let (number, nonce, cookie) = (self.u64()?, self.array()?, self.array()?);
+        Ok(Exchange { number, nonce, cookie, claim: Claim::decode(self.array()?) })
     }
 
     fn hello(&mut self) -> Result<(Hello, Vec<u8>), Malformed> {
@@ -388,7 +395,12 @@ mod tests {
     }
 
     fn exchange() -> impl Strategy<Value = Exchange> {
-        any::<(u64, Nonce, Nonce)>().prop_map(|(number, nonce, cookie)| Exchange { number, nonce, cookie })
+        any::<(u64, Nonce, Nonce, [u8; 8])>().prop_map(|(number, nonce, cookie, claim)| Exchange {
+            number,
+            nonce,
+            cookie,
+            claim: Claim::decode(claim),
+        })
     }
 
     fn ask() -> impl Strategy<Value = Ask> {
@@ -418,7 +430,7 @@ mod tests {
             numbers: (u16, u16, u64), nonce: Nonce, exchange in exchange(), ask in ask(), answer in answer(),
         ) {
             let versions = Versions { datagrams: numbers.0, frames: numbers.1 };
-            let meet = Meet { versions, number: numbers.2, nonce };
+            let meet = Meet { versions, number: numbers.2, nonce, claim: exchange.claim };
             prop_assert_eq!(Meet::decode(&meet.encode()), Ok(meet));
             let prove = Prove { versions, cookie: nonce };
             prop_assert_eq!(Prove::decode(&prove.encode()), Ok(prove));

@@ -24,7 +24,7 @@ fn core() -> Arc<Core> {
 pub(super) fn core_with(settings: Settings) -> Arc<Core> {
     let hca = Hca::open(&settings, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
     let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
-    let admission = Admission { secret: SECRET, protocol, detect };
+    let admission = Admission { keys: SECRET.into(), protocol, detect };
     Core::new(hca, Way::Bootstrap, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
 }
 

@@ -43,7 +43,15 @@ fn answers() -> Vec<Vec<u8>> {
     let address = Some("10.0.0.1".parse().unwrap());
     let replies = [
         Reply::Ok,
-        Reply::Welcome(Welcome { rank: 1, size: 3, secret: [7; 32], job: 9, hosts, address }),
+        Reply::Welcome(Welcome {
+            rank: 1,
+            size: 3,
+            secret: [7; 32],
+            job: 9,
+            hosts,
+            address,
+            key: RankKey::BLANK,
+        }),
         Reply::Record(Record { owner: 2, value: vec![0; 40] }.into()),
         Reply::Failed(Failure::NoSuch { existing: vec!["x".into(), "yy".into()], total: 2 }),
         Reply::Failed(Failure::FenceLate { missing: vec![0, 1, 2] }),

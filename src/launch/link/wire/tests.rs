@@ -28,6 +28,7 @@ fn task() -> impl Strategy<Value = Task> {
             bind,
             tag_output,
             detect_ms,
+            key: HostKey::from_bytes([detect_ms as u8; 32]),
         },
     )
 }
@@ -159,6 +160,7 @@ fn a_list_of_too_many_words_is_refused_before_it_is_made() {
             bind: Bind::None,
             tag_output: false,
             detect_ms: 0,
+            key: HostKey::from_bytes([0; 32]),
         };
         let mut stream = Vec::new();
         encode(&task, &mut stream).unwrap();

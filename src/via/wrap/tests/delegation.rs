@@ -72,7 +72,7 @@ fn connected(device: &dyn Device) -> (Box<dyn Port>, Box<dyn Waiter>) {
     let notifier = waiter.notifier();
     let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let hello = hello(Reliability::Reception);
-    (device.connect(&address(), &hello, queues, Deadline::now()).unwrap().0, waiter)
+    (device.connect(&address(), None, &hello, queues, Deadline::now()).unwrap().0, waiter)
 }
 
 #[test]
@@ -82,7 +82,8 @@ fn a_device() {
         let notifier = waiter.notifier();
         let queues =
             Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
-        let connected = device.connect(&address(), &hello(Reliability::Delivery), queues, Deadline::now());
+        let connected =
+            device.connect(&address(), None, &hello(Reliability::Delivery), queues, Deadline::now());
         let answers = vec![
             format!("{:?}", device.attributes()),
             format!("{:?} {:?}", device.outbox(), device.landing()),

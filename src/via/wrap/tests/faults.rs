@@ -35,7 +35,7 @@ fn rig(fault: Fault, reliability: Reliability) -> Rig {
 fn connect(device: &Arc<Wrapped>, notifier: &Arc<dyn Notifier>, reliability: Reliability) -> Box<dyn Port> {
     let queues = Queues { send: notifier, receive: notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
-    device.connect(&to, &hello(reliability), queues, Deadline::now()).unwrap().0
+    device.connect(&to, None, &hello(reliability), queues, Deadline::now()).unwrap().0
 }
 
 fn lucky(luck: Luck) -> Rig {
@@ -278,7 +278,8 @@ fn each_queue_is_forgotten_where_it_reports() {
     let elsewhere = device.waiter().unwrap().notifier();
     let queues = Queues { send: &notifier, receive: &elsewhere, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
-    let mut port = device.connect(&to, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;
+    let mut port =
+        device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;
     let _ = port.send(None, b"", b"x");
     port.want_room();
     port.leave();

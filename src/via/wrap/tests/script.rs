@@ -160,8 +160,15 @@ unsafe impl Device for ScriptedDevice {
         self.script.asked(format!("unlisten {discriminator:?}"));
         *self.listener.lock() = None;
     }
-    fn connect(&self, to: &NetAddress, own: &Hello, queues: Queues<'_>, _: Deadline) -> Result<Connected> {
-        self.script.asked(format!("connect {to:?} {own:?} {}", described(queues)));
+    fn connect(
+        &self,
+        to: &NetAddress,
+        peer: Option<u32>,
+        own: &Hello,
+        queues: Queues<'_>,
+        _: Deadline,
+    ) -> Result<Connected> {
+        self.script.asked(format!("connect {to:?} {peer:?} {own:?} {}", described(queues)));
         match self.script.refusals.lock().pop_front() {
             Some(error) => Err(error),
             None => Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability))),
@@ -197,6 +204,10 @@ struct ScriptedIncoming {
 impl Incoming for ScriptedIncoming {
     fn hello(&self) -> &Hello {
         &self.hello
+    }
+    fn peer(&self) -> Option<u32> {
+        self.script.asked("peer");
+        Some(5)
     }
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         self.script.asked(format!("accept {hello:?} {}", described(queues)));

@@ -20,7 +20,7 @@ fn connected(script: &Script, trace: Trace) -> (Box<dyn Port>, Box<dyn Waiter>) 
     let notifier = waiter.notifier();
     let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
-    (device.connect(&to, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0, waiter)
+    (device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0, waiter)
 }
 
 #[test]
@@ -96,8 +96,9 @@ fn connections_and_waiters_are_told_apart() {
     let notifier = waiters[0].notifier();
     let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
-    let mut ports = [0, 1]
-        .map(|_| device.connect(&to, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0);
+    let mut ports = [0, 1].map(|_| {
+        device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0
+    });
     seen.lock().clear();
     ports[1].want_room();
     ports[0].want_room();

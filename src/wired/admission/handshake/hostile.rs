@@ -85,7 +85,8 @@ fn tell(
 
 /// One hand-shake, any message of which may be spoilt. Whether it went through.
 fn shake(hostile: &mut Hostile, answers: &[Vec<u8>]) -> Result<bool, Refusal> {
-    let (mut connector, meet) = Connector::new([7; 32], TCP, [1; 32], &request());
+    let (mut connector, meet) =
+        Connector::new(Keys::from([7; 32]).call(None).unwrap(), TCP, [1; 32], &request());
     let mut acceptor = Acceptor::new([7; 32], TCP, [2; 32]);
     let sent = spoilt(hostile, &meet);
     let (mut heard, mut told) = (Vec::new(), Vec::new());

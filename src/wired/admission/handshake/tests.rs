@@ -14,7 +14,7 @@ fn acceptor(secret: u8, nonce: u8) -> Acceptor {
 }
 
 fn connector(nonce: u8) -> (Connector, [u8; MEET]) {
-    Connector::new([7; 32], TCP, [nonce; 32], &request())
+    Connector::new(Keys::from([7; 32]).call(None).unwrap(), TCP, [nonce; 32], &request())
 }
 
 fn request() -> Request {
@@ -92,7 +92,7 @@ fn the_secret_opens_and_nothing_else() {
 fn an_empty_request_is_whole_with_its_head() {
     let hello = Hello { private_data: vec![], ..request().hello };
     let empty = Request { discriminator: vec![], hello, parameters: vec![] };
-    let (mut connector, meet) = Connector::new([7; 32], TCP, [1; 32], &empty);
+    let (mut connector, meet) = Connector::new(Keys::from([7; 32]).call(None).unwrap(), TCP, [1; 32], &empty);
     let (mut acceptor, prove) = met(&meet);
     let join = joined(&mut connector, &prove);
     assert_eq!(hear(&mut acceptor, &join, 4096), Ok(vec![Heard::Request(empty)]));
@@ -156,8 +156,8 @@ fn another_protocol_is_told_and_tells() {
         (
             Protocol::new("tcp", 6),
             [
-                "speaks version 2.6 of the tcp protocol, this process 2.7",
-                "2.7 of the tcp protocol, this process 2.6",
+                "speaks version 3.6 of the tcp protocol, this process 3.7",
+                "3.7 of the tcp protocol, this process 3.6",
             ],
         ),
         (
@@ -169,13 +169,43 @@ fn another_protocol_is_told_and_tells() {
         ),
     ];
     for (other, [here, there]) in others {
-        let (mut connector, meet) = Connector::new([7; 32], other, [1; 32], &request());
+        let (mut connector, meet) =
+            Connector::new(Keys::from([7; 32]).call(None).unwrap(), other, [1; 32], &request());
         let refusal = hear(&mut acceptor(7, 2), &meet, 4096).unwrap_err();
         assert!(refusal.to_string().contains(here), "{refusal}");
         let words = Acceptor::last_words(&refusal).expect("it is told");
         let refusal = tell(&mut connector, &words, 4096).unwrap_err();
         assert!(refusal.to_string().contains(there), "{refusal}");
     }
+}
+
+/// Both sides learn which rank the other is; and nobody gets in as one whose key he has not.
+#[test]
+fn ranks_prove_who_they_are() {
+    use udeck_via::auth::{HostKey, SealedTicket};
+    let key = |rank| HostKey::from_bytes([9; 32]).rank(rank);
+    let keys = |knows, says| {
+        let keys = Keys::of_rank([7; 32], says, key(knows));
+        keys.learn(5, &SealedTicket::new((knows, &key(knows)), (5, &key(5))));
+        keys
+    };
+    let meeting = |caller: &Keys, callee: Keys| {
+        let (mut connector, meet) = Connector::new(caller.call(Some(5)).unwrap(), TCP, [1; 32], &request());
+        let mut acceptor = Acceptor::new(callee, TCP, [2; 32]);
+        let heard = hear(&mut acceptor, &meet, 4096)?;
+        let [Heard::Send(prove)] = &heard[..] else { panic!("the acceptor proves first: {heard:?}") };
+        assert_eq!(acceptor.peer(), None, "nothing is proven yet");
+        let told = tell(&mut connector, prove, 4096)?;
+        let [Told::Send(join)] = &told[..] else { panic!("the connector joins: {told:?}") };
+        hear(&mut acceptor, join, 4096)?;
+        Ok(acceptor.peer())
+    };
+    assert_eq!(meeting(&keys(2, 2), keys(5, 5)), Ok(Some(2)));
+    assert!(matches!(meeting(&keys(1, 2), keys(5, 5)), Err(Refusal::Identity(_))), "1 as 2");
+    assert!(matches!(meeting(&keys(2, 2), keys(1, 5)), Err(Refusal::Identity(_))), "1 as 5");
+    let refusal = meeting(&keys(2, 2), keys(4, 4)).unwrap_err();
+    assert_eq!(refusal, Refusal::OtherProcess { ours: TCP });
+    assert!(Acceptor::last_words(&refusal).is_some(), "it is told so");
 }
 
 /// One who changes the name on its way gets no further: it is part of the proof.

@@ -46,7 +46,7 @@ fn first<const N: usize>(bytes: &[u8]) -> &[u8; N] {
 proptest! {
     #[test]
     fn prop_greetings_round_trip(protocol in protocol(), nonce: [u8; 32], proof: [u8; 32]) {
-        let meet = Meet { protocol, nonce };
+        let meet = Meet { protocol, claim: Claim::NOBODY, nonce };
         let bytes = meet.encode();
         let versions = Versions { admission: VERSION, protocol: protocol.version() };
         prop_assert_eq!(Meet::versions(first(&bytes)), Ok(versions));
@@ -57,7 +57,7 @@ proptest! {
     /// One encoding for each name, too: what stands behind it, or in it, is no padding.
     #[test]
     fn prop_any_name_decodes_or_fails(protocol in protocol(), at in 0..NAME, value: u8) {
-        let mut bytes = Meet { protocol, nonce: [7; 32] }.encode();
+        let mut bytes = Meet { protocol, claim: Claim::NOBODY, nonce: [7; 32] }.encode();
         bytes[FRONT + at] = value;
         if let Ok(meet) = Meet::decode(&bytes) {
             prop_assert_eq!(meet.encode(), bytes);

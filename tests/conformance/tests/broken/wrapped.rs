@@ -18,8 +18,8 @@ impl Fabric for Shm {
 
     fn open(&self, options: &Options) -> Nic {
         let reactor = Arc::new(Reactor::start("broken").expect("a thread"));
-        let Options { secret, arena_limit, .. } = *options;
-        udeck_shm::open(udeck_shm::Options { secret, arena_limit, arenas: None, trusting: true }, reactor)
+        let Options { keys, arena_limit, .. } = options.clone();
+        udeck_shm::open(udeck_shm::Options { keys, arena_limit, arenas: None, trusting: true }, reactor)
             .expect("the NIC opens")
     }
 }
@@ -43,8 +43,8 @@ impl Fabric for Sim {
 
     fn open(&self, options: &Options) -> Nic {
         let name = format!("nic{}", self.opened.fetch_add(1, Ordering::Relaxed));
-        let Options { secret, arena_limit, .. } = *options;
-        let options = udeck_sim::Options { secret, arena_limit, ..udeck_sim::Options::default() };
+        let Options { keys, arena_limit, .. } = options.clone();
+        let options = udeck_sim::Options { keys, arena_limit, ..udeck_sim::Options::default() };
         self.fabric.nic(&name, options).expect("the NIC opens")
     }
 }

@@ -9,6 +9,7 @@ use udeck_sys::ring::Producer;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::tokens::Returner;
 use udeck_sys::{boot_id, socket};
+use udeck_via::auth::Keys;
 use udeck_via::mem::Fill;
 use udeck_via::transport::Hello;
 use udeck_via::{MemHandle, Ptag, Reliability, Vi, Window};
@@ -72,7 +73,7 @@ impl Rogue {
         socket::wait_readable(listener.as_fd(), Duration::from_secs(60)).unwrap();
         let socket = socket::accept_from(listener.as_fd()).unwrap().expect("the prey comes");
         let mut rogue = Self::over(socket);
-        let mut handshake = Handshake::accept(SECRET, boot_id().unwrap(), [2; 32]);
+        let mut handshake = Handshake::accept(SECRET.into(), boot_id().unwrap(), [2; 32]);
         loop {
             let Received { datagram, fds } = rogue.receive().expect("the prey goes on");
             if let Datagram::Request { .. } = datagram {
@@ -82,11 +83,13 @@ impl Rogue {
             }
             match handshake.input(&datagram).unwrap() {
                 Step::Send(answer) => rogue.send(&answer, &[]),
-                Step::Met(Some(answer)) => {
+                Step::Met { answer: Some(answer), .. } => {
                     rogue.prey_board = Some(BoardView::adopt(fds[0].as_fd()).unwrap());
                     rogue.send(&answer, &[rogue.board.fd(), rogue.outbox.fd(), rogue.landing.fd()]);
                 }
-                Step::SendSegments(_) | Step::Met(None) => unreachable!("that is the connector's part"),
+                Step::SendSegments(_) | Step::Met { answer: None, .. } => {
+                    unreachable!("that is the connector's part")
+                }
             }
         }
     }
@@ -115,7 +118,8 @@ impl Rogue {
     /// Goes through the hand-shake, with segments other than its own if told so. The prey's last word: `None` if it
     /// hung up.
     pub fn meet(&mut self, secret: [u8; 32], segments: Option<[BorrowedFd<'_>; 3]>) -> Option<Received> {
-        let (mut handshake, meet) = Handshake::connect(secret, boot_id().unwrap(), [1; 32]);
+        let (mut handshake, meet) =
+            Handshake::connect(Keys::from(secret).call(None).unwrap(), boot_id().unwrap(), [1; 32]);
         // It may have hung up on us already, here and below.
         let _ = socket::send(self.socket.as_fd(), &meet.encode(), &[]);
         let Received { datagram, .. } = self.receive()?;

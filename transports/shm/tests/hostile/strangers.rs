@@ -13,6 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use udeck_sys::segment::{self, CHUNK, PeerAccess};
 use udeck_sys::{boot_id, socket};
 
+use udeck_via::auth::Claim;
 use udeck_via::{Cq, Error, NetAddress};
 
 use super::prey::{NAME, Prey, SECRET, await_descriptors, descriptors, soon, vi};
@@ -32,7 +33,7 @@ const LINKS_OFTEN: &str = "tests::hostile::strangers::an_admitted_process_has_so
 const LINKS_TO: &str = "UDECK_TEST_LINKS_TO";
 
 fn meet() -> Datagram {
-    Datagram::Meet { version: VERSION, boot_id: boot_id().unwrap(), nonce: [1; 32] }
+    Datagram::Meet { version: VERSION, boot_id: boot_id().unwrap(), nonce: [1; 32], claim: Claim::NOBODY }
 }
 
 /// `act` changes nothing for others, and leaves no descriptor behind.

@@ -36,6 +36,7 @@ fn task() -> Vec<u8> {
         bind: Bind::Core,
         tag_output: true,
         detect_ms: 10_000,
+        key: HostKey::from_bytes([7; 32]),
     })
 }
 

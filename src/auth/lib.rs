@@ -1,0 +1,152 @@
+//! Who a process is in its job, and how it proves that to another one.
+//!
+//! The job's secret is known to all ranks, so it proves only that a process belongs to the job. Which rank it is, it
+//! proves by a key that the launcher makes for two ranks at a time:
+//!
+//! ```text
+//! master (launcher)
+//!   └─ host key      MAC(master, "udeck host", first rank of the host)       goes to the host's node by its agent's input
+//!        └─ rank key MAC(host key, "udeck rank", rank)                       goes to the rank with its welcome
+//!             ├─ accept key  MAC(rank key, "udeck accept")
+//!             │    └─ ticket of r for s   MAC(accept key of s, "udeck ticket", r)
+//!             └─ seal        MAC(rank key, "udeck seal", s)      hides a ticket for s on its way to the rank
+//! job key            MAC(secret, "udeck job")                    of connections on which nobody says who he is
+//! ```
+//!
+//! Rank `r` gets its ticket for `s` from the launcher, when it looks up a name of `s`; the launcher knows who asks, by
+//! the connection. `s` computes the same ticket from its own key and the number that `r` claims, so it asks nobody. In
+//! the hand-shake each side proves to know the ticket by a MAC over what both have said. So a rank poses neither as
+//! another one that calls, nor as one that is called.
+//!
+//! This crate has the keys and the proofs; who says what when is the transports' (`udeck-wired`'s admission, shm, udp).
+//!
+//! | file | what it is |
+//! |---|---|
+//! | here | keys, from the launcher's to a ticket |
+//! | `keys` | what a NIC is opened with, and what it knows of a connection: [`Keys`], [`Pair`] |
+
+mod keys;
+
+use std::{fmt, io};
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+pub use keys::{Claim, Keys, NoTicket, NotMe, Pair};
+
+/// A key, or a proof.
+type Bytes = [u8; 32];
+/// An HMAC-SHA-256 that shows knowledge of a key.
+pub type Proof = Bytes;
+/// A number that nobody could foresee.
+pub type Nonce = Bytes;
+
+/// HMAC-SHA-256 over a label and parts, each preceded by its length: no two lists of parts are the same bytes.
+pub fn mac(key: &[u8; 32], label: &str, parts: &[&[u8]]) -> [u8; 32] {
+    let mut hmac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    for part in std::iter::once(label.as_bytes()).chain(parts.iter().copied()) {
+        hmac.update(&(part.len() as u64).to_le_bytes());
+        hmac.update(part);
+    }
+    hmac.finalize().into_bytes().into()
+}
+
+/// Whether two proofs are the same, in a time that does not tell where they differ.
+pub fn is_same(one: &Proof, other: &Proof) -> bool {
+    use subtle::ConstantTimeEq;
+    bool::from(one.ct_eq(other))
+}
+
+/// What only a job's launcher knows: all other keys follow from it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Master(Bytes);
+
+impl Master {
+    /// A fresh one.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub fn draw() -> io::Result<Master> {
+        let mut master = [0; 32];
+        getrandom::fill(&mut master)?;
+        Ok(Master(master))
+    }
+
+    /// The key of the host whose ranks begin with `first`.
+    pub fn host(&self, first: u32) -> HostKey {
+        HostKey(mac(&self.0, "udeck host", &[&first.to_le_bytes()]))
+    }
+}
+
+/// What a host's node knows: the keys of its own ranks follow from it, and no others.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostKey(Bytes);
+
+impl HostKey {
+    /// Any bytes are one.
+    pub fn from_bytes(bytes: [u8; 32]) -> HostKey {
+        HostKey(bytes)
+    }
+
+    /// The key of one of the host's ranks.
+    pub fn rank(&self, rank: u32) -> RankKey {
+        RankKey(mac(&self.0, "udeck rank", &[&rank.to_le_bytes()]))
+    }
+}
+
+/// What a rank knows, and nobody else but who started it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankKey(Bytes);
+
+impl RankKey {
+    /// In its place where it must not be read.
+    pub const BLANK: RankKey = RankKey([0; 32]);
+
+    fn ticket_of(&self, caller: u32) -> Ticket {
+        let accept = mac(&self.0, "udeck accept", &[]);
+        Ticket(mac(&accept, "udeck ticket", &[&caller.to_le_bytes()]))
+    }
+
+    fn seal(&self, callee: u32, Ticket(bytes): Ticket) -> Bytes {
+        let seal = mac(&self.0, "udeck seal", &[&callee.to_le_bytes()]);
+        std::array::from_fn(|at| bytes[at] ^ seal[at])
+    }
+}
+
+/// What two ranks share, for connections that the one asks the other for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ticket(Bytes);
+
+/// A ticket on its way to its rank, which alone can open it: it crosses deckrun's connections, which are not encrypted.
+///
+/// One seal hides one ticket only, so who sees both learns nothing of either.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedTicket(Bytes);
+
+impl SealedTicket {
+    /// The ticket of rank `caller.0` for rank `callee.0`, with the keys of both.
+    pub fn new(caller: (u32, &RankKey), callee: (u32, &RankKey)) -> SealedTicket {
+        SealedTicket(caller.1.seal(callee.0, callee.1.ticket_of(caller.0)))
+    }
+
+    fn open(&self, own: &RankKey, callee: u32) -> Ticket {
+        Ticket(own.seal(callee, Ticket(self.0)))
+    }
+}
+
+/// Nothing that is printed shows a key: it ends up in logs.
+macro_rules! hidden {
+    ($($name:ident),*) => {$(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+    )*};
+}
+
+hidden!(Master, HostKey, RankKey, Ticket, SealedTicket);
+
+#[cfg(test)]
+mod tests;
