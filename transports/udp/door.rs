@@ -205,20 +205,21 @@ mod tests {
     use std::sync::mpsc;
 
     use udeck_via::Reliability;
+    use udeck_via::auth::Claim;
     use udeck_via::transport::Hello;
 
     use super::*;
     use crate::core::REQUESTS as WAITING;
     use crate::fixture::open;
 
-    fn ask(discriminator: &[u8], number: u64) -> Ask {
+    fn ask(claim: Claim, discriminator: &[u8], number: u64) -> Ask {
         let hello = Hello {
             reliability: Reliability::Delivery,
             writable_ptag: None,
             readable_ptag: None,
             private_data: Vec::new(),
         };
-        let exchange = Exchange { number, nonce: [0; 32], cookie: [0; 32] };
+        let exchange = Exchange { number, nonce: [0; 32], cookie: [0; 32], claim };
         Ask { exchange, round_trip: Duration::ZERO, discriminator: discriminator.to_vec(), hello }
     }
 
@@ -227,7 +228,11 @@ mod tests {
         let (core, _nic) = open();
         let caller = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let from = caller.local_addr().unwrap();
-        let hear = |door: &[u8], number| core.door.ask(&core, Instant::now(), from, ask(door, number));
+        let claim = core.keys.call(None).unwrap().claim();
+        let hear = |door: &[u8], number| {
+            let pair = core.keys.answer(claim).unwrap();
+            core.door.ask(&core, Instant::now(), from, pair, ask(claim, door, number));
+        };
         // The helper takes one, and no other until the end.
         let (go, wait) = mpsc::channel::<()>();
         let (begin, began) = mpsc::channel();
