@@ -28,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long what has left an unreliable peer may take to come: as long as a network may keep a packet, and a host that is
 /// busy its completions.
 const TRANSIT: Duration = Duration::from_millis(100);
+/// A peer that keeps the rules says two.
+const WORDS_AT_A_TIME: usize = 8;
 /// What a peer that lets us into its memory no more is told, and its program.
 const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
 /// What there is to say of a peer that is dead.
@@ -224,9 +226,10 @@ impl VerbsLink {
         self.shared.lock().lifeline.as_ref().map(|lifeline| watch(lifeline.as_fd()))
     }
 
-    /// Hears what the lifeline says.
+    /// Hears what the lifeline says: some words at a time, so that a peer that goes on and on holds up no other. The rest is
+    /// told of again.
     pub fn listen(&self) {
-        loop {
+        for _ in 0..WORDS_AT_A_TIME {
             let heard = match &mut self.shared.lock().lifeline {
                 Some(lifeline) => lifeline.hear(),
                 None => return,

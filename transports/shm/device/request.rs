@@ -51,6 +51,11 @@ impl Incoming for IncomingRequest {
         let connection = Connection::new(control, 1, link, self.bells, &self.hello, queues.reporter);
         let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
+        // The link may be down, and forgotten: then nobody would see the peer inside our windows, so it must not hear of this.
+        // One that goes down from now on has this connection, and is remembered.
+        if let Some(why) = connection.lost() {
+            return Err(Error::Lost(why.to_owned()));
+        }
         let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };
         self.link.send(&accept, &[]).map_err(|why| {
             self.link.down(&why, Loss::Stuck);
