@@ -12,7 +12,7 @@ use udeck_wired::{Connection, Driver, Phase, Pieces};
 
 use crate::core::{Core, Tomb};
 use crate::flow::{Flow, Names, State, Transmit};
-use crate::icmp::Report;
+use crate::icmp::{Report, Verdict};
 use crate::neighbours::{Vigil, socket_at};
 use crate::socket::Batch;
 use crate::unreliable::Unreliable;
@@ -113,9 +113,10 @@ impl UdpDriver {
         if self.over {
             return;
         }
-        match report.carries() {
-            Some(carries) => self.flow.carries(carries),
-            None => {
+        match report.verdict {
+            // A router that is too old to say how much, or a liar, says 0.
+            Verdict::TooBig(_) => self.flow.carries(report.carries().unwrap_or(0)),
+            Verdict::NobodyThere => {
                 let to = report.to;
                 connection.lost(&format!(
                     "the process at {to} has died, or closed its NIC by force: nobody is there"
