@@ -32,7 +32,7 @@ macro_rules! say {
     };
 }
 
-/// Writes one line to stderr, or drops it: see [the module](self). Control characters other than line feeds and tabs are
+/// Writes one line to stderr, or drops it: see the module. Control characters other than line feeds and tabs are
 /// escaped, because words of a peer may be among it.
 pub fn stderr_line(words: fmt::Arguments<'_>) {
     static STUCK: AtomicBool = AtomicBool::new(false);
