@@ -6,6 +6,7 @@
 //! ```text
 //! master (launcher)
 //!   └─ host key      MAC(master, "udeck host", first rank of the host)       goes to the host's node by its agent's input
+//!        ├─ link key      MAC(host key, "udeck trunk")         of the connection between launcher and node
 //!        └─ rank key MAC(host key, "udeck rank", rank)                       goes to the rank with its welcome
 //!             ├─ accept key  MAC(rank key, "udeck accept")
 //!             │    └─ ticket of r for s   MAC(accept key of s, "udeck ticket", r)
@@ -18,12 +19,14 @@
 //! the hand-shake each side proves to know the ticket by a MAC over what both have said. So a rank poses neither as
 //! another one that calls, nor as one that is called.
 //!
-//! This crate has the keys and the proofs; who says what when is the transports' (`udeck-wired`'s admission, shm, udp).
+//! This crate has the keys and the proofs; who says what when is the transports' (`udeck-session`'s admission, shm, udp).
 //!
 //! | file | what it is |
 //! |---|---|
 //! | here | keys, from the launcher's to a ticket |
 //! | `keys` | what a NIC is opened with, and what it knows of a connection: [`Keys`], [`Pair`] |
+
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 mod keys;
 
@@ -93,6 +96,27 @@ impl HostKey {
     pub fn rank(&self, rank: u32) -> RankKey {
         RankKey(mac(&self.0, "udeck rank", &[&rank.to_le_bytes()]))
     }
+
+    /// For the connection between the launcher and the host's node. Nothing that a rank is told leads to it.
+    pub fn link(&self) -> LinkKey {
+        LinkKey(mac(&self.0, "udeck trunk", &[]))
+    }
+}
+
+/// What the launcher and one host's node know, and nobody else: no rank, and no other node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LinkKey(Bytes);
+
+impl LinkKey {
+    /// Any bytes are one.
+    pub fn from_bytes(bytes: [u8; 32]) -> LinkKey {
+        LinkKey(bytes)
+    }
+
+    /// For a MAC.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
 }
 
 /// What a rank knows, and nobody else but who started it.
@@ -146,7 +170,7 @@ macro_rules! hidden {
     )*};
 }
 
-hidden!(Master, HostKey, RankKey, Ticket, SealedTicket);
+hidden!(Master, HostKey, LinkKey, RankKey, Ticket, SealedTicket);
 
 #[cfg(test)]
 mod tests;

@@ -3,22 +3,22 @@
 //! Loom cannot model memory shared between processes, so the structures are generic over where their cells
 //! lie and loom checks them within one process; the orderings are the same text in both builds.
 
-#[cfg(all(feature = "touch", not(loom)))]
-pub use crate::touch::{AtomicU32, AtomicU64};
+#[cfg(all(feature = "access-trace", not(loom)))]
+pub use crate::access_trace::{AtomicU32, AtomicU64};
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicBool, Ordering, fence};
-#[cfg(all(not(feature = "touch"), not(loom)))]
+#[cfg(all(not(feature = "access-trace"), not(loom)))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The word itself, for a system call.
-#[cfg(all(feature = "touch", not(loom)))]
+#[cfg(all(feature = "access-trace", not(loom)))]
 pub(crate) fn raw(word: &AtomicU32) -> &core::sync::atomic::AtomicU32 {
     word.raw()
 }
 /// The word itself, for a system call.
-#[cfg(all(not(feature = "touch"), not(loom)))]
+#[cfg(all(not(feature = "access-trace"), not(loom)))]
 pub(crate) fn raw(word: &AtomicU32) -> &AtomicU32 {
     word
 }

@@ -2,40 +2,53 @@
 
 use std::time::{Duration, Instant};
 
-/// The moment at which a wait gives up. Every blocking call in µDECK has one.
+#[cfg(not(loom))]
+use crate::job_clock::job_time;
+
+/// The moment at which a wait gives up. Every blocking call in µDECK has one. It is a moment of the job's time: while the
+/// launcher has the job stopped (Ctrl-Z), it comes no nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
     /// `limit` from now. Absurdly long limits are cut to a century.
     pub fn after(limit: Duration) -> Self {
-        let now = Instant::now();
+        let now = job_time();
         Deadline(now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 86_400)))
     }
 
     /// Already over: try once, do not wait.
     pub fn now() -> Self {
-        Deadline(Instant::now())
+        Deadline(job_time())
     }
 
     /// What is left, zero once it has passed.
     pub fn remaining(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.0.saturating_duration_since(job_time())
     }
 
     /// Whether it has passed.
     pub fn passed(self) -> bool {
-        Instant::now() >= self.0
+        job_time() >= self.0
     }
 
-    /// As a point on the monotonic clock.
+    /// As a point on the monotonic clock, if the job is not stopped before: who has slept until then asks whether it has
+    /// [passed](Deadline::passed).
     pub fn instant(self) -> Instant {
-        self.0
+        let left = self.remaining();
+        let now = Instant::now();
+        now.checked_add(left).unwrap_or(now)
     }
 }
 
 impl From<Instant> for Deadline {
+    /// A point on the monotonic clock, if the job is not stopped before.
     fn from(instant: Instant) -> Self {
-        Deadline(instant)
+        Deadline::after(instant.saturating_duration_since(Instant::now()))
     }
+}
+
+#[cfg(loom)]
+fn job_time() -> Instant {
+    Instant::now()
 }

@@ -1,21 +1,25 @@
 //! Raw operating system and atomics for µDECK. Internal: no promise of stability.
 //!
 //! Everything that two *processes* share is built here, once, and checked here: the [`ring`] that carries
-//! messages, the [`bell`] that wakes a sleeper, sealed memory [`segment`]s, and the one racy copy
+//! messages, the [`doorbell`] that wakes a sleeper, sealed memory [`segment`]s, and the one racy copy
 //! ([`copy_in`]). The crates above never touch an atomic in shared memory except through these types.
 //!
-//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's, and the feature `touch` ones that a
+//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's, and the feature `access-trace` ones that a
 //! test watches.
 
+#![allow(unsafe_code, reason = "shared memory, system calls and atomics are built here")]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+#[cfg(all(feature = "access-trace", not(loom)))]
+pub mod access_trace;
 pub mod atomic;
-pub mod bell;
 mod budget;
+#[cfg(not(loom))]
+pub mod closer;
 mod copy;
 mod cpu;
 mod deadline;
-pub mod doze;
+pub mod doorbell;
 pub mod fault;
 #[cfg(not(loom))]
 mod futex;
@@ -24,12 +28,18 @@ mod inherit;
 #[cfg(not(loom))]
 mod interfaces;
 #[cfg(not(loom))]
+mod job_clock;
+pub mod leader_follower;
+#[cfg(not(loom))]
 mod library;
 #[cfg(not(loom))]
 mod limits;
+pub mod parker;
 pub mod position;
 mod prefetch;
 pub mod process;
+#[cfg(not(loom))]
+pub mod quota;
 #[cfg(not(loom))]
 pub mod ranked;
 #[cfg(not(loom))]
@@ -41,12 +51,9 @@ mod say;
 pub mod segment;
 #[cfg(not(loom))]
 pub mod socket;
-pub mod standby;
 #[cfg(not(loom))]
 pub mod thread;
 pub mod tokens;
-#[cfg(all(feature = "touch", not(loom)))]
-pub mod touch;
 mod wait;
 pub mod window;
 
@@ -60,6 +67,8 @@ pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 pub use inherit::inherited_stream;
 #[cfg(not(loom))]
 pub use interfaces::{Interface, interfaces, is_link_local};
+#[cfg(not(loom))]
+pub use job_clock::{JobClock, job_time, join_job_clock};
 #[cfg(not(loom))]
 pub use library::library;
 #[cfg(not(loom))]

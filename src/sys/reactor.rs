@@ -28,12 +28,15 @@ pub enum Interest {
     /// The event cannot be dealt with now: call again, but not before so long, in which other descriptors are served and
     /// the processor is free.
     Rest(Duration),
+    /// Call again once it has hung up, whatever there is to read.
+    HangUp,
     /// Forget the descriptor and the handler.
     Done,
 }
 
 struct Entry {
-    /// A duplicate owned by the reactor, so that a closed and reused number can never reach a wrong handler.
+    /// A duplicate owned by the reactor, so that a closed and reused number can never reach a wrong handler. Goes before the
+    /// handler: the last close of the file is the handler's, if that has it.
     fd: OwnedFd,
     /// Taken out while it runs, so that a handler may call the reactor.
     handler: Option<Handler>,
@@ -178,9 +181,13 @@ impl Inner {
                 if id == WAKE {
                     continue;
                 }
-                if let Interest::Rest(pause) = self.dispatch(id) {
-                    self.unwatch(id);
-                    resting.push((Instant::now() + pause, id));
+                match self.dispatch(id) {
+                    Interest::Rest(pause) => {
+                        self.unwatch(id);
+                        resting.push((Instant::now() + pause, id));
+                    }
+                    Interest::HangUp => self.watch_end(id),
+                    Interest::Keep | Interest::Done => {}
                 }
             }
         }
@@ -216,6 +223,18 @@ impl Inner {
         }
     }
 
+    fn watch_end(&self, id: u64) {
+        if let Some(entry) = self.entries.lock().get(&id) {
+            // A hang-up is told of unasked.
+            let _ = epoll::modify(
+                &self.epoll,
+                &entry.fd,
+                epoll::EventData::new_u64(id),
+                epoll::EventFlags::empty(),
+            );
+        }
+    }
+
     /// Watches again what has rested; returns how long the others still have to. What the kernel has no memory to watch
     /// now rests once more.
     fn wake_rested(&self, resting: &mut Vec<(Instant, u64)>) -> Option<Timespec> {
@@ -236,7 +255,7 @@ impl Inner {
         let Some(mut handler) = handler else { return Interest::Done };
         let interest = handler();
         match interest {
-            Interest::Keep | Interest::Rest(_) => {
+            Interest::Keep | Interest::Rest(_) | Interest::HangUp => {
                 let mut entries = self.entries.lock();
                 match entries.get_mut(&id) {
                     Some(entry) => entry.handler = Some(handler),
@@ -321,6 +340,25 @@ mod tests {
             );
         }
         reactor.remove(long);
+    }
+
+    #[test]
+    fn a_handler_that_waits_for_the_end_is_not_called_before() {
+        let reactor = Reactor::start("test").unwrap();
+        let (a, b) = socket::pair().unwrap();
+        let (tell, told) = mpsc::channel();
+        let reader = b.try_clone().unwrap();
+        let handler = move || {
+            let hung_up = socket::is_hung_up(reader.as_fd()).unwrap();
+            tell.send(hung_up).unwrap();
+            if hung_up { Interest::Done } else { Interest::HangUp }
+        };
+        reactor.add(&b, Box::new(handler)).unwrap();
+        socket::send(a.as_fd(), b"news", &[]).unwrap();
+        assert_eq!(told.recv_timeout(SOON), Ok(false));
+        socket::send(a.as_fd(), b"more", &[]).unwrap();
+        drop(a);
+        assert_eq!(told.recv_timeout(SOON), Ok(true), "nothing in between");
     }
 
     #[test]

@@ -86,7 +86,7 @@ const _: () = {
     assert!(size_of::<ConsumerLine>() == 256);
 };
 
-/// The consumer is not polling this ring: whoever posts rings its bell. (The state of fresh, zeroed memory.)
+/// The consumer is not polling this ring: whoever posts rings its doorbell. (The state of fresh, zeroed memory.)
 pub const COLD: u32 = 0;
 /// The consumer polls this ring: posting is enough.
 pub const HOT: u32 = 1;
@@ -248,7 +248,7 @@ impl<S: Storage> Producer<S> {
     }
 
     /// Writes one message. The caller has seen [`Producer::has_room`]. `true`: the consumer is not watching,
-    /// ring its bell.
+    /// ring its doorbell.
     #[inline]
     #[must_use]
     pub fn push(&mut self, meta: u32, aux: u64, payload: &[u64]) -> bool {
@@ -320,7 +320,8 @@ pub enum Look<R> {
 pub struct Consumer<S> {
     storage: S,
     mask: u32,
-    /// Position of the next message, modulo 2^32.
+    /// Position of the next message, modulo 2^32, as the cells have it. It is compared with the next cell's for equality, and
+    /// with `told`, which the caller moves up every quarter ring ([`Consumer::owes_credit`]).
     next: u32,
     /// What the producer was last told.
     told: u32,
@@ -391,7 +392,7 @@ impl<S: Storage> Consumer<S> {
         }
     }
 
-    /// Position of the next message, for [`ready_at`].
+    /// Position of the next message, modulo 2^32, for [`ready_at`].
     #[inline]
     pub fn position(&self) -> u32 {
         self.next
@@ -413,7 +414,7 @@ pub fn credit_of(storage: &impl Storage) -> u32 {
 }
 
 /// Says, for the consumer, whether it polls the ring. After going [`COLD`] the caller must look once more
-/// ([`ready_at`]): a message that came before the producer could see the change rings no bell.
+/// ([`ready_at`]): a message that came before the producer could see the change rings no doorbell.
 pub fn attend(storage: &impl Storage, attention: u32) {
     storage.line().attention.store(attention, Ordering::Relaxed);
     // SYNC POINT attention, consumer's half.

@@ -5,13 +5,18 @@
 //! through [`say`](crate::say!): one write, of at most 4096 bytes so that a pipe keeps it whole, after at most
 //! 50 ms. A line that cannot be written is dropped.
 //!
+//! Most of what can be stderr has a write that does not wait (pipes since Linux 6.5). What has none, as terminals, is written by a
+//! thread that may wait in our place (`deck-say`): one at a time. Who says the line waits at most 50 ms for that thread, and
+//! whoever has a line meanwhile at most 50 ms for its turn. Where no thread is to be had, the line is written without one.
+//!
 //! SIGPIPE does not come up: a pipe without a reader is not written to (a reader that leaves in that very moment aside,
 //! and there std ignores the signal).
 
 use std::fmt::{self, Write as _};
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +24,8 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 /// What a pipe takes in one piece (`PIPE_BUF`).
 const MOST_BYTES: usize = 4096;
-/// How long a line may wait for a stderr that takes nothing. The next lines wait no more, until one was written.
+/// How long a line may wait for a stderr that takes nothing, and for the thread that writes it. After a line that stderr did
+/// not take the next ones wait no more, until one was taken.
 const MOST_WAIT: Duration = Duration::from_millis(50);
 /// A stderr that says it is ready and then takes nothing is asked so often.
 const MOST_TRIES: u32 = 8;
@@ -37,9 +43,15 @@ macro_rules! say {
 pub fn stderr_line(words: fmt::Arguments<'_>) {
     static STUCK: AtomicBool = AtomicBool::new(false);
     let limit = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { MOST_WAIT };
-    let stuck =
-        write_line(io::stderr().as_fd(), &line(words), limit).is_err_and(|error| error == Errno::AGAIN);
-    STUCK.store(stuck, Ordering::Relaxed);
+    let (stderr, end) = (rustix::stdio::stderr(), Instant::now() + limit);
+    let written = write_or_have_written(stderr, &line(words), end, MOST_WAIT, start_thread);
+    STUCK.store(written == Err(Errno::AGAIN), Ordering::Relaxed);
+}
+
+/// As [`stderr_line`], and does not wait for a stderr that takes nothing. It does wait for the thread that writes the line: this
+/// process may be about to end.
+pub(crate) fn stderr_line_at_once(words: fmt::Arguments<'_>) {
+    let _ = write_at_once(rustix::stdio::stderr(), &line(words), start_thread);
 }
 
 /// The line as it is written.
@@ -73,9 +85,44 @@ fn line(words: fmt::Arguments<'_>) -> String {
     text
 }
 
-/// One write, at most `limit` from now. [`Errno::AGAIN`]: nobody reads.
-fn write_line(to: BorrowedFd<'_>, line: &str, limit: Duration) -> Result<(), Errno> {
-    let end = Instant::now() + limit;
+/// What the thread does that writes a line.
+type Body = Box<dyn FnOnce() + Send>;
+
+/// False: there is none to be had.
+fn start_thread(body: Body) -> bool {
+    std::thread::Builder::new().name("deck-say".into()).spawn(body).is_ok()
+}
+
+fn write_at_once(to: BorrowedFd<'static>, line: &str, start: impl FnOnce(Body) -> bool) -> Result<(), Errno> {
+    write_or_have_written(to, line, Instant::now(), MOST_WAIT, start)
+}
+
+/// Waits until `end` for a `to` that takes it, and then `patience` for the thread that may have to write it in our place.
+/// [`Errno::AGAIN`]: nobody reads. [`Errno::INPROGRESS`]: it is being written.
+fn write_or_have_written(
+    to: BorrowedFd<'static>,
+    line: &str,
+    end: Instant,
+    patience: Duration,
+    start: impl FnOnce(Body) -> bool,
+) -> Result<(), Errno> {
+    match write_line(to, line, end) {
+        // It is ready as far as one can know, and may not be any more.
+        Err(Errno::OPNOTSUPP) => {
+            let owned = line.to_owned();
+            let write = move || rustix::io::write(to, owned.as_bytes()).map(drop);
+            apart(end, patience, start, write).unwrap_or_else(|| {
+                wait_until_ready(to, Instant::now())?;
+                rustix::io::write(to, line.as_bytes()).map(drop)
+            })
+        }
+        other => other,
+    }
+}
+
+/// One write, until `end`. [`Errno::AGAIN`]: nobody reads. [`Errno::OPNOTSUPP`]: this has no write that does not wait (terminals,
+/// pipes of older kernels).
+fn write_line(to: BorrowedFd<'_>, line: &str, end: Instant) -> Result<(), Errno> {
     for _ in 0..MOST_TRIES {
         wait_until_ready(to, end)?;
         // Another writer may be faster than we are: not to wait then, without a change to the flags that all who have
@@ -83,14 +130,41 @@ fn write_line(to: BorrowedFd<'_>, line: &str, limit: Duration) -> Result<(), Err
         match pwritev2(to, &[IoSlice::new(line.as_bytes())], u64::MAX, ReadWriteFlags::NOWAIT) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            // What has no such write (terminals, pipes of older kernels) is ready as far as one can know.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => {
-                return rustix::io::write(to, line.as_bytes()).map(drop);
-            }
+            Err(Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => return Err(Errno::OPNOTSUPP),
             Err(error) => return Err(error),
         }
     }
     Err(Errno::AGAIN)
+}
+
+/// Has `write` done by a thread of its own, and waits for that, for `patience`. While one is under way, until `end`, there is no
+/// other: of what nobody reads, one line is kept. `None`: no thread could be started. [`Errno::AGAIN`]: another one is under way
+/// still. [`Errno::INPROGRESS`]: this one is, which on a busy machine says nothing of who reads.
+fn apart(
+    end: Instant,
+    patience: Duration,
+    start: impl FnOnce(Body) -> bool,
+    write: impl FnOnce() -> Result<(), Errno> + Send + 'static,
+) -> Option<Result<(), Errno>> {
+    // No lock: a process that is forked meanwhile says no more lines, and does not wait for one either.
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    while BUSY.swap(true, Ordering::Acquire) {
+        if Instant::now() >= end {
+            return Some(Err(Errno::AGAIN));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (done, wait) = mpsc::sync_channel(1);
+    let writing = move || {
+        let written = write();
+        BUSY.store(false, Ordering::Release);
+        let _ = done.send(written);
+    };
+    if !start(Box::new(writing)) {
+        BUSY.store(false, Ordering::Release);
+        return None;
+    }
+    Some(wait.recv_timeout(patience).unwrap_or(Err(Errno::INPROGRESS)))
 }
 
 fn wait_until_ready(to: BorrowedFd<'_>, end: Instant) -> Result<(), Errno> {
@@ -111,9 +185,39 @@ fn wait_until_ready(to: BorrowedFd<'_>, end: Instant) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{Mode, OFlags, open};
     use rustix::pipe::{PipeFlags, pipe, pipe_with};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     use std::io::{Read, Seek};
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsFd, OwnedFd};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A terminal, which has no write that does not wait: its screen, and where programs write.
+    fn terminal() -> (OwnedFd, OwnedFd) {
+        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&screen).unwrap();
+        unlockpt(&screen).unwrap();
+        let name = ptsname(&screen, Vec::new()).unwrap();
+        let programs = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        (screen, programs)
+    }
+
+    fn apart(
+        end: Instant,
+        patience: Duration,
+        write: impl FnOnce() -> Result<(), Errno> + Send + 'static,
+    ) -> Result<(), Errno> {
+        super::apart(end, patience, start_thread, write).unwrap()
+    }
+
+    /// As to stderr, whatever that is.
+    fn write_line(to: BorrowedFd<'_>, line: &str, limit: Duration) -> Result<(), Errno> {
+        match super::write_line(to, line, Instant::now() + limit) {
+            Err(Errno::OPNOTSUPP) => rustix::io::write(to, line.as_bytes()).map(drop),
+            other => other,
+        }
+    }
 
     fn read(from: OwnedFd) -> String {
         let mut text = String::new();
@@ -160,6 +264,73 @@ mod tests {
         while pwritev2(&filler, &[IoSlice::new(&page)], u64::MAX, ReadWriteFlags::NOWAIT).is_ok() {}
         assert_eq!(write_line(writer.as_fd(), "nobody reads\n", MOST_WAIT), Err(Errno::AGAIN));
         assert_eq!(write_line(writer.as_fd(), "nobody reads\n", Duration::ZERO), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_whether_it_waits_is_written_by_another_thread() {
+        let end = || Instant::now() + LONG;
+        assert_eq!(apart(end(), LONG, || Ok(())), Ok(()));
+        assert_eq!(apart(end(), LONG, || Err(Errno::IO)), Err(Errno::IO));
+        let (go, wait) = mpsc::channel::<()>();
+        let (begin, began) = mpsc::channel();
+        let stuck = move || {
+            begin.send(()).unwrap();
+            let _ = wait.recv();
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(move || apart(Instant::now() + LONG, LONG, stuck));
+            began.recv().unwrap();
+            let second = apart(Instant::now(), LONG, || unreachable!("one at a time"));
+            assert_eq!(second, Err(Errno::AGAIN), "it is dropped");
+            drop(go);
+            assert_eq!(first.join().unwrap(), Ok(()));
+        });
+        let (go, wait) = mpsc::channel::<()>();
+        let late = apart(end(), Duration::ZERO, move || wait.recv().map_err(|_| Errno::IO));
+        assert_eq!(
+            late,
+            Err(Errno::INPROGRESS),
+            "who says it waits no longer than it may, and it is not stuck"
+        );
+        drop(go);
+        assert_eq!(apart(end(), LONG, || Ok(())), Ok(()), "and the next ones are written");
+    }
+
+    #[test]
+    fn where_no_thread_is_to_be_had_a_line_is_written_all_the_same() {
+        let (screen, programs) = terminal();
+        let to: &'static OwnedFd = Box::leak(Box::new(rustix::io::dup(&programs).unwrap()));
+        let none = |_: Body| false;
+        let said = write_or_have_written(to.as_fd(), "no thread\n", Instant::now() + LONG, LONG, none);
+        assert_eq!(said, Ok(()));
+        let mut seen = [0; 9];
+        rustix::io::read(&screen, &mut seen).unwrap();
+        assert_eq!(&seen, b"no thread");
+        drop(programs);
+    }
+
+    /// After a panic that cannot unwind there is no process any more in which the thread could write later.
+    #[test]
+    fn what_is_said_at_once_is_on_the_terminal_before_anything_else_is_done() {
+        let (_screen, programs) = terminal();
+        let to: &'static OwnedFd = Box::leak(Box::new(programs));
+        let slowly = |body: Body| {
+            std::thread::spawn(|| {
+                std::thread::sleep(MOST_WAIT / 4);
+                body();
+            });
+            true
+        };
+        let said = || loop {
+            match write_at_once(to.as_fd(), "last words\n", slowly) {
+                // Another test's turn.
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                other => return other.is_ok(),
+            }
+        };
+        // On a busy machine the wait may be short for a thread; not each time.
+        assert!((0..20).any(|_| said()), "nobody waits for the thread");
     }
 
     #[test]

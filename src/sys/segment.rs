@@ -7,7 +7,7 @@
 
 use core::ptr::NonNull;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom, fallocate, fcntl_add_seals};
@@ -80,6 +80,19 @@ pub fn adopt(
     len: core::ops::RangeInclusive<usize>,
     peers: PeerAccess,
 ) -> io::Result<Mapping> {
+    let size = check(fd, len, peers)?;
+    Mapping::new(fd, size, peers == PeerAccess::Write)
+}
+
+/// As [`adopt`], without mapping it: how many bytes it has.
+///
+/// # Errors
+/// As [`adopt`].
+pub fn check(
+    fd: BorrowedFd<'_>,
+    len: core::ops::RangeInclusive<usize>,
+    peers: PeerAccess,
+) -> io::Result<usize> {
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let seals = fcntl_get_seals(fd)?;
     if !seals.contains(peers.seals()) {
@@ -96,22 +109,44 @@ pub fn adopt(
     if !len.contains(&size) {
         return Err(invalid(format!("the peer's segment has {size} bytes, expected {len:?}")));
     }
-    Mapping::new(fd, size, peers == PeerAccess::Write)
+    Ok(size)
 }
 
 /// Whether the system has memory for all of `[start, end)` of a segment: its maker has committed it. A read of what is not
 /// there would take that memory, on our account. Once it is there, it stays: a sealed segment ([`PeerAccess::Read`]) cannot
-/// be given holes. Costs a look at each page, and no memory.
+/// be given holes. Costs a look at each page, and no memory. Waits for nobody since Linux 6.5; before, for a maker that is
+/// committing memory at the moment.
 ///
 /// # Errors
 /// The kernel's.
 pub fn is_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> io::Result<bool> {
+    if start >= end {
+        return Ok(true);
+    }
+    if let Some(pages) = pages_present(fd, start, end) {
+        return Ok(pages >= end.div_ceil(PAGE) - start / PAGE);
+    }
     match seek(fd, SeekFrom::Hole(start as u64)) {
         Ok(hole) => Ok(hole >= end as u64),
         // A system that cannot say (Linux can, since 3.8).
         Err(rustix::io::Errno::INVAL) => Ok(true),
         Err(error) => Err(error.into()),
     }
+}
+
+/// How many pages of `[start, end)`, which is not empty, the system has: in memory or swapped out (cachestat(2), Linux 6.5).
+/// `None` where it cannot say. Unlike `SEEK_HOLE` it does not take the file's lock, which a maker holds while it commits.
+fn pages_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> Option<usize> {
+    // The same number on every architecture; not every libc crate's target knows it.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    let range = [start as u64, (end - start) as u64];
+    // Pages cached, dirty, under writeback, evicted, evicted lately. Of shared memory "evicted" is swapped out.
+    let mut counts = [0u64; 5];
+    // SAFETY: `struct cachestat_range` is two and `struct cachestat` five 64-bit words, which live during the call.
+    let status = unsafe {
+        libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0 as libc::c_uint)
+    };
+    (status == 0).then_some((counts[0] + counts[3]) as usize)
 }
 
 impl Mapping {
@@ -290,6 +325,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use crate::atomic::{AtomicU64, Ordering};
+    use rustix::io::Errno;
 
     #[test]
     fn both_sides_see_the_same_words() {
@@ -342,6 +378,44 @@ mod tests {
         assert!(present(CHUNK, 3 * CHUNK));
         ours.commit(fd.as_fd(), 3 * CHUNK, CHUNK).unwrap();
         assert!(present(CHUNK, 4 * CHUNK), "up to the end");
+    }
+
+    #[test]
+    fn a_look_does_not_wait_for_a_maker_that_commits() {
+        const CHUNKS: usize = 64;
+        let (fd, ours) = create("busy", CHUNKS * CHUNK, PeerAccess::Write).unwrap();
+        ours.commit(fd.as_fd(), 0, 1).unwrap();
+        if pages_present(fd.as_fd(), 0, 1).is_none() {
+            return println!("skipped: this kernel has no cachestat (Linux 6.5)");
+        }
+        let (all, done) = (CHUNK..CHUNKS * CHUNK, AtomicU64::new(0));
+        let has = |at: usize| pages_present(fd.as_fd(), at, at + 1) == Some(1);
+        let of_all = |flags| fallocate(&fd, flags, all.start as u64, (all.end - all.start) as u64);
+        // Whether a look was over while the maker was at it: not in each round, on a busy machine, but in one.
+        let round = || {
+            done.store(0, Ordering::SeqCst);
+            std::thread::scope(|scope| {
+                let maker = scope.spawn(|| {
+                    let made = of_all(FallocateFlags::empty());
+                    done.store(1, Ordering::SeqCst);
+                    made
+                });
+                while !has(all.start) && done.load(Ordering::SeqCst) == 0 {}
+                assert!(is_present(fd.as_fd(), 0, 1).unwrap());
+                let over = !has(all.end - 1);
+                maker.join().unwrap().map(|()| over)
+            })
+        };
+        for _ in 0..200 {
+            match round() {
+                Err(Errno::NOSPC | Errno::NOMEM) => {
+                    return println!("skipped: {} MiB of shared memory are not to be had", all.end >> 20);
+                }
+                over if over.unwrap() => return,
+                _ => of_all(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE).unwrap(),
+            }
+        }
+        panic!("each look waited for the maker");
     }
 
     #[test]

@@ -6,12 +6,15 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, socket_with, socketpair,
+    listen, recv, recvmsg, sendmsg, socket_with, socketpair,
 };
+
+use crate::closer::{Endpoint, Passed};
 
 /// Descriptors that one datagram may carry.
 pub const MAX_FDS: usize = 4;
@@ -22,31 +25,31 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 ///
 /// # Errors
 /// `AddrInUse` when the name is taken; the kernel's otherwise.
-pub fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
+pub fn listen_at(name: &[u8]) -> io::Result<Endpoint> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     listen(&socket, 4096)?;
-    Ok(socket)
+    Ok(Endpoint::new(socket))
 }
 
 /// Connects to the abstract name `name`, without waiting.
 ///
 /// # Errors
 /// `ConnectionRefused` when nobody listens there (any more).
-pub fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
+pub fn connect_to(name: &[u8]) -> io::Result<Endpoint> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    Ok(socket)
+    Ok(Endpoint::new(socket))
 }
 
 /// The next waiting connection, if there is one.
 ///
 /// # Errors
 /// The kernel's, out of descriptors among them.
-pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<Endpoint>> {
     match accept_with(listener, FLAGS) {
-        Ok(socket) => Ok(Some(socket)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
+        Ok(socket) => Ok(Some(Endpoint::new(socket))),
+        Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -96,7 +99,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     }
     match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(_) => Ok(true),
-        Err(rustix::io::Errno::AGAIN) => Ok(false),
+        Err(Errno::AGAIN) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -108,10 +111,11 @@ pub enum Received {
     Datagram {
         /// Its length in the buffer.
         len: usize,
-        /// It was longer than the buffer, or carried more descriptors than [`MAX_FDS`].
+        /// It is longer than the buffer, or carries more descriptors than [`MAX_FDS`] or than this process has room for.
+        /// It stays where it is: read no more from this socket.
         truncated: bool,
         /// What it carried.
-        fds: Vec<OwnedFd>,
+        fds: Vec<Passed>,
     },
     /// Nothing there now.
     Nothing,
@@ -121,31 +125,55 @@ pub enum Received {
 
 /// Receives one datagram into `buffer`, without waiting.
 ///
+/// Two system calls: what is read at once is looked at first. The descriptors for which there is no room would otherwise be
+/// closed by the kernel, here and now, however long that takes ([`crate::closer`]).
+///
 /// # Errors
 /// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = match recvmsg(socket, &mut parts, &mut control, flags) {
         Ok(message) => message,
-        Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
-        Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::Closed),
+        Err(Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
         Err(error) => return Err(error.into()),
     };
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = part {
-            fds.extend(passed);
+            fds.extend(passed.map(Passed::new));
         }
     }
-    if message.bytes == 0 && fds.is_empty() {
+    let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if message.bytes == 0 && fds.is_empty() && !truncated {
         return Ok(Received::Closed); // our datagrams are never empty
     }
-    use rustix::net::ReturnFlags;
-    let truncated = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if !truncated {
+        take_first(socket)?;
+    }
     Ok(Received::Datagram { len: message.bytes, truncated, fds })
+}
+
+/// Takes the datagram that was just looked at. Its descriptors are open here: none of them is closed by that.
+fn take_first(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let take = || recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
+    // That the peer has gone without reading is told once, and before what it had sent.
+    take().or_else(|error| if error == Errno::CONNRESET { take() } else { Err(error) })?;
+    Ok(())
+}
+
+/// Whether the other end is closed, whatever lies unread.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_hung_up(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 
 /// Whether something can be read from `fd` within `limit` (a closed peer counts).
@@ -158,7 +186,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>, limit: std::time::Duration) -> io::Resu
     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
     match poll(&mut fds, Some(&limit)) {
         Ok(count) => Ok(count > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -181,7 +209,7 @@ mod tests {
         assert_eq!(&buffer[..len], b"take this");
         write.write_all(b"1").unwrap();
         drop(write);
-        std::fs::File::from(fds.remove(0)).write_all(b"2").unwrap();
+        rustix::io::write(fds.remove(0), b"2").unwrap();
         let mut text = String::new();
         read.read_to_string(&mut text).unwrap();
         assert_eq!(text, "12");

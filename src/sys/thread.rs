@@ -6,10 +6,19 @@
 //!
 //! What a user gave us to call may panic, too, and that is no failure of ours: it is called through a [`Callback`], which
 //! catches the panic, says so once, and lets the thread go on.
+//!
+//! # The panic hook
+//! std tells of a panic by its hook, before the thread unwinds: its own writes to stderr, and waits where that is a pipe that
+//! nobody reads. Then nothing would be caught. So the first thread that is started here puts a hook before the one that
+//! there is. It says panics of the library's threads (a user's closures there included) in one line that waits for nobody who reads, without a
+//! backtrace: who captures one may wait for another thread that writes one. Any other thread's panic goes to the hook that was there
+//! before, as it is. A hook that the program sets later has them all; it does well to call the one before it, and not to wait.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
@@ -27,6 +36,7 @@ pub fn spawn<R: Send + 'static>(
     on_panic: impl FnOnce(&str) + Send + 'static,
 ) -> io::Result<JoinHandle<Result<R, String>>> {
     let name = name.into();
+    put_hook();
     Builder::new().name(name.clone()).spawn(move || run(&name, body, on_panic))
 }
 
@@ -40,10 +50,14 @@ pub fn spawn_scoped<'scope, R: Send + 'scope>(
     body: impl FnOnce() -> R + Send + 'scope,
     on_panic: impl FnOnce(&str) + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, Result<R, String>>> {
+    put_hook();
     Builder::new().name(name.into()).spawn_scoped(scope, move || run(name, body, on_panic))
 }
 
 fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> Result<R, String> {
+    // Again: who started this thread may have been unwinding.
+    put_hook();
+    let _ours = Ours::begin();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => Ok(result),
         Err(panic) => {
@@ -54,6 +68,54 @@ fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> 
             Err(words)
         }
     }
+}
+
+thread_local! {
+    /// This thread is one of the library, in its body.
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, the thread is one of the library.
+struct Ours;
+
+impl Ours {
+    fn begin() -> Self {
+        IS_OURS.set(true);
+        Ours
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        IS_OURS.set(false);
+    }
+}
+
+/// Once in this process: see the module. Not while this thread unwinds, because std panics then.
+fn put_hook() {
+    static ONCE: Once = Once::new();
+    if std::thread::panicking() {
+        return;
+    }
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| if IS_OURS.get() { tell(panic) } else { before(panic) }));
+    });
+}
+
+/// In the hook: at once, because a panic that cannot unwind has no later. It waits only for a write that is under way.
+#[cold]
+fn tell(panic: &PanicHookInfo<'_>) {
+    let payload = panic.payload();
+    let words = payload.downcast_ref::<&'static str>().copied();
+    let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let (thread, process) = (std::thread::current(), std::process::id());
+    let thread = thread.name().unwrap_or("without a name");
+    let at = panic.location().map(|at| format!(" at {at}")).unwrap_or_default();
+    let words = words.unwrap_or("without words");
+    crate::say::stderr_line_at_once(format_args!(
+        "udeck: process {process}: thread {thread} panicked{at}: {words}"
+    ));
 }
 
 /// What a panic said. A payload's own drop may panic, so that one of unknown type is kept.
@@ -113,7 +175,10 @@ impl Callback {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
     use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn a_panic_is_told_and_joining_gives_its_words() {
@@ -162,5 +227,58 @@ mod tests {
         assert_eq!(callback.call(|| -> u8 { panic!("first") }), None);
         assert_eq!(callback.call(|| std::panic::panic_any(Bomb)), None);
         assert_eq!(callback.call(|| 2), Some(2));
+    }
+
+    /// In the process that the test of this name starts.
+    const CHILD: &str = "UDECK_TEST_PANICS";
+
+    /// This test again, as a process whose standard streams are these, and in which [`CHILD`] is set.
+    fn child(name: &str) -> Command {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args([&format!("thread::tests::{name}"), "--exact", "--nocapture"]);
+        child.env(CHILD, "1").env_remove("RUST_BACKTRACE").stdout(Stdio::piped());
+        child
+    }
+
+    #[test]
+    fn a_panic_is_acted_on_although_nobody_reads_stderr() {
+        if std::env::var_os(CHILD).is_some() {
+            let thread = spawn("test", || panic!("nobody reads"), |_| println!("\nacted"));
+            let _: Result<(), String> = thread.unwrap().join().unwrap();
+            return;
+        }
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        while writer.write(&[b'x'; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        let name = "a_panic_is_acted_on_although_nobody_reads_stderr";
+        let mut child = child(name).stderr(writer).spawn().unwrap();
+        let (tell, told) = mpsc::channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).filter(|line| line == "acted").for_each(|line| _ = tell.send(line));
+        });
+        let acted = told.recv_timeout(Duration::from_secs(60));
+        let _ = child.kill();
+        child.wait().unwrap();
+        drop(reader);
+        assert_eq!(acted.as_deref(), Ok("acted"));
+    }
+
+    #[test]
+    fn only_panics_of_the_librarys_threads_are_kept_from_the_hook_that_was_there() {
+        if std::env::var_os(CHILD).is_some() {
+            panic::set_hook(Box::new(|panic| println!("\nthe program's hook: {panic}")));
+            let _ = spawn("test", || panic!("of ours"), |_| {}).map(JoinHandle::<Result<(), _>>::join);
+            let _ = std::thread::spawn(|| panic!("of theirs")).join();
+            return;
+        }
+        let name = "only_panics_of_the_librarys_threads_are_kept_from_the_hook_that_was_there";
+        let output = child(name).stderr(Stdio::piped()).output().unwrap();
+        let (said, erred) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("of theirs") && !said.contains("of ours"), "{said}");
+        assert!(erred.contains("thread test panicked at src/sys/thread.rs:"), "{erred}");
+        assert!(!erred.contains("of theirs"), "{erred}");
     }
 }

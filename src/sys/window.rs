@@ -272,55 +272,52 @@ mod loom_models {
         }
     }
 
+    /// The owner does this, while the peer does that on a thread of its own.
+    fn model(
+        owner: impl Fn(&Shop) + Send + Sync + 'static,
+        peer: impl Fn(&Shop) + Copy + Send + Sync + 'static,
+    ) {
+        loom::model(move || {
+            let shop = Shop::open();
+            let thread = thread::spawn({
+                let shop = shop.clone();
+                move || peer(&shop)
+            });
+            owner(&shop);
+            thread.join().unwrap();
+        });
+    }
+
     /// Memory taken back is written by nobody else. Fails if either fence of SYNC POINT `gate` is removed, or the
     /// Release of `leave` or the Acquire of `position` is.
     #[test]
     fn loom_window_is_quiet_after_withdrawal() {
-        loom::model(|| {
-            let shop = Shop::open();
-            let peer = thread::spawn({
-                let shop = shop.clone();
-                move || shop.write(0)
-            });
-            shop.take_back(0);
-            peer.join().unwrap();
-        });
+        model(|shop| shop.take_back(0), |shop| shop.write(0));
     }
 
     /// A peer that goes from one window to the next has left the first, and what it did there is over. Fails if the
     /// Release of `enter` is weakened: the owner may see the second visit without the end of the first.
     #[test]
     fn loom_window_is_quiet_when_its_peer_is_inside_another() {
-        loom::model(|| {
-            let shop = Shop::open();
-            let peer = thread::spawn({
-                let shop = shop.clone();
-                move || {
-                    shop.write(0);
-                    shop.write(1);
-                }
-            });
-            shop.take_back(0);
-            peer.join().unwrap();
-        });
+        let peer = |shop: &Shop| {
+            shop.write(0);
+            shop.write(1);
+        };
+        model(|shop| shop.take_back(0), peer);
     }
 
     /// Each window is taken back by itself, in whatever order its peer goes through them.
     #[test]
     fn loom_windows_are_taken_back_one_by_one() {
-        loom::model(|| {
-            let shop = Shop::open();
-            let peer = thread::spawn({
-                let shop = shop.clone();
-                move || {
-                    shop.write(1);
-                    shop.write(0);
-                }
-            });
+        let owner = |shop: &Shop| {
             shop.take_back(0);
             shop.take_back(1);
-            peer.join().unwrap();
-        });
+        };
+        let peer = |shop: &Shop| {
+            shop.write(1);
+            shop.write(0);
+        };
+        model(owner, peer);
     }
 
     /// The owner does not wait for a peer that stays inside another window: it would wait for ever.
@@ -336,5 +333,47 @@ mod loom_models {
             peer.join().unwrap();
             assert!(shop.gate.stay_in(handle(1)).is_some());
         });
+    }
+
+    /// A window is taken back, and its entry shows another piece of memory under another handle, while a peer is on its way into
+    /// the old one: whatever it finds is what its handle named, whole. Fails if either fence of SYNC POINT `gate` is
+    /// removed: the visitor of the old one is still inside when the entry is written anew.
+    #[test]
+    fn loom_window_that_is_exposed_again_is_another() {
+        const AGAIN: Exposed = Exposed { tag: 2, offset: 1, len: 8, rights: 3 };
+        let owner = |shop: &Shop| {
+            shop.take_back(0);
+            // SAFETY: not shown to anybody yet.
+            shop.memory[1].with_mut(|value| unsafe { *value = 3 });
+            shop.entries[0].expose(handle(2), AGAIN);
+        };
+        let peer = |shop: &Shop| {
+            let visit = shop.gate.enter(handle(0));
+            if let Some(found) = visit.look_up(&shop.entries[0]) {
+                assert_eq!(found, ANY);
+                // SAFETY: exposed, and we are inside.
+                shop.memory[0].with_mut(|value| unsafe { *value = 1 });
+            }
+            drop(visit);
+            let visit = shop.gate.enter(handle(2));
+            if let Some(found) = visit.look_up(&shop.entries[0]) {
+                assert_eq!(found, AGAIN);
+                // SAFETY: as above.
+                shop.memory[1].with_mut(|value| unsafe { *value = 1 });
+            }
+        };
+        model(owner, peer);
+    }
+
+    /// A peer that goes into the window again, while the owner waits for the end of its stay: the second time it finds nothing,
+    /// and the owner does not take it for the first. Fails if either fence of SYNC POINT `gate` is removed, or the Release of
+    /// `enter` is: the owner may see the second visit without the end of the first.
+    #[test]
+    fn loom_window_is_quiet_when_its_peer_comes_again() {
+        let peer = |shop: &Shop| {
+            shop.write(0);
+            shop.write(0);
+        };
+        model(|shop| shop.take_back(0), peer);
     }
 }

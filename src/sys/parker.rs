@@ -1,17 +1,17 @@
 //! How whoever waits for news lies down, and how whoever brings some wakes it, if what it sleeps beside is not a
-//! [`bell`](crate::bell) of shared memory: a word, two flags, and no lock.
+//! [`doorbell`](crate::doorbell) of shared memory: a word, two flags, and no lock.
 //!
 //! The owner looks at a list of news, which is somebody else's and has a lock of its own. It sleeps on the word itself
-//! ([`Doze::lie_down`] by a value that [`rouse`](Doze::rouse) returns, so that the caller wakes it), or beside a bell that it
+//! ([`Parker::park`] by a value that [`wake`](Parker::wake) returns, so that the caller wakes it), or beside a doorbell that it
 //! hangs first, once, and that others find when they look for it.
 //!
 //! # Sync points
 //! * `sleep`: the owner sets the word, fences SeqCst, and looks at the flags; who announces sets a flag, fences SeqCst, and
 //!   looks at the word. Of two such pairs at least one side sees the other's (on aarch64 too: both are full barriers): the
 //!   owner sees the news, or its word is seen, and it is woken.
-//! * `hang`: the owner hangs its bell, and then looks at the word by adding 0 to it with Release; who rouses takes the word
-//!   by a swap with Acquire, and then looks for the bell. Both are read-modify-writes of one word, so one comes first: the
-//!   owner sees that its word was taken, or the rouser sees the bell. (A plain load of the owner's could miss the swap.)
+//! * `hang`: the owner hangs its doorbell, and then looks at the word by adding 0 to it with Release; who rouses takes the word
+//!   by a swap with Acquire, and then looks for the doorbell. Both are read-modify-writes of one word, so one comes first: the
+//!   owner sees that its word was taken, or the rouser sees the doorbell. (A plain load of the owner's could miss the swap.)
 //! * `woken`: with a wake-up comes what was written before it.
 
 use crate::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -21,14 +21,14 @@ pub const AWAKE: u32 = 0;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Doze {
+pub struct Parker {
     word: AtomicU32,
     /// The list has something that is not known to be stale.
     news: AtomicBool,
     woken: AtomicBool,
 }
 
-impl Doze {
+impl Parker {
     /// The list has news, or has none. To be called with the list locked, so that the last one who says so is right.
     #[inline]
     pub fn set_news(&self, some: bool) {
@@ -50,53 +50,53 @@ impl Doze {
         }
     }
 
-    /// Wakes the owner without news; [`Doze::rouse`] follows.
-    pub fn wake(&self) {
+    /// Wakes the owner without news; [`Parker::wake`] follows.
+    pub fn set_woken(&self) {
         // SYNC POINT woken: publishes what was written before.
         self.woken.store(true, Ordering::Release);
     }
 
     /// The owner is about to sleep in this way, which is not [`AWAKE`]. `false`: there is news, and it is taken back.
     #[must_use]
-    pub fn lie_down(&self, how: u32) -> bool {
+    pub fn park(&self, how: u32) -> bool {
         self.word.store(how, Ordering::Relaxed);
         // SYNC POINT sleep, the owner's half.
         fence(Ordering::SeqCst);
         if self.has_news() || self.woken.load(Ordering::Relaxed) {
-            self.get_up();
+            self.unpark();
             return false;
         }
         true
     }
 
-    /// Takes [`Doze::lie_down`] back.
-    pub fn get_up(&self) {
+    /// Takes [`Parker::park`] back.
+    pub fn unpark(&self) {
         self.word.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Whether the owner, which lay down so and has hung its bell since, may sleep beside it. (Who took the word before has
-    /// perhaps found no bell.)
+    /// Whether the owner, which lay down so and has hung its doorbell since, may sleep beside it. (Who took the word before has
+    /// perhaps found no doorbell.)
     #[must_use]
-    pub fn still_lies(&self, how: u32) -> bool {
-        // SYNC POINT hang: publishes the bell.
+    pub fn is_still_parked(&self, how: u32) -> bool {
+        // SYNC POINT hang: publishes the doorbell.
         self.word.fetch_add(0, Ordering::Release) == how
     }
 
     /// In which way the owner sleeps at the moment.
-    pub fn sleeps(&self) -> u32 {
+    pub fn state(&self) -> u32 {
         self.word.load(Ordering::Relaxed)
     }
 
     /// After news or a wake-up: the way in which the owner slept, and from which the caller is to wake it; [`AWAKE`] if there
     /// is nothing to do.
     #[must_use]
-    pub fn rouse(&self) -> u32 {
+    pub fn wake(&self) -> u32 {
         // SYNC POINT sleep, the announcer's half.
         fence(Ordering::SeqCst);
         if self.word.load(Ordering::Relaxed) == AWAKE {
             return AWAKE;
         }
-        // SYNC POINT hang: before the bell is looked for.
+        // SYNC POINT hang: before the doorbell is looked for.
         self.word.swap(AWAKE, Ordering::Acquire)
     }
 
@@ -112,18 +112,18 @@ mod tests {
 
     #[test]
     fn who_lies_down_is_roused_once_and_not_with_news_at_hand() {
-        let doze = Doze::default();
-        assert_eq!((doze.rouse(), doze.lie_down(2), doze.sleeps()), (AWAKE, true, 2));
-        assert!(doze.still_lies(2));
-        assert_eq!((doze.rouse(), doze.rouse()), (2, AWAKE));
-        assert!(!doze.still_lies(2), "roused meanwhile");
-        doze.set_news(true);
-        assert!(!doze.lie_down(1) && doze.sleeps() == AWAKE);
-        doze.set_news(false);
-        doze.wake();
-        assert!(!doze.lie_down(1), "a wake-up counts, too");
-        doze.note_look();
-        assert!(doze.lie_down(1), "once");
+        let parker = Parker::default();
+        assert_eq!((parker.wake(), parker.park(2), parker.state()), (AWAKE, true, 2));
+        assert!(parker.is_still_parked(2));
+        assert_eq!((parker.wake(), parker.wake()), (2, AWAKE));
+        assert!(!parker.is_still_parked(2), "roused meanwhile");
+        parker.set_news(true);
+        assert!(!parker.park(1) && parker.state() == AWAKE);
+        parker.set_news(false);
+        parker.set_woken();
+        assert!(!parker.park(1), "a wake-up counts, too");
+        parker.note_look();
+        assert!(parker.park(1), "once");
     }
 }
 
@@ -138,70 +138,70 @@ mod loom_models {
 
     /// Whoever lies down beside news is roused, or has seen them. Fails if either fence of SYNC POINT `sleep` is removed.
     #[test]
-    fn loom_doze_loses_no_news() {
+    fn loom_parker_loses_no_news() {
         for by_news in [true, false] {
             loom::model(move || {
-                let doze = Arc::new(Doze::default());
+                let parker = Arc::new(Parker::default());
                 let announcer = {
-                    let doze = doze.clone();
+                    let parker = parker.clone();
                     thread::spawn(move || {
                         if by_news {
-                            doze.set_news(true)
+                            parker.set_news(true)
                         } else {
-                            doze.wake()
+                            parker.set_woken()
                         }
-                        doze.rouse()
+                        parker.wake()
                     })
                 };
-                let asleep = doze.lie_down(WAY);
+                let asleep = parker.park(WAY);
                 let roused = announcer.join().unwrap();
                 assert!(!asleep || roused == WAY, "it sleeps, and nobody wakes it");
-                assert!(!asleep || doze.sleeps() == AWAKE);
+                assert!(!asleep || parker.state() == AWAKE);
             });
         }
     }
 
-    /// Whoever sleeps beside its bell is rung, if it is roused. Fails if either half of SYNC POINT `hang` is weakened to
-    /// Relaxed, and if [`Doze::still_lies`] were a load.
+    /// Whoever sleeps beside its doorbell is rung, if it is roused. Fails if either half of SYNC POINT `hang` is weakened to
+    /// Relaxed, and if [`Parker::is_still_parked`] were a load.
     #[test]
-    fn loom_doze_rings_the_bell_that_hangs() {
+    fn loom_parker_rings_the_bell_that_hangs() {
         loom::model(|| {
-            let doze = Arc::new(Doze::default());
-            let bell = Arc::new(AtomicBool::new(false));
+            let parker = Arc::new(Parker::default());
+            let doorbell = Arc::new(AtomicBool::new(false));
             let announcer = {
-                let (doze, bell) = (doze.clone(), bell.clone());
+                let (parker, doorbell) = (parker.clone(), doorbell.clone());
                 thread::spawn(move || {
-                    doze.set_news(true);
-                    doze.rouse() == WAY && bell.load(Ordering::Relaxed)
+                    parker.set_news(true);
+                    parker.wake() == WAY && doorbell.load(Ordering::Relaxed)
                 })
             };
-            let asleep = doze.lie_down(WAY) && {
-                bell.store(true, Ordering::Relaxed);
-                doze.still_lies(WAY)
+            let asleep = parker.park(WAY) && {
+                doorbell.store(true, Ordering::Relaxed);
+                parker.is_still_parked(WAY)
             };
             let rung = announcer.join().unwrap();
-            assert!(!asleep || rung, "it sleeps beside its bell, and nobody rings it");
+            assert!(!asleep || rung, "it sleeps beside its doorbell, and nobody rings it");
         });
     }
 
     /// With a wake-up comes what was written before it. Fails if either half of SYNC POINT `woken` is weakened to Relaxed.
     #[test]
-    fn loom_doze_brings_what_was_written_before() {
+    fn loom_parker_brings_what_was_written_before() {
         struct Written(UnsafeCell<u32>);
         // SAFETY: the model under test decides who may touch it; loom reports it if it is wrong.
         unsafe impl Sync for Written {}
         loom::model(|| {
-            let (doze, written) = (Arc::new(Doze::default()), Arc::new(Written(UnsafeCell::new(0))));
+            let (parker, written) = (Arc::new(Parker::default()), Arc::new(Written(UnsafeCell::new(0))));
             let waker = {
-                let (doze, written) = (doze.clone(), written.clone());
+                let (parker, written) = (parker.clone(), written.clone());
                 thread::spawn(move || {
                     // SAFETY: not announced yet.
                     written.0.with_mut(|written| unsafe { *written = 7 });
-                    doze.wake();
+                    parker.set_woken();
                 })
             };
-            let woken = doze.woken.load(Ordering::Relaxed);
-            doze.note_look();
+            let woken = parker.woken.load(Ordering::Relaxed);
+            parker.note_look();
             if woken {
                 // SAFETY: announced; the waker is done with it.
                 written.0.with(|written| assert_eq!(unsafe { *written }, 7));

@@ -1,12 +1,12 @@
 //! Finding the ring that has a message, among thousands, and waking whoever sleeps.
 //!
-//! A bell belongs to one waiter (a completion queue) and is rung by its peers. Each ring that the waiter does
+//! A doorbell belongs to one waiter (a completion queue) and is rung by its peers. Each ring that the waiter does
 //! not poll has a bit; a two-level bitmap (64 × 64) finds the set ones in a few loads. Ringing costs the peer
 //! two read-modify-writes, and a system call only if the waiter sleeps: that is why a waiter polls its busiest
-//! rings and leaves only the others to the bell.
+//! rings and leaves only the others to the doorbell.
 //!
 //! # Memory ordering
-//! * `SYNC POINT bits`: [`Bell::ring`] sets the leaf, then the summary (Release each); [`Bell::drain`] clears
+//! * `SYNC POINT bits`: [`Doorbell::ring`] sets the leaf, then the summary (Release each); [`Doorbell::drain`] clears
 //!   the summary, then the leaf (Acquire each). A leaf bit set after it was cleared has its summary bit set after
 //!   that too, so a later drain finds it; and what was written before ringing is seen by whoever drains the bit.
 //!   Loom carries read-modify-writes of different words out in program order, so it cannot see the summary's
@@ -23,38 +23,38 @@ use std::time::Duration;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
 use crate::fault;
 
-/// Leaves of a bell (loom's state space wants few).
+/// Leaves of a doorbell (loom's state space wants few).
 #[cfg(not(loom))]
 pub const LEAVES: usize = 64;
-/// Leaves of a bell (loom's state space wants few).
+/// Leaves of a doorbell (loom's state space wants few).
 #[cfg(loom)]
 pub const LEAVES: usize = 2;
-/// How many rings one bell can tell apart.
+/// How many rings one doorbell can tell apart.
 pub const BITS: u32 = LEAVES as u32 * 64;
 /// No sleep is longer than this before the sleeper looks again by itself.
 pub const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// What [`Bell::sleep_word`] holds while the bell's owner is parked.
+/// What [`Doorbell::sleep_word`] holds while the doorbell's owner is parked.
 pub const PARKED: u32 = 1;
 
 /// A two-level bitmap of rings with news, and the word its owner sleeps on. Lies in memory shared with peers.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct Bell {
+pub struct Doorbell {
     summary: AtomicU64,
     parked: AtomicU32,
     leaves: [AtomicU64; LEAVES],
 }
 
 // SAFETY: atomics only.
-unsafe impl Shared for Bell {}
+unsafe impl Shared for Doorbell {}
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Bell>() == 640);
+const _: () = assert!(size_of::<Doorbell>() == 640);
 
-impl Default for Bell {
+impl Default for Doorbell {
     fn default() -> Self {
-        Bell {
+        Doorbell {
             summary: AtomicU64::new(0),
             parked: AtomicU32::new(0),
             leaves: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -62,7 +62,7 @@ impl Default for Bell {
     }
 }
 
-impl Bell {
+impl Doorbell {
     /// Announces news on ring `bit` and wakes the owner if it sleeps. Out-of-range bits (a peer chose them)
     /// are masked.
     #[cold]
@@ -71,7 +71,7 @@ impl Bell {
         self.wake();
     }
 
-    /// As [`Bell::ring`], by the owner's own process: who dies in it leaves nobody waiting.
+    /// As [`Doorbell::ring`], by the owner's own process: who dies in it leaves nobody waiting.
     pub fn ring_own(&self, bit: u32) {
         self.set(bit, |_| {});
         self.wake();
@@ -82,10 +82,10 @@ impl Bell {
         let (leaf, within) = ((bit / 64) as usize % LEAVES, bit % 64);
         // SYNC POINT bits: after the news itself.
         self.leaves[leaf].fetch_or(1 << within, Ordering::Release);
-        point("bell.leaf");
+        point("doorbell.leaf");
         // After the leaf (see the module's text: the models cannot see this one weakened).
         self.summary.fetch_or(1 << leaf, Ordering::Release);
-        point("bell.summary");
+        point("doorbell.summary");
     }
 
     /// Wakes the owner if it sleeps.
@@ -93,7 +93,7 @@ impl Bell {
         // SYNC POINT park, ringer's half.
         fence(Ordering::SeqCst);
         if self.parked.load(Ordering::Relaxed) != 0 && self.parked.swap(0, Ordering::AcqRel) != 0 {
-            fault::point("bell.unparked");
+            fault::point("doorbell.unparked");
             self.wake_sleepers();
         }
     }
@@ -111,7 +111,7 @@ impl Bell {
         while summary != 0 {
             let leaf = summary.trailing_zeros() as usize;
             summary &= summary - 1;
-            // A hostile peer may set summary bits that have no leaf under loom's small bells; masked.
+            // A hostile peer may set summary bits that have no leaf under loom's small doorbells; masked.
             // SYNC POINT bits: leaf before the news itself.
             let mut bits = self.leaves[leaf % LEAVES].swap(0, Ordering::Acquire);
             while bits != 0 {
@@ -122,8 +122,8 @@ impl Bell {
         }
     }
 
-    /// Declares the owner asleep. `false`: there is news, do not sleep ([`Bell::unpark`] was done). The caller
-    /// has made its rings cold before, and looks at them once more between this and [`Bell::sleep`].
+    /// Declares the owner asleep. `false`: there is news, do not sleep ([`Doorbell::unpark`] was done). The caller
+    /// has made its rings cold before, and looks at them once more between this and [`Doorbell::sleep`].
     #[must_use]
     pub fn park(&self) -> bool {
         self.parked.store(PARKED, Ordering::Relaxed);
@@ -142,12 +142,12 @@ impl Bell {
         &self.parked
     }
 
-    /// Takes [`Bell::park`] back.
+    /// Takes [`Doorbell::park`] back.
     pub fn unpark(&self) {
         self.parked.store(0, Ordering::Relaxed);
     }
 
-    /// Sleeps after [`Bell::park`] until rung, at most `limit` and at most [`MAX_SLEEP`]. May return early.
+    /// Sleeps after [`Doorbell::park`] until rung, at most `limit` and at most [`MAX_SLEEP`]. May return early.
     #[cfg(not(loom))]
     pub fn sleep(&self, limit: Duration) {
         crate::futex::sleep(&self.parked, PARKED, limit.min(MAX_SLEEP));
@@ -180,33 +180,33 @@ mod tests {
         /// What is rung is drained, once, whatever the order.
         #[test]
         fn prop_bell_is_a_set(bits in prop::collection::vec(0..BITS, 0..200)) {
-            let bell = Bell::default();
+            let doorbell = Doorbell::default();
             let mut expected = BTreeSet::new();
             for chunk in bits.chunks(7) {
-                chunk.iter().for_each(|&bit| { bell.ring(bit); expected.insert(bit); });
-                prop_assert_eq!(bell.has_news(), !expected.is_empty());
+                chunk.iter().for_each(|&bit| { doorbell.ring(bit); expected.insert(bit); });
+                prop_assert_eq!(doorbell.has_news(), !expected.is_empty());
                 let mut got = Vec::new();
-                bell.drain(|bit| got.push(bit));
+                doorbell.drain(|bit| got.push(bit));
                 prop_assert_eq!(got, expected.iter().copied().collect::<Vec<_>>());
                 expected.clear();
-                prop_assert!(!bell.has_news());
+                prop_assert!(!doorbell.has_news());
             }
         }
     }
 
     #[test]
     fn ringing_wakes_a_sleeper() {
-        let bell = Arc::new(Bell::default());
+        let doorbell = Arc::new(Doorbell::default());
         let ringer = {
-            let bell = bell.clone();
-            std::thread::spawn(move || bell.ring(4095))
+            let doorbell = doorbell.clone();
+            std::thread::spawn(move || doorbell.ring(4095))
         };
         let mut got = Vec::new();
         while got.is_empty() {
-            if bell.park() {
-                bell.sleep(Duration::from_secs(10));
+            if doorbell.park() {
+                doorbell.sleep(Duration::from_secs(10));
             }
-            bell.drain(|bit| got.push(bit));
+            doorbell.drain(|bit| got.push(bit));
         }
         ringer.join().unwrap();
         assert_eq!(got, [4095]);
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_foreign_bit_stays_in_range() {
-        let bell = Bell::default();
-        bell.ring(u32::MAX);
+        let doorbell = Doorbell::default();
+        doorbell.ring(u32::MAX);
         let mut got = Vec::new();
-        bell.drain(|bit| got.push(bit));
+        doorbell.drain(|bit| got.push(bit));
         assert!(got.iter().all(|&bit| bit < BITS) && got.len() == 1);
     }
 }
@@ -233,17 +233,17 @@ mod loom_models {
     #[test]
     fn loom_bell_loses_no_wakeup() {
         loom::model(|| {
-            let bell = Arc::new(Bell::default());
+            let doorbell = Arc::new(Doorbell::default());
             let ringer = {
-                let bell = bell.clone();
-                thread::spawn(move || bell.ring(1))
+                let doorbell = doorbell.clone();
+                thread::spawn(move || doorbell.ring(1))
             };
-            let asleep = bell.park();
+            let asleep = doorbell.park();
             ringer.join().unwrap();
             // Asleep, and nobody cleared the word the sleeper waits on: it would sleep on with news pending.
-            assert!(!(asleep && bell.is_parked()), "the sleeper was not woken");
+            assert!(!(asleep && doorbell.is_parked()), "the sleeper was not woken");
             let mut got = 0;
-            bell.drain(|_| got += 1);
+            doorbell.drain(|_| got += 1);
             assert_eq!(got, 1);
         });
     }
@@ -257,15 +257,15 @@ mod loom_models {
         // SAFETY: the model under test decides who may touch which; loom reports it if it is wrong.
         unsafe impl Sync for News {}
         loom::model(|| {
-            let bell = Arc::new(Bell::default());
+            let doorbell = Arc::new(Doorbell::default());
             let news = Arc::new(News([UnsafeCell::new(0), UnsafeCell::new(0)]));
             let ringers: Vec<_> = [0u32, 1]
                 .map(|bit| {
-                    let (bell, news) = (bell.clone(), news.clone());
+                    let (doorbell, news) = (doorbell.clone(), news.clone());
                     thread::spawn(move || {
                         // SAFETY: not announced yet.
                         news.0[bit as usize].with_mut(|news| unsafe { *news = bit + 1 });
-                        bell.ring(bit);
+                        doorbell.ring(bit);
                     })
                 })
                 .into();
@@ -275,11 +275,11 @@ mod loom_models {
                 // SAFETY: announced; its ringer is done with it.
                 news.0[bit as usize].with(|news| assert_eq!(unsafe { *news }, bit + 1));
             };
-            bell.drain(&mut look);
+            doorbell.drain(&mut look);
             for ringer in ringers {
                 ringer.join().unwrap();
             }
-            bell.drain(&mut look);
+            doorbell.drain(&mut look);
             assert_eq!(got, 0b11);
         });
     }

@@ -11,13 +11,13 @@ use crate::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct StandBy {
+pub struct LeaderFollower {
     sleepers: AtomicU32,
-    stands_by: AtomicBool,
+    follows: AtomicBool,
 }
 
-impl StandBy {
-    /// Somebody goes to sleep beside it. ([`StandBy::leave`] follows.)
+impl LeaderFollower {
+    /// Somebody goes to sleep beside it. ([`LeaderFollower::leave`] follows.)
     pub fn enter(&self) {
         // A helper that does not see it yet watches, too.
         self.sleepers.fetch_add(1, Ordering::Relaxed);
@@ -29,23 +29,23 @@ impl StandBy {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         // SYNC POINT watch, the sleeper's half.
         fence(Ordering::SeqCst);
-        self.stands_by.load(Ordering::Relaxed) && self.sleepers.load(Ordering::Relaxed) == 0
+        self.follows.load(Ordering::Relaxed) && self.sleepers.load(Ordering::Relaxed) == 0
     }
 
     /// The helper goes to sleep. `true`: others watch, and it is rung when they do not any more; `false`: it is to watch.
     #[must_use]
-    pub fn stand_by(&self) -> bool {
-        self.stands_by.store(true, Ordering::Relaxed);
+    pub fn follow(&self) -> bool {
+        self.follows.store(true, Ordering::Relaxed);
         // SYNC POINT watch, the helper's half.
         fence(Ordering::SeqCst);
         let others = self.sleepers.load(Ordering::Relaxed) > 0;
-        self.stands_by.store(others, Ordering::Relaxed);
+        self.follows.store(others, Ordering::Relaxed);
         others
     }
 
     /// The helper is awake.
-    pub fn stop(&self) {
-        self.stands_by.store(false, Ordering::Relaxed);
+    pub fn stop_following(&self) {
+        self.follows.store(false, Ordering::Relaxed);
     }
 }
 
@@ -55,18 +55,18 @@ mod tests {
 
     #[test]
     fn the_last_one_rings_a_helper_that_stands_by() {
-        let standby = StandBy::default();
-        assert!(!standby.stand_by(), "nobody else watches");
-        standby.enter();
-        assert!(!standby.leave(), "the helper watches itself");
-        standby.enter();
-        standby.enter();
-        assert!(standby.stand_by());
-        assert_eq!((standby.leave(), standby.leave()), (false, true));
-        standby.enter();
-        assert!(standby.stand_by());
-        standby.stop();
-        assert!(!standby.leave(), "it is awake");
+        let watch = LeaderFollower::default();
+        assert!(!watch.follow(), "nobody else watches");
+        watch.enter();
+        assert!(!watch.leave(), "the helper watches itself");
+        watch.enter();
+        watch.enter();
+        assert!(watch.follow());
+        assert_eq!((watch.leave(), watch.leave()), (false, true));
+        watch.enter();
+        assert!(watch.follow());
+        watch.stop_following();
+        assert!(!watch.leave(), "it is awake");
     }
 }
 
@@ -79,18 +79,18 @@ mod loom_models {
     /// A helper that leaves the watch to others is rung when the last of them has left. Fails if either fence of SYNC POINT
     /// `watch` is removed.
     #[test]
-    fn loom_standby_leaves_nobody_without_a_watch() {
+    fn loom_leader_follower_leaves_nobody_without_a_watch() {
         for sleepers in 1..=2 {
             loom::model(move || {
-                let standby = Arc::new(StandBy::default());
-                (0..sleepers).for_each(|_| standby.enter());
+                let watch = Arc::new(LeaderFollower::default());
+                (0..sleepers).for_each(|_| watch.enter());
                 let leaving: Vec<_> = (0..sleepers)
                     .map(|_| {
-                        let standby = standby.clone();
-                        thread::spawn(move || standby.leave())
+                        let watch = watch.clone();
+                        thread::spawn(move || watch.leave())
                     })
                     .collect();
-                let others = standby.stand_by();
+                let others = watch.follow();
                 let rung = leaving.into_iter().fold(false, |rung, sleeper| sleeper.join().unwrap() | rung);
                 assert!(!others || rung, "all have left, and the helper was not rung");
             });

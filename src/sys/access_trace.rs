@@ -1,8 +1,8 @@
 //! Which words of shared memory a thread touches, for tests of what a message costs.
 //!
-//! With the feature `touch`, [`crate::atomic`]'s integers are these: the same operations, each noted with its address
+//! With the feature `access-trace`, [`crate::atomic`]'s integers are these: the same operations, each noted with its address
 //! while the thread [`watch`]es. Structures in shared memory consist of them only ([`crate::atomic::Shared`]), and their
-//! words cannot be reached past them: what a ring, a bell or a gate does to shared memory is noted, whole. Bulk data is
+//! words cannot be reached past them: what a ring, a doorbell or a gate does to shared memory is noted, whole. Bulk data is
 //! not (the bytes of a message that is lent or copied): a short message has none, it travels in its cell's words.
 
 use core::sync::atomic::{self, Ordering};
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 /// One access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch {
+pub struct Access {
     /// Of the word.
     pub address: usize,
     /// Whether it wrote, or could have.
@@ -18,21 +18,21 @@ pub struct Touch {
 }
 
 thread_local! {
-    static SEEN: RefCell<Option<Vec<Touch>>> = const { RefCell::new(None) };
+    static SEEN: RefCell<Option<Vec<Access>>> = const { RefCell::new(None) };
 }
 
 /// What `act` touches on this thread, in order.
-pub fn watch<R>(act: impl FnOnce() -> R) -> (R, Vec<Touch>) {
+pub fn trace<R>(act: impl FnOnce() -> R) -> (R, Vec<Access>) {
     SEEN.with_borrow_mut(|seen| *seen = Some(Vec::new()));
     let result = act();
     (result, SEEN.take().unwrap_or_default())
 }
 
 fn note<T>(word: &T, wrote: bool) {
-    let touch = Touch { address: std::ptr::from_ref(word).addr(), wrote };
+    let access = Access { address: std::ptr::from_ref(word).addr(), wrote };
     SEEN.with_borrow_mut(|seen| {
         if let Some(seen) = seen {
-            seen.push(touch);
+            seen.push(access);
         }
     });
 }

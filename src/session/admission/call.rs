@@ -1,0 +1,190 @@
+//! The side that asks for a connection: on the caller's thread, which waits until the deadline at most.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use udeck_via::transport::Hello;
+use udeck_via::{Deadline, Error, NetAddress, Result};
+
+use super::handshake::{Connector, Refusal, Told};
+use super::socket::{connect_to, prepare, reset_when_closed};
+use super::wire::{Answer, Request, fits};
+use super::{Admission, Admitted, nonce};
+use crate::address::{self, is_outage, late_by_outage};
+
+/// While the network is down, it is tried again after that.
+const AGAIN: Duration = Duration::from_millis(50);
+
+impl Admission {
+    /// Asks for a connection with rank `peer`, or with anybody of the job. Waits until `deadline` at most; given up, the other side learns it.
+    ///
+    /// # Errors
+    /// [`Error::NoMatch`] (also when another process is there than `peer`), [`Error::Rejected`] (also when no NIC of this protocol, version and job is there),
+    /// [`Error::InvalidReliability`]: the answer; [`Error::Timeout`]; [`Error::Lost`]: it hung up;
+    /// [`Error::InvalidParameter`]: too long; the kernel's.
+    pub fn call(
+        &self,
+        to: &NetAddress,
+        peer: Option<u32>,
+        hello: &Hello,
+        parameters: &[u8],
+        deadline: Deadline,
+    ) -> Result<Admitted> {
+        fits(&to.discriminator, hello, parameters)?;
+        let at = address::decode(to)?;
+        let (discriminator, parameters) = (to.discriminator.clone(), parameters.to_vec());
+        let request = Request { discriminator, hello: hello.clone(), parameters };
+        let pair = self.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
+        let (handshake, meet) = Connector::new(pair, self.protocol, nonce()?, &request);
+        match Call::start_in_time(self.detect, at, deadline)?.ask(handshake, &meet)? {
+            (Answer::Accepted(theirs, parameters), socket) => {
+                Ok(Admitted { socket, peer: at, theirs, parameters })
+            }
+            (refusal, socket) => {
+                reset_when_closed(socket.as_fd());
+                Err(match refusal {
+                    Answer::Rejected(text) => Error::Rejected(text),
+                    Answer::Reliability => Error::InvalidReliability,
+                    _ => Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()),
+                })
+            }
+        }
+    }
+}
+
+/// A call under way. Dropped, it is given up, and the other side learns it.
+struct Call {
+    socket: Option<OwnedFd>,
+    at: SocketAddr,
+    since: Instant,
+    deadline: Deadline,
+}
+
+impl Call {
+    /// Bears a network that is down for as long as an open connection does.
+    fn start_in_time(detect: Duration, at: SocketAddr, deadline: Deadline) -> Result<Self> {
+        let since = Instant::now();
+        let patience = Deadline::after(detect);
+        loop {
+            match Call::start(detect, at, since, deadline)? {
+                Ok(call) => return Ok(call),
+                Err(error) if !is_outage(&error) || patience.passed() => return Err(nobody(at, error)),
+                Err(error) if deadline.passed() => return Err(late_by_outage(at, &error, since.elapsed())),
+                Err(_) => thread::sleep(AGAIN.min(deadline.remaining())),
+            }
+        }
+    }
+
+    /// # Errors
+    /// Why it could not be tried; within: why there is no connection.
+    fn start(
+        detect: Duration,
+        at: SocketAddr,
+        since: Instant,
+        deadline: Deadline,
+    ) -> Result<io::Result<Self>> {
+        let socket = match connect_to(at) {
+            Ok(socket) => socket,
+            Err(error) => return Ok(Err(error)),
+        };
+        prepare(socket.as_fd(), detect).map_err(|error| nobody(at, error))?;
+        let call = Call { socket: Some(socket), at, since, deadline };
+        call.wait(PollFlags::OUT, "connecting to the process")?;
+        let socket = call.socket.as_ref().expect("just made");
+        let connected = sockopt::socket_error(socket).map_err(|error| nobody(at, error.into()))?;
+        Ok(connected.map(|()| call).map_err(io::Error::from))
+    }
+
+    /// The whole exchange.
+    fn ask(mut self, mut handshake: Connector, meet: &[u8]) -> Result<(Answer, OwnedFd)> {
+        self.say(meet)?;
+        let mut buffer = [0; 2048];
+        loop {
+            let wants = handshake.wants().min(buffer.len());
+            let what = if handshake.has_asked() {
+                "an answer from the process"
+            } else {
+                "the hand-shake with the process"
+            };
+            let len = self.hear(&mut buffer[..wants], what)?;
+            match handshake.input(&buffer[..len]) {
+                Ok(Told::Nothing) => {}
+                Ok(Told::Send(words)) => self.say(&words)?,
+                Ok(Told::Answer(answer)) => {
+                    let socket = self.socket.take().expect("there until the answer");
+                    return Ok((answer, socket));
+                }
+                Err(Refusal::OtherProcess { .. }) => {
+                    return Err(Error::NoMatch(format!("{}, where another process is now", self.at)));
+                }
+                Err(refusal) => return Err(Error::Rejected(format!("{} was called: {refusal}", self.at))),
+            }
+        }
+    }
+
+    fn say(&self, words: &[u8]) -> Result {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        match send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == words.len() => Ok(()),
+            Ok(_) => Err(self.hung_up()),
+            Err(error) => Err(nobody(self.at, error.into())),
+        }
+    }
+
+    fn hear(&self, buffer: &mut [u8], what: &str) -> Result<usize> {
+        let Some(socket) = &self.socket else { return Ok(0) };
+        loop {
+            match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(self.hung_up()),
+                Ok((_, len)) => return Ok(len),
+                Err(Errno::AGAIN | Errno::INTR) => self.wait(PollFlags::IN, what)?,
+                Err(error) => return Err(Error::Lost(format!("{} died or hung up: {error}", self.at))),
+            }
+        }
+    }
+
+    #[cold]
+    fn hung_up(&self) -> Error {
+        Error::Lost(format!("{} hung up in the middle of the hand-shake", self.at))
+    }
+
+    /// Waits until the socket is ready; interruptions do not count.
+    fn wait(&self, flags: PollFlags, what: &str) -> Result {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        loop {
+            let limit = Timespec::try_from(self.deadline.remaining()).ok();
+            match poll(&mut [PollFd::new(socket, flags)], limit.as_ref()) {
+                Ok(1..) => return Ok(()),
+                Ok(0) if self.deadline.passed() => {
+                    let what = format!("{what} at {}", self.at);
+                    return Err(Error::Timeout { what, waited: self.since.elapsed() });
+                }
+                Ok(0) | Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::os(format!("waiting for {}", self.at), error)),
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        if let Some(socket) = &self.socket {
+            // So that who answers too late finds nobody.
+            reset_when_closed(socket.as_fd());
+        }
+    }
+}
+
+#[cold]
+fn nobody(at: SocketAddr, error: io::Error) -> Error {
+    Error::os(format!("connecting to the process at {at}"), error)
+}

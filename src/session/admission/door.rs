@@ -1,0 +1,290 @@
+//! Callers that have proved nothing yet: few, not for long, and with little memory.
+//!
+//! At most [`CALLERS`] at a time; the others wait in the kernel's backlog, and whoever takes longest makes place when they
+//! do. Nothing here waits.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use udeck_sys::{descriptor_advice, is_shortage, job_time, say};
+use udeck_via::{Error, Result};
+
+use super::handshake::{Acceptor, Heard};
+use super::socket::{accept_from, listen_at, prepare};
+use super::wire::Request;
+use super::{Admission, Pending, nonce};
+use crate::poll::{EventFlags, Found, Poller};
+
+/// Callers that are let in at a time.
+const CALLERS: usize = 256;
+/// How long one may take to prove the secret and to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// From when on one makes place for another, if there is none.
+const SLOW: Duration = Duration::from_secs(1);
+/// Callers let in before others are looked at: a burst of strangers does not starve links.
+const ACCEPTS: usize = 32;
+/// A process without descriptors leaves callers in the backlog for so long, and tries again.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// Addresses of which refusals are told, once each.
+const TOLD: usize = 64;
+/// Bytes read at a time: as much as the longest message of a caller that is not proven has, and most requests.
+const PIECE: usize = 256;
+
+const HUNG_UP: &str = "it hung up in the middle of the hand-shake; of another job, perhaps";
+
+/// What the poller calls the listener; callers are called by their numbers.
+const LISTENER: u64 = 0;
+
+/// See the module. It is readable ([`AsFd`]) when [`Door::serve`] has something to do.
+pub struct Door {
+    admission: Admission,
+    address: SocketAddr,
+    listener: OwnedFd,
+    /// Watches the listener and the callers.
+    poller: Poller,
+    found: Found,
+    /// The last caller's number.
+    last: u64,
+    callers: HashMap<u64, Caller>,
+    /// Nobody is let in until then.
+    shut_until: Option<Instant>,
+    /// The listener is watched.
+    open: bool,
+    told: HashSet<IpAddr>,
+    told_shortage: bool,
+}
+
+struct Caller {
+    socket: OwnedFd,
+    from: SocketAddr,
+    since: Instant,
+    handshake: Acceptor,
+}
+
+impl Admission {
+    /// Listens at an address of one interface; at port 0, at a free port.
+    ///
+    /// # Errors
+    /// The kernel's: no such interface, the port is taken, no descriptors left.
+    pub fn listen(&self, bind: SocketAddr) -> Result<Door> {
+        let (listener, address) =
+            listen_at(bind).map_err(|error| Error::os(format!("listening at {bind}"), error))?;
+        let watched = |poller: Poller| {
+            poller.add(&listener, LISTENER, EventFlags::IN)?;
+            Ok(poller)
+        };
+        let poller = Poller::new()
+            .and_then(watched)
+            .map_err(|error| Error::os(format!("watching the port {address}"), error))?;
+        Ok(Door {
+            admission: self.clone(),
+            address,
+            listener,
+            poller,
+            found: Found::default(),
+            last: LISTENER,
+            callers: HashMap::new(),
+            shut_until: None,
+            open: true,
+            told: HashSet::new(),
+            told_shortage: false,
+        })
+    }
+}
+
+impl Door {
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether nobody is before it that was let in and not passed on.
+    pub fn is_empty(&self) -> bool {
+        self.callers.is_empty()
+    }
+
+    /// Lets callers in and hears them, as many as one look names; what they ask for goes to `on_request`.
+    pub fn serve(&mut self, on_request: &mut dyn FnMut(Pending)) {
+        let mut found = std::mem::take(&mut self.found);
+        self.poller.look(&mut found, Duration::ZERO);
+        for token in found.tokens() {
+            match token {
+                LISTENER => self.answer(),
+                number => self.listen_to(number, on_request),
+            }
+        }
+        self.found = found;
+    }
+
+    fn answer(&mut self) {
+        for _ in 0..ACCEPTS {
+            if self.callers.len() >= CALLERS && !self.make_place() {
+                // Who comes first is done soonest: the others wait until one is.
+                return self.watch(false);
+            }
+            match accept_from(self.listener.as_fd()) {
+                Ok(Some((socket, from))) => self.admit(socket, from),
+                Ok(None) => return,
+                Err(error) if is_shortage(&error) => return self.shut(&error),
+                // One that is gone already.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, from: SocketAddr) {
+        let Ok(nonce) = nonce() else { return };
+        self.last += 1;
+        let (number, since) = (self.last, job_time());
+        let Admission { keys, protocol, detect } = self.admission.clone();
+        let watched = prepare(socket.as_fd(), detect)
+            .and_then(|()| self.poller.add(&socket, number, EventFlags::IN | EventFlags::RDHUP));
+        if watched.is_ok() {
+            let handshake = Acceptor::new(keys, protocol, nonce);
+            self.callers.insert(number, Caller { socket, from, since, handshake });
+        }
+    }
+
+    /// The caller that takes longest to prove itself, and when it has had a fair time for that.
+    fn slowest(&self) -> Option<(u64, Instant)> {
+        let strangers = self.callers.iter().filter(|(_, caller)| !caller.handshake.is_proven());
+        let slowest = strangers.min_by_key(|(_, caller)| caller.since)?;
+        Some((*slowest.0, slowest.1.since + SLOW))
+    }
+
+    /// Sends the slowest caller away, if it has had its time.
+    fn make_place(&mut self) -> bool {
+        let Some((number, _)) = self.slowest().filter(|(_, fair)| *fair <= job_time()) else {
+            return false;
+        };
+        self.send_away(number, "others waited while it said nothing");
+        true
+    }
+
+    /// A caller has said something.
+    fn listen_to(&mut self, number: u64, on_request: &mut dyn FnMut(Pending)) {
+        let Some(caller) = self.callers.get_mut(&number) else { return };
+        match caller.hear() {
+            Ok(None) => {}
+            Ok(Some(request)) => {
+                let Some(Caller { socket, from, handshake, .. }) = self.let_go(number) else { return };
+                on_request(Pending::new(socket, from, handshake.peer(), request));
+            }
+            Err(why) => self.send_away(number, &why),
+        }
+    }
+
+    fn send_away(&mut self, number: u64, why: &str) {
+        let Some(caller) = self.let_go(number) else { return };
+        let address = caller.from.ip();
+        if self.told.len() < TOLD && self.told.insert(address) {
+            say!("refused a connection from {address}: {why} (said once per address)");
+        }
+    }
+
+    fn let_go(&mut self, number: u64) -> Option<Caller> {
+        let caller = self.callers.remove(&number)?;
+        self.poller.remove(&caller.socket);
+        if self.shut_until.is_none() {
+            self.watch(true);
+        }
+        Some(caller)
+    }
+
+    /// The process is short of descriptors.
+    fn shut(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.told_shortage, true) {
+            let advice = descriptor_advice();
+            say!("cannot accept connections and keeps trying: {error} ({advice})");
+        }
+        self.shut_until = Some(job_time() + SHORTAGE_PAUSE);
+        self.watch(false);
+    }
+
+    fn watch(&mut self, open: bool) {
+        if self.open != open {
+            self.open = open;
+            let events = if open { EventFlags::IN } else { EventFlags::empty() };
+            self.poller.set(&self.listener, LISTENER, events);
+        }
+    }
+
+    /// Does what is due. Returns when that is to be done next; [`Door::serve`] may change it.
+    pub fn tick(&mut self, now: Instant) -> Option<Instant> {
+        if self.shut_until.is_some_and(|until| until <= now) {
+            self.shut_until = None;
+            self.watch(true);
+        }
+        let late = |caller: &Caller| now.duration_since(caller.since) >= PATIENCE;
+        let gone: Vec<_> =
+            self.callers.iter().filter(|(_, caller)| late(caller)).map(|(number, _)| *number).collect();
+        for number in gone {
+            self.send_away(number, "it did not prove itself in time");
+        }
+        let late = self.callers.values().map(|caller| caller.since + PATIENCE).min();
+        if self.open || self.shut_until.is_some() {
+            return late.into_iter().chain(self.shut_until).min();
+        }
+        // There is no place, and others may be waiting for one.
+        let fair = self.slowest().map(|(_, fair)| fair);
+        if fair.is_some_and(|fair| fair <= now) {
+            self.watch(true);
+        }
+        late.into_iter().chain(fair).min()
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Door({}, {} callers)", self.address, self.callers.len())
+    }
+}
+
+impl Caller {
+    /// Reads no more than the message under way.
+    fn hear(&mut self) -> std::result::Result<Option<Request>, String> {
+        let mut buffer = [0; PIECE];
+        loop {
+            let wants = self.handshake.wants().min(PIECE);
+            let len = match recv(&self.socket, &mut buffer[..wants], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(HUNG_UP.into()),
+                Ok((_, len)) => len,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                Err(Errno::CONNRESET) => return Err(HUNG_UP.into()),
+                Err(error) => return Err(error.to_string()),
+            };
+            match self.handshake.input(&buffer[..len]) {
+                Ok(Heard::Nothing) => {}
+                Ok(Heard::Send(words)) => self.say(&words)?,
+                Ok(Heard::Request(request)) => return Ok(Some(request)),
+                Err(refusal) => {
+                    if let Some(words) = Acceptor::last_words(&refusal) {
+                        let _ = self.say(&words);
+                    }
+                    return Err(refusal.to_string());
+                }
+            }
+        }
+    }
+
+    /// A fresh socket has room for a few words.
+    fn say(&self, words: &[u8]) -> std::result::Result<(), String> {
+        match send(&self.socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) if sent == words.len() => Ok(()),
+            Ok(_) => Err("its socket takes nothing".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

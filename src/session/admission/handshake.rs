@@ -1,0 +1,379 @@
+//! Both ends of a fresh connection prove who they are before anything else is read; then one asks, the other answers.
+//!
+//! ```text
+//! connector                        acceptor
+//!   Meet(protocol, claim, nonce c)  ->
+//!                              <-  Prove(protocol, claim, nonce a, proof "acceptor" of version, c, a)
+//!   Join(proof "connector" of version, c, a), Request  ->
+//!                              <-  Answer
+//! ```
+//! The claim says which rank calls which, or that somebody of the job calls. The proofs are by what only the two share
+//! ([`udeck_via::auth`]); they hold for the protocol and the claim, too.
+//!
+//! Who has heard another's exchange cannot repeat it: both nonces are in every proof, and one of them is always fresh. The
+//! acceptor keeps no more than the bytes of one message of a connector that has proved nothing, 56 at most. Two that speak
+//! different protocols, or versions, tell each other so before anybody proves anything.
+//!
+//! Sans-I/O: each side says how many bytes it [wants](Acceptor::wants), is fed so many at most, and says what to do.
+
+use udeck_via::auth::{Claim, Keys, Pair};
+
+use super::wire::{
+    Answer, FRONT, HEAD, JOIN, MEET, Malformed, Meet, Nonce, PROVE, Proof, Protocol, Request, VERSION,
+    Versions, decode_prove, encode_prove,
+};
+
+/// Why a connection was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The other side is of another build.
+    #[error(
+        "it speaks version {}.{} of the {} protocol, this process {VERSION}.{}: build both from one version",
+        theirs.admission, theirs.protocol, ours.name(), ours.version()
+    )]
+    Version {
+        /// What this side speaks.
+        ours: Protocol,
+        /// What the other side speaks.
+        theirs: Versions,
+    },
+    /// The other side is a NIC of another transport.
+    #[error(
+        "it is a NIC of the {} transport, and this one of {}: each reaches its own kind only",
+        theirs.name(), ours.name()
+    )]
+    Protocol {
+        /// What this side speaks.
+        ours: Protocol,
+        /// What the other side speaks.
+        theirs: Protocol,
+    },
+    /// The other side's proof is none.
+    #[error("it does not know this job's secret")]
+    Secret,
+    /// The other side does not prove to be the rank that it should be, or says it is.
+    #[error("{0}")]
+    Identity(String),
+    /// The rank that was called is another one.
+    #[error("it wanted another process of the job, or is another one than was wanted")]
+    OtherProcess {
+        /// What this side speaks.
+        ours: Protocol,
+    },
+    /// The other side says what no side says.
+    #[error("it is no process of this library, or of this job: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// Bytes of a message that has a length.
+#[derive(Debug, Default)]
+struct Inbox(Vec<u8>);
+
+impl Inbox {
+    /// Adds what came, no more than is missing of `len`. The message, once it is whole.
+    fn take(&mut self, bytes: &mut &[u8], len: usize) -> Option<Vec<u8>> {
+        self.top_up(bytes, len).then(|| std::mem::take(&mut self.0))
+    }
+
+    /// As [`Inbox::take`], of a message whose beginning tells its length: both beginning and message stay.
+    fn top_up(&mut self, bytes: &mut &[u8], len: usize) -> bool {
+        let missing = len.saturating_sub(self.0.len());
+        let (now, later) = bytes.split_at(missing.min(bytes.len()));
+        self.0.extend(now);
+        *bytes = later;
+        self.0.len() == len
+    }
+}
+
+/// The side that was called.
+pub struct Acceptor {
+    keys: Keys,
+    protocol: Protocol,
+    nonce: Nonce,
+    stage: Stage,
+    inbox: Inbox,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Front,
+    Meet,
+    Join { pair: Pair, theirs: Nonce },
+    RequestHead { peer: Option<u32> },
+    Request { peer: Option<u32>, len: usize },
+    Over { peer: Option<u32> },
+}
+
+/// What an acceptor does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Waits for more.
+    Nothing,
+    /// Sends this.
+    Send([u8; PROVE]),
+    /// Finds who answers this.
+    Request(Request),
+}
+
+impl Acceptor {
+    /// `nonce`: fresh.
+    pub fn new(keys: impl Into<Keys>, protocol: Protocol, nonce: Nonce) -> Self {
+        Acceptor { keys: keys.into(), protocol, nonce, stage: Stage::Front, inbox: Inbox::default() }
+    }
+
+    /// Which rank the connector has proved to be; `None`: nothing yet, or somebody of the job.
+    pub fn peer(&self) -> Option<u32> {
+        match self.stage {
+            Stage::RequestHead { peer } | Stage::Request { peer, .. } | Stage::Over { peer } => peer,
+            Stage::Front | Stage::Meet | Stage::Join { .. } => None,
+        }
+    }
+
+    /// Bytes that the message under way still lacks. What comes after it belongs to somebody else.
+    pub fn wants(&self) -> usize {
+        let len = match self.stage {
+            Stage::Front => FRONT,
+            Stage::Meet => MEET,
+            Stage::Join { .. } => JOIN,
+            Stage::RequestHead { .. } => HEAD,
+            Stage::Request { len, .. } => len,
+            Stage::Over { .. } => 0,
+        };
+        len.saturating_sub(self.inbox.0.len())
+    }
+
+    /// Whether the connector has proved who it is.
+    pub fn is_proven(&self) -> bool {
+        matches!(self.stage, Stage::RequestHead { .. } | Stage::Request { .. } | Stage::Over { .. })
+    }
+
+    /// Feeds at most as many bytes as it [wants](Acceptor::wants).
+    ///
+    /// # Errors
+    /// Why to hang up, perhaps after [`Acceptor::last_words`].
+    pub fn input(&mut self, mut bytes: &[u8]) -> Result<Heard, Refusal> {
+        let bytes = &mut bytes;
+        match &self.stage {
+            Stage::Front => {
+                if self.inbox.top_up(bytes, FRONT) {
+                    check_front(self.protocol, &self.inbox.0)?;
+                    self.stage = Stage::Meet;
+                }
+                Ok(Heard::Nothing)
+            }
+            Stage::Meet => {
+                let Some(meet) = self.inbox.take(bytes, MEET) else { return Ok(Heard::Nothing) };
+                let meet = Meet::decode(exactly(&meet)?)?;
+                check_protocol(self.protocol, &meet)?;
+                let other = Refusal::OtherProcess { ours: self.protocol };
+                let pair = self.keys.answer(meet.claim).map_err(|_| other)?;
+                let proof = prove(&pair, self.protocol, ACCEPTOR, &meet.nonce, &self.nonce);
+                let own = Meet { protocol: self.protocol, claim: meet.claim, nonce: self.nonce };
+                self.stage = Stage::Join { pair, theirs: meet.nonce };
+                Ok(Heard::Send(encode_prove(&own, &proof)))
+            }
+            Stage::Join { pair, theirs } => {
+                let Some(proof) = self.inbox.take(bytes, JOIN) else { return Ok(Heard::Nothing) };
+                if !proves(pair, exactly(&proof)?, self.protocol, CONNECTOR, theirs, &self.nonce) {
+                    return Err(wrong(pair.caller(), pair.why_wrong_caller()));
+                }
+                self.stage = Stage::RequestHead { peer: pair.caller() };
+                Ok(Heard::Nothing)
+            }
+            Stage::RequestHead { peer } => {
+                let peer = *peer;
+                if !self.inbox.top_up(bytes, HEAD) {
+                    return Ok(Heard::Nothing);
+                }
+                let len = Request::len_of(exactly(&self.inbox.0)?)?;
+                self.stage = Stage::Request { peer, len };
+                // There may be no more to come.
+                self.finish(bytes, peer, len)
+            }
+            Stage::Request { peer, len } => {
+                let (peer, len) = (*peer, *len);
+                self.finish(bytes, peer, len)
+            }
+            Stage::Over { .. } => Ok(Heard::Nothing),
+        }
+    }
+
+    fn finish(&mut self, bytes: &mut &[u8], peer: Option<u32>, len: usize) -> Result<Heard, Refusal> {
+        let Some(request) = self.inbox.take(bytes, len) else { return Ok(Heard::Nothing) };
+        self.stage = Stage::Over { peer };
+        Ok(Heard::Request(Request::decode(&request)?))
+    }
+
+    /// What a connector of another version or transport is told, or one that wants another process, so that it can say so:
+    /// who we are, and no proof.
+    pub fn last_words(refusal: &Refusal) -> Option<[u8; PROVE]> {
+        match refusal {
+            Refusal::Version { ours, .. }
+            | Refusal::Protocol { ours, .. }
+            | Refusal::OtherProcess { ours } => {
+                let own = Meet { protocol: *ours, claim: Claim::NOBODY, nonce: [0; 32] };
+                Some(encode_prove(&own, &[0; 32]))
+            }
+            Refusal::Secret | Refusal::Identity(_) | Refusal::Malformed(_) => None,
+        }
+    }
+}
+
+/// The side that calls.
+pub struct Connector {
+    pair: Pair,
+    protocol: Protocol,
+    nonce: Nonce,
+    request: Vec<u8>,
+    stage: Asking,
+    inbox: Inbox,
+}
+
+#[derive(Debug)]
+enum Asking {
+    Front,
+    Prove,
+    AnswerHead,
+    Answer { len: usize },
+    Over,
+}
+
+/// What a connector does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Waits for more.
+    Nothing,
+    /// Sends this.
+    Send(Vec<u8>),
+    /// The answer: what follows belongs to the connection.
+    Answer(Answer),
+}
+
+impl Connector {
+    /// The connector, and its first words. `nonce`: fresh.
+    pub fn new(pair: Pair, protocol: Protocol, nonce: Nonce, request: &Request) -> (Self, [u8; MEET]) {
+        let meet = Meet { protocol, claim: pair.claim(), nonce };
+        let request = request.encode();
+        (
+            Connector { pair, protocol, nonce, request, stage: Asking::Front, inbox: Inbox::default() },
+            meet.encode(),
+        )
+    }
+
+    /// As [`Acceptor::wants`].
+    pub fn wants(&self) -> usize {
+        let len = match self.stage {
+            Asking::Front => FRONT,
+            Asking::Prove => PROVE,
+            Asking::AnswerHead => HEAD,
+            Asking::Answer { len } => len,
+            Asking::Over => 0,
+        };
+        len.saturating_sub(self.inbox.0.len())
+    }
+
+    /// Whether the acceptor has proved who it is, and was asked.
+    pub fn has_asked(&self) -> bool {
+        !matches!(self.stage, Asking::Front | Asking::Prove)
+    }
+
+    /// Feeds at most as many bytes as it [wants](Connector::wants).
+    ///
+    /// # Errors
+    /// Why to hang up.
+    pub fn input(&mut self, mut bytes: &[u8]) -> Result<Told, Refusal> {
+        let bytes = &mut bytes;
+        match self.stage {
+            Asking::Front => {
+                if self.inbox.top_up(bytes, FRONT) {
+                    check_front(self.protocol, &self.inbox.0)?;
+                    self.stage = Asking::Prove;
+                }
+                Ok(Told::Nothing)
+            }
+            Asking::Prove => {
+                let Some(words) = self.inbox.take(bytes, PROVE) else { return Ok(Told::Nothing) };
+                let (meet, proof) = decode_prove(exactly(&words)?)?;
+                check_protocol(self.protocol, &meet)?;
+                let (pair, protocol) = (&self.pair, self.protocol);
+                if meet.claim != pair.claim() {
+                    return Err(Refusal::OtherProcess { ours: protocol });
+                }
+                if !proves(pair, &proof, protocol, ACCEPTOR, &self.nonce, &meet.nonce) {
+                    return Err(wrong(pair.callee(), pair.why_wrong_callee()));
+                }
+                let mut words = prove(pair, protocol, CONNECTOR, &self.nonce, &meet.nonce).to_vec();
+                words.append(&mut self.request);
+                self.stage = Asking::AnswerHead;
+                Ok(Told::Send(words))
+            }
+            Asking::AnswerHead => {
+                if !self.inbox.top_up(bytes, HEAD) {
+                    return Ok(Told::Nothing);
+                }
+                let len = Answer::len_of(exactly(&self.inbox.0)?)?;
+                self.stage = Asking::Answer { len };
+                self.finish(bytes, len)
+            }
+            Asking::Answer { len } => self.finish(bytes, len),
+            Asking::Over => Ok(Told::Nothing),
+        }
+    }
+
+    fn finish(&mut self, bytes: &mut &[u8], len: usize) -> Result<Told, Refusal> {
+        let Some(answer) = self.inbox.take(bytes, len) else { return Ok(Told::Nothing) };
+        self.stage = Asking::Over;
+        Ok(Told::Answer(Answer::decode(&answer)?))
+    }
+}
+
+fn exactly<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Malformed> {
+    bytes.try_into().map_err(|_| Malformed("length"))
+}
+
+/// Of a greeting, before more of it is read: another version's may be shorter.
+fn check_front(ours: Protocol, front: &[u8]) -> Result<(), Refusal> {
+    let theirs = Meet::versions(exactly(front)?)?;
+    let same = theirs.admission == VERSION;
+    if same { Ok(()) } else { Err(Refusal::Version { ours, theirs }) }
+}
+
+fn check_protocol(ours: Protocol, meet: &Meet) -> Result<(), Refusal> {
+    let theirs = meet.protocol;
+    if theirs.name() != ours.name() {
+        return Err(Refusal::Protocol { ours, theirs });
+    }
+    if theirs.version() != ours.version() {
+        let theirs = Versions { admission: VERSION, protocol: theirs.version() };
+        return Err(Refusal::Version { ours, theirs });
+    }
+    Ok(())
+}
+
+const CONNECTOR: &[u8] = b"connector";
+const ACCEPTOR: &[u8] = b"acceptor";
+
+fn prove(pair: &Pair, protocol: Protocol, role: &[u8], connector: &Nonce, acceptor: &Nonce) -> Proof {
+    pair.prove(&protocol.encode(), role, &[&VERSION.to_le_bytes(), connector, acceptor])
+}
+
+fn proves(
+    pair: &Pair,
+    proof: &Proof,
+    protocol: Protocol,
+    role: &[u8],
+    connector: &Nonce,
+    acceptor: &Nonce,
+) -> bool {
+    pair.check(proof, &protocol.encode(), role, &[&VERSION.to_le_bytes(), connector, acceptor])
+}
+
+/// Of a proof that is none, of a rank or of somebody of the job.
+fn wrong(rank: Option<u32>, why: String) -> Refusal {
+    if rank.is_some() { Refusal::Identity(why) } else { Refusal::Secret }
+}
+
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! A VI's connection over one reliable, ordered byte stream each way.
+//!
+//! One side of a [`Connection`] is what the VI layer posts and takes ([`SessionPort`]), the other is two streams of frames,
+//! which a *driver* moves: a TCP socket, or a byte stream of the driver's own over datagrams. A [`Link`] puts both behind one
+//! lock.
+//!
+//! # A guide for drivers
+//!
+//! **Set-up.** When both sides have said [`Hello`](udeck_via::transport::Hello), make a [`Connection`] of the two
+//! ([`Settings`]), a [`Link`] of it and the [`Driver`], and a [`SessionPort`] of that and a [`Watch`] (the program's two
+//! queues at your waiters). Keep the `Arc<Link>` in a table of your own until [`Connection::phase`] says
+//! [`Phase::Over`]: a link lives on after its VI has left.
+//!
+//! **Sending.** [`Driver::pump`] is called with the lock held whenever frames were queued. Bytes of the stream have
+//! offsets from 0. [`Connection::gather`] gives pieces of memory, in place, from any offset in
+//! [`Connection::released_to`] .. [`Connection::queued`]; [`Connection::released`] says that what lies before an offset
+//! is not needed any more. TCP: gather from what was written, write, and release what the kernel took. A byte stream
+//! over datagrams: gather again whenever something is to be sent again, and release what was acknowledged. The pieces
+//! lie in the connection and in memory that it keeps, so nothing may change between gathering and writing: both happen
+//! inside one [`Link::with`].
+//!
+//! **Receiving.** Inside [`Link::with`]: [`Connection::direct`] says where the next bytes of the stream want to lie; read
+//! into those pieces and, behind them, into a scratch buffer; then [`Connection::came`] takes what lies in both. Small
+//! frames are parsed out of the scratch, many per read. The [`Direct`] holds a peer's window open: one non-blocking
+//! system call, never a wait. Without a direct place (or with a stream that comes in datagrams) give everything by
+//! `came(connection.direct(), 0, bytes)`: it is copied into place. A scratch of 16 to 64 KiB is right: what of a large
+//! body lies in it behind its header is copied.
+//!
+//! **The end.** The stream broke: [`Connection::lost`]. The peer's direction ended (EOF): [`Connection::hung_up`], which
+//! tells an end in order from one that is none. Look at [`Connection::phase`] after each of these and after
+//! [`Connection::came`] and [`Connection::released`], and whenever the program has worked (in [`Driver::pump`], which it
+//! always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*: close as it says, and
+//! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
+//! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
+//!
+//! **News.** [`Link::with`] announces what there is to the [`Watch`] after it has unlocked. A receive queue is to be
+//! named by the waiter as long as [`Link::has_arrivals`].
+//!
+//! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_unreliable`], a message is
+//! [`Connection::leaving`] until it has [`Connection::left`]; what comes is put into a [`Landing`], and each number is said
+//! to have come or to be [`Connection::missed`], once. Everything else stays in the stream.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `wire` | frames as they lie in the stream, decoded as if the peer were hostile |
+//! | `connection` | the two streams and what the program sees of them |
+//! | `windows` | memory that peers reach by RDMA, and how it is taken back |
+//! | `link` | a connection and its driver behind one lock, and who is told the news |
+//! | `port` | the VI layer's side |
+//! | `device` | a NIC of such connections |
+
+pub(crate) mod connection;
+mod device;
+pub(crate) mod link;
+mod port;
+#[cfg(test)]
+mod tests;
+pub(crate) mod windows;
+pub mod wire;
+
+pub use connection::{
+    Connection, Content, Direct, Landing, Leaving, Phase, Piece, PieceMut, Pieces, Settings, Side,
+};
+pub use device::{Network, SessionDevice, Source, attributes};
+pub use link::{Announce, Driver, Link, Watch};
+pub use port::SessionPort;
+pub use windows::{Inside, Right, Spot, Windows};

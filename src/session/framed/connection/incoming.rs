@@ -1,0 +1,357 @@
+//! The parser of the incoming stream, and where payload goes.
+//!
+//! A frame is a header, then lead bytes (a message's head, the words of an end), then payload. Payload goes straight to
+//! its place: by [`Connection::direct`] and a driver's read, or copied out of the driver's scratch.
+
+use smallvec::SmallVec;
+use udeck_via::RemoteBuffer;
+use udeck_via::mem::MemHandle;
+use udeck_via::transport::Inline;
+
+use super::{Connection, Direct};
+use crate::framed::windows::{Inside, Right};
+use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
+use crate::memory::{Place, Store};
+use crate::taken::is_posted_for;
+
+/// How far the parser is.
+#[derive(Default)]
+pub(super) struct Incoming {
+    stage: Stage,
+    /// A header or lead that has not come as a whole.
+    partial: Vec<u8>,
+    pub target: Target,
+    /// Payload bytes that have come, of so many.
+    done: usize,
+    len: usize,
+    /// Where the program wants the message that is coming, while it looks ([`Connection::look_into`]).
+    posted: Option<Place>,
+    /// How much of it lies there, instead of in its store.
+    pub landed: usize,
+    /// The number of the message or write that is coming.
+    pub number: u32,
+    /// A write that the window's owner does not allow.
+    pub refused: bool,
+    pub head: Option<Inline>,
+    pub words: String,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Stage {
+    #[default]
+    Header,
+    Lead(Frame, usize),
+    Payload(Frame),
+}
+
+/// Where payload goes.
+#[derive(Default)]
+pub(super) enum Target {
+    /// Nobody wants it.
+    #[default]
+    Nowhere,
+    Store(Store),
+    Window(MemHandle, usize),
+    /// The segments of our oldest read.
+    Read,
+}
+
+impl Connection {
+    /// Whether the next byte is a header's: [`Connection::direct`] is empty then.
+    #[inline]
+    pub fn is_between_frames(&self) -> bool {
+        matches!(self.incoming.stage, Stage::Header)
+    }
+
+    /// As [`Connection::came`], of bytes that lie in a driver's scratch only.
+    pub fn came_beside(&mut self, mut scratch: &[u8]) {
+        while !scratch.is_empty() {
+            scratch = match self.parse_short(scratch) {
+                Some(later) => later,
+                None => self.parse_slow(scratch),
+            };
+        }
+        self.try_over();
+    }
+
+    /// As [`Connection::came_beside`], without the shorter way for short messages.
+    #[cfg(test)]
+    pub(crate) fn came_by_stages(&mut self, mut scratch: &[u8]) {
+        while !scratch.is_empty() {
+            scratch = self.parse_slow(scratch);
+        }
+        self.try_over();
+    }
+
+    /// Where the next bytes of the stream want to lie.
+    pub fn direct(&mut self) -> Direct {
+        let mut direct = Direct::default();
+        if !matches!(self.incoming.stage, Stage::Payload(_)) || self.broken || self.close.dead {
+            return direct;
+        }
+        match self.next_places() {
+            Ok((places, inside)) => {
+                places.into_iter().for_each(|place| direct.push(place));
+                if let Some(inside) = inside {
+                    direct.keep_open(inside);
+                }
+            }
+            Err(violation) => self.break_protocol(&violation),
+        }
+        direct
+    }
+
+    /// `filled` bytes lie in `direct`'s pieces, and behind these, in the stream, come `scratch`. If `filled` is less than
+    /// all pieces hold, `scratch` is usually empty, but it need not be: what is missing is then copied from there.
+    ///
+    /// After a violation ([`super::Phase::Broken`]) and a loss everything is thrown away.
+    ///
+    /// # Panics
+    /// When more is filled than there was room for.
+    pub fn came(&mut self, direct: Direct, filled: usize, scratch: &[u8]) {
+        assert!(filled <= direct.len(), "{filled} bytes in a place of {}", direct.len());
+        drop(direct);
+        if let Err(violation) = self.advance(filled) {
+            self.break_protocol(&violation);
+        }
+        self.came_beside(scratch);
+    }
+
+    /// The places of what comes next of the payload, and what keeps them from being taken back. Of a body that is all that
+    /// has memory, at least [so much](Store::room).
+    fn next_places(&mut self) -> Result<(SmallVec<[Place; 2]>, Option<Inside>), Violation> {
+        let Incoming { done, len, .. } = self.incoming;
+        let places = match &mut self.incoming.target {
+            Target::Nowhere => (SmallVec::new(), None),
+            Target::Store(store) => {
+                let place = match self.incoming.posted {
+                    Some(posted) => Some(posted.first(len).behind(done)),
+                    None => store.room(done),
+                };
+                let place = place.ok_or_else(|| no_memory(len))?;
+                (SmallVec::from_iter([place]), None)
+            }
+            &mut Target::Window(handle, offset) => {
+                let rest = RemoteBuffer { handle, offset: offset + done, len: len - done };
+                let entered = self.windows.enter(rest, self.writable, Right::Write);
+                let found = entered.and_then(|(inside, spot)| {
+                    Some((inside, Place::of(&self.memory.landing, spot.offset, spot.len)?))
+                });
+                let Some((inside, place)) = found else {
+                    // It was taken back: what comes of the write from now on is thrown away.
+                    (self.incoming.target, self.incoming.refused) = (Target::Nowhere, true);
+                    return Ok((SmallVec::new(), None));
+                };
+                (SmallVec::from_iter([place]), Some(inside))
+            }
+            Target::Read => {
+                let mut skipped = done;
+                let mut places = SmallVec::new();
+                for place in self.reads.front().into_iter().flat_map(|read| &read.places) {
+                    let here = skipped.min(place.len());
+                    skipped -= here;
+                    if here < place.len() {
+                        places.push(place.behind(here));
+                    }
+                }
+                (places, None)
+            }
+        };
+        Ok(places)
+    }
+
+    /// Lets `look` take in what has come. If that is of a long message, and `to` holds it and is what it was posted for,
+    /// its bytes go there; what does not come by that goes to the store, and from there at the next look, which has to
+    /// be for the same place.
+    pub(crate) fn look_into(&mut self, to: &mut [u8], look: impl FnOnce(&mut Connection)) {
+        self.offer(to);
+        let looking = Looking(self);
+        look(looking.0);
+    }
+
+    fn offer(&mut self, to: &mut [u8]) {
+        let Incoming { stage, target, done, len, landed, .. } = &mut self.incoming;
+        let (Stage::Payload(Frame::Message { head: 0, .. }), Target::Store(store)) = (*stage, target) else {
+            return;
+        };
+        if !is_posted_for(*len, to.len()) {
+            return;
+        }
+        store.copy_part(*landed, &mut to[*landed..*done]);
+        self.memory.count_copied(*done - *landed);
+        *landed = *done;
+        self.incoming.posted = Some(Place::lent(to));
+    }
+
+    /// The program's place is its own again.
+    fn withdraw(&mut self) {
+        if self.incoming.posted.take().is_some() {
+            self.incoming.landed = self.incoming.done;
+        }
+    }
+
+    /// As much as belongs together; what lies behind it. After a violation and a loss everything is thrown away.
+    #[inline(never)]
+    fn parse_slow<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.broken || self.close.dead {
+            return &[];
+        }
+        self.parse_stage(bytes).unwrap_or_else(|violation| {
+            self.break_protocol(&violation);
+            &[]
+        })
+    }
+
+    fn parse_stage<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+        match self.incoming.stage {
+            Stage::Header => self.parse_header(bytes),
+            Stage::Lead(frame, len) => self.parse_lead(frame, len, bytes),
+            Stage::Payload(_) => {
+                let now = &bytes[..bytes.len().min(self.incoming.len - self.incoming.done)];
+                let copied = self.copy_in(now)?;
+                self.advance(copied)?;
+                Ok(&bytes[copied..])
+            }
+        }
+    }
+
+    /// A short message that lies there as a whole, which most frames are: what the stages do, in one step. `None`: it is
+    /// something else, or there is something wrong with it, which the stages tell.
+    #[inline(always)]
+    fn parse_short<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let (header, behind) = bytes.split_first_chunk::<HEADER>()?;
+        let Short { taken, immediate, len } = Short::decode(header)?;
+        let (message, later) = behind.split_at_checked(len)?;
+        if !self.is_between_frames() || !self.incoming.partial.is_empty() || !self.admits_short() {
+            return None;
+        }
+        if taken != self.window.taken().narrow() {
+            self.was_taken(taken).ok()?;
+        }
+        self.incoming.number = self.credits.arrive(len as u64).ok()?;
+        if !self.close.closed {
+            self.deliver_short(immediate, message);
+        }
+        Some(later)
+    }
+
+    fn parse_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+        if let (true, Some((header, later))) =
+            (self.incoming.partial.is_empty(), bytes.split_first_chunk::<HEADER>())
+        {
+            self.begin(Header::decode(header)?)?;
+            return Ok(later);
+        }
+        let (whole, later) = self.incoming.fill(HEADER, bytes);
+        if whole {
+            let mut header = [0; HEADER];
+            header.copy_from_slice(&self.incoming.partial);
+            self.incoming.partial.clear();
+            self.begin(Header::decode(&header)?)?;
+        }
+        Ok(later)
+    }
+
+    fn parse_lead<'a>(&mut self, frame: Frame, len: usize, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
+        if self.incoming.partial.is_empty() && bytes.len() >= len {
+            let (lead, later) = bytes.split_at(len);
+            self.incoming.keep_lead(frame, lead);
+            self.begin_payload(frame)?;
+            return Ok(later);
+        }
+        let (whole, later) = self.incoming.fill(len, bytes);
+        if whole {
+            let lead = std::mem::take(&mut self.incoming.partial);
+            self.incoming.keep_lead(frame, &lead);
+            self.incoming.partial = lead;
+            self.incoming.partial.clear();
+            self.begin_payload(frame)?;
+        }
+        Ok(later)
+    }
+
+    /// A header has come.
+    fn begin(&mut self, header: Header) -> Result<(), Violation> {
+        self.incoming.forget();
+        let (lead, len) = self.admit(header)?;
+        self.incoming.len = len;
+        if lead > 0 {
+            self.incoming.stage = Stage::Lead(header.frame, lead);
+            return Ok(());
+        }
+        self.begin_payload(header.frame)
+    }
+
+    fn begin_payload(&mut self, frame: Frame) -> Result<(), Violation> {
+        self.incoming.stage = Stage::Payload(frame);
+        self.advance(0)
+    }
+
+    /// So much of the payload has come.
+    fn advance(&mut self, bytes: usize) -> Result<(), Violation> {
+        let Stage::Payload(frame) = self.incoming.stage else { return Ok(()) };
+        self.incoming.done += bytes;
+        if self.incoming.done < self.incoming.len {
+            return Ok(());
+        }
+        self.incoming.stage = Stage::Header;
+        self.withdraw();
+        self.complete(frame)
+    }
+
+    /// Payload that came in a driver's scratch. Returns how much of it there was room for: some, or all that nobody wants.
+    fn copy_in(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
+        let (places, inside) = self.next_places()?;
+        if places.is_empty() {
+            return Ok(bytes.len());
+        }
+        let mut rest = bytes;
+        for place in places {
+            let (now, later) = rest.split_at(rest.len().min(place.len()));
+            place.fill(now);
+            rest = later;
+        }
+        drop(inside);
+        let copied = bytes.len() - rest.len();
+        self.memory.count_copied(copied);
+        Ok(copied)
+    }
+}
+
+pub(super) fn no_memory(len: usize) -> Violation {
+    Violation(format!("a message of {len} bytes, for which there is no memory"))
+}
+
+/// Ends a look, also by a panic.
+struct Looking<'a>(&'a mut Connection);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.withdraw();
+    }
+}
+
+impl Incoming {
+    /// Adds to what has come of a part of `len` bytes: whether that is all, and what lies behind it.
+    fn fill<'a>(&mut self, len: usize, bytes: &'a [u8]) -> (bool, &'a [u8]) {
+        debug_assert!(len <= MAX_WORDS);
+        let (now, later) = bytes.split_at(bytes.len().min(len - self.partial.len()));
+        self.partial.extend_from_slice(now);
+        (self.partial.len() == len, later)
+    }
+
+    fn keep_lead(&mut self, frame: Frame, lead: &[u8]) {
+        match frame {
+            Frame::End { .. } => self.words = String::from_utf8_lossy(lead).into_owned(),
+            _ => self.head = Some(Inline::gather(lead, &[])),
+        }
+    }
+
+    /// What was kept of the frame before.
+    fn forget(&mut self) {
+        (self.target, self.refused, self.done, self.len) = (Target::Nowhere, false, 0, 0);
+        self.landed = 0;
+        self.head = None;
+        self.words.clear();
+    }
+}

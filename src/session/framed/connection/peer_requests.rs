@@ -1,0 +1,259 @@
+//! What arrives: checked when its header has come, served when all of it has.
+
+use smallvec::SmallVec;
+use udeck_via::mem::MemHandle;
+use udeck_via::transport::{Fate, Inline};
+use udeck_via::{Reliability, RemoteBuffer};
+
+use super::Connection;
+use super::incoming::{Target, no_memory};
+use super::outgoing::{Out, Then};
+use super::recv_queue::Item;
+use crate::MESSAGES;
+use crate::framed::windows::Right;
+use crate::framed::wire::{Frame, Header, Violation};
+use crate::memory::{Place, Store};
+
+/// Answers and receipts that a peer can make us keep: what one may wait for that keeps the rules, and again for what is
+/// sent and not acknowledged by a stream that works so.
+const MOST_ANSWERS: usize = 4 * MESSAGES as usize;
+
+fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(words.into()))
+}
+
+impl Connection {
+    /// Checks a header, before anything is allocated for what it announces, and sets the payload's target. Returns the
+    /// lengths of lead and payload.
+    pub(super) fn admit(&mut self, header: Header) -> Result<(usize, usize), Violation> {
+        let Header { taken, frame } = header;
+        if self.peer_over {
+            return violation(format!("{frame:?} behind its last frame"));
+        }
+        if self.close.peer_has_ended()
+            && !matches!(frame, Frame::Receipt { .. } | Frame::Credit | Frame::Over)
+        {
+            return violation(format!("{frame:?} behind its end"));
+        }
+        let outside = matches!(frame, Frame::Message { .. } | Frame::Write { .. });
+        if (outside && self.is_unreliable())
+            || (matches!(frame, Frame::Forget { .. }) && !self.is_unreliable())
+        {
+            return violation(format!("{frame:?} on a connection that has none"));
+        }
+        if self.outgoing.answers() > MOST_ANSWERS {
+            return violation(format!("more than {MOST_ANSWERS} answers that it does not take"));
+        }
+        self.was_taken(taken)?;
+        match frame {
+            Frame::Message { receipt, lent, head, len, .. } => self.admit_message(receipt, lent, head, len),
+            Frame::Write { receipt, handle, offset, len, .. } => {
+                self.admit_write(receipt, handle, offset, len)
+            }
+            Frame::Data { number, fate, len } => self.admit_data(number, fate, len),
+            Frame::End { len, .. } => Ok((len as usize, 0)),
+            Frame::Read { .. }
+            | Frame::Receipt { .. }
+            | Frame::Credit
+            | Frame::Ask { .. }
+            | Frame::Forget { .. }
+            | Frame::Over
+            | Frame::Deaf => Ok((0, 0)),
+        }
+    }
+
+    /// Whether [`Connection::admit`] lets any short message through, but for credits.
+    #[inline]
+    pub(super) fn admits_short(&self) -> bool {
+        let is_over = self.broken || self.close.dead || self.peer_over || self.close.peer_has_ended();
+        !is_over && !self.is_unreliable() && self.outgoing.answers() <= MOST_ANSWERS
+    }
+
+    fn admit_message(
+        &mut self,
+        receipt: bool,
+        lent: bool,
+        head: u8,
+        len: u64,
+    ) -> Result<(usize, usize), Violation> {
+        let most = self.max_transfer;
+        let Some(body) = usize::try_from(len).ok().filter(|&len| len <= most) else {
+            return violation(format!("a message of {len} bytes, at most {most}"));
+        };
+        if !lent && len > 0 {
+            return violation(format!("a short message with a body of {len} bytes"));
+        }
+        self.check_receipt(receipt)?;
+        self.incoming.number = self.credits.arrive(len + u64::from(head)).map_err(Violation)?;
+        if lent && !self.close.closed {
+            match Store::new(&self.memory, body) {
+                Some(store) => self.incoming.target = Target::Store(store),
+                None => return Err(no_memory(body)),
+            }
+        }
+        Ok((head.into(), body))
+    }
+
+    fn admit_write(
+        &mut self,
+        receipt: bool,
+        handle: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(usize, usize), Violation> {
+        let (Ok(total), Ok(offset)) = (isize::try_from(len), usize::try_from(offset)) else {
+            return violation(format!("a write of {len} bytes at {offset} of a window"));
+        };
+        let total = total.cast_unsigned();
+        self.check_receipt(receipt)?;
+        self.incoming.number = self.credits.arrive(0).map_err(Violation)?;
+        if !self.close.closed {
+            let handle = MemHandle(handle);
+            let all = RemoteBuffer { handle, offset, len: total };
+            match self.windows.enter(all, self.writable, Right::Write) {
+                Some((_, spot)) if !spot.in_outbox => self.incoming.target = Target::Window(handle, offset),
+                _ => self.incoming.refused = true,
+            }
+        }
+        Ok((0, total))
+    }
+
+    fn admit_data(&mut self, number: u32, fate: Fate, len: u64) -> Result<(usize, usize), Violation> {
+        let Some(read) = self.reads.front().filter(|read| read.number.narrow() == number) else {
+            return violation(format!("an answer to read {number}, which nobody waits for now"));
+        };
+        let expected = if fate == Fate::Arrived { read.len } else { 0 };
+        if fate == Fate::Refused || len != expected as u64 {
+            return violation(format!("{len} bytes ({fate:?}) as the answer to a read of {}", read.len));
+        }
+        self.incoming.target = Target::Read;
+        Ok((0, expected))
+    }
+
+    fn check_receipt(&self, receipt: bool) -> Result<(), Violation> {
+        if receipt && self.level != Reliability::Reception {
+            return violation("a receipt is wanted on a connection that has none");
+        }
+        Ok(())
+    }
+
+    /// The peer's program has taken so many of our messages.
+    pub(super) fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
+        let untaken = (self.untaken.len() - self.unsent) as u32;
+        let more = self.window.was_taken(taken, untaken).map_err(Violation)?;
+        if more > 0 {
+            self.untaken_bytes -= self.untaken.drain(..more as usize).sum::<u64>();
+            self.let_go();
+            self.tell_of_room();
+        }
+        Ok(())
+    }
+
+    /// All of a frame has come.
+    pub(super) fn complete(&mut self, frame: Frame) -> Result<(), Violation> {
+        match frame {
+            Frame::Message { immediate, receipt, lent, .. } => {
+                self.message_came(immediate, receipt, lent);
+            }
+            Frame::Write { immediate, receipt, len, .. } => self.write_came(immediate, receipt, len as usize),
+            Frame::Read { number, handle, offset, len } => self.serve_read(number, handle, offset, len),
+            Frame::Data { fate, .. } => self.end_read(fate),
+            Frame::Receipt { number, fate } => {
+                // Of what ended otherwise here, the peer did not know that.
+                let known = self.settle(number, fate) || self.close.closed || self.close.is_lost();
+                if !known {
+                    return violation(format!("a receipt for message {number}, which nobody waits for"));
+                }
+            }
+            Frame::Credit => self.window.answered(),
+            Frame::Deaf => {
+                self.peer_deaf = true;
+                self.let_go();
+            }
+            Frame::Ask { hungry } => {
+                self.credits.messages.heard_ask(hungry);
+                self.tell_credits();
+            }
+            Frame::Forget { upto } => self.heard_given_up(upto),
+            Frame::End { broken, .. } => self.end_came(broken),
+            Frame::Over => self.peer_over = true,
+        }
+        Ok(())
+    }
+
+    fn message_came(&mut self, immediate: Option<u32>, receipt: bool, lent: bool) {
+        if self.close.closed {
+            return;
+        }
+        let head = self.incoming.head.take().unwrap_or(Inline::EMPTY);
+        let receipt = receipt.then_some(self.incoming.number);
+        match std::mem::take(&mut self.incoming.target) {
+            Target::Store(store) if lent => {
+                let landed = self.incoming.landed;
+                self.deliver(Item::Body { immediate, head, store, landed, receipt });
+            }
+            _ => self.deliver(Item::Inline { immediate, bytes: head }),
+        }
+    }
+
+    fn write_came(&mut self, immediate: Option<u32>, receipt: bool, len: usize) {
+        if self.close.closed {
+            return;
+        }
+        let number = self.incoming.number;
+        if self.incoming.refused {
+            return self.write_refused(receipt.then_some(number));
+        }
+        match immediate {
+            Some(immediate) => {
+                let receipt = receipt.then_some(number);
+                self.deliver(Item::Written { immediate, len, receipt });
+            }
+            None => {
+                if receipt {
+                    self.control(Frame::Receipt { number, fate: Fate::Arrived }, Then::Receipt);
+                }
+                self.deliver(Item::Silent);
+            }
+        }
+    }
+
+    /// A write to where the peer may not write. Its sender is told before it learns that the connection broke.
+    fn write_refused(&mut self, receipt: Option<u32>) {
+        if self.level == Reliability::Unreliable {
+            return self.deliver(Item::Silent);
+        }
+        if let Some(number) = receipt {
+            self.control(Frame::Receipt { number, fate: Fate::Protection }, Then::Receipt);
+        }
+        self.break_off("an RDMA write to memory that is not exposed to this peer, or not any more");
+    }
+
+    /// Answers a read in place: the window stays with its reader until the answer has left.
+    fn serve_read(&mut self, number: u32, handle: u32, offset: u64, len: u64) {
+        // An end that waits for a fence waits for the peer's answers, and the peer's may for ours.
+        if self.said_end {
+            return;
+        }
+        let found = match (usize::try_from(offset), usize::try_from(len)) {
+            (Ok(offset), Ok(len)) => {
+                let from = RemoteBuffer { handle: MemHandle(handle), offset, len };
+                self.windows.enter(from, self.readable, Right::Read)
+            }
+            _ => None,
+        };
+        let found = found.and_then(|(inside, spot)| {
+            let arena = if spot.in_outbox { &self.memory.outbox } else { &self.memory.landing };
+            Some((inside, Place::of(arena, spot.offset, spot.len)?))
+        });
+        let out = match found {
+            Some((inside, place)) => {
+                let frame = Frame::Data { number, fate: Fate::Arrived, len };
+                let body = SmallVec::from_iter([place]);
+                Out::new(frame, [&[], &[]], body, Then::Served(Some(inside)))
+            }
+            None => Out::bare(Frame::Data { number, fate: Fate::Protection, len: 0 }, Then::Served(None)),
+        };
+        self.queue(out);
+    }
+}

@@ -1,0 +1,146 @@
+//! What drivers send from and receive into.
+
+#![allow(unsafe_code, reason = "memory that is under way, or the transport contract")]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use smallvec::SmallVec;
+
+use super::Connection;
+use crate::framed::windows::Inside;
+use crate::memory::Place;
+
+/// A piece of memory to send, laid out as C's `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// First byte. If it lies in a window, somebody may be writing there: for system calls, not for slices.
+    pub at: *const u8,
+    /// Bytes; not 0.
+    pub len: usize,
+    connection: PhantomData<&'a Connection>,
+}
+
+/// Pieces that [`Connection::gather`] found. Lies on the stack.
+pub struct Pieces<'a> {
+    /// The first `len` are set.
+    pieces: [MaybeUninit<Piece<'a>>; MOST],
+    len: usize,
+    bytes: usize,
+}
+
+const MOST: usize = 64;
+
+impl<'a> Pieces<'a> {
+    /// Most pieces that are gathered at a time.
+    pub const MOST: usize = MOST;
+
+    /// None yet.
+    pub fn new() -> Self {
+        Pieces { pieces: [const { MaybeUninit::uninit() }; MOST], len: 0, bytes: 0 }
+    }
+
+    /// The pieces, one after another.
+    pub fn as_slice(&self) -> &[Piece<'a>] {
+        // SAFETY: the first `len` are set (`push`), and laid out as what they are.
+        unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.len) }
+    }
+
+    /// Bytes of all together.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies them, one after another, to the front of `to`, for drivers that make packets; the bytes copied.
+    pub fn copy_to(&self, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        for piece in self.as_slice() {
+            let n = piece.len.min(to.len() - done);
+            if let Some(from) = std::ptr::NonNull::new(piece.at.cast_mut()) {
+                // SAFETY: readable as long as the connection is borrowed, which the lifetime says; it may be memory that
+                // somebody writes at the same time.
+                unsafe { udeck_sys::copy_in(&mut to[done..done + n], from) };
+            }
+            done += n;
+        }
+        done
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.len < MOST
+    }
+
+    /// `place` stays while the connection is borrowed for `'a`.
+    pub(super) fn push(&mut self, place: Place) {
+        self.bytes += place.len();
+        let piece = Piece { at: place.at().as_ptr(), len: place.len(), connection: PhantomData };
+        self.pieces[self.len].write(piece);
+        self.len += 1;
+    }
+}
+
+impl Default for Pieces<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Pieces<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pieces({} of {} bytes)", self.len, self.bytes)
+    }
+}
+
+/// A piece of memory to receive into, laid out as C's `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PieceMut {
+    /// First byte. For system calls, not for slices.
+    pub at: *mut u8,
+    /// Bytes; not 0.
+    pub len: usize,
+}
+
+/// Where the next bytes of the incoming stream want to lie: up to [`Direct::MOST`] pieces, maybe none. Use it under the
+/// same lock for one non-blocking read, then give it to [`Connection::came`].
+#[derive(Debug, Default)]
+pub struct Direct {
+    pieces: SmallVec<[PieceMut; crate::SEGMENTS]>,
+    len: usize,
+    /// The window that they lie in is not given back before this is dropped.
+    #[allow(dead_code, reason = "held, not read")]
+    inside: Option<Inside>,
+}
+
+impl Direct {
+    /// Most pieces.
+    pub const MOST: usize = crate::SEGMENTS;
+
+    /// The pieces, one after another.
+    pub fn pieces(&self) -> &[PieceMut] {
+        &self.pieces
+    }
+
+    /// Bytes of all together.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no such place: the next byte is a header's, or nobody wants it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn push(&mut self, place: Place) {
+        if place.len() > 0 && self.pieces.len() < Self::MOST {
+            self.len += place.len();
+            self.pieces.push(PieceMut { at: place.at().as_ptr(), len: place.len() });
+        }
+    }
+
+    pub(super) fn keep_open(&mut self, inside: Inside) {
+        self.inside = Some(inside);
+    }
+}

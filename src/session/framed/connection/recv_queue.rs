@@ -1,0 +1,265 @@
+//! What the program takes, and the credits that follow from that.
+
+use udeck_via::transport::{Fate, Found, Inline, Refused};
+
+use super::Connection;
+use super::outgoing::Then;
+use crate::credits::Credits;
+use crate::framed::wire::Frame;
+use crate::memory::Store;
+use crate::taken::{Taken, What};
+use crate::{BYTES, MESSAGES};
+
+/// Something that arrived and was not taken, in the order of the stream.
+pub(super) enum Item {
+    Inline {
+        immediate: Option<u32>,
+        bytes: Inline,
+    },
+    Body {
+        immediate: Option<u32>,
+        head: Inline,
+        store: Store,
+        landed: usize,
+        receipt: Option<u32>,
+    },
+    Written {
+        immediate: u32,
+        len: usize,
+        receipt: Option<u32>,
+    },
+    /// A write that nobody is told of, or a message that was dropped.
+    Silent,
+}
+
+/// How much the peer may send, and what it knows of that: not only messages are counted, but their bytes.
+#[derive(Default)]
+pub(super) struct ByteCredits {
+    pub messages: Credits,
+    /// Modulo 2^32, as it travels: at most [`MESSAGES`] ahead of those that were taken.
+    arrived: u32,
+    /// Bytes of what arrived and was not taken.
+    waiting: u64,
+    /// Those of the longest message since there were none.
+    longest: u64,
+    /// Bytes of what was taken since the peer was told.
+    untold_bytes: u64,
+    /// Where the last credit frame ends in the stream: it is told again when somebody has gathered that.
+    last_at: u64,
+}
+
+impl ByteCredits {
+    /// A message of so many bytes begins to arrive; its number. `Err`: more than the peer may send.
+    #[inline]
+    pub fn arrive(&mut self, bytes: u64) -> Result<u32, String> {
+        if self.arrived.wrapping_sub(self.messages.taken) >= MESSAGES {
+            return Err(format!("more than {MESSAGES} messages before one of them was taken"));
+        }
+        if self.waiting >= BYTES as u64 {
+            let waiting = self.waiting;
+            return Err(format!("a message of {bytes} bytes on top of {waiting} that were not taken"));
+        }
+        self.waiting += bytes;
+        self.arrived = self.arrived.wrapping_add(1);
+        Ok(self.arrived.wrapping_sub(1))
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.wait_no_more(bytes);
+        self.count(bytes);
+    }
+
+    /// Whether a message of so many bytes may wait, too: all but the longest together are fewer than [`BYTES`], in
+    /// whatever order they came.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        (self.waiting + bytes).saturating_sub(bytes.max(self.longest)) < BYTES as u64
+    }
+
+    /// So many bytes arrive, or will, and were not taken.
+    pub fn wait_for(&mut self, bytes: u64) {
+        self.waiting += bytes;
+        self.longest = self.longest.max(bytes);
+    }
+
+    /// They were taken, or will not come.
+    pub fn wait_no_more(&mut self, bytes: u64) {
+        self.waiting -= bytes;
+        if self.waiting == 0 {
+            self.longest = 0;
+        }
+    }
+
+    /// Another message counts as taken.
+    pub fn count(&mut self, bytes: u64) {
+        self.messages.count();
+        self.untold_bytes += bytes;
+    }
+
+    /// As if so many more messages had come and been taken.
+    #[cfg(test)]
+    pub fn age(&mut self, messages: u64) {
+        self.arrived = self.arrived.wrapping_add(messages as u32);
+        self.messages.age(messages as u32);
+    }
+
+    /// As [`Credits::tell`].
+    #[inline]
+    pub fn tell(&mut self) -> u32 {
+        if self.messages.untold() != 0 {
+            self.untold_bytes = 0;
+        }
+        self.messages.tell()
+    }
+
+    /// Whether the peer should be told without another frame to tell it in. A single long message waits for an answer to
+    /// tell it in, unless it fills the room by itself.
+    #[inline]
+    fn is_due(&self) -> bool {
+        let many = self.messages.untold() >= 2 && self.untold_bytes >= BYTES as u64 / 4;
+        self.messages.is_due(MESSAGES) || many || self.untold_bytes >= BYTES as u64
+    }
+}
+
+impl Item {
+    /// Its sender is told otherwise.
+    pub fn forget_receipt(&mut self) {
+        match self {
+            Item::Body { receipt, .. } | Item::Written { receipt, .. } => *receipt = None,
+            Item::Inline { .. } | Item::Silent => {}
+        }
+    }
+
+    /// What it counts for.
+    fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Item::Inline { bytes, .. } => bytes.bytes().len(),
+            Item::Body { head, store, .. } => head.bytes().len() + store.len(),
+            Item::Written { .. } | Item::Silent => 0,
+        };
+        bytes as u64
+    }
+}
+
+impl Connection {
+    /// The next arrival, or how it is over.
+    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Refused> {
+        let Some(item) = self.recv_queue.pop_front() else {
+            return self.end().map_or(Ok(None), Err);
+        };
+        if !self.taken_unreliable(item.bytes()) {
+            self.credits.take(item.bytes());
+        }
+        let taken = match item {
+            Item::Inline { immediate, bytes } => {
+                Taken { immediate, what: What::Inline(bytes), receipt: None }
+            }
+            Item::Body { immediate, head, store, landed, receipt } => {
+                Taken { immediate, what: What::Body(head, store, landed), receipt }
+            }
+
+            Item::Written { immediate, len, receipt } => {
+                Taken { immediate: Some(immediate), what: What::Written(len), receipt }
+            }
+            Item::Silent => unreachable!("none lies in front"),
+        };
+        self.owed += u32::from(taken.receipt.is_some());
+        self.skip_silent();
+        self.tell_end_behind();
+        Ok(Some(taken))
+    }
+
+    /// As [`Connection::take`], of a short message, into `to`.
+    #[inline]
+    pub(crate) fn take_short(&mut self, to: &mut Inline) -> Found {
+        let Some(Item::Inline { immediate, bytes }) = self.recv_queue.front() else {
+            let stands = self.recv_queue.is_empty() && self.end().is_none();
+            return if stands { Found::Nothing } else { Found::Other };
+        };
+        let (immediate, len) = (*immediate, bytes.bytes().len() as u64);
+        *to = *bytes;
+        // (There is nothing in it to be dropped, which the compiler does not know.)
+        std::mem::forget(self.recv_queue.pop_front());
+        if !self.taken_unreliable(len) {
+            self.credits.take(len);
+        }
+        self.skip_silent();
+        self.tell_end_behind();
+        Found::Short(immediate)
+    }
+
+    /// The end may have been told while this lay before it: who takes one message at each telling is told of it, too.
+    #[inline]
+    fn tell_end_behind(&mut self) {
+        if self.recv_queue.is_empty() && self.close.is_ended() {
+            self.news.tell_end_behind();
+        }
+    }
+
+    /// Payload was copied for the program.
+    pub(crate) fn count_copied(&self, bytes: usize) {
+        self.memory.count_copied(bytes);
+    }
+
+    /// A short message arrived.
+    #[inline]
+    pub(super) fn deliver_short(&mut self, immediate: Option<u32>, bytes: &[u8]) {
+        self.recv_queue.push_back(Item::Inline { immediate, bytes: Inline::copy_of(bytes) });
+        self.news.receive = true;
+    }
+
+    /// Something arrived.
+    pub(super) fn deliver(&mut self, item: Item) {
+        if matches!(item, Item::Silent) {
+            self.recv_queue.push_back(item);
+            return self.skip_silent();
+        }
+        self.recv_queue.push_back(item);
+        self.news.receive = true;
+    }
+
+    #[inline(always)]
+    fn skip_silent(&mut self) {
+        if matches!(self.recv_queue.front(), Some(Item::Silent)) {
+            self.skip_all_silent();
+        }
+        if self.credits.is_due() {
+            self.tell_credits();
+        }
+    }
+
+    #[cold]
+    fn skip_all_silent(&mut self) {
+        while let Some(Item::Silent) = self.recv_queue.front() {
+            self.recv_queue.pop_front();
+            self.credits.take(0);
+        }
+    }
+
+    /// Tells the peer what was taken, if it should know now: by one frame at a time, so that a peer that asks and does
+    /// not read has no more of our memory.
+    pub(super) fn tell_credits(&mut self) {
+        if self.close.dead
+            || self.broken
+            || self.over
+            || !self.credits.is_due()
+            || self.credits.last_at > self.outgoing.gathered()
+        {
+            return;
+        }
+        self.credits.messages.asked = false;
+        self.control(Frame::Credit, Then::Nothing);
+        self.credits.last_at = self.outgoing.end();
+    }
+
+    /// Gives the receipt for a message that was taken.
+    pub(crate) fn acknowledge(&mut self, number: u32, fate: Fate) {
+        if self.owed == 0 {
+            return; // the connection is lost: nobody waits any more
+        }
+        self.owed -= 1;
+        if !self.broken {
+            self.control(Frame::Receipt { number, fate }, Then::Receipt);
+        }
+        self.try_over();
+    }
+}

@@ -1,0 +1,286 @@
+//! The program's posts.
+
+use smallvec::SmallVec;
+use udeck_sys::position::Position;
+use udeck_via::transport::{Fate, Held, Refused};
+use udeck_via::{Reliability, RemoteBuffer};
+
+use super::Connection;
+use super::outgoing::{Out, Then};
+use super::unacked::Reading;
+use crate::framed::wire::Frame;
+use crate::memory::Place;
+use crate::{BYTES, MESSAGES};
+
+/// A post that is not in the stream yet.
+pub(super) struct HeldBack {
+    /// For how many reads it waits.
+    reads: Position,
+    /// Bytes that the peer has to take, of a message or write: it waits until there is room for it.
+    bytes: Option<u64>,
+    pub out: Out,
+}
+
+impl Connection {
+    /// [`udeck_via::transport::Port::send`].
+    pub(crate) fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        let len = head.len() + body.len();
+        self.room()?;
+        let frame = Frame::Message { immediate, receipt: false, lent: false, head: len as u8, len: 0 };
+        self.post_message(Out::new(frame, [head, body], SmallVec::new(), Then::Nothing), len);
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::lend`].
+    pub(crate) fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (places, len) = match self.places(segments) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        if let Err(refused) = self.room_for(&held) {
+            return Err((refused, held));
+        }
+        let (receipt, then) = self.hold(held);
+        let frame =
+            Frame::Message { immediate, receipt, lent: true, head: head.len() as u8, len: len as u64 };
+        self.post_message(Out::new(frame, [head, &[]], places, then), head.len() + len);
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::rdma_write`].
+    pub(crate) fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (places, len) = match self.remote_places(segments, to, self.may_write) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        if let Err(refused) = self.room_for(&held) {
+            return Err((refused, held));
+        }
+        let (receipt, then) = self.hold(held);
+        let (handle, offset) = (to.handle.0, to.offset as u64);
+        let frame = Frame::Write { immediate, receipt, handle, offset, len: len as u64 };
+        // Its data take no room: they lie in the window.
+        self.post_message(Out::new(frame, [&[], &[]], places, then), 0);
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::rdma_read`].
+    pub(crate) fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (places, len) = match self.remote_places(segments, from, self.may_read) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        if let Err(refused) = self.close.stands() {
+            return Err((refused, held));
+        }
+        // There is no such thing where answers may be lost.
+        if self.level == Reliability::Unreliable {
+            return Err((Refused::Unsupported, held));
+        }
+        if self.reads.len() >= MESSAGES as usize {
+            return Err((Refused::Busy, held));
+        }
+        let number = self.next_read;
+        self.next_read = number.plus(1);
+        self.reads.push_back(Reading { number, places, len, held });
+        let (handle, offset) = (from.handle.0, from.offset as u64);
+        self.unacked.found_room();
+        self.post(Out::bare(
+            Frame::Read { number: number.narrow(), handle, offset, len: len as u64 },
+            Then::Nothing,
+        ));
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::fence`].
+    pub(crate) fn fence(&mut self) {
+        self.fence = (!self.reads.is_empty()).then_some(self.next_read);
+    }
+
+    /// [`udeck_via::transport::Port::want_room`].
+    pub(crate) fn want_room(&mut self) {
+        self.unacked.want_room(&mut self.news);
+    }
+
+    /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
+    pub(crate) fn unread(&mut self) -> Result<u32, Refused> {
+        let unread = self.untaken.len() as u32;
+        match self.end() {
+            Some(end) if unread > 0 => return Err(end),
+            None if unread > 0 && !self.close.closed && self.window.ask() => {
+                self.control(Frame::Ask { hungry: false }, Then::Nothing);
+            }
+            _ => {}
+        }
+        Ok(unread)
+    }
+
+    /// Whether a message that was posted now would wait for the peer to take what was sent before.
+    pub(crate) fn would_hold_back(&self) -> bool {
+        !self.held_back.is_empty() || !self.has_room_for(Some(0))
+    }
+
+    /// Whether there is room for a message. If not, the peer is asked to tell when it has taken something.
+    fn room(&mut self) -> Result<(), Refused> {
+        self.close.stands()?;
+        if self.untaken.len() < MESSAGES as usize {
+            return Ok(());
+        }
+        self.be_hungry();
+        Err(Refused::Busy)
+    }
+
+    fn room_for(&mut self, held: &Held) -> Result<(), Refused> {
+        self.room()?;
+        if self.awaits_receipt(held) && self.unacked.len() >= MESSAGES as usize {
+            Err(Refused::Busy)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn awaits_receipt(&self, held: &Held) -> bool {
+        self.level == Reliability::Reception && matches!(held, Held::Caller(_))
+    }
+
+    /// Notes who has the memory of the next message: whether it wants a receipt, and what follows when it has left.
+    fn hold(&mut self, held: Held) -> (bool, Then) {
+        if !self.awaits_receipt(&held) {
+            return (false, Then::Held(held));
+        }
+        self.unacked.push(self.window.sent(), held);
+        (true, Then::Left(self.window.sent()))
+    }
+
+    /// Where segments of the outbox lie, and their bytes.
+    fn places(&self, segments: &[(u64, usize)]) -> Result<(SmallVec<[Place; 2]>, usize), Refused> {
+        let place = |&(offset, len): &(u64, usize)| Place::of(&self.memory.outbox, offset, len);
+        let places: Option<SmallVec<[Place; 2]>> = segments.iter().map(place).collect();
+        // The VI layer posts live blocks of the outbox only.
+        let places = places.ok_or(Refused::Protection)?;
+        let len = places.iter().map(|place| place.len()).sum();
+        Ok((places, len))
+    }
+
+    /// As [`Connection::places`], for an access to `remote` that is allowed as far as can be told here.
+    fn remote_places(
+        &self,
+        segments: &[(u64, usize)],
+        remote: RemoteBuffer,
+        may: bool,
+    ) -> Result<(SmallVec<[Place; 2]>, usize), Refused> {
+        let (places, len) = self.places(segments)?;
+        let fits = remote.offset.checked_add(len).is_some() && len <= remote.len;
+        if may && fits { Ok((places, len)) } else { Err(Refused::Protection) }
+    }
+
+    /// A message or write, of so many bytes that the peer's program has to take.
+    #[inline]
+    fn post_message(&mut self, out: Out, bytes: usize) {
+        self.untaken.push_back(bytes as u64);
+        self.window.push();
+        self.unacked.found_room();
+        self.post_behind(out, Some(bytes as u64));
+    }
+
+    /// Queues what the program posts and the peer's program need not take.
+    pub(super) fn post(&mut self, out: Out) {
+        self.post_behind(out, None);
+    }
+
+    /// Queues it, behind what waits for a fence or for room at the peer. What waits lies where the program has it.
+    #[inline]
+    fn post_behind(&mut self, out: Out, bytes: Option<u64>) {
+        let fence = self.fence.filter(|&reads| !self.are_over(reads));
+        if fence.is_none() && self.held_back.is_empty() && self.has_room_for(bytes) {
+            self.fence = None;
+            self.untaken_bytes += bytes.unwrap_or(0);
+            return self.queue(out);
+        }
+        self.unsent += usize::from(bytes.is_some());
+        self.held_back.push_back(HeldBack { reads: fence.unwrap_or(self.reads_over), bytes, out });
+        self.let_go();
+    }
+
+    /// Queues what was held back by reads that are over, and by messages that were taken. If it is room at the peer that
+    /// the first one waits for, the peer is asked to tell; if there will never be any, it is dropped.
+    pub(super) fn let_go(&mut self) {
+        while let Some(first) = self.held_back.front() {
+            let (reads, bytes) = (first.reads, first.bytes);
+            if !self.are_over(reads) {
+                return;
+            }
+            let has_room = self.has_room_for(bytes);
+            let never = self.peer_deaf || self.close.peer_has_ended();
+            if !has_room && !never {
+                return self.be_hungry();
+            }
+            let Some(first) = self.held_back.pop_front() else { return };
+            if !has_room {
+                // It counts as unread for ever.
+                self.after(first.out.into_then(), Fate::Unread);
+                continue;
+            }
+            self.unsent -= usize::from(bytes.is_some());
+            self.untaken_bytes += bytes.unwrap_or(0);
+            self.queue(first.out);
+        }
+    }
+
+    /// Whether the peer has room for a message at this moment: the last one may be as long as it likes.
+    fn has_room_for(&self, message: Option<u64>) -> bool {
+        message.is_none() || self.untaken_bytes < BYTES as u64
+    }
+
+    /// Asks the peer to tell when its program takes something.
+    fn be_hungry(&mut self) {
+        if self.window.hunger() {
+            self.control(Frame::Ask { hungry: true }, Then::Nothing);
+        }
+    }
+
+    fn are_over(&self, reads: Position) -> bool {
+        self.reads_over >= reads
+    }
+
+    /// Queues a frame of the engine's own.
+    pub(super) fn control(&mut self, frame: Frame, then: Then) {
+        self.queue(Out::bare(frame, then));
+    }
+
+    #[inline]
+    pub(super) fn queue(&mut self, out: Out) {
+        if self.close.dead {
+            return;
+        }
+        let out = match self.unreliable.as_mut().filter(|_| !self.broken) {
+            Some(unreliable) => unreliable.admit(out),
+            None => Some(out),
+        };
+        let Some(out) = out else {
+            self.fresh = true;
+            return;
+        };
+        self.said_end |= matches!(out.then(), Then::Words(_));
+        let taken = self.credits.tell();
+        self.outgoing.push(out, taken);
+        self.fresh = true;
+    }
+}

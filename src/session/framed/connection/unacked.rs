@@ -1,0 +1,92 @@
+//! Memory that was posted: who has it, and what follows when a frame, a send or a read is over.
+
+use smallvec::SmallVec;
+use udeck_sys::position::Position;
+use udeck_via::transport::{Fate, Held, Owner};
+
+use super::Connection;
+use super::outgoing::Then;
+use crate::memory::Place;
+use crate::unacked::keep;
+
+/// A read that is not over.
+pub(super) struct Reading {
+    pub number: Position,
+    pub places: SmallVec<[Place; 2]>,
+    pub len: usize,
+    pub held: Held,
+}
+
+impl Connection {
+    /// The next end of a caller's send or read.
+    pub(crate) fn next_ended(&mut self) -> Option<(u64, Fate)> {
+        self.unacked.next_ended()
+    }
+
+    /// Puts `owner` in the place of the caller who was to be told of `number`.
+    pub(crate) fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        let frames =
+            self.outgoing.iter_mut().chain(self.held_back.iter_mut().map(|held_back| &mut held_back.out));
+        let frames = frames.chain(self.unreliable.iter_mut().flat_map(|unreliable| unreliable.posts_mut()));
+        let in_frames = frames.filter_map(|out| match out.then_mut() {
+            Then::Held(held) => Some(held),
+            _ => None,
+        });
+        let in_reads = self.reads.iter_mut().map(|read| &mut read.held);
+        keep(in_frames.chain(self.unacked.held_mut()).chain(in_reads), number, owner)
+    }
+
+    /// Bytes of the outbox that were posted and are not over.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        let frames = self.outgoing.iter().chain(self.held_back.iter().map(|held_back| &held_back.out));
+        let frames = frames.chain(self.unreliable.iter().flat_map(|unreliable| unreliable.posts()));
+        let in_frames = frames.map(|out| match out.then() {
+            Then::Held(held) => held.bytes(),
+            _ => 0,
+        });
+        let in_reads = self.reads.iter().map(|read| read.held.bytes());
+        in_frames.chain(in_reads).sum::<usize>() + self.unacked.lent_bytes()
+    }
+
+    /// A frame is not needed any more; `fate` is that of what it carried, if nobody else is to say.
+    pub(super) fn after(&mut self, then: Then, fate: Fate) {
+        match then {
+            Then::Held(held) => self.end_held(held, fate),
+            Then::Left(number) => self.unacked.release(number, &mut self.news),
+            Then::Nothing | Then::Served(_) | Then::Receipt | Then::Words(_) => {}
+        }
+    }
+
+    /// What became of the message whose number is `narrow` on the wire. `false`: nobody waits for that.
+    pub(super) fn settle(&mut self, narrow: u32, fate: Fate) -> bool {
+        self.unacked.settle_named(narrow, self.window.sent(), fate, &mut self.news)
+    }
+
+    /// Settles all of which nothing is known and that are meant.
+    pub(super) fn settle_all(&mut self, fate: Fate, meant: impl Fn(Position) -> bool) {
+        self.unacked.settle_all(fate, &mut self.news, meant);
+    }
+
+    /// The oldest read is over.
+    pub(super) fn end_read(&mut self, fate: Fate) {
+        let Some(read) = self.reads.pop_front() else { return };
+        self.reads_over = self.reads_over.plus(1);
+        self.end_held(read.held, fate);
+        self.let_go();
+    }
+
+    #[inline]
+    pub(super) fn end_held(&mut self, held: Held, fate: Fate) {
+        self.unacked.end(held, fate, &mut self.news);
+    }
+
+    pub(super) fn tell_of_room(&mut self) {
+        self.unacked.tell_of_room(&mut self.news);
+    }
+
+    /// The program is gone: what has left is nobody's concern any more.
+    pub(crate) fn port_gone(&mut self) {
+        self.unacked.port_gone(&mut self.news);
+        self.try_over();
+    }
+}

@@ -1,0 +1,224 @@
+//! A NIC whose VIs' connections are [`crate::Connection`]s, whichever network carries them.
+
+#![allow(unsafe_code, reason = "it implements the transport contract")]
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use udeck_via::transport::{
+    Connected, Device, Hello, LAST_WORDS, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
+};
+use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
+
+use crate::completion_queue::{MAX_COMPLETION_QUEUES, QUEUES};
+use crate::{Listeners, Memory, Windows, address, limit};
+
+/// What a NIC's objects share, and what is its network's own.
+///
+/// # Safety
+/// [`Network::memory`] and [`Network::windows`] are the same as long as it lives, and every connection of the NIC is made of
+/// them ([`crate::Settings`]): so peers' bytes go to the landing arena by a window that is in the table, to blocks of the
+/// outbox that a connection made for them, and to what a read was posted with; and the table tells when nobody is inside.
+/// Nobody else writes these arenas. A [`SessionDevice`] of it is handed to [`udeck_via::Nic::new`], and to nobody else.
+pub unsafe trait Network: Send + Sync + 'static {
+    /// Where messages are sent from, and where peers write.
+    fn memory(&self) -> &Memory;
+
+    /// What peers reach of it.
+    fn windows(&self) -> &Windows;
+
+    /// Who is asked for connections.
+    fn listeners(&self) -> &Listeners;
+
+    /// As [`Device::waiter`].
+    ///
+    /// # Errors
+    /// As there.
+    fn waiter(self: &Arc<Self>) -> Result<Box<dyn Waiter>>;
+
+    /// As [`Device::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    fn connect(
+        self: &Arc<Self>,
+        to: &NetAddress,
+        peer: Option<u32>,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected>;
+
+    /// As [`Device::reclaim`].
+    fn reclaim(self: &Arc<Self>);
+
+    /// As [`Device::undelivered`].
+    fn undelivered(self: &Arc<Self>) -> usize;
+
+    /// As [`Device::messages_dropped`].
+    fn messages_dropped(&self) -> u64 {
+        0
+    }
+
+    /// The NIC's last object is gone: what is left is to be sent, and forgotten then.
+    fn close(&self);
+}
+
+/// See the module.
+pub struct SessionDevice<N: Network> {
+    attributes: NicAttributes,
+    network: Arc<N>,
+}
+
+impl<N: Network> SessionDevice<N> {
+    /// The NIC of a network that is ready. Dropped, it [closes](Network::close) it.
+    pub fn new(attributes: NicAttributes, network: Arc<N>) -> Arc<Self> {
+        Arc::new(SessionDevice { attributes, network })
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Arc<N> {
+        &self.network
+    }
+}
+
+/// What a NIC at `at` can do whose connections all are [`crate::Connection`]s; how long discriminators and private data may
+/// be is the transport's to say.
+pub fn attributes(name: &str, at: SocketAddr, max_transfer: usize) -> NicAttributes {
+    let mut attributes = NicAttributes::new(name);
+    limit(&mut attributes, max_transfer);
+    let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
+    attributes.address = address::encode(at);
+    attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
+    attributes.max_queues_per_cq = QUEUES;
+    attributes.max_cq = MAX_COMPLETION_QUEUES;
+    attributes.max_cq_entries = QUEUES;
+    attributes
+}
+
+/// Where a NIC's memory comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Its own: so many bytes of address space for messages, and as many that peers may write.
+    Fresh(usize),
+    /// That of another NIC of this process ([`Memory::of`]): a block can be posted by both.
+    Shared(Memory),
+}
+
+impl Source {
+    /// The memory.
+    ///
+    /// # Errors
+    /// The kernel's: there is no such address space left.
+    pub fn open(&self) -> Result<Memory> {
+        match self {
+            Source::Shared(memory) => Ok(memory.clone()),
+            Source::Fresh(limit) => Memory::fresh(*limit).map_err(|error| {
+                Error::os(format!("reserving {limit} bytes of address space, twice"), error)
+            }),
+        }
+    }
+}
+
+// SAFETY: the arenas are fixed, and who writes where is as `Network` promises. Ports are `udeck-session`'s, or promise the
+// rest themselves.
+unsafe impl<N: Network> Device for SessionDevice<N> {
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn outbox(&self) -> &Arc<Arena> {
+        &self.network.memory().outbox
+    }
+
+    fn landing(&self) -> &Arc<Arena> {
+        &self.network.memory().landing
+    }
+
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.expose_for(offset, len, ptag, Rights::WRITE)
+    }
+
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.network.windows().expose(offset, len, ptag, rights)
+    }
+
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.network.windows().share(offset, len, ptag)
+    }
+
+    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        self.network.windows().conceal(handle, deadline)
+    }
+
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.network.windows().conceal_later(handle, memory);
+    }
+
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        self.network.waiter()
+    }
+
+    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        self.network.listeners().listen(discriminator, on_request)
+    }
+
+    fn unlisten(&self, discriminator: &[u8]) {
+        self.network.listeners().unlisten(discriminator);
+    }
+
+    fn connect(
+        &self,
+        to: &NetAddress,
+        peer: Option<u32>,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected> {
+        self.network.connect(to, peer, hello, queues, deadline)
+    }
+
+    fn reclaim(&self) {
+        self.network.reclaim();
+    }
+
+    fn reclaim_recent(&self) {}
+
+    fn undelivered(&self) -> usize {
+        self.network.undelivered()
+    }
+
+    fn bytes_copied(&self) -> u64 {
+        self.network.memory().copied()
+    }
+
+    fn messages_dropped(&self) -> u64 {
+        self.network.messages_dropped()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.network.listeners().failure().cloned()
+    }
+
+    fn count_copied(&self, bytes: usize) {
+        self.network.memory().count_copied(bytes);
+    }
+}
+
+impl<N: Network> Drop for SessionDevice<N> {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        wait_for_delivery(|| self.network.undelivered(), Deadline::after(LAST_WORDS));
+        self.network.close();
+    }
+}
+
+impl<N: Network> fmt::Debug for SessionDevice<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NicAttributes { name, address, .. } = &self.attributes;
+        write!(f, "{name}({})", String::from_utf8_lossy(address))
+    }
+}

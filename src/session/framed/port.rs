@@ -1,0 +1,263 @@
+//! The VI layer's side of a link.
+
+#![allow(unsafe_code, reason = "it implements the transport contract")]
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use udeck_via::RemoteBuffer;
+use udeck_via::mem::Lent;
+use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+
+use crate::framed::connection::Connection;
+use crate::framed::link::{Driver, Link, Watch, Watching};
+use crate::taken::{Taken, What, is_posted_for};
+
+/// The two work queues of a VI over a [`Link`].
+pub struct SessionPort<D: Driver> {
+    link: Arc<Link<D>>,
+    /// What the sender of the last arrival waits for, if that was no lent message.
+    receipt: Option<Lent>,
+}
+
+impl<D: Driver> SessionPort<D> {
+    /// The port of a connection that stands; news go to `watch` from now on, and what came before is announced once.
+    pub fn new(link: Arc<Link<D>>, watch: Watch) -> Self {
+        let Watch { send, receive, reporter } = watch;
+        Self::watched(link, Watching { send: Some(send), receive: Some(receive), reporter: Some(reporter) })
+    }
+
+    pub(crate) fn watched(link: Arc<Link<D>>, watching: Watching) -> Self {
+        link.attach(watching);
+        SessionPort { link, receipt: None }
+    }
+
+    /// The link.
+    pub fn link(&self) -> &Arc<Link<D>> {
+        &self.link
+    }
+}
+
+impl<D: Driver> SessionPort<D> {
+    /// What has come next; a long message that is coming may go to `to` already.
+    fn next(&mut self, to: &mut [u8]) -> Result<Option<Taken>, Refused> {
+        drop(self.receipt.take());
+        self.link.with(|connection, driver| match connection.take() {
+            Ok(None) => {
+                connection.look_into(to, |connection| driver.look(connection));
+                connection.take()
+            }
+            other => other,
+        })
+    }
+
+    /// Posts; once more if the peer's credits lie in the stream already.
+    fn post<R>(
+        &mut self,
+        held: Held,
+        post: impl Fn(&mut Connection, Held) -> Result<R, (Refused, Held)>,
+    ) -> Result<R, (Refused, Held)> {
+        self.link.with(|connection, driver| {
+            look_for_room(connection, driver);
+            match post(connection, held) {
+                Err((Refused::Busy, held)) => {
+                    driver.look(connection);
+                    post(connection, held)
+                }
+                other => other,
+            }
+        })
+    }
+
+    /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
+    ///
+    /// # Errors
+    /// [`Refused::Lost`] when some of it lies in a place that the program looked for it with, and did not use again.
+    fn arrival(&mut self, taken: Taken) -> Result<Arrival, Refused> {
+        if let What::Body(_, _, 1..) = taken.what {
+            let why = "the place that a message was coming to was not the one that it was received with";
+            self.link.with(|connection, _| {
+                if let Some(number) = taken.receipt {
+                    connection.acknowledge(number, Fate::Refused);
+                }
+                connection.close(Some(why));
+            });
+            return Err(Refused::Lost(why.into()));
+        }
+        let link = &self.link;
+        Ok(taken.into_arrival(|| link.clone(), &mut self.receipt))
+    }
+}
+
+/// Before a post that would be held back: the peer's word that there is room may lie in the stream already, and who posts
+/// need not look at this connection again.
+fn look_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
+    if connection.would_hold_back() {
+        driver.look(connection);
+    }
+}
+
+// SAFETY: frames refer to what was posted, and to nothing else, until the driver says that they are released, or the
+// connection is lost and nothing is gathered any more; only then `ended` tells a number or a block is dropped
+// (`connection::unacked`). What a read may write is its segments, until it is over (`Target::Read`). All of that is the
+// connection's, which lives on when the port has left. A post that is refused leaves no frame.
+unsafe impl<D: Driver> Port for SessionPort<D> {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        self.link.with(|connection, driver| {
+            look_for_room(connection, driver);
+            match connection.send(immediate, head, body) {
+                Err(Refused::Busy) => {
+                    driver.look(connection);
+                    connection.send(immediate, head, body)
+                }
+                other => other,
+            }
+        })
+    }
+
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        self.post(held, |connection, held| connection.lend(immediate, head, segments, held))
+    }
+
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_write(segments, to, immediate, held))?;
+        Ok(None)
+    }
+
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_read(segments, from, held))?;
+        Ok(None)
+    }
+
+    fn fence(&mut self) {
+        self.link.with(|connection, _| connection.fence());
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        let taken = self.next(&mut [])?;
+        taken.map(|taken| self.arrival(taken)).transpose()
+    }
+
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        if self.receipt.is_some() {
+            drop(self.receipt.take());
+        }
+        self.link.with(|connection, driver| match connection.take_short(to) {
+            Found::Nothing => {
+                driver.look(connection);
+                connection.take_short(to)
+            }
+            found => found,
+        })
+    }
+
+    /// Puts short messages there, and long ones that fit and came without a header: those a program posted a descriptor
+    /// for. Of these, the beginning may be there before the call gives the message out: `to` is to be the same until one
+    /// does.
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        let Some(taken) = self.next(to)? else { return Ok(None) };
+        let immediate = taken.immediate;
+        match &taken.what {
+            What::Inline(bytes) => {
+                let (bytes, len) = (bytes.bytes(), bytes.bytes().len());
+                let fitting = len.min(to.len());
+                to[..fitting].copy_from_slice(&bytes[..fitting]);
+                Ok(Some(Landed::Copied { immediate, len }))
+            }
+            What::Body(head, store, landed)
+                if head.bytes().is_empty() && is_posted_for(store.len(), to.len()) =>
+            {
+                let (len, landed) = (store.len(), *landed);
+                store.copy_part(landed, &mut to[landed..len]);
+                self.link.with(|connection, _| {
+                    connection.count_copied(len - landed);
+                    if let Some(number) = taken.receipt {
+                        connection.acknowledge(number, Fate::Arrived);
+                    }
+                });
+                Ok(Some(Landed::Copied { immediate, len }))
+            }
+            _ => Ok(Some(Landed::Arrival(self.arrival(taken)?))),
+        }
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        self.link.with(|connection, driver| {
+            connection.next_ended().or_else(|| {
+                driver.look(connection);
+                connection.next_ended()
+            })
+        })
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.link.with(|connection, _| connection.keep(number, owner))
+    }
+
+    fn want_room(&mut self) {
+        self.link.with(|connection, _| connection.want_room());
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        let link: Weak<Link<D>> = Arc::downgrade(&self.link);
+        Some(link)
+    }
+
+    fn unread(&mut self) -> Result<u32, Refused> {
+        self.link.with(|connection, driver| {
+            if !matches!(connection.unread(), Ok(0)) {
+                driver.look(connection);
+            }
+            connection.unread()
+        })
+    }
+
+    fn close(&mut self, broken: Option<&str>) {
+        drop(self.receipt.take());
+        self.link.with(|connection, _| connection.close(broken));
+    }
+
+    fn leave(&mut self) {
+        self.close(None);
+        self.link.detach(Queue::Receive);
+        self.want_room();
+    }
+}
+
+impl<D: Driver> Drop for SessionPort<D> {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        self.leave();
+        self.link.detach(Queue::Send);
+        self.link.with(|connection, _| connection.port_gone());
+    }
+}
+
+impl<D: Driver> fmt::Debug for SessionPort<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionPort({:?})", self.link)
+    }
+}

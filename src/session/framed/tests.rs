@@ -1,0 +1,11 @@
+//! Two connections, joined by pipes that cut the streams where a test likes.
+
+mod announced;
+mod costs;
+mod ends;
+mod hostile;
+mod pair;
+mod random;
+mod short;
+mod threads;
+mod unreliable;

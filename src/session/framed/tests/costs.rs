@@ -1,0 +1,85 @@
+//! What a short message takes from the allocator: nothing, once queues have grown to what is under way.
+
+#![allow(unsafe_code, reason = "it counts allocations")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use udeck_via::Reliability;
+use udeck_via::transport::{Held, Landed, Port};
+
+use super::pair::Pair;
+use crate::framed::connection::Pieces;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's, and a count beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations(act: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.with(Cell::get);
+    act();
+    ALLOCATIONS.with(Cell::get) - before
+}
+
+/// Bytes of the stream, moved without the harness's buffers.
+fn cross(pair: &mut Pair, from: usize, sent: &mut u64, buffer: &mut [u8]) {
+    let len = pair.ends[from].link.with(|connection, _| {
+        let mut pieces = Pieces::new();
+        let gathered = connection.gather(*sent, buffer.len(), &mut pieces);
+        pieces.copy_to(buffer);
+        *sent += gathered as u64;
+        connection.released(*sent);
+        gathered
+    });
+    pair.ends[1 - from].link.with(|connection, _| {
+        let direct = connection.direct();
+        connection.came(direct, 0, &buffer[..len]);
+    });
+}
+
+#[test]
+fn a_short_message_allocates_nothing() {
+    let mut pair = Pair::new(Reliability::Delivery, false);
+    let (mut sent, mut buffer, mut place) = ([0, 0], vec![0; 10_000], [0; 4096]);
+    let block = pair.ends[0].block(1000, 1);
+    let mut round = |pair: &mut Pair| {
+        for side in [0, 1] {
+            for _ in 0..5 {
+                pair.ends[side].port().send(Some(1), b"head", b"body").unwrap();
+            }
+            if side == 0 {
+                // A longer one that was posted for, too.
+                let segments = [(block.offset(), 1000)];
+                pair.ends[0].port().lend(None, &[], &segments, Held::Caller(1)).unwrap();
+            }
+            cross(pair, side, &mut sent[side], &mut buffer);
+            for _ in 0..5 + usize::from(side == 0) {
+                let landed = pair.ends[1 - side].port().receive_into(&mut place).unwrap();
+                assert!(matches!(landed, Some(Landed::Copied { .. })));
+            }
+            while pair.ends[side].port().ended().is_some() {}
+        }
+    };
+    (0..100).for_each(|_| round(&mut pair));
+    let count = allocations(|| (0..1000).for_each(|_| round(&mut pair)));
+    assert_eq!(count, 0, "allocations for 11000 messages");
+}

@@ -1,0 +1,224 @@
+//! Memory that peers reach by RDMA, and how its owner takes it back.
+//!
+//! One table per NIC. Whoever accesses a window on a peer's behalf goes inside ([`Windows::enter`]: handle, right, tag
+//! and bounds are checked) and leaves when the access is over: for a write after one system call, for a read when its
+//! data have left. To withdraw is to close the entry to newcomers and to wait for those inside.
+//!
+//! Handles are random: a peer that guesses them finds nothing, and none is used twice but by chance.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use udeck_via::mem::Rights;
+use udeck_via::transport::Owner;
+use udeck_via::{Deadline, Error, MemHandle, Ptag, RemoteBuffer, Result};
+
+use crate::WINDOWS;
+
+/// What a peer wants to do in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Write it.
+    Write,
+    /// Read it.
+    Read,
+}
+
+/// The windows of one NIC.
+#[derive(Default)]
+pub struct Windows {
+    table: Mutex<HashMap<u32, Entry>>,
+    left: Condvar,
+}
+
+struct Entry {
+    offset: u64,
+    len: usize,
+    ptag: Ptag,
+    rights: Rights,
+    in_outbox: bool,
+    /// Accesses under way.
+    inside: usize,
+    /// No newcomers.
+    closed: bool,
+    /// Kept until nobody is inside.
+    memory: Option<Owner>,
+}
+
+/// Where a window lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// In the outbox arena rather than in the landing one.
+    pub in_outbox: bool,
+    /// Start of the access, in that arena.
+    pub offset: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// An access under way: its window is not given back until this is dropped.
+pub struct Inside {
+    windows: Arc<Windows>,
+    handle: u32,
+}
+
+impl Windows {
+    /// An empty table.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// [`udeck_via::transport::Device::expose_for`].
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
+    pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.publish(Entry {
+            offset,
+            len,
+            ptag,
+            rights,
+            in_outbox: false,
+            inside: 0,
+            closed: false,
+            memory: None,
+        })
+    }
+
+    /// [`udeck_via::transport::Device::share`].
+    ///
+    /// # Errors
+    /// As [`Windows::expose`].
+    pub fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        let rights = Rights::READ;
+        self.publish(Entry {
+            offset,
+            len,
+            ptag,
+            rights,
+            in_outbox: true,
+            inside: 0,
+            closed: false,
+            memory: None,
+        })
+    }
+
+    fn publish(&self, entry: Entry) -> Result<MemHandle> {
+        let mut table = self.table.lock();
+        if table.len() == WINDOWS {
+            let bound = format!("{WINDOWS} windows per NIC");
+            return Err(Error::Full { what: "the table of windows", bound: bound.into() });
+        }
+        loop {
+            let handle = getrandom::u32().map_err(|error| {
+                Error::os("drawing the handle of a window", std::io::Error::other(error.to_string()))
+            })?;
+            if handle != 0 && !table.contains_key(&handle) {
+                table.insert(handle, entry);
+                return Ok(MemHandle(handle));
+            }
+        }
+    }
+
+    /// [`udeck_via::transport::Device::conceal`]. Blocks while a peer's access is under way.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when one still is at the deadline.
+    pub fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        let start = std::time::Instant::now();
+        let mut table = self.table.lock();
+        loop {
+            let Some(entry) = table.get_mut(&handle.0) else { return Ok(()) };
+            entry.closed = true;
+            if entry.inside == 0 {
+                table.remove(&handle.0);
+                return Ok(());
+            }
+            if self.left.wait_until(&mut table, deadline.instant()).timed_out()
+                && deadline.passed()
+                && table.get(&handle.0).is_some_and(|entry| entry.inside > 0)
+            {
+                let what = "a peer's access to a window to end".into();
+                return Err(Error::Timeout { what, waited: start.elapsed() });
+            }
+        }
+    }
+
+    /// [`udeck_via::transport::Device::conceal_later`].
+    pub fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        let mut table = self.table.lock();
+        let over = match table.get_mut(&handle.0) {
+            Some(entry) if entry.inside > 0 => {
+                entry.closed = true;
+                entry.memory.replace(memory)
+            }
+            Some(_) => {
+                table.remove(&handle.0);
+                Some(memory)
+            }
+            None => Some(memory),
+        };
+        drop(table);
+        // Without the lock: it may be anything.
+        drop(over);
+    }
+
+    /// Goes inside to access `at` (`len` bytes of it) over a VI whose tag for this right is `tag`. `None`: it is not
+    /// allowed.
+    pub fn enter(
+        self: &Arc<Self>,
+        at: RemoteBuffer,
+        tag: Option<Ptag>,
+        right: Right,
+    ) -> Option<(Inside, Spot)> {
+        let mut table = self.table.lock();
+        let entry = table.get_mut(&at.handle.0)?;
+        let allowed = match right {
+            Right::Write => entry.rights.write,
+            Right::Read => entry.rights.read,
+        };
+        let end = at.offset.checked_add(at.len)?;
+        if entry.closed || !allowed || tag != Some(entry.ptag) || end > entry.len {
+            return None;
+        }
+        entry.inside += 1;
+        let spot = Spot { in_outbox: entry.in_outbox, offset: entry.offset + at.offset as u64, len: at.len };
+        Some((Inside { windows: self.clone(), handle: at.handle.0 }, spot))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        let mut table = self.windows.table.lock();
+        let Some(entry) = table.get_mut(&self.handle) else { return };
+        entry.inside -= 1;
+        if entry.inside > 0 || !entry.closed {
+            return;
+        }
+        // Who waits in `conceal` finds it gone, or takes it away. Memory that was left to us goes now.
+        let memory = entry.memory.take();
+        if memory.is_some() {
+            table.remove(&self.handle);
+        }
+        drop(table);
+        self.windows.left.notify_all();
+        drop(memory);
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Windows({} exposed)", self.table.lock().len())
+    }
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inside({:#x})", self.handle)
+    }
+}

@@ -1,0 +1,126 @@
+//! Who listens at which discriminator of a NIC.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use udeck_via::transport::OnRequest;
+use udeck_via::{Error, Result};
+
+/// A listener's handler. It may do anything, and take its time: call it with no other lock held.
+pub type Listener = Arc<Mutex<OnRequest>>;
+
+/// See the module.
+pub struct Listeners {
+    max_discriminator: usize,
+    table: Mutex<HashMap<Vec<u8>, Listener>>,
+    failure: OnceLock<String>,
+}
+
+impl Listeners {
+    /// Nobody yet; of discriminators of so many bytes at most.
+    pub fn new(max_discriminator: usize) -> Self {
+        Listeners { max_discriminator, table: Mutex::default(), failure: OnceLock::new() }
+    }
+
+    /// Who listens there, if anybody does.
+    pub fn get(&self, discriminator: &[u8]) -> Option<Listener> {
+        self.table.lock().get(discriminator).cloned()
+    }
+
+    /// Whether one of this length can be listened at, here or at another NIC of this kind.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`].
+    pub fn check(&self, discriminator: &[u8]) -> Result {
+        let (len, most) = (discriminator.len(), self.max_discriminator);
+        if len <= most {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter(format!("a discriminator of {len} bytes, at most {most}")))
+    }
+
+    /// `on_request` is called with what is asked for at `discriminator` from now on.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] when somebody listens there, or the discriminator is too long; [`Error::Lost`] when the NIC
+    /// has failed.
+    pub fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
+        self.check(discriminator)?;
+        let mut table = self.table.lock();
+        if let Some(why) = self.failure.get() {
+            return Err(Error::Lost(why.clone()));
+        }
+        if table.contains_key(discriminator) {
+            let name = String::from_utf8_lossy(discriminator);
+            let what = format!("somebody listens at discriminator {name:?} already");
+            return Err(Error::InvalidParameter(what));
+        }
+        table.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
+        Ok(())
+    }
+
+    /// Nobody listens there any more.
+    pub fn unlisten(&self, discriminator: &[u8]) {
+        let listener = self.table.lock().remove(discriminator);
+        drop(listener); // may drop what the program put into it: outside the lock
+    }
+
+    /// Nobody listens anywhere any more.
+    pub fn clear(&self) {
+        let listeners = std::mem::take(&mut *self.table.lock());
+        drop(listeners);
+    }
+}
+
+impl Listeners {
+    /// The NIC serves nobody any more, for its helper `thread` has panicked: nobody listens. Returns that in words, for its
+    /// connections.
+    pub fn fail(&self, thread: &str, why: &str) -> String {
+        let words = format!("this NIC's thread {thread} has panicked: {why}");
+        let listeners = {
+            let mut table = self.table.lock();
+            // Under the lock: who comes later is refused.
+            let _ = self.failure.set(words.clone());
+            std::mem::take(&mut *table)
+        };
+        drop(listeners);
+        words
+    }
+
+    /// Why the NIC serves nobody any more.
+    pub fn failure(&self) -> Option<&String> {
+        self.failure.get()
+    }
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listeners({})", self.table.lock().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_listens_at_a_discriminator_of_its_bound() {
+        let listeners = Listeners::new(4);
+        let listen = |at: &[u8]| listeners.listen(at, Box::new(|_| {}));
+        listen(b"four").unwrap();
+        assert!(listen(b"fives").unwrap_err().to_string().contains("5 bytes, at most 4"));
+        assert!(listen(b"four").unwrap_err().to_string().contains("already"));
+        assert!(listeners.get(b"four").is_some() && listeners.get(b"fou").is_none());
+        listeners.unlisten(b"four");
+        assert!(listeners.get(b"four").is_none());
+        listen(b"four").unwrap();
+        listeners.clear();
+        assert!(listeners.get(b"four").is_none());
+        listen(b"four").unwrap();
+        assert_eq!(listeners.fail("tcp-1", "oh"), "this NIC's thread tcp-1 has panicked: oh");
+        assert!(listeners.get(b"four").is_none());
+        assert!(listen(b"four").unwrap_err().to_string().contains("has panicked: oh"));
+    }
+}
