@@ -18,20 +18,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::net::{Shutdown, shutdown};
 use udeck_auth::Keys;
 use udeck_sys::{
-    process,
+    Deadline, join_job_clock, process, stderr_line,
     thread::{self, Callback},
 };
 
 use self::{
     asked::Asked,
-    socket::{SendError, left, receive, send_all},
+    socket::{SendError, receive, send_all},
 };
 use crate::{
-    BootError, ENV_BOOT_FD,
+    BootError, ENV_BOOT_FD, ENV_CLOCK_FD,
     wire::{Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Welcome, encode},
 };
 
@@ -93,6 +93,13 @@ impl Client {
         let value = value.to_string_lossy().into_owned();
         let stream =
             udeck_sys::inherited_stream(&value).map_err(|why| BootError::BadDescriptor { value, why })?;
+        if let Some(number) = std::env::var_os(ENV_CLOCK_FD)
+            && let Err(why) = join_job_clock(&number.to_string_lossy())
+        {
+            stderr_line(format_args!(
+                "udeck: {ENV_CLOCK_FD}: {why}; time limits will count the time for which the job is stopped"
+            ));
+        }
         Client::new(stream).map(Some)
     }
 
@@ -171,7 +178,7 @@ impl Client {
     }
 
     fn look_up(&self, name: &str, wait: bool, maker: Maker, deadline: Instant) -> Result<Record, BootError> {
-        let wait = wait.then(|| left(deadline));
+        let wait = wait.then(|| Deadline::from(deadline).remaining());
         self.call(Asked::Lookup(name), Call::Lookup { name: name.into(), wait, maker }, deadline)
     }
 
@@ -203,7 +210,7 @@ impl Client {
     }
 
     fn read_key(&self, key: &str, wait: bool, maker: Maker, deadline: Instant) -> Result<Vec<u8>, BootError> {
-        let wait = wait.then(|| left(deadline));
+        let wait = wait.then(|| Deadline::from(deadline).remaining());
         Ok(self.call(Asked::Get(key), Call::Get { key: key.into(), wait, maker }, deadline)?.value)
     }
 
@@ -220,7 +227,7 @@ impl Client {
     /// As [`Client::fate`], without waiting for the answer. `None`: the launcher cannot be asked now, because it does not read.
     pub fn ask(&self, rank: u32, wait: Duration) -> Option<Question> {
         let call = Call::Fate { rank, wait };
-        let id = self.shared.start(&Asked::Fate(rank), call, Instant::now()).ok()??;
+        let id = self.shared.start(&Asked::Fate(rank), call, Deadline::now()).ok()??;
         Some(Question { shared: Arc::clone(&self.shared), id })
     }
 
@@ -230,7 +237,8 @@ impl Client {
     /// [`BootError::Deadline`] with the ranks that did not come; [`BootError::PeerLost`] as soon as one cannot come any
     /// more.
     pub fn fence(&self, deadline: Instant) -> Result<(), BootError> {
-        self.call(Asked::Fence, Call::Fence { wait: left(deadline) }, deadline).map(drop)
+        self.call(Asked::Fence, Call::Fence { wait: Deadline::from(deadline).remaining() }, deadline)
+            .map(drop)
     }
 
     /// Says goodbye: this rank's end is orderly. Every other call fails from now on.
@@ -260,7 +268,7 @@ impl Client {
             call,
             Call::Lookup { wait: Some(_), .. } | Call::Get { wait: Some(_), .. } | Call::Fence { .. }
         );
-        let give_up = deadline + if waits { LAST_WORD } else { Duration::ZERO };
+        let give_up = Deadline::from(deadline + if waits { LAST_WORD } else { Duration::ZERO });
         match self.shared.exchange(&asked, call, start, give_up)? {
             Reply::Record(record) => Ok(Arc::unwrap_or_clone(record)),
             Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
@@ -282,7 +290,19 @@ pub struct Question {
 impl Question {
     /// Whether every event has come that happened before it was asked, or nothing will come any more.
     pub fn is_answered(&self) -> bool {
-        let calls = self.shared.calls.lock();
+        self.is_answered_in(&self.shared.calls.lock())
+    }
+
+    /// Waits until it [is answered](Question::is_answered), at most until then.
+    pub fn wait(&self, deadline: Instant) {
+        let deadline = Deadline::from(deadline);
+        let mut calls = self.shared.calls.lock();
+        while !self.is_answered_in(&calls) && !deadline.passed() {
+            self.shared.answered.wait_until(&mut calls, deadline.instant());
+        }
+    }
+
+    fn is_answered_in(&self, calls: &Calls) -> bool {
         calls.gone.is_some() || calls.open.get(&self.id).is_none_or(Option::is_some)
     }
 }
@@ -325,7 +345,7 @@ impl Shared {
         asked: &Asked<'_>,
         call: Call,
         start: Instant,
-        give_up: Instant,
+        give_up: Deadline,
     ) -> Result<Reply, BootError> {
         let late =
             || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };
@@ -340,7 +360,8 @@ impl Shared {
                 calls.open.remove(&id);
                 return Err(BootError::LauncherGone { what: asked.to_string(), why });
             }
-            if self.answered.wait_until(&mut calls, give_up).timed_out()
+            if self.answered.wait_until(&mut calls, give_up.instant()).timed_out()
+                && give_up.passed()
                 && matches!(calls.open.get(&id), Some(None))
             {
                 calls.open.remove(&id);
@@ -350,7 +371,7 @@ impl Shared {
     }
 
     /// Sends a request: the number of its call, which is open from now on. `None`: it could not be sent in time.
-    fn start(&self, asked: &Asked<'_>, call: Call, give_up: Instant) -> Result<Option<u64>, BootError> {
+    fn start(&self, asked: &Asked<'_>, call: Call, give_up: Deadline) -> Result<Option<u64>, BootError> {
         // The answer would come to the thread of another process.
         process::check().map_err(|source| BootError::Io { what: asked.to_string(), source })?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -358,7 +379,7 @@ impl Shared {
         encode(&Request { id, call }, &mut frame)
             .map_err(|source| BootError::Protocol { what: asked.to_string(), source })?;
         self.calls.lock().open.insert(id, None);
-        let sent = match self.writing.try_lock_until(give_up) {
+        let sent = match self.may_write(give_up) {
             Some(_whole) => send_all(&self.stream, &frame, give_up),
             None => Err(SendError::Late { torn: false }),
         };
@@ -378,6 +399,15 @@ impl Shared {
             }
         }
         Ok(Some(id))
+    }
+
+    fn may_write(&self, give_up: Deadline) -> Option<MutexGuard<'_, ()>> {
+        loop {
+            match self.writing.try_lock_until(give_up.instant()) {
+                None if !give_up.passed() => {}
+                locked => return locked,
+            }
+        }
     }
 
     /// The client's thread.
@@ -450,8 +480,7 @@ impl News {
 /// Hello and welcome, before there is a thread that reads.
 fn join(stream: &UnixStream) -> Result<(Frames, Welcome), BootError> {
     let what = || Asked::Hello.to_string();
-    let start = Instant::now();
-    let deadline = start + JOIN_LIMIT;
+    let (start, deadline) = (Instant::now(), Deadline::after(JOIN_LIMIT));
     let gone = |why: String| BootError::LauncherGone { what: what(), why };
     let late = || BootError::Deadline { what: what(), waited: start.elapsed(), missing: Vec::new() };
     let mut frame = Vec::new();

@@ -34,6 +34,9 @@ pub use wire::{Event, Host, Maker, Record, Welcome};
 
 /// The environment variable with the number of the inherited descriptor on which the launcher serves.
 pub const ENV_BOOT_FD: &str = "DECK_BOOT_FD";
+/// The environment variable with the number of the inherited descriptor of the job's clock, by which deadlines go: it stands
+/// while the job is stopped. Without it they go by the system's.
+pub const ENV_CLOCK_FD: &str = "DECK_CLOCK_FD";
 /// The environment variable with this rank's number, 0 to size − 1. For people and scripts: [`Welcome`] is what counts.
 pub const ENV_RANK: &str = "DECK_RANK";
 /// The environment variable with the number of ranks in the job.

@@ -127,6 +127,8 @@ pub struct Server {
     keys: Vec<RankKey>,
     store: Store,
     waiting: Vec<Waiting>,
+    /// Ranks whose connections have closed, and whose ends may still be told.
+    closed: Vec<u32>,
     /// How ranks ended, in the order of the news; replayed to a rank that says hello late.
     history: Vec<Event>,
     actions: Vec<Action>,
@@ -170,6 +172,7 @@ impl Server {
             keys: config.rank_keys(),
             config,
             waiting: Vec::new(),
+            closed: Vec::new(),
             history: Vec::new(),
             actions: Vec::new(),
         }
@@ -200,6 +203,7 @@ impl Server {
             Some(State::Starting | State::Joined) => {
                 let until = now + self.config.patience;
                 self.ranks[rank as usize] = State::Closed { until };
+                self.closed.push(rank);
                 self.waiting.retain(|w| w.rank != rank);
                 // Its end is about to be told.
                 for waiting in self.waiting.iter_mut().filter(|w| w.awaited == Awaited::Fate(rank)) {
@@ -230,6 +234,9 @@ impl Server {
 
     /// Answers everything whose time is up.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
+        if self.next_deadline().is_none_or(|due| due > now) {
+            return Vec::new();
+        }
         let missing = self.missing_at_fence();
         for late in self.take_waiting(|w| w.deadline <= now) {
             let reply = match late.awaited {
@@ -239,9 +246,14 @@ impl Server {
             };
             self.reply(late.rank, late.id, reply);
         }
-        for rank in 0..self.config.welcome.size {
-            if matches!(self.state(rank), Some(State::Closed { until }) if until <= now) {
-                self.lose(rank, "closed its connection without saying goodbye");
+        for rank in std::mem::take(&mut self.closed) {
+            match self.state(rank) {
+                Some(State::Closed { until }) if until <= now => {
+                    self.lose(rank, "closed its connection without saying goodbye");
+                }
+                Some(State::Closed { .. }) => self.closed.push(rank),
+                // Its end was told.
+                _ => {}
             }
         }
         std::mem::take(&mut self.actions)
@@ -249,8 +261,8 @@ impl Server {
 
     /// When [`tick`](Server::tick) has something to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let closed = self.ranks.iter().filter_map(|state| match state {
-            State::Closed { until } => Some(*until),
+        let closed = self.closed.iter().filter_map(|rank| match self.state(*rank) {
+            Some(State::Closed { until }) => Some(until),
             _ => None,
         });
         self.waiting.iter().map(|w| w.deadline).chain(closed).min()

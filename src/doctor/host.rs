@@ -1,14 +1,21 @@
 //! The machine: kernel, processors, memory.
 
-use super::{Finding, Tree, tree::bytes};
+use std::path::PathBuf;
+
+use super::{
+    finding::Finding,
+    tree::{Tree, bytes},
+};
 
 /// Sealed memory (`F_SEAL_FUTURE_WRITE`), without which there is no shared memory.
 const SEALS: (u32, u32) = (5, 1);
 /// Sleeping on several words (`futex_waitv`), by which a rank waits on several NICs.
 const SLEEPS_ON_SEVERAL: (u32, u32) = (5, 16);
 
-pub(super) fn findings(tree: &Tree) -> Vec<Finding> {
-    vec![kernel(tree), processors(tree), memory(tree)]
+pub(super) fn findings(tree: &Tree, cgroup: Option<&Result<PathBuf, String>>) -> Vec<Finding> {
+    let mut findings = vec![kernel(tree), processors(tree), memory(tree)];
+    findings.extend(cgroup.map(end_of_a_job));
+    findings
 }
 
 /// The running kernel's version.
@@ -61,6 +68,20 @@ fn processors(tree: &Tree) -> Finding {
         }
         _ if online.is_some_and(|online| online != usable) => Finding::note("processors", seen),
         _ => Finding::ok("processors", format!("{seen}, no quota")),
+    }
+}
+
+fn end_of_a_job(cgroup: &Result<PathBuf, String>) -> Finding {
+    const SUBJECT: &str = "end of a job";
+    match cgroup {
+        Ok(parent) => {
+            let parent = parent.display();
+            Finding::ok(SUBJECT, format!("cgroup.kill in {parent}: everything that ranks started, at once"))
+        }
+        Err(why) => Finding::note(
+            SUBJECT,
+            format!("process by process: what forks faster than that can escape, because {why}"),
+        ),
     }
 }
 
@@ -143,13 +164,24 @@ mod tests {
 
     fn with(others: &[(&str, &str)]) -> Vec<(Mark, String)> {
         let made_up = MadeUp::of(&[&PLAIN[..], others].concat());
-        findings(&made_up.0).into_iter().map(|finding| (finding.mark, finding.seen)).collect()
+        findings(&made_up.0, None).into_iter().map(|finding| (finding.mark, finding.seen)).collect()
     }
 
     #[test]
     fn a_good_host_is_ok() {
         let seen = ["Linux 6.8.0-31-generic", "4 (0-3), no quota", "16 GiB, of which 8 GiB are free"];
         assert_eq!(with(&[]), seen.map(|seen| (Mark::Ok, seen.to_owned())));
+    }
+
+    #[test]
+    fn how_a_job_ends_is_told() {
+        let made_up = MadeUp::of(&PLAIN);
+        let told =
+            |cgroup| findings(&made_up.0, Some(&cgroup)).pop().map(|last| (last.mark, last.seen)).unwrap();
+        let (mark, seen) = told(Ok("/sys/fs/cgroup/x".into()));
+        assert!(mark == Mark::Ok && seen.starts_with("cgroup.kill in /sys/fs/cgroup/x: "), "{seen}");
+        let (mark, seen) = told(Err("it is so".into()));
+        assert!(mark == Mark::Note && seen.ends_with(" can escape, because it is so"), "{seen}");
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! What the system allows a process: descriptors, threads and locked memory.
 
-use super::{Finding, Tree, host::groups, rdma, tree::bytes};
+use super::{
+    finding::Finding,
+    host::groups,
+    rdma,
+    tree::{Tree, bytes},
+};
 use crate::init::{DESCRIPTORS_PER_PEER, OTHER_DESCRIPTORS};
 
 /// Up to here a job wants no more than it has everywhere.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{
-    Finding, Tree,
-    tree::{bytes, chosen},
+    finding::Finding,
+    tree::{Tree, bytes, chosen},
 };
 
 pub(crate) fn findings(tree: &Tree) -> Vec<Finding> {

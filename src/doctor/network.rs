@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use udeck_sys::{Interface, is_link_local};
 
-use super::{Finding, Tree};
+use super::{finding::Finding, tree::Tree};
 
 /// An Ethernet frame's usual payload: below it something is tunnelled, and much of each packet is headers.
 const USUAL_MTU: u64 = 1500;

@@ -3,7 +3,7 @@
 //!
 //! Layout: `Documentation/ABI/stable/sysfs-class-infiniband` of the kernel.
 
-use super::{Finding, Tree};
+use super::{finding::Finding, tree::Tree};
 
 const FOLDER: &str = "sys/class/infiniband";
 /// The libraries by the names under which a program loads them.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Finding, Mark, Report};
+use super::finding::{Finding, Mark, Report};
 
 /// Where subjects and what was seen begin, in columns.
 const SUBJECT: usize = 11;

@@ -1,9 +1,12 @@
 //! Which transport a job would take, within this host and to others: chosen as every rank chooses, and opened as it does.
 
-use udeck_deck::{Config, Passed};
+use udeck_deck::{Config, SkippedTransport};
 use udeck_via::Nic;
 
-use super::{Finding, Question, Section, Tree};
+use super::{
+    finding::{Finding, Question, Section},
+    tree::Tree,
+};
 use crate::{
     init::{
         choose::{Places, Relation, choose, why_not},
@@ -67,7 +70,7 @@ fn way(
             return (finding, false);
         }
     };
-    let (nics, lacking) = match open_all(&openings, options.clone()) {
+    let (nics, unavailable) = match open_all(&openings, options.clone()) {
         Ok(opened) => opened,
         Err(error) => {
             let error = error.to_string();
@@ -79,7 +82,7 @@ fn way(
             return (Finding::problem(subject, error, advice), false);
         }
     };
-    let lacking: Vec<Passed> = lacking.into_iter().map(|(_, passed)| passed).collect();
+    let unavailable: Vec<SkippedTransport> = unavailable.into_iter().map(|(_, skipped)| skipped).collect();
     // As a postbox takes the first that leads there.
     let leads = |nic: &&Nic| relation == Relation::SameHost || !nic.attributes().host_only;
     let Some(nic) = nics.iter().find(leads) else {
@@ -87,7 +90,7 @@ fn way(
         return (finding, false);
     };
     let taken = nic.attributes().name.trim_end_matches(|last: char| last.is_ascii_digit());
-    let why = if wanted.is_some() { String::new() } else { reasons(relation, taken, &lacking) };
+    let why = if wanted.is_some() { String::new() } else { reasons(relation, taken, &unavailable) };
     (Finding::ok(subject, format!("{taken}{}{why}", place(nic, taken))), true)
 }
 
@@ -107,12 +110,12 @@ fn place(nic: &Nic, transport: &str) -> String {
 }
 
 /// Why it is no better one.
-fn reasons(relation: Relation, taken: &str, lacking: &[Passed]) -> String {
+fn reasons(relation: Relation, taken: &str, unavailable: &[SkippedTransport]) -> String {
     let better = TRANSPORTS.iter().take_while(|transport| transport.name != taken);
     let reasons: Vec<_> = better
         .filter_map(|transport| {
-            let absent = lacking.iter().find(|passed| passed.transport == transport.name);
-            let why = why_not(transport, relation).or(absent.map(|passed| &passed.why[..]))?;
+            let absent = unavailable.iter().find(|skipped| skipped.transport == transport.name);
+            let why = why_not(transport, relation).or(absent.map(|skipped| &skipped.why[..]))?;
             Some(format!("{}: {why}", transport.name))
         })
         .collect();
@@ -131,7 +134,12 @@ mod tests {
 
     fn of(transports: Option<&str>) -> Ways {
         let interface = Some(Ok(IpAddr::from([127, 0, 0, 1])));
-        find(&Question { interface, several_hosts: true, transports: transports.map(str::to_owned) })
+        find(&Question {
+            interface,
+            several_hosts: true,
+            transports: transports.map(str::to_owned),
+            cgroup: None,
+        })
     }
 
     #[test]
@@ -164,7 +172,7 @@ mod tests {
     #[test]
     fn an_address_that_is_not_ours_is_a_problem() {
         let interface = Some(Ok(IpAddr::from([203, 0, 113, 1])));
-        let question = Question { interface, several_hosts: false, transports: None };
+        let question = Question { interface, several_hosts: false, transports: None, cgroup: None };
         let ways = find(&question);
         assert_eq!(ways.findings.iter().map(|one| one.mark).collect::<Vec<_>>(), [Mark::Ok, Mark::Problem]);
         assert!(ways.can_run, "on this host");

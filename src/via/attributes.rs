@@ -134,6 +134,10 @@ pub struct NicAttributes {
     pub max_cq_entries: usize,
     /// Windows that may be exposed at a time.
     pub max_windows: usize,
+    /// Connections that peers have made, and requests of theirs that wait, at a time. A connection counts until nothing of
+    /// it is left on this side: the VI is gone, and the peer uses nothing of it any more. One rank may have
+    /// [a part](NicAttributes::max_connections_of_a_rank) of them.
+    pub max_connections: usize,
     /// Whether registering the program's memory pins it: `RLIMIT_MEMLOCK` is a bound then.
     pub pins_memory: bool,
     /// Pieces of the program's memory that may be registered at a time, those that the cache keeps included (VIA:
@@ -143,12 +147,16 @@ pub struct NicAttributes {
     pub max_registered_bytes: usize,
 }
 
+/// Where a connection takes nothing that is scarcer than memory.
+const MAX_CONNECTIONS: usize = 1 << 16;
+/// One rank may have so many connections, unless that leaves less than half for others.
+const CONNECTIONS_OF_A_RANK: usize = 8192;
 /// Where registering takes nothing but an entry in a table.
 const MAX_REGISTRATIONS: usize = 1 << 16;
 
 impl NicAttributes {
     /// Attributes of a device that can do nothing yet; transports fill in what they have. Registering memory takes
-    /// nothing but an entry in a table, unless they say otherwise.
+    /// nothing but an entry in a table, and a connection nothing but memory, unless they say otherwise.
     pub fn new(name: impl Into<String>) -> Self {
         NicAttributes {
             name: name.into(),
@@ -167,10 +175,23 @@ impl NicAttributes {
             max_cq: 0,
             max_cq_entries: 0,
             max_windows: 0,
+            max_connections: MAX_CONNECTIONS,
             pins_memory: false,
             max_registrations: MAX_REGISTRATIONS,
             max_registered_bytes: isize::MAX as usize,
         }
+    }
+
+    /// Of [`max_connections`](NicAttributes::max_connections), what one other rank may have: a quarter, or 8192 where that
+    /// is more, and never more than half. The NIC's own rank may have all.
+    pub fn max_connections_of_a_rank(&self) -> usize {
+        (self.max_connections / 4).max(CONNECTIONS_OF_A_RANK).min(self.max_connections / 2)
+    }
+
+    /// Of [`max_connections`](NicAttributes::max_connections), what all those may have together that do not prove to be a
+    /// rank, and so cannot be told apart: half; all where this NIC is no rank's.
+    pub fn max_connections_of_others(&self) -> usize {
+        if self.identity.is_some() { self.max_connections / 2 } else { self.max_connections }
     }
 }
 

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::cq::{CqHandle, Places};
 use crate::error::{Error, Result};
+use crate::guests::Guest;
 use crate::nic::Nic;
 use crate::transport::{Device, Hello, Incoming, Queues};
 use crate::vi::Vi;
@@ -20,6 +21,8 @@ use udeck_sys::thread::Callback;
 /// A request that waits for an answer. Dropped unanswered, it is refused.
 pub struct Request {
     incoming: Box<dyn Incoming>,
+    /// It counts as its peer's.
+    guest: Guest,
     /// Whose ports it makes. Weak, because devices keep requests that nobody has taken yet.
     device: Weak<dyn Device>,
 }
@@ -62,12 +65,15 @@ impl Request {
         let places = match Places::take(send, receive) {
             Ok(places) => places,
             Err(full) => {
-                self.incoming.reject("a completion queue over there is full");
+                self.incoming.reject(&no_place(
+                    "a completion queue over there is full, with connections that may have ended and that its owner has not \
+                     looked at since",
+                ));
                 return Err(full);
             }
         };
         let context = vi.attributes().context;
-        let reporter = vi.nic().alarm().reporter(context);
+        let reporter = vi.nic().alarm().reporter_of(context, Some(self.guest));
         let queues =
             Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
         let port = self.incoming.accept(&hello, queues)?;
@@ -79,12 +85,25 @@ impl Request {
     pub fn reject(self, reason: &str) {
         self.incoming.reject(reason);
     }
+
+    /// Refuses because there is no place for the connection now: the requester sees that by [`Error::is_no_place`], and may
+    /// ask again.
+    pub fn reject_for_now(self, reason: &str) {
+        self.incoming.reject(&no_place(reason));
+    }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Request({} bytes of private data)", self.private_data().len())
     }
+}
+
+/// How the words begin by which a request is refused that may be accepted later.
+pub(crate) const NO_PLACE: &str = "no place for it now: ";
+
+fn no_place(why: &str) -> String {
+    format!("{NO_PLACE}{why}")
 }
 
 /// Waits for connection requests at a discriminator. Dropping it ends that; later requests meet
@@ -143,7 +162,7 @@ impl Listener {
                 requests.push_back(request);
                 queue.came.notify_one();
             } else {
-                request.reject("too many connection requests are waiting");
+                request.reject_for_now("too many connection requests are waiting");
             }
         })
     }
@@ -170,10 +189,16 @@ impl Listener {
         let device = Arc::downgrade(nic.device());
         let (until_dropped, callback) =
             (UntilDropped(waiting.clone()), Callback::new("a listener's handler"));
-        let on_incoming = Box::new(move |incoming| {
+        let guests = nic.guests().clone();
+        let on_incoming = Box::new(move |incoming: Box<dyn Incoming>| {
             let _ = &until_dropped;
-            let request = Request { incoming, device: device.clone() };
-            callback.call(|| on_request(request));
+            match guests.admit(incoming.peer()) {
+                Ok(guest) => {
+                    let request = Request { incoming, guest, device: device.clone() };
+                    callback.call(|| on_request(request));
+                }
+                Err(why) => incoming.reject(&no_place(&why)),
+            }
         });
         nic.check()?;
         nic.device().listen(discriminator, on_incoming)?;
@@ -199,6 +224,7 @@ impl Listener {
                 return Err(Error::Lost("the NIC listens no more".into()));
             }
             if self.waiting.came.wait_until(&mut requests, deadline.instant()).timed_out()
+                && deadline.passed()
                 && requests.is_empty()
             {
                 let what =

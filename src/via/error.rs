@@ -142,6 +142,12 @@ impl Error {
         Error::os("using a NIC", source)
     }
 
+    /// Whether the peer refused a connection only because it has no place for it now
+    /// ([`Request::reject_for_now`](crate::Request::reject_for_now)): who asks again later may get it.
+    pub fn is_no_place(&self) -> bool {
+        matches!(self, Error::Rejected(why) if why.starts_with(crate::connect::NO_PLACE))
+    }
+
     /// Whether the connection is over.
     pub fn is_final(&self) -> bool {
         matches!(self, Error::Closed | Error::Lost(_))

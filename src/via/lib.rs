@@ -21,27 +21,35 @@
 //! that a posted buffer would cost.
 //!
 //! Transports implement [`transport`]'s traits. Everything they have in common lives here: memory arenas,
-//! descriptors, states, checks. [`wrap`] has what goes around any of them: a trace, injected faults.
+//! descriptors, states, checks.
 //!
 //! Source of names and guarantees: *Virtual Interface Architecture Specification 1.0* (Compaq, Intel,
 //! Microsoft, 1997) and the *Intel VI Architecture Developer's Guide*.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+// `tests/script` names this crate as `udeck-faults` does, which shares it.
+#[cfg(test)]
+extern crate self as udeck_via;
+
 mod attributes;
 mod connect;
 mod cq;
 mod descriptor;
 mod error;
+mod guests;
 pub mod mem;
 pub mod names;
 mod nic;
 mod peer;
 mod report;
+#[cfg(test)]
+#[path = "tests/script/mod.rs"]
+#[allow(dead_code, reason = "`udeck-faults` uses the rest")]
+mod script;
 mod shared;
 pub mod transport;
 mod vi;
-pub mod wrap;
 
 pub use attributes::{Caps, NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
 pub use connect::{Listener, Request};
@@ -58,5 +66,6 @@ pub use shared::SharedReceives;
 pub use transport::{Arrival, Queue};
 pub use udeck_auth as auth;
 pub use udeck_sys::process::{check as check_process, is_forked};
+pub use udeck_sys::quota;
 pub use udeck_sys::{Budget, Deadline, Home, Pause, Spinner, fault, host_key, say, stderr_line, thread};
 pub use vi::{ReadDone, Reading, State, Vi};

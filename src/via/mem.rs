@@ -11,6 +11,8 @@
 //! * [`Window`]: landing memory that peers may be writing or reading: copies in and out only, no slice.
 //! * [`Settled`]: landing memory after [`Window::revoke`]: nobody writes it any more, a read-only slice.
 
+#![allow(unsafe_code, reason = "memory that peers read and write, registered or lent")]
+
 pub(crate) mod arena;
 mod cache;
 pub(crate) mod lent;

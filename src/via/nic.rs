@@ -8,6 +8,7 @@ use udeck_sys::process::is_forked;
 
 use crate::attributes::{Caps, NicAttributes};
 use crate::error::{Error, Result};
+use crate::guests::Guests;
 use crate::mem::{
     Arena, Block, CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window,
 };
@@ -21,13 +22,15 @@ pub struct Nic {
     tags: Arc<Tags>,
     registrar: Arc<Registrar>,
     alarm: Arc<Alarm>,
+    guests: Arc<Guests>,
 }
 
 impl Nic {
     /// The NIC that a transport has opened. (Programs use `udeck::open_nic("shm0")`, which knows the transports.)
     pub fn new(device: Arc<dyn Device>) -> Self {
         let registrar = Registrar::new(device.clone());
-        Nic { registrar, device, tags: Arc::default(), alarm: Arc::default() }
+        let guests = Arc::new(Guests::new(device.attributes()));
+        Nic { registrar, device, tags: Arc::default(), alarm: Arc::default(), guests }
     }
 
     /// Abilities and limits.
@@ -209,6 +212,11 @@ impl Nic {
             return Ok(());
         }
         Err(Error::Unsupported { what, needed, have: self.caps() })
+    }
+
+    /// What peers have of it.
+    pub(crate) fn guests(&self) -> &Arc<Guests> {
+        &self.guests
     }
 
     pub(crate) fn alarm(&self) -> &Arc<Alarm> {

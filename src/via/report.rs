@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use udeck_sys::thread::{self, Callback};
 
 use crate::error::{Error, Result};
+use crate::guests::Guest;
 use crate::nic::Nic;
 
 /// An error as [`Nic::on_error`] tells it (VIA: `VIP_ERROR_DESCRIPTOR`).
@@ -117,7 +118,13 @@ pub(crate) struct Alarm(Mutex<Option<Sender<ErrorEvent>>>);
 impl Alarm {
     /// For a connection that is being made, of a VI with this context.
     pub(crate) fn reporter(self: &Arc<Self>, context: u64) -> Arc<Reporter> {
-        Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage: Mutex::new(Stage::Making) })
+        self.reporter_of(context, None)
+    }
+
+    /// As [`Alarm::reporter`], of a connection that a peer has asked for.
+    pub(crate) fn reporter_of(self: &Arc<Self>, context: u64, guest: Option<Guest>) -> Arc<Reporter> {
+        let stage = Mutex::new(Stage::Making);
+        Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage, _guest: guest })
     }
 
     fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
@@ -152,6 +159,8 @@ pub struct Reporter {
     alarm: Weak<Alarm>,
     context: u64,
     stage: Mutex<Stage>,
+    /// The connection counts as its peer's until it is forgotten here.
+    _guest: Option<Guest>,
 }
 
 #[derive(Debug)]
@@ -167,11 +176,10 @@ enum Stage {
 }
 
 impl Reporter {
-    /// Of a connection whose end nobody is told.
-    #[cfg(test)]
-    pub(crate) fn nobody() -> Arc<Self> {
+    /// Of a connection whose end nobody is told: for who drives a port without a VI.
+    pub fn nobody() -> Arc<Self> {
         let stage = Mutex::new(Stage::Making);
-        Arc::new(Reporter { alarm: Weak::new(), context: 0, stage })
+        Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, _guest: None })
     }
 
     /// A transport: the connection is lost, this is why. Does not wait, may be called under any lock and more than

@@ -180,7 +180,8 @@ impl Vi {
     /// [`Error::NoMatch`], [`Error::Rejected`], [`Error::InvalidReliability`], [`Error::Timeout`],
     /// [`Error::InvalidParameter`] (private data or discriminator too long, no keys for the
     /// [peer](ViAttributes::peer)), [`Error::InvalidState`] unless idle,
-    /// [`Error::Full`] when a completion queue has no entry free, or the operating system's.
+    /// [`Error::Full`] when a completion queue has no entry free, or the peer still uses too many connections that are closed
+    /// here, or the operating system's. By [`Error::is_no_place`] the peer says that it may accept later.
     pub fn connect(
         &mut self,
         to: &NetAddress,

@@ -1,16 +1,13 @@
 //! The client's socket: every wait on it has a deadline, and its bytes raise no signal.
 
-use std::{
-    io,
-    os::unix::net::UnixStream,
-    time::{Duration, Instant},
-};
+use std::{io, os::unix::net::UnixStream};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
+use udeck_sys::Deadline;
 
 use crate::wire::Frames;
 
@@ -22,7 +19,7 @@ pub(super) enum SendError {
     Os(Errno),
 }
 
-pub(super) fn send_all(stream: &UnixStream, mut bytes: &[u8], deadline: Instant) -> Result<(), SendError> {
+pub(super) fn send_all(stream: &UnixStream, mut bytes: &[u8], deadline: Deadline) -> Result<(), SendError> {
     let whole = bytes.len();
     while !bytes.is_empty() {
         // NOSIGNAL: a C program may have SIGPIPE at its default, and a launcher's death must not be the rank's.
@@ -41,7 +38,11 @@ pub(super) fn send_all(stream: &UnixStream, mut bytes: &[u8], deadline: Instant)
 }
 
 /// Reads once. `None`: as long as the connection lasts, which [`Client`]'s drop ends.
-pub(super) fn receive(stream: &UnixStream, frames: &mut Frames, deadline: Option<Instant>) -> io::Result<()> {
+pub(super) fn receive(
+    stream: &UnixStream,
+    frames: &mut Frames,
+    deadline: Option<Deadline>,
+) -> io::Result<()> {
     let mut buffer = [0; 4096];
     loop {
         if !wait_for(stream, PollFlags::IN, deadline)? {
@@ -62,20 +63,16 @@ pub(super) fn receive(stream: &UnixStream, frames: &mut Frames, deadline: Option
 }
 
 /// False when the deadline passed first.
-fn wait_for(stream: &UnixStream, what: PollFlags, deadline: Option<Instant>) -> Result<bool, Errno> {
+fn wait_for(stream: &UnixStream, what: PollFlags, deadline: Option<Deadline>) -> Result<bool, Errno> {
     loop {
         let limit = deadline
-            .map(left)
+            .map(Deadline::remaining)
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         match poll(&mut [PollFd::new(stream, what)], limit.as_ref()) {
-            Ok(0) => return Ok(false),
+            Ok(0) if deadline.is_none_or(Deadline::passed) => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(true),
-            Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
-}
-
-pub(super) fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
 }

@@ -39,7 +39,7 @@ fn by_hand() -> (Client, UnixStream) {
     let welcome =
         Welcome { rank: 0, size: 2, secret: [0; 32], job: 1, hosts, address: None, key: RankKey::BLANK };
     encode(&FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }, &mut frame).unwrap();
-    assert!(send_all(&theirs, &frame, soon()).is_ok());
+    assert!(send_all(&theirs, &frame, soon().into()).is_ok());
     (Client::new(ours).unwrap(), theirs)
 }
 
@@ -224,7 +224,7 @@ fn a_launcher_that_does_not_read_is_a_deadline_too() {
 #[test]
 fn nonsense_from_the_launcher_ends_the_connection() {
     let (client, launcher) = by_hand();
-    assert!(send_all(&launcher, &[0xFF; 64], soon()).is_ok());
+    assert!(send_all(&launcher, &[0xFF; 64], soon().into()).is_ok());
     let error = client.fence(soon()).unwrap_err();
     assert!(matches!(&error, BootError::LauncherGone { why, .. } if why.contains("at most")), "{error}");
 }
@@ -235,7 +235,7 @@ fn a_refused_hello_says_why() {
     let mut frame = Vec::new();
     let refused = Reply::Failed(Failure::Refused { why: "protocol version 9".into() });
     encode(&FromServer::Reply { id: 0, reply: refused }, &mut frame).unwrap();
-    assert!(send_all(&theirs, &frame, soon()).is_ok());
+    assert!(send_all(&theirs, &frame, soon().into()).is_ok());
     assert!(matches!(Client::new(ours), Err(BootError::Refused { why, .. }) if why == "protocol version 9"));
 }
 

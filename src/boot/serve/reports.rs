@@ -41,6 +41,8 @@ pub(super) enum News {
     Ended(String, bool),
     /// It said this.
     Said(Vec<u8>),
+    /// It has taken so many bytes.
+    Taken(usize),
     /// Its connection ended.
     HungUp,
 }
@@ -60,6 +62,11 @@ impl Reporter {
     /// A relayed rank said this. Waits while a lot lies unserved.
     pub fn relayed(&self, rank: u32, bytes: Vec<u8>) {
         self.0.add(rank, News::Said(bytes));
+    }
+
+    /// A relayed rank has taken so many bytes of what it was sent.
+    pub fn taken(&self, rank: u32, bytes: usize) {
+        self.0.add(rank, News::Taken(bytes));
     }
 
     /// A relayed rank closed its connection.

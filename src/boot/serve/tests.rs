@@ -1,8 +1,8 @@
 use std::{
     io::{Read, Write},
+    os::unix::net::UnixStream,
     sync::mpsc,
     thread,
-    time::Duration,
 };
 
 use super::*;
@@ -14,6 +14,13 @@ use crate::{
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
+}
+
+/// The client of rank 0, and the stream of rank 1.
+fn job_of_two() -> (Job, Client, UnixStream) {
+    let (job, streams) = Job::new(2).unwrap();
+    let [first, second] = streams.try_into().unwrap();
+    (job, Client::new(first).unwrap(), second)
 }
 
 fn request(id: u64, call: Call) -> Vec<u8> {
@@ -36,18 +43,103 @@ fn next(news: &mpsc::Receiver<(u32, String)>) -> (u32, String) {
     news.recv_timeout(Duration::from_secs(60)).expect("no rank was declared lost")
 }
 
+fn get(id: u64, wait: Option<Duration>) -> Vec<u8> {
+    request(id, Call::Get { key: "big".into(), wait, maker: Maker::Anyone })
+}
+
+/// More answers than may lie unsent for one rank.
+const MANY: u64 = 2 * (OUT_BOUND / BIG) as u64;
+const BIG: usize = 64 << 10;
+
+fn many(wait: Option<Duration>) -> Vec<u8> {
+    (1..=MANY).flat_map(|id| get(id, wait)).collect()
+}
+
+/// The answers to [`many`], after the welcome.
+fn take_all(mut next: impl FnMut() -> FromServer) {
+    assert!(matches!(next(), FromServer::Reply { id: 0, reply: Reply::Welcome(_) }));
+    for asked in 1..=MANY {
+        match next() {
+            FromServer::Reply { id, reply: Reply::Record(record) } => {
+                assert_eq!((id, record.value.len()), (asked, BIG));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
-fn a_rank_that_never_reads_is_lost_and_holds_up_nobody() {
+fn a_rank_that_asks_for_more_than_it_reads_waits_and_holds_up_nobody() {
+    let (job, mut streams) = Job::new(3).unwrap();
+    let mut slow = streams.pop().unwrap();
+    let clients: Vec<Client> = streams.into_iter().map(|s| Client::new(s).unwrap()).collect();
+    let news = lost(&clients[0]);
+    clients[1].put("big", &vec![7; BIG], soon()).unwrap();
+
+    slow.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
+    slow.write_all(&many(None)).unwrap();
+    // Requests that nobody serves end in the socket's buffer, so that what the service keeps has a bound.
+    slow.set_nonblocking(true).unwrap();
+    let mut more = 0;
+    loop {
+        // A round trip in between: the service has looked at all sockets.
+        assert_eq!(clients[0].get("big", false, soon()).unwrap().len(), BIG);
+        match slow.write(&get(u64::MAX, None)) {
+            Ok(written) => more += written,
+            Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+        assert!(more < 64 << 20, "all of it is taken");
+        if let Ok(news) = news.try_recv() {
+            panic!("{news:?}");
+        }
+    }
+    slow.set_nonblocking(false).unwrap();
+    let mut frames = Frames::default();
+    let mut scratch = vec![0; BIG];
+    take_all(|| {
+        loop {
+            if let Some(message) = frames.decode().unwrap() {
+                return message;
+            }
+            let read = slow.read(&mut scratch).unwrap();
+            assert!(read > 0, "closed");
+            frames.push(&scratch[..read]);
+        }
+    });
+    assert!(news.try_recv().is_err());
+    drop((clients, slow));
+    job.join().unwrap();
+}
+
+#[test]
+fn what_a_rank_said_last_is_heard_although_it_does_not_read() {
+    let (job, client, mut deaf) = job_of_two();
+    client.put("big", &vec![7; BIG], soon()).unwrap();
+    let (sender, events) = mpsc::channel();
+    client.on_event(Box::new(move |event| sender.send(event.clone()).unwrap()));
+    deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
+    deaf.write_all(&many(None)).unwrap();
+    deaf.write_all(&request(MANY + 1, Call::Done)).unwrap();
+    // What it was sent must not hide it: it hangs up.
+    drop(deaf);
+    assert_eq!(events.recv_timeout(Duration::from_secs(60)), Ok(Event::RankDone { rank: 1 }));
+    drop(client);
+    job.join().unwrap();
+}
+
+#[test]
+fn a_rank_that_does_not_read_what_it_has_waited_for_is_lost_and_holds_up_nobody() {
     let (job, mut streams) = Job::new(3).unwrap();
     let mut deaf = streams.pop().unwrap();
     let clients: Vec<Client> = streams.into_iter().map(|s| Client::new(s).unwrap()).collect();
     let news = lost(&clients[0]);
-    clients[1].put("big", &vec![7; 64 << 10], soon()).unwrap();
 
     deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
-    let ask = request(1, Call::Get { key: "big".into(), wait: None, maker: Maker::Anyone });
-    // Written until the service hangs up: that is what ends this, whatever the sockets' buffers hold.
-    while deaf.write_all(&ask).is_ok() {}
+    deaf.write_all(&many(Some(Duration::from_secs(600)))).unwrap();
+    // Behind all of that in the server: its own name.
+    deaf.write_all(&request(MANY + 1, Call::Register { name: "deaf".into(), value: Vec::new() })).unwrap();
+    clients[0].lookup("deaf", true, soon()).unwrap();
+    clients[1].put("big", &vec![7; BIG], soon()).unwrap();
 
     let (rank, how) = next(&news);
     assert!(rank == 2 && how.contains("stopped reading"), "{rank}: {how}");
@@ -58,9 +150,7 @@ fn a_rank_that_never_reads_is_lost_and_holds_up_nobody() {
 
 #[test]
 fn a_rank_that_speaks_nonsense_is_lost() {
-    let (job, mut streams) = Job::new(2).unwrap();
-    let mut mad = streams.pop().unwrap();
-    let client = Client::new(streams.pop().unwrap()).unwrap();
+    let (job, client, mut mad) = job_of_two();
     let news = lost(&client);
     mad.write_all(&[0xFF; 8]).unwrap();
     let (rank, how) = next(&news);
@@ -71,9 +161,7 @@ fn a_rank_that_speaks_nonsense_is_lost() {
 
 #[test]
 fn half_a_request_holds_up_nobody() {
-    let (_job, mut streams) = Job::new(2).unwrap();
-    let mut slow = streams.pop().unwrap();
-    let client = Client::new(streams.pop().unwrap()).unwrap();
+    let (_job, client, mut slow) = job_of_two();
     let hello = request(0, Call::Hello { version: VERSION });
     let (first, second) = hello.split_at(5);
     slow.write_all(first).unwrap();
@@ -116,6 +204,8 @@ impl Outlet for ToTest {
     fn send(&mut self, rank: u32, bytes: Vec<u8>) {
         self.0.send((rank, Some(bytes))).unwrap();
     }
+
+    fn heard(&mut self, _: u32, _: usize) {}
 
     fn close(&mut self, rank: u32) {
         self.0.send((rank, None)).unwrap();
@@ -180,6 +270,108 @@ fn a_relayed_rank_is_a_rank_whose_secret_stays_here() {
     let closed: Vec<_> = said.try_iter().filter(|(_, bytes)| bytes.is_none()).map(|(rank, _)| rank).collect();
     assert_eq!(closed, [2, 3]);
     drop(clients);
+    serving.join().unwrap();
+}
+
+#[test]
+fn to_a_relayed_rank_no_more_is_under_way_than_its_window() {
+    let (clients, reporter, said, serving) = partly_relayed();
+    clients[0].put("big", &vec![7; BIG], soon()).unwrap();
+    reporter.relayed(2, request(0, Call::Hello { version: VERSION }));
+    reporter.relayed(2, many(None));
+    // Each answer to others comes when the service has done what there was to do for this one.
+    for _ in 0..MANY {
+        assert_eq!(clients[0].get("big", false, soon()).unwrap().len(), BIG);
+    }
+    let untaken: Vec<u8> = said.try_iter().flat_map(|(_, bytes)| bytes.expect("closed")).collect();
+    assert_eq!(untaken.len(), WINDOW);
+    let mut frames = Frames::default();
+    frames.push(&untaken);
+    reporter.taken(2, untaken.len());
+    take_all(|| {
+        loop {
+            if let Some(message) = frames.decode().unwrap() {
+                return message;
+            }
+            let (rank, bytes) = said.recv_timeout(Duration::from_secs(60)).expect("no answer");
+            assert_eq!(rank, 2);
+            let bytes = bytes.expect("closed");
+            frames.push(&bytes);
+            reporter.taken(2, bytes.len());
+        }
+    });
+    reporter.hung_up(2);
+    reporter.hung_up(3);
+    drop(clients);
+    serving.join().unwrap();
+}
+
+/// The service passes words on rank by rank. What comes up for a rank whose turn has been is passed on all the same.
+#[test]
+fn a_relayed_rank_hears_at_once_what_a_higher_one_said_last() {
+    let (ours, mut deaf) = UnixStream::pair().unwrap();
+    let (sender, said) = mpsc::channel();
+    let connections = vec![Connection::Relayed, Connection::Socket(ours)];
+    let service = Service::over(Config::new(2).unwrap(), connections, Box::new(ToTest(sender))).unwrap();
+    let reporter = service.reporter();
+    let serving = thread::spawn(|| service.run().unwrap());
+    let mut frames = Frames::default();
+    reporter.relayed(0, request(0, Call::Hello { version: VERSION }));
+    assert!(matches!(answer(&mut frames, &said, 0), FromServer::Reply { id: 0, .. }));
+    reporter.relayed(0, request(1, Call::Put { key: "big".into(), value: vec![7; BIG] }));
+    assert!(matches!(answer(&mut frames, &said, 0), FromServer::Reply { id: 1, .. }));
+
+    // More answers than its socket takes: so its last words are found when the service fails to send it the rest.
+    deaf.write_all(&request(0, Call::Hello { version: VERSION })).unwrap();
+    deaf.write_all(&many(None)).unwrap();
+    deaf.write_all(&request(MANY + 1, Call::Done)).unwrap();
+    drop(deaf);
+    // Nothing else wakes the service.
+    assert!(matches!(answer(&mut frames, &said, 0), FromServer::Event(Event::RankDone { rank: 1 })));
+    reporter.hung_up(0);
+    serving.join().unwrap();
+}
+
+/// Tells with what the service says how often it has looked at a rank's connection by then.
+#[derive(Debug)]
+struct Counting(mpsc::Sender<usize>);
+
+impl Outlet for Counting {
+    fn send(&mut self, _: u32, _: Vec<u8>) {
+        self.0.send(peer::LOOKS.get()).unwrap();
+    }
+
+    fn heard(&mut self, _: u32, _: usize) {}
+
+    fn close(&mut self, _: u32) {}
+}
+
+/// One rank speaks, the others are silent. What that costs does not depend on how many they are.
+#[test]
+fn a_frame_costs_no_look_at_those_that_it_does_not_concern() {
+    const RANKS: u32 = crate::MAX_RANKS;
+    const FRAMES: u64 = 50;
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let relayed = (1..RANKS).map(|_| Connection::Relayed);
+    let connections = std::iter::once(Connection::Socket(ours)).chain(relayed).collect();
+    let hosts = vec![Host { name: "a".into(), ranks: 1 }, Host { name: "b".into(), ranks: RANKS - 1 }];
+    let config = Config::new(RANKS).unwrap().on(hosts, None);
+    let (sender, answers) = mpsc::channel();
+    let service = Service::over(config, connections, Box::new(Counting(sender))).unwrap();
+    let reporter = service.reporter();
+    let serving = thread::spawn(|| service.run().unwrap());
+    let answer = || answers.recv_timeout(Duration::from_secs(60)).expect("an answer");
+    reporter.relayed(7, request(0, Call::Hello { version: VERSION }));
+    let before = answer();
+    let mut now = before;
+    for id in 1..=FRAMES {
+        reporter.relayed(7, get(id, None));
+        now = answer();
+    }
+    let each = (now - before) / FRAMES as usize;
+    assert!(each <= 16, "{each} looks for each frame");
+    (1..RANKS).for_each(|rank| reporter.hung_up(rank));
+    drop(theirs);
     serving.join().unwrap();
 }
 

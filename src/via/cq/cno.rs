@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_sys::bell::MAX_SLEEP;
+use udeck_sys::doorbell::MAX_SLEEP;
 use udeck_sys::{Deadline, MOST_WORDS, Pause, Spinner, sleep_any, thread};
 
 use super::handle::Shared;

@@ -186,7 +186,7 @@ impl<T> Served<T> {
             if let Some(end) = end.take() {
                 return Ok(end);
             }
-            if self.ended.wait_until(&mut end, deadline.instant()).timed_out() {
+            if self.ended.wait_until(&mut end, deadline.instant()).timed_out() && deadline.passed() {
                 return end.take().ok_or_else(|| start.elapsed());
             }
         }

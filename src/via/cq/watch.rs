@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use udeck_sys::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use udeck_sys::bell::MAX_SLEEP;
+use udeck_sys::doorbell::MAX_SLEEP;
 use udeck_sys::thread::{self, Callback};
 use udeck_sys::{MOST_WORDS, sleep_any, wake_sleepers};
 

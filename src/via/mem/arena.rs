@@ -14,6 +14,7 @@ mod pockets;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
 
 use offset_allocator::{Allocation, Allocator};
 use parking_lot::{Condvar, Mutex};
@@ -100,6 +101,8 @@ struct Inner {
     peers_write: bool,
     backing: Box<dyn Backing>,
     pockets: Pockets,
+    /// Bytes of what is [reserved](Arena::reserve) for what arrives: at most half of all.
+    arriving: AtomicUsize,
     books: Mutex<Books>,
     /// A chunk that somebody took memory for is there, or is not.
     chunk_taken: Condvar,
@@ -159,7 +162,9 @@ impl Arena {
         };
         let (pockets, books) = (Pockets::default(), Mutex::new(books));
         let chunk_taken = Condvar::new();
-        let inner = Box::new(Inner { name, remedy, peers_write, backing, pockets, books, chunk_taken });
+        let arriving = AtomicUsize::new(0);
+        let inner =
+            Box::new(Inner { name, remedy, peers_write, backing, pockets, arriving, books, chunk_taken });
         Arena { inner: NonNull::from(Box::leak(inner)) }
     }
 
@@ -240,7 +245,12 @@ impl Arena {
         let (pocketed, bytes) = inner.pockets.contents();
         // Saturating: a block that goes from one pocket to another meanwhile is seen twice.
         let (used, blocks) = (books.used.saturating_sub(bytes), books.blocks.saturating_sub(pocketed));
-        ArenaUse { used, blocks, committed, limit: inner.backing.len() }
+        ArenaUse { used, blocks, committed, limit: self.limit() }
+    }
+
+    /// Bytes that all blocks together may have.
+    pub fn limit(&self) -> usize {
+        self.inner().backing.len()
     }
 }
 

@@ -211,14 +211,14 @@ impl PrivateCopy {
     }
 
     /// As [`PrivateCopy::keeping`], but with the copy as `alter` leaves it.
-    pub(crate) fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> LentSlice {
+    pub fn altered(lent: Lent, alter: impl FnOnce(&mut [u8])) -> LentSlice {
         let parts: Vec<Part> = lent.places().collect();
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
         unsafe { Self::copy(&parts, Some(lent), alter) }
     }
 
     /// The same message once more: it has no home to go to.
-    pub(crate) fn twin(lent: &Lent) -> LentSlice {
+    pub fn twin(lent: &Lent) -> LentSlice {
         // SAFETY: mapped and readable while `lent` lives, as `Lent::new` was promised.
         unsafe { Self::take(&lent.places().collect::<Vec<Part>>()) }
     }

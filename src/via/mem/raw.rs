@@ -82,7 +82,7 @@ impl Nic {
         Ok(RawRegion { place: memory, lease, tag })
     }
 
-    /// The device behind this NIC, for one that goes in front of it. ([`crate::wrap`] does that in safe code.)
+    /// The device behind this NIC, for one that goes in front of it. (`udeck-faults` does that in safe code.)
     ///
     /// # Safety
     /// What is called on it, and on the ports and requests that it makes, is what the VI layer called on the device in

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::attributes::ViAttributes;
 use crate::cq::Cq;
-use crate::wrap::tests::script::{Script, ScriptedDevice};
+use crate::script::{Script, ScriptedDevice};
 
 /// A VI that has asked for a peer.
 struct Asked {

@@ -1,13 +1,15 @@
 //! Blocks for what a peer has announced: memory is taken for what has come, not for what was said.
 
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
-use super::{Arena, Block, LARGEST_CLASS, Taken, class_of};
-use crate::error::Result;
+use super::{Arena, Block, Inner, LARGEST_CLASS, Taken, class_of};
+use crate::error::{Error, Result};
 
 /// A block that is filled as bytes come: its address space is reserved, and counts as used; memory is taken from the
 /// kernel for the parts that are asked for, in chunks of 2 MiB, without the arena's lock. Nobody has a slice of what has
-/// none, whose use could end the process by a signal.
+/// none, whose use could end the process by a signal. All of an arena's are at most half of it: peers that announce much,
+/// or send what nobody takes, leave the other half to this process's own messages.
 #[derive(Debug)]
 pub struct Filling {
     block: Block,
@@ -19,14 +21,15 @@ impl Arena {
     /// Room for `len` bytes, as [`Arena::block`], for which memory is taken later, unless it was taken before.
     ///
     /// # Errors
-    /// [`crate::Error::NoMemory`] as there.
+    /// [`crate::Error::NoMemory`] as there, and when half of the arena is reserved.
     ///
     /// # Panics
     /// On a landing arena.
     #[inline]
     pub fn reserve(&self, len: usize) -> Result<Filling> {
         assert!(!self.inner().peers_write, "landing memory has no private blocks");
-        let block = self.obtain(len, Taken::Later)?;
+        let arriving = self.inner().arrive(len)?;
+        let block = self.obtain(len, Taken::Later).inspect_err(|_| self.inner().has_arrived(arriving))?;
         let mut filling = Filling { ready: block.capacity(), block };
         // Of a class, it has its memory; otherwise it is large, or new.
         if filling.block.record().class.is_none() {
@@ -63,6 +66,19 @@ impl Filling {
         // SAFETY: the block owns that, it has memory, and it is initialised, as `Block::bytes` says. Whoever writes by way
         // of `base` has no slice meanwhile.
         unsafe { std::slice::from_raw_parts(self.block.base().as_ptr(), self.ready()) }
+    }
+
+    /// What is ready, to be written.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and we have the block exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.block.base().as_ptr(), self.ready()) }
+    }
+
+    /// Where it lies in the arena.
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        self.block.offset()
     }
 
     /// Makes the first `upto` bytes ready, and maybe more.
@@ -112,9 +128,41 @@ impl Filling {
         }
     }
 
-    fn inner(&self) -> &super::Inner {
+    fn inner(&self) -> &Inner {
         // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
         unsafe { self.block.record().inner.as_ref() }
+    }
+}
+
+impl Drop for Filling {
+    #[inline]
+    fn drop(&mut self) {
+        self.inner().has_arrived(self.len());
+    }
+}
+
+impl Inner {
+    /// Counts `len` bytes among what arrives.
+    #[inline]
+    fn arrive(&self, len: usize) -> Result<usize> {
+        let before = self.arriving.fetch_add(len, Ordering::Relaxed);
+        if before.saturating_add(len) <= self.backing.len() / 2 {
+            return Ok(len);
+        }
+        self.has_arrived(len);
+        Err(self.no_half(len, before))
+    }
+
+    #[cold]
+    fn no_half(&self, asked: usize, used: usize) -> Error {
+        let limit = self.backing.len() / 2;
+        let full = format!("{used} of {limit} bytes, half of the arena, are reserved for what arrives");
+        Error::NoMemory { asked, used, limit, arena: self.name, full, remedy: self.remedy }
+    }
+
+    #[inline]
+    fn has_arrived(&self, len: usize) {
+        self.arriving.fetch_sub(len, Ordering::Relaxed);
     }
 }
 
@@ -163,7 +211,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_for_what_has_come() {
-        let (arena, asked) = arena(16, 16);
+        let (arena, asked) = arena(20, 20);
         let mut filling = arena.reserve(10 * CHUNK).unwrap();
         assert_eq!((asked.load(Ordering::Relaxed), filling.ready()), (0, 0));
         assert_eq!(arena.usage().used, 10 * CHUNK, "the arena's bound counts what is reserved");
@@ -183,8 +231,20 @@ mod tests {
     }
 
     #[test]
+    fn what_arrives_has_half_of_the_arena() {
+        let (arena, _) = arena(8, 8);
+        let first = arena.reserve(3 * CHUNK).unwrap();
+        let error = arena.reserve(CHUNK + 1).unwrap_err().to_string();
+        assert!(error.contains("half of the arena"), "{error}");
+        let second = arena.reserve(CHUNK).unwrap();
+        assert!(arena.block(4 * CHUNK, Fill::Keep).is_ok(), "the other half is for what is sent");
+        drop((first, second));
+        assert!(arena.reserve(4 * CHUNK).is_ok());
+    }
+
+    #[test]
     fn what_is_kept_for_reuse_has_its_memory() {
-        let (arena, asked) = arena(4, 4);
+        let (arena, asked) = arena(8, 8);
         drop(arena.reserve(100).unwrap());
         let block = arena.block(100, Fill::Keep).unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 1, "the reserved one was not kept as if it had memory");
@@ -201,7 +261,7 @@ mod tests {
 
     #[test]
     fn no_memory_is_an_error_that_passes() {
-        let (arena, asked) = arena(4, 1);
+        let (arena, asked) = arena(8, 1);
         let mut filling = arena.reserve(2 * CHUNK).unwrap();
         filling.grow(CHUNK).unwrap();
         assert!(filling.grow(CHUNK + 1).is_err());
@@ -217,9 +277,12 @@ mod tests {
 
     #[test]
     fn threads_that_need_one_chunk_take_it_once() {
-        let (arena, asked) = arena(8, 8);
+        const THREADS: usize = 4;
+        // Each thread reserves at most two chunks at a time, and what arrives has half of the arena.
+        let chunks = 2 * 2 * THREADS;
+        let (arena, asked) = arena(chunks, chunks);
         thread::scope(|scope| {
-            for _ in 0..4 {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
                     for len in [100, 5000, CHUNK / 4, CHUNK + 7] {
                         arena.reserve(len).unwrap().grow(len).unwrap();

@@ -1,4 +1,4 @@
-//! Copies of what was posted, for who sends something else in its place ([`crate::wrap::Fault`]).
+//! Copies of what was posted, for a device around another one that sends something else in its place.
 
 use std::ptr::NonNull;
 
@@ -10,7 +10,7 @@ impl Arena {
     ///
     /// # Errors
     /// As [`Arena::block`]; [`Error::InvalidParameter`] when a segment is no memory that a block can be.
-    pub(crate) fn gather(&self, segments: &[(u64, usize)]) -> Result<Block> {
+    pub fn gather(&self, segments: &[(u64, usize)]) -> Result<Block> {
         let mut block = self.block(segments.iter().map(|segment| segment.1).sum(), Fill::Keep)?;
         let own = block.offset()..block.offset() + block.capacity() as u64;
         let mut to = block.bytes_mut();

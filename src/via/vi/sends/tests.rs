@@ -1,3 +1,5 @@
+#![allow(unsafe_code, reason = "a device for tests implements the transport contract")]
+
 use std::collections::VecDeque;
 
 use super::*;

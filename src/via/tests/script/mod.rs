@@ -1,7 +1,11 @@
-//! A device that notes what is asked of it, and answers as it was told.
+//! A device that notes what is asked of it, and answers as it was told. The unit tests of `udeck-via` and of
+//! `udeck-faults` share it.
+
+#![allow(unsafe_code, reason = "a device for tests implements the transport contract")]
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +13,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
-use crate::error::{Error, Result};
-use crate::mem::arena::tests::arena;
-use crate::mem::lent::tests::lent;
-use crate::mem::{Arena, Lender, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
-use crate::transport::{
+use udeck_sys::Deadline;
+use udeck_via::mem::{Arena, Backing, Lender, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
+use udeck_via::transport::{
     Arrival, Body, Connected, Device, Fate, Held, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port,
     Queue, Queues, Ready, Refused, Registration, Waiter,
 };
-use udeck_sys::Deadline;
+use udeck_via::{Caps, NetAddress, NicAttributes, Reliability};
+use udeck_via::{Error, Result};
 
 /// What was asked, in order.
 pub type Calls = Arc<Mutex<Vec<String>>>;
@@ -47,8 +49,8 @@ impl Script {
         Arc::new(ScriptedDevice {
             script: self.clone(),
             attributes,
-            outbox: Arc::new(arena(64)),
-            landing: Arc::new(arena(64)),
+            outbox: arena(),
+            landing: arena(),
             listener: Mutex::default(),
         })
     }
@@ -64,7 +66,10 @@ impl Script {
     }
 
     fn lent(&self, bytes: &'static [u8]) -> Lent {
-        lent(bytes, Arc::new(Home(self.home.clone())), 3)
+        // SAFETY: the bytes live for ever, and nobody can write them.
+        unsafe {
+            Lent::new(&[(NonNull::from(bytes).cast(), bytes.len())], Arc::new(Home(self.home.clone())), 3)
+        }
     }
 
     fn asked(&self, what: impl Into<String>) {
@@ -74,6 +79,26 @@ impl Script {
     pub fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock())
     }
+}
+
+/// An arena's memory: lines of 64 bytes.
+struct Heap(Vec<[u64; 8]>);
+
+// SAFETY: heap memory of its own, zeroed; 8-byte alignment is enough for what these tests do.
+unsafe impl Backing for Heap {
+    fn base(&self) -> NonNull<u8> {
+        NonNull::from(&self.0[..]).cast()
+    }
+    fn len(&self) -> usize {
+        size_of_val(&self.0[..])
+    }
+    fn commit(&self, _: usize, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn arena() -> Arc<Arena> {
+    Arc::new(Arena::new("test", "free something", false, Box::new(Heap(vec![[0; 8]; 64]))))
 }
 
 struct Home(Arc<AtomicU64>);

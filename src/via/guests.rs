@@ -1,0 +1,126 @@
+//! The connections that peers have made to a NIC, and how many each may have.
+//!
+//! A connection costs memory, a mapping or a descriptor, and places in queues. Whoever asks is counted from then on until
+//! nothing of it is left here: until the request was refused, or the connection's [`crate::transport::Queues::reporter`] is no
+//! more, which a transport keeps for as long as a peer may use something of a connection that was closed.
+
+use std::sync::Arc;
+
+use udeck_sys::quota::{Exceeded, Quota, Share};
+
+use crate::attributes::NicAttributes;
+
+/// See the module. The bounds are the NIC's ([`NicAttributes::max_connections`]).
+#[derive(Debug)]
+pub(crate) struct Guests {
+    quota: Arc<Quota<Option<u32>>>,
+    /// Our own rank.
+    identity: Option<u32>,
+    of_all: usize,
+    of_a_rank: usize,
+    of_others: usize,
+}
+
+/// A connection or a request of a peer's, counted.
+pub(crate) type Guest = Share<Option<u32>>;
+
+impl Guests {
+    pub(crate) fn new(nic: &NicAttributes) -> Self {
+        Guests {
+            quota: Quota::new(nic.max_connections as u64),
+            identity: nic.identity,
+            of_all: nic.max_connections,
+            of_a_rank: nic.max_connections_of_a_rank(),
+            of_others: nic.max_connections_of_others(),
+        }
+    }
+
+    /// One more of `peer`: the rank that it has proved to be.
+    ///
+    /// # Errors
+    /// Why not, in words for the peer.
+    pub(crate) fn admit(&self, peer: Option<u32>) -> Result<Guest, String> {
+        let own = match peer {
+            None => self.of_others,
+            _ if peer == self.identity => self.of_all,
+            Some(_) => self.of_a_rank,
+        };
+        self.quota.take(peer, 1, own as u64).map_err(|exceeded| match (exceeded, peer) {
+            (Exceeded::Own(has), Some(rank)) => format!(
+                "rank {rank} has {has} connections with this NIC, the most that one rank may have, those included that have \
+                 ended and that the mailboxes' owner has not looked at since; share postboxes"
+            ),
+            (Exceeded::Own(has), None) => {
+                format!("processes that are no rank have {has} connections with this NIC, the most that they may have")
+            }
+            (Exceeded::All(has), _) => {
+                format!("others have {has} connections with this NIC, the most that it takes from all together")
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a NIC with these bounds: all, one rank's.
+    fn guests(identity: Option<u32>, all: usize, of_a_rank: usize) -> Guests {
+        let mut nic = NicAttributes::new("some");
+        (nic.identity, nic.max_connections) = (identity, all);
+        assert_eq!(nic.max_connections_of_a_rank(), of_a_rank);
+        Guests::new(&nic)
+    }
+
+    fn many(guests: &Guests, peer: Option<u32>, count: usize) -> Vec<Guest> {
+        (0..count).map(|_| guests.admit(peer).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_rank_that_has_all_it_may_have_keeps_no_other_out() {
+        for (all, of_a_rank) in [(10, 5), (10_000, 5000), (30_000, 8192), (80_000, 20_000)] {
+            let guests = guests(Some(0), all, of_a_rank);
+            let mut greedy = many(&guests, Some(3), of_a_rank);
+            let why = guests.admit(Some(3)).unwrap_err();
+            let has = format!("rank 3 has {of_a_rank} connections");
+            assert!(why.contains(&has) && why.contains("share postboxes"), "{why}");
+            let _others = [guests.admit(Some(4)).unwrap(), guests.admit(None).unwrap()];
+            greedy.pop();
+            greedy.push(guests.admit(Some(3)).unwrap());
+            assert!(guests.admit(Some(3)).is_err());
+        }
+    }
+
+    #[test]
+    fn our_own_rank_has_what_all_have() {
+        let guests = guests(Some(3), 100, 50);
+        let _own = many(&guests, Some(3), 100);
+        assert!(guests.admit(Some(3)).is_err());
+    }
+
+    #[test]
+    fn those_that_prove_no_rank_leave_half_to_ranks() {
+        let guests = guests(Some(3), 100, 50);
+        let _strangers = many(&guests, None, 50);
+        assert!(guests.admit(None).unwrap_err().contains("no rank have 50"));
+        assert!(guests.admit(Some(1)).is_ok());
+    }
+
+    #[test]
+    fn a_nic_without_ranks_serves_as_many_as_it_can() {
+        let guests = guests(None, 100, 50);
+        let all = many(&guests, None, 100);
+        assert!(guests.admit(None).unwrap_err().contains("100"));
+        drop(all);
+        assert!(guests.admit(None).is_ok());
+    }
+
+    #[test]
+    fn all_together_have_a_bound() {
+        let guests = guests(Some(0), 100, 50);
+        let all = [many(&guests, Some(1), 50), many(&guests, Some(2), 50)];
+        assert!(guests.admit(Some(3)).unwrap_err().contains("others have 100"));
+        drop(all);
+        assert!(guests.admit(Some(3)).is_ok());
+    }
+}
