@@ -6,27 +6,28 @@
 
 mod plan;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_boot::{BootError, Maker, Ranks};
 use udeck_via::{Budget, Deadline, Error as ViaError, Home};
 
-use self::plan::{Plan, Step};
-use crate::channel::{Channel, Patience};
-use crate::error::{Error, Result};
+use self::plan::{BarrierStep, Plan};
+use crate::connect::{LookupMode, connect};
+use crate::error::{Error, INTERNAL, Result};
 use crate::mailbox::Mailbox;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
 use crate::received::Received;
-use crate::shared::{INTERNAL, Shared, Sought};
+use crate::send::Channel;
+use crate::wait_policy::WaitPolicy;
+use crate::world_state::WorldState;
 
 /// One rank's part. Made at the first barrier; making it is collective, too.
 pub(crate) struct Barrier {
     inbox: Mailbox<u8>,
     /// What a barrier consists of, with places in the two tables below instead of ranks.
-    steps: Vec<Step>,
+    steps: Vec<BarrierStep>,
     tell: Vec<Postbox<u8>>,
     hear: Vec<Heard>,
     /// Where ranks take turns on processors: the one that this rank goes to. Neighbours have different ones, so that two that
@@ -53,7 +54,7 @@ const LOOK_UP: Duration = Duration::from_millis(500);
 const TURNS: usize = 100;
 
 impl Barrier {
-    pub fn new(world: &Arc<Shared>) -> Result<Self> {
+    pub fn new(world: &Arc<WorldState>) -> Result<Self> {
         let (rank, size) = (world.rank(), world.size());
         let inbox = Mailbox::create(world, &name(rank))?;
         inbox.expect(0..size); // whoever is lost comes to no barrier
@@ -62,15 +63,15 @@ impl Barrier {
         let (mut tell, mut hear) = (Vec::new(), Vec::new());
         for step in &mut steps {
             match step {
-                Step::Tell(node) => {
-                    let postbox = Postbox::new(world, &name(*node), meet(world, *node)?);
+                BarrierStep::Tell(rank) => {
+                    let postbox = Postbox::new(world, &name(*rank), meet(world, *rank)?);
                     postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
                     tell.push(postbox);
-                    *node = tell.len() - 1;
+                    *rank = tell.len() - 1;
                 }
-                Step::Hear(node) => {
-                    hear.push(Heard { rank: *node as u32, tokens: 0 });
-                    *node = hear.len() - 1;
+                BarrierStep::Hear(rank) => {
+                    hear.push(Heard { rank: *rank as u32, tokens: 0 });
+                    *rank = hear.len() - 1;
                 }
             }
         }
@@ -78,19 +79,19 @@ impl Barrier {
         Ok(Barrier { inbox, steps, tell, hear, home, at: 0, generation: 0 })
     }
 
-    pub fn wait(&mut self, world: &Arc<Shared>, limit: Duration) -> Result {
+    pub fn wait(&mut self, world: &Arc<WorldState>, limit: Duration) -> Result {
         // The mailbox reports a loss once, but no later barrier can be complete either.
-        if let Some((node, how)) = lost(world) {
-            return Err(Error::PeerLost { node, how });
+        if let Some((rank, how)) = lost(world) {
+            return Err(Error::PeerLost { rank, how });
         }
         if let Some(home) = self.home {
             home.go();
         }
-        let mut clock = Clock { limit, start: None };
+        let mut clock = Clock { limit, began: None };
         while let Some(step) = self.steps.get(self.at) {
             match *step {
-                Step::Tell(place) => self.tell(place, world, &mut clock)?,
-                Step::Hear(place) => self.hear(place, world, &mut clock)?,
+                BarrierStep::Tell(place) => self.tell(place, world, &mut clock)?,
+                BarrierStep::Hear(place) => self.hear(place, world, &mut clock)?,
             }
             self.at += 1;
         }
@@ -99,18 +100,18 @@ impl Barrier {
         Ok(())
     }
 
-    fn tell(&self, place: usize, world: &Shared, clock: &mut Clock) -> Result {
+    fn tell(&self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
         let postbox = &self.tell[place];
-        let posted = match postbox.post_copy(&[], self.generation, Patience::None) {
+        let posted = match postbox.poster().post_copy(&[], self.generation, WaitPolicy::None) {
             Err(Error::WouldBlock { .. }) => {
-                postbox.post_copy(&[], self.generation, Patience::Until(clock.deadline()))
+                postbox.poster().post_copy(&[], self.generation, WaitPolicy::Until(clock.deadline()))
             }
             posted => posted,
         };
         posted.map(drop).map_err(|error| left(world, error))
     }
 
-    fn hear(&mut self, place: usize, world: &Shared, clock: &mut Clock) -> Result {
+    fn hear(&mut self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
         let mut budget = Budget::once();
         while self.hear[place].tokens == self.generation {
             if !budget.take() {
@@ -122,7 +123,7 @@ impl Barrier {
                 budget = Budget::until(deadline);
             }
             let Some(token) = self.next_token(place, world, clock)? else { continue };
-            let heard = self.hear.iter_mut().find(|heard| heard.rank as usize == token.from());
+            let heard = self.hear.iter_mut().find(|heard| heard.rank as usize == token.source());
             // What is no token counts for nothing.
             if let Some(heard) = heard.filter(|heard| heard.tokens == token.tag()) {
                 heard.tokens = heard.tokens.wrapping_add(1);
@@ -132,7 +133,12 @@ impl Barrier {
     }
 
     /// The next token; `None`: not yet.
-    fn next_token(&self, place: usize, world: &Shared, clock: &mut Clock) -> Result<Option<Received<u8>>> {
+    fn next_token(
+        &self,
+        place: usize,
+        world: &WorldState,
+        clock: &mut Clock,
+    ) -> Result<Option<Received<u8>>> {
         let turns = if self.home.is_some() { TURNS } else { 0 };
         for _ in 0..turns {
             if let Some(token) = self.inbox.try_retrieve()? {
@@ -150,20 +156,20 @@ impl Barrier {
     fn wait_for_token(
         &self,
         place: usize,
-        world: &Shared,
+        world: &WorldState,
         clock: &mut Clock,
     ) -> Result<Option<Received<u8>>> {
         let from = self.hear[place].rank;
         let deadline = clock.deadline();
         // Before: what it has told us by then is found, unless its connection is still being accepted.
-        let has_finished = world.ends().is_done(from) && !self.inbox.is_admitting();
-        match self.inbox.retrieve_within(LOOK_UP.min(deadline.remaining())) {
+        let has_finished = world.exits().is_done(from) && !self.inbox.is_admitting();
+        match self.inbox.retrieve_timeout(LOOK_UP.min(deadline.remaining())) {
             Ok(token) => Ok(Some(token)),
             Err(Error::Deadline { .. }) if has_finished => Err(ended(world, from as usize)),
             Err(Error::Deadline { .. }) if deadline.passed() => Err(self.too_late(clock)),
             // Which rank is lost makes no difference: without it nobody comes through.
             Err(Error::Deadline { .. }) => {
-                lost(world).map_or(Ok(None), |(node, how)| Err(Error::PeerLost { node, how }))
+                lost(world).map_or(Ok(None), |(rank, how)| Err(Error::PeerLost { rank, how }))
             }
             Err(Error::NobodyLeft { .. }) => Err(ended(world, from as usize)),
             Err(error) => Err(error),
@@ -174,8 +180,8 @@ impl Barrier {
     #[cold]
     fn too_late(&self, clock: &mut Clock) -> Error {
         let awaited = self.steps[self.at..].iter().map_while(|step| match step {
-            Step::Hear(place) => Some(&self.hear[*place]),
-            Step::Tell(_) => None,
+            BarrierStep::Hear(place) => Some(&self.hear[*place]),
+            BarrierStep::Tell(_) => None,
         });
         let mut missing: Vec<u32> =
             awaited.filter(|heard| heard.tokens == self.generation).map(|heard| heard.rank).collect();
@@ -189,22 +195,25 @@ impl Barrier {
 /// Read only when there is something to wait for.
 struct Clock {
     limit: Duration,
-    start: Option<Instant>,
+    began: Option<(Instant, Deadline)>,
 }
 
 impl Clock {
     fn start(&mut self) -> Instant {
-        *self.start.get_or_insert_with(Instant::now)
+        self.began().0
     }
 
     fn deadline(&mut self) -> Deadline {
-        let start = self.start();
-        start.checked_add(self.limit).map_or_else(|| Deadline::after(self.limit), Deadline::from)
+        self.began().1
+    }
+
+    fn began(&mut self) -> (Instant, Deadline) {
+        *self.began.get_or_insert_with(|| (Instant::now(), Deadline::after(self.limit)))
     }
 }
 
 /// The plan of this job's barriers.
-fn agree(world: &Arc<Shared>) -> Result<Plan> {
+fn agree(world: &Arc<WorldState>) -> Result<Plan> {
     if world.size() <= 2 {
         return Ok(Plan::best(world.size(), false)); // and there is no other
     }
@@ -232,16 +241,16 @@ fn agree(world: &Arc<Shared>) -> Result<Plan> {
 }
 
 /// Connects to a rank when it comes to its first barrier.
-fn meet(world: &Arc<Shared>, node: usize) -> Result<Channel> {
-    let sought = Sought::Of(Maker::Collective(node as u32));
-    patiently(world, node, |deadline| match world.connect::<u8>(&name(node), sought, deadline) {
+fn meet(world: &Arc<WorldState>, rank: usize) -> Result<Channel> {
+    let mode = LookupMode::Of(Maker::Collective(rank as u32));
+    patiently(world, rank, |deadline| match connect::<u8>(world, &name(rank), mode, deadline) {
         // Names are for whoever comes first.
-        Ok(channel) if channel.owner() as usize != node => {
-            Err(Error::NameTaken { name: name(node), owner: channel.owner() as usize })
+        Ok(channel) if channel.owner() as usize != rank => {
+            Err(Error::NameTaken { name: name(rank), rank: channel.owner() as usize })
         }
         Ok(channel) => Ok(Some(channel)),
         Err(Error::NoSuchMailbox { .. }) => Ok(None),
-        Err(Error::NobodyLeft { .. }) => Err(ended(world, node)),
+        Err(Error::NobodyLeft { .. }) => Err(ended(world, rank)),
         Err(error) => Err(left(world, error)),
     })
 }
@@ -249,8 +258,8 @@ fn meet(world: &Arc<Shared>, node: usize) -> Result<Channel> {
 /// What another rank makes when it comes to its first barrier. That it computes before is no fault of its set-up: it is
 /// waited for as at any barrier. It may end instead, and any rank may be lost: the launcher then answers at once.
 fn patiently<T>(
-    world: &Shared,
-    node: usize,
+    world: &WorldState,
+    rank: usize,
     mut attempt: impl FnMut(Deadline) -> Result<Option<T>>,
 ) -> Result<T> {
     let (start, config) = (Instant::now(), world.config());
@@ -258,37 +267,37 @@ fn patiently<T>(
     loop {
         match attempt(Deadline::after(config.setup).min(deadline)) {
             Ok(Some(made)) => return Ok(made),
-            _ if world.ends().is_done(node as u32) => return Err(ended(world, node)),
+            _ if world.exits().is_done(rank as u32) => return Err(ended(world, rank)),
             Ok(None) => {}
             Err(error) => return Err(error),
         }
-        if let Some((node, how)) = lost(world) {
-            return Err(Error::PeerLost { node, how });
+        if let Some((rank, how)) = lost(world) {
+            return Err(Error::PeerLost { rank, how });
         }
         if deadline.passed() {
-            let whom = format!("rank {node}, which has come to no barrier yet");
+            let whom = format!("rank {rank}, which has come to no barrier yet");
             return Err(Error::Deadline { what: "the barrier".into(), waited: start.elapsed(), whom });
         }
     }
 }
 
 /// A rank that finished will not come to a barrier any more: perhaps because another one was lost.
-fn ended(world: &Shared, node: usize) -> Error {
+fn ended(world: &WorldState, rank: usize) -> Error {
     let how = || "it finished without coming to this barrier".into();
-    let (node, how) = lost(world).unwrap_or_else(|| (node, how()));
-    Error::PeerLost { node, how }
+    let (rank, how) = lost(world).unwrap_or_else(|| (rank, how()));
+    Error::PeerLost { rank, how }
 }
 
 /// A lost rank, and what became of it: without it no barrier can be complete.
-fn lost(world: &Shared) -> Option<(usize, String)> {
-    world.ends().lost_beyond(&BTreeSet::new()).map(|(rank, how)| (rank as usize, how))
+fn lost(world: &WorldState) -> Option<(usize, String)> {
+    world.exits().lost_that(|_| true).map(|(rank, how)| (rank as usize, how))
 }
 
 /// The mailbox of a rank that has ended is gone: to the program, the rank is.
 #[cold]
-fn left(world: &Shared, error: Error) -> Error {
+fn left(world: &WorldState, error: Error) -> Error {
     match error {
-        Error::MailboxGone { owner: node, .. } => ended(world, node),
+        Error::MailboxGone { rank, .. } => ended(world, rank),
         other => other,
     }
 }

@@ -7,9 +7,19 @@ use std::ops::{Deref, DerefMut};
 use bytemuck::Pod;
 use udeck_via::Block;
 
+use crate::error::PostError;
+use crate::postable::{Postable, sealed};
+use crate::send::poster::Poster;
+use crate::send::requests::Ticket;
+use crate::wait_policy::WaitPolicy;
+
 /// A typed message: elements of plain data, 64-byte aligned, in memory that can be sent from where it lies.
 ///
-/// Made by [`crate::World::buf`]; a handle of 8 bytes. Posting it moves it.
+#[cfg_attr(not(doctest), doc = include_str!("examples/buf.md"))]
+///
+/// # Use
+///
+/// [`crate::World::buf`] makes it. It is a handle of 8 bytes, and posting moves it.
 pub struct Buf<T: Pod> {
     block: Block,
     elements: PhantomData<T>,
@@ -53,5 +63,16 @@ impl<T: Pod> DerefMut for Buf<T> {
 impl<T: Pod + fmt::Debug> fmt::Debug for Buf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<T: Pod> sealed::Sealed for Buf<T> {}
+
+impl<T: Pod> Postable<T> for Buf<T> {
+    #[inline]
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+        poster
+            .post_block(self.into_block(), policy)
+            .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })
     }
 }

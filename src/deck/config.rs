@@ -1,9 +1,10 @@
 //! Settings, from the environment or the program.
 
+use std::str::FromStr;
 use std::time::Duration;
 
-use crate::auto::{Thresholds, bytes};
 use crate::error::{Error, Result};
+use crate::protocol::auto::{Thresholds, bytes};
 use crate::protocol::{Protocol, ReceiveModel};
 
 /// Well below what a connection can lend at a time.
@@ -140,6 +141,32 @@ fn seconds(text: &str) -> Option<Duration> {
     (seconds > 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
 }
 
+impl FromStr for Protocol {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Protocol::NAMES.iter().find(|(_, name)| *name == text).map(|(protocol, _)| *protocol);
+        found.ok_or_else(|| Error::Config {
+            variable: "protocol",
+            value: text.to_owned(),
+            expected: Protocol::EXPECTED.into(),
+        })
+    }
+}
+
+impl FromStr for ReceiveModel {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = ReceiveModel::NAMES.iter().find(|(_, name)| *name == text).map(|(model, _)| *model);
+        found.ok_or_else(|| Error::Config {
+            variable: "receive model",
+            value: text.to_owned(),
+            expected: ReceiveModel::EXPECTED.into(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,5 +213,20 @@ mod tests {
             let error = with(variable, value).unwrap_err().to_string();
             assert!(error.contains(variable) && error.contains("expected"), "{error}");
         }
+    }
+
+    #[test]
+    fn names_round_trip_and_others_are_refused() {
+        for (protocol, name) in Protocol::NAMES {
+            assert_eq!(name.parse::<Protocol>().unwrap(), protocol);
+            assert_eq!(protocol.to_string(), name);
+            assert!(Protocol::EXPECTED.contains(name), "{name}");
+        }
+        let error = "handoff".parse::<Protocol>().unwrap_err().to_string();
+        assert!(error.contains("hand-off") && error.contains("\"handoff\""), "{error}");
+        for (model, name) in ReceiveModel::NAMES {
+            assert_eq!((name.parse::<ReceiveModel>().unwrap(), model.to_string()), (model, name.to_owned()));
+        }
+        assert!("CQ".parse::<ReceiveModel>().is_err());
     }
 }

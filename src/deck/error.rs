@@ -8,7 +8,6 @@ use udeck_boot::{BootError, ENV_RANK, Ranks};
 
 use crate::pack::PackError;
 use crate::protocol::Protocol;
-use crate::shared::is_internal;
 
 /// Result of a µDECK call.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -21,10 +20,10 @@ pub type Result<T = (), E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Another rank died. Each mailbox says so once per lost rank, and can be used on.
-    #[error("rank {node} is lost: {how}")]
+    #[error("rank {rank} is lost: {how}")]
     PeerLost {
         /// Which rank.
-        node: usize,
+        rank: usize,
         /// What became of it.
         how: String,
     },
@@ -59,12 +58,12 @@ pub enum Error {
         lost: Vec<usize>,
     },
     /// A mailbox of that name exists already.
-    #[error("{} exists already, on rank {owner}: names are unique within a job", Titled(.name))]
+    #[error("{} exists already, on rank {rank}: names are unique within a job", Titled(.name))]
     NameTaken {
         /// The name.
         name: String,
         /// Its owner.
-        owner: usize,
+        rank: usize,
     },
     /// A name that cannot be.
     #[error("{name:?} cannot be a mailbox's name: {why}")]
@@ -76,27 +75,27 @@ pub enum Error {
     },
     /// What messages cannot consist of.
     #[error("messages cannot consist of {kind}: {why}")]
-    BadItem {
+    BadPayload {
         /// The type.
         kind: &'static str,
         /// Why not.
         why: &'static str,
     },
     /// The mailbox was destroyed by its owner.
-    #[error("{} is gone: rank {owner} destroyed it or finished", Titled(.name))]
+    #[error("{} is gone: rank {rank} destroyed it or finished", Titled(.name))]
     MailboxGone {
         /// Its name.
         name: String,
         /// Who owned it.
-        owner: usize,
+        rank: usize,
     },
     /// None of this rank's NICs leads to the mailbox.
-    #[error("{} of rank {node} cannot be reached: {tried} (DECK_TRANSPORT sets what is tried)", Titled(.name))]
+    #[error("{} of rank {rank} cannot be reached: {tried} (DECK_TRANSPORT sets what is tried)", Titled(.name))]
     Unreachable {
         /// The mailbox.
         name: String,
         /// Its owner.
-        node: usize,
+        rank: usize,
         /// Each transport, and why it was no way.
         tried: String,
     },
@@ -111,33 +110,33 @@ pub enum Error {
         ours: String,
     },
     /// A message whose bytes are no whole number of elements. Its sender is not one of ours.
-    #[error("rank {from} sent {bytes} bytes, which are no whole number of {kind}")]
+    #[error("rank {rank} sent {bytes} bytes, which are no whole number of {kind}")]
     WrongLength {
         /// The sender.
-        from: usize,
+        rank: usize,
         /// The message's length.
         bytes: usize,
         /// The mailbox's type.
         kind: &'static str,
     },
     /// The buffer given to `retrieve_into` is too small. The message stays where it is.
-    #[error("the message from rank {from} needs room for {needed} elements, the buffer has {have}")]
+    #[error("the message from rank {rank} needs room for {needed} elements, the buffer has {have}")]
     TooSmall {
         /// Elements of the message.
         needed: usize,
         /// Elements of the buffer.
         have: usize,
         /// The sender.
-        from: usize,
+        rank: usize,
     },
     /// The buffer that the receiver had ready for a message is too small. Posted by `handshake`, which asks first: the
     /// message comes back, and can be posted again.
     #[error(
-        "rank {node} had room for {have} bytes, the message has {needed}; post it again, or a shorter one"
+        "rank {rank} had room for {have} bytes, the message has {needed}; post it again, or a shorter one"
     )]
-    NoRoom {
+    ReceiverBufferTooSmall {
         /// The receiver.
-        node: usize,
+        rank: usize,
         /// Bytes of the message.
         needed: usize,
         /// Bytes of the receiver's buffer.
@@ -167,31 +166,31 @@ pub enum Error {
         source: Box<udeck_via::Error>,
     },
     /// The receiver could not take a message.
-    #[error("rank {node} could not take the message: {why}")]
+    #[error("rank {rank} could not take the message: {why}")]
     Refused {
         /// The receiver.
-        node: usize,
+        rank: usize,
         /// Why.
         why: String,
     },
     /// Messages that were posted earlier did not arrive.
-    #[error("{count} earlier message(s) to {} on rank {owner} were not delivered: {why}", Titled(.name))]
+    #[error("{count} earlier message(s) to {} on rank {rank} were not delivered: {why}", Titled(.name))]
     Undelivered {
         /// How many.
         count: usize,
         /// The mailbox.
         name: String,
         /// Its owner.
-        owner: usize,
+        rank: usize,
         /// Why.
         why: String,
     },
-    /// Adopted buffers have come back, and none was taken: [`crate::Postbox::returned`] gives them out.
+    /// External buffers have come back, and none was taken: [`crate::Postbox::take_returned`] gives them out.
     #[error(
-        "{count} adopted buffers posted to mailbox {name:?} have come back, the most that are kept: take them by \
-         Postbox::returned"
+        "{count} external buffers posted to mailbox {name:?} have come back, the most that are kept: take them by \
+         Postbox::take_returned"
     )]
-    Unclaimed {
+    ReturnQueueFull {
         /// The mailbox.
         name: String,
         /// How many are kept.
@@ -199,7 +198,7 @@ pub enum Error {
     },
     /// Several things went wrong, all told by `finish`.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Several(Vec<Error>),
+    Multiple(Vec<Error>),
     /// Nobody is left who could post, or make the mailbox.
     #[error(
         "{}: every other rank has finished or is lost, nobody can make it or post to it any more", Titled(.name)
@@ -210,13 +209,13 @@ pub enum Error {
     },
     /// The NIC cannot carry messages by that protocol.
     #[error(
-        "protocol {protocol} needs {needed}, and the connection to rank {node} has {have}; possible: {possible}"
+        "protocol {protocol} needs {needed}, and the connection to rank {rank} has {have}; possible: {possible}"
     )]
     Unsupported {
         /// The protocol.
         protocol: Protocol,
         /// The peer.
-        node: usize,
+        rank: usize,
         /// The missing ability.
         needed: String,
         /// The abilities there are.
@@ -227,14 +226,14 @@ pub enum Error {
     /// A message that was to be posted without holding the thread, by `handshake`, which holds it until the message was
     /// received.
     #[error(
-        "a post by handshake to mailbox {name:?} on rank {owner} holds its thread until it was received: use post, or \
+        "a post by handshake to mailbox {name:?} on rank {rank} holds its thread until it was received: use post, or \
          another protocol"
     )]
-    Synchronous {
+    WouldBlockThread {
         /// The mailbox.
         name: String,
         /// Its owner.
-        owner: usize,
+        rank: usize,
     },
     /// A setting that makes no sense.
     #[error("{variable}={value:?}: expected {expected}")]
@@ -271,6 +270,12 @@ impl fmt::Debug for Error {
 /// An error as a program's user sees it, among those of other ranks.
 fn of_rank(rank: Option<String>, error: &Error) -> String {
     rank.map_or_else(|| error.to_string(), |rank| format!("rank {rank}: {error}"))
+}
+
+/// Names of the library's own mailboxes begin so.
+pub(crate) const INTERNAL: &str = "\u{1}deck/";
+pub(crate) fn is_internal(name: &str) -> bool {
+    name.starts_with(INTERNAL)
 }
 
 /// A mailbox as errors name it. Names of the library's own tell a user nothing.
@@ -327,8 +332,8 @@ fn forked() -> Error {
 impl From<BootError> for Error {
     fn from(error: BootError) -> Self {
         match error {
-            BootError::NameTaken { name, owner } => Error::NameTaken { name, owner: owner as usize },
-            BootError::PeerLost { rank, how, .. } => Error::PeerLost { node: rank as usize, how },
+            BootError::NameTaken { name, owner } => Error::NameTaken { name, rank: owner as usize },
+            BootError::PeerLost { rank, how, .. } => Error::PeerLost { rank: rank as usize, how },
             other => Error::Boot(Box::new(other)),
         }
     }
@@ -384,7 +389,7 @@ mod tests {
     }
 
     fn gone(name: &str) -> Error {
-        Error::MailboxGone { name: name.into(), owner: 1 }
+        Error::MailboxGone { name: name.into(), rank: 1 }
     }
 
     #[test]
@@ -402,7 +407,7 @@ mod tests {
 
     #[test]
     fn names_of_the_librarys_own_are_not_shown() {
-        let text = gone(&format!("{}barrier/1", crate::shared::INTERNAL)).to_string();
+        let text = gone(&format!("{}barrier/1", INTERNAL)).to_string();
         assert!(text.starts_with("a mailbox of the library's own") && !text.contains("deck/"), "{text}");
     }
 }

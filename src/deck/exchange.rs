@@ -1,12 +1,12 @@
-//! Orders in which every node of a group can exchange with every other without deadlock.
+//! Orders in which every rank of a group can exchange with every other without deadlock.
 //!
 //! A post may have to wait for its receiver: that is what a synchronous protocol does, and any other does
 //! when it runs out of buffers. If everybody posts first and retrieves afterwards, everybody may wait for
-//! ever. Each function here gives one node its part of a schedule for which that cannot happen: in all of
-//! them, the messages can be put into one global order that every node follows. The calls neither block nor
-//! communicate; nodes that use the same function with the same `n` agree.
+//! ever. Each function here gives one rank its part of a schedule for which that cannot happen: in all of
+//! them, the messages can be put into one global order that every rank follows. The calls neither block nor
+//! communicate; ranks that use the same function with the same `n` agree.
 //!
-//! | order | steps of a node | what it is for |
+//! | order | steps of a rank | what it is for |
 //! |---|---|---|
 //! | [`tournament`] | n − 1 | the one to take: any n, nobody idles (but one per round if n is odd) |
 //! | [`hypercube`] | n − 1 | powers of two: partners by exclusive or, near ones first |
@@ -30,16 +30,16 @@
 //! }
 //! ```
 
-/// One step of a node: what to do with which peer.
+/// One step of a rank: what to do with which peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// The other node.
+    /// The other rank.
     pub peer: usize,
-    /// What this node does with it; the peer's matching step does the opposite.
+    /// What this rank does with it; the peer's matching step does the opposite.
     pub action: Action,
 }
 
-/// What a node does in a [`Step`].
+/// What a rank does in a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Post to the peer; nothing comes back in this step.
@@ -52,24 +52,24 @@ pub enum Action {
     RetrieveThenPost,
 }
 
-/// Perfect rounds: in round r every node meets another one, the lower rank posting first.
+/// Perfect rounds: in round r every rank meets another one, the lower rank posting first.
 ///
 /// The circle method for a 1-factorization of the complete graph: with m = n − 1 for even n and m = n for
-/// odd, nodes i and j below m meet in the round (i + j) mod m; who would meet itself meets node m, which odd
-/// n lacks, so that it pauses. n − 1 rounds for even n, n for odd; every node has n − 1 steps.
+/// odd, ranks i and j below m meet in the round (i + j) mod m; who would meet itself meets rank m, which odd
+/// n lacks, so that it pauses. n − 1 rounds for even n, n for odd; every rank has n − 1 steps.
 ///
 /// # Panics
-/// Where `node` is not below `n`.
-pub fn tournament(node: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
-    assert_member(node, n);
+/// Where `rank` is not below `n`.
+pub fn tournament(rank: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
+    assert_member(rank, n);
     let circle = if n.is_multiple_of(2) { n - 1 } else { n };
     (0..circle).filter_map(move |round| {
-        let peer = match (round + circle - node) % circle {
-            _ if node == circle => hub_partner(round, circle),
-            itself if itself == node => circle,
+        let peer = match (round + circle - rank) % circle {
+            _ if rank == circle => hub_partner(round, circle),
+            itself if itself == rank => circle,
             other => other,
         };
-        (peer < n).then(|| Step { peer, action: lower_posts_first(node, peer) })
+        (peer < n).then(|| Step { peer, action: lower_posts_first(rank, peer) })
     })
 }
 
@@ -79,49 +79,49 @@ pub fn tournament(node: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
 /// The first round pairs neighbours, rounds up to 2^d − 1 stay within a d-dimensional subcube.
 ///
 /// # Panics
-/// Where `node` is not below `n`.
-pub fn hypercube(node: usize, n: usize) -> Option<impl Iterator<Item = Step> + Clone> {
-    assert_member(node, n);
+/// Where `rank` is not below `n`.
+pub fn hypercube(rank: usize, n: usize) -> Option<impl Iterator<Item = Step> + Clone> {
+    assert_member(rank, n);
     n.is_power_of_two().then(|| {
         (1..n).map(move |mask| {
-            let peer = node ^ mask;
-            Step { peer, action: lower_posts_first(node, peer) }
+            let peer = rank ^ mask;
+            Step { peer, action: lower_posts_first(rank, peer) }
         })
     })
 }
 
-/// The DECK/VIA thesis's rule (figures 7.9 to 7.12): node k walks row k, then column k of the n × n matrix.
+/// The DECK/VIA thesis's rule (figures 7.9 to 7.12): rank k walks row k, then column k of the n × n matrix.
 ///
-/// Element (row, column) stands for one message between those two nodes. Above the diagonal, where column >
+/// Element (row, column) stands for one message between those two ranks. Above the diagonal, where column >
 /// row, the walker posts; below it, it retrieves; the diagonal is skipped. So a step is one message in one
 /// direction: along the rows all messages go from lower ranks to higher ones, along the columns back. (The
 /// thesis's macro, `i > j` posts, and its example have opposite signs. This fixes one of them, for both ends
 /// must take the same.)
 ///
 /// # Panics
-/// Where `node` is not below `n`.
-pub fn triangle(node: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
-    assert_member(node, n);
-    let row = (0..n).map(move |column| (node, column, column));
-    let column = (0..n).map(move |row| (row, node, row));
+/// Where `rank` is not below `n`.
+pub fn triangle(rank: usize, n: usize) -> impl Iterator<Item = Step> + Clone {
+    assert_member(rank, n);
+    let row = (0..n).map(move |column| (rank, column, column));
+    let column = (0..n).map(move |row| (row, rank, row));
     row.chain(column).filter(|(row, column, _)| row != column).map(|(row, column, peer)| {
         let action = if column > row { Action::Post } else { Action::Retrieve };
         Step { peer, action }
     })
 }
 
-/// Whom node m meets: the one that would meet itself, since twice its rank is the round (modulo m, which is
+/// Whom rank m meets: the one that would meet itself, since twice its rank is the round (modulo m, which is
 /// odd).
 fn hub_partner(round: usize, circle: usize) -> usize {
     round * circle.div_ceil(2) % circle
 }
 
-fn lower_posts_first(node: usize, peer: usize) -> Action {
-    if node < peer { Action::PostThenRetrieve } else { Action::RetrieveThenPost }
+fn lower_posts_first(rank: usize, peer: usize) -> Action {
+    if rank < peer { Action::PostThenRetrieve } else { Action::RetrieveThenPost }
 }
 
-fn assert_member(node: usize, n: usize) {
-    assert!(node < n, "node {node} is not one of {n}");
+fn assert_member(rank: usize, n: usize) {
+    assert!(rank < n, "rank {rank} is not one of {n}");
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
 
     const NODES: usize = 64;
 
-    /// One end of a message, as a node's program has it.
+    /// One end of a message, as a rank's program has it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Call {
         PostTo(usize),
@@ -146,19 +146,19 @@ mod tests {
     }
 
     /// Runs all programs with synchronous posts: one completes only together with the matching retrieve, both
-    /// being their nodes' next calls. Returns the messages, as (from, to), in the order of completion.
+    /// being their ranks' next calls. Returns the messages, as (from, to), in the order of completion.
     ///
     /// Completing a possible message never makes another impossible (each call has one partner only), so the
     /// order tried here decides nothing: a deadlock found is one in every run, and so is success.
     fn run_synchronously(programs: &[Vec<Call>]) -> Result<Vec<(usize, usize)>, Deadlock> {
         let mut at = vec![0; programs.len()];
-        let next = |at: &[usize], node: usize| programs[node].get(at[node]).copied();
+        let next = |at: &[usize], rank: usize| programs[rank].get(at[rank]).copied();
         let mut messages = Vec::new();
         let mut runnable: Vec<usize> = (0..programs.len()).collect();
-        while let Some(node) = runnable.pop() {
-            let (from, to) = match next(&at, node) {
-                Some(PostTo(peer)) => (node, peer),
-                Some(RetrieveFrom(peer)) => (peer, node),
+        while let Some(rank) = runnable.pop() {
+            let (from, to) = match next(&at, rank) {
+                Some(PostTo(peer)) => (rank, peer),
+                Some(RetrieveFrom(peer)) => (peer, rank),
                 None => continue,
             };
             if next(&at, from) == Some(PostTo(to)) && next(&at, to) == Some(RetrieveFrom(from)) {
@@ -168,7 +168,7 @@ mod tests {
                 runnable.extend([from, to]);
             }
         }
-        let waiting: Vec<_> = (0..programs.len()).filter_map(|node| Some((node, next(&at, node)?))).collect();
+        let waiting: Vec<_> = (0..programs.len()).filter_map(|rank| Some((rank, next(&at, rank)?))).collect();
         if waiting.is_empty() { Ok(messages) } else { Err(Deadlock { waiting }) }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         steps.flat_map(calls).collect()
     }
 
-    /// No deadlock, and every ordered pair of different nodes exchanges exactly one message.
+    /// No deadlock, and every ordered pair of different ranks exchanges exactly one message.
     fn assert_exchanges_all(n: usize, programs: &[Vec<Call>]) {
         let messages = run_synchronously(programs).unwrap_or_else(|deadlock| panic!("n = {n}: {deadlock:?}"));
         let distinct: BTreeSet<_> = messages.iter().copied().collect();
@@ -194,21 +194,21 @@ mod tests {
     #[test]
     fn triangle_exchanges_all_without_deadlock() {
         for n in 1..=NODES {
-            assert_exchanges_all(n, &Vec::from_iter((0..n).map(|node| program(triangle(node, n)))));
+            assert_exchanges_all(n, &Vec::from_iter((0..n).map(|rank| program(triangle(rank, n)))));
         }
     }
 
     #[test]
     fn tournament_exchanges_all_without_deadlock() {
         for n in 1..=NODES {
-            assert_exchanges_all(n, &Vec::from_iter((0..n).map(|node| program(tournament(node, n)))));
+            assert_exchanges_all(n, &Vec::from_iter((0..n).map(|rank| program(tournament(rank, n)))));
         }
     }
 
     #[test]
     fn hypercube_exchanges_all_without_deadlock_for_powers_of_two_only() {
         for n in 1..=NODES {
-            let programs: Option<Vec<_>> = (0..n).map(|node| hypercube(node, n).map(program)).collect();
+            let programs: Option<Vec<_>> = (0..n).map(|rank| hypercube(rank, n).map(program)).collect();
             assert_eq!(programs.is_some(), [1, 2, 4, 8, 16, 32, 64].contains(&n), "n = {n}");
             if let Some(programs) = programs {
                 assert_exchanges_all(n, &programs);
@@ -216,23 +216,23 @@ mod tests {
         }
     }
 
-    /// The rounds are perfect: met in lock-step, nobody waits for a node that is busy with another.
+    /// The rounds are perfect: met in lock-step, nobody waits for a rank that is busy with another.
     #[test]
     fn tournament_rounds_are_perfect() {
         for n in (2..=NODES).step_by(2) {
-            let schedules = Vec::from_iter((0..n).map(|node| Vec::from_iter(tournament(node, n))));
+            let schedules = Vec::from_iter((0..n).map(|rank| Vec::from_iter(tournament(rank, n))));
             assert!(schedules.iter().all(|steps| steps.len() == n - 1));
-            for (node, steps) in schedules.iter().enumerate() {
+            for (rank, steps) in schedules.iter().enumerate() {
                 for (round, step) in steps.iter().enumerate() {
-                    assert_eq!(schedules[step.peer][round].peer, node, "n = {n}, round {round}");
+                    assert_eq!(schedules[step.peer][round].peer, rank, "n = {n}, round {round}");
                 }
             }
         }
-        // An odd number is the next even one's tournament, whose last node nobody meets.
+        // An odd number is the next even one's tournament, whose last rank nobody meets.
         for n in (1..NODES).step_by(2) {
-            for node in 0..n {
-                let with_ghost = tournament(node, n + 1).filter(|step| step.peer != n);
-                assert!(tournament(node, n).eq(with_ghost), "n = {n}, node {node}");
+            for rank in 0..n {
+                let with_ghost = tournament(rank, n + 1).filter(|step| step.peer != n);
+                assert!(tournament(rank, n).eq(with_ghost), "n = {n}, rank {rank}");
             }
         }
     }
@@ -250,20 +250,20 @@ mod tests {
     #[test]
     fn posting_first_round_a_ring_is_found_to_deadlock() {
         for n in 2..=NODES {
-            let ring = |node: usize| vec![PostTo((node + 1) % n), RetrieveFrom((node + n - 1) % n)];
+            let ring = |rank: usize| vec![PostTo((rank + 1) % n), RetrieveFrom((rank + n - 1) % n)];
             let programs = Vec::from_iter((0..n).map(ring));
-            let waiting = (0..n).map(|node| (node, PostTo((node + 1) % n))).collect();
+            let waiting = (0..n).map(|rank| (rank, PostTo((rank + 1) % n))).collect();
             assert_eq!(run_synchronously(&programs), Err(Deadlock { waiting }), "n = {n}");
         }
     }
 
-    /// One node that breaks the ring is enough, and the simulator sees that too.
+    /// One rank that breaks the ring is enough, and the simulator sees that too.
     #[test]
     fn retrieving_first_at_one_node_of_the_ring_is_found_to_finish() {
         for n in 2..=NODES {
-            let ring = |node: usize| {
-                let (post, retrieve) = (PostTo((node + 1) % n), RetrieveFrom((node + n - 1) % n));
-                if node == 0 { vec![retrieve, post] } else { vec![post, retrieve] }
+            let ring = |rank: usize| {
+                let (post, retrieve) = (PostTo((rank + 1) % n), RetrieveFrom((rank + n - 1) % n));
+                if rank == 0 { vec![retrieve, post] } else { vec![post, retrieve] }
             };
             let programs = Vec::from_iter((0..n).map(ring));
             assert_eq!(run_synchronously(&programs).map(|messages| messages.len()), Ok(n));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "node 4 is not one of 4")]
+    #[should_panic(expected = "rank 4 is not one of 4")]
     fn a_node_outside_the_group_is_refused() {
         let _ = tournament(4, 4);
     }

@@ -7,20 +7,21 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world`, `barrier` | the job as one rank sees it |
-//! | `shared`, `ends` | what its objects have in common; ranks that ended |
-//! | `mailbox`, `inbox` | retrieving: typed surface, and the engine behind it |
-//! | `postbox`, `channel` | posting: typed surface, and the engine behind it |
-//! | `protocol`, `auto` | ways for a message to travel, and how one is chosen |
+//! | `world_state`, `rank_exits` | what its objects have in common; ranks that ended |
+//! | `mailbox`, `recv` | retrieving: typed surface, and the engine behind it |
+//! | `postbox`, `send` | posting: typed surface, and the engine behind it |
+//! | `protocol` | ways for a message to travel, and how one is chosen |
 //! | `wire` | what the two engines say to each other |
 //! | `nics`, `routes` | the NICs of a world, and which of them leads to a mailbox |
 //! | `progress` | moves rendezvous along while the application computes |
 //! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
-//! | `memory`, `holders` | memory for messages: waiting for it, and who has it |
-//! | `posting` | posts that return at once, and their handles |
+//! | `message_memory`, `memory_accounting` | memory for messages: waiting for it, and who has it |
+//! | `post_request` | posts that return at once, and their handles |
 //! | `select` | waiting at several mailboxes |
-//! | `share` | one message to many mailboxes |
+//! | `shared_buf` | one message to many mailboxes |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
-//! | `adopted`, `postable` | messages in memory of the program's own; all that can be posted |
+//! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
+//! | `suspicion` | a rank whose connection broke, until its fate is known |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //!
 //! This crate names no transport: it decides by the abilities (`Caps`) that a NIC has.
@@ -31,61 +32,66 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![forbid(unsafe_code)]
 
-mod adopted;
-mod auto;
 mod barrier;
 mod buffer;
-mod channel;
 mod config;
-mod ends;
+mod connect;
+mod endings;
 mod error;
 pub mod exchange;
-mod holders;
-mod inbox;
-mod item;
+mod external_buf;
 mod mailbox;
-mod memory;
+mod memory_accounting;
 mod message;
+mod message_memory;
 mod nics;
 mod pack;
+mod parcel;
+mod payload;
+mod post_request;
 mod postable;
 mod postbox;
-mod posting;
 mod progress;
 mod protocol;
+mod rank_exits;
 mod received;
-mod routes;
+mod recv;
+mod route;
 mod select;
-mod share;
-mod shared;
+mod send;
+mod shared_buf;
 mod stats;
+mod suspicion;
 #[cfg(feature = "async")]
 mod tasks;
+mod wait_policy;
 mod wire;
 mod world;
+mod world_state;
 
-pub use adopted::Adopted;
-pub use auto::{Choice, Thresholds};
 pub use buffer::Buf;
 pub use bytemuck::Pod;
 pub use config::Config;
-pub use ends::{End, Ended, Endings};
+pub use endings::Endings;
 pub use error::{Error, PostError, Result};
-pub use item::{Item, Packed};
+pub use external_buf::ExternalBuf;
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};
 pub use mailbox::{Iter, Mailbox};
-pub use message::Message;
+pub use message::{Message, Packed};
 pub use pack::{ItemType, PackError, PackType};
+pub use payload::Payload;
+pub use post_request::PostRequest;
 pub use postable::Postable;
 pub use postbox::Postbox;
 #[cfg(feature = "async")]
 pub use postbox::tasks::{Flush, Post};
-pub use posting::Posting;
+pub use protocol::auto::{Choice, Thresholds};
 pub use protocol::{Protocol, ReceiveModel};
+pub use rank_exits::{End, Ended};
 pub use received::{Nested, Received};
-pub use routes::{Lacking, Passed, Route};
-pub use select::{Selectable, select, select_within, try_select};
-pub use share::{PostAllError, SharedBuf, post_all, post_all_within};
+pub use route::{Route, SkippedTransport, UnavailableTransport};
+pub use select::{Selectable, select, select_timeout, try_select};
+pub use shared_buf::{PostAllError, SharedBuf, post_all, post_all_timeout};
 pub use stats::Stats;
 pub use world::World;

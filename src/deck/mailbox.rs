@@ -14,21 +14,25 @@ use udeck_via::Deadline;
 use udeck_via::mem::Fill;
 use udeck_via::transport::Found;
 
-use crate::channel::Patience;
 use crate::error::{Error, Result, check_process};
-use crate::inbox::Inbox;
-use crate::item::Item;
-use crate::received::{Parcel, Received, Stored};
-use crate::select::{Seat, Watched, sealed};
-use crate::shared::Shared;
+use crate::parcel::{Parcel, Stored};
+use crate::payload::Payload;
+use crate::received::Received;
+use crate::recv::Inbox;
+use crate::wait_policy::WaitPolicy;
+use crate::world_state::WorldState;
 
 /// A named mailbox. Its owner retrieves what all its postboxes post.
 ///
-/// Order is kept per postbox; across postboxes delivery is fair, not chronological. May move to another thread, and is
-/// used by one at a time. Dropping it destroys it: its postboxes then fail with [`Error::MailboxGone`].
-pub struct Mailbox<T: Item> {
+#[cfg_attr(not(doctest), doc = include_str!("examples/mailbox.md"))]
+///
+/// # Use
+///
+/// The messages of one postbox keep their order. Across postboxes delivery is fair, not chronological. A mailbox may move to another
+/// thread; one thread at a time uses it. Dropping it destroys it: its postboxes then fail with [`Error::MailboxGone`].
+pub struct Mailbox<T: Payload> {
     inbox: RefCell<Inbox>,
-    world: Arc<Shared>,
+    world: Arc<WorldState>,
     name: String,
     waker: u64,
     /// When it was selected.
@@ -36,12 +40,12 @@ pub struct Mailbox<T: Item> {
     items: PhantomData<fn() -> T>,
 }
 
-impl<T: Item> Mailbox<T> {
+impl<T: Payload> Mailbox<T> {
     #[doc(alias = "deck_mbox_create")]
-    pub(crate) fn create(world: &Arc<Shared>, name: &str) -> Result<Self> {
+    pub(crate) fn create(world: &Arc<WorldState>, name: &str) -> Result<Self> {
         let inbox = Inbox::open(world, name).map_err(|error| world.taken_or(name, error))?;
-        world.advertise::<T>(name)?;
-        let waker = world.ends().add_waker(inbox.handle());
+        world.advertise(name, T::kind(), T::SIZE)?;
+        let waker = world.exits().add_waker(inbox.handle());
         let (world, name) = (world.clone(), name.to_owned());
         let (inbox, turn) = (RefCell::new(inbox), Cell::default());
         Ok(Mailbox { inbox, world, name, waker, turn, items: PhantomData })
@@ -73,15 +77,15 @@ impl<T: Item> Mailbox<T> {
         // So that it is moved once, in the caller: whoever returns it inside a result moves it again.
         let mut received = Received::new(Parcel::NONE);
         if let Err(found) = self.take_short(&mut received) {
-            self.retrieve_otherwise(found, &mut received)?;
+            self.retrieve_slow(found, &mut received)?;
         }
         Ok(received)
     }
 
     #[inline(never)]
-    fn retrieve_otherwise(&self, found: Found, to: &mut Received<T>) -> Result {
+    fn retrieve_slow(&self, found: Found, to: &mut Received<T>) -> Result {
         let mut inbox = self.inbox.borrow_mut();
-        if !inbox.next_otherwise(found, to.parcel_mut(), false)? {
+        if !inbox.next_slow(found, to.parcel_mut(), false)? {
             // The clock is read only now that there is nothing to take.
             let deadline = Deadline::after(self.world.config().deadline);
             *to.parcel_mut() = inbox.next(deadline)?;
@@ -105,7 +109,7 @@ impl<T: Item> Mailbox<T> {
         let mut received = Received::new(Parcel::NONE);
         if let Err(found) = self.take_short(&mut received) {
             let mut inbox = self.inbox.borrow_mut();
-            if !inbox.next_otherwise(found, received.parcel_mut(), true)? {
+            if !inbox.next_slow(found, received.parcel_mut(), true)? {
                 check_process()?;
                 return Ok(None);
             }
@@ -118,7 +122,7 @@ impl<T: Item> Mailbox<T> {
     ///
     /// # Errors
     /// As [`Mailbox::retrieve`].
-    pub fn retrieve_within(&self, limit: Duration) -> Result<Received<T>> {
+    pub fn retrieve_timeout(&self, limit: Duration) -> Result<Received<T>> {
         let mut inbox = self.inbox.borrow_mut();
         let mut received = Received::new(inbox.next(Deadline::after(limit))?);
         self.give_out(&mut inbox, received.parcel_mut())?;
@@ -130,24 +134,38 @@ impl<T: Item> Mailbox<T> {
         Iter { mailbox: self, limit: None }
     }
 
-    /// As [`Mailbox::iter`], waiting at most `limit` for each: a [`Mailbox::retrieve_within`].
-    pub fn iter_within(&self, limit: Duration) -> Iter<'_, T> {
+    /// As [`Mailbox::iter`], waiting at most `limit` for each: a [`Mailbox::retrieve_timeout`].
+    pub fn iter_timeout(&self, limit: Duration) -> Iter<'_, T> {
         Iter { mailbox: self, limit: Some(limit) }
     }
 
     /// Fills `received`, which holds nothing, with what most messages are, if one is there: short, and the next one of a
-    /// run. `Err`: what [`Inbox::next_otherwise`] has to be told.
+    /// burst. `Err`: what [`Inbox::next_slow`] has to be told.
     fn take_short(&self, received: &mut Received<T>) -> std::result::Result<(), Found> {
         if T::ALIGN > align_of::<u64>() {
             return Err(Found::Nothing);
         }
         let mut inbox = self.inbox.borrow_mut();
-        let len = inbox.next_of_run(received.parcel_mut())?;
+        let len = inbox.next_of_burst(received.parcel_mut())?;
         if !len.is_multiple_of(T::SIZE) {
             return Err(put_back(&mut inbox, received));
         }
         inbox.counters().retrieved(len);
         Ok(())
+    }
+
+    pub(crate) fn inbox(&self) -> &RefCell<Inbox> {
+        &self.inbox
+    }
+
+    /// Grows when it is selected.
+    pub(crate) fn turn(&self) -> &Cell<u64> {
+        &self.turn
+    }
+
+    /// How long a retrieve waits unless it says otherwise.
+    pub(crate) fn usual_limit(&self) -> Duration {
+        self.world.config().deadline
     }
 
     /// Whether a connection is being accepted at this moment.
@@ -176,7 +194,7 @@ impl<T: Item> Mailbox<T> {
     /// Copies the message to where it is aligned. Without memory for that, it stays the next one.
     #[cold]
     fn align(&self, inbox: &mut Inbox, parcel: &mut Parcel) -> Result {
-        match self.world.block_for_message(parcel.bytes().len(), Fill::Keep, Patience::None) {
+        match self.world.block_for_message(parcel.bytes().len(), Fill::Keep, WaitPolicy::None) {
             Ok(mut block) => {
                 block.bytes_mut().copy_from_slice(parcel.bytes());
                 parcel.stored = Stored::Owned(block);
@@ -198,7 +216,7 @@ impl<T: Pod> Mailbox<T> {
     /// it is. Otherwise as
     /// [`Mailbox::retrieve`].
     pub fn retrieve_into(&self, to: &mut [T]) -> Result<(usize, usize)> {
-        self.retrieve_into_within(to, self.world.config().deadline)
+        self.retrieve_into_timeout(to, self.world.config().deadline)
     }
 
     /// As [`Mailbox::retrieve_into`], if a message is there.
@@ -207,7 +225,7 @@ impl<T: Pod> Mailbox<T> {
     /// [`Error::TooSmall`], and as [`Mailbox::try_retrieve`].
     pub fn try_retrieve_into(&self, to: &mut [T]) -> Result<Option<(usize, usize)>> {
         self.world.help_others();
-        match self.retrieve_into_within(to, Duration::ZERO) {
+        match self.retrieve_into_timeout(to, Duration::ZERO) {
             Err(Error::Deadline { .. }) => Ok(None),
             other => other.map(Some),
         }
@@ -217,79 +235,72 @@ impl<T: Pod> Mailbox<T> {
     ///
     /// # Errors
     /// As [`Mailbox::retrieve_into`].
-    pub fn retrieve_into_within(&self, to: &mut [T], limit: Duration) -> Result<(usize, usize)> {
+    pub fn retrieve_into_timeout(&self, to: &mut [T], limit: Duration) -> Result<(usize, usize)> {
         let deadline = Deadline::after(limit);
         let mut inbox = self.inbox.borrow_mut();
         let room = std::mem::size_of_val(to);
-        match inbox.next_within(deadline, room)? {
+        match inbox.next_fitting(deadline, room)? {
             Ok(parcel) => {
                 let bytes = parcel.bytes();
                 check_length::<T>(&parcel, bytes.len())?;
                 bytemuck::cast_slice_mut(to)[..bytes.len()].copy_from_slice(bytes);
                 inbox.counters().retrieved(bytes.len());
                 inbox.counters().copied(bytes.len());
-                Ok((bytes.len() / T::SIZE, parcel.from as usize))
+                Ok((bytes.len() / T::SIZE, parcel.rank as usize))
             }
-            Err((bytes, from)) => {
-                Err(Error::TooSmall { needed: bytes.div_ceil(T::SIZE), have: to.len(), from: from as usize })
+            Err((bytes, rank)) => {
+                Err(Error::TooSmall { needed: bytes.div_ceil(T::SIZE), have: to.len(), rank: rank as usize })
             }
         }
     }
 }
 
-impl<T: Item> sealed::Sealed for Mailbox<T> {
-    fn seat(&self) -> Seat<'_> {
-        let limit = self.world.config().deadline;
-        Seat { watched: Watched::Mailbox(&self.inbox), turn: &self.turn, limit }
-    }
-}
-
 /// It is the next one again, and found by the longer way.
 #[cold]
-fn put_back<T: Item>(inbox: &mut Inbox, received: &mut Received<T>) -> Found {
+fn put_back<T: Payload>(inbox: &mut Inbox, received: &mut Received<T>) -> Found {
     inbox.put_back(std::mem::replace(received.parcel_mut(), Parcel::NONE));
     Found::Nothing
 }
 
 /// Every parcel that is given out passes here once, or [`Mailbox::take_short`].
 #[inline]
-fn check_length<T: Item>(parcel: &Parcel, bytes: usize) -> Result {
+fn check_length<T: Payload>(parcel: &Parcel, bytes: usize) -> Result {
     if bytes.is_multiple_of(T::SIZE) {
         return Ok(());
     }
-    Err(Error::WrongLength { from: parcel.from as usize, bytes, kind: T::kind() })
+    Err(Error::WrongLength { rank: parcel.rank as usize, bytes, kind: T::kind() })
 }
 
-impl<T: Item> Drop for Mailbox<T> {
+impl<T: Payload> Drop for Mailbox<T> {
     fn drop(&mut self) {
         if udeck_via::is_forked() {
             return;
         }
-        self.world.ends().remove_waker(self.waker);
+        self.world.exits().remove_waker(self.waker);
         self.world.withdraw(&self.name);
     }
 }
 
-impl<T: Item> fmt::Debug for Mailbox<T> {
+impl<T: Payload> fmt::Debug for Mailbox<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mailbox({:?} of {}, {})", self.name, T::kind(), self.world.config().receive)
     }
 }
 
-/// Messages as they come ([`Mailbox::iter`], [`Mailbox::iter_within`]).
+/// Messages as they come ([`Mailbox::iter`], [`Mailbox::iter_timeout`]).
 #[derive(Debug)]
-pub struct Iter<'a, T: Item> {
+pub struct Iter<'a, T: Payload> {
     mailbox: &'a Mailbox<T>,
     /// `None`: the world's.
     limit: Option<Duration>,
 }
 
-impl<T: Item> Iterator for Iter<'_, T> {
+impl<T: Payload> Iterator for Iter<'_, T> {
     type Item = Result<Received<T>>;
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.limit {
             None => self.mailbox.retrieve(),
-            Some(limit) => self.mailbox.retrieve_within(limit),
+            Some(limit) => self.mailbox.retrieve_timeout(limit),
         })
     }
 }

@@ -4,12 +4,20 @@ use std::fmt;
 
 use udeck_via::Block;
 
-use crate::error::Result;
+use crate::error::{PostError, Result};
 use crate::pack::{self, PackError, PackType};
+use crate::postable::{Postable, sealed};
+use crate::send::poster::Poster;
+use crate::send::requests::Ticket;
+use crate::wait_policy::WaitPolicy;
 
 /// A packed message: items of DECK's types one after another, and a cursor for reading them again.
 ///
-/// Made by [`crate::World::message`]. Self-describing: unpacking with another type than packing is an error.
+#[cfg_attr(not(doctest), doc = include_str!("examples/message.md"))]
+///
+/// # Use
+///
+/// [`crate::World::message`] makes it. It describes itself: unpacking with another type than packing is an error.
 pub struct Message {
     block: Block,
     /// Bytes packed.
@@ -132,5 +140,21 @@ impl Message {
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Message({} of {} bytes packed)", self.used, self.capacity())
+    }
+}
+
+/// Marks mailboxes of packed messages: `world.mailbox::<Packed>("reports")` takes [`Message`]s.
+#[derive(Debug)]
+pub struct Packed;
+
+impl sealed::Sealed for Message {}
+
+impl Postable<Packed> for Message {
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+        let capacity = self.capacity();
+        poster.post_block(self.into_block(), policy).map_err(|(error, block)| PostError {
+            error,
+            message: block.map(|block| Message::from_block(block, capacity)),
+        })
     }
 }

@@ -2,57 +2,33 @@
 
 use bytemuck::Pod;
 
-use crate::buffer::Buf;
-use crate::channel::{Patience, Ticket};
 use crate::error::PostError;
-use crate::item::{Item, Packed};
-use crate::message::Message;
-use crate::postbox::Postbox;
+use crate::send::poster::Poster;
+use crate::send::requests::Ticket;
+use crate::wait_policy::WaitPolicy;
 
-/// What a postbox of `T` takes: [`Buf`], [`crate::SharedBuf`], [`crate::Adopted`] and a slice, of which a copy is posted,
-/// for plain data; [`Message`] for [`Packed`].
+/// What a postbox of `T` takes: [`crate::Buf`], [`crate::SharedBuf`], [`crate::ExternalBuf`] and a slice, of which a copy is posted,
+/// for plain data; [`crate::Message`] for [`crate::Packed`].
 ///
 /// Sealed.
-pub trait Postable<T: Item>: sealed::Sealed + Sized {
+pub trait Postable<T>: sealed::Sealed + Sized {
     #[doc(hidden)]
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>>;
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>>;
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
-    impl<T: bytemuck::Pod> Sealed for super::Buf<T> {}
-    impl<T: bytemuck::Pod> Sealed for &[T] {}
-    impl Sealed for super::Message {}
-    impl<T: bytemuck::Pod + Send> Sealed for crate::Adopted<T> {}
-    impl<T: bytemuck::Pod> Sealed for crate::SharedBuf<T> {}
 }
 
-impl<T: Pod> Postable<T> for Buf<T> {
-    #[inline]
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>> {
-        postbox
-            .post_block(self.into_block(), patience)
-            .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })
-    }
-}
+impl<T: Pod> sealed::Sealed for &[T] {}
 
 /// Posts a copy: a short message goes straight into its descriptor, a longer one into a buffer of the library's. Its tag
 /// is 0.
 impl<T: Pod> Postable<T> for &[T] {
     #[inline]
-    fn post_to(self, postbox: &Postbox<T>, patience: Patience) -> Result<Ticket, PostError<Self>> {
-        postbox
-            .post_copy(bytemuck::cast_slice(self), 0, patience)
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+        poster
+            .post_copy(bytemuck::cast_slice(self), 0, policy)
             .map_err(|error| PostError { error, message: Some(self) })
-    }
-}
-
-impl Postable<Packed> for Message {
-    fn post_to(self, postbox: &Postbox<Packed>, patience: Patience) -> Result<Ticket, PostError<Self>> {
-        let capacity = self.capacity();
-        postbox.post_block(self.into_block(), patience).map_err(|(error, block)| PostError {
-            error,
-            message: block.map(|block| Message::from_block(block, capacity)),
-        })
     }
 }

@@ -6,14 +6,13 @@
 //! look, within a millisecond. The thread starts with the first announced message and sleeps soon after the last:
 //! programs whose messages need no announcement never pay for it.
 
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use udeck_via::thread;
-
-use crate::channel::Channel;
 
 /// How soon the helper looks whether the application does, after it was called or was of use. Then after twice as long each
 /// time, while it is of none: a program that visits all the time is looked at a thousand times a second.
@@ -31,20 +30,87 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const RESTS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
 const SHORT_RESTS: u32 = 16;
 
+/// What has messages that wait, and can be moved along by whoever has it: a channel.
+pub(crate) trait Advance: Send {
+    /// Whether messages wait.
+    fn has_queued(&self) -> bool;
+    /// Moves them along as far as they go without waiting. Whether anything moved.
+    fn progress(&mut self) -> bool;
+}
+
 /// A channel that more than one thread may move along.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    channel: Mutex<Option<Box<Channel>>>,
+pub(crate) struct Slot<C> {
+    channel: Mutex<Option<Box<C>>>,
     /// Counted in [`Progress::busy`].
     busy: AtomicBool,
     /// Its postbox is gone: dropped when nothing waits any more.
     orphan: AtomicBool,
 }
 
+/// A slot, whatever lies in it.
+trait AnySlot: Send + Sync {
+    /// Moves the channel along, if nobody holds it.
+    fn move_along(&self, busy: &AtomicUsize) -> Option<Moved>;
+    fn is_orphan(&self) -> bool;
+    /// Drops the channel: it ends a connection.
+    fn clear(&self);
+}
+
+/// What a look at a slot has done.
+struct Moved {
+    any: bool,
+    /// Nobody has the channel any more, and nothing waited in it: it is gone.
+    is_gone: bool,
+}
+
+impl<C: Advance> Slot<C> {
+    /// Keeps the count of busy slots. Under the channel's lock.
+    fn settle(&self, is_busy: bool, count: &AtomicUsize) {
+        if self.busy.swap(is_busy, Ordering::Relaxed) != is_busy {
+            if is_busy {
+                count.fetch_add(1, Ordering::Relaxed);
+            } else {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<C: Advance> AnySlot for Slot<C> {
+    fn move_along(&self, busy: &AtomicUsize) -> Option<Moved> {
+        let mut place = self.channel.try_lock()?;
+        let channel = place.as_mut()?;
+        let (any, is_busy) = (channel.progress(), channel.has_queued());
+        self.settle(is_busy, busy);
+        let is_gone = self.is_orphan() && !is_busy;
+        if is_gone {
+            let channel = place.take();
+            drop(place);
+            drop(channel);
+        }
+        Some(Moved { any, is_gone })
+    }
+
+    fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::Acquire)
+    }
+
+    fn clear(&self) {
+        let channel = self.channel.lock().take();
+        drop(channel);
+    }
+}
+
+/// Whether these are the same slot.
+fn is_same<A: ?Sized, B: ?Sized>(one: &Arc<A>, other: &Arc<B>) -> bool {
+    ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
 /// The slots of a world, and the helper.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Progress {
-    slots: Mutex<Vec<Arc<Slot>>>,
+    slots: Mutex<Vec<Arc<dyn AnySlot>>>,
     /// Slots in which messages wait.
     busy: AtomicUsize,
     /// Grows whenever the application moves things along itself.
@@ -64,7 +130,7 @@ struct Helper {
 
 impl Progress {
     /// Takes a channel in which messages wait.
-    pub fn adopt(self: &Arc<Self>, channel: Box<Channel>) -> Arc<Slot> {
+    pub fn adopt<C: Advance + 'static>(self: &Arc<Self>, channel: Box<C>) -> Arc<Slot<C>> {
         let slot = Arc::new(Slot {
             channel: Mutex::new(Some(channel)),
             busy: AtomicBool::new(true),
@@ -78,17 +144,17 @@ impl Progress {
     }
 
     /// The poster acts on its channel; gets it back when nothing waits any more.
-    pub fn visit<R>(
+    pub fn visit<C: Advance, R>(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        act: impl FnOnce(&mut Channel) -> R,
-    ) -> (R, Option<Box<Channel>>) {
+        slot: &Arc<Slot<C>>,
+        act: impl FnOnce(&mut C) -> R,
+    ) -> (R, Option<Box<C>>) {
         self.visits.fetch_add(1, Ordering::Relaxed);
         let mut place = slot.channel.lock();
         let channel = place.as_mut().expect("only its poster takes a channel out of its slot");
         channel.progress();
         let result = act(channel);
-        self.settle(slot, channel);
+        slot.settle(channel.has_queued(), &self.busy);
         if channel.has_queued() {
             drop(place);
             self.call_helper(); // it sleeps if the queue was empty for a while
@@ -96,12 +162,12 @@ impl Progress {
         }
         let channel = place.take();
         drop(place);
-        self.slots.lock().retain(|other| !Arc::ptr_eq(other, slot));
+        self.slots.lock().retain(|other| !is_same(other, slot));
         (result, channel)
     }
 
     /// The postbox is gone; what waits is still delivered, unless the world is gone too.
-    pub fn orphan(&self, slot: &Arc<Slot>) {
+    pub fn orphan<C: Advance>(&self, slot: &Arc<Slot<C>>) {
         // Whoever holds the slot right now may have asked for orphans already, so it is waited for: nobody holds the
         // slot of another's postbox for longer than it takes to move it along.
         let place = slot.channel.lock();
@@ -117,16 +183,14 @@ impl Progress {
     fn abandon_orphans(&self) {
         let mut abandoned = Vec::new();
         self.slots.lock().retain(|slot| {
-            let orphan = slot.orphan.load(Ordering::Acquire);
+            let orphan = slot.is_orphan();
             if orphan {
                 abandoned.push(slot.clone());
             }
             !orphan
         });
-        for slot in abandoned {
-            let channel = slot.channel.lock().take();
-            drop(channel); // outside the list's lock: it ends a connection
-        }
+        // Outside the list's lock.
+        abandoned.iter().for_each(|slot| slot.clear());
     }
 
     /// Whether any message waits for an answer.
@@ -158,30 +222,13 @@ impl Progress {
         let slots: Vec<_> = self.slots.lock().clone();
         let mut moved = false;
         for slot in slots {
-            let Some(mut place) = slot.channel.try_lock() else { continue };
-            let Some(channel) = place.as_mut() else { continue };
-            moved |= channel.progress();
-            self.settle(&slot, channel);
-            if slot.orphan.load(Ordering::Acquire) && !channel.has_queued() {
-                let channel = place.take();
-                drop(place);
-                drop(channel);
-                self.slots.lock().retain(|other| !Arc::ptr_eq(other, &slot));
+            let Some(Moved { any, is_gone }) = slot.move_along(&self.busy) else { continue };
+            moved |= any;
+            if is_gone {
+                self.slots.lock().retain(|other| !is_same(other, &slot));
             }
         }
         moved
-    }
-
-    /// Keeps the count of busy slots.
-    fn settle(&self, slot: &Slot, channel: &Channel) {
-        let busy = channel.has_queued();
-        if slot.busy.swap(busy, Ordering::Relaxed) != busy {
-            if busy {
-                self.busy.fetch_add(1, Ordering::Relaxed);
-            } else {
-                self.busy.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
     }
 
     fn call_helper(self: &Arc<Self>) {

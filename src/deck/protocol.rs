@@ -1,15 +1,37 @@
 //! How a message travels.
+//!
+//! Each protocol is one file, the poster's side and the mailbox's side together:
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `eager`, `hand_off`, `copy`, `rdma_write`, `rdma_read`, `handshake` | a protocol |
+//! | `auto` | which one carries a message |
+//! | `link` | what a protocol works on: the two ends of a connection |
+//! | `message_block` | a message's memory on its way |
+//! | `outgoing`, `incoming` | a message in an engine's queue, whatever its protocol |
+//!
+//! The engines (`send`, `recv`) say when a step is taken and in which order; what the step is stands here. A new protocol gets
+//! its file, a variant in [`Protocol`], a line in the functions of `outgoing` and `incoming`, and one where its arrivals are
+//! sorted (`recv/connection.rs`; answers: `send/queue.rs`).
+
+pub(crate) mod auto;
+pub(crate) mod copy;
+pub(crate) mod eager;
+pub(crate) mod hand_off;
+pub(crate) mod handshake;
+pub(crate) mod incoming;
+pub(crate) mod link;
+pub(crate) mod message_block;
+pub(crate) mod outgoing;
+pub(crate) mod rdma_read;
+pub(crate) mod rdma_write;
 
 use std::fmt;
-use std::str::FromStr;
 
 use udeck_via::Caps;
 
-use crate::auto::Thresholds;
-use crate::error::Error;
-
 /// How a message travels. `DECK_PROTOCOL`, [`crate::Config::protocol`], [`crate::Postbox::set_protocol`] and
-/// [`crate::Postbox::post_by`] choose; the default is [`Protocol::Auto`].
+/// [`crate::Postbox::post_with`] choose; the default is [`Protocol::Auto`].
 ///
 /// | protocol | copies | before the data | the post returns | needs |
 /// |---|---|---|---|---|
@@ -26,7 +48,7 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// By size and by what the connection can do: [`Thresholds`].
+    /// By size and by what the connection can do: [`crate::Thresholds`].
     #[default]
     Auto,
     /// Copied into the library's memory when posted, and out of it when retrieved. The message itself is free at once. Where
@@ -42,7 +64,7 @@ pub enum Protocol {
     RdmaRead,
     /// The protocol of the DECK/VIA thesis, kept to compare: ask on the control VI, wait for a receive descriptor to be
     /// posted, send on the data VI, and wait until it was received. So a post waits for its retrieve; `try_post` never
-    /// posts by it ([`Error::WouldBlock`]).
+    /// posts by it ([`crate::Error::WouldBlock`]).
     Handshake,
     /// The receiver gets the sender's very buffer: no copy, whatever the size.
     HandOff,
@@ -52,7 +74,7 @@ pub enum Protocol {
 pub(crate) const MAX_INLINE: usize = udeck_via::transport::Inline::CAPACITY - crate::wire::HEAD_BYTES;
 
 impl Protocol {
-    const NAMES: [(Protocol, &'static str); 7] = [
+    pub(crate) const NAMES: [(Protocol, &'static str); 7] = [
         (Protocol::Auto, "auto"),
         (Protocol::Eager, "eager"),
         (Protocol::Copy, "copy"),
@@ -64,15 +86,6 @@ impl Protocol {
 
     /// All names, for messages about one that is none of them.
     pub(crate) const EXPECTED: &str = "auto, eager, copy, rdma-write, rdma-read, handshake or hand-off";
-
-    /// What it means for a message of `len` bytes.
-    #[inline]
-    pub(crate) fn resolve(self, len: usize, caps: Caps, auto: &Thresholds) -> Protocol {
-        match self {
-            Protocol::Auto => auto.choose(len, caps),
-            forced => forced,
-        }
-    }
 
     /// The ability that it needs of a connection.
     #[inline]
@@ -101,19 +114,6 @@ impl fmt::Display for Protocol {
     }
 }
 
-impl FromStr for Protocol {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let found = Protocol::NAMES.iter().find(|(_, name)| *name == text).map(|(protocol, _)| *protocol);
-        found.ok_or_else(|| Error::Config {
-            variable: "protocol",
-            value: text.to_owned(),
-            expected: Protocol::EXPECTED.into(),
-        })
-    }
-}
-
 /// How a mailbox looks for messages among its connections (`DECK_RECEIVE`). The DECK/VIA thesis compared the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 #[non_exhaustive]
@@ -126,7 +126,7 @@ pub enum ReceiveModel {
 }
 
 impl ReceiveModel {
-    const NAMES: [(ReceiveModel, &'static str); 2] =
+    pub(crate) const NAMES: [(ReceiveModel, &'static str); 2] =
         [(ReceiveModel::CompletionQueue, "cq"), (ReceiveModel::WorkQueues, "wq")];
 
     /// What `DECK_RECEIVE` may be.
@@ -137,45 +137,5 @@ impl fmt::Display for ReceiveModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = ReceiveModel::NAMES.iter().find(|(model, _)| model == self).map_or("?", |(_, name)| name);
         f.pad(name)
-    }
-}
-
-impl FromStr for ReceiveModel {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let found = ReceiveModel::NAMES.iter().find(|(_, name)| *name == text).map(|(model, _)| *model);
-        found.ok_or_else(|| Error::Config {
-            variable: "receive model",
-            value: text.to_owned(),
-            expected: ReceiveModel::EXPECTED.into(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_round_trip_and_others_are_refused() {
-        for (protocol, name) in Protocol::NAMES {
-            assert_eq!(name.parse::<Protocol>().unwrap(), protocol);
-            assert_eq!(protocol.to_string(), name);
-            assert!(Protocol::EXPECTED.contains(name), "{name}");
-        }
-        let error = "handoff".parse::<Protocol>().unwrap_err().to_string();
-        assert!(error.contains("hand-off") && error.contains("\"handoff\""), "{error}");
-        for (model, name) in ReceiveModel::NAMES {
-            assert_eq!((name.parse::<ReceiveModel>().unwrap(), model.to_string()), (model, name.to_owned()));
-        }
-        assert!("CQ".parse::<ReceiveModel>().is_err());
-    }
-
-    #[test]
-    fn a_forced_protocol_is_what_it_is() {
-        let auto = Thresholds::default();
-        assert_eq!(Protocol::Copy.resolve(0, Caps::HAND_OFF, &auto), Protocol::Copy);
-        assert_eq!(Protocol::Auto.resolve(1 << 20, Caps::HAND_OFF, &auto), Protocol::HandOff);
     }
 }

@@ -4,89 +4,27 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-use bytemuck::Pod;
-use udeck_via::transport::Inline;
-use udeck_via::{Block, LentSlice, Settled};
-
 use crate::error::Result;
-use crate::item::{Item, Packed};
+use crate::message::Packed;
 use crate::pack::{self, PackType};
-use crate::wire::HEAD_BYTES;
+use crate::parcel::Parcel;
+use crate::payload::Payload;
+use bytemuck::Pod;
 
-/// Where an arrived message lies.
-#[derive(Debug)]
-pub(crate) enum Stored {
-    /// In itself, behind its head.
-    Inline(Inline),
-    /// In the sender's memory, in one piece.
-    Lent(LentSlice),
-    /// In ours, copied.
-    Owned(Block),
-    /// In ours, written by the sender.
-    Settled(Settled),
-}
-
-/// An arrived message of any type.
-#[derive(Debug)]
-pub(crate) struct Parcel {
-    pub from: u32,
-    pub postbox: u32,
-    pub tag: u32,
-    pub stored: Stored,
-}
-
-impl Parcel {
-    /// Nothing yet: a place for what arrives, which is filled rather than moved about.
-    pub const NONE: Parcel = Parcel { from: 0, postbox: 0, tag: 0, stored: Stored::Inline(Inline::EMPTY) };
-
-    /// The place for a short message's bytes; whatever else was here is gone.
-    #[inline]
-    pub fn place(&mut self) -> &mut Inline {
-        if !matches!(self.stored, Stored::Inline(_)) {
-            self.stored = Stored::Inline(Inline::EMPTY);
-        }
-        match &mut self.stored {
-            Stored::Inline(inline) => inline,
-            _ => unreachable!("just stored"),
-        }
-    }
-
-    /// Whether there was one; then it is here.
-    pub fn fill(&mut self, found: Option<Parcel>) -> bool {
-        let Some(parcel) = found else { return false };
-        *self = parcel;
-        true
-    }
-
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        match &self.stored {
-            Stored::Inline(inline) => &inline.bytes()[HEAD_BYTES..],
-            Stored::Lent(lent) => lent,
-            _ => self.bytes_elsewhere(),
-        }
-    }
-
-    #[inline(never)]
-    fn bytes_elsewhere(&self) -> &[u8] {
-        match &self.stored {
-            Stored::Inline(_) | Stored::Lent(_) => &[],
-            Stored::Owned(block) => block.bytes(),
-            Stored::Settled(settled) => settled,
-        }
-    }
-}
-
-/// A message that arrived: read-only, where it lies. Dropping it sends the buffer home.
+/// A message that arrived: read-only, where it lies. Dropping it gives the buffer back to its sender.
 ///
-/// `Received<T>` is a slice of `T`; `Received<Packed>` unpacks. May be dropped on any thread.
-pub struct Received<T: Item> {
+#[cfg_attr(not(doctest), doc = include_str!("examples/received.md"))]
+///
+/// # Use
+///
+/// `Received<T>` is a slice of `T`; `Received<Packed>` unpacks. It may be dropped on any thread.
+pub struct Received<T: Payload> {
     parcel: Parcel,
     cursor: usize,
     elements: PhantomData<fn() -> T>,
 }
 
-impl<T: Item> Received<T> {
+impl<T: Payload> Received<T> {
     /// The bytes are aligned, and a whole number of elements, when it is given out.
     #[inline]
     pub(crate) fn new(parcel: Parcel) -> Self {
@@ -99,8 +37,8 @@ impl<T: Item> Received<T> {
     }
 
     /// The rank that posted it.
-    pub fn from(&self) -> usize {
-        self.parcel.from as usize
+    pub fn source(&self) -> usize {
+        self.parcel.rank as usize
     }
 
     /// Which of that rank's postboxes it came through; numbered in the order in which they were made.
@@ -210,8 +148,8 @@ impl<'a> Nested<'a> {
     }
 }
 
-impl<T: Item> fmt::Debug for Received<T> {
+impl<T: Payload> fmt::Debug for Received<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Received({} bytes of {} from rank {})", self.len_bytes(), T::kind(), self.from())
+        write!(f, "Received({} bytes of {} from rank {})", self.len_bytes(), T::kind(), self.source())
     }
 }

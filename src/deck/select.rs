@@ -7,37 +7,50 @@ use std::time::{Duration, Instant};
 
 use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError, is_forked};
 
-use crate::ends::Endings;
+use crate::endings::Endings;
 use crate::error::{Error, Result, check_process};
-use crate::inbox::{Around, Inbox};
-use crate::item::Item;
 use crate::mailbox::Mailbox;
+use crate::payload::Payload;
+use crate::recv::{Inbox, WaitConditions};
 
 /// What [`select`] waits at: a [`Mailbox`] of any type, or the [`Endings`] of a world.
 ///
 /// Sealed.
 pub trait Selectable: sealed::Sealed {}
 
-impl<T: Item> Selectable for Mailbox<T> {}
+impl<T: Payload> Selectable for Mailbox<T> {}
 impl Selectable for Endings {}
 
-pub(crate) mod sealed {
+impl<T: Payload> sealed::Sealed for Mailbox<T> {
+    fn entry(&self) -> SelectEntry<'_> {
+        SelectEntry { watched: Watched::Mailbox(self.inbox()), turn: self.turn(), limit: self.usual_limit() }
+    }
+}
+
+impl sealed::Sealed for Endings {
+    fn entry(&self) -> SelectEntry<'_> {
+        let limit = self.world().config().deadline;
+        SelectEntry { watched: Watched::Endings(self), turn: self.turn(), limit }
+    }
+}
+
+mod sealed {
     pub trait Sealed {
-        fn seat(&self) -> super::Seat<'_>;
+        fn entry(&self) -> super::SelectEntry<'_>;
     }
 }
 
 /// A mailbox, or what else is waited at, as [`select`] sees it.
-pub struct Seat<'a> {
-    pub(crate) watched: Watched<'a>,
+pub struct SelectEntry<'a> {
+    watched: Watched<'a>,
     /// Grows when it is selected: the one with the least has waited longest.
-    pub(crate) turn: &'a Cell<u64>,
+    turn: &'a Cell<u64>,
     /// The world's deadline.
-    pub(crate) limit: Duration,
+    limit: Duration,
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Watched<'a> {
+enum Watched<'a> {
     Mailbox(&'a RefCell<Inbox>),
     Endings(&'a Endings),
 }
@@ -54,15 +67,15 @@ pub(crate) enum Watched<'a> {
 /// others; [`Error::NobodyLeft`] when nobody can post to any; [`Error::Deadline`] says who was waited for, and where.
 /// [`Error::Via`] when there are no mailboxes.
 pub fn select(mailboxes: &[&dyn Selectable]) -> Result<usize> {
-    let limit = mailboxes.first().map_or(Duration::ZERO, |first| first.seat().limit);
-    select_within(mailboxes, limit)
+    let limit = mailboxes.first().map_or(Duration::ZERO, |first| first.entry().limit);
+    select_timeout(mailboxes, limit)
 }
 
 /// As [`select`], waiting at most `limit`.
 ///
 /// # Errors
 /// As [`select`].
-pub fn select_within(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<usize> {
+pub fn select_timeout(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<usize> {
     let mut selection = Selection::of(mailboxes)?;
     // The clock is read only once there is nothing to name.
     match selection.named(|all| all.look(false))? {
@@ -138,7 +151,7 @@ impl<'a> Source<'a> {
     }
 
     /// Its queues are among those to sleep on.
-    fn watch<'b>(&'b mut self, queues: &mut Vec<&'b mut Cq>) -> Around<'b> {
+    fn watch<'b>(&'b mut self, queues: &mut Vec<&'b mut Cq>) -> WaitConditions<'b> {
         match self {
             Source::Mailbox(inbox) => {
                 let (own, around) = inbox.queues_and_around();
@@ -147,7 +160,7 @@ impl<'a> Source<'a> {
             }
             Source::Endings(endings, cq) => {
                 queues.push(cq);
-                Around::ends(endings.world(), endings.seen())
+                WaitConditions::ends(endings.world(), endings.seen())
             }
         }
     }
@@ -169,19 +182,22 @@ impl<'a> Source<'a> {
 
 impl<'a> Selection<'a> {
     fn of(mailboxes: &'a [&'a dyn Selectable]) -> Result<Self> {
-        let mut seats: Vec<_> = mailboxes.iter().map(|mailbox| mailbox.seat()).enumerate().collect();
-        if seats.is_empty() {
+        let mut entries: Vec<_> = mailboxes.iter().map(|mailbox| mailbox.entry()).enumerate().collect();
+        if entries.is_empty() {
             let nothing = ViaError::InvalidParameter("there are none in the list".into());
             return Err(Error::via("selecting among mailboxes", nothing));
         }
         // Each has a turn of its own.
-        seats.sort_by_key(|(_, seat)| ptr::from_ref(seat.turn).addr());
+        entries.sort_by_key(|(_, entry)| ptr::from_ref(entry.turn).addr());
         // One that is listed twice is named by its first place.
-        seats.dedup_by(|(_, one), (_, other)| ptr::eq(one.turn, other.turn));
-        seats.sort_by_key(|(at, seat)| (seat.turn.get(), *at));
-        let place =
-            |(at, seat): (usize, Seat<'a>)| Place { at, turn: seat.turn, source: Source::of(seat.watched) };
-        Ok(Selection { places: seats.into_iter().map(place).collect() })
+        entries.dedup_by(|(_, one), (_, other)| ptr::eq(one.turn, other.turn));
+        entries.sort_by_key(|(at, entry)| (entry.turn.get(), *at));
+        let place = |(at, entry): (usize, SelectEntry<'a>)| Place {
+            at,
+            turn: entry.turn,
+            source: Source::of(entry.watched),
+        };
+        Ok(Selection { places: entries.into_iter().map(place).collect() })
     }
 
     /// The caller's name for the place that `find` finds. A loss that is told here is told for all.
@@ -192,13 +208,13 @@ impl<'a> Selection<'a> {
                 self.places[found].turn.set(latest.unwrap_or(0) + 1);
                 Ok(Some(self.places[found].at))
             }
-            Err(Error::PeerLost { node, how }) => {
+            Err(Error::PeerLost { rank, how }) => {
                 for place in &mut self.places {
                     if let Source::Mailbox(inbox) = &mut place.source {
-                        inbox.was_told_of(node as u32);
+                        inbox.was_told_of(rank as u32);
                     }
                 }
-                Err(Error::PeerLost { node, how })
+                Err(Error::PeerLost { rank, how })
             }
             other => other,
         }
@@ -238,14 +254,14 @@ impl<'a> Selection<'a> {
         let again = self.places.iter().filter_map(|place| place.source.looks_again()).min();
         let deadline = again.map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let (mut queues, mut places): (Vec<&mut Cq>, Vec<usize>) = Default::default();
-        let mut around: Vec<Around<'_>> = Vec::new();
+        let mut around: Vec<WaitConditions<'_>> = Vec::new();
         for (at, place) in self.places.iter_mut().enumerate() {
             around.push(place.source.watch(&mut queues));
             places.resize(queues.len(), at);
         }
         let slices = around.iter().map(|around| around.world().slice(deadline));
         let until = slices.min().unwrap_or(deadline);
-        let changed = || around.iter().any(Around::has_changed);
+        let changed = || around.iter().any(WaitConditions::has_changed);
         // A fresh one begins at the first queue, whose turn it is.
         let news = Cno::default().wait(&mut queues, until, changed);
         let named = |(queue, entry): (usize, CqEntry)| (places[queue], entry);

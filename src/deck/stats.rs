@@ -18,7 +18,7 @@ pub struct Stats {
     pub bytes_retrieved: u64,
     /// Bytes that the library copied, on this rank, for posting and retrieving.
     pub bytes_copied: u64,
-    /// Registrations of memory that the library did not allocate ([`crate::Adopted`], and the program's own at the NIC).
+    /// Registrations of memory that the library did not allocate ([`crate::ExternalBuf`], and the program's own at the NIC).
     pub registrations: CacheUse,
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use udeck_via::{CqHandle, Error as ViaError, Watch};
 
-use crate::shared::Shared;
+use crate::world_state::WorldState;
 
 /// Looks at a queue that has news, but not what the task waits for, before others may run.
 pub(crate) const LOOKS: usize = 16;
@@ -22,7 +22,7 @@ impl Alarm {
     /// Wakes the task when one of the armed queues may have news, or at the latest then. They are the same each time.
     pub fn set<Q: IntoIterator<Item = CqHandle>>(
         &mut self,
-        world: &Shared,
+        world: &WorldState,
         queues: impl FnOnce() -> Q,
         waker: &Waker,
         at_latest: Option<Instant>,

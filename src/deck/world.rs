@@ -12,30 +12,36 @@ use udeck_via::{Deadline, Nic, Pause, Spinner};
 
 use crate::barrier::Barrier;
 use crate::buffer::Buf;
-use crate::channel::Patience;
 use crate::config::Config;
-use crate::ends::{Ended, Endings};
+use crate::connect::{LookupMode, connect};
+use crate::endings::Endings;
 use crate::error::{Error, Result, check_process};
-use crate::inbox::grants::Memory;
-use crate::item::Item;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
 use crate::nics::Nics;
+use crate::payload::Payload;
 use crate::postbox::Postbox;
-use crate::routes::Lacking;
-use crate::shared::{Shared, Sought};
+use crate::rank_exits::Ended;
+use crate::recv::memory_budget::Memory;
+use crate::route::UnavailableTransport;
 use crate::stats::Stats;
+use crate::wait_policy::WaitPolicy;
+use crate::world_state::WorldState;
 
 /// Longest name of a mailbox, in bytes.
 const MAX_NAME: usize = 200;
 
-/// A job as one rank sees it: its rank, its size, and the mailboxes in it. A value, not a global: one process may hold
-/// several ranks (tests do).
+/// A job as one rank sees it: its rank, its size, and the mailboxes in it.
 ///
-/// `Send + Sync`. Mailboxes and postboxes may outlive it, but [`World::finish`] ends this rank's part in the job. It is of
-/// the process that made it: in a child made by `fork()` every call is an error, and every drop does nothing.
+#[cfg_attr(not(doctest), doc = include_str!("examples/world.md"))]
+///
+/// # Use
+///
+/// A world is a value, not a global: one process may hold several ranks, as tests do. It is `Send + Sync`. Mailboxes and
+/// postboxes may outlive it, but [`World::finish`] ends this rank's part in the job. A world belongs to the process that made it:
+/// in a child made by `fork()` every call is an error, and every drop does nothing.
 pub struct World {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<WorldState>,
     barrier: Mutex<Option<Barrier>>,
 }
 
@@ -51,7 +57,7 @@ impl World {
     /// [`Error::Via`] when there are none or more than 8, when they are not all over the same memory, or when one was not
     /// opened with the rank's [keys](Client::keys).
     pub fn new(client: Client, nics: Vec<Nic>, config: Config, oversubscribed: bool) -> Result<Self> {
-        Self::lacking(client, nics, Vec::new(), config, oversubscribed)
+        Self::with_unavailable(client, nics, Vec::new(), config, oversubscribed)
     }
 
     /// As [`World::new`], where this host cannot have some NICs that would have been preferred: each with the number of `nics`
@@ -59,52 +65,54 @@ impl World {
     ///
     /// # Errors
     /// As [`World::new`].
-    pub fn lacking(
+    pub fn with_unavailable(
         client: Client,
         nics: Vec<Nic>,
-        lacking: Vec<Lacking>,
+        unavailable: Vec<UnavailableTransport>,
         config: Config,
         oversubscribed: bool,
     ) -> Result<Self> {
-        let nics = Nics::new(nics, lacking)?;
+        let nics = Nics::new(nics, unavailable)?;
         let rank = client.welcome().rank;
-        if let Some(line) = nics.iter().find(|line| line.nic.attributes().identity != Some(rank)) {
-            return Err(not_ours(&line.nic, rank));
+        if let Some(world_nic) =
+            nics.iter().find(|world_nic| world_nic.nic.attributes().identity != Some(rank))
+        {
+            return Err(not_ours(&world_nic.nic, rank));
         }
-        let shared = Shared::new(client, nics, config, oversubscribed);
-        Ok(World { shared: Arc::new(shared), barrier: Mutex::new(None) })
+        let state = WorldState::new(client, nics, config, oversubscribed);
+        Ok(World { state: Arc::new(state), barrier: Mutex::new(None) })
     }
 
     /// This rank's number, from 0.
     #[doc(alias = "deck_node")]
     pub fn rank(&self) -> usize {
-        self.shared.rank()
+        self.state.rank()
     }
 
     /// How many ranks there are.
     #[doc(alias = "deck_numnodes")]
     pub fn size(&self) -> usize {
-        self.shared.size()
+        self.state.size()
     }
 
     /// The settings.
     pub fn config(&self) -> &Config {
-        self.shared.config()
+        self.state.config()
     }
 
     /// The NIC that carries messages where it can, for its attributes. Its memory is that of all NICs.
     pub fn nic(&self) -> &Nic {
-        self.shared.nic()
+        self.state.nic()
     }
 
     /// All NICs that carry messages, the best first.
     pub fn nics(&self) -> impl Iterator<Item = &Nic> {
-        self.shared.nics().iter().map(|line| &line.nic)
+        self.state.nics().iter().map(|world_nic| &world_nic.nic)
     }
 
     /// The connection to the launcher, for services that other layers keep there.
     pub fn client(&self) -> &Client {
-        self.shared.client()
+        self.state.client()
     }
 
     /// Waits until all ranks have come here, at most the world's deadline. Collective.
@@ -113,7 +121,7 @@ impl World {
     /// [`Error::PeerLost`], [`Error::Deadline`] (says for whom it waited).
     #[doc(alias = "deck_barrier")]
     pub fn barrier(&self) -> Result {
-        self.barrier_within(self.shared.config().deadline)
+        self.barrier_timeout(self.state.config().deadline)
     }
 
     /// As [`World::barrier`], waiting at most `limit`. (Making the connections, at the first barrier, has
@@ -121,16 +129,16 @@ impl World {
     ///
     /// # Errors
     /// As [`World::barrier`].
-    pub fn barrier_within(&self, limit: Duration) -> Result {
+    pub fn barrier_timeout(&self, limit: Duration) -> Result {
         check_process()?;
         if self.size() == 1 {
             return Ok(());
         }
         let mut barrier = self.barrier.lock();
         if barrier.is_none() {
-            *barrier = Some(Barrier::new(&self.shared)?);
+            *barrier = Some(Barrier::new(&self.state)?);
         }
-        barrier.as_mut().expect("just made").wait(&self.shared, limit)
+        barrier.as_mut().expect("just made").wait(&self.state, limit)
     }
 
     /// Creates a mailbox, owned by this rank. Names are unique within the job.
@@ -138,30 +146,39 @@ impl World {
     /// # Errors
     /// [`Error::NameTaken`] says who has it; [`Error::BadName`].
     #[doc(alias = "deck_mbox_create")]
-    pub fn mailbox<T: Item>(&self, name: &str) -> Result<Mailbox<T>> {
+    pub fn mailbox<T: Payload>(&self, name: &str) -> Result<Mailbox<T>> {
         check_process()?;
         check_name(name)?;
-        check_item::<T>()?;
-        Mailbox::create(&self.shared, name)
+        check_payload::<T>()?;
+        Mailbox::create(&self.state, name)
     }
 
-    /// Makes a postbox of the mailbox `name`; waits until it exists, at most `DECK_SETUP_TIMEOUT`.
+    /// Makes a postbox of the mailbox `name`; waits until it exists and has a place for another connection, at most
+    /// `DECK_SETUP_TIMEOUT`.
+    ///
+    /// One rank may have 512 connections with a mailbox, 1023 in a job of two ranks (a postbox has one, and two once it has posted by
+    /// [`Protocol::Handshake`](crate::Protocol::Handshake)), and with all mailboxes of another rank as many as its NIC says
+    /// ([`udeck_via::NicAttributes::max_connections_of_a_rank`]: 8192 over shm unless `vm.max_map_count` is raised, 16,384
+    /// otherwise). One that has ended counts until the mailbox's owner next looks at its mailbox, so a postbox for each message
+    /// may have to wait.
     ///
     /// # Errors
+    /// [`Error::Deadline`] says for whom it waited: the mailbox's owner, to answer or to have a place, or the launcher, to say
+    /// what became of a rank whose connection broke.
     /// [`Error::NoSuchMailbox`] lists the names that exist; [`Error::PeerLost`] or [`Error::MailboxGone`] at once when the
     /// rank that made it is lost or has finished, as long as no other has made it anew; [`Error::NobodyLeft`]; [`Error::WrongType`];
     /// [`Error::Unreachable`] says which ways were tried; [`Error::Unsupported`] when the connection cannot carry the world's protocol (`DECK_PROTOCOL`).
     #[doc(alias = "deck_mbox_clone")]
-    pub fn postbox<T: Item>(&self, name: &str) -> Result<Postbox<T>> {
-        self.postbox_within(name, self.shared.config().setup)
+    pub fn postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
+        self.postbox_timeout(name, self.state.config().setup)
     }
 
     /// Makes a postbox, waiting at most `limit` for the mailbox.
     ///
     /// # Errors
     /// As [`World::postbox`].
-    pub fn postbox_within<T: Item>(&self, name: &str, limit: Duration) -> Result<Postbox<T>> {
-        self.make_postbox(name, Sought::Of(Maker::Anyone), Deadline::after(limit))
+    pub fn postbox_timeout<T: Payload>(&self, name: &str, limit: Duration) -> Result<Postbox<T>> {
+        self.make_postbox(name, LookupMode::Of(Maker::Anyone), Deadline::after(limit))
     }
 
     /// Makes a postbox of the mailbox `name`, which `rank` makes; waits until it exists, at most `DECK_SETUP_TIMEOUT`.
@@ -169,34 +186,44 @@ impl World {
     ///
     /// # Errors
     /// As [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished.
-    pub fn postbox_of<T: Item>(&self, rank: usize, name: &str) -> Result<Postbox<T>> {
-        self.postbox_of_within(rank, name, self.shared.config().setup)
+    pub fn postbox_of<T: Payload>(&self, rank: usize, name: &str) -> Result<Postbox<T>> {
+        self.postbox_of_timeout(rank, name, self.state.config().setup)
     }
 
     /// As [`World::postbox_of`], waiting at most `limit` for the mailbox.
     ///
     /// # Errors
     /// As [`World::postbox_of`].
-    pub fn postbox_of_within<T: Item>(&self, rank: usize, name: &str, limit: Duration) -> Result<Postbox<T>> {
+    pub fn postbox_of_timeout<T: Payload>(
+        &self,
+        rank: usize,
+        name: &str,
+        limit: Duration,
+    ) -> Result<Postbox<T>> {
         let maker = u32::try_from(rank).map_or(Maker::Anyone, Maker::Rank);
-        self.make_postbox(name, Sought::Of(maker), Deadline::after(limit))
+        self.make_postbox(name, LookupMode::Of(maker), Deadline::after(limit))
     }
 
     /// Makes a postbox if the mailbox exists.
     ///
     /// # Errors
-    /// As [`World::postbox`], at once.
-    pub fn try_postbox<T: Item>(&self, name: &str) -> Result<Postbox<T>> {
-        self.make_postbox(name, Sought::Now, Deadline::after(self.shared.config().setup))
+    /// As [`World::postbox`], at once; [`Error::WouldBlock`] where there is no place for another connection now.
+    pub fn try_postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
+        self.make_postbox(name, LookupMode::Now, Deadline::after(self.state.config().setup))
     }
 
-    fn make_postbox<T: Item>(&self, name: &str, sought: Sought, deadline: Deadline) -> Result<Postbox<T>> {
+    fn make_postbox<T: Payload>(
+        &self,
+        name: &str,
+        mode: LookupMode,
+        deadline: Deadline,
+    ) -> Result<Postbox<T>> {
         check_process()?;
         check_name(name)?;
-        check_item::<T>()?;
-        let channel = self.shared.connect::<T>(name, sought, deadline)?;
-        channel.check(self.shared.config().protocol)?;
-        Ok(Postbox::new(&self.shared, name, channel))
+        check_payload::<T>()?;
+        let channel = connect::<T>(&self.state, name, mode, deadline)?;
+        channel.check(self.state.config().protocol)?;
+        Ok(Postbox::new(&self.state, name, channel))
     }
 
     /// A typed message of `len` elements, zeroed, 64-byte aligned. Where there is no memory for it, and receivers have
@@ -208,15 +235,15 @@ impl World {
     /// so on another of its threads is not waited for.) [`Error::Via`] when the machine has no more.
     #[inline]
     pub fn buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Zero, Patience::Usual)
+        self.new_buf(len, Fill::Zero, WaitPolicy::Usual)
     }
 
     /// As [`World::buf`], waiting at most `limit`.
     ///
     /// # Errors
     /// As [`World::buf`].
-    pub fn buf_within<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Zero, Patience::Until(Deadline::after(limit)))
+    pub fn buf_timeout<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
+        self.new_buf(len, Fill::Zero, WaitPolicy::Until(Deadline::after(limit)))
     }
 
     /// As [`World::buf`], if that needs no waiting.
@@ -224,7 +251,7 @@ impl World {
     /// # Errors
     /// [`Error::WouldBlock`] says who has the memory; otherwise as [`World::buf`].
     pub fn try_buf<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Zero, Patience::None)
+        self.new_buf(len, Fill::Zero, WaitPolicy::None)
     }
 
     /// A typed message whose contents are whatever this rank last left in that memory: for those who overwrite it
@@ -234,15 +261,15 @@ impl World {
     /// As [`World::buf`].
     #[inline]
     pub fn buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Keep, Patience::Usual)
+        self.new_buf(len, Fill::Keep, WaitPolicy::Usual)
     }
 
     /// As [`World::buf_reused`], waiting at most `limit`.
     ///
     /// # Errors
     /// As [`World::buf`].
-    pub fn buf_reused_within<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Keep, Patience::Until(Deadline::after(limit)))
+    pub fn buf_reused_timeout<T: Pod>(&self, len: usize, limit: Duration) -> Result<Buf<T>> {
+        self.new_buf(len, Fill::Keep, WaitPolicy::Until(Deadline::after(limit)))
     }
 
     /// As [`World::buf_reused`], if that needs no waiting.
@@ -250,15 +277,15 @@ impl World {
     /// # Errors
     /// As [`World::try_buf`].
     pub fn try_buf_reused<T: Pod>(&self, len: usize) -> Result<Buf<T>> {
-        self.new_buf(len, Fill::Keep, Patience::None)
+        self.new_buf(len, Fill::Keep, WaitPolicy::None)
     }
 
     #[inline]
-    fn new_buf<T: Pod>(&self, len: usize, fill: Fill, patience: Patience) -> Result<Buf<T>> {
-        check_item::<T>()?;
+    fn new_buf<T: Pod>(&self, len: usize, fill: Fill, policy: WaitPolicy) -> Result<Buf<T>> {
+        check_payload::<T>()?;
         // So many bytes that no message has them.
         let bytes = len.saturating_mul(size_of::<T>());
-        Ok(Buf::new(self.shared.block_for_message(bytes, fill, patience)?))
+        Ok(Buf::new(self.state.block_for_message(bytes, fill, policy)?))
     }
 
     /// A packed message with room for `capacity` bytes (each item takes 8 more than its data). Waits as [`World::buf`].
@@ -267,15 +294,15 @@ impl World {
     /// As [`World::buf`].
     #[doc(alias = "deck_msg_create")]
     pub fn message(&self, capacity: usize) -> Result<Message> {
-        self.new_message(capacity, Patience::Usual)
+        self.new_message(capacity, WaitPolicy::Usual)
     }
 
     /// As [`World::message`], waiting at most `limit`.
     ///
     /// # Errors
     /// As [`World::buf`].
-    pub fn message_within(&self, capacity: usize, limit: Duration) -> Result<Message> {
-        self.new_message(capacity, Patience::Until(Deadline::after(limit)))
+    pub fn message_timeout(&self, capacity: usize, limit: Duration) -> Result<Message> {
+        self.new_message(capacity, WaitPolicy::Until(Deadline::after(limit)))
     }
 
     /// As [`World::message`], if that needs no waiting.
@@ -283,16 +310,16 @@ impl World {
     /// # Errors
     /// As [`World::try_buf`].
     pub fn try_message(&self, capacity: usize) -> Result<Message> {
-        self.new_message(capacity, Patience::None)
+        self.new_message(capacity, WaitPolicy::None)
     }
 
-    fn new_message(&self, capacity: usize, patience: Patience) -> Result<Message> {
-        Ok(Message::new(self.shared.block_for_message(capacity, Fill::Zero, patience)?))
+    fn new_message(&self, capacity: usize, policy: WaitPolicy) -> Result<Message> {
+        Ok(Message::new(self.state.block_for_message(capacity, Fill::Zero, policy)?))
     }
 
     /// The other ranks that have ended so far, in the order of the news: those that finished, and those that are lost.
     pub fn ended(&self) -> impl Iterator<Item = Ended> + use<> {
-        self.shared.ends().in_order(0).into_iter()
+        self.state.exits().in_order(0).into_iter()
     }
 
     /// The other ranks that end, one after another, beginning with those that have: for a [`crate::select`] beside mailboxes.
@@ -302,12 +329,12 @@ impl World {
     /// [`Error::Via`] when the NIC has no more completion queues.
     pub fn endings(&self) -> Result<Endings> {
         check_process()?;
-        Endings::new(&self.shared)
+        Endings::new(&self.state)
     }
 
     /// What the library did so far on this rank.
     pub fn stats(&self) -> Stats {
-        self.shared.stats()
+        self.state.stats()
     }
 
     /// Ends this rank's part in the job: delivers what was posted, which may take its receivers' retrieving (of messages that
@@ -316,49 +343,49 @@ impl World {
     /// receivers, and `DECK_SETUP_TIMEOUT` for the launcher.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Several`] lists them all. [`Error::Deadline`] says
+    /// [`Error::Undelivered`] says what was lost, and to whom; [`Error::Multiple`] lists them all. [`Error::Deadline`] says
     /// who has not retrieved.
     #[doc(alias = "deck_done")]
     pub fn finish(self) -> Result {
-        let limit = self.shared.config().deadline;
-        self.finish_within(limit)
+        let limit = self.state.config().deadline;
+        self.finish_timeout(limit)
     }
 
     /// As [`World::finish`], waiting at most `limit` for receivers.
     ///
     /// # Errors
     /// As [`World::finish`].
-    pub fn finish_within(self, limit: Duration) -> Result {
+    pub fn finish_timeout(self, limit: Duration) -> Result {
         check_process()?;
         let deadline = Deadline::after(limit);
         let start = Instant::now();
         self.wait_for_answers(deadline);
         *self.barrier.lock() = None;
         // Others may look for what was posted when they hear that this rank has finished, and this process may be gone.
-        let drained = self.shared.nics().drain(deadline);
-        let is_late = drained.is_err() || self.shared.progress().is_busy();
+        let drained = self.state.nics().drain(deadline);
+        let is_late = drained.is_err() || self.state.progress().is_busy();
         let late = is_late.then(|| self.too_late(start));
-        let undelivered = self.shared.take_all_undelivered();
-        let parted = self.shared.part(Deadline::after(self.shared.config().setup));
+        let undelivered = self.state.take_all_undelivered();
+        let parted = self.state.part(Deadline::after(self.state.config().setup));
         undelivered?;
         late.map_or(parted, Err)
     }
 
     /// Until nothing is left that was announced.
     fn wait_for_answers(&self, deadline: Deadline) {
-        let mut spinner = Spinner::new(self.shared.oversubscribed());
-        while self.shared.progress().is_busy() && !deadline.passed() {
-            if self.shared.progress().help() {
-                spinner = Spinner::new(self.shared.oversubscribed());
+        let mut spinner = Spinner::new(self.state.oversubscribed());
+        while self.state.progress().is_busy() && !deadline.passed() {
+            if self.state.progress().help() {
+                spinner = Spinner::new(self.state.oversubscribed());
             }
             if spinner.pause() == Pause::Sleep {
-                std::thread::sleep(self.shared.progress().rest().min(deadline.remaining()));
+                std::thread::sleep(self.state.progress().rest().min(deadline.remaining()));
             }
         }
     }
 
     fn too_late(&self, start: Instant) -> Error {
-        let holders = self.shared.holders(Memory::Outbox);
+        let holders = self.state.holders(Memory::Outbox);
         let whom = match holders.may_give_back() {
             true => format!("ranks to retrieve what was posted to them; memory {holders}"),
             false => "ranks to retrieve what was posted to them".into(),
@@ -372,7 +399,7 @@ impl Drop for World {
         if udeck_via::is_forked() {
             return;
         }
-        self.shared.progress().stop();
+        self.state.progress().stop();
     }
 }
 
@@ -392,13 +419,13 @@ fn check_name(name: &str) -> Result {
     }
 }
 
-fn check_item<T: Item>() -> Result {
+fn check_payload<T: Payload>() -> Result {
     let why = match (T::SIZE, T::ALIGN) {
         (0, _) => "its elements have no size",
         (_, align) if align > 64 => "its elements need more than 64-byte alignment",
         _ => return Ok(()),
     };
-    Err(Error::BadItem { kind: T::kind(), why })
+    Err(Error::BadPayload { kind: T::kind(), why })
 }
 
 const _: () = {

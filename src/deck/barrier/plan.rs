@@ -26,7 +26,7 @@ pub(super) enum Plan {
 
 /// What one rank does. It knows a rank, or a place in a table, of each; and does each at most once in a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum BarrierStep {
     Tell(usize),
     Hear(usize),
 }
@@ -34,7 +34,7 @@ pub(super) enum Step {
 /// So many exchange with each other.
 const FEW: usize = 4;
 /// How many are below one in the tree. As many as need two levels of four, or three of two: the waiter polls eight of them,
-/// and a ring of its bell finds the others.
+/// and a ring of its doorbell finds the others.
 const FAN: usize = 16;
 
 impl Plan {
@@ -52,7 +52,7 @@ impl Plan {
         self != Plan::Dissemination
     }
 
-    pub fn steps(self, rank: usize, size: usize) -> Vec<Step> {
+    pub fn steps(self, rank: usize, size: usize) -> Vec<BarrierStep> {
         match self {
             Plan::Dissemination => disseminate(rank, size),
             Plan::Exchange => exchange(rank, size),
@@ -69,27 +69,27 @@ impl Plan {
     }
 }
 
-fn disseminate(rank: usize, size: usize) -> Vec<Step> {
+fn disseminate(rank: usize, size: usize) -> Vec<BarrierStep> {
     let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
     let rounds = distances.take_while(|distance| *distance < size);
     rounds
         .flat_map(|distance| {
-            [Step::Tell((rank + distance) % size), Step::Hear((rank + size - distance) % size)]
+            [BarrierStep::Tell((rank + distance) % size), BarrierStep::Hear((rank + size - distance) % size)]
         })
         .collect()
 }
 
-fn exchange(rank: usize, size: usize) -> Vec<Step> {
+fn exchange(rank: usize, size: usize) -> Vec<BarrierStep> {
     let others = || (1..size).map(|distance| (rank + distance) % size);
-    others().map(Step::Tell).chain(others().map(Step::Hear)).collect()
+    others().map(BarrierStep::Tell).chain(others().map(BarrierStep::Hear)).collect()
 }
 
-fn climb(rank: usize, size: usize) -> Vec<Step> {
+fn climb(rank: usize, size: usize) -> Vec<BarrierStep> {
     let below = || (rank * FAN + 1..=rank * FAN + FAN).take_while(|child| *child < size);
     let above = (rank > 0).then(|| (rank - 1) / FAN);
-    let mut steps: Vec<Step> = below().map(Step::Hear).collect();
-    steps.extend(above.into_iter().flat_map(|parent| [Step::Tell(parent), Step::Hear(parent)]));
-    steps.extend(below().map(Step::Tell));
+    let mut steps: Vec<BarrierStep> = below().map(BarrierStep::Hear).collect();
+    steps.extend(above.into_iter().flat_map(|parent| [BarrierStep::Tell(parent), BarrierStep::Hear(parent)]));
+    steps.extend(below().map(BarrierStep::Tell));
     steps
 }
 
@@ -116,9 +116,11 @@ mod tests {
             for rank in (0..size).filter(|rank| Some(*rank) != absent) {
                 while let Some(step) = todo[rank].peek() {
                     match *step {
-                        Step::Tell(node) => assert!(told.insert((rank, node)), "{rank} tells {node} twice"),
-                        Step::Hear(node) if !told.contains(&(node, rank)) => break,
-                        Step::Hear(_) => {}
+                        BarrierStep::Tell(peer) => {
+                            assert!(told.insert((rank, peer)), "{rank} tells {peer} twice")
+                        }
+                        BarrierStep::Hear(peer) if !told.contains(&(peer, rank)) => break,
+                        BarrierStep::Hear(_) => {}
                     }
                     todo[rank].next();
                     moved = true;
@@ -151,8 +153,8 @@ mod tests {
                 for rank in 0..size {
                     for step in plan.steps(rank, size) {
                         let is_new = match step {
-                            Step::Tell(node) => tells.insert((rank, node)),
-                            Step::Hear(node) => hears.insert((node, rank)),
+                            BarrierStep::Tell(peer) => tells.insert((rank, peer)),
+                            BarrierStep::Hear(peer) => hears.insert((peer, rank)),
                         };
                         assert!(is_new, "{plan:?} of {size}, rank {rank}: {step:?} twice");
                     }

@@ -10,11 +10,11 @@ use udeck_via::transport::Armed;
 
 use super::Mailbox;
 use crate::error::{Error, Result, Titled};
-use crate::item::Item;
+use crate::payload::Payload;
 use crate::received::Received;
 use crate::tasks::{Alarm, LOOKS};
 
-impl<T: Item> Mailbox<T> {
+impl<T: Payload> Mailbox<T> {
     /// The next message, in a task of whatever executor there is. (Feature `async`.)
     ///
     /// Waits without a deadline: that is the executor's matter. Dropping the future loses no message, and it can be sent
@@ -63,12 +63,12 @@ impl<T: Item> Mailbox<T> {
 /// The next message ([`Mailbox::retrieve_async`]).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Retrieve<'a, T: Item> {
+pub struct Retrieve<'a, T: Payload> {
     mailbox: &'a mut Mailbox<T>,
     alarm: Alarm,
 }
 
-impl<T: Item> Future for Retrieve<'_, T> {
+impl<T: Payload> Future for Retrieve<'_, T> {
     type Output = Result<Received<T>>;
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
@@ -80,12 +80,12 @@ impl<T: Item> Future for Retrieve<'_, T> {
 /// Messages as they come ([`Mailbox::stream`]).
 #[derive(Debug)]
 #[must_use = "streams do nothing unless they are polled"]
-pub struct Messages<'a, T: Item> {
+pub struct Messages<'a, T: Payload> {
     mailbox: &'a mut Mailbox<T>,
     alarm: Alarm,
 }
 
-impl<T: Item> Stream for Messages<'_, T> {
+impl<T: Payload> Stream for Messages<'_, T> {
     type Item = Result<Received<T>>;
 
     fn poll_next(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {

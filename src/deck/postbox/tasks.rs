@@ -9,14 +9,14 @@ use udeck_via::Deadline;
 use udeck_via::transport::Armed;
 
 use super::Postbox;
-use crate::channel::Patience;
 use crate::error::{Error, PostError, Result, Titled};
-use crate::item::Item;
+use crate::payload::Payload;
 use crate::postable::Postable;
 use crate::protocol::Protocol;
 use crate::tasks::{Alarm, LOOKS};
+use crate::wait_policy::WaitPolicy;
 
-impl<T: Item> Postbox<T> {
+impl<T: Payload> Postbox<T> {
     /// Posts a message as [`Postbox::post`] does, and waits for room, if it must, without holding the thread. (Feature
     /// `async`.)
     ///
@@ -24,7 +24,7 @@ impl<T: Item> Postbox<T> {
     /// its message, and drops it.
     ///
     /// # Errors
-    /// As [`Postbox::post`], but for deadlines; [`Error::Synchronous`] by [`Protocol::Handshake`]; [`Error::Via`] when no thread can wake the task (transports other than
+    /// As [`Postbox::post`], but for deadlines; [`Error::WouldBlockThread`] by [`Protocol::Handshake`]; [`Error::Via`] when no thread can wake the task (transports other than
     /// shared memory, Linux before 5.16).
     pub fn post_async<M: Postable<T>>(&mut self, message: M) -> Post<'_, T, M> {
         Post { postbox: self, message: Some(message), alarm: Alarm::default() }
@@ -48,7 +48,7 @@ impl<T: Item> Postbox<T> {
     ) -> Poll<Result<R, udeck_via::Error>> {
         for look in 0..=LOOKS {
             if look > 0 {
-                self.with_channel(|channel| channel.ask_for_room());
+                self.poster.with_channel(|channel| channel.ask_for_room());
             }
             if let Some(done) = attempt(self) {
                 alarm.rest();
@@ -57,10 +57,10 @@ impl<T: Item> Postbox<T> {
             if look == 0 {
                 continue;
             }
-            let (armed, at_latest) = self.with_channel(|channel| channel.arm());
+            let (armed, at_latest) = self.poster.with_channel(|channel| channel.arm());
             if armed != Armed::News {
-                let handle = || self.with_channel(|channel| [channel.handle()]);
-                return match alarm.set(&self.world, handle, task.waker(), at_latest) {
+                let handle = || self.poster.with_channel(|channel| [channel.handle()]);
+                return match alarm.set(self.poster.world(), handle, task.waker(), at_latest) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Err(error)),
                 };
@@ -72,13 +72,13 @@ impl<T: Item> Postbox<T> {
     }
 
     fn no_alarm(&self, what: &str, error: udeck_via::Error) -> Error {
-        Error::via(format!("{what} to {} in a task", Titled(&self.name)), error)
+        Error::via(format!("{what} to {} in a task", Titled(self.name())), error)
     }
 }
 
 /// A post that is under way ([`Postbox::post_async`]).
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Post<'a, T: Item, M: Postable<T>> {
+pub struct Post<'a, T: Payload, M: Postable<T>> {
     postbox: &'a mut Postbox<T>,
     /// `None` once it is done.
     message: Option<M>,
@@ -86,20 +86,20 @@ pub struct Post<'a, T: Item, M: Postable<T>> {
 }
 
 /// Its message is never pinned.
-impl<T: Item, M: Postable<T>> Unpin for Post<'_, T, M> {}
+impl<T: Payload, M: Postable<T>> Unpin for Post<'_, T, M> {}
 
-impl<T: Item, M: Postable<T>> Future for Post<'_, T, M> {
+impl<T: Payload, M: Postable<T>> Future for Post<'_, T, M> {
     type Output = Result<(), PostError<M>>;
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let Post { postbox, message, alarm } = self.get_mut();
         let attempt = |postbox: &Postbox<T>| {
-            if postbox.protocol.get() == Protocol::Handshake {
-                let error = postbox.with_channel(|channel| channel.synchronous());
+            if postbox.poster.protocol() == Protocol::Handshake {
+                let error = postbox.poster.with_channel(|channel| channel.would_block_thread());
                 return Some(Err(PostError { error, message: message.take() }));
             }
             let posting = message.take().expect("a future that is done is not polled again");
-            match posting.post_to(postbox, Patience::None) {
+            match posting.post_to(&postbox.poster, WaitPolicy::None) {
                 Err(PostError { error: Error::WouldBlock { .. }, message: Some(back) }) => {
                     *message = Some(back);
                     None
@@ -118,7 +118,7 @@ impl<T: Item, M: Postable<T>> Future for Post<'_, T, M> {
     }
 }
 
-impl<T: Item, M: Postable<T>> fmt::Debug for Post<'_, T, M> {
+impl<T: Payload, M: Postable<T>> fmt::Debug for Post<'_, T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Post({:?})", self.postbox)
     }
@@ -127,21 +127,23 @@ impl<T: Item, M: Postable<T>> fmt::Debug for Post<'_, T, M> {
 /// A flush that is under way ([`Postbox::flush_async`]).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Flush<'a, T: Item> {
+pub struct Flush<'a, T: Payload> {
     postbox: &'a mut Postbox<T>,
     alarm: Alarm,
 }
 
-impl<T: Item> Future for Flush<'_, T> {
+impl<T: Payload> Future for Flush<'_, T> {
     type Output = Result;
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let Flush { postbox, alarm } = self.get_mut();
-        let attempt =
-            |postbox: &Postbox<T>| match postbox.with_channel(|channel| channel.flush(Deadline::now())) {
-                Err(Error::Deadline { .. }) => None,
-                result => Some(result),
-            };
+        let attempt = |postbox: &Postbox<T>| match postbox
+            .poster
+            .with_channel(|channel| channel.flush(Deadline::now()))
+        {
+            Err(Error::Deadline { .. }) => None,
+            result => Some(result),
+        };
         match postbox.poll_with(alarm, task, attempt) {
             Poll::Ready(Ok(result)) => Poll::Ready(result),
             Poll::Ready(Err(error)) => Poll::Ready(Err(postbox.no_alarm("flushing", error))),

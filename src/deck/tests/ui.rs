@@ -7,7 +7,7 @@ mod pairs;
 pairs! {
     buf_after_post,
     buf_written_while_posted,
-    adopted_after_post,
+    external_buf_after_post,
     message_after_post,
     message_outlived_by_an_item,
     received_outlived_by_its_elements,

@@ -1,0 +1,83 @@
+//! Making one connection: how often it is tried, and what its failure means.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use udeck_via::{Deadline, Error as ViaError};
+
+use crate::error::{Error, Titled};
+use crate::suspicion::{Verdict, fate_of, unsettled};
+use crate::world_state::WorldState;
+
+/// A mailbox, or this side, has no place for another connection: so soon it is asked again at first, and in the long run.
+const PLACE_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
+
+/// Of connecting: since when, and until when.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt {
+    pub start: Instant,
+    pub deadline: Deadline,
+    /// Whether it waits for a place at the mailbox.
+    pub waits: bool,
+}
+
+impl Attempt {
+    /// Makes a connection, and asks again where there is no place for it yet. The mailbox's owner has to look at connections that
+    /// have ended, or a receiver to drop what was lent to it.
+    pub fn persist<T>(self, mut connect: impl FnMut() -> Result<T, ViaError>) -> Result<T, ViaError> {
+        let [mut pause, longest] = PLACE_PAUSES;
+        let mut refused = None;
+        loop {
+            match connect() {
+                Err(error) if lacks_place(&error) && self.waits => refused = Some(error),
+                // Why there is no connection says more than that the time was up.
+                Err(ViaError::Timeout { .. }) if self.deadline.passed() && refused.is_some() => {}
+                made => return made,
+            }
+            std::thread::sleep(pause.min(self.deadline.remaining()));
+            pause = longest.min(pause * 2);
+            if self.deadline.passed()
+                && let Some(refused) = refused
+            {
+                return Err(refused);
+            }
+        }
+    }
+
+    /// What an error of connecting means to a program.
+    #[cold]
+    pub fn meaning(self, world: &WorldState, name: &str, owner: u32, error: ViaError) -> Error {
+        let (name, rank) = (name.to_owned(), owner as usize);
+        let late = |name: &str, waited, whom| {
+            let what = format!("connecting to {}", Titled(name));
+            Error::Deadline { what, waited, whom }
+        };
+        let broken = |how| match fate_of(owner, how, world, self.deadline) {
+            Verdict::Finished => Error::MailboxGone { name: name.clone(), rank },
+            Verdict::Lost(how) => Error::PeerLost { rank, how },
+            Verdict::Open => late(&name, self.start.elapsed(), unsettled(owner)),
+        };
+        match (world.exits().how_lost(owner), error) {
+            (Some(how), _) => Error::PeerLost { rank, how },
+            (None, ViaError::Lost(how)) => broken(how),
+            // It registered the mailbox, and now nobody is there: it has ended.
+            (None, ViaError::Os { what, source }) if source.kind() == io::ErrorKind::ConnectionRefused => {
+                broken(format!("{what}: {source}"))
+            }
+            (None, ViaError::NoMatch(_)) => Error::MailboxGone { name, rank },
+            (None, ViaError::Timeout { what, waited }) => late(&name, waited, format!("rank {rank}: {what}")),
+            (None, error) if error.is_no_place() && !self.waits => {
+                Error::WouldBlock { what: "the connection", whom: format!("rank {rank}: {error}") }
+            }
+            (None, error) if lacks_place(&error) && self.deadline.passed() => {
+                late(&name, self.start.elapsed(), format!("rank {rank}: {error}"))
+            }
+            (None, error) => Error::via(format!("connecting to {} on rank {rank}", Titled(&name)), error),
+        }
+    }
+}
+
+/// Whether there is no place for a connection now, at the mailbox or (`Full`) here.
+fn lacks_place(error: &ViaError) -> bool {
+    error.is_no_place() || matches!(error, ViaError::Full { .. })
+}

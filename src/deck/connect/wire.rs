@@ -1,0 +1,158 @@
+//! What a mailbox says of itself in the name service. Whoever reads it checks it: any rank can register anything.
+//!
+//! ```text
+//! byte 0         1          5
+//!      | version | u32 size | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text, to the end |
+//!                  endpoint: u8 length, transport (a-z, 0-9); u8 length, address
+//! ```
+
+use crate::wire::Malformed;
+
+/// The version that this build speaks.
+const VERSION: u8 = 2;
+/// NICs that a mailbox may be reached by. (Public documentation names it: [`crate::World::new`].)
+pub(crate) const MAX_ENDPOINTS: usize = 8;
+/// Bytes of a transport's name.
+const MAX_TRANSPORT: usize = 16;
+/// Bytes of a NIC's address, and of what names a host.
+pub(crate) const MAX_ADDRESS: usize = u8::MAX as usize;
+
+/// What a mailbox says of itself in the name service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Advert {
+    /// What names the owner's host; nothing: it does not know.
+    pub host: Vec<u8>,
+    /// The NICs at which it listens, the owner's best first.
+    pub endpoints: Vec<Endpoint>,
+    /// What it carries.
+    pub kind: String,
+    /// Bytes of an element.
+    pub size: u32,
+}
+
+/// One of a mailbox's NICs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub transport: String,
+    pub address: Vec<u8>,
+}
+
+impl Advert {
+    /// What is too long for a record is none of ours: see [`Advert::decode`]'s bounds.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.size.to_le_bytes());
+        put(&mut out, &self.host);
+        out.push(self.endpoints.len() as u8);
+        for endpoint in &self.endpoints {
+            put(&mut out, endpoint.transport.as_bytes());
+            put(&mut out, &endpoint.address);
+        }
+        out.extend(self.kind.as_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (&[VERSION, size @ ..], mut rest) = bytes.split_first_chunk::<5>().ok_or(Malformed)? else {
+            return Err(Malformed);
+        };
+        let host = take(&mut rest)?.to_vec();
+        let (&count, mut rest) = rest.split_first().ok_or(Malformed)?;
+        if usize::from(count) > MAX_ENDPOINTS {
+            return Err(Malformed);
+        }
+        let endpoints = (0..count).map(|_| Endpoint::take(&mut rest)).collect::<Result<_, _>>()?;
+        let kind = std::str::from_utf8(rest).map_err(|_| Malformed)?.to_owned();
+        Ok(Advert { host, endpoints, kind, size: u32::from_le_bytes(size) })
+    }
+}
+
+impl Endpoint {
+    fn take(rest: &mut &[u8]) -> Result<Self, Malformed> {
+        let transport = std::str::from_utf8(take(rest)?).map_err(|_| Malformed)?;
+        if !is_transport(transport) {
+            return Err(Malformed);
+        }
+        Ok(Endpoint { transport: transport.to_owned(), address: take(rest)?.to_vec() })
+    }
+}
+
+/// Whether a transport can be called so: its name ends up in messages to users.
+pub(crate) fn is_transport(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=MAX_TRANSPORT).contains(&name.len()) && name.bytes().all(letter)
+}
+
+/// At most [`MAX_ADDRESS`] bytes, behind their number.
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(bytes.len() as u8);
+    out.extend(bytes);
+}
+
+fn take<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    let (&len, behind) = rest.split_first().ok_or(Malformed)?;
+    let (taken, behind) = behind.split_at_checked(len.into()).ok_or(Malformed)?;
+    *rest = behind;
+    Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..=MAX_ADDRESS)
+    }
+
+    fn endpoints() -> impl Strategy<Value = Vec<Endpoint>> {
+        let endpoint =
+            ("[a-z0-9]{1,16}", bytes()).prop_map(|(transport, address)| Endpoint { transport, address });
+        prop::collection::vec(endpoint, 0..=MAX_ENDPOINTS)
+    }
+
+    proptest! {
+        #[test]
+        fn prop_adverts_round_trip(host in bytes(), endpoints in endpoints(), kind in ".{0,50}", size: u32) {
+            let advert = Advert { host, endpoints, kind, size };
+            prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
+        }
+
+        #[test]
+        fn prop_any_advert_decodes_or_fails(mut bytes in prop::collection::vec(any::<u8>(), 1..100), right: bool) {
+            if right {
+                bytes[0] = VERSION;
+            }
+            if let Ok(advert) = Advert::decode(&bytes) {
+                prop_assert_eq!(advert.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn prop_a_spoilt_advert_decodes_or_fails(endpoints in endpoints(), at: prop::sample::Index, to: u8) {
+            let mut bytes = Advert { host: vec![7; 24], endpoints, kind: "u8".into(), size: 1 }.encode();
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            if let Ok(advert) = Advert::decode(&bytes) {
+                prop_assert_eq!(advert.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn bounds() {
+        let endpoint = |transport: &str| Endpoint { transport: transport.into(), address: vec![1] };
+        let advert = |endpoints| Advert { host: vec![], endpoints, kind: "u8".into(), size: 1 }.encode();
+        assert!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS])).is_ok());
+        assert_eq!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS + 1])), Err(Malformed));
+        for name in ["", "Near", "ne ar", "s\n", "\u{1b}[31m", "abcdefghijklmnopq"] {
+            assert_eq!(Advert::decode(&advert(vec![endpoint(name)])), Err(Malformed), "{name:?}");
+        }
+        let mut other_version = advert(vec![endpoint("near")]);
+        other_version[0] += 1;
+        assert_eq!(Advert::decode(&other_version), Err(Malformed));
+        for len in 0..advert(vec![]).len() - 2 {
+            assert_eq!(Advert::decode(&advert(vec![])[..len]), Err(Malformed), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Who holds the message memory, for errors that say so and for waits that ask whether any can come back.
+//!
+//! Posting keeps no books for this. A connection knows what it lent; a channel notes the bytes of its queue when that
+//! changes, a mailbox those that it granted; the rest of what is in use is the program's own. It is all added up when
+//! somebody is out of memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use udeck_via::transport::Ledger;
+
+use crate::error::is_internal;
+use crate::recv::memory_budget::{Memory, MemoryBudget};
+
+/// Holders that an error names. The others are summed up.
+const NAMED: usize = 8;
+
+/// A channel's part in the books.
+#[derive(Default)]
+pub(crate) struct PostboxAccount {
+    mailbox: String,
+    owner: u32,
+    /// Bytes of messages that wait for the mailbox.
+    queued: AtomicUsize,
+    /// What the mailbox's process has of ours; `None`: the transport cannot tell.
+    lent: Option<Weak<dyn Ledger>>,
+}
+
+/// Of one world: its channels, also those that are gone while something of theirs is lent, and its mailboxes.
+#[derive(Default)]
+pub(crate) struct Accounting {
+    postboxes: Mutex<Vec<Arc<PostboxAccount>>>,
+    mailboxes: Mutex<Vec<(String, Weak<MemoryBudget>)>>,
+}
+
+impl PostboxAccount {
+    pub fn note_queued(&self, bytes: usize) {
+        self.queued.store(bytes, Ordering::Release);
+    }
+
+    fn lent(&self) -> usize {
+        self.lent.as_ref().and_then(Weak::upgrade).map_or(0, |ledger| ledger.lent())
+    }
+}
+
+impl Accounting {
+    pub fn open_postbox(
+        &self,
+        mailbox: &str,
+        owner: u32,
+        lent: Option<Weak<dyn Ledger>>,
+    ) -> Arc<PostboxAccount> {
+        let postbox = Arc::new(PostboxAccount {
+            mailbox: mailbox.to_owned(),
+            owner,
+            queued: AtomicUsize::new(0),
+            lent,
+        });
+        if !is_internal(mailbox) {
+            let mut postboxes = self.postboxes.lock();
+            postboxes.retain(|postbox| Arc::strong_count(postbox) > 1 || postbox.lent() > 0);
+            postboxes.push(postbox.clone());
+        }
+        postbox
+    }
+
+    pub fn open_mailbox(&self, name: &str) -> Arc<MemoryBudget> {
+        let grants = Arc::<MemoryBudget>::default();
+        if !is_internal(name) {
+            let mut mailboxes = self.mailboxes.lock();
+            mailboxes.retain(|(_, grants)| grants.strong_count() > 0);
+            mailboxes.push((name.to_owned(), Arc::downgrade(&grants)));
+        }
+        grants
+    }
+
+    /// Who holds `memory`, of which so many bytes are in use.
+    pub fn holders(&self, memory: Memory, used: usize) -> Holders {
+        let (mut held, mut is_unsure) = (BTreeMap::<Holder, usize>::new(), false);
+        let mut add = |bytes: usize, holder: Holder| *held.entry(holder).or_default() += bytes;
+        if memory == Memory::Outbox {
+            for postbox in self.postboxes.lock().iter() {
+                is_unsure |= postbox.lent.is_none();
+                // First: what leaves the queue meanwhile is lent then.
+                let queued = postbox.queued.load(Ordering::Acquire);
+                add(queued, Holder::Queued(postbox.mailbox.clone(), postbox.owner));
+                add(postbox.lent(), Holder::Lent(postbox.mailbox.clone(), postbox.owner));
+            }
+        }
+        for (name, grants) in self.mailboxes.lock().iter() {
+            let granted = grants.upgrade().map_or(0, |grants| grants.bytes(memory));
+            add(granted, Holder::Grant(name.clone()));
+        }
+        // One that was lent to several counts for each.
+        let others: usize = held.values().sum();
+        held.insert(Holder::Program, used.saturating_sub(others));
+        let held = held.into_iter().map(|(holder, bytes)| (bytes, holder)).filter(|held| held.0 > 0);
+        let mut held: Vec<_> = held.collect();
+        held.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        Holders { memory, held, is_unsure }
+    }
+}
+
+/// What somebody has of the memory. Sorts as it is told where the bytes are the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    /// Given to the owner of a mailbox, who has not given it back.
+    Lent(String, u32),
+    /// Waits here until the owner of a mailbox asks for it.
+    Queued(String, u32),
+    /// Waits to be filled by the postboxes of a mailbox of ours.
+    Grant(String),
+    Program,
+}
+
+/// Who holds how many bytes, most first.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    memory: Memory,
+    held: Vec<(usize, Holder)>,
+    /// Some transport cannot tell what it lent.
+    is_unsure: bool,
+}
+
+impl Holders {
+    /// Whether others have some of it that may come back without this program's doing.
+    pub fn may_give_back(&self) -> bool {
+        let others = |holder: &Holder| matches!(holder, Holder::Lent(..) | Holder::Queued(..));
+        self.is_unsure || self.held.iter().any(|(_, holder)| others(holder))
+    }
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "held:")?;
+        for (nth, (bytes, holder)) in self.held.iter().take(NAMED).enumerate() {
+            write!(f, "{} {bytes} bytes ", if nth == 0 { "" } else { "," })?;
+            match (holder, self.memory) {
+                (Holder::Lent(name, owner), _) => {
+                    write!(f, "by mailbox {name:?} of rank {owner}, which has to retrieve and drop them")
+                }
+                (Holder::Queued(name, owner), _) => {
+                    write!(f, "queued for mailbox {name:?} of rank {owner}, which has to retrieve")
+                }
+                (Holder::Grant(name), _) => {
+                    write!(f, "granted to postboxes of mailbox {name:?} here, not filled yet")
+                }
+                (Holder::Program, Memory::Outbox) => {
+                    write!(f, "by this program, in messages not posted or in received ones that it keeps")
+                }
+                (Holder::Program, Memory::Landing) => {
+                    write!(f, "by this program, in received messages that it keeps")
+                }
+            }?;
+        }
+        let rest = self.held.iter().skip(NAMED);
+        match rest.len() {
+            0 if self.held.is_empty() => write!(f, " by nobody any more"),
+            0 => Ok(()),
+            others => write!(f, ", {} bytes by {others} others", rest.map(|(bytes, _)| bytes).sum::<usize>()),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A message that arrived, of any type: what the receiving engine hands to the typed surface.
+
+use udeck_via::transport::Inline;
+use udeck_via::{Block, LentSlice, Settled};
+
+use crate::wire::HEAD_BYTES;
+
+/// Where an arrived message lies.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// In itself, behind its head.
+    Inline(Inline),
+    /// In the sender's memory, in one piece.
+    Lent(LentSlice),
+    /// In ours, copied.
+    Owned(Block),
+    /// In ours, written by the sender.
+    Settled(Settled),
+}
+
+/// A message that does not fit into the program's buffer: its bytes, and the rank that posted it.
+pub(crate) type TooLong = (usize, u32);
+
+/// An arrived message of any type.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    /// That posted it.
+    pub rank: u32,
+    pub postbox: u32,
+    pub tag: u32,
+    pub stored: Stored,
+}
+
+impl Parcel {
+    /// Nothing yet: a place for what arrives, which is filled rather than moved about.
+    pub const NONE: Parcel = Parcel { rank: 0, postbox: 0, tag: 0, stored: Stored::Inline(Inline::EMPTY) };
+
+    /// The place for a short message's bytes; whatever else was here is gone.
+    #[inline]
+    pub fn place(&mut self) -> &mut Inline {
+        if !matches!(self.stored, Stored::Inline(_)) {
+            self.stored = Stored::Inline(Inline::EMPTY);
+        }
+        match &mut self.stored {
+            Stored::Inline(inline) => inline,
+            _ => unreachable!("just stored"),
+        }
+    }
+
+    /// Whether there was one; then it is here.
+    pub fn fill(&mut self, found: Option<Parcel>) -> bool {
+        let Some(parcel) = found else { return false };
+        *self = parcel;
+        true
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.stored {
+            Stored::Inline(inline) => &inline.bytes()[HEAD_BYTES..],
+            Stored::Lent(lent) => lent,
+            _ => self.bytes_elsewhere(),
+        }
+    }
+
+    #[inline(never)]
+    fn bytes_elsewhere(&self) -> &[u8] {
+        match &self.stored {
+            Stored::Inline(_) | Stored::Lent(_) => &[],
+            Stored::Owned(block) => block.bytes(),
+            Stored::Settled(settled) => settled,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! How [`Protocol::Auto`] chooses, as data: who measures on his own machine can change it.
+
+use std::fmt;
+
+use udeck_via::Caps;
+
+use super::{MAX_INLINE, Protocol};
+
+/// The sizes, in bytes, from which [`Protocol::Auto`] takes a protocol (`DECK_AUTO`). Asked in this order; a message
+/// that none of them takes, or whose connection lacks the ability, goes as `eager`.
+///
+/// As text: the three names with a size each, `K`, `M` and `G` understood, or `never`; what is not named keeps its
+/// default: `hand-off=41,rdma-write=4M,rdma-read=never`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Thresholds {
+    /// From here on by `hand-off`. By default from the first byte on that does not travel inline.
+    pub hand_off: usize,
+    /// Without hand-off, from here on by `rdma-write`: the receiver is asked before it has to find memory for so much, and the
+    /// announcement's round trip is little beside the transfer. (1 MiB over TCP on one machine: 189 µs by `eager`, 279 by
+    /// `rdma-write`.)
+    pub rdma_write: usize,
+    /// Without either, from here on by `rdma-read`.
+    pub rdma_read: usize,
+}
+
+/// What a message of some size will travel by, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl Thresholds {
+    /// A size that no message reaches.
+    pub const NEVER: usize = usize::MAX;
+
+    /// What `DECK_AUTO` may be.
+    pub(crate) const EXPECTED: &str = "NAME=BYTES,... of hand-off, rdma-write and rdma-read (e.g. hand-off=41,rdma-write=4M,rdma-read=never)";
+
+    /// In the order in which they are asked.
+    fn rows(&self) -> [(Protocol, usize); 3] {
+        [
+            (Protocol::HandOff, self.hand_off),
+            (Protocol::RdmaWrite, self.rdma_write),
+            (Protocol::RdmaRead, self.rdma_read),
+        ]
+    }
+
+    /// Reads [`Thresholds`] as text; `None` where it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut thresholds = Thresholds::default();
+        for pair in text.split(',') {
+            let (name, value) = pair.split_once('=')?;
+            let from = if value == "never" { Thresholds::NEVER } else { bytes(value)? };
+            match name {
+                "hand-off" => thresholds.hand_off = from,
+                "rdma-write" => thresholds.rdma_write = from,
+                "rdma-read" => thresholds.rdma_read = from,
+                _ => return None,
+            }
+        }
+        Some(thresholds)
+    }
+}
+
+/// What [`Thresholds`] mean for one connection: the only place where it is decided how a message travels.
+///
+/// The two questions that most messages are settled by ([`Selector::is_short`], [`Selector::is_handed_off`]) cost a
+/// comparison each. [`Selector::resolve`] answers for the others, and agrees with them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selector {
+    /// The size from which on `Auto` takes a protocol, in the order in which they are asked; `None`: never, or the connection
+    /// lacks the ability.
+    rows: [(Protocol, Option<usize>); 3],
+    /// By `Auto`, shorter messages travel inside their descriptor.
+    inline_below: usize,
+    /// By `Auto`, these and longer ones are handed off: the first row.
+    hand_off_from: usize,
+    caps: Caps,
+}
+
+impl Selector {
+    /// For a connection with these abilities.
+    pub fn new(auto: &Thresholds, caps: Caps) -> Self {
+        let possible = |(protocol, from): (Protocol, usize)| {
+            let is_taken = from != Thresholds::NEVER && caps.has(protocol.needs());
+            (protocol, is_taken.then_some(from))
+        };
+        let rows = auto.rows().map(possible);
+        let inline_below = rows.iter().filter_map(|(_, from)| *from).fold(MAX_INLINE + 1, usize::min);
+        // As NEVER it needs no comparison more: a message in memory is shorter.
+        let hand_off_from = rows[0].1.unwrap_or(Thresholds::NEVER);
+        Selector { rows, inline_below, hand_off_from, caps }
+    }
+
+    /// The abilities of the connection.
+    pub fn caps(&self) -> Caps {
+        self.caps
+    }
+
+    /// Whether a message of `len` bytes travels inside its descriptor.
+    #[inline]
+    pub fn is_short(&self, protocol: Protocol, len: usize) -> bool {
+        match protocol {
+            Protocol::Auto => len < self.inline_below,
+            Protocol::Eager => len <= MAX_INLINE,
+            _ => false,
+        }
+    }
+
+    /// Whether it is handed off by the protocol of that name.
+    #[inline]
+    pub fn is_handed_off(&self, protocol: Protocol, len: usize) -> bool {
+        match protocol {
+            Protocol::Auto => len >= self.hand_off_from,
+            Protocol::HandOff => true,
+            _ => false,
+        }
+    }
+
+    /// The step that carries it. Where there is no hand-off the transport gives the receiver a copy of its own anyway: then
+    /// `eager` needs none of ours, and sends the message from where it lies, as `hand-off` does.
+    pub fn resolve(&self, protocol: Protocol, len: usize) -> Protocol {
+        let chosen = if protocol == Protocol::Auto { self.choose(len) } else { protocol };
+        match chosen {
+            Protocol::Eager if len > MAX_INLINE && !self.caps.has(Caps::HAND_OFF) => Protocol::HandOff,
+            chosen => chosen,
+        }
+    }
+
+    /// What `Auto` chooses.
+    fn choose(&self, len: usize) -> Protocol {
+        let taken = self.rows.iter().find(|(_, from)| from.is_some_and(|from| len >= from));
+        taken.map_or(Protocol::Eager, |(protocol, _)| *protocol)
+    }
+
+    /// What `Auto` chooses, and why.
+    pub fn explain(&self, len: usize) -> Choice {
+        let mut passed = Vec::new();
+        let protocol = self.choose(len);
+        for (row, from) in self.rows {
+            match from {
+                None if !self.caps.has(row.needs()) => passed.push(format!("the connection has no {row}")),
+                None => passed.push(format!("{row} is never chosen")),
+                Some(from) if row != protocol => passed.push(format!("{row} begins at {from} bytes")),
+                Some(from) => {
+                    passed.push(format!("{row} takes {from} bytes and more"));
+                    break;
+                }
+            }
+        }
+        if protocol == Protocol::Eager && len <= MAX_INLINE {
+            passed.push(format!("up to {MAX_INLINE} bytes travel inline"));
+        }
+        Choice { protocol, why: passed.join("; ") }
+    }
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Thresholds { hand_off: MAX_INLINE + 1, rdma_write: 4 << 20, rdma_read: Thresholds::NEVER }
+    }
+}
+
+impl fmt::Display for Thresholds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (protocol, from)) in self.rows().into_iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            match from {
+                Thresholds::NEVER => write!(f, "{comma}{protocol}=never")?,
+                from => write!(f, "{comma}{protocol}={from}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes, as people write it.
+pub(crate) fn bytes(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn choose(auto: Thresholds, len: usize, caps: Caps) -> Protocol {
+        Selector::new(&auto, caps).choose(len)
+    }
+
+    #[test]
+    fn auto_follows_the_abilities() {
+        let (auto, all) = (Thresholds::default(), Caps::HAND_OFF | Caps::RDMA_WRITE);
+        assert_eq!(choose(auto, MAX_INLINE, all), Protocol::Eager);
+        assert_eq!(choose(auto, MAX_INLINE + 1, all), Protocol::HandOff);
+        assert_eq!(choose(auto, 1 << 20, Caps::RDMA_WRITE), Protocol::Eager);
+        assert_eq!(choose(auto, 4 << 20, Caps::RDMA_WRITE), Protocol::RdmaWrite);
+        assert_eq!(choose(auto, 1 << 20, Caps::RDMA_READ), Protocol::Eager, "never, unless asked to");
+        assert_eq!(choose(auto, 1 << 20, Caps::default()), Protocol::Eager);
+    }
+
+    #[test]
+    fn a_forced_protocol_is_what_it_is() {
+        let selector = Selector::new(&Thresholds::default(), Caps::HAND_OFF);
+        assert_eq!(selector.resolve(Protocol::Copy, 0), Protocol::Copy);
+        assert_eq!(selector.resolve(Protocol::Auto, 1 << 20), Protocol::HandOff);
+    }
+
+    #[test]
+    fn thresholds_are_read() {
+        let read = Thresholds::parse("rdma-read=1M,hand-off=never").unwrap();
+        let expected =
+            Thresholds { hand_off: Thresholds::NEVER, rdma_read: 1 << 20, ..Thresholds::default() };
+        assert_eq!(read, expected);
+        assert_eq!(choose(read, 1 << 20, Caps::HAND_OFF | Caps::RDMA_READ), Protocol::RdmaRead);
+        for bad in [
+            "",
+            "hand-off",
+            "hand-off=",
+            "eager=1",
+            "hand-off=1,",
+            "rdma-read=-1",
+            "hand-off=99999999999999999999",
+        ] {
+            assert_eq!(Thresholds::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_explanation_names_what_decided() {
+        let explain = |len, caps| Selector::new(&Thresholds::default(), caps).explain(len);
+        let small = explain(8, Caps::HAND_OFF);
+        assert!(
+            small.why.contains("hand-off begins at 41 bytes") && small.why.contains("inline"),
+            "{}",
+            small.why
+        );
+        let without = explain(4 << 20, Caps::RDMA_WRITE);
+        assert!(
+            without.why.contains("has no hand-off") && without.why.contains("takes 4194304"),
+            "{}",
+            without.why
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn prop_thresholds_round_trip(hand_off: usize, rdma_write: usize, rdma_read: usize) {
+            let thresholds = Thresholds { hand_off, rdma_write, rdma_read };
+            prop_assert_eq!(Thresholds::parse(&thresholds.to_string()), Some(thresholds));
+        }
+
+        /// `which`: the abilities of the connection.
+        #[test]
+        fn prop_all_answers_agree(len in 0usize..200, hand_off: usize, near in 0usize..200, rdma_write in 0usize..200, rdma_read in 0usize..200, which in 0u8..8) {
+            let lens = [len, usize::MAX - 1, usize::MAX];
+            for (hand_off, len) in [hand_off, near, usize::MAX - 1, Thresholds::NEVER].into_iter().flat_map(|from| lens.map(|len| (from, len))) {
+                let thresholds = Thresholds { hand_off, rdma_write, rdma_read };
+                let all = [Caps::HAND_OFF, Caps::RDMA_WRITE, Caps::RDMA_READ];
+                let caps = (0..3).filter(|bit| which & (1 << bit) != 0).fold(Caps::default(), |caps, bit| caps | all[bit]);
+                let selector = Selector::new(&thresholds, caps);
+                let first = thresholds.rows().into_iter().find(|(protocol, from)| len >= *from && *from != Thresholds::NEVER && caps.has(protocol.needs()));
+                let chosen = selector.choose(len);
+                prop_assert_eq!(chosen, first.map_or(Protocol::Eager, |(protocol, _)| protocol));
+                prop_assert_eq!(selector.explain(len).protocol, chosen);
+                // No message in memory is of that length.
+                if len != usize::MAX {
+                    prop_assert_eq!(selector.is_handed_off(Protocol::Auto, len), chosen == Protocol::HandOff);
+                }
+                if selector.is_short(Protocol::Auto, len) {
+                    prop_assert_eq!(selector.resolve(Protocol::Auto, len), Protocol::Eager);
+                    prop_assert!(len <= MAX_INLINE);
+                }
+            }
+        }
+
+        #[test]
+        fn prop_the_explanation_is_of_what_is_chosen(len: usize, hand_off: usize, rdma_write: usize, rdma_read: usize, which in 0u8..8) {
+            let thresholds = Thresholds { hand_off, rdma_write, rdma_read };
+            let all = [Caps::HAND_OFF, Caps::RDMA_WRITE, Caps::RDMA_READ];
+            let caps = (0..3).filter(|bit| which & (1 << bit) != 0).fold(Caps::default(), |caps, bit| caps | all[bit]);
+            let selector = Selector::new(&thresholds, caps);
+            for len in [len, usize::MAX] {
+                let Choice { protocol, why } = selector.explain(len);
+                prop_assert_eq!(protocol, selector.choose(len));
+                prop_assert_eq!(why.contains(" takes "), protocol != Protocol::Eager, "{}: {}", protocol, why);
+            }
+        }
+    }
+}

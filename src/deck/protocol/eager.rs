@@ -1,0 +1,111 @@
+//! `eager`: a short message travels inside its descriptor; a longer one is copied into memory of the library's when it is
+//! posted, and out of it when it is retrieved.
+//!
+//! Nothing is announced. The poster's own memory is free at once. Where there is no hand-off (over a network) the transport
+//! gives the receiver a copy of its own anyway, so `Auto` sends from where the message lies (`protocol::auto`).
+
+use udeck_via::mem::Fill;
+use udeck_via::transport::Inline;
+use udeck_via::{Block, Error as ViaError, LentSlice};
+
+use super::MAX_INLINE;
+use super::link::{RecvLink, SendLink, is_busy};
+use super::message_block::MessageBlock;
+use crate::parcel::{Parcel, Stored};
+use crate::stats::Counters;
+use crate::wire::{self, HEAD_BYTES, Kind};
+use crate::world_state::WorldState;
+
+// ---- the poster's side ----
+
+/// Posts a message of at most [`MAX_INLINE`] bytes, and counts it. `false`: there is no room for it, or [`send`] finds out
+/// what is wrong.
+#[inline(always)]
+pub(crate) fn post_short(link: &mut SendLink, bytes: &[u8], tag: u32) -> bool {
+    let sent = link.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok();
+    if sent {
+        let counters = &*link.counters;
+        counters.copied(bytes.len());
+        counters.posted(bytes.len());
+    }
+    sent
+}
+
+/// Sends a message of any length: it can be posted again if there is no room.
+pub(crate) fn send(link: &mut SendLink, block: &Block) -> Result<(), ViaError> {
+    if block.len() > MAX_INLINE {
+        return link.send_bounced(block, 0..block.len(), Kind::Eager);
+    }
+    link.vi.send_inline(Some(block.notes()[0]), &wire::head(Kind::Eager, 0), block.bytes())?;
+    link.counters.copied(block.len());
+    Ok(())
+}
+
+/// A message in the queue. While it waits for room it is not copied anew at each try.
+pub(crate) struct EagerSend {
+    pub block: MessageBlock,
+    /// `block` is the copy that is sent.
+    is_copy: bool,
+}
+
+impl EagerSend {
+    pub fn new(block: MessageBlock) -> Self {
+        EagerSend { block, is_copy: false }
+    }
+
+    /// Bytes that have to be copied into other memory before it can be sent; 0: none.
+    pub fn next_copy(&self) -> usize {
+        if self.is_copy || self.block.len() <= MAX_INLINE { 0 } else { self.block.len() }
+    }
+
+    /// Sends it.
+    pub fn advance(self, link: &mut SendLink) -> Result<(), (ViaError, Self)> {
+        if self.block.len() <= MAX_INLINE {
+            return send(link, &self.block).map_err(|error| (error, self));
+        }
+        if self.is_copy {
+            let lent = self.block.lend(&mut link.vi, Kind::Eager);
+            return lent.map_err(|(error, block)| (error, EagerSend { block, is_copy: true }));
+        }
+        let mut copy = match link.bounce(&self.block, 0..self.block.len()) {
+            Ok(copy) => copy,
+            Err(error) => return Err((error, self)),
+        };
+        copy.set_notes([self.block.tag(), 0]);
+        link.counters.copied(copy.len());
+        match MessageBlock::Own(copy).lend(&mut link.vi, Kind::Eager) {
+            Ok(()) => Ok(()),
+            Err((error, copy)) if is_busy(&error) => Err((error, EagerSend { block: copy, is_copy: true })),
+            // The post that brought the message may still be under way, and then gives it back: as it was brought.
+            Err((error, _)) => Err((error, self)),
+        }
+    }
+}
+
+// ---- the mailbox's side ----
+
+/// A short message, behind its head.
+#[inline]
+pub(crate) fn receive_short(link: &RecvLink, inline: Inline, tag: u32, counters: &Counters) -> Parcel {
+    counters.copied(inline.len() - HEAD_BYTES);
+    link.parcel(tag, Stored::Inline(inline))
+}
+
+/// A longer message, which is copied out of the sender's memory. Without memory for the copy, the sender's will do.
+pub(crate) fn receive(
+    link: &RecvLink,
+    lent: LentSlice,
+    tag: u32,
+    world: &WorldState,
+    counters: &Counters,
+) -> Parcel {
+    let stored = match world.allocate(lent.len(), Fill::Keep) {
+        Err(_) => Stored::Lent(lent),
+        Ok(mut block) => {
+            block.bytes_mut().copy_from_slice(&lent);
+            counters.copied(lent.len());
+            Stored::Owned(block)
+        }
+    };
+    link.parcel(tag, stored)
+}

@@ -1,0 +1,299 @@
+//! `handshake`: the protocol of the DECK/VIA thesis, kept to compare.
+//!
+//! ```text
+//! postbox                                  mailbox
+//!   control VI: Request (REQST, length) ->   posts a receive descriptor of that length on the data VI
+//!                                       <-   Ack, Nack (bytes of room) or Refused
+//!   data VI: the message, from where it lies, its tag as immediate data
+//! ```
+//!
+//! A postbox that uses it owns a *pair* of VIs. The data VI is reliable in reception: the send is done when the message is in
+//! the mailbox's descriptor, and then the post returns.
+//!
+//! The pair is made at the first such post. A post that gives up after it has asked ends its data VI: a descriptor that
+//! was posted for it goes with the connection. Requests and answers name the pair by number, so that those of an ended
+//! pair are known for what they are.
+//!
+//! The message is not queued: the post waits until all that was posted before is through, and then step by step. What it
+//! waits with is its postbox's channel ([`Host`]).
+
+use std::time::Instant;
+
+use udeck_via::quota::Share;
+use udeck_via::{
+    Block, Completion, Deadline, Descriptor, Error as ViaError, Reliability, State, Status, Vi, ViAttributes,
+    fault,
+};
+
+use super::link::{RecvLink, SendLink, Served, block_for, is_busy};
+use crate::error::{Error, Result};
+use crate::parcel::{Parcel, Stored};
+use crate::wire::{self, Kind, MAX_REQUEST, Malformed, Role};
+use crate::world_state::WorldState;
+
+// ---- the poster's side ----
+
+/// A postbox's data VIs: none before its first handshake.
+#[derive(Default)]
+pub(crate) struct Pairs {
+    /// Boxed: most channels have none.
+    data: Option<Box<SendData>>,
+    /// Made so far.
+    made: u32,
+}
+
+/// The data VI of a pair.
+struct SendData {
+    vi: Vi,
+    /// Of the pair.
+    number: u32,
+    /// What the mailbox said to the request that is under way.
+    answer: Option<Answer>,
+}
+
+enum Answer {
+    Ack,
+    Nack { room: usize },
+    Refused { why: String },
+}
+
+/// What a handshake needs of its postbox's channel.
+pub(crate) trait Host {
+    fn link(&mut self) -> &mut SendLink;
+    fn pairs(&mut self) -> &mut Pairs;
+    /// The mailbox's rank.
+    fn owner(&self) -> u32;
+    /// Moves what was posted before along. Whether nothing of it waits in the queue.
+    fn is_through(&mut self) -> bool;
+    /// Takes what the mailbox has said.
+    fn take_answers(&mut self) -> Result<bool, ViaError>;
+    /// Looks until there is what is looked for, sleeping in between.
+    fn wait_until<T>(
+        &mut self,
+        time: Time,
+        look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
+    ) -> Result<T>;
+    /// Makes another connection to the mailbox.
+    fn connect(&mut self, attributes: ViAttributes, role: Role, time: Time) -> Result<Vi>;
+    /// What an error means to the program.
+    fn meaning_of(&self, error: ViaError, time: Time) -> Error;
+    /// The connection has ended so: all that was queued is lost.
+    fn end(&mut self, error: ViaError, time: Time) -> Error;
+}
+
+/// Since when, and until when, a post waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Time {
+    pub start: Instant,
+    pub deadline: Deadline,
+}
+
+/// Posts a message, and waits until the mailbox has received it.
+pub(crate) fn post<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, Option<Block>)> {
+    match ask(host, block.len(), time) {
+        Ok(()) => send(host, block, time),
+        Err(error) => Err((error, Some(block))),
+    }
+}
+
+/// Asks for a descriptor of `len` bytes, behind all that was posted before. When this fails, the mailbox has none.
+fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
+    if len > MAX_REQUEST {
+        return Err(Error::TooLarge { asked: len, limit: MAX_REQUEST });
+    }
+    host.wait_until(time, |host| Ok(host.is_through().then_some(())))?;
+    let pair = pair(host, time)?;
+    let request = wire::head(Kind::Request, pair);
+    host.wait_until(time, |host| match host.link().vi.send_inline(Some(len as u32), &request, &[]) {
+        Ok(()) => Ok(Some(())),
+        Err(error) if is_busy(&error) => Ok(None),
+        Err(error) => Err(error),
+    })?;
+    fault::point("handshake.asked");
+    let answer = host.wait_until(time, |host| {
+        host.take_answers()?;
+        Ok(host.pairs().data.as_mut().and_then(|data| data.answer.take()))
+    });
+    let rank = host.owner() as usize;
+    match answer {
+        Ok(Answer::Ack) => Ok(()),
+        Ok(Answer::Nack { room }) => Err(Error::ReceiverBufferTooSmall { rank, needed: len, have: room }),
+        Ok(Answer::Refused { why }) => Err(Error::Refused { rank, why }),
+        Err(error) => {
+            host.pairs().data = None;
+            Err(error)
+        }
+    }
+}
+
+/// The number of the pair, whose data VI is made if need be.
+fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
+    if let Some(data) = &mut host.pairs().data {
+        data.answer = None;
+        return Ok(data.number);
+    }
+    host.pairs().made += 1;
+    let number = host.pairs().made;
+    let mut attributes = ViAttributes::new(host.link().ptag());
+    attributes.reliability = Reliability::Reception;
+    let vi = host.connect(attributes, Role::Data(number), time)?;
+    host.pairs().data = Some(Box::new(SendData { vi, number, answer: None }));
+    Ok(number)
+}
+
+/// Sends the message to the descriptor that is posted for it, and waits until it is there.
+fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, Option<Block>)> {
+    let (tag, ptag) = (block.notes()[0], host.link().ptag());
+    let region = match host.link().vi.nic().region_of(block, ptag) {
+        Ok(region) => region,
+        Err((error, block)) => return Err((host.meaning_of(error, time), Some(block))),
+    };
+    let Some(data) = &mut host.pairs().data else { return Err((over(host, time), region.into_block().ok())) };
+    if let Err((error, descriptor)) = data.vi.post_send(Descriptor::new([region]).immediate(tag)) {
+        host.pairs().data = None;
+        return Err((host.meaning_of(error, time), block_of(descriptor)));
+    }
+    fault::point("handshake.sent");
+    let done = host.wait_until(time, |host| {
+        let Some(data) = &mut host.pairs().data else { return Err(ViaError::Closed) };
+        data.vi.want_room();
+        Ok(data.vi.send_done())
+    });
+    match done {
+        Ok(completion) if completion.status == Status::Done => Ok(()),
+        // Flushed by the mailbox's end: it never took the message. After any other end it may have.
+        Ok(completion) => {
+            host.pairs().data = None;
+            Err((over(host, time), unseen(completion)))
+        }
+        // What is under way stays so; its memory comes home by the connection.
+        Err(error) => {
+            host.pairs().data = None;
+            Err((error, None))
+        }
+    }
+}
+
+fn unseen(completion: Completion) -> Option<Block> {
+    let is_flushed = completion.status == Status::Flushed;
+    completion.descriptor.ok().filter(|_| is_flushed).and_then(block_of)
+}
+
+/// Why the data VI has ended.
+fn over<H: Host>(host: &mut H, time: Time) -> Error {
+    let error = host.take_answers().err().unwrap_or(ViaError::Closed);
+    host.end(error, time)
+}
+
+impl Pairs {
+    /// The mailbox has answered the request of a pair: `Ack` or `Nack`.
+    pub fn on_answer(&mut self, kind: Kind, pair: u32, room: u32) {
+        if let Some(data) = self.data.as_mut().filter(|data| data.number == pair) {
+            let nack = Answer::Nack { room: room as usize };
+            data.answer = Some(if kind == Kind::Ack { Answer::Ack } else { nack });
+        }
+    }
+
+    pub fn on_refusal(&mut self, pair: u32, why: &str) {
+        if let Some(data) = self.data.as_mut().filter(|data| data.number == pair) {
+            data.answer = Some(Answer::Refused { why: why.to_owned() });
+        }
+    }
+}
+
+// ---- the mailbox's side ----
+
+/// The data VI of a postbox's pair.
+pub(crate) struct RecvData {
+    pub vi: Vi,
+    /// Of the pair.
+    pair: u32,
+    /// Bytes of the message that a descriptor is posted for.
+    awaited: Option<usize>,
+    _place: Share<u32>,
+}
+
+impl RecvData {
+    /// `place`: what the connection takes of what its rank may have.
+    pub fn new(vi: Vi, pair: u32, place: Share<u32>) -> Self {
+        RecvData { vi, pair, awaited: None, _place: place }
+    }
+
+    /// Whether a descriptor is posted for a message whose fate is open. Until it is known, the control VI is not
+    /// read on: a poster that has given up meanwhile posts on, and its message may have come all the same, before the others.
+    pub fn awaits_message(&self) -> bool {
+        self.awaited.is_some()
+    }
+}
+
+/// Posts a receive descriptor for a message on the data VI. `room`: bytes of the buffer that the program has ready, if it
+/// brought one.
+pub(crate) fn grant(
+    (len, pair): (usize, u32),
+    room: Option<usize>,
+    slot: &mut Option<Box<RecvData>>,
+    link: &mut RecvLink,
+    world: &WorldState,
+) -> Result<Served, Malformed> {
+    // A request of a pair that is no more was given up.
+    let Some(data) = slot.as_mut().filter(|data| data.pair == pair) else { return Ok(Served::Answered) };
+    if data.awaited.is_some() {
+        return Err(Malformed);
+    }
+    if let Some(room) = room.filter(|room| *room < len) {
+        link.answer(Some(room as u32), Kind::Nack, pair, &[])?;
+        return Ok(Served::TooLong(len));
+    }
+    let granted = match block_for(len, world) {
+        Ok(Some(block)) => {
+            data.vi.nic().region_of(block, data.vi.attributes().ptag).map_err(|(error, _)| error)
+        }
+        Ok(None) => return Ok(Served::NotYet),
+        Err(error) => Err(error),
+    };
+    let region = match granted {
+        Ok(region) => region,
+        Err(error) => return link.refuse(Kind::Request, pair, &error),
+    };
+    if data.vi.post_receive(Descriptor::new([region])).is_err() {
+        // The data VI is over: its sender has given up, or is gone.
+        *slot = None;
+        return Ok(Served::Answered);
+    }
+    data.awaited = Some(len);
+    link.answer(Some(len as u32), Kind::Ack, pair, &[])?;
+    fault::point("handshake.granted");
+    Ok(Served::Answered)
+}
+
+/// What has come on the data VI.
+pub(crate) fn receive(
+    slot: &mut Option<Box<RecvData>>,
+    link: &RecvLink,
+) -> Result<Option<Parcel>, Malformed> {
+    let Some(data) = slot else { return Ok(None) };
+    let Some(completion) = data.vi.receive_done() else {
+        if data.vi.state() != State::Connected {
+            *slot = None;
+        }
+        return Ok(None);
+    };
+    match (completion.status, data.awaited.take()) {
+        (Status::Done, Some(len)) if len == completion.length => {
+            fault::point("handshake.received");
+            let tag = completion.immediate.unwrap_or(0);
+            let block = completion.descriptor.ok().and_then(block_of).ok_or(Malformed)?;
+            Ok(Some(link.parcel(tag, Stored::Owned(block))))
+        }
+        (Status::Done | Status::LengthError, _) => Err(Malformed),
+        _ => {
+            *slot = None;
+            Ok(None)
+        }
+    }
+}
+
+/// The message that a descriptor is made of.
+fn block_of(descriptor: Descriptor) -> Option<Block> {
+    descriptor.into_segments().pop()?.into_region().into_block().ok()
+}

@@ -1,0 +1,115 @@
+//! A message on its way to a mailbox, whatever its protocol: what a connection asks, and which protocol answers.
+//!
+//! All announced messages need memory of ours. While there is none, the announcement stays with its connection, and what was
+//! posted behind it: so order is kept, and the sender's bounds are what piles up. What came behind it *in the ring* may be
+//! read where the postbox runs ahead (`rdma-write`, `copy`): there lie further announcements, and the data of messages that
+//! were granted before, whose memory may be what is waited for.
+
+use std::sync::Arc;
+
+use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
+
+use super::link::{RecvLink, Served, may_come};
+use super::{copy, rdma_write};
+use crate::recv::memory_budget::{Grant, Memory, MemoryBudget};
+use crate::wire::{self, Kind, Malformed};
+use crate::world_state::WorldState;
+
+/// An announcement that was not served yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Announcement {
+    /// The postbox wants to write the message.
+    RdmaWrite { len: usize },
+    /// The postbox wants to send it by fragments.
+    Copy { len: usize, tag: u32 },
+    /// The message lies there.
+    RdmaRead { from: RemoteBuffer, tag: u32 },
+    /// The message is to be sent on the data VI of that pair.
+    Handshake { len: usize, pair: u32 },
+}
+
+impl Announcement {
+    pub fn decode(kind: Kind, part: u32, rest: &[u8], tag: u32) -> Result<Self, Malformed> {
+        Ok(match kind {
+            Kind::AskWrite => Announcement::RdmaWrite { len: wire::decode_length(rest)? },
+            Kind::AskCopy => Announcement::Copy { len: wire::decode_length(rest)?, tag },
+            Kind::AskRead => {
+                let from =
+                    RemoteBuffer { handle: MemHandle(part), offset: 0, len: wire::decode_length(rest)? };
+                Announcement::RdmaRead { from, tag }
+            }
+            Kind::Request => Announcement::Handshake { len: tag as usize, pair: part },
+            _ => return Err(Malformed),
+        })
+    }
+
+    /// Bytes of the message.
+    pub fn len(self) -> usize {
+        match self {
+            Announcement::RdmaRead { from, .. } => from.len,
+            Announcement::RdmaWrite { len }
+            | Announcement::Copy { len, .. }
+            | Announcement::Handshake { len, .. } => len,
+        }
+    }
+
+    /// Where its memory comes from.
+    pub fn memory(self) -> Memory {
+        match self {
+            Announcement::RdmaWrite { .. } => Memory::Landing,
+            _ => Memory::Outbox,
+        }
+    }
+
+    /// Whether the ring is not read on before it is served.
+    pub fn holds_up(self) -> bool {
+        matches!(self, Announcement::RdmaRead { .. } | Announcement::Handshake { .. })
+    }
+
+    /// Why it cannot be served now, if that is for want of memory.
+    pub fn shortage(self, link: &RecvLink, world: &WorldState) -> Option<ViaError> {
+        match self {
+            Announcement::RdmaWrite { len } => rdma_write::shortage(len, link, world),
+            other => world.allocate(other.len(), udeck_via::mem::Fill::Keep).err(),
+        }
+    }
+}
+
+/// A message that was announced, and that the mailbox has memory for.
+pub(crate) enum Incoming {
+    RdmaWrite(rdma_write::WriteReceive),
+    Copy(copy::CopyReceive),
+}
+
+/// Finds memory for what the postbox will write, or send by fragments, and answers. `Some`: it may come now.
+pub(crate) fn prepare(
+    announcement: Announcement,
+    link: &mut RecvLink,
+    world: &WorldState,
+    budget: &Arc<MemoryBudget>,
+) -> Result<(Served, Option<(Incoming, Grant)>), Malformed> {
+    let (len, memory) = (announcement.len(), announcement.memory());
+    let granted = budget.grant(memory, len, world.max_granted());
+    // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
+    if granted.is_none() && len <= world.arena(memory).limit() {
+        return Ok((Served::NotYet, None));
+    }
+    let (kind, prepared) = match announcement {
+        Announcement::Copy { tag, .. } => {
+            let prepared = copy::prepare(len, tag, world);
+            (Kind::AskCopy, prepared.map(|(incoming, fragments)| (Incoming::Copy(incoming), fragments)))
+        }
+        _ => {
+            let prepared = rdma_write::prepare(len, link, world);
+            (Kind::AskWrite, prepared.map(|(incoming, handle)| (Incoming::RdmaWrite(incoming), handle)))
+        }
+    };
+    let (incoming, part) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) if may_come(&error) => return Ok((Served::NotYet, None)),
+        Err(error) => return link.refuse(kind, 0, &error).map(|served| (served, None)),
+    };
+    link.answer(None, Kind::Ready, part, &[])?;
+    fault::point("announce.answered");
+    Ok((Served::Answered, granted.map(|granted| (incoming, granted))))
+}

@@ -1,0 +1,139 @@
+//! A message in a channel's queue, whatever its protocol: what the queue asks of it, and which protocol answers.
+
+use udeck_via::{Block, Error as ViaError, fault};
+
+use super::link::SendLink;
+use super::message_block::MessageBlock;
+use super::rdma_read::Shown;
+use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
+
+/// A message, and how far it is.
+pub(crate) enum Outgoing {
+    Eager(eager::EagerSend),
+    HandOff(MessageBlock),
+    Copy(copy::CopySend),
+    RdmaWrite(rdma_write::WriteSend),
+    /// Announced when it is first, and then out of the queue.
+    RdmaRead(MessageBlock),
+}
+
+/// Why a message stays where it is. `None`: it waits for its answer.
+pub(crate) type Stays = (Option<ViaError>, Outgoing);
+
+impl Outgoing {
+    /// `protocol` is none that is still to be chosen, nor `handshake`, whose messages are not queued.
+    pub fn new(block: MessageBlock, protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::HandOff => Outgoing::HandOff(block),
+            Protocol::Copy => Outgoing::Copy(copy::CopySend::new(block)),
+            Protocol::RdmaWrite => Outgoing::RdmaWrite(rdma_write::WriteSend::new(block)),
+            Protocol::RdmaRead => Outgoing::RdmaRead(block),
+            Protocol::Auto | Protocol::Eager | Protocol::Handshake => {
+                Outgoing::Eager(eager::EagerSend::new(block))
+            }
+        }
+    }
+
+    pub fn block(&self) -> &Block {
+        match self {
+            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => block,
+            Outgoing::Eager(message) => &message.block,
+            Outgoing::Copy(message) => &message.block,
+            Outgoing::RdmaWrite(message) => &message.block,
+        }
+    }
+
+    pub fn into_block(self) -> MessageBlock {
+        match self {
+            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => block,
+            Outgoing::Eager(message) => message.block,
+            Outgoing::Copy(message) => message.block,
+            Outgoing::RdmaWrite(message) => message.block,
+        }
+    }
+
+    /// Whether the mailbox has heard of it.
+    pub fn is_announced(&self) -> bool {
+        match self {
+            Outgoing::Copy(message) => message.stage != copy::CopyStage::Unsaid,
+            Outgoing::RdmaWrite(message) => message.stage != rdma_write::WriteStage::Unsaid,
+            _ => false,
+        }
+    }
+
+    /// Whether it waits for the mailbox's answer to its announcement.
+    pub fn is_asked(&self) -> bool {
+        match self {
+            Outgoing::Copy(message) => message.stage == copy::CopyStage::Asked,
+            Outgoing::RdmaWrite(message) => message.stage == rdma_write::WriteStage::Asked,
+            _ => false,
+        }
+    }
+
+    /// Announces it, while others are before it. `false`: it goes out when it is first, and nothing behind it may be announced.
+    pub fn announce(&mut self, link: &mut SendLink) -> Result<bool, ViaError> {
+        match self {
+            Outgoing::Copy(message) => message.announce(link)?,
+            Outgoing::RdmaWrite(message) => message.announce(link)?,
+            _ => return Ok(false),
+        }
+        fault::point("announce.said");
+        Ok(true)
+    }
+
+    /// The mailbox has answered the announcement. `part`: a handle, or a number of fragments.
+    pub fn on_ready(&mut self, part: u32) {
+        match self {
+            Outgoing::Copy(message) => message.on_ready(part),
+            Outgoing::RdmaWrite(message) => message.on_ready(part),
+            _ => {}
+        }
+    }
+
+    /// The mailbox has read a fragment.
+    pub fn on_more(&mut self) {
+        if let Outgoing::Copy(message) = self {
+            message.on_more();
+        }
+    }
+
+    /// Completes the message, which is the first, if that can be.
+    #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
+    pub fn advance(self, link: &mut SendLink, shown: &mut Shown) -> Result<(), Stays> {
+        match self {
+            Outgoing::Eager(message) => {
+                message.advance(link).map_err(|(error, message)| (Some(error), Outgoing::Eager(message)))
+            }
+            Outgoing::HandOff(block) => {
+                hand_off::send(link, block).map_err(|(error, block)| (Some(error), Outgoing::HandOff(block)))
+            }
+            Outgoing::Copy(message) => {
+                message.advance(link).map_err(|(error, message)| (error, Outgoing::Copy(message)))
+            }
+            Outgoing::RdmaWrite(message) => {
+                message.advance(link).map_err(|(error, message)| (error, Outgoing::RdmaWrite(message)))
+            }
+            Outgoing::RdmaRead(block) => {
+                shown.announce(block, link).map_err(|(error, block)| (Some(error), Outgoing::RdmaRead(block)))
+            }
+        }
+    }
+
+    /// Bytes that have to be copied into other memory before anything can be sent; 0: none.
+    pub fn next_copy(&self) -> usize {
+        match self {
+            Outgoing::Eager(message) => message.next_copy(),
+            Outgoing::Copy(message) => message.next_copy(),
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes of a message of `len` that are copied at a time into other memory of this rank's.
+pub(crate) fn copied_at_once(protocol: Protocol, len: usize) -> usize {
+    match protocol {
+        Protocol::Eager if len > MAX_INLINE => len,
+        Protocol::Copy => copy::FRAGMENT.min(len),
+        _ => 0,
+    }
+}

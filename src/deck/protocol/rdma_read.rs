@@ -1,0 +1,165 @@
+//! `rdma-read`: the announcement says where the message lies, and the mailbox reads it there when its owner retrieves. One
+//! copy, made by the receiver.
+//!
+//! ```text
+//! postbox                           mailbox
+//!   AskRead (handle, length)  ->      a block of its own, or Refused; RDMA read
+//!                             <-  Fin (it was read)
+//! ```
+//!
+//! The announcement takes its place in the ring, so order is kept without the queue, and the sender has nothing more to do.
+//! What is left is the message's memory: it waits in [`Shown`] until the mailbox says that it has read it, or the connection
+//! ends. At the mailbox the ring is not read on until the message is here.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use udeck_via::mem::{Ownership, Readable};
+use udeck_via::{Block, Error as ViaError, ReadDone, Reading, RemoteBuffer, fault};
+
+use super::link::{RecvLink, SendLink, Served, block_for};
+use super::message_block::MessageBlock;
+use crate::parcel::Stored;
+use crate::wire::{Kind, Malformed};
+use crate::world_state::WorldState;
+
+// ---- the poster's side ----
+
+/// Messages that may wait for being read. Each takes an entry of the NIC's windows; beyond, messages wait in the queue.
+const MAX_SHOWN: usize = 16;
+
+/// Announced messages, in the order in which they will be read.
+#[derive(Debug, Default)]
+pub(crate) struct Shown(VecDeque<ShownBlock>);
+
+/// A message that the mailbox reads; in the end it is dropped.
+#[derive(Debug)]
+enum ShownBlock {
+    Own(Readable),
+    Shared(Readable<Arc<Block>>),
+}
+
+impl ShownBlock {
+    fn len(&self) -> usize {
+        match self {
+            ShownBlock::Own(readable) => readable.len(),
+            ShownBlock::Shared(readable) => readable.len(),
+        }
+    }
+}
+
+impl Shown {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Of all of them together.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(ShownBlock::len).sum()
+    }
+
+    /// Announces a message that the mailbox may read from now on. It comes back if nobody has heard of it.
+    pub fn announce(
+        &mut self,
+        block: MessageBlock,
+        link: &mut SendLink,
+    ) -> Result<(), (ViaError, MessageBlock)> {
+        if self.len() >= MAX_SHOWN {
+            let full = ViaError::Full { what: "the list of messages to be read", bound: "".into() };
+            return Err((full, block));
+        }
+        let source = match block {
+            MessageBlock::Own(block) => {
+                show(block, link).map(ShownBlock::Own).map_err(|(e, block)| (e, MessageBlock::Own(block)))
+            }
+            MessageBlock::Shared(block) => show(block, link)
+                .map(ShownBlock::Shared)
+                .map_err(|(e, block)| (e, MessageBlock::Shared(block))),
+        }?;
+        fault::point("read.announced");
+        self.0.push_back(source);
+        Ok(())
+    }
+
+    /// The oldest was read, or refused. `false`: the mailbox says so of a message that was not announced.
+    pub fn finish(&mut self) -> bool {
+        self.0.pop_front().is_some()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Lets the mailbox read the block, and tells it so.
+fn show<B: Ownership>(block: B, link: &mut SendLink) -> Result<Readable<B>, (ViaError, B)> {
+    let tag = block.borrow().notes()[0];
+    let readable = link.vi.nic().readable(block, link.ptag())?;
+    let head = crate::wire::head(Kind::AskRead, readable.remote().handle.0);
+    let len = (readable.len() as u64).to_le_bytes();
+    match link.vi.send_inline(Some(tag), &head, &len) {
+        Ok(()) => Ok(readable),
+        Err(error) => Err((error, readable.recall())),
+    }
+}
+
+// ---- the mailbox's side ----
+
+/// Reads a message that was announced, or begins to: [`Served::UnderWay`].
+pub(crate) fn read(
+    from: RemoteBuffer,
+    tag: u32,
+    link: &mut RecvLink,
+    world: &WorldState,
+) -> Result<Served, Malformed> {
+    let block = match block_for(from.len, world) {
+        Ok(Some(block)) => block,
+        Ok(None) => return Ok(Served::NotYet),
+        Err(error) => return link.refuse(Kind::AskRead, 0, &error),
+    };
+    match link.vi.rdma_read(block, from) {
+        Ok(Reading::Done(block)) => Ok(was_read(block, tag, link)),
+        Ok(Reading::UnderWay(_)) => {
+            // Who asks is told, and looks once more: so what ended in between is not missed.
+            link.vi.want_room();
+            Ok(Served::UnderWay)
+        }
+        Err((error, _)) => was_not_read(error, link),
+    }
+}
+
+/// What has become of the message that is being read.
+pub(crate) fn finish(tag: u32, link: &mut RecvLink) -> Result<Served, Malformed> {
+    let mut done = link.vi.read_done();
+    if done.is_none() {
+        link.vi.want_room();
+        // Once more: what ended before that is not told.
+        done = link.vi.read_done();
+    }
+    match done {
+        None => Ok(Served::UnderWay),
+        Some(ReadDone { block: Ok(block), .. }) => Ok(was_read(block, tag, link)),
+        Some(ReadDone { block: Err(error), .. }) => was_not_read(error, link),
+    }
+}
+
+fn was_read(block: Block, tag: u32, link: &mut RecvLink) -> Served {
+    fault::point("read.fetched");
+    // A sender that cannot be told has gone meanwhile. The message is here all the same.
+    let _ = link.answer(None, Kind::Fin, 0, &[]);
+    Served::Parcel(link.parcel(tag, Stored::Owned(block)))
+}
+
+fn was_not_read(error: ViaError, link: &mut RecvLink) -> Result<Served, Malformed> {
+    match error {
+        ViaError::Full { .. } => Ok(Served::NotYet),
+        ViaError::RdmaProtection { .. } => Err(Malformed),
+        ViaError::Unsupported { .. } => link.refuse(Kind::AskRead, 0, &error),
+        // The sender has left, and its message with it. So has what came behind: nothing may pass it.
+        error => Ok(Served::Over(error)),
+    }
+}

@@ -1,0 +1,115 @@
+//! `rdma-write`: the sender writes the message into memory of the receiver's. One copy, made by the sender.
+//!
+//! ```text
+//! postbox                           mailbox
+//!   AskWrite (length)     ->          a window of that length, or Refused
+//!                         <-  Ready (the window's handle)
+//!   RDMA write, with the tag as immediate data
+//!                                     takes the message out of its window
+//! ```
+
+use udeck_via::{Deadline, Error as ViaError, MemHandle, RemoteBuffer, Window};
+
+use super::link::{RecvLink, SendLink};
+use super::message_block::MessageBlock;
+use crate::parcel::{Parcel, Stored};
+use crate::wire::{Kind, Malformed};
+use crate::world_state::WorldState;
+
+// ---- the poster's side ----
+
+/// A message in the queue.
+pub(crate) struct WriteSend {
+    pub block: MessageBlock,
+    pub stage: WriteStage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteStage {
+    /// Nothing was said of it yet.
+    Unsaid,
+    /// Announced.
+    Asked,
+    /// The mailbox has memory for it.
+    Ready { handle: MemHandle },
+}
+
+impl WriteSend {
+    pub fn new(block: MessageBlock) -> Self {
+        WriteSend { block, stage: WriteStage::Unsaid }
+    }
+
+    pub fn announce(&mut self, link: &mut SendLink) -> Result<(), ViaError> {
+        link.announce(&self.block, Kind::AskWrite, 0)?;
+        self.stage = WriteStage::Asked;
+        Ok(())
+    }
+
+    /// The mailbox has memory for the message.
+    pub fn on_ready(&mut self, handle: u32) {
+        self.stage = WriteStage::Ready { handle: MemHandle(handle) };
+    }
+
+    /// Writes it. It comes back with why it stays; `None`: it waits for the mailbox.
+    pub fn advance(self, link: &mut SendLink) -> Result<(), (Option<ViaError>, Self)> {
+        let WriteStage::Ready { handle } = self.stage else { return Err((None, self)) };
+        let (stage, to) = (self.stage, RemoteBuffer { handle, offset: 0, len: self.block.len() });
+        let written = self.block.write(&mut link.vi, to);
+        written.map_err(|(error, block)| (Some(error), WriteSend { block, stage }))
+    }
+}
+
+// ---- the mailbox's side ----
+
+/// A message that is coming: the window that it is written to.
+pub(crate) struct WriteReceive(Window);
+
+/// Memory for a message that was announced, and its handle. Where there is none, first collects what peers have left by any NIC.
+pub(crate) fn prepare(
+    len: usize,
+    link: &RecvLink,
+    world: &WorldState,
+) -> Result<(WriteReceive, u32), ViaError> {
+    let window = window(len, link, world)?;
+    let handle = window.remote().handle.0;
+    Ok((WriteReceive(window), handle))
+}
+
+/// Why a message of `len` bytes cannot be received on that connection now, if that is for want of memory.
+pub(crate) fn shortage(len: usize, link: &RecvLink, world: &WorldState) -> Option<ViaError> {
+    window(len, link, world).err()
+}
+
+fn window(len: usize, link: &RecvLink, world: &WorldState) -> Result<Window, ViaError> {
+    let ptag = link.vi.attributes().ptag;
+    match link.vi.nic().window(len, ptag) {
+        Err(ViaError::NoMemory { .. }) if !world.nics().others.is_empty() => {
+            world.nics().reclaim();
+            link.vi.nic().window(len, ptag)
+        }
+        other => other,
+    }
+}
+
+impl WriteReceive {
+    /// Whether the message that was written can be of so many bytes.
+    pub fn is_of(&self, len: usize) -> bool {
+        self.0.len() == len
+    }
+
+    /// Closes the window, unless somebody is inside: `false`. The message's writer has left, so nobody is, if all keep to
+    /// the protocol.
+    pub fn close(&mut self) -> Result<bool, Malformed> {
+        match self.0.close(Deadline::now()) {
+            Ok(()) => Ok(true),
+            Err(ViaError::Timeout { .. }) => Ok(false),
+            Err(_) => Err(Malformed),
+        }
+    }
+
+    /// The message, once the window is closed.
+    pub fn into_parcel(self, tag: u32, link: &RecvLink) -> Result<Parcel, Malformed> {
+        let settled = self.0.revoke(Deadline::now()).map_err(|_| Malformed)?;
+        Ok(link.parcel(tag, Stored::Settled(settled)))
+    }
+}

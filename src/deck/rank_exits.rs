@@ -1,0 +1,145 @@
+//! Ranks that ended, and who wants to hear of it.
+//!
+//! A mailbox tells of lost ranks that have or had a postbox of it; [`crate::Endings`] tells of all that end.
+//!
+//! The launcher tells every rank when one has finished or is lost; this keeps the news, and wakes whoever waits at a
+//! mailbox, so that a rank learns of the loss of one that it has no connection with.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use udeck_boot::Event;
+use udeck_via::CqHandle;
+
+/// A rank that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Which.
+    pub rank: usize,
+    /// How.
+    pub how: End,
+}
+
+/// How a rank has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By [`crate::World::finish`].
+    Finished,
+    /// Otherwise, and what became of it.
+    Lost(String),
+}
+
+/// Ranks that ended, and who wants to be woken then.
+#[derive(Default)]
+pub(crate) struct RankExits {
+    seen: AtomicU64,
+    ranks: Mutex<Ranks>,
+    wakers: Mutex<HashMap<u64, CqHandle>>,
+    next_waker: AtomicU64,
+}
+
+#[derive(Default)]
+struct Ranks {
+    lost: BTreeMap<u32, String>,
+    done: BTreeSet<u32>,
+    /// All of them, in the order of the news.
+    in_order: Vec<u32>,
+}
+
+impl Ranks {
+    fn ended(&self, rank: u32) -> Ended {
+        let how = self.lost.get(&rank).map_or(End::Finished, |how| End::Lost(how.clone()));
+        Ended { rank: rank as usize, how }
+    }
+}
+
+impl RankExits {
+    /// News, on the launcher connection's thread.
+    pub fn note(&self, event: &Event) {
+        let mut ranks = self.ranks.lock();
+        match event {
+            Event::RankLost { rank, how } => {
+                ranks.lost.insert(*rank, how.clone());
+                ranks.in_order.push(*rank);
+            }
+            Event::RankDone { rank } => {
+                ranks.done.insert(*rank);
+                ranks.in_order.push(*rank);
+            }
+            _ => {}
+        }
+        drop(ranks);
+        self.seen.fetch_add(1, Ordering::Release);
+        for waker in self.wakers.lock().values() {
+            waker.wake();
+        }
+    }
+
+    /// Grows with every rank that ends.
+    pub fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    /// A lost rank of which this is true, and what became of it.
+    pub fn lost_that(&self, is_meant: impl Fn(u32) -> bool) -> Option<(u32, String)> {
+        if self.seen() == 0 {
+            return None;
+        }
+        let ranks = self.ranks.lock();
+        let lost = ranks.lost.iter().find(|(rank, _)| is_meant(**rank));
+        lost.map(|(rank, how)| (*rank, how.clone()))
+    }
+
+    /// The lost ranks, in words; empty: there are none.
+    pub fn lost_in_words(&self) -> String {
+        let ranks = self.ranks.lock();
+        let words = ranks.lost.iter().map(|(rank, how)| format!("rank {rank} is lost: {how}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The ranks that have ended, in the order of the news, but for the first `skipped`.
+    pub fn in_order(&self, skipped: usize) -> Vec<Ended> {
+        let ranks = self.ranks.lock();
+        ranks.in_order.iter().skip(skipped).map(|rank| ranks.ended(*rank)).collect()
+    }
+
+    /// The rank that ended after `others`.
+    pub fn after(&self, others: usize) -> Option<Ended> {
+        let ranks = self.ranks.lock();
+        ranks.in_order.get(others).map(|rank| ranks.ended(*rank))
+    }
+
+    /// All lost ranks, sorted.
+    pub fn lost(&self) -> Vec<usize> {
+        self.ranks.lock().lost.keys().map(|rank| *rank as usize).collect()
+    }
+
+    /// What became of a lost rank.
+    pub fn how_lost(&self, rank: u32) -> Option<String> {
+        self.ranks.lock().lost.get(&rank).cloned()
+    }
+
+    /// Whether a rank has finished in order.
+    pub fn is_done(&self, rank: u32) -> bool {
+        self.ranks.lock().done.contains(&rank)
+    }
+
+    /// How many ranks have ended, one way or the other.
+    pub fn count(&self) -> usize {
+        let ranks = self.ranks.lock();
+        ranks.lost.len() + ranks.done.len()
+    }
+
+    /// Wakes `waker` whenever a rank ends, until [`RankExits::remove_waker`].
+    pub fn add_waker(&self, waker: CqHandle) -> u64 {
+        let id = self.next_waker.fetch_add(1, Ordering::Relaxed);
+        self.wakers.lock().insert(id, waker);
+        id
+    }
+
+    /// Takes [`RankExits::add_waker`] back.
+    pub fn remove_waker(&self, id: u64) {
+        self.wakers.lock().remove(&id);
+    }
+}

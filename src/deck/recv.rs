@@ -1,0 +1,231 @@
+//! The engine behind a mailbox: all connections made to it, and what is arriving on them.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | here | an inbox: its connections, how they come and end |
+//! | `poll` | the next message, if it is there: the fast path |
+//! | `waiting` | waiting for it, and looking for it among the work queues ([`crate::ReceiveModel`]) |
+//! | `fitting` | the oldest message that fits into a buffer |
+//! | `rendezvous` | serving announcements; connections that wait for memory |
+//! | `readiness` | looking without taking, for waits on several mailboxes and for tasks |
+//! | `connection` | one connection, and what arrives on it |
+//! | `accept` | connections, on their way in |
+//! | `burst`, `completion_queues`, `wait_lists`, `memory_budget`, `suspects` | what an inbox consists of |
+//!
+//! What a message's arrival means is its protocol's (`protocol/*.rs`); here is when it is looked for, and in which order.
+
+mod accept;
+mod burst;
+mod completion_queues;
+mod connection;
+mod fitting;
+pub(crate) mod memory_budget;
+mod poll;
+mod readiness;
+mod rendezvous;
+mod suspects;
+mod wait_lists;
+mod waiting;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
+
+use self::accept::{AcceptPort, Accepted, Acceptor, WhileOpen};
+use self::burst::Burst;
+use self::completion_queues::CompletionQueues;
+use self::connection::Connection;
+use self::memory_budget::MemoryBudget;
+use self::wait_lists::WaitLists;
+use crate::error::{Error, Result, Titled};
+use crate::parcel::{Parcel, TooLong};
+use crate::protocol::ReceiveModel;
+use crate::stats::Counters;
+use crate::world_state::WorldState;
+pub(crate) use readiness::WaitConditions;
+
+/// A mailbox's connections.
+pub(crate) struct Inbox {
+    queues: CompletionQueues,
+    /// By context of the VI, whichever NIC it is of.
+    connections: Vec<Option<Connection>>,
+    acceptor: Arc<Acceptor>,
+    /// Entries of the acceptor's list that have been let in.
+    let_in: u32,
+    /// Parcels that could not be given out yet, oldest first.
+    set_aside: VecDeque<Parcel>,
+    model: ReceiveModel,
+    /// Whose turn it is, where work queues are asked.
+    turn: usize,
+    burst: Burst,
+    /// Connections with announcements for which there is no memory, or with a message that is nearly here.
+    waiting: WaitLists,
+    /// What they have been granted.
+    budget: Arc<MemoryBudget>,
+    /// Bytes of the buffer that the program retrieves into, if it does.
+    room: Option<usize>,
+    /// The message that was just found too long for it.
+    too_long: Option<TooLong>,
+    world: Arc<WorldState>,
+    name: String,
+    /// Of its VIs, by NIC.
+    ptags: Vec<Ptag>,
+    /// Ranks that have or had a postbox of it, or were declared to.
+    posters: BTreeSet<u32>,
+    /// Lost ranks that this mailbox has reported.
+    reported: BTreeSet<u32>,
+    /// The news of ranks that ended, up to the last look at them.
+    seen: u64,
+    counters: Arc<Counters>,
+    /// Where new connections come from, by NIC; dropped first.
+    listeners: Vec<Listener>,
+}
+
+impl Inbox {
+    pub fn open(world: &Arc<WorldState>, name: &str) -> Result<Self> {
+        let failed = |error| Error::via(format!("creating {}", Titled(name)), error);
+        let queues = CompletionQueues::new(world.nics(), world.oversubscribed()).map_err(failed)?;
+        let acceptor = Arc::new(Acceptor::new(world.size()));
+        let (mut ptags, mut listeners) = (Vec::new(), Vec::new());
+        for (at, (world_nic, cq)) in world.nics().iter().zip(queues.handles()).enumerate() {
+            let ptag = world_nic.nic.ptag();
+            ptags.push(ptag);
+            let open = WhileOpen { acceptor: acceptor.clone(), cq: cq.clone() };
+            let port = AcceptPort { at, nic: world_nic.nic.clone(), cq, ptag };
+            let admit = move |request| open.acceptor.admit(&port, request);
+            listeners.push(Listener::with_handler(&world_nic.nic, name.as_bytes(), admit).map_err(failed)?);
+        }
+        Ok(Inbox {
+            queues,
+            connections: Vec::new(),
+            acceptor,
+            let_in: 0,
+            set_aside: VecDeque::new(),
+            model: world.config().receive,
+            turn: 0,
+            burst: Burst::default(),
+            waiting: WaitLists::default(),
+            budget: world.open_budget(name),
+            room: None,
+            too_long: None,
+            world: world.clone(),
+            name: name.to_owned(),
+            ptags,
+            posters: BTreeSet::new(),
+            reported: BTreeSet::new(),
+            seen: 0,
+            counters: world.counters(name),
+            listeners,
+        })
+    }
+
+    /// Whoever waits here is woken by it.
+    pub fn handle(&self) -> CqHandle {
+        self.queues.handle()
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The next message.
+    pub fn next(&mut self, deadline: Deadline) -> Result<Parcel> {
+        let mut parcel = Parcel::NONE;
+        if self.try_next(&mut parcel, false)? { Ok(parcel) } else { self.wait_for_next(deadline) }
+    }
+
+    /// A message that could not be given out after all: the next one again.
+    #[cold]
+    pub fn put_back(&mut self, parcel: Parcel) {
+        self.burst.end();
+        self.set_aside.push_front(parcel);
+    }
+
+    #[cold]
+    fn end_with(&mut self, context: usize, error: ViaError) -> Result<Option<Parcel>> {
+        let lost = if let ViaError::Lost(how) = error { Some(how) } else { None };
+        self.end_connection(context, lost)
+    }
+
+    #[cold]
+    fn end_connection(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
+        let Some(connection) = self.connections[context].take() else { return Ok(None) };
+        if connection.waits || connection.named || connection.is_unfinished() {
+            self.waiting.forget(context);
+        }
+        let rank = connection.link.rank;
+        self.queues.left(connection.nic);
+        self.acceptor.leave(context, connection.postbox());
+        drop(connection);
+        if let Some(how) = lost.filter(|_| !self.reported.contains(&rank)) {
+            self.waiting.suspects.add(rank, how);
+            self.settle_suspects()?;
+        }
+        Ok(None)
+    }
+
+    /// Tells of a rank whose connection broke, if it is known now that it did not finish.
+    #[cold]
+    fn settle_suspects(&mut self) -> Result {
+        while let Some((rank, how)) = self.waiting.suspects.settle(&self.world) {
+            if self.reported.insert(rank) {
+                return Err(Error::PeerLost { rank: rank as usize, how });
+            }
+        }
+        Ok(())
+    }
+
+    /// These ranks post here.
+    pub fn expect(&mut self, ranks: impl IntoIterator<Item = usize>) {
+        let size = self.world.size();
+        self.posters.extend(ranks.into_iter().filter(|rank| *rank < size).map(|rank| rank as u32));
+    }
+
+    fn end_malformed(&mut self, context: usize) -> Result<Option<Parcel>> {
+        self.end_connection(context, Some("it broke the message protocol".into()))
+    }
+
+    /// Takes over the connections that were accepted meanwhile.
+    #[cold]
+    fn let_in(&mut self) {
+        for (context, accepted) in self.acceptor.let_in() {
+            self.let_in = self.let_in.wrapping_add(1);
+            if self.connections.len() <= context {
+                self.connections.resize_with(context + 1, || None);
+            }
+            match (accepted, &mut self.connections[context]) {
+                (Accepted::Connection(connection), place) => {
+                    if (connection.link.rank as usize) < self.world.size() {
+                        self.posters.insert(connection.link.rank);
+                    }
+                    self.queues.joined(connection.nic);
+                    *place = Some(connection);
+                }
+                (Accepted::Data { data, postbox }, Some(connection)) if postbox == connection.postbox() => {
+                    let awaited = connection.awaits_data();
+                    connection.data = Some(Box::new(data));
+                    self.data_came(context, awaited);
+                }
+                // Its connection has ended meanwhile; here may be that of another postbox, even of another rank.
+                (Accepted::Data { .. }, _) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
+        // No new connections first; then those that nobody will look at.
+        self.listeners.clear();
+        drop(self.acceptor.let_in());
+        self.connections.clear();
+        // Nothing carries the tags any more, unless a connection is being accepted right now: then its stays with the NIC.
+        for (world_nic, ptag) in self.world.nics().iter().zip(&self.ptags) {
+            let _ = world_nic.nic.destroy_ptag(*ptag);
+        }
+    }
+}

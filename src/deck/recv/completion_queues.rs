@@ -1,0 +1,178 @@
+//! A mailbox's completion queues: one for each of the world's NICs, and which of them is asked when.
+//!
+//! With one NIC they are that one queue. With several, the first is asked at each look; the others, of which each look may
+//! be a system call, only
+//!
+//! * while they are *busy*: from the moment that one has named something until it has nothing more. Busy queues take
+//!   turns, and name as many work queues in a turn as they have connections: so no postbox is favoured for the NIC that it came
+//!   by;
+//! * at every 16th look (or message that was taken without one), and in a wait as [`Cno`] has it;
+//! * when there is nothing else and the call is not going to wait.
+
+use udeck_via::{Cno, Cq, CqEntry, CqHandle, Deadline, Error as ViaError};
+
+use crate::nics::Nics;
+
+/// Looks between two at queues that are not busy.
+const SELDOM: u32 = 16;
+
+pub(super) struct CompletionQueues {
+    first: Cq,
+    /// Of the world's other NICs, in their order.
+    others: Vec<Other>,
+    /// The connections on each, the first's included.
+    connections: Vec<u32>,
+    /// Whose turn it is: 0 is the first's.
+    turn: usize,
+    /// What it may still name in this turn.
+    left: u32,
+    /// Looks, and messages that were taken without one, since queues that are not busy were asked.
+    looks: u32,
+}
+
+struct Other {
+    cq: Cq,
+    busy: bool,
+}
+
+impl CompletionQueues {
+    pub fn new(nics: &Nics, oversubscribed: bool) -> Result<Self, ViaError> {
+        let mut first = Cq::new(&nics.first.nic)?;
+        first.set_oversubscribed(oversubscribed);
+        let other = |world_nic: &crate::nics::WorldNic| {
+            let mut cq = Cq::new(&world_nic.nic)?;
+            cq.set_oversubscribed(oversubscribed);
+            cq.set_seldom(true);
+            Ok(Other { cq, busy: false })
+        };
+        let others = nics.others.iter().map(other).collect::<Result<Vec<_>, ViaError>>()?;
+        let connections = vec![0; 1 + others.len()];
+        Ok(CompletionQueues { first, others, connections, turn: 0, left: 1, looks: 0 })
+    }
+
+    /// The handle of the first. A wake-up by it wakes whoever sleeps on all.
+    pub fn handle(&self) -> CqHandle {
+        self.first.handle()
+    }
+
+    /// In the order of the NICs.
+    pub fn handles(&self) -> impl Iterator<Item = CqHandle> {
+        std::iter::once(&self.first).chain(self.others.iter().map(|other| &other.cq)).map(Cq::handle)
+    }
+
+    /// All of them, for a wait that has others, too.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Cq> {
+        std::iter::once(&mut self.first).chain(self.others.iter_mut().map(|other| &mut other.cq))
+    }
+
+    /// A connection has come in by that NIC.
+    pub fn joined(&mut self, world_nic: usize) {
+        self.connections[world_nic] += 1;
+    }
+
+    /// One has ended.
+    pub fn left(&mut self, world_nic: usize) {
+        self.connections[world_nic] -= 1;
+    }
+
+    /// A work queue that may have news, if there is one. `all`: nobody will wait for what this look leaves out.
+    #[inline]
+    pub fn poll(&mut self, all: bool) -> Option<CqEntry> {
+        if self.others.is_empty() { self.first.poll() } else { self.poll_several(all) }
+    }
+
+    #[inline(never)]
+    fn poll_several(&mut self, all: bool) -> Option<CqEntry> {
+        if let Some(entry) = self.poll_seldom() {
+            return Some(entry);
+        }
+        // Whose turn it is may have used it up: then it comes round once more.
+        let again = usize::from(self.left == 0);
+        for _ in 0..self.connections.len() + again {
+            if self.left > 0
+                && let Some(entry) = self.poll_busy()
+            {
+                self.left -= 1;
+                return Some(entry);
+            }
+            self.turn = (self.turn + 1) % self.connections.len();
+            self.left = self.connections[self.turn].max(1);
+        }
+        if all { self.poll_quiet() } else { None }
+    }
+
+    /// What the queue whose turn it is names, if it is busy; the first always is.
+    fn poll_busy(&mut self) -> Option<CqEntry> {
+        let Some(at) = self.turn.checked_sub(1) else { return self.first.poll() };
+        let other = &mut self.others[at];
+        let entry = if other.busy { other.cq.poll() } else { None };
+        other.busy = entry.is_some();
+        entry
+    }
+
+    /// What a queue names that is not busy: it is from then on.
+    fn poll_quiet(&mut self) -> Option<CqEntry> {
+        self.others.iter_mut().filter(|other| !other.busy).find_map(|other| {
+            let entry = other.cq.poll();
+            other.busy = entry.is_some();
+            entry
+        })
+    }
+
+    /// As often as queues that are not busy have to be asked, what one of them names.
+    pub fn poll_seldom(&mut self) -> Option<CqEntry> {
+        if self.others.is_empty() {
+            return None;
+        }
+        self.looks += 1;
+        if self.looks < SELDOM {
+            return None;
+        }
+        self.looks = 0;
+        self.poll_quiet()
+    }
+
+    /// So many messages were taken of one connection without asking anybody.
+    #[inline]
+    pub fn passed_over(&mut self, messages: u32) {
+        self.looks += messages;
+    }
+
+    /// Waits as [`Cq::wait`] does, on all of them.
+    pub fn wait(
+        &mut self,
+        deadline: Deadline,
+        until: impl FnMut() -> bool,
+    ) -> Result<Option<CqEntry>, ViaError> {
+        let found = match self.others.as_mut_slice() {
+            [] => return Ok(self.first.wait(deadline, until)),
+            // No memory to be allocated for the usual two.
+            [other] => Cno::default().wait(&mut [&mut self.first, &mut other.cq], deadline, until)?,
+            _ => {
+                let mut all: Vec<&mut Cq> = self.iter_mut().collect();
+                Cno::default().wait(&mut all, deadline, until)?
+            }
+        };
+        let Some((at, entry)) = found else { return Ok(None) };
+        if let Some(other) = at.checked_sub(1) {
+            self.others[other].busy = true;
+        }
+        Ok(Some(entry))
+    }
+
+    /// Gets ready for others to sleep on all of them.
+    #[cfg(feature = "async")]
+    pub fn arm(&mut self) -> udeck_via::transport::Armed {
+        use udeck_via::transport::Armed;
+
+        let mut all = self.first.arm();
+        for other in &mut self.others {
+            match (all, other.cq.arm()) {
+                (Armed::Yes, armed) => all = armed,
+                (_, Armed::News) => all = Armed::News,
+                _ => {}
+            }
+        }
+        all
+    }
+}

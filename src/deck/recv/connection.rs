@@ -1,0 +1,272 @@
+//! One postbox's connection at its mailbox, and what arrives on it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use udeck_via::quota::Share;
+use udeck_via::transport::{Arrival, Body, Found, Inline};
+use udeck_via::{Lent, Vi, fault};
+
+use super::memory_budget::{Grant, Memory, MemoryBudget};
+use crate::parcel::{Parcel, Stored};
+use crate::protocol::handshake::{self, RecvData};
+use crate::protocol::incoming::{Announcement, Incoming, prepare};
+use crate::protocol::link::{RecvLink, Served};
+use crate::protocol::{eager, hand_off, rdma_read};
+use crate::stats::Counters;
+use crate::wire::{self, Kind, MAX_ANNOUNCED, Malformed};
+use crate::world_state::WorldState;
+
+/// One postbox's connection: its control VI, and its data VI if it has one.
+pub(super) struct Connection {
+    pub link: RecvLink,
+    /// The place of the VI's NIC in the world's order.
+    pub nic: usize,
+    /// Announced messages, in the order of their answers.
+    coming: VecDeque<(Incoming, Grant)>,
+    /// Announcements that have to be served before anything that was posted behind them, oldest first.
+    announced: VecDeque<Announcement>,
+    /// Whether the last of them has to be served before the ring is read on, or its message to come on the data VI.
+    pub held_up: bool,
+    /// A message that is nearly here. Until it is, the ring is not read on either.
+    unfinished: Option<Unfinished>,
+    /// The completion queue named it while its ring was not read on. It names the end of a connection once, so the connection
+    /// has to be looked at once its ring is read on.
+    pub named: bool,
+    /// Whether it is queued up for memory.
+    pub waits: bool,
+    /// Boxed: most connections have none.
+    pub data: Option<Box<RecvData>>,
+    _place: Share<u32>,
+}
+
+/// A message that is nearly here, by its tag.
+#[derive(Clone, Copy, Debug)]
+enum Unfinished {
+    /// It was written, and a peer is still inside its window: another than its writer, which has left, and nobody else was
+    /// told of the window. A peer that does that holds up this message and no other.
+    Written { tag: u32 },
+    /// It is being read.
+    Read { tag: u32 },
+}
+
+impl Connection {
+    /// `place`: what it takes of the connections that its rank may have.
+    pub fn new(vi: Vi, (rank, postbox): (u32, u32), nic: usize, place: Share<u32>) -> Self {
+        Connection {
+            link: RecvLink { vi, rank, postbox },
+            nic,
+            coming: VecDeque::new(),
+            announced: VecDeque::new(),
+            held_up: false,
+            unfinished: None,
+            named: false,
+            waits: false,
+            data: None,
+            _place: place,
+        }
+    }
+
+    /// The rank that has the postbox, and its number there.
+    pub fn postbox(&self) -> (u32, u32) {
+        (self.link.rank, self.link.postbox)
+    }
+
+    // ---- the fast path ----
+
+    /// Makes a message of what was received into `parcel`, if it is a short one: how many bytes it has.
+    #[inline]
+    pub fn name_short(&self, found: Found, parcel: &mut Parcel, counters: &Counters) -> Option<usize> {
+        let (Found::Short(immediate), Stored::Inline(inline)) = (found, &parcel.stored) else { return None };
+        let len = wire::short_len(inline)?;
+        counters.copied(len);
+        self.name(immediate, parcel);
+        Some(len)
+    }
+
+    /// Writes into `parcel` from whom it is.
+    #[inline]
+    pub fn name(&self, immediate: Option<u32>, parcel: &mut Parcel) {
+        (parcel.rank, parcel.postbox, parcel.tag) =
+            (self.link.rank, self.link.postbox, immediate.unwrap_or(0));
+    }
+
+    /// Whether the ring is not read on at the moment.
+    #[inline]
+    pub fn is_held_up(&self) -> bool {
+        self.held_up || self.unfinished.is_some()
+    }
+
+    // ---- any arrival ----
+
+    /// What an arrival amounts to.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        arrival: Arrival,
+        world: &WorldState,
+        counters: &Counters,
+    ) -> Result<Option<Parcel>, Malformed> {
+        let tag = arrival.immediate.unwrap_or(0);
+        match arrival.body {
+            Body::Inline(inline) => {
+                let (kind, part, rest) = wire::decode(inline.bytes())?;
+                if kind == Kind::Eager {
+                    return Ok(Some(eager::receive_short(&self.link, inline, tag, counters)));
+                }
+                self.on_announcement(kind, part, rest, tag)?;
+                Ok(None)
+            }
+            Body::Lent(head, lent) => self.receive_lent(head, lent, tag, world, counters),
+            Body::Written(len) => self.receive_written(len, tag),
+        }
+    }
+
+    fn receive_lent(
+        &mut self,
+        head: Inline,
+        lent: Lent,
+        tag: u32,
+        world: &WorldState,
+        counters: &Counters,
+    ) -> Result<Option<Parcel>, Malformed> {
+        // Whoever posts by this library sends one piece. Of several, the lengths together are not those of the first.
+        let lent = lent.into_slice().map_err(|_| Malformed)?;
+        match wire::decode(head.bytes())?.0 {
+            Kind::HandOff => Ok(Some(hand_off::receive(&self.link, lent, tag))),
+            Kind::Eager => Ok(Some(eager::receive(&self.link, lent, tag, world, counters))),
+            Kind::Fragment => {
+                let Some((Incoming::Copy(incoming), _)) = self.coming.front_mut() else {
+                    return Err(Malformed);
+                };
+                let window = world.config().copy_window;
+                if !incoming.take_fragment(lent, window, &mut self.link, counters)? {
+                    return Ok(None);
+                }
+                let Some((Incoming::Copy(incoming), _)) = self.coming.pop_front() else {
+                    return Err(Malformed);
+                };
+                Ok(Some(incoming.into_parcel(&self.link)))
+            }
+            _ => Err(Malformed),
+        }
+    }
+
+    fn receive_written(&mut self, len: usize, tag: u32) -> Result<Option<Parcel>, Malformed> {
+        match self.coming.front() {
+            Some((Incoming::RdmaWrite(incoming), _)) if incoming.is_of(len) => {}
+            _ => return Err(Malformed),
+        }
+        self.unfinished = Some(Unfinished::Written { tag });
+        self.finish_written(tag)
+    }
+
+    /// Takes the message that was written out of its window, unless somebody is inside.
+    fn finish_written(&mut self, tag: u32) -> Result<Option<Parcel>, Malformed> {
+        let Some((Incoming::RdmaWrite(incoming), _)) = self.coming.front_mut() else { return Err(Malformed) };
+        if !incoming.close()? {
+            return Ok(None);
+        }
+        self.unfinished = None;
+        let Some((Incoming::RdmaWrite(incoming), _)) = self.coming.pop_front() else { return Err(Malformed) };
+        incoming.into_parcel(tag, &self.link).map(Some)
+    }
+
+    // ---- announcements ----
+
+    /// A postbox announces a message.
+    #[cold]
+    fn on_announcement(&mut self, kind: Kind, part: u32, rest: &[u8], tag: u32) -> Result<(), Malformed> {
+        if self.held_up || self.announced.len() + self.coming.len() >= MAX_ANNOUNCED {
+            return Err(Malformed);
+        }
+        fault::point("announce.taken");
+        let announcement = Announcement::decode(kind, part, rest, tag)?;
+        self.held_up = announcement.holds_up();
+        self.announced.push_back(announcement);
+        Ok(())
+    }
+
+    /// Its oldest announcement.
+    pub fn announced(&self) -> Option<Announcement> {
+        self.announced.front().copied()
+    }
+
+    /// The memory that its oldest announcement needs.
+    pub fn wants(&self) -> Option<Memory> {
+        self.announced().map(Announcement::memory)
+    }
+
+    /// Its oldest announcement is done with.
+    pub fn was_served(&mut self) {
+        self.announced.pop_front();
+        self.held_up = self.awaits_data();
+    }
+
+    /// `room`: bytes of the buffer that the program has ready, if it brought one.
+    pub fn serve(
+        &mut self,
+        announcement: Announcement,
+        room: Option<usize>,
+        world: &WorldState,
+        budget: &Arc<MemoryBudget>,
+    ) -> Result<Served, Malformed> {
+        match announcement {
+            Announcement::RdmaRead { from, tag } => {
+                let served = rdma_read::read(from, tag, &mut self.link, world)?;
+                if matches!(served, Served::UnderWay) {
+                    self.unfinished = Some(Unfinished::Read { tag });
+                }
+                Ok(served)
+            }
+            Announcement::Handshake { len, pair } => {
+                handshake::grant((len, pair), room, &mut self.data, &mut self.link, world)
+            }
+            Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
+                let (served, incoming) = prepare(announcement, &mut self.link, world, budget)?;
+                self.coming.extend(incoming);
+                Ok(served)
+            }
+        }
+    }
+
+    // ---- messages that are nearly here ----
+
+    /// Whether its unfinished message has come.
+    pub fn finish(&mut self) -> Result<Served, Malformed> {
+        match self.unfinished {
+            Some(Unfinished::Written { tag }) => {
+                Ok(self.finish_written(tag)?.map_or(Served::UnderWay, Served::Parcel))
+            }
+            Some(Unfinished::Read { tag }) => {
+                let served = rdma_read::finish(tag, &mut self.link);
+                if !matches!(served, Ok(Served::UnderWay)) {
+                    self.unfinished = None;
+                }
+                served
+            }
+            None => Ok(Served::Answered),
+        }
+    }
+
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
+    /// Whether its unfinished message is being read.
+    pub fn is_reading(&self) -> bool {
+        matches!(self.unfinished, Some(Unfinished::Read { .. }))
+    }
+
+    // ---- the data VI ----
+
+    /// Whether a message is to come on the data VI, before which the ring is not read on.
+    pub fn awaits_data(&self) -> bool {
+        self.data.as_ref().is_some_and(|data| data.awaits_message())
+    }
+
+    /// What has come on the data VI.
+    pub fn receive_data(&mut self) -> Result<Option<Parcel>, Malformed> {
+        handshake::receive(&mut self.data, &self.link)
+    }
+}

@@ -1,0 +1,72 @@
+//! Retrieving into a buffer: the oldest message that fits, and what is set aside for it.
+
+use std::collections::BTreeSet;
+
+use udeck_via::Deadline;
+
+use super::Inbox;
+use crate::error::Result;
+use crate::parcel::{Parcel, TooLong};
+
+/// Messages too long for the program's buffer, and such as came behind them, that are taken out of their rings for one that
+/// fits. So many are enough to say that the buffer is too small.
+const MOST_SET_ASIDE: usize = 256;
+
+impl Inbox {
+    /// The oldest message of at most `room` bytes; one that is longer stays at the head of its postbox, and only that
+    /// waits.
+    ///
+    /// `Err` in the result: nothing fits, and this is the oldest message.
+    pub fn next_fitting(&mut self, deadline: Deadline, room: usize) -> Result<Result<Parcel, TooLong>> {
+        self.room = Some(room);
+        let found = self.find_fitting(deadline, room);
+        (self.room, self.too_long) = (None, None);
+        found
+    }
+
+    fn find_fitting(&mut self, deadline: Deadline, room: usize) -> Result<Result<Parcel, TooLong>> {
+        let fits = |parcel: &Parcel| parcel.bytes().len() <= room;
+        let mut blocked = BTreeSet::new();
+        for at in 0..self.set_aside.len() {
+            let parcel = &self.set_aside[at];
+            let postbox = (parcel.rank, parcel.postbox);
+            if !blocked.contains(&postbox) && fits(parcel) {
+                return Ok(Ok(self.set_aside.remove(at).expect("in range")));
+            }
+            blocked.insert(postbox);
+        }
+        loop {
+            if let Some(too_long) = self.too_long.take() {
+                return Ok(Err(too_long));
+            }
+            if self.set_aside.len() >= MOST_SET_ASIDE
+                && let Some(too_long) = self.longest_waiting()
+            {
+                return Ok(Err(too_long));
+            }
+            let parcel = match self.poll_all()? {
+                Some(parcel) => parcel,
+                None => match self.longest_waiting() {
+                    Some(too_long) => return Ok(Err(too_long)),
+                    None => match self.wait_for_any(deadline)? {
+                        Some(parcel) => parcel,
+                        None => continue,
+                    },
+                },
+            };
+            let postbox = (parcel.rank, parcel.postbox);
+            if !blocked.contains(&postbox) && fits(&parcel) {
+                return Ok(Ok(parcel));
+            }
+            blocked.insert(postbox);
+            self.burst.end();
+            self.set_aside.push_back(parcel);
+        }
+    }
+
+    /// A message that does not fit: the one that was just refused, or the oldest.
+    fn longest_waiting(&mut self) -> Option<TooLong> {
+        let oldest = || self.set_aside.front().map(|oldest| (oldest.bytes().len(), oldest.rank));
+        self.too_long.take().or_else(oldest)
+    }
+}

@@ -1,0 +1,235 @@
+//! The next message, if one can be had without waiting: the fast path, and what it leaves to slower ones.
+//!
+//! `next_*` is what a retrieve calls, `poll*` asks the completion queues, `receive_*` takes what one connection has.
+
+use udeck_via::transport::{Arrival, Body, Found};
+use udeck_via::{Budget, LentSlice};
+
+use super::Inbox;
+use super::burst::Burst;
+use crate::error::Result;
+use crate::parcel::{Parcel, Stored};
+use crate::protocol::ReceiveModel;
+use crate::wire::{self, Malformed};
+
+impl Inbox {
+    /// Puts the next message into `parcel`, which holds none, if it is a short one of the burst: how many bytes it has. If
+    /// it is not, [`Inbox::next_slow`] has to be told what was found.
+    #[inline]
+    pub fn next_of_burst(&mut self, parcel: &mut Parcel) -> std::result::Result<usize, Found> {
+        if self.burst.is_over() {
+            return Err(Found::Nothing);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(self.burst.connection) else {
+            return Err(Found::Nothing);
+        };
+        let Stored::Inline(place) = &mut parcel.stored else { return Err(Found::Nothing) };
+        self.burst.take();
+        let found = connection.link.vi.arrival_short(place);
+        let Found::Short(immediate) = found else { return Err(found) };
+        let len = wire::short_len(place).ok_or(found)?;
+        self.counters.copied(len);
+        connection.name(immediate, parcel);
+        Ok(len)
+    }
+
+    /// Puts the next message into `parcel`, if one is there, after a look of [`Inbox::next_of_burst`]. `all` as of
+    /// [`Inbox::try_next`].
+    #[inline(always)]
+    pub fn next_slow(&mut self, found: Found, parcel: &mut Parcel, all: bool) -> Result<bool> {
+        if found != Found::Nothing && self.receive_long(found, self.burst.connection, parcel)? {
+            return Ok(true);
+        }
+        self.try_next(parcel, all)
+    }
+
+    /// Puts the next message into `parcel`, if one is there. `all`: nobody will wait for one that this look leaves out.
+    pub fn try_next(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
+        if self.set_aside.is_empty() {
+            return self.poll(parcel, all);
+        }
+        self.next_set_aside(parcel);
+        Ok(true)
+    }
+
+    #[cold]
+    fn next_set_aside(&mut self, to: &mut Parcel) {
+        if let Some(parcel) = self.set_aside.pop_front() {
+            *to = parcel;
+        }
+    }
+
+    // ---- asking the completion queues ----
+
+    /// Puts a message into `parcel`, if one can be had without waiting. `all` as of [`Inbox::try_next`].
+    #[inline]
+    pub(super) fn poll(&mut self, parcel: &mut Parcel, all: bool) -> Result<bool> {
+        self.queues.passed_over(self.burst.end());
+        if self.model != ReceiveModel::CompletionQueue || !self.waiting.is_empty() {
+            return Ok(parcel.fill(self.poll_slow()?));
+        }
+        // A peer whose arrivals are no messages does not keep us: who waits looks at the time, and again.
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(entry) = self.queues.poll(all)
+        {
+            if self.receive_at(entry.context, parcel)? {
+                return Ok(true);
+            }
+            if self.too_long.is_some() {
+                break;
+            }
+            if !self.waiting.is_empty() {
+                return Ok(parcel.fill(self.poll_slow()?));
+            }
+        }
+        Ok(false)
+    }
+
+    /// As [`Inbox::poll`], of all queues, where speed does not matter.
+    pub(super) fn poll_all(&mut self) -> Result<Option<Parcel>> {
+        let mut parcel = Parcel::NONE;
+        Ok(self.poll(&mut parcel, true)?.then_some(parcel))
+    }
+
+    /// A message that can be had without waiting, where the completion queue alone does not find it.
+    #[cold]
+    fn poll_slow(&mut self) -> Result<Option<Parcel>> {
+        self.settle_suspects()?;
+        if let Some(parcel) = self.serve_waiting()? {
+            return Ok(Some(parcel));
+        }
+        if let Some(parcel) = self.receive_from_named()? {
+            return Ok(Some(parcel));
+        }
+        if self.too_long.is_some() {
+            return Ok(None);
+        }
+        if self.model == ReceiveModel::WorkQueues {
+            return self.poll_work_queues();
+        }
+        // A connection that is held up is named again and again, and perhaps nothing else.
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(entry) = self.queues.poll(true)
+        {
+            if let Some(parcel) = self.receive_at_slow(entry.context)? {
+                return Ok(Some(parcel));
+            }
+            if self.too_long.is_some() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    // ---- what one connection has ----
+
+    /// What a connection has that was named: whether that is a message, which then is in `parcel`.
+    #[inline]
+    fn receive_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
+        let context = context as usize;
+        if !matches!(self.connections.get(context), Some(Some(_))) {
+            self.let_in();
+        }
+        let Some(Some(connection)) = self.connections.get_mut(context) else {
+            return Ok(parcel.fill(self.receive_data(context as u64)?));
+        };
+        if connection.is_held_up() {
+            connection.named = true;
+            let found = if connection.awaits_data() {
+                self.receive_data(context as u64)?
+            } else {
+                self.serve_waiting()?
+            };
+            return Ok(parcel.fill(found));
+        }
+        let found = connection.link.vi.arrival_short(parcel.place());
+        if found == Found::Nothing {
+            return Ok(false);
+        }
+        let is_message = connection.name_short(found, parcel, &self.counters).is_some();
+        self.begin_burst(context);
+        if is_message { Ok(true) } else { self.receive_long(found, context, parcel) }
+    }
+
+    /// As [`Inbox::receive_at`], where speed does not matter.
+    #[cold]
+    pub(super) fn receive_at_slow(&mut self, context: u64) -> Result<Option<Parcel>> {
+        let mut parcel = Parcel::NONE;
+        Ok(self.receive_at(context, &mut parcel)?.then_some(parcel))
+    }
+
+    #[inline]
+    fn begin_burst(&mut self, connection: usize) {
+        let may_be = self.model == ReceiveModel::CompletionQueue
+            && self.waiting.is_empty()
+            && self.set_aside.is_empty()
+            && self.room.is_none();
+        self.burst = Burst::of(connection, may_be);
+    }
+
+    /// What a connection has that is no short message: whether it amounts to a message, which then is in `parcel`.
+    #[inline(always)]
+    fn receive_long(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
+        if found == Found::Other
+            && let Some((immediate, lent)) = connection.link.vi.arrival_lent(parcel.place())
+        {
+            if wire::is_hand_off(parcel.place()) {
+                connection.name(immediate, parcel);
+                parcel.stored = Stored::Lent(lent);
+                return Ok(true);
+            }
+            return self.receive_lent_slow(context, immediate, lent, parcel);
+        }
+        self.receive_slow(found, context, parcel)
+    }
+
+    /// The head of what was lent lies in `parcel`.
+    #[inline(never)]
+    fn receive_lent_slow(
+        &mut self,
+        context: usize,
+        immediate: Option<u32>,
+        lent: LentSlice,
+        parcel: &mut Parcel,
+    ) -> Result<bool> {
+        let body = Body::Lent(*parcel.place(), lent.into());
+        Ok(parcel.fill(self.receive(context, Arrival { immediate, body })?))
+    }
+
+    #[inline(never)]
+    fn receive_slow(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
+        let arrival = match found {
+            Found::Short(immediate) => Ok(Some(Arrival { immediate, body: Body::Inline(*parcel.place()) })),
+            Found::Nothing | Found::Other => connection.link.vi.arrival(),
+        };
+        let found = match arrival {
+            Ok(None) => None,
+            Ok(Some(arrival)) => self.receive(context, arrival)?,
+            Err(error) => self.end_with(context, error)?,
+        };
+        Ok(parcel.fill(found))
+    }
+
+    /// An arrival that is more than a short message.
+    #[inline(never)]
+    fn receive(&mut self, context: usize, arrival: Arrival) -> Result<Option<Parcel>> {
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(None) };
+        match connection.receive(arrival, &self.world, &self.counters) {
+            Ok(None) if connection.is_unfinished() => {
+                self.burst.end();
+                self.waiting.unfinished.push_back(context);
+                Ok(None)
+            }
+            Ok(None) => {
+                self.burst.end();
+                self.serve(context)
+            }
+            Ok(parcel) => Ok(parcel),
+            Err(Malformed) => self.end_malformed(context),
+        }
+    }
+}

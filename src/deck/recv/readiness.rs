@@ -1,0 +1,99 @@
+//! Looking for messages without taking them, for waits on several mailboxes and for tasks.
+
+use udeck_via::{Cq, CqEntry};
+
+use super::Inbox;
+use super::accept::Acceptor;
+use crate::error::Result;
+use crate::parcel::Parcel;
+use crate::world_state::WorldState;
+
+/// What a wait at a mailbox should notice besides its queue's news.
+pub(crate) struct WaitConditions<'a> {
+    world: &'a WorldState,
+    /// With how many connections had come.
+    acceptor: Option<(&'a Acceptor, u32)>,
+    ends: u64,
+}
+
+impl<'a> WaitConditions<'a> {
+    /// Of a wait for ranks that end: more than had by then.
+    pub fn ends(world: &'a WorldState, ends: u64) -> Self {
+        WaitConditions { world, acceptor: None, ends }
+    }
+
+    pub fn world(&self) -> &WorldState {
+        self.world
+    }
+
+    /// Whether ranks have ended or connections have come since. Lends others a hand.
+    pub fn has_changed(&self) -> bool {
+        let moved = self.world.help_others();
+        let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.came() != came);
+        moved || self.world.exits().seen() != self.ends || came()
+    }
+}
+
+impl Inbox {
+    /// Whether there is a message. If so, [`Inbox::try_next`] gives it. `all`: nobody will wait for one that this look
+    /// leaves out.
+    pub fn has_next(&mut self, all: bool) -> Result<bool> {
+        if !self.set_aside.is_empty() {
+            return Ok(true);
+        }
+        let mut parcel = Parcel::NONE;
+        let found = self.poll(&mut parcel, all)?.then_some(parcel);
+        Ok(self.keep(found))
+    }
+
+    /// Whether what its queue has named is a message. If so, [`Inbox::try_next`] gives it.
+    pub fn has_at(&mut self, entry: CqEntry) -> Result<bool> {
+        let found = self.receive_at_slow(entry.context)?;
+        Ok(self.keep(found))
+    }
+
+    fn keep(&mut self, found: Option<Parcel>) -> bool {
+        let any = found.is_some();
+        self.burst.end();
+        self.set_aside.extend(found);
+        any
+    }
+
+    /// Tells of ranks that ended, as a wait for the next message would.
+    pub fn check_ends(&mut self) -> Result {
+        self.report_ends()
+    }
+
+    /// The loss of this rank was told in this mailbox's name.
+    pub fn was_told_of(&mut self, lost: u32) {
+        self.reported.insert(lost);
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Who could post, in words.
+    pub fn posters(&self) -> String {
+        self.whom()
+    }
+
+    /// Gets ready for others to sleep on its queues.
+    #[cfg(feature = "async")]
+    pub fn arm(&mut self) -> udeck_via::transport::Armed {
+        self.queues.arm()
+    }
+
+    /// What others sleep on then.
+    #[cfg(feature = "async")]
+    pub fn handles(&self) -> impl Iterator<Item = udeck_via::CqHandle> {
+        self.queues.handles()
+    }
+
+    /// What to wait on, and what to notice by the way.
+    pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
+        let (world, acceptor) = (&*self.world, &*self.acceptor);
+        let around = WaitConditions { world, acceptor: Some((acceptor, acceptor.came())), ends: self.seen };
+        (self.queues.iter_mut(), around)
+    }
+}

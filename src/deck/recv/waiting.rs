@@ -1,0 +1,190 @@
+//! Waiting for a message, and looking for one by either receive model.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use udeck_via::{Deadline, Pause, Spinner};
+
+use super::Inbox;
+use super::accept::DATA;
+use crate::error::{Error, Result, Titled, check_process};
+use crate::parcel::Parcel;
+use crate::protocol::ReceiveModel;
+use crate::wait_policy::MEMORY_PAUSE;
+
+/// So soon it looks at first for a message that is being read, then half as often each time.
+const FIRST_READ_PAUSE: Duration = Duration::from_micros(20);
+
+/// Of one wait, which may sleep many times.
+struct WaitPauses {
+    /// How soon it looks again for a message that is being read.
+    read_pause: Duration,
+    /// It has asked the work queues for as long as waiting spins.
+    has_spun: bool,
+}
+
+impl Inbox {
+    /// Waits for a message.
+    #[cold]
+    pub(super) fn wait_for_next(&mut self, deadline: Deadline) -> Result<Parcel> {
+        loop {
+            if let Some(parcel) = self.wait_for_any(deadline)? {
+                return Ok(parcel);
+            }
+        }
+    }
+
+    /// Waits for a message; `None`: for one that was refused as too long.
+    #[cold]
+    pub(super) fn wait_for_any(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
+        let start = Instant::now();
+        let mut pauses = WaitPauses { read_pause: FIRST_READ_PAUSE, has_spun: false };
+        loop {
+            self.report_ends()?;
+            if let Some(parcel) = self.pause(deadline, &mut pauses)? {
+                return Ok(Some(parcel));
+            }
+            match self.poll_all()? {
+                None if self.too_long.is_none() => {}
+                found => return Ok(found),
+            }
+            if deadline.passed() {
+                let what = format!("retrieving from {}", Titled(&self.name));
+                return Err(Error::Deadline { what, waited: start.elapsed(), whom: self.whom() });
+            }
+        }
+    }
+
+    /// Waits until there may be a message.
+    fn pause(&mut self, deadline: Deadline, pauses: &mut WaitPauses) -> Result<Option<Parcel>> {
+        let (ends, came) = (self.seen, self.acceptor.came());
+        if self.has_connections_held_up() {
+            // The completion queue would name such a connection at once.
+            let pause = if self.is_reading() { pauses.read_pause } else { MEMORY_PAUSE };
+            pauses.read_pause = MEMORY_PAUSE.min(pauses.read_pause * 2);
+            std::thread::sleep(pause.min(deadline.remaining()));
+            self.world.help_others();
+            return Ok(None);
+        }
+        if self.model == ReceiveModel::WorkQueues
+            && !std::mem::replace(&mut pauses.has_spun, true)
+            && let Some(parcel) = self.spin(deadline)?
+        {
+            return Ok(Some(parcel));
+        }
+        let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
+        let (world, acceptor) = (&self.world, &self.acceptor);
+        let news = self.queues.wait(world.slice(until), || {
+            let moved = world.help_others();
+            moved || world.exits().seen() != ends || acceptor.came() != came || acceptor.has_failed()
+        });
+        let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
+        entry.map_or(Ok(None), |entry| self.receive_at_slow(entry.context))
+    }
+
+    /// Asks the work queues for as long as waiting spins.
+    fn spin(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
+        let mut spinner = Spinner::new(self.world.oversubscribed());
+        loop {
+            match self.poll_work_queues()? {
+                None if !self.is_held_up() && !deadline.passed() => {}
+                found => return Ok(found),
+            }
+            self.world.help_others();
+            if spinner.pause() == Pause::Sleep {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether looking further has to wait: for memory, or for the program to hear that its buffer is too small.
+    #[inline]
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.waiting.is_empty() || self.too_long.is_some()
+    }
+
+    /// Asks every VI's own queue once, beginning behind the one that had something last.
+    pub(super) fn poll_work_queues(&mut self) -> Result<Option<Parcel>> {
+        if self.acceptor.came() != self.let_in {
+            self.let_in();
+        }
+        // Where the program's looks are what moves a NIC's bytes, it has to be looked at.
+        if let Some(entry) = self.queues.poll_seldom()
+            && let Some(parcel) = self.receive_at_slow(entry.context)?
+        {
+            return Ok(Some(parcel));
+        }
+        for _ in 0..self.connections.len() {
+            let context = self.turn as u64;
+            self.turn = (self.turn + 1) % self.connections.len();
+            let found = match self.receive_at_slow(context)? {
+                None if self.too_long.is_none() => self.receive_data(context | DATA)?,
+                found => found,
+            };
+            if found.is_some() || self.too_long.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// How soon to look again although nothing was heard: memory that is waited for may come free.
+    pub fn looks_again(&self) -> Option<Duration> {
+        (!self.waiting.is_empty()).then_some(MEMORY_PAUSE)
+    }
+
+    /// Ranks that ended: each lost one is an error once, if it posted here or nobody is left; and when nobody is, so is waiting.
+    pub(super) fn report_ends(&mut self) -> Result {
+        check_process()?;
+        if self.acceptor.has_failed() {
+            let failed = |error| Error::via(format!("waiting at {}", Titled(&self.name)), error);
+            self.world.nics().iter().try_for_each(|world_nic| world_nic.nic.check()).map_err(failed)?;
+        }
+        self.settle_suspects()?;
+        // First: who ends after that is seen to have.
+        self.seen = self.world.exits().seen();
+        if self.seen == 0 {
+            return Ok(());
+        }
+        if self.acceptor.came() != self.let_in {
+            self.let_in();
+        }
+        let (is_deserted, posters, reported) = (self.world.is_deserted(), &self.posters, &self.reported);
+        let concerns = |rank| !reported.contains(&rank) && (is_deserted || posters.contains(&rank));
+        if let Some((rank, how)) = self.world.exits().lost_that(concerns) {
+            self.reported.insert(rank);
+            return Err(Error::PeerLost { rank: rank as usize, how });
+        }
+        // In this order: who has finished had its connections accepted, and what is accepted has come.
+        let deserted = self.connections.iter().all(Option::is_none) && self.world.is_deserted();
+        if deserted && !self.acceptor.is_admitting() && self.acceptor.came() == self.let_in {
+            return Err(Error::NobodyLeft { name: self.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// Whether a connection is being accepted: of a rank that has finished there may be messages to come.
+    pub fn is_admitting(&self) -> bool {
+        self.acceptor.is_admitting()
+    }
+
+    /// Who could post, and who cannot any more.
+    pub(super) fn whom(&self) -> String {
+        let (whom, lost) = (self.who_could_post(), self.world.exits().lost_in_words());
+        if lost.is_empty() { whom } else { format!("{whom}; {lost}") }
+    }
+
+    fn who_could_post(&self) -> String {
+        if let Some(shortage) = self.shortage() {
+            return shortage;
+        }
+        let ranks: BTreeSet<u32> =
+            self.connections.iter().flatten().map(|connection| connection.link.rank).collect();
+        let ranks: Vec<u32> = ranks.into_iter().collect();
+        match ranks.len() {
+            0 if self.let_in == 0 => "any rank (none has made a postbox of it yet)".into(),
+            0 => "any rank (all postboxes of it are gone)".into(),
+            _ => format!("{} to post", udeck_boot::Ranks(&ranks)),
+        }
+    }
+}

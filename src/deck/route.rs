@@ -1,0 +1,123 @@
+//! By which transport messages travel, and why by no better one: what routes say to users.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use parking_lot::Mutex;
+
+/// By which transport a postbox's messages travel, and why by no better one ([`crate::Postbox::route`]).
+///
+/// As text: `tcp: shm not possible: it runs on another host`; where nothing stood in the way, `shm`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Route {
+    /// The transport.
+    pub transport: String,
+    /// Those that this rank would have preferred, the best first.
+    pub skipped: Vec<SkippedTransport>,
+}
+
+/// A transport that leads to a mailbox no way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SkippedTransport {
+    /// The transport.
+    pub transport: String,
+    /// Why it is not possible.
+    pub why: String,
+}
+
+/// A transport that this host cannot have, and how many of a world's NICs are better all the same.
+pub type UnavailableTransport = (usize, SkippedTransport);
+
+impl SkippedTransport {
+    /// `why` is for people.
+    pub fn new(transport: impl Into<String>, why: impl Into<String>) -> Self {
+        SkippedTransport { transport: transport.into(), why: why.into() }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.transport)?;
+        for (nth, SkippedTransport { transport, why }) in self.skipped.iter().enumerate() {
+            write!(f, "{}{transport} not possible: {why}", if nth == 0 { ": " } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl Route {
+    /// In brackets what [`Route`]'s text says after a colon.
+    fn brief(&self) -> String {
+        match self.skipped.len() {
+            0 => self.transport.clone(),
+            _ => format!("{} ({})", self.transport, told(&self.skipped)),
+        }
+    }
+}
+
+/// What stood in the way, one after the other.
+pub(crate) fn told(skipped: &[SkippedTransport]) -> String {
+    skipped
+        .iter()
+        .map(|SkippedTransport { transport, why }| format!("{transport}: {why}"))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// A route as `DECK_EXPLAIN` tells it.
+pub(crate) fn explanation(rank: usize, owner: u32, route: &Route) -> String {
+    format!("deck: rank {rank} -> rank {owner}: {}", route.brief())
+}
+
+/// Ranks that the user was told the way to.
+#[derive(Debug)]
+pub(crate) struct Explained(Mutex<BTreeSet<u32>>);
+
+impl Explained {
+    /// Nobody needs to be told the way to oneself.
+    pub fn new(own: u32) -> Self {
+        Explained(Mutex::new(BTreeSet::from([own])))
+    }
+
+    /// Whether the user was not told of that rank yet.
+    pub fn is_news(&self, rank: u32) -> bool {
+        self.0.lock().insert(rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skipped(transport: &str, why: &str) -> SkippedTransport {
+        SkippedTransport { transport: transport.into(), why: why.into() }
+    }
+
+    #[test]
+    fn a_route_says_why_it_is_no_better_one() {
+        let mut route =
+            Route { transport: "far".into(), skipped: vec![skipped("near", "it runs on another host")] };
+        assert_eq!(route.to_string(), "far: near not possible: it runs on another host");
+        let line = "deck: rank 2 -> rank 0: far (near: it runs on another host)";
+        assert_eq!(explanation(2, 0, &route), line);
+        route.skipped.push(skipped("card", "none is there"));
+        assert_eq!(
+            route.to_string(),
+            "far: near not possible: it runs on another host; card not possible: none is there"
+        );
+        let direct = Route { transport: "near".into(), skipped: vec![] };
+        assert_eq!(direct.to_string(), "near");
+        assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near");
+    }
+
+    #[test]
+    fn a_rank_is_explained_once_and_oneself_never() {
+        let explained = Explained::new(2);
+        assert_eq!(
+            [2, 0, 1, 0, 1, 2].map(|rank| explained.is_news(rank)),
+            [false, true, true, false, false, false]
+        );
+    }
+}

@@ -1,0 +1,270 @@
+//! Accepting a message: at once where that is possible, otherwise after a wait for room, or into the queue.
+
+use std::time::Instant;
+
+use udeck_via::mem::Fill;
+use udeck_via::{Block, Deadline, Error as ViaError, Vi};
+
+use super::requests::Ticket;
+use super::{Channel, Failed};
+use crate::connect::attempt::Attempt;
+use crate::error::{Error, Result};
+use crate::protocol::handshake::{self, Host, Pairs, Time};
+use crate::protocol::link::{SendLink, is_busy};
+use crate::protocol::message_block::{MessageBlock, Refused};
+use crate::protocol::{Protocol, eager, hand_off};
+use crate::wait_policy::{WaitPolicy, look_again};
+use crate::wire::{Introduction, Role};
+
+impl Channel {
+    /// Sends what most messages are: short, with nothing before them and room at the mailbox. `false`: nothing was done, and
+    /// the slow path finds out why.
+    #[inline]
+    pub fn post_short(&mut self, bytes: &[u8], tag: u32, protocol: Protocol) -> bool {
+        if !self.selector.is_short(protocol, bytes.len())
+            || self.has_queued()
+            || self.link.world.has_undelivered()
+        {
+            return false;
+        }
+        eager::post_short(&mut self.link, bytes, tag)
+    }
+
+    /// Likewise what most long messages are: handed off. Otherwise the message comes back.
+    #[inline]
+    pub fn post_handed_off(&mut self, block: Block, protocol: Protocol) -> Result<(), Block> {
+        let len = block.len();
+        if !self.selector.is_handed_off(protocol, len)
+            || self.has_queued()
+            || self.link.world.has_undelivered()
+        {
+            return Err(block);
+        }
+        hand_off::send_own(&mut self.link, block)?;
+        self.link.counters.posted(len);
+        Ok(())
+    }
+
+    /// Accepts any message. Waits, if it must, for room at the mailbox. The ticket is [`WaitPolicy::Queue`]'s.
+    pub fn post(
+        &mut self,
+        block: MessageBlock,
+        protocol: Protocol,
+        policy: WaitPolicy,
+    ) -> Result<Ticket, Refused> {
+        if self.link.world.has_undelivered()
+            && let Err(error) = self.undelivered()
+        {
+            return Err((error, Some(block)));
+        }
+        let len = block.len();
+        let protocol = self.selector.resolve(protocol, len);
+        let ticket = match protocol {
+            Protocol::Eager | Protocol::HandOff if self.queue.is_empty() => {
+                self.post_now(block, protocol, policy)?
+            }
+            Protocol::Handshake => return self.post_and_wait(block, policy),
+            _ => self.post_queued(block, protocol, policy)?,
+        };
+        self.link.counters.posted(len);
+        Ok(ticket)
+    }
+
+    fn post_now(
+        &mut self,
+        block: MessageBlock,
+        protocol: Protocol,
+        policy: WaitPolicy,
+    ) -> Result<Ticket, Refused> {
+        match self.send(block, protocol) {
+            Ok(()) => Ok(None),
+            Err((error, block)) => self.post_now_slow(error, block, protocol, policy),
+        }
+    }
+
+    #[cold]
+    fn post_now_slow(
+        &mut self,
+        mut error: ViaError,
+        mut block: MessageBlock,
+        protocol: Protocol,
+        policy: WaitPolicy,
+    ) -> Result<Ticket, Refused> {
+        if matches!(policy, WaitPolicy::Queue) && is_busy(&error) {
+            return self.post_queued(block, protocol, policy);
+        }
+        let (start, until) = (Instant::now(), self.until(policy));
+        let mut asked = false;
+        while is_busy(&error) {
+            let deadline = match self.may_wait_beside(block.capacity(), until, start, &error) {
+                Ok(deadline) => deadline,
+                Err(why) => return Err((why, Some(block))),
+            };
+            // Ask to be told of room, look once more, then wait.
+            if asked {
+                self.wait(look_again(&error, deadline));
+            } else {
+                self.link.vi.want_room();
+            }
+            asked = !asked;
+            match self.send(block, protocol) {
+                Ok(()) => return Ok(None),
+                Err((again, returned)) => (error, block) = (again, returned),
+            }
+        }
+        Err((self.translate(error, until.map_or(policy, WaitPolicy::Until)), Some(block)))
+    }
+
+    /// Sends a message that needs no announcement. By `eager` the block is not needed any more then.
+    fn send(&mut self, block: MessageBlock, protocol: Protocol) -> Result<(), (ViaError, MessageBlock)> {
+        if protocol == Protocol::HandOff {
+            return hand_off::send(&mut self.link, block);
+        }
+        eager::send(&mut self.link, &block).map_err(|error| (error, block))
+    }
+
+    /// Accepts a copy of `bytes` as a message, by way of a block. Waits, if it must, for the memory of it, then as
+    /// [`Channel::post`]. ([`Channel::post_short`] has been tried.)
+    #[cold]
+    pub fn post_copy(
+        &mut self,
+        bytes: &[u8],
+        tag: u32,
+        protocol: Protocol,
+        policy: WaitPolicy,
+    ) -> Result<Ticket> {
+        let limit = self.link.vi.nic().attributes().max_transfer;
+        if bytes.len() > limit {
+            return Err(Error::TooLarge { asked: bytes.len(), limit });
+        }
+        let (start, until) = (Instant::now(), self.until(policy));
+        let mut block = loop {
+            self.look(policy)?;
+            match self.link.world.allocate(bytes.len(), Fill::Keep) {
+                Ok(block) => break block,
+                Err(error) if is_busy(&error) => {
+                    let deadline = self.may_wait(until, start, &error)?;
+                    self.wait(look_again(&error, deadline));
+                }
+                Err(error) => return Err(self.translate(error, policy)),
+            }
+        };
+        block.bytes_mut().copy_from_slice(bytes);
+        block.set_notes([tag, 0]);
+        self.link.counters.copied(bytes.len());
+        let policy = until.map_or(policy, WaitPolicy::Until);
+        self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
+    }
+
+    /// Posts a message by `handshake`, and waits until the mailbox has received it. Its descriptor has to own what it sends,
+    /// so of a shared message a copy goes.
+    fn post_and_wait(&mut self, block: MessageBlock, policy: WaitPolicy) -> Result<Ticket, Refused> {
+        let block = match block {
+            MessageBlock::Own(block) => block,
+            MessageBlock::Shared(shared) => {
+                let posted = self.post_copy(shared.bytes(), shared.notes()[0], Protocol::Handshake, policy);
+                return posted.map_err(|error| (error, None));
+            }
+        };
+        let (start, len) = (Instant::now(), block.len());
+        let posted = match self.may_shake_hands(policy, start) {
+            Ok(deadline) => handshake::post(self, block, Time { start, deadline }),
+            Err(error) => Err((error, Some(block))),
+        };
+        let refused = |(error, block): Failed| (error, block.map(MessageBlock::Own));
+        posted.map_err(refused)?;
+        self.link.counters.posted(len);
+        Ok(None)
+    }
+
+    fn may_shake_hands(&mut self, policy: WaitPolicy, start: Instant) -> Result<Deadline> {
+        self.check(Protocol::Handshake)?;
+        self.look(policy)?;
+        if matches!(policy, WaitPolicy::Queue) {
+            return Err(self.would_block_thread());
+        }
+        self.may_wait(self.until(policy), start, &mailbox_is_full())
+    }
+}
+
+/// What a post waits for that the mailbox's owner has to take.
+pub(super) fn mailbox_is_full() -> ViaError {
+    ViaError::Full { what: "the mailbox", bound: "".into() }
+}
+
+/// What `handshake` waits with.
+impl Host for Channel {
+    fn link(&mut self) -> &mut SendLink {
+        &mut self.link
+    }
+
+    fn pairs(&mut self) -> &mut Pairs {
+        &mut self.pairs
+    }
+
+    fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    fn is_through(&mut self) -> bool {
+        self.progress();
+        self.queue.is_empty()
+    }
+
+    fn take_answers(&mut self) -> Result<bool, ViaError> {
+        let answered = self.take_all_answers()?;
+        if answered {
+            self.note_queued();
+        }
+        Ok(answered)
+    }
+
+    fn wait_until<T>(
+        &mut self,
+        Time { start, deadline }: Time,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
+    ) -> Result<T> {
+        loop {
+            self.link.vi.want_room();
+            match look(self) {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(error) => {
+                    self.fail(&error);
+                    return Err(self.translate(error, WaitPolicy::Until(deadline)));
+                }
+            }
+            self.is_awaited()?;
+            if deadline.passed() {
+                return Err(self.too_late("posting", start, &mailbox_is_full()));
+            }
+            self.wait(deadline);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        mut attributes: udeck_via::ViAttributes,
+        role: Role,
+        Time { start, deadline }: Time,
+    ) -> Result<Vi> {
+        attributes.peer = Some(self.owner);
+        let introduction = Introduction { postbox: self.number, role }.encode();
+        let cq = self.cq.handle();
+        let attempt = Attempt { start, deadline, waits: true };
+        let connected = Vi::new(self.link.vi.nic(), attributes).and_then(|mut vi| {
+            attempt.persist(|| vi.connect(&self.to, &cq, &cq, &introduction, deadline))?;
+            Ok(vi)
+        });
+        connected.map_err(|error| attempt.meaning(&self.link.world, &self.mailbox, self.owner, error))
+    }
+
+    fn meaning_of(&self, error: ViaError, time: Time) -> Error {
+        self.translate(error, WaitPolicy::Until(time.deadline))
+    }
+
+    fn end(&mut self, error: ViaError, time: Time) -> Error {
+        self.fail(&error);
+        self.translate(error, WaitPolicy::Until(time.deadline))
+    }
+}

@@ -1,0 +1,268 @@
+//! What a postbox is without its type: the channel, where it is while messages wait, and the protocol that is set.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use udeck_via::mem::{StableBuffer, UserMemory};
+use udeck_via::{Block, Region};
+
+use super::requests::Ticket;
+use super::{Channel, Failed};
+use crate::error::{Error, Result, Titled, check_process};
+use crate::progress::{Advance, Slot};
+use crate::protocol::message_block::MessageBlock;
+use crate::protocol::{MAX_INLINE, Protocol};
+use crate::wait_policy::WaitPolicy;
+use crate::world_state::WorldState;
+
+/// Buffers of the program's own that a postbox keeps for the program to take back.
+const MAX_RETURNED: usize = 64;
+
+/// A postbox of any type.
+pub struct Poster {
+    slot: RefCell<ChannelSlot>,
+    protocol: Cell<Protocol>,
+    world: Arc<WorldState>,
+    name: String,
+    returned: RefCell<VecDeque<Returned>>,
+}
+
+/// Where the channel is: with us, so that posting needs no lock; or where the helper can reach it too, while messages
+/// wait for the mailbox's answer.
+enum ChannelSlot {
+    Own(Box<Channel>),
+    Shared(Arc<Slot<Channel>>),
+    /// Only for the moment of moving.
+    Moving,
+}
+
+/// Memory of the program's own that has come back, with its tag.
+pub(crate) struct Returned {
+    pub region: Region,
+    pub tag: u32,
+}
+
+impl Poster {
+    pub(crate) fn new(world: &Arc<WorldState>, name: &str, channel: Channel) -> Self {
+        Poster {
+            slot: RefCell::new(ChannelSlot::Own(Box::new(channel))),
+            protocol: Cell::new(world.config().protocol),
+            world: world.clone(),
+            name: name.to_owned(),
+            returned: RefCell::default(),
+        }
+    }
+
+    /// The mailbox's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn world(&self) -> &Arc<WorldState> {
+        &self.world
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol.get()
+    }
+
+    pub(crate) fn set_protocol(&self, protocol: Protocol) -> Result {
+        check_process()?;
+        self.with_channel(|channel| channel.check(protocol))?;
+        self.protocol.set(protocol);
+        Ok(())
+    }
+
+    /// Sets a protocol until what is returned is dropped.
+    pub(crate) fn set_protocol_for_now(&self, protocol: Protocol) -> Result<Restore<'_>> {
+        let usual = Restore(&self.protocol, self.protocol.get());
+        self.set_protocol(protocol).map(|()| usual)
+    }
+
+    // ---- posting ----
+
+    /// Posts a message that nobody else has.
+    #[inline]
+    pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
+        let block = match block.len() {
+            0..=MAX_INLINE => match self.post_short_block(block) {
+                None => return Ok(None),
+                Some(block) => block,
+            },
+            _ => block,
+        };
+        self.post_long_block(block, policy)
+    }
+
+    /// The block comes back (in a register, as a result that holds an error would not) if it was not posted.
+    fn post_short_block(&self, block: Block) -> Option<Block> {
+        if self.post_short(block.bytes(), block.notes()[0]) { None } else { Some(block) }
+    }
+
+    /// What most messages are: short, and quickly sent.
+    #[inline]
+    fn post_short(&self, bytes: &[u8], tag: u32) -> bool {
+        match &mut *self.slot.borrow_mut() {
+            ChannelSlot::Own(channel) => channel.post_short(bytes, tag, self.protocol.get()),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn post_long_block(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
+        let posted = match &mut *self.slot.borrow_mut() {
+            ChannelSlot::Own(channel) => channel.post_handed_off(block, self.protocol.get()),
+            _ => Err(block),
+        };
+        match posted {
+            Ok(()) => Ok(None),
+            Err(block) => self.post_block_slow(block, policy),
+        }
+    }
+
+    #[inline(never)]
+    fn post_block_slow(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
+        if let Err(error) = check_process() {
+            return Err((error, Some(block)));
+        }
+        let posted =
+            self.post_slow(|channel, protocol| channel.post(MessageBlock::Own(block), protocol, policy));
+        posted.map_err(|(error, block)| (error, block.and_then(MessageBlock::into_own)))
+    }
+
+    /// Posts a message that the caller keeps an owner of.
+    pub(crate) fn post_shared_block(&self, block: &Arc<Block>, policy: WaitPolicy) -> Result<Ticket> {
+        check_process()?;
+        let block = MessageBlock::Shared(block.clone());
+        self.post_slow(|channel, protocol| channel.post(block, protocol, policy)).map_err(|(error, _)| error)
+    }
+
+    /// Posts a copy. May wait for the memory of it, too.
+    #[inline]
+    pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Ticket> {
+        if self.post_short(bytes, tag) {
+            return Ok(None);
+        }
+        self.post_copy_slow(bytes, tag, policy)
+    }
+
+    #[inline(never)]
+    fn post_copy_slow(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Ticket> {
+        check_process()?;
+        // A channel that the helper has was not asked yet, and may have nothing queued any more.
+        let is_shared = matches!(&*self.slot.borrow(), ChannelSlot::Shared(_));
+        self.post_slow(|channel, protocol| {
+            if is_shared && channel.post_short(bytes, tag, protocol) {
+                return Ok(None);
+            }
+            channel.post_copy(bytes, tag, protocol, policy)
+        })
+    }
+
+    /// Posts by whatever way there is. A channel in which messages wait then goes to where the helper reaches it.
+    fn post_slow<R>(&self, post: impl FnOnce(&mut Channel, Protocol) -> R) -> R {
+        let mut slot = self.slot.borrow_mut();
+        if let ChannelSlot::Own(channel) = &mut *slot {
+            let result = post(channel, self.protocol.get());
+            if channel.has_queued() {
+                slot.share(&self.world);
+            }
+            return result;
+        }
+        slot.visit(&self.world, |channel| post(channel, self.protocol.get()))
+    }
+
+    /// Acts on the channel, wherever it is. Nothing is posted.
+    pub(crate) fn with_channel<R>(&self, act: impl FnOnce(&mut Channel) -> R) -> R {
+        let mut slot = self.slot.borrow_mut();
+        match &mut *slot {
+            ChannelSlot::Own(channel) => act(channel),
+            _ => slot.visit(&self.world, act),
+        }
+    }
+
+    // ---- memory of the program's own ----
+
+    /// Registers memory that is to be posted here.
+    #[allow(clippy::result_large_err, reason = "refused memory comes back by value; refusals are rare")]
+    pub(crate) fn register<B: StableBuffer>(
+        &self,
+        memory: UserMemory<B>,
+    ) -> Result<Region, (Error, UserMemory<B>)> {
+        self.with_channel(|channel| channel.register(memory)).map_err(|(error, memory)| {
+            let what = format!("registering a message to {}", Titled(&self.name));
+            (Error::via(what, error), memory)
+        })
+    }
+
+    /// Whether there is room for another buffer to come back.
+    pub(crate) fn check_returned(&self) -> Result {
+        if self.returned.borrow().len() < MAX_RETURNED {
+            return Ok(());
+        }
+        Err(Error::ReturnQueueFull { name: self.name.clone(), count: MAX_RETURNED })
+    }
+
+    pub(crate) fn give_back(&self, returned: Returned) {
+        self.returned.borrow_mut().push_back(returned);
+    }
+
+    /// The buffer that came back first.
+    pub(crate) fn take_returned(&self) -> Option<Returned> {
+        self.returned.borrow_mut().pop_front()
+    }
+}
+
+impl Advance for Channel {
+    fn has_queued(&self) -> bool {
+        Channel::has_queued(self)
+    }
+
+    fn progress(&mut self) -> bool {
+        Channel::progress(self)
+    }
+}
+
+impl ChannelSlot {
+    /// Puts the channel where the helper can reach it.
+    #[cold]
+    fn share(&mut self, world: &Arc<WorldState>) {
+        if let ChannelSlot::Own(channel) = std::mem::replace(self, ChannelSlot::Moving) {
+            *self = ChannelSlot::Shared(world.progress().adopt(channel));
+        }
+    }
+
+    /// Acts on the shared channel, and takes it back when nothing waits any more.
+    #[cold]
+    fn visit<R>(&mut self, world: &Arc<WorldState>, act: impl FnOnce(&mut Channel) -> R) -> R {
+        let ChannelSlot::Shared(slot) = &*self else {
+            unreachable!("a postbox is used by one thread at a time")
+        };
+        let (result, back) = world.progress().visit(slot, act);
+        if let Some(channel) = back {
+            *self = ChannelSlot::Own(channel);
+        }
+        result
+    }
+}
+
+impl Drop for Poster {
+    fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
+        }
+        if let ChannelSlot::Shared(slot) = &*self.slot.borrow() {
+            self.world.progress().orphan(slot);
+        }
+    }
+}
+
+/// Sets a postbox's protocol as it was before.
+pub(crate) struct Restore<'a>(&'a Cell<Protocol>, Protocol);
+
+impl Drop for Restore<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}

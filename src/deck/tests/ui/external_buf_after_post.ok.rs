@@ -1,0 +1,12 @@
+//! A buffer that was posted is not the program's until it comes back: a NIC may be reading it.
+
+use udeck_deck::{ExternalBuf, Postbox};
+
+fn post(out: &Postbox<f64>, mut buffer: ExternalBuf<f64>) {
+    buffer[0] = 1.0;
+    out.post(buffer).unwrap();
+    let mut buffer = out.take_returned().unwrap();
+    buffer[0] = 2.0;
+}
+
+fn main() {}

@@ -1,0 +1,343 @@
+//! What mailboxes, postboxes and the world have in common.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use udeck_boot::Client;
+use udeck_via::mem::{Arena, Fill};
+use udeck_via::{Block, Deadline, Error as ViaError, Nic, host_key, is_forked};
+
+use crate::config::Config;
+use crate::connect::wire::{Advert, Endpoint};
+use crate::error::{Error, Result, is_internal};
+use crate::memory_accounting::{Accounting, Holders};
+use crate::nics::{Nics, WorldNic};
+use crate::progress::Progress;
+use crate::rank_exits::RankExits;
+use crate::recv::memory_budget::{Memory, MemoryBudget};
+use crate::route::Explained;
+use crate::stats::{Counters, Stats};
+
+/// From this many bytes on, an allocation first collects buffers that came back: reusing the block that was used last
+/// saves more cache misses than looking costs.
+pub(crate) const LARGE: usize = 4096;
+
+/// One rank's state, shared by its objects. Everything here may be used from any thread.
+pub(crate) struct WorldState {
+    rank: usize,
+    size: usize,
+    client: Client,
+    nics: Nics,
+    /// The NICs', close at hand: asking the device is a call per message.
+    outbox: Arc<Arena>,
+    max_transfer: usize,
+    /// What names this host; empty where the system does not say.
+    host: Vec<u8>,
+    /// Which ways were told to the user, if he wants to know.
+    explained: Option<Explained>,
+    config: Config,
+    oversubscribed: bool,
+    ends: Arc<RankExits>,
+    progress: Arc<Progress>,
+    books: Mutex<AllCounters>,
+    accounting: Accounting,
+    undelivered: Mutex<BTreeMap<u32, Undelivered>>,
+    has_undelivered: AtomicBool,
+    next_postbox: AtomicU32,
+    #[cfg(feature = "async")]
+    watcher: udeck_via::Watcher,
+}
+
+/// Counters of living objects, and the sum of those that are gone.
+#[derive(Default)]
+struct AllCounters {
+    living: Vec<Arc<Counters>>,
+    gone: Stats,
+}
+
+struct Undelivered {
+    count: usize,
+    name: String,
+    owner: u32,
+    why: String,
+}
+
+impl WorldState {
+    pub fn new(client: Client, nics: Nics, config: Config, oversubscribed: bool) -> Self {
+        let first = &nics.first.nic;
+        let ends = Arc::new(RankExits::default());
+        let listener = Arc::downgrade(&ends);
+        client.on_event(Box::new(move |event| {
+            if let Some(ends) = listener.upgrade() {
+                ends.note(event);
+            }
+        }));
+        WorldState {
+            rank: client.welcome().rank as usize,
+            size: client.welcome().size as usize,
+            explained: config.explain.then(|| Explained::new(client.welcome().rank)),
+            client,
+            outbox: first.outbox().clone(),
+            max_transfer: nics.max_transfer(),
+            nics,
+            host: host_key().map_or(Vec::new(), Vec::from),
+            config,
+            oversubscribed,
+            ends,
+            progress: Arc::default(),
+            books: Mutex::default(),
+            accounting: Accounting::default(),
+            undelivered: Mutex::default(),
+            has_undelivered: AtomicBool::new(false),
+            next_postbox: AtomicU32::new(0),
+            #[cfg(feature = "async")]
+            watcher: udeck_via::Watcher::default(),
+        }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The one that is preferred. Its memory is that of all.
+    pub fn nic(&self) -> &Nic {
+        &self.nics.first.nic
+    }
+
+    pub fn nics(&self) -> &Nics {
+        &self.nics
+    }
+
+    /// What names this host; empty where the system does not say.
+    pub fn host(&self) -> &[u8] {
+        &self.host
+    }
+
+    pub fn explained(&self) -> Option<&Explained> {
+        self.explained.as_ref()
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn oversubscribed(&self) -> bool {
+        self.oversubscribed
+    }
+
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Wakes tasks.
+    #[cfg(feature = "async")]
+    pub fn watcher(&self) -> &udeck_via::Watcher {
+        &self.watcher
+    }
+
+    // ---- names ----
+
+    /// Makes a mailbox of ours known.
+    pub fn advertise(&self, name: &str, kind: &str, size: usize) -> Result {
+        let endpoint = |world_nic: &WorldNic| {
+            let (transport, address) =
+                (world_nic.transport.clone(), world_nic.nic.attributes().address.clone());
+            Endpoint { transport, address }
+        };
+        let advert = Advert {
+            host: self.host.clone(),
+            endpoints: self.nics.iter().map(endpoint).collect(),
+            kind: kind.to_owned(),
+            size: size as u32,
+        };
+        let deadline = Deadline::after(self.config.setup);
+        Ok(self.client.register(name, &advert.encode(), deadline.instant())?)
+    }
+
+    /// Why a mailbox could not be opened: most likely the name is taken, perhaps by this very rank.
+    #[cold]
+    pub fn taken_or(&self, name: &str, error: Error) -> Error {
+        match self.client.lookup(name, false, Deadline::after(self.config.setup).instant()) {
+            Ok(record) => Error::NameTaken { name: name.to_owned(), rank: record.owner as usize },
+            Err(_) => error,
+        }
+    }
+
+    /// A mailbox of ours is gone. After `finish`, so is the name service, and the name with it.
+    pub fn withdraw(&self, name: &str) {
+        let _ = self.client.unregister(name, Deadline::after(self.config.setup).instant());
+    }
+
+    // ---- memory ----
+
+    /// A block; when the arena is full, first collects what receivers have given back.
+    #[inline]
+    pub fn allocate(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
+        if len >= LARGE {
+            self.nics.reclaim_recent();
+        }
+        match self.outbox.block(len, fill) {
+            Err(ViaError::NoMemory { .. }) => self.allocate_reclaimed(len, fill),
+            other => other,
+        }
+    }
+
+    #[cold]
+    fn allocate_reclaimed(&self, len: usize, fill: Fill) -> Result<Block, ViaError> {
+        self.nics.reclaim();
+        self.outbox.block(len, fill)
+    }
+
+    /// Most bytes of a message.
+    #[inline]
+    pub fn max_transfer(&self) -> usize {
+        self.max_transfer
+    }
+
+    /// The arena that messages are received in.
+    pub fn arena(&self, memory: Memory) -> &Arc<Arena> {
+        match memory {
+            Memory::Outbox => self.nic().outbox(),
+            Memory::Landing => self.nic().landing(),
+        }
+    }
+
+    /// Most bytes of one arena that a mailbox grants at a time: half. (No message is longer than an arena.)
+    pub fn max_granted(&self) -> usize {
+        self.nic().attributes().max_transfer / 2
+    }
+
+    /// Who may hold memory.
+    pub fn accounting(&self) -> &Accounting {
+        &self.accounting
+    }
+
+    /// Who holds `memory`.
+    pub fn holders(&self, memory: Memory) -> Holders {
+        self.accounting.holders(memory, self.arena(memory).usage().used)
+    }
+
+    /// The books of a new mailbox.
+    pub fn open_budget(&self, mailbox: &str) -> Arc<MemoryBudget> {
+        self.accounting.open_mailbox(mailbox)
+    }
+
+    // ---- counts ----
+
+    /// Counters for one end of `mailbox`. The library's own messages are not counted.
+    pub fn counters(&self, mailbox: &str) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        if is_internal(mailbox) {
+            return counters;
+        }
+        let mut books = self.books.lock();
+        let AllCounters { living, gone } = &mut *books;
+        living.retain(|counters| {
+            let alive = Arc::strong_count(counters) > 1;
+            if !alive {
+                counters.add_to(gone);
+            }
+            alive
+        });
+        living.push(counters.clone());
+        counters
+    }
+
+    pub fn stats(&self) -> Stats {
+        let books = self.books.lock();
+        let mut stats = books.gone;
+        books.living.iter().for_each(|counters| counters.add_to(&mut stats));
+        stats.bytes_copied += self.nics.bytes_copied();
+        stats.registrations = self.nics.registrations();
+        stats
+    }
+
+    // ---- messages that were lost ----
+
+    #[inline]
+    pub fn has_undelivered(&self) -> bool {
+        self.has_undelivered.load(Ordering::Relaxed)
+    }
+
+    pub fn note_undelivered(&self, postbox: u32, count: usize, name: &str, owner: u32, why: &str) {
+        let mut all = self.undelivered.lock();
+        let entry = all.entry(postbox).or_insert_with(|| Undelivered {
+            count: 0,
+            name: name.to_owned(),
+            owner,
+            why: why.to_owned(),
+        });
+        entry.count += count;
+        self.has_undelivered.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells of one postbox's lost messages.
+    pub fn take_undelivered(&self, postbox: u32) -> Result {
+        let mut all = self.undelivered.lock();
+        let found = all.remove(&postbox);
+        self.has_undelivered.store(!all.is_empty(), Ordering::Relaxed);
+        drop(all);
+        found.map_or(Ok(()), |undelivered| Err(self.undelivered_error(undelivered)))
+    }
+
+    /// Tells of all lost messages.
+    pub fn take_all_undelivered(&self) -> Result {
+        let all = std::mem::take(&mut *self.undelivered.lock());
+        self.has_undelivered.store(false, Ordering::Relaxed);
+        let mut errors: Vec<Error> = all.into_values().map(|one| self.undelivered_error(one)).collect();
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Error::Multiple(errors)),
+        }
+    }
+
+    fn undelivered_error(&self, Undelivered { count, name, owner, why }: Undelivered) -> Error {
+        let why = self.ends.how_lost(owner).unwrap_or(why);
+        Error::Undelivered { count, name, rank: owner as usize, why }
+    }
+
+    // ---- waiting ----
+
+    /// Moves announced messages of other postboxes along. Whether any moved: then whoever waits is not idle.
+    #[inline]
+    pub fn help_others(&self) -> bool {
+        self.progress.is_busy() && !is_forked() && self.progress.help()
+    }
+
+    /// How long a wait may sleep before it should help others again.
+    pub fn slice(&self, deadline: Deadline) -> Deadline {
+        if self.progress.is_busy() { deadline.min(Deadline::after(self.progress.rest())) } else { deadline }
+    }
+
+    // ---- ranks that ended ----
+
+    /// A number for a new postbox.
+    pub fn next_postbox(&self) -> u32 {
+        self.next_postbox.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn exits(&self) -> &RankExits {
+        &self.ends
+    }
+
+    /// Whether all other ranks have ended.
+    pub fn is_deserted(&self) -> bool {
+        self.size > 1 && self.ends.count() >= self.size - 1
+    }
+
+    /// Says goodbye to the launcher.
+    pub fn part(&self, deadline: Deadline) -> Result {
+        Ok(self.client.done(deadline.instant())?)
+    }
+}
