@@ -1,7 +1,7 @@
-//! The board: what a process shows to all its peers. Its bells, and the table of its windows.
+//! The board: what a process shows to all its peers. Its doorbells, and the table of its windows.
 //!
 //! ```text
-//! 0          2048 bells of 640 bytes
+//! 0          2048 doorbells of 640 bytes
 //! 1310720    512 window entries of 64 bytes
 //! 1343488    end
 //! ```
@@ -10,13 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_sys::bell::Bell;
+use udeck_sys::closer::Passed;
+use udeck_sys::doorbell::Doorbell;
 use udeck_sys::segment::{self, Mapping, PeerAccess, SharedRef};
 use udeck_sys::window::{Entry, Exposed};
 use udeck_via::{Error, MemHandle, Ptag, Result, Rights};
 
 /// Completion queues of a process.
-pub const BELLS: u32 = 2048;
+pub const DOORBELLS: u32 = 2048;
 /// Windows of a process.
 pub const WINDOWS: u32 = 512;
 
@@ -26,7 +27,7 @@ pub const READABLE: u32 = 2;
 /// Set where an entry is about outbox memory instead of landing memory.
 pub const IN_OUTBOX: u32 = 4;
 
-const WINDOWS_AT: usize = BELLS as usize * size_of::<Bell>();
+const WINDOWS_AT: usize = DOORBELLS as usize * size_of::<Doorbell>();
 /// Bytes of a board.
 pub const BOARD_BYTES: usize = (WINDOWS_AT + WINDOWS as usize * size_of::<Entry>()).next_multiple_of(4096);
 
@@ -39,18 +40,19 @@ impl BoardView {
     ///
     /// # Errors
     /// When it is not sealed, or of another size.
-    pub fn adopt(fd: BorrowedFd<'_>) -> std::io::Result<Self> {
-        Ok(BoardView(Arc::new(segment::adopt(fd, BOARD_BYTES..=BOARD_BYTES, PeerAccess::Write)?)))
+    pub fn adopt(fd: Passed) -> std::io::Result<Self> {
+        let (_, mapping) = fd.adopt(BOARD_BYTES..=BOARD_BYTES, PeerAccess::Write)?;
+        Ok(BoardView(Arc::new(mapping)))
     }
 
-    /// Bell `number`, modulo the number of bells (a peer may have named it).
-    pub fn bell(&self, number: u32) -> &Bell {
-        self.0.structure((number % BELLS) as usize * size_of::<Bell>())
+    /// Doorbell `number`, modulo the number of doorbells (a peer may have named it).
+    pub fn doorbell(&self, number: u32) -> &Doorbell {
+        self.0.structure((number % DOORBELLS) as usize * size_of::<Doorbell>())
     }
 
-    /// As [`BoardView::bell`], checked once for many looks.
-    pub fn keep_bell(&self, number: u32) -> SharedRef<Bell> {
-        SharedRef::new(self.0.clone(), (number % BELLS) as usize * size_of::<Bell>())
+    /// As [`BoardView::doorbell`], checked once for many looks.
+    pub fn keep_doorbell(&self, number: u32) -> SharedRef<Doorbell> {
+        SharedRef::new(self.0.clone(), (number % DOORBELLS) as usize * size_of::<Doorbell>())
     }
 
     /// The entry that `handle` would have.
@@ -69,7 +71,7 @@ pub struct Board {
 
 #[derive(Debug)]
 struct Free {
-    bells: Vec<u32>,
+    doorbells: Vec<u32>,
     windows: Vec<u32>,
     /// What was exposed, to draw fresh handles.
     drawn: u32,
@@ -83,7 +85,7 @@ impl Board {
         getrandom::fill(&mut seed)
             .map_err(|e| Error::os("drawing random window handles", std::io::Error::other(e)))?;
         let free = Free {
-            bells: (0..BELLS).rev().collect(),
+            doorbells: (0..DOORBELLS).rev().collect(),
             windows: (0..WINDOWS).rev().collect(),
             drawn: u32::from_ne_bytes(seed),
         };
@@ -107,24 +109,24 @@ impl Board {
             .map_err(|e| Error::os("taking memory for the board", e))
     }
 
-    /// A bell of our own. Fresh ones are silent; a recycled one may still be rung by old peers, which wakes its
+    /// A doorbell of our own. Fresh ones are silent; a recycled one may still be rung by old peers, which wakes its
     /// owner for nothing.
-    pub fn take_bell(&self) -> Result<u32> {
-        let Some(number) = self.free.lock().bells.pop() else {
+    pub fn take_doorbell(&self) -> Result<u32> {
+        let Some(number) = self.free.lock().doorbells.pop() else {
             return Err(Error::Full {
                 what: "the table of completion queues",
-                bound: format!("{BELLS} per process").into(),
+                bound: format!("{DOORBELLS} per process").into(),
             });
         };
-        if let Err(error) = self.commit(number as usize * size_of::<Bell>(), size_of::<Bell>()) {
-            self.give_bell(number);
+        if let Err(error) = self.commit(number as usize * size_of::<Doorbell>(), size_of::<Doorbell>()) {
+            self.give_doorbell(number);
             return Err(error);
         }
         Ok(number)
     }
 
-    pub fn give_bell(&self, number: u32) {
-        self.free.lock().bells.push(number);
+    pub fn give_doorbell(&self, number: u32) {
+        self.free.lock().doorbells.push(number);
     }
 
     /// Publishes landing memory under a fresh handle: the low bits name the entry, the others differ each time an
@@ -196,9 +198,9 @@ mod tests {
     #[test]
     fn bells_are_bounded() {
         let board = Board::new().unwrap();
-        let bells: Vec<_> = std::iter::from_fn(|| board.take_bell().ok()).collect();
-        assert_eq!(bells.len(), BELLS as usize);
-        board.give_bell(bells[0]);
-        assert_eq!(board.take_bell().unwrap(), bells[0]);
+        let doorbells: Vec<_> = std::iter::from_fn(|| board.take_doorbell().ok()).collect();
+        assert_eq!(doorbells.len(), DOORBELLS as usize);
+        board.give_doorbell(doorbells[0]);
+        assert_eq!(board.take_doorbell().unwrap(), doorbells[0]);
     }
 }

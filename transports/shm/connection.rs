@@ -1,4 +1,4 @@
-//! One connection as this process sees it: shared memory, the peer's bells, and who holds which lent buffer.
+//! One connection as this process sees it: shared memory, the peer's doorbells, and who holds which lent buffer.
 
 mod ledger;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use udeck_via::transport::{Fate, Held, Hello, Owner, Reporter};
 
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 use crate::link::Link;
-use crate::link_wire::{Bells, Datagram};
+use crate::link_wire::{Datagram, Doorbells};
 use crate::waiter::Attached;
 
 /// A connection. Shared by its port, the waiters that watch it, messages lent over it, and its link.
@@ -31,11 +31,12 @@ pub struct Connection {
     pub incoming: Direction,
     pub link: Arc<Link>,
     /// Where the peer listens for news.
-    peer_bells: Bells,
+    peer_doorbells: Doorbells,
     /// The peer's protection tag, if we may write its windows, and if we may read them.
     pub writable_ptag: Option<u32>,
     pub readable_ptag: Option<u32>,
-    /// Our consumer's position, for waiters ([`Connection::has_arrival`]).
+    /// Our consumer's position, modulo 2^32, for waiters ([`Connection::has_arrival`]). They ask whether the cell there has it,
+    /// and how many messages a burst has taken: who is wrong by 2^32 of them lets a ring go first once too often.
     pub position: AtomicU32,
     /// How many messages we have sent: what the peer's word of what it has read is widened beside.
     sent: AtomicU64,
@@ -47,7 +48,7 @@ pub struct Connection {
     gone: AtomicBool,
     /// The program's callback for errors is told over this.
     reporter: Arc<Reporter>,
-    /// Our own queues' places on our bells, to be told of the connection's end.
+    /// Our own queues' places on our doorbells, to be told of the connection's end.
     own: Mutex<Own>,
 }
 
@@ -100,7 +101,7 @@ impl Connection {
         control: Arc<Mapping>,
         side: usize,
         link: Arc<Link>,
-        peer_bells: Bells,
+        peer_doorbells: Doorbells,
         peer: &Hello,
         reporter: &Arc<Reporter>,
     ) -> Arc<Self> {
@@ -118,7 +119,7 @@ impl Connection {
             outgoing,
             incoming,
             link,
-            peer_bells,
+            peer_doorbells,
             writable_ptag: peer.writable_ptag.map(|ptag| ptag.0),
             readable_ptag: peer.readable_ptag.map(|ptag| ptag.0),
             position: AtomicU32::new(0),
@@ -132,7 +133,7 @@ impl Connection {
         })
     }
 
-    /// The places on our own bells; they are silent from [`Connection::detach`] on.
+    /// The places on our own doorbells; they are silent from [`Connection::detach`] on.
     pub fn attach(&self, send: Attached, receive: Attached) {
         *self.own.lock() = Own { send: Some(send), receive: Some(receive) };
     }
@@ -163,8 +164,8 @@ impl Connection {
     /// A writer of the incoming direction: tells the peer's receive queue.
     #[cold]
     pub fn ring_receiver(&self) {
-        let bell = self.peer_bells.receive;
-        self.link.peer_board().bell(bell.bell).ring(bell.bit);
+        let doorbell = self.peer_doorbells.receive;
+        self.link.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
     }
 
     /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
@@ -173,8 +174,8 @@ impl Connection {
     pub fn tell_sender(&self) {
         fence(Ordering::SeqCst);
         if self.incoming.sender().waiting.load(Ordering::Relaxed) != 0 {
-            let bell = self.peer_bells.send;
-            self.link.peer_board().bell(bell.bell).ring(bell.bit);
+            let doorbell = self.peer_doorbells.send;
+            self.link.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
         }
     }
 
@@ -357,8 +358,8 @@ impl Connection {
             ours.store(state, Ordering::Release);
             self.ring_receiver();
             // The peer may wait for room that will never come.
-            let bell = self.peer_bells.send;
-            self.link.peer_board().bell(bell.bell).ring(bell.bit);
+            let doorbell = self.peer_doorbells.send;
+            self.link.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
             if state == BROKEN {
                 // For its callback. A link that cannot take this is at its end, or holds another datagram that its
                 // reactor has yet to read; either way the state is there for who looks.

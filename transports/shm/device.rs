@@ -36,14 +36,15 @@ use self::door::own_address;
 use self::links::Links;
 use crate::Options;
 use crate::arenas::Arenas;
-use crate::board::{BELLS, Board, WINDOWS};
+use crate::board::{Board, DOORBELLS, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, Loss};
-use crate::fading::{Fading, Visitor};
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
-use crate::link::{Answer, process};
-use crate::link_wire::{Bells, Datagram, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
+use crate::link::{Answer, Link, process};
+use crate::link_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
 use crate::port::ShmPort;
+use crate::revoking::{Revoking, Visitor};
+use crate::space::Space;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
 
 /// The shared-memory NIC of a process.
@@ -56,10 +57,12 @@ pub struct ShmDevice {
     reactor: Arc<Reactor>,
     listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
     links: Mutex<Links>,
+    /// Of the arenas of peers.
+    space: Arc<Space>,
     /// Connections whose port is gone while the peer still reads something of ours, or is inside one of our windows.
     retired: Mutex<Vec<Arc<Connection>>>,
     /// Windows that are taken back while a peer is inside.
-    fading: Fading,
+    revoking: Revoking,
     /// The last few connections over which something was lent, most recent first.
     recent: Mutex<VecDeque<Weak<Connection>>>,
     /// The first of them, whose place nobody else has as long as it is: so the usual lender takes no lock.
@@ -70,6 +73,9 @@ pub struct ShmDevice {
 
 /// Connections that [`Device::reclaim_recent`] looks at.
 const RECENT: usize = 4;
+/// Connections with one peer that we have closed and over which it still has something of ours, when we make no more with it
+/// until it has let go of one.
+pub(crate) const MAX_RETIRED: usize = 1024;
 /// How often it is looked whether a writer has left that takes long.
 const VISIT_PAUSE: Duration = Duration::from_micros(100);
 
@@ -97,9 +103,10 @@ impl ShmDevice {
         attributes.max_inline = Inline::CAPACITY;
         attributes.max_head = MAX_HEAD;
         attributes.max_queues_per_cq = QUEUES as usize;
-        attributes.max_cq = BELLS as usize;
+        attributes.max_cq = DOORBELLS as usize;
         attributes.max_cq_entries = QUEUES as usize;
         attributes.max_windows = WINDOWS as usize;
+        attributes.max_connections = attributes.max_connections.min(mappings() / 2);
         let board = Arc::new(Board::new()?);
         let arenas = match &options.arenas {
             Some(arenas) => arenas.clone(),
@@ -114,8 +121,9 @@ impl ShmDevice {
             reactor,
             listeners: Mutex::default(),
             links: Mutex::default(),
+            space: Arc::default(),
             retired: Mutex::default(),
-            fading: Fading::default(),
+            revoking: Revoking::default(),
             recent: Mutex::default(),
             last_lender: AtomicPtr::default(),
             copied: AtomicU64::new(0),
@@ -186,9 +194,27 @@ impl ShmDevice {
         }
     }
 
+    /// Whether a process that we connect to still uses too much of what we have closed: those that it made count as its own
+    /// in the VI layer.
+    fn check_retired(&self, link: &Link) -> Result {
+        let mut retired = self.retired.lock();
+        retired.retain(|connection| is_in_use(connection));
+        let of_it =
+            retired.iter().filter(|other| other.link.pid == link.pid && other.link.peer() == link.peer());
+        if of_it.count() < MAX_RETIRED {
+            return Ok(());
+        }
+        let bound = format!(
+            "process {} has messages over {MAX_RETIRED} of them, and has to drop some first",
+            process(link.pid)
+        );
+        let what = "the list of connections that are closed here and that the peer still uses";
+        Err(Error::Full { what, bound: bound.into() })
+    }
+
     /// Takes a window off the board. Who may be inside: as it was when that was first done.
     fn withdraw(&self, handle: MemHandle) -> Vec<Visitor> {
-        self.fading.resume(handle).unwrap_or_else(|| {
+        self.revoking.resume(handle).unwrap_or_else(|| {
             self.board.withdraw(handle);
             Visitor::all_of(handle, self.all_connections())
         })
@@ -200,13 +226,20 @@ impl ShmDevice {
     }
 }
 
+/// Mappings that this process may have. Each connection is one.
+fn mappings() -> usize {
+    const USUAL: usize = 65_530;
+    let told = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    told.ok().and_then(|told| told.trim().parse().ok()).unwrap_or(USUAL)
+}
+
 /// Whether the peer still uses something of ours over a connection that we have closed.
 fn is_in_use(connection: &Connection) -> bool {
     !connection.is_gone() && (connection.reclaim() || connection.has_visitor())
 }
 
-/// A control segment, and the places of its two queues on our bells.
-fn attach(board: &Arc<Board>, queues: Queues<'_>) -> Result<(Attached, Attached, Bells)> {
+/// A control segment, and the places of its two queues on our doorbells.
+fn attach(board: &Arc<Board>, queues: Queues<'_>) -> Result<(Attached, Attached, Doorbells)> {
     let reserve = |notifier: &Arc<dyn Notifier>| {
         let shm = notifier.clone().into_any().downcast::<ShmNotifier>();
         match shm {
@@ -215,8 +248,8 @@ fn attach(board: &Arc<Board>, queues: Queues<'_>) -> Result<(Attached, Attached,
         }
     };
     let (send, receive) = (reserve(queues.send)?, reserve(queues.receive)?);
-    let bells = Bells { send: send.bell_bit(), receive: receive.bell_bit() };
-    Ok((send, receive, bells))
+    let doorbells = Doorbells { send: send.doorbell_bit(), receive: receive.doorbell_bit() };
+    Ok((send, receive, doorbells))
 }
 
 /// The parts of a connection come together.
@@ -254,12 +287,12 @@ unsafe impl Device for ShmDevice {
     }
 
     fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
-        self.fading.sweep(&self.board);
+        self.revoking.sweep(&self.board);
         self.board.expose(offset, len, ptag, rights)
     }
 
     fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.fading.sweep(&self.board);
+        self.revoking.sweep(&self.board);
         self.board.share(offset, len, ptag)
     }
 
@@ -276,7 +309,7 @@ unsafe impl Device for ShmDevice {
             if deadline.passed() {
                 let pid = process(visitor.connection.link.pid);
                 let what = format!("process {pid} to finish an RDMA write or read");
-                self.fading.interrupt(handle, visitors);
+                self.revoking.interrupt(handle, visitors);
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
             if spinner.pause() == Pause::Sleep {
@@ -289,8 +322,8 @@ unsafe impl Device for ShmDevice {
 
     fn conceal_later(&self, handle: MemHandle, memory: Owner) {
         let visitors = self.withdraw(handle);
-        self.fading.keep(handle, visitors, memory);
-        self.fading.sweep(&self.board);
+        self.revoking.keep(handle, visitors, memory);
+        self.revoking.sweep(&self.board);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {
@@ -329,19 +362,20 @@ unsafe impl Device for ShmDevice {
     ) -> Result<Connected> {
         let device = self.this.upgrade().expect("called on a live device");
         let link = self.link_to(&to.host, peer, deadline)?;
+        self.check_retired(&link)?;
         let (fd, control) = segment::create("udeck-control", CONTROL_BYTES, PeerAccess::Write)
             .and_then(|(fd, control)| {
                 control.commit(fd.as_fd(), 0, CONTROL_BYTES).map(|()| (fd, Arc::new(control)))
             })
             .map_err(|e| Error::os("creating a connection's control segment", e))?;
-        let (send, receive, bells) = attach(&self.board, queues)?;
+        let (send, receive, doorbells) = attach(&self.board, queues)?;
         // The peer may be inside our windows before we have its answer, and still when we no longer wait for it. Who
         // takes a window back sees it by this, which nothing else is done with.
-        let asked = Connection::new(control.clone(), 0, link.clone(), bells, hello, queues.reporter);
+        let asked = Connection::new(control.clone(), 0, link.clone(), doorbells, hello, queues.reporter);
         link.carry(&asked);
-        match link.request(bells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
-            Ok(Answer::Accepted { bells, hello }) => {
-                let connection = Connection::new(control, 0, link, bells, &hello, queues.reporter);
+        match link.request(doorbells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
+            Ok(Answer::Accepted { doorbells, hello }) => {
+                let connection = Connection::new(control, 0, link, doorbells, &hello, queues.reporter);
                 let port =
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((port, hello))
@@ -361,7 +395,7 @@ unsafe impl Device for ShmDevice {
     }
 
     fn reclaim(&self) {
-        self.fading.sweep(&self.board);
+        self.revoking.sweep(&self.board);
         for connection in self.all_connections() {
             connection.reclaim();
         }

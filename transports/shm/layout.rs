@@ -35,7 +35,7 @@ const _: () = assert!(LINES + 2 * DIRECTION_LINES <= CONTROL_BYTES);
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct SenderLine {
-    /// Not 0: the writer waits for room or for a lent buffer; ring its bell.
+    /// Not 0: the writer waits for room or for a lent buffer; ring its doorbell.
     pub waiting: AtomicU32,
     /// [`OPEN`], [`CLOSED`] or [`BROKEN`].
     pub state: AtomicU32,

@@ -1,7 +1,7 @@
 //! Shared memory between processes of one host.
 //!
 //! Per connection one sealed *control* segment with a ring each way; per process one *outbox* (we write, peers
-//! read: hand-off comes from here), one *landing* (peers RDMA-write) and one *board* (bells and windows). A *link*
+//! read: hand-off comes from here), one *landing* (peers RDMA-write) and one *board* (doorbells and windows). A *link*
 //! is the Unix socket between two processes over which segments and connection requests travel; its end, or the
 //! death of the process behind it, ends every connection made over it.
 //!
@@ -11,13 +11,15 @@
 //! | `link`, `handshake`, `link_wire` | two processes meet, prove who they are, exchange segments |
 //! | `connection`, `layout` | the shared memory of one connection, and who holds which lent buffer |
 //! | `port`, `cell` | the two work queues of a VI on it |
-//! | `waiter` | completion queues: polls the busy rings, finds the others by their bell, sleeps |
-//! | `board`, `arenas` | windows and bells; outbox and landing memory |
-//! | `fading` | windows that are taken back while a peer is inside |
+//! | `waiter` | completion queues: polls the busy rings, finds the others by their doorbell, sleeps |
+//! | `board`, `arenas` | windows and doorbells; outbox and landing memory |
+//! | `space` | how much address space the arenas of peers may take |
+//! | `revoking` | windows that are taken back while a peer is inside |
 //!
 //! Threads: the reactor handles links; ports and waiters run on the program's threads. No shared lock has a holder
-//! that can die: what processes share are rings, bells and windows (`udeck-sys`), all lock-free.
+//! that can die: what processes share are rings, doorbells and windows (`udeck-sys`), all lock-free.
 
+#![allow(unsafe_code, reason = "it implements the transport contract over memory that other processes write")]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 mod arenas;
@@ -25,12 +27,13 @@ mod board;
 mod cell;
 mod connection;
 mod device;
-mod fading;
 mod handshake;
 mod layout;
 mod link;
 mod link_wire;
 mod port;
+mod revoking;
+mod space;
 mod waiter;
 
 #[cfg(test)]

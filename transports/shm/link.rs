@@ -13,8 +13,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
-use udeck_sys::{Deadline, socket};
+use udeck_sys::{Deadline, job_time, socket};
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Result};
 
@@ -22,20 +23,23 @@ use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
 use crate::handshake::{Handshake, Step};
-use crate::link_wire::{Bells, Datagram, Why};
+use crate::link_wire::{Datagram, Doorbells, Why};
+use crate::space::{Space, Taken};
 
 /// Chunks that enter our page tables at one look; the others when they are first touched.
 const POPULATED_AT_ONCE: usize = 64;
 
 /// A link to a peer process.
 pub struct Link {
-    socket: OwnedFd,
+    socket: Endpoint,
     made: Instant,
     /// The peer's process, where it lies in our pid namespace.
     pub pid: Option<i32>,
     /// Which rank the peer has proved to be, if any, once the link is up.
     peer: OnceLock<Option<u32>>,
     segments: OnceLock<PeerSegments>,
+    /// Where theirs comes from.
+    space: Arc<Space>,
     state: Mutex<State>,
     changed: Condvar,
     next_request: AtomicU32,
@@ -60,7 +64,7 @@ enum Phase {
 
 /// The answer to a connection request.
 pub enum Answer {
-    Accepted { bells: Bells, hello: Hello },
+    Accepted { doorbells: Doorbells, hello: Hello },
     Refused { why: Why, text: String },
 }
 
@@ -68,6 +72,8 @@ struct PeerSegments {
     board: BoardView,
     outbox: PeerMemory,
     landing: PeerMemory,
+    /// Given back behind them.
+    _space: Taken,
 }
 
 /// An arena of the peer, mapped here. Chunks enter our page tables when they are first used. The peer says how long it is,
@@ -83,20 +89,21 @@ struct PeerMemory {
 
 impl PeerMemory {
     /// What we read of the peer's.
-    fn outbox(fd: OwnedFd) -> std::io::Result<Self> {
-        let mapping = Self::adopt(&fd, PeerAccess::Read)?;
-        Ok(PeerMemory { outbox: Some(fd), ..mapping })
+    fn outbox(fd: Passed) -> std::io::Result<Self> {
+        let (fd, memory) = Self::adopt(fd, PeerAccess::Read)?;
+        Ok(PeerMemory { outbox: Some(fd), ..memory })
     }
 
     /// What we write of the peer's.
-    fn landing(fd: &OwnedFd) -> std::io::Result<Self> {
-        Self::adopt(fd, PeerAccess::Write)
+    fn landing(fd: Passed) -> std::io::Result<Self> {
+        Ok(Self::adopt(fd, PeerAccess::Write)?.1)
     }
 
-    fn adopt(fd: &OwnedFd, access: PeerAccess) -> std::io::Result<Self> {
-        let mapping = segment::adopt(fd.as_fd(), 1..=MAX_ARENA, access)?;
+    fn adopt(fd: Passed, access: PeerAccess) -> std::io::Result<(OwnedFd, Self)> {
+        let (fd, mapping) = fd.adopt(1..=MAX_ARENA, access)?;
         let words = mapping.len().div_ceil(CHUNK).div_ceil(64);
-        Ok(PeerMemory { mapping, used: (0..words).map(|_| AtomicU64::new(0)).collect(), outbox: None })
+        let used = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok((fd, PeerMemory { mapping, used, outbox: None }))
     }
 
     /// The address of a piece of it. `None`: not all of that is there.
@@ -150,7 +157,7 @@ pub enum Event {
     /// A peer asks for a connection.
     Request {
         id: u32,
-        bells: Bells,
+        doorbells: Doorbells,
         hello: Hello,
         discriminator: Vec<u8>,
         control: Mapping,
@@ -159,7 +166,7 @@ pub enum Event {
 
 impl Link {
     /// A link over a fresh socket.
-    pub fn new(socket: OwnedFd, pid: Option<i32>, handshake: Handshake) -> Arc<Self> {
+    pub fn new(socket: Endpoint, pid: Option<i32>, handshake: Handshake, space: &Arc<Space>) -> Arc<Self> {
         let state = State {
             phase: Phase::Meeting(handshake),
             requests: HashMap::new(),
@@ -169,10 +176,11 @@ impl Link {
         };
         Arc::new(Link {
             socket,
-            made: Instant::now(),
+            made: job_time(),
             pid,
             peer: OnceLock::new(),
             segments: OnceLock::new(),
+            space: space.clone(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             next_request: AtomicU32::new(0),
@@ -220,9 +228,13 @@ impl Link {
     pub fn input(
         &self,
         datagram: Datagram,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Passed>,
         ours: [BorrowedFd<'_>; 3],
     ) -> std::result::Result<Event, String> {
+        let (carried, due) = (fds.len(), datagram.descriptors());
+        if carried > due {
+            return Err(format!("sent {carried} descriptors where {due} belong"));
+        }
         let mut state = self.state.lock();
         if let Phase::Meeting(handshake) = &mut state.phase {
             let step = handshake.input(&datagram).map_err(|refusal| refusal.to_string())?;
@@ -242,18 +254,19 @@ impl Link {
             return Ok(Event::Nothing);
         }
         match datagram {
-            Datagram::Request { id, bells, hello, discriminator } => {
+            Datagram::Request { id, doorbells, hello, discriminator } => {
                 let [fd] =
-                    <[OwnedFd; 1]>::try_from(fds).map_err(|_| "a request without its control segment")?;
+                    <[Passed; 1]>::try_from(fds).map_err(|_| "a request without its control segment")?;
                 let bytes = crate::layout::CONTROL_BYTES;
-                let control = segment::adopt(fd.as_fd(), bytes..=bytes, PeerAccess::Write)
+                let (_, control) = fd
+                    .adopt(bytes..=bytes, PeerAccess::Write)
                     .map_err(|error| format!("a control segment: {error}"))?;
-                return Ok(Event::Request { id, bells, hello, discriminator, control });
+                return Ok(Event::Request { id, doorbells, hello, discriminator, control });
             }
-            Datagram::Accept { id, bells, hello } => match state.requests.get_mut(&id) {
-                Some(answer) => *answer = Some(Answer::Accepted { bells, hello }),
+            Datagram::Accept { id, doorbells, hello } => match state.requests.get_mut(&id) {
+                Some(answer) => *answer = Some(Answer::Accepted { doorbells, hello }),
                 // The requester gave up, and marked the control segment closed: let the acceptor look.
-                None => self.peer_board().bell(bells.receive.bell).ring(bells.receive.bit),
+                None => self.peer_board().doorbell(doorbells.receive.doorbell).ring(doorbells.receive.bit),
             },
             Datagram::Refuse { id, why, text } => {
                 if let Some(answer) = state.requests.get_mut(&id) {
@@ -270,13 +283,16 @@ impl Link {
         Ok(Event::Nothing)
     }
 
-    fn adopt_segments(&self, fds: Vec<OwnedFd>) -> std::io::Result<()> {
-        let [board, outbox, landing] = <[OwnedFd; 3]>::try_from(fds)
+    fn adopt_segments(&self, fds: Vec<Passed>) -> std::io::Result<()> {
+        let [board, outbox, landing] = <[Passed; 3]>::try_from(fds)
             .map_err(|fds| std::io::Error::other(format!("{} descriptors instead of 3", fds.len())))?;
+        let bytes = outbox.check(1..=MAX_ARENA, PeerAccess::Read)?
+            + landing.check(1..=MAX_ARENA, PeerAccess::Write)?;
         let segments = PeerSegments {
-            board: BoardView::adopt(board.as_fd())?,
+            _space: self.space.take(self.pid, bytes as u64)?,
+            board: BoardView::adopt(board)?,
             outbox: PeerMemory::outbox(outbox)?,
-            landing: PeerMemory::landing(&landing)?,
+            landing: PeerMemory::landing(landing)?,
         };
         let _ = self.segments.set(segments);
         Ok(())
@@ -295,7 +311,7 @@ impl Link {
                 Phase::Down(why) => return Err(Error::Lost(why.clone())),
                 Phase::Meeting(_) => {}
             }
-            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() {
+            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() && deadline.passed() {
                 let what = format!("the hand-shake with process {}", process(self.pid));
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
@@ -304,7 +320,8 @@ impl Link {
 
     /// For how long the hand-shake has been going on, unless it is over.
     pub fn meeting_for(&self) -> Option<Duration> {
-        matches!(self.state.lock().phase, Phase::Meeting(_)).then(|| self.made.elapsed())
+        matches!(self.state.lock().phase, Phase::Meeting(_))
+            .then(|| job_time().saturating_duration_since(self.made))
     }
 
     /// Whether connections can be made over it (or soon can).
@@ -319,7 +336,7 @@ impl Link {
     /// [`Error::Lost`], [`Error::Timeout`].
     pub fn request(
         &self,
-        bells: Bells,
+        doorbells: Doorbells,
         hello: Hello,
         discriminator: &[u8],
         control: BorrowedFd<'_>,
@@ -327,7 +344,7 @@ impl Link {
     ) -> Result<Answer> {
         let start = Instant::now();
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let datagram = Datagram::Request { id, bells, hello, discriminator: discriminator.to_vec() };
+        let datagram = Datagram::Request { id, doorbells, hello, discriminator: discriminator.to_vec() };
         let mut state = self.state.lock();
         state.requests.insert(id, None);
         let sent = self.send(&datagram, &[control]);
@@ -344,11 +361,10 @@ impl Link {
                 state.requests.remove(&id);
                 return Err(Error::Lost(why));
             }
-            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() {
+            if self.changed.wait_until(&mut state, deadline.instant()).timed_out() && deadline.passed() {
                 state.requests.remove(&id);
-                let at = String::from_utf8_lossy(discriminator).into_owned();
-                let what =
-                    format!("an answer from process {} to a connection request at {at:?}", process(self.pid));
+                // Not at which discriminator: who asked knows, and it may be a name that no user has given.
+                let what = format!("an answer from process {} to a connection request", process(self.pid));
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
         }

@@ -21,18 +21,18 @@ const MAX_TEXT: usize = 512;
 /// Longest datagram.
 pub const MAX_DATAGRAM: usize = 4096;
 
-/// A bell and a bit on it, on the board of whoever sends this.
+/// A doorbell and a bit on it, on the board of whoever sends this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BellBit {
-    pub bell: u32,
+pub struct DoorbellBit {
+    pub doorbell: u32,
     pub bit: u32,
 }
 
-/// The two bells of one side of a connection.
+/// The two doorbells of one side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bells {
-    pub send: BellBit,
-    pub receive: BellBit,
+pub struct Doorbells {
+    pub send: DoorbellBit,
+    pub receive: DoorbellBit,
 }
 
 /// Why a request was refused.
@@ -55,9 +55,9 @@ pub enum Datagram {
     /// Acceptor's welcome. Carries its board, outbox and landing.
     Welcome,
     /// A connection request. Carries the control segment.
-    Request { id: u32, bells: Bells, hello: Hello, discriminator: Vec<u8> },
+    Request { id: u32, doorbells: Doorbells, hello: Hello, discriminator: Vec<u8> },
     /// Its acceptance.
-    Accept { id: u32, bells: Bells, hello: Hello },
+    Accept { id: u32, doorbells: Doorbells, hello: Hello },
     /// Its refusal.
     Refuse { id: u32, why: Why, text: String },
     /// The process ends in order.
@@ -72,6 +72,15 @@ pub enum Datagram {
 pub struct Malformed;
 
 impl Datagram {
+    /// How many descriptors it carries.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Datagram::Join { .. } | Datagram::Welcome => 3,
+            Datagram::Request { .. } => 1,
+            _ => 0,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         match self {
@@ -92,17 +101,17 @@ impl Datagram {
                 out.extend(mac);
             }
             Datagram::Welcome => out.push(4),
-            Datagram::Request { id, bells, hello, discriminator } => {
+            Datagram::Request { id, doorbells, hello, discriminator } => {
                 out.push(5);
                 out.extend(id.to_le_bytes());
-                put_bells(&mut out, bells);
+                put_doorbells(&mut out, doorbells);
                 put_hello(&mut out, hello);
                 put_bytes(&mut out, discriminator);
             }
-            Datagram::Accept { id, bells, hello } => {
+            Datagram::Accept { id, doorbells, hello } => {
                 out.push(6);
                 out.extend(id.to_le_bytes());
-                put_bells(&mut out, bells);
+                put_doorbells(&mut out, doorbells);
                 put_hello(&mut out, hello);
             }
             Datagram::Refuse { id, why, text } => {
@@ -136,11 +145,11 @@ impl Datagram {
             4 => Datagram::Welcome,
             5 => Datagram::Request {
                 id: r.u32()?,
-                bells: r.bells()?,
+                doorbells: r.doorbells()?,
                 hello: r.hello()?,
                 discriminator: r.bytes(MAX_DISCRIMINATOR)?,
             },
-            6 => Datagram::Accept { id: r.u32()?, bells: r.bells()?, hello: r.hello()? },
+            6 => Datagram::Accept { id: r.u32()?, doorbells: r.doorbells()?, hello: r.hello()? },
             7 => Datagram::Refuse {
                 id: r.u32()?,
                 why: match r.u8()? {
@@ -159,8 +168,10 @@ impl Datagram {
     }
 }
 
-fn put_bells(out: &mut Vec<u8>, bells: &Bells) {
-    for number in [bells.send.bell, bells.send.bit, bells.receive.bell, bells.receive.bit] {
+fn put_doorbells(out: &mut Vec<u8>, doorbells: &Doorbells) {
+    for number in
+        [doorbells.send.doorbell, doorbells.send.bit, doorbells.receive.doorbell, doorbells.receive.bit]
+    {
         out.extend(number.to_le_bytes());
     }
 }
@@ -201,9 +212,9 @@ impl Reader<'_> {
         self.0 = rest;
         Ok(head.to_vec())
     }
-    fn bells(&mut self) -> Result<Bells, Malformed> {
-        let mut bit = || Ok(BellBit { bell: self.u32()?, bit: self.u32()? });
-        Ok(Bells { send: bit()?, receive: bit()? })
+    fn doorbells(&mut self) -> Result<Doorbells, Malformed> {
+        let mut bit = || Ok(DoorbellBit { doorbell: self.u32()?, bit: self.u32()? });
+        Ok(Doorbells { send: bit()?, receive: bit()? })
     }
     fn hello(&mut self) -> Result<Hello, Malformed> {
         let reliability = match self.u8()? {
@@ -240,10 +251,10 @@ mod tests {
         )
     }
 
-    fn bells() -> impl Strategy<Value = Bells> {
-        any::<[u32; 4]>().prop_map(|n| Bells {
-            send: BellBit { bell: n[0], bit: n[1] },
-            receive: BellBit { bell: n[2], bit: n[3] },
+    fn doorbells() -> impl Strategy<Value = Doorbells> {
+        any::<[u32; 4]>().prop_map(|n| Doorbells {
+            send: DoorbellBit { doorbell: n[0], bit: n[1] },
+            receive: DoorbellBit { doorbell: n[2], bit: n[3] },
         })
     }
 
@@ -255,16 +266,16 @@ mod tests {
             any::<([u8; 32], [u8; 32])>().prop_map(|(nonce, mac)| Datagram::Prove { nonce, mac }),
             any::<[u8; 32]>().prop_map(|mac| Datagram::Join { mac }),
             Just(Datagram::Welcome),
-            (any::<u32>(), bells(), hello(), prop::collection::vec(any::<u8>(), 0..MAX_DISCRIMINATOR))
-                .prop_map(|(id, bells, hello, discriminator)| Datagram::Request {
+            (any::<u32>(), doorbells(), hello(), prop::collection::vec(any::<u8>(), 0..MAX_DISCRIMINATOR))
+                .prop_map(|(id, doorbells, hello, discriminator)| Datagram::Request {
                     id,
-                    bells,
+                    doorbells,
                     hello,
                     discriminator
                 }),
-            (any::<u32>(), bells(), hello()).prop_map(|(id, bells, hello)| Datagram::Accept {
+            (any::<u32>(), doorbells(), hello()).prop_map(|(id, doorbells, hello)| Datagram::Accept {
                 id,
-                bells,
+                doorbells,
                 hello
             }),
             (any::<u32>(), "\\PC{0,100}").prop_map(|(id, text)| Datagram::Refuse {

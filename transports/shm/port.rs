@@ -32,7 +32,8 @@ pub struct ShmPort {
     consumer: Consumer<Direction>,
     device: Arc<ShmDevice>,
     reliability: Reliability,
-    /// Buffers of the peer that we were given, modulo 2^32.
+    /// Buffers of the peer that we were given, modulo 2^32, as those are counted that we have given back: of more than a quota
+    /// ([`ShmPort::may_hold_more`]) each is given back before the next one is taken.
     borrowed: u32,
     /// What the sender of the last arrival waits for, if that was no lent message.
     receipt: Option<Lent>,

@@ -7,11 +7,14 @@ mod hostile {
 
     mod garbage;
     mod lies;
+    mod many;
     mod panics;
     mod prey;
     mod rogue;
     mod shortage;
+    mod slow;
     mod strangers;
     mod told;
     mod windows;
+    mod words;
 }

@@ -1,8 +1,8 @@
-//! Completion queues of shared memory: poll the few busy rings, find the others by the bell, sleep on the bell.
+//! Completion queues of shared memory: poll the few busy rings, find the others by the doorbell, sleep on the doorbell.
 //!
 //! A ring is *hot* while its waiter polls it; posting to it is then one store. All others are *cold*: their
 //! posters set a bit. At most [`HOT`] rings are hot; one that has been idle makes place for one that has news. To
-//! sleep, the waiter makes all rings cold, looks at each once more, and parks at the bell.
+//! sleep, the waiter makes all rings cold, looks at each once more, and parks at the doorbell.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_sys::bell::{BITS, Bell};
+use udeck_sys::doorbell::{BITS, Doorbell};
 use udeck_sys::ring::{self, attend, ready_at};
 use udeck_sys::segment::SharedRef;
 use udeck_via::transport::{Armed, Notifier, Queue, Ready, Waiter};
@@ -19,7 +19,7 @@ use udeck_via::{Error, Result};
 
 use crate::board::Board;
 use crate::connection::Connection;
-use crate::link_wire::BellBit;
+use crate::link_wire::DoorbellBit;
 
 /// Rings polled at a time: their head lines stay in the first-level cache.
 const HOT: usize = 8;
@@ -28,7 +28,7 @@ const BURST: u32 = 16;
 /// Polls without a message after which a hot ring may be displaced.
 const IDLE_POLLS: u64 = 1024;
 
-/// Work queues of one completion queue. The last bit of a bell is no queue's.
+/// Work queues of one completion queue. The last bit of a doorbell is no queue's.
 pub const QUEUES: u32 = BITS - 1;
 /// Rung to wake the waiter, news or not: so a wake-up that finds it awake waits for it as news would.
 const WAKE: u32 = BITS - 1;
@@ -36,8 +36,8 @@ const WAKE: u32 = BITS - 1;
 /// The side that connections attach to.
 pub struct ShmNotifier {
     board: Arc<Board>,
-    bell: u32,
-    own: SharedRef<Bell>,
+    doorbell: u32,
+    own: SharedRef<Doorbell>,
     places: Mutex<Places>,
     /// Grows with `places` locked when a place is vacated: the waiter drops what it knew of it.
     vacated: AtomicU32,
@@ -70,7 +70,7 @@ pub struct Attached {
 
 impl ShmNotifier {
     #[inline]
-    fn bell(&self) -> &Bell {
+    fn doorbell(&self) -> &Doorbell {
         &self.own
     }
 
@@ -99,8 +99,8 @@ impl ShmNotifier {
 
 impl Attached {
     /// Where peers announce news for this queue.
-    pub fn bell_bit(&self) -> BellBit {
-        BellBit { bell: self.notifier.bell, bit: self.bit }
+    pub fn doorbell_bit(&self) -> DoorbellBit {
+        DoorbellBit { doorbell: self.notifier.doorbell, bit: self.bit }
     }
 
     /// From now on, news are of `connection`. Announces once, for what came before.
@@ -111,7 +111,7 @@ impl Attached {
 
     /// News from within this process.
     pub fn announce(&self) {
-        self.notifier.bell().ring(self.bit);
+        self.notifier.doorbell().ring(self.bit);
     }
 }
 
@@ -135,10 +135,10 @@ impl Notifier for ShmNotifier {
         self
     }
     fn wake(&self) {
-        self.bell().ring_own(WAKE);
+        self.doorbell().ring_own(WAKE);
     }
     fn sleep_word(&self) -> Option<&udeck_sys::atomic::AtomicU32> {
-        Some(self.bell().sleep_word())
+        Some(self.doorbell().sleep_word())
     }
 }
 
@@ -147,13 +147,13 @@ impl Drop for ShmNotifier {
         if udeck_sys::process::is_forked() {
             return;
         }
-        self.board.give_bell(self.bell);
+        self.board.give_doorbell(self.doorbell);
     }
 }
 
 impl std::fmt::Debug for ShmNotifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "bell {}", self.bell)
+        write!(f, "doorbell {}", self.doorbell)
     }
 }
 
@@ -170,7 +170,7 @@ pub struct ShmWaiter {
     news: VecDeque<News>,
     /// By bit: whether it stands in `news`.
     listed: Vec<Listed>,
-    /// Bits of the bell, while it is looked at.
+    /// Bits of the doorbell, while it is looked at.
     rung: Vec<u32>,
     polls: u64,
     /// What the hot rings have coming of the looks (see [`ShmWaiter::is_turn_of_hot`]).
@@ -208,11 +208,11 @@ enum Listed {
 
 impl ShmWaiter {
     pub fn new(board: &Arc<Board>) -> Result<Self> {
-        let bell = board.take_bell()?;
+        let doorbell = board.take_doorbell()?;
         let notifier = ShmNotifier {
             board: board.clone(),
-            bell,
-            own: board.view().keep_bell(bell),
+            doorbell,
+            own: board.view().keep_doorbell(doorbell),
             places: Mutex::default(),
             vacated: AtomicU32::new(0),
         };
@@ -242,11 +242,11 @@ impl ShmWaiter {
         }
         let rings = self.hot.len();
         let Some(ring) = self.hot.get_mut(self.turn) else {
-            return if self.notifier.bell().has_news() { Err(Unsettled) } else { Ok(None) };
+            return if self.notifier.doorbell().has_news() { Err(Unsettled) } else { Ok(None) };
         };
         let position = ring.place.position();
         if self.burst >= BURST || position.wrapping_sub(self.burst_from) >= BURST {
-            if rings > 1 || self.notifier.bell().has_news() {
+            if rings > 1 || self.notifier.doorbell().has_news() {
                 return Err(Unsettled);
             }
             // There are no others.
@@ -257,7 +257,7 @@ impl ShmWaiter {
             self.burst += 1;
             return Ok(Some(ring.place.ready));
         }
-        if rings == 1 && !self.notifier.bell().has_news() { Ok(None) } else { Err(Unsettled) }
+        if rings == 1 && !self.notifier.doorbell().has_news() { Ok(None) } else { Err(Unsettled) }
     }
 
     /// The ring that was busy last.
@@ -290,7 +290,7 @@ impl ShmWaiter {
 
     /// Everything that may have news, each ring as often as any other.
     fn look_around(&mut self) -> Option<Ready> {
-        if self.has_vacated() || self.notifier.bell().has_news() {
+        if self.has_vacated() || self.notifier.doorbell().has_news() {
             self.refresh();
         }
         if self.is_turn_of_hot() {
@@ -360,7 +360,7 @@ impl ShmWaiter {
             let connection = &news.place.connection;
             let has_arrival = ready.queue == Queue::Receive && connection.has_arrival();
             if has_arrival && self.is_hot(bit) {
-                // Served among the hot ones, and its end, which rings after it can be seen, is found by the bell.
+                // Served among the hot ones, and its end, which rings after it can be seen, is found by the doorbell.
                 if connection.has_ended() {
                     self.news.rotate_left(1)
                 } else {
@@ -400,11 +400,11 @@ impl ShmWaiter {
         self.notifier.vacated.load(Ordering::Relaxed) != self.vacated_seen
     }
 
-    /// Looks at the bell and at vacated places.
+    /// Looks at the doorbell and at vacated places.
     #[cold]
     fn refresh(&mut self) {
         let mut rung = std::mem::take(&mut self.rung);
-        self.notifier.bell().drain(|bit| rung.push(bit));
+        self.notifier.doorbell().drain(|bit| rung.push(bit));
         let notifier = self.notifier.clone();
         let places = notifier.places.lock();
         let vacated = notifier.vacated.load(Ordering::Relaxed);
@@ -496,7 +496,7 @@ impl Waiter for ShmWaiter {
 
     fn park(&mut self, limit: Duration) {
         if self.arm() == Armed::Yes {
-            self.notifier.bell().sleep(limit);
+            self.notifier.doorbell().sleep(limit);
         }
     }
 
@@ -505,7 +505,7 @@ impl Waiter for ShmWaiter {
             self.cool(ring);
         }
         self.turn = 0;
-        if self.news.is_empty() && self.notifier.bell().park() { Armed::Yes } else { Armed::News }
+        if self.news.is_empty() && self.notifier.doorbell().park() { Armed::Yes } else { Armed::News }
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {
@@ -527,10 +527,10 @@ mod tests {
     fn a_wake_up_that_finds_nobody_asleep_is_kept() {
         let mut waiter = ShmWaiter::new(&Arc::new(Board::new().unwrap())).unwrap();
         waiter.notifier().wake();
-        assert!(!waiter.notifier.bell().park(), "the next park returns at once");
+        assert!(!waiter.notifier.doorbell().park(), "the next park returns at once");
         assert_eq!(waiter.poll(), None, "it is no queue's");
-        assert!(waiter.notifier.bell().park(), "and was taken");
-        waiter.notifier.bell().unpark();
+        assert!(waiter.notifier.doorbell().park(), "and was taken");
+        waiter.notifier.doorbell().unpark();
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a program has of its peer's: a buffer that it reads, or a receipt that it owes.
 
+#![allow(unsafe_code, reason = "memory that the NIC at the other end reads or writes")]
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 

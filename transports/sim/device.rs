@@ -1,9 +1,11 @@
 //! A NIC of the fabric.
 
+#![allow(unsafe_code, reason = "it implements the transport contract")]
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck_via::auth::Keys;
@@ -23,6 +25,8 @@ use crate::world::{Due, Exposed, Node, Shared, World};
 const WINDOWS: usize = 512;
 const MAX_DISCRIMINATOR: usize = 256;
 const MAX_PRIVATE: usize = 4096;
+/// How long a request's deadline waits for a listener that is at work.
+const LISTENER_GRACE: Duration = Duration::from_secs(1);
 
 /// An opened NIC.
 pub struct SimDevice {
@@ -91,7 +95,7 @@ impl SimDevice {
                 });
             }
             loop {
-                let handle = world.random.next() as u32;
+                let handle = world.random.next_u64() as u32;
                 let windows = &mut world.nodes[self.node].windows;
                 if handle != 0 && !windows.contains_key(&handle) {
                     windows.insert(handle, exposed);
@@ -252,9 +256,12 @@ unsafe impl Device for SimDevice {
         let notifiers = waiters_of(&self.shared, self.node, &queues)?;
         let waiters = [notifiers[0].number, notifiers[1].number];
         let number = self.request(to, peer, hello, waiters)?;
-        self.shared.wait(deadline.instant(), |world| {
+        let answered = self.shared.wait(deadline.instant(), |world| {
             world.pending.get(&number).is_none_or(|pending| pending.answer.is_some()).then_some(())
         });
+        if answered.is_none() {
+            self.shared.await_listeners(Instant::now() + LISTENER_GRACE);
+        }
         // The last look and the end of the waiting are one: an answer that comes later finds nobody.
         let device = self.shared.with(|world| {
             let answer = world.pending.remove(&number).and_then(|pending| pending.answer);

@@ -1,5 +1,7 @@
 //! What travels: messages, receipts and ends, in frames whose checksum the receiver verifies.
 
+#![allow(unsafe_code, reason = "memory that the NIC at the other end reads or writes")]
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 

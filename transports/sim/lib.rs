@@ -40,7 +40,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world` | everything under one lock: time, NICs, what is due |
-//! | `link`, `random` | what becomes of a frame |
+//! | `link` | what becomes of a frame |
 //! | `frame`, `checksum` | what travels |
 //! | `transit` | the way of a message: posted, under way, arrived |
 //! | `loans` | lent buffers, and receipts for those who wait for them |

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::random::Random;
+use crate::random::SplitMix64;
 
 /// Which frames of a link something happens to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,7 +65,7 @@ impl Wire {
 
     /// Throws the dice for the next frame: equally often whatever comes of it, so that one setting does not shift
     /// what another one hits.
-    pub fn next_fate(&mut self, random: &mut Random) -> Fate {
+    pub fn next_fate(&mut self, random: &mut SplitMix64) -> Fate {
         let number = self.frames;
         self.frames += 1;
         let Link { lose, duplicate, reorder, corrupt, .. } = &self.link;
@@ -77,9 +77,9 @@ impl Wire {
                 When::Frames(numbers) => numbers.contains(&number),
             }
         });
-        let bit = random.next();
+        let bit = random.next_u64();
         let delay = &self.link.delay;
-        let (travels, more) = (random.time(delay), random.time(delay));
+        let (travels, more) = (time(random, delay), time(random, delay));
         let overtaken = if held_back { self.held_back() } else { Duration::ZERO };
         let travels = travels + overtaken;
         let (flipped, again) = (corrupted.then_some(bit), twice.then_some(travels + more));
@@ -92,12 +92,17 @@ impl Wire {
     }
 }
 
+/// A time in `range`; its start where it is empty.
+pub fn time(random: &mut SplitMix64, range: &Range<Duration>) -> Duration {
+    range.start + range.end.saturating_sub(range.start).mul_f64(random.unit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn fates(link: Link, count: usize) -> Vec<Fate> {
-        let (mut wire, mut random) = (Wire::new(link), Random::new(5));
+        let (mut wire, mut random) = (Wire::new(link), SplitMix64::new(5));
         (0..count).map(|_| wire.next_fate(&mut random)).collect()
     }
 
@@ -122,5 +127,14 @@ mod tests {
         let all = Link { duplicate: some.clone(), corrupt: some, ..alone.clone() };
         let lost = |link| fates(link, 100).into_iter().map(|fate| fate.lost).collect::<Vec<_>>();
         assert_eq!(lost(alone), lost(all));
+    }
+
+    #[test]
+    fn times_lie_in_their_range() {
+        let mut random = SplitMix64::new(1);
+        let range = Duration::from_micros(3)..Duration::from_micros(5);
+        assert!((0..1000).all(|_| range.contains(&time(&mut random, &range))));
+        let point = Duration::from_micros(3)..Duration::ZERO;
+        assert_eq!(time(&mut random, &point), Duration::from_micros(3));
     }
 }

@@ -1,5 +1,7 @@
 //! Outbox and landing: heap memory, shared by the arena that hands it out and those who read what was lent.
 
+#![allow(unsafe_code, reason = "memory that the NIC at the other end reads or writes")]
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ptr::NonNull;

@@ -1,5 +1,7 @@
 //! The two work queues of a connected VI.
 
+#![allow(unsafe_code, reason = "it implements the transport contract")]
+
 use std::sync::Arc;
 
 use udeck_via::mem::Lent;
@@ -59,6 +61,10 @@ impl SimPort {
     fn next(&self, world: &mut World) -> Option<Taken> {
         let end = &mut world.connections.get_mut(&self.connection)?.ends[self.side];
         let Message { immediate, content } = end.inbox.pop_front()?;
+        // The end may have been named while this lay before it.
+        if end.inbox.is_empty() && self.over(world).is_some() {
+            world.announce(self.connection, self.side, Queue::Receive);
+        }
         world.taken(self.connection, self.side);
         let body = match content {
             Content::Inline(bytes) => Found::Body(Body::Inline(bytes)),

@@ -16,9 +16,9 @@ use udeck_via::{Ptag, Rights};
 use crate::Pace;
 use crate::connection::{Connection, Side};
 use crate::device::SimDevice;
-use crate::link::{Link, Wire};
+use crate::link::{Link, Wire, time};
 use crate::memory::Memory;
-use crate::random::Random;
+use crate::random::SplitMix64;
 use crate::request::{Answer, Pending, RequestJob};
 use crate::trace::{Event, Happening};
 use crate::transit::WAS_LOST;
@@ -35,7 +35,7 @@ pub struct World {
     pub now: Duration,
     pub pace: Pace,
     pub seed: u64,
-    pub random: Random,
+    pub random: SplitMix64,
     due: BTreeMap<(Duration, u64), Due>,
     scheduled: u64,
     /// What came to a stalled link, in order.
@@ -116,7 +116,7 @@ impl Shared {
                 now: Duration::ZERO,
                 pace: Pace::Looks,
                 seed,
-                random: Random::new(seed),
+                random: SplitMix64::new(seed),
                 due: BTreeMap::new(),
                 scheduled: 0,
                 parked: Vec::new(),
@@ -172,6 +172,15 @@ impl Shared {
                 return self.with(look);
             }
         }
+    }
+
+    /// Waits until no listener is at work, at most until `until`, and lets happen what is due then. Time stands still in a
+    /// listener's hands: without this, a thread that the system starts late would decide what the network does.
+    pub fn await_listeners(&self, until: Instant) {
+        let mut world = self.world.lock();
+        while world.handling > 0 && !self.changed.wait_until(&mut world, until).timed_out() {}
+        drop(world);
+        while self.with(World::step) {}
     }
 
     /// Lets virtual time pass, and what is due in it happen; waits for listeners that are at work.
@@ -315,7 +324,7 @@ impl World {
         let default = &self.default_link;
         let wire = self.wires.entry(link).or_insert_with(|| Wire::new(default.clone()));
         let delay = wire.link.delay.clone();
-        self.random.time(&delay)
+        time(&mut self.random, &delay)
     }
 
     // ---- NICs ----

@@ -1,4 +1,4 @@
-//! What the objects of a NIC share: its links, its completion queues' stations, its listeners. Lives as long as any of
+//! What the objects of a NIC share: its links, its completion queues, its listeners. Lives as long as any of
 //! them.
 
 use std::collections::HashMap;
@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use udeck_session::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol};
+use udeck_session::completion_queue::{CompletionQueues, Slots};
+use udeck_session::framed::wire;
+use udeck_session::poll::{Bell, EventFlags, Poller};
+use udeck_session::{Connection, Link, Listeners, Memory, SessionPort, Settings, Side, Watch, Windows};
 use udeck_sys::thread;
 use udeck_via::transport::{Connected, Hello, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
-use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol};
-use udeck_wired::poll::{Bell, EventFlags, Poller};
-use udeck_wired::station::{Seats, Stations};
-use udeck_wired::{Connection, Link, Listeners, Memory, Settings, Side, Watch, Windows, WiredPort, wire};
 
+use crate::completion_queue::{Sockets, occupy};
 use crate::driver::TcpDriver;
-use crate::laggards::Laggards;
+use crate::send_blocked::SendBlocked;
 use crate::socket::Socket;
-use crate::station::{Sockets, occupy};
 
 /// A VI's connection.
 pub type TcpLink = Link<TcpDriver>;
@@ -30,7 +31,7 @@ pub const PROTOCOL: Protocol = Protocol::new("tcp", wire::VERSION);
 pub enum Token {
     Bell,
     Door,
-    Station(u64),
+    CompletionQueue(u64),
     Link(u64),
 }
 
@@ -41,7 +42,7 @@ impl Token {
         let (kind, number) = match self {
             Token::Bell => (0, 0),
             Token::Door => (1, 0),
-            Token::Station(number) => (2, number),
+            Token::CompletionQueue(number) => (2, number),
             Token::Link(number) => (3, number),
         };
         kind << KIND | number
@@ -53,7 +54,7 @@ impl Token {
         match token >> KIND {
             0 => Token::Bell,
             1 => Token::Door,
-            2 => Token::Station(number),
+            2 => Token::CompletionQueue(number),
             _ => Token::Link(number),
         }
     }
@@ -70,8 +71,8 @@ pub struct Core {
     bell: Bell,
     next: AtomicU64,
     links: Mutex<HashMap<u64, Arc<TcpLink>>>,
-    pub laggards: Laggards,
-    pub stations: Stations<Sockets>,
+    pub send_blocked: SendBlocked,
+    pub completion_queues: CompletionQueues<Sockets>,
     pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
@@ -93,8 +94,8 @@ impl Core {
             bell,
             next: AtomicU64::new(0),
             links: Mutex::default(),
-            laggards: Laggards::default(),
-            stations: Stations::default(),
+            send_blocked: SendBlocked::default(),
+            completion_queues: CompletionQueues::default(),
             listeners: Listeners::new(MAX_DISCRIMINATOR),
             closing: AtomicBool::new(false),
         }))
@@ -161,7 +162,7 @@ impl Core {
         admitted: Admitted,
         ours: &Hello,
         side: Side,
-        seats: Seats<Sockets>,
+        slots: Slots<Sockets>,
         queues: &Queues<'_>,
     ) -> Result<Connected> {
         let Admitted { socket, peer, theirs, .. } = admitted;
@@ -182,7 +183,7 @@ impl Core {
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
         }
-        let Seats { send, receive } = seats;
+        let Slots { send, receive } = slots;
         let context = queues.context;
         let taken = occupy(&send, Ready { context, queue: Queue::Send }, &link, &socket)
             .and_then(|()| occupy(&receive, Ready { context, queue: Queue::Receive }, &link, &socket));
@@ -191,7 +192,7 @@ impl Core {
             return Err(Error::os("watching a new connection", error));
         }
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
-        Ok((Box::new(WiredPort::new(link, Watch { send, receive, reporter })), theirs))
+        Ok((Box::new(SessionPort::new(link, Watch { send, receive, reporter })), theirs))
     }
 }
 
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn tokens_round_trip() {
         let most = (1 << KIND) - 1;
-        for token in [Token::Bell, Token::Door, Token::Station(7), Token::Link(most)] {
+        for token in [Token::Bell, Token::Door, Token::CompletionQueue(7), Token::Link(most)] {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

@@ -1,19 +1,21 @@
 //! The NIC.
 
+#![allow(unsafe_code, reason = "it implements the transport contract")]
+
 use std::sync::Arc;
 
+use udeck_session::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
+use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Side, Windows, address};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
-use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
-use udeck_wired::{Driver, Listeners, Memory, Network, Side, Windows, WiredDevice, address};
 
+use crate::completion_queue::take_slots;
 use crate::core::{Core, PROTOCOL, TcpLink};
-use crate::station::take_seats;
 use crate::waiter::TcpWaiter;
 use crate::{Options, helper};
 
 /// The TCP NIC of a process.
-pub type TcpDevice = WiredDevice<Core>;
+pub type TcpDevice = SessionDevice<Core>;
 
 pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     address::check_bind(options.bind)?;
@@ -21,13 +23,13 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     let max_transfer = memory.outbox.usage().limit;
     let admission = Admission { keys: options.keys.clone(), protocol: PROTOCOL, detect: options.detect };
     let door = admission.listen(options.bind)?;
-    let mut attributes = udeck_wired::attributes("tcp0", door.address(), max_transfer);
+    let mut attributes = udeck_session::attributes("tcp0", door.address(), max_transfer);
     attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(admission, memory, max_transfer)
         .map_err(|error| Error::os("opening a NIC's epoll", error))?;
-    let device = WiredDevice::new(attributes, core.clone());
+    let device = SessionDevice::new(attributes, core.clone());
     helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)
 }
@@ -59,9 +61,9 @@ unsafe impl Network for Core {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected> {
-        let seats = take_seats(self, &queues)?;
+        let slots = take_slots(self, &queues)?;
         let admitted = self.admission.call(to, peer, hello, &[], deadline)?;
-        self.establish(admitted, hello, Side::Asked, seats, &queues)
+        self.establish(admitted, hello, Side::Asked, slots, &queues)
     }
 
     /// What was sent is given back when the kernel has it, by whoever looks at the link.

@@ -9,13 +9,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_wired::admission::reset_when_closed;
-use udeck_wired::poll::EventFlags;
-use udeck_wired::{Connection, Driver, Phase, Pieces};
+use udeck_session::admission::reset_when_closed;
+use udeck_session::poll::EventFlags;
+use udeck_session::{Connection, Driver, Phase, Pieces};
 
-use crate::brief::Brief;
 use crate::core::Core;
-use crate::pulse;
+use crate::deferred_ack::DeferredAck;
+use crate::liveness;
 use crate::socket::{INCOMING, Socket};
 use crate::sys::{self, Read};
 
@@ -40,9 +40,9 @@ pub struct TcpDriver {
     stalled: bool,
     /// Rounds since then, while pollers still ask for room.
     calm: Option<u32>,
-    /// It is one of the core's laggards.
-    lags: bool,
-    brief: Brief,
+    /// It is in the core's list of such links.
+    is_send_blocked: bool,
+    deferred_ack: DeferredAck,
     /// The peer's direction has ended.
     ended: bool,
     /// Since when the program is gone and the peer is waited for.
@@ -61,8 +61,8 @@ impl TcpDriver {
             written: 0,
             stalled: false,
             calm: None,
-            lags: false,
-            brief: Brief::default(),
+            is_send_blocked: false,
+            deferred_ack: DeferredAck::default(),
             ended: false,
             waits_since: None,
             confirmed: 0,
@@ -71,13 +71,13 @@ impl TcpDriver {
 
     /// Reads what has come, and writes what there is room for now. Returns whether the link is still there.
     pub fn serve(&mut self, connection: &mut Connection) -> bool {
-        self.brief.expect(false);
+        self.deferred_ack.expect(false);
         self.serve_now(connection)
     }
 
     /// The same for somebody who waits for this link before all others, and most likely looks again soon.
     pub fn serve_hot(&mut self, connection: &mut Connection) -> bool {
-        self.brief.expect(true);
+        self.deferred_ack.expect(true);
         self.serve_now(connection)
     }
 
@@ -102,7 +102,7 @@ impl TcpDriver {
         let Some(socket) = &self.socket else { return };
         if self.written != self.confirmed {
             // The last probe may have been sent well before: what is left of the time is for that.
-            if pulse::is_dead(socket.as_fd(), self.core.admission.detect * 7 / 10) {
+            if liveness::is_dead(socket.as_fd(), self.core.admission.detect * 7 / 10) {
                 let seconds = self.core.admission.detect.as_secs();
                 connection.lost(&format!("the host of {} has been silent for {seconds} seconds", self.peer));
             }
@@ -128,7 +128,8 @@ impl TcpDriver {
     /// Whether the peer's host has everything that was written, or there is nothing to be asked about it any more.
     fn is_confirmed(&mut self) -> bool {
         let Some(socket) = &self.socket else { return true };
-        if self.written != self.confirmed && !sys::pulse(socket.as_fd()).is_ok_and(|pulse| pulse.outstanding)
+        if self.written != self.confirmed
+            && !sys::liveness(socket.as_fd()).is_ok_and(|liveness| liveness.outstanding)
         {
             self.confirmed = self.written;
         }
@@ -139,19 +140,30 @@ impl TcpDriver {
     fn take_in(&mut self, connection: &mut Connection) -> bool {
         for read in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return true };
-            let direct = connection.direct();
-            let peek = direct.is_empty() && self.brief.may_peek();
-            let found = self.brief.settle(socket.as_fd()).and_then(|()| {
-                sys::receive(socket.as_fd(), peek, direct, |direct, filled, rest| {
-                    connection.came(direct, filled, rest)
+            let (fd, deferred_ack) = (socket.as_fd(), &mut self.deferred_ack);
+            // What was peeked at is noted before the connection has it: a panic there (of the program's code, when its
+            // memory is dropped) does not let the same bytes come twice.
+            let found = if connection.is_between_frames() {
+                let peek = deferred_ack.may_peek();
+                deferred_ack.settle(fd).and_then(|()| {
+                    sys::receive_beside(fd, peek, |bytes| {
+                        deferred_ack.came(peek, bytes.len());
+                        connection.came_beside(bytes);
+                    })
                 })
-            });
+            } else {
+                let direct = connection.direct();
+                let peek = direct.is_empty() && deferred_ack.may_peek();
+                deferred_ack.settle(fd).and_then(|()| {
+                    sys::receive(fd, peek, direct, |direct, filled, rest| {
+                        deferred_ack.came(peek, filled + rest.len());
+                        connection.came(direct, filled, rest);
+                    })
+                })
+            };
             match found {
-                Ok(Read::Some(len)) => self.brief.came(peek, len),
-                Ok(Read::All(len)) => {
-                    self.brief.came(peek, len);
-                    return true;
-                }
+                Ok(Read::Some) => {}
+                Ok(Read::All) => return true,
                 Ok(Read::End) => {
                     self.ended = true;
                     connection.hung_up();
@@ -159,7 +171,7 @@ impl TcpDriver {
                     return true;
                 }
                 Err(error) if is_later(&error) => {
-                    self.brief.nothing_came();
+                    self.deferred_ack.nothing_came();
                     return read > 0;
                 }
                 Err(error) => {
@@ -220,7 +232,14 @@ impl TcpDriver {
     }
 
     /// Ends the socket's life when the connection's is over.
+    #[inline]
     fn settle(&mut self, connection: &mut Connection) {
+        if !connection.is_calm() || self.stalled || self.is_send_blocked {
+            self.settle_end(connection);
+        }
+    }
+
+    fn settle_end(&mut self, connection: &mut Connection) {
         if connection.phase() == Phase::Broken {
             self.write(connection);
             connection.lost(&format!("{} broke the protocol", self.peer));
@@ -230,25 +249,25 @@ impl TcpDriver {
             Phase::Broken => self.close(false),
             Phase::Over { abruptly } => self.close(abruptly),
         }
-        self.tell_of_lag(connection);
+        self.update_send_blocked(connection);
     }
 
     /// Lets other threads look at it while something that was posted waits for the socket.
-    fn tell_of_lag(&mut self, connection: &Connection) {
-        let lags = self.socket.is_some() && (self.stalled || connection.holds_back());
-        if lags == std::mem::replace(&mut self.lags, lags) {
+    fn update_send_blocked(&mut self, connection: &Connection) {
+        let is_send_blocked = self.socket.is_some() && (self.stalled || connection.holds_back());
+        if is_send_blocked == std::mem::replace(&mut self.is_send_blocked, is_send_blocked) {
             return;
         }
-        match lags {
-            true => self.core.laggards.add(self.number),
-            false => self.core.laggards.remove(self.number),
+        match is_send_blocked {
+            true => self.core.send_blocked.add(self.number),
+            false => self.core.send_blocked.remove(self.number),
         }
     }
 
     fn close(&mut self, abruptly: bool) {
         let Some(socket) = self.socket.take() else { return };
         // The kernel resets what is closed with something unread.
-        let _ = self.brief.settle(socket.as_fd());
+        let _ = self.deferred_ack.settle(socket.as_fd());
         if abruptly {
             reset_when_closed(socket.as_fd());
         }

@@ -9,18 +9,18 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use udeck_sys::thread;
-use udeck_wired::admission::Door;
-use udeck_wired::poll::{EventFlags, Found};
-use udeck_wired::station::Sleep;
+use udeck_session::admission::Door;
+use udeck_session::completion_queue::Sleep;
+use udeck_session::poll::{EventFlags, Found};
+use udeck_sys::{job_time, thread};
 
+use crate::completion_queue::{CompletionQueue, Served, serve_link};
 use crate::core::{Core, Token};
 use crate::incoming::IncomingRequest;
-use crate::station::{Served, Station, serve_link};
 
 /// How long who looks by itself is left alone.
 const NAP: Duration = Duration::from_millis(1);
-/// Looks at one station's sockets before others have their turn.
+/// Looks at one completion queue's sockets before others have their turn.
 const ROUNDS: usize = 16;
 /// How often links are checked for what no event tells.
 const CHECK: Duration = Duration::from_secs(2);
@@ -32,15 +32,15 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 struct Helper {
     core: Arc<Core>,
     door: Option<Door>,
-    /// Stations on whose sockets something came, and that are not watched until they are served.
+    /// Completion queues on whose sockets something came, and that are not watched until they are served.
     due: Vec<Due>,
     next_check: Instant,
     found: Found,
-    station_found: Found,
+    cq_found: Found,
 }
 
 struct Due {
-    station: Weak<Station>,
+    cq: Weak<CompletionQueue>,
     /// Its owner's looks when it was last seen.
     looks: u64,
     /// Its owner was asleep beside its sockets then.
@@ -54,7 +54,7 @@ struct Due {
 pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
     core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
     let name = format!("tcp-{}", door.address().port());
-    let next_check = Instant::now() + CHECK;
+    let next_check = job_time() + CHECK;
     let (failing, its_name) = (core.clone(), name.clone());
     let mut helper = Helper {
         core,
@@ -62,7 +62,7 @@ pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
         due: Vec::new(),
         next_check,
         found: Found::default(),
-        station_found: Found::default(),
+        cq_found: Found::default(),
     };
     thread::spawn(name, move || helper.run(), move |why| failing.fail(&its_name, why)).map(drop)
 }
@@ -84,7 +84,7 @@ impl Helper {
 
     /// How long it may sleep.
     fn limit(&mut self) -> Duration {
-        let now = Instant::now();
+        let now = job_time();
         let door = self.door.as_mut().and_then(|door| door.tick(now));
         let next = door.into_iter().chain([self.next_check]).min().expect("not empty");
         let limit = next.saturating_duration_since(now);
@@ -99,10 +99,10 @@ impl Helper {
                     door.serve(&mut |pending| IncomingRequest::deliver(&self.core, pending));
                 }
             }
-            Token::Station(number) => {
-                if let Some(station) = self.core.stations.get(number) {
-                    let (looks, station) = (station.quarters.looks_when_asked(), Arc::downgrade(&station));
-                    self.due.push(Due { station, looks, parked: false });
+            Token::CompletionQueue(number) => {
+                if let Some(cq) = self.core.completion_queues.get(number) {
+                    let (looks, cq) = (cq.backend.looks_when_asked(), Arc::downgrade(&cq));
+                    self.due.push(Due { cq, looks, parked: false });
                 }
             }
             Token::Link(number) => {
@@ -113,20 +113,20 @@ impl Helper {
         }
     }
 
-    /// Serves the stations whose owners do not look, and has them watched again.
+    /// Serves the completion queues whose owners do not look, and has them watched again.
     fn serve_due(&mut self) {
-        let found = &mut self.station_found;
+        let found = &mut self.cq_found;
         self.due.retain_mut(|due| {
-            let Some(station) = due.station.upgrade() else { return false };
-            let looks = station.looks();
+            let Some(cq) = due.cq.upgrade() else { return false };
+            let looks = cq.looks();
             let looked = std::mem::replace(&mut due.looks, looks) != looks;
-            match station.sleeps() {
+            match cq.sleeps() {
                 // It has woken up beside what came, or is about to: a nap is time enough for that.
                 Sleep::Parked if !std::mem::replace(&mut due.parked, true) => return true,
                 Sleep::Awake if looked => return true,
                 Sleep::Parked => {}
                 Sleep::Awake | Sleep::Armed => {
-                    let mut rounds = (0..ROUNDS).map(|_| station.quarters.serve(found, Duration::ZERO));
+                    let mut rounds = (0..ROUNDS).map(|_| cq.backend.serve(found, Duration::ZERO));
                     // Who is at work there may be waiting for this thread's processor: asked at once, it would be told
                     // of the same socket at once.
                     if rounds.find(|served| *served != Served::Some) == Some(Served::NotAlone) {
@@ -134,13 +134,13 @@ impl Helper {
                     }
                 }
             }
-            station.quarters.ask_helper(looks);
+            cq.backend.ask_helper(looks);
             false
         });
     }
 
     fn check(&mut self) {
-        let now = Instant::now();
+        let now = job_time();
         if now < self.next_check {
             return;
         }

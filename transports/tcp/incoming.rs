@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use udeck_session::Side;
+use udeck_session::admission::Pending;
 use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Port, Queues};
-use udeck_wired::Side;
-use udeck_wired::admission::Pending;
 
+use crate::completion_queue::take_slots;
 use crate::core::Core;
-use crate::station::take_seats;
 
 /// See the module. Dropped, it is rejected.
 pub struct IncomingRequest {
@@ -36,9 +36,9 @@ impl Incoming for IncomingRequest {
     }
 
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
-        let seats = take_seats(&self.core, &queues)?;
+        let slots = take_slots(&self.core, &queues)?;
         let admitted = self.pending.accept(hello, &[])?;
-        Ok(self.core.establish(admitted, hello, Side::Accepted, seats, &queues)?.0)
+        Ok(self.core.establish(admitted, hello, Side::Accepted, slots, &queues)?.0)
     }
 
     fn reject(self: Box<Self>, reason: &str) {

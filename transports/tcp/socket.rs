@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_wired::poll::{EventFlags, Poller};
+use udeck_session::poll::{EventFlags, Poller};
 
 /// What a socket is watched for while nothing of ours waits for room in it.
 pub const INCOMING: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);

@@ -1,17 +1,19 @@
 //! System calls on memory that no slice may be made of: a peer or the program may be writing there.
 
+#![allow(unsafe_code, reason = "system calls that rustix lacks")]
+
 use std::cell::RefCell;
 use std::io;
 use std::mem::{align_of, offset_of, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
-use udeck_wired::{Direct, Piece, PieceMut, Pieces};
+use udeck_session::{Direct, Piece, PieceMut, Pieces};
 
 /// Bytes that are read beside what is read in place.
 const SCRATCH: usize = 64 << 10;
 
-/// `udeck-wired` promises pieces that are laid out as C's `struct iovec`.
+/// `udeck-session` promises pieces that are laid out as C's `struct iovec`.
 const _: () = {
     assert!(size_of::<Piece<'_>>() == size_of::<libc::iovec>());
     assert!(size_of::<PieceMut>() == size_of::<libc::iovec>());
@@ -51,10 +53,10 @@ pub fn send(socket: BorrowedFd<'_>, pieces: &Pieces<'_>) -> io::Result<usize> {
 /// What one read has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes, and less than there was room for: at that moment there was no more.
-    All(usize),
+    /// Less than there was room for: at that moment there was no more.
+    All,
     /// As many bytes as there was room for.
-    Some(usize),
+    Some,
     /// The stream has ended.
     End,
 }
@@ -85,6 +87,39 @@ pub fn receive(
     }
 }
 
+/// As [`receive`], into the buffer alone.
+///
+/// # Errors
+/// As there.
+#[inline]
+pub fn receive_beside(socket: BorrowedFd<'_>, peek: bool, came: impl FnOnce(&[u8])) -> io::Result<Read> {
+    let mut work = Some(came);
+    let in_buffer = BUFFER.try_with(|buffer| {
+        let mut buffer = buffer.try_borrow_mut().ok()?;
+        Some(receive_beside_by(socket, peek, &mut buffer, work.take()?))
+    });
+    match (in_buffer, work) {
+        (Ok(Some(result)), _) => result,
+        (_, Some(came)) => receive_beside_by(socket, peek, &mut [0; 4096], came),
+        (_, None) => unreachable!("it was taken to be used"),
+    }
+}
+
+#[inline]
+fn receive_beside_by(
+    socket: BorrowedFd<'_>,
+    peek: bool,
+    scratch: &mut [u8],
+    came: impl FnOnce(&[u8]),
+) -> io::Result<Read> {
+    let len = read_beside(socket, peek, scratch)?;
+    if len == 0 {
+        return Ok(Read::End);
+    }
+    came(&scratch[..len]);
+    Ok(if len < scratch.len() { Read::All } else { Read::Some })
+}
+
 #[inline]
 fn receive_by(
     socket: BorrowedFd<'_>,
@@ -102,7 +137,7 @@ fn receive_by(
         return Ok(Read::End);
     }
     came(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
-    Ok(if len < room { Read::All(len) } else { Read::Some(len) })
+    Ok(if len < room { Read::All } else { Read::Some })
 }
 
 /// Takes bytes that were peeked at out of the kernel's queue. It may then acknowledge them, and does so before this
@@ -144,7 +179,7 @@ fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io:
 
 /// What the kernel knows of a connection's peer.
 #[derive(Debug, Clone, Copy)]
-pub struct Pulse {
+pub struct Liveness {
     /// Something was sent, or waits to be, that the peer's host has not confirmed.
     pub outstanding: bool,
     /// Milliseconds since its host last said anything.
@@ -155,7 +190,7 @@ pub struct Pulse {
 
 /// # Errors
 /// The kernel's.
-pub fn pulse(socket: BorrowedFd<'_>) -> io::Result<Pulse> {
+pub fn liveness(socket: BorrowedFd<'_>) -> io::Result<Liveness> {
     // SAFETY: a plain structure of numbers.
     let mut info: libc::tcp_info = unsafe { zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -167,7 +202,7 @@ pub fn pulse(socket: BorrowedFd<'_>) -> io::Result<Pulse> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Pulse {
+    Ok(Liveness {
         outstanding: info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0,
         silent: info.tcpi_last_ack_recv,
         unanswered: info.tcpi_retransmits.max(info.tcpi_probes),

@@ -3,9 +3,11 @@
 mod ends;
 mod idle;
 mod killed;
-mod laggards;
+
+mod owner;
 mod panics;
 mod rogue;
+mod send_blocked;
 mod strangers;
 
 use std::time::Duration;

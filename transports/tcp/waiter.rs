@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_sys::bell::MAX_SLEEP;
+use udeck_session::completion_queue::Sleep;
+use udeck_session::poll::Found;
+use udeck_sys::doorbell::MAX_SLEEP;
 use udeck_via::Result;
-use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
-use udeck_wired::poll::Found;
-use udeck_wired::station::Sleep;
+use udeck_via::transport::{Armed, Notifier, Queue, Ready, Waiter};
 
+use crate::completion_queue::{CompletionQueue, Sockets, serve_link};
 use crate::core::{Core, TcpLink};
-use crate::station::{Sockets, Station, serve_link};
 
 /// While there are announced queues, sockets are looked at once in so many looks: what lies in them has a right to be
 /// found, but what is announced was there before.
@@ -19,61 +19,104 @@ const BURST: u32 = 16;
 /// See the module.
 pub struct TcpWaiter {
     core: Arc<Core>,
-    station: Arc<Station>,
-    /// The link that something came on last: whoever waits for an answer waits for it there.
-    hot: Option<Arc<TcpLink>>,
+    cq: Arc<CompletionQueue>,
+    hot: Option<Hot>,
     looks: u32,
     /// [`Sockets::vacated`] when `hot` was looked at.
     vacated: u32,
     found: Found,
 }
 
+/// The link that something came on last: whoever waits for an answer waits for it there. Its receive queue is at this
+/// completion queue.
+struct Hot {
+    link: Arc<TcpLink>,
+    /// Its receive queue, and the place of that here.
+    ready: Ready,
+    place: u32,
+    /// What came was taken in by this thread and announced to nobody.
+    unlisted: bool,
+}
+
 impl TcpWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
-        let station = core.stations.open(|number| Sockets::new(core, number))?;
-        Ok(TcpWaiter {
-            core: core.clone(),
-            station,
-            hot: None,
-            looks: 0,
-            vacated: 0,
-            found: Found::default(),
-        })
+        let cq = core.completion_queues.open(|number| Sockets::new(core, number))?;
+        Ok(TcpWaiter { core: core.clone(), cq, hot: None, looks: 0, vacated: 0, found: Found::default() })
     }
 
+    /// A queue with news. Those that were announced take turns, the hot link's among them; while there are none, the hot
+    /// link need not be listed.
+    #[inline]
     fn take(&mut self) -> Option<Ready> {
-        let (ready, link) = self.station.next()?;
-        let is_hot = self.hot.as_ref().is_some_and(|hot| Arc::ptr_eq(hot, &link));
-        if !is_hot && link.has_arrivals() {
-            self.hot = Some(link);
+        if self.cq.has_news() {
+            return self.take_announced();
+        }
+        let hot = self.hot.as_mut().filter(|hot| hot.unlisted)?;
+        hot.unlisted = hot.link.has_arrivals();
+        hot.unlisted.then_some(hot.ready)
+    }
+
+    fn take_announced(&mut self) -> Option<Ready> {
+        self.announce_hot();
+        let (ready, link, place) = self.cq.next_with_link()?;
+        let is_hot = self.hot.as_ref().is_some_and(|hot| Arc::ptr_eq(&hot.link, &link));
+        if ready.queue == Queue::Receive && !is_hot && link.has_arrivals() {
+            self.hot = Some(Hot { link, ready, place, unlisted: false });
         }
         Some(ready)
     }
 
-    /// Reads the hot link's socket.
-    fn look_at_hot(&mut self) {
-        let vacated = self.station.quarters.vacated();
+    /// Announces what this thread alone knows of, unless the program has taken it: others have news, too, or somebody
+    /// sleeps or is about to.
+    fn announce_hot(&mut self) {
+        if let Some(Hot { link, place, unlisted, .. }) = &mut self.hot
+            && std::mem::take(unlisted)
+            && link.has_arrivals()
+        {
+            self.cq.announce(*place);
+        }
+    }
+
+    /// Reads the hot link's socket. What has come there, if that is all the news there are.
+    #[inline]
+    fn look_at_hot(&mut self) -> Option<Ready> {
+        let vacated = self.cq.backend.vacated();
         if vacated != self.vacated {
             // It may be the one that left.
-            (self.vacated, self.hot) = (vacated, None);
+            self.vacated = vacated;
+            self.cool();
         }
-        if let Some(link) = &self.hot
-            && !link.try_with(|connection, driver| driver.serve_hot(connection)).unwrap_or(true)
-        {
-            self.hot = None;
+        let hot = self.hot.as_mut()?;
+        let ready = hot.ready;
+        let (is_there, arrived) =
+            hot.link.try_with_owner(|connection, driver| driver.serve_hot(connection))?;
+        hot.unlisted |= arrived;
+        if !is_there {
+            self.cool();
+        } else if self.cq.sleeps() != Sleep::Awake {
+            // The owner has armed the queue, and looks nevertheless: who sleeps in its place is woken by any news.
+            self.announce_hot();
         }
+        (arrived && !self.cq.has_news()).then_some(ready)
+    }
+
+    /// There is no hot link any more.
+    #[cold]
+    fn cool(&mut self) {
+        self.announce_hot();
+        self.hot = None;
     }
 
     /// Reads all sockets that have something.
     fn look_at_all(&mut self) {
-        self.station.quarters.serve(&mut self.found, Duration::ZERO);
+        self.cq.backend.serve(&mut self.found, Duration::ZERO);
     }
 
     /// Whoever waits here may wait for the answer to something that has not left yet.
     #[cold]
-    fn look_at_laggard(&mut self, number: u64) {
+    fn look_at_send_blocked(&mut self, number: u64) {
         if let Some(link) = self.core.link(number) {
             serve_link(&link);
         }
@@ -81,56 +124,66 @@ impl TcpWaiter {
 }
 
 impl Waiter for TcpWaiter {
-    /// Of two fruitless looks, one at least asks epoll for all sockets.
+    /// Of two fruitless looks, one at least asks epoll for all sockets, unless the hot link's receive queue is the only
+    /// one here. (The socket of a send queue is watched at its receive queue's completion queue, too.)
     fn poll(&mut self) -> Option<Ready> {
-        self.station.note_look();
+        self.cq.note_look();
         self.looks = self.looks.wrapping_add(1);
         let in_burst = !self.looks.is_multiple_of(BURST);
-        if in_burst && let Some(ready) = self.take() {
+        let any = self.cq.has_news() || self.hot.as_ref().is_some_and(|hot| hot.unlisted);
+        if in_burst
+            && any
+            && let Some(ready) = self.take()
+        {
             return Some(ready);
         }
-        self.look_at_hot();
-        let in_turn = self.hot.is_none() || self.looks.is_multiple_of(2) && self.station.quarters.count() > 1;
-        if in_turn && !(in_burst && self.station.has_news()) {
+        let hot = self.look_at_hot();
+        if in_burst && hot.is_some() {
+            return hot;
+        }
+        let in_turn = self.hot.is_none() || self.looks.is_multiple_of(2) && self.cq.backend.count() > 1;
+        if in_turn && !(in_burst && self.cq.has_news()) {
             self.look_at_all();
         }
         let found = self.take();
         if found.is_none()
-            && let Some(number) = self.core.laggards.next()
+            && let Some(number) = self.core.send_blocked.next()
         {
-            self.look_at_laggard(number);
+            self.look_at_send_blocked(number);
         }
         found
     }
 
     fn park(&mut self, limit: Duration) {
-        if self.station.lie_down(Sleep::Parked) {
-            self.station.park(limit.min(MAX_SLEEP));
+        self.announce_hot();
+        if self.cq.lie_down(Sleep::Parked) {
+            self.cq.park(limit.min(MAX_SLEEP));
             self.look_at_all();
         }
     }
 
     fn arm(&mut self) -> Armed {
-        if !self.station.lie_down(Sleep::Armed) {
+        self.announce_hot();
+        if !self.cq.lie_down(Sleep::Armed) {
             return Armed::News;
         }
         // The helper watches from here on; what came before lies there for it, too, but we are awake.
         self.look_at_all();
-        self.station.quarters.ask_helper(self.station.looks());
-        if self.station.has_news() {
-            self.station.get_up();
+        self.cq.backend.ask_helper(self.cq.looks());
+        if self.cq.has_news() {
+            self.cq.get_up();
             return Armed::News;
         }
         Armed::Yes
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {
-        self.station.clone()
+        self.cq.clone()
     }
 }
 
 impl std::fmt::Debug for TcpWaiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TcpWaiter({:?})", self.station)
+        write!(f, "TcpWaiter({:?})", self.cq)
     }
 }

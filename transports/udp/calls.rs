@@ -2,23 +2,25 @@
 //! socket takes its part in the exchange, so that what follows the answer finds the link.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use udeck_session::Side;
+use udeck_session::address;
+use udeck_session::poll::Bell;
+use udeck_sys::job_time;
 use udeck_via::auth::{Pair, is_same};
 use udeck_via::transport::{Connected, Hello, Queues};
 use udeck_via::{Deadline, Error, NetAddress, Result};
-use udeck_wired::Side;
-use udeck_wired::address;
-use udeck_wired::poll::Bell;
 
+use crate::completion_queue::take_slots;
 use crate::core::{Core, Made, UdpLink};
 use crate::flow::{FIRST_RTT, Names};
 use crate::greeting::{OURS, prove};
 use crate::icmp::{Report, Verdict};
-use crate::station::take_seats;
 use crate::tombs::farewell;
 use crate::wire::greeting::{Answer, Ask, Exchange, Greeting, Meet, Nonce, Prove, Versions, Withdraw};
 use crate::wire::{Kind, Opened};
@@ -98,13 +100,13 @@ pub fn connect(
 ) -> Result<Connected> {
     core.listeners.check(&to.discriminator)?;
     let at = address::decode(to)?;
-    let seats = take_seats(core, queues)?;
+    let slots = take_slots(core, queues)?;
     let pair = core.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
     let call = Call::start(core, at, to, pair, hello)?;
     let outcome = call.wait(core, deadline);
     core.calls.0.write().remove(&call.number);
     match outcome? {
-        Outcome::Accepted(link, theirs) => Ok((Core::port(link, seats, queues), theirs)),
+        Outcome::Accepted(link, theirs) => Ok((Core::port(link, slots, queues), theirs)),
         Outcome::OtherVersion(theirs) => Err(Error::Rejected(format!(
             "{at} was called: it speaks version {}.{} of the UDP protocol, this process {}.{}: build both from one version",
             theirs.datagrams, theirs.frames, OURS.datagrams, OURS.frames
@@ -145,7 +147,7 @@ impl Call {
             meet,
             discriminator: to.discriminator.clone(),
             ours: hello.clone(),
-            stage: Mutex::new(Stage::Meeting { since: Instant::now(), said: 0 }),
+            stage: Mutex::new(Stage::Meeting { since: job_time(), said: 0 }),
             bell: Bell::new().map_err(os("calling a process"))?,
         });
         core.calls.0.write().insert(call.number, call.clone());
@@ -154,11 +156,15 @@ impl Call {
 
     fn wait(&self, core: &Arc<Core>, deadline: Deadline) -> Result<Outcome> {
         let since = Instant::now();
-        let (mut next, mut pause) = (since, AGAIN);
+        let (mut next, mut pause) = (job_time(), AGAIN);
+        let mut outage = None;
         loop {
-            let now = Instant::now();
+            let now = job_time();
             if now >= next {
-                self.say(core)?;
+                match self.say(core) {
+                    Ok(()) => outage = None,
+                    Err(error) => self.bear(core, now, error, &mut outage)?,
+                }
                 (next, pause) = (now + pause, (2 * pause).min(AGAIN_AT_MOST));
             }
             core.serve();
@@ -170,15 +176,17 @@ impl Call {
             if deadline.passed() {
                 let former = std::mem::replace(&mut *stage, Stage::Over);
                 drop(stage);
-                return Err(self.give_up(core, &former, since.elapsed()));
+                let error = self.give_up(core, &former, since.elapsed());
+                let by_outage = |(_, outage)| address::late_by_outage(self.at, &outage, since.elapsed());
+                return Err(outage.map_or(error, by_outage));
             }
             drop(stage);
-            let limit = next.saturating_duration_since(Instant::now()).min(deadline.remaining());
+            let limit = next.saturating_duration_since(job_time()).min(deadline.remaining());
             core.rest.sleep(core, &self.bell, limit);
         }
     }
 
-    fn say(&self, core: &Core) -> Result {
+    fn say(&self, core: &Core) -> io::Result<()> {
         let datagram = match &mut *self.stage.lock() {
             Stage::Meeting { said, .. } => {
                 *said += 1;
@@ -188,11 +196,30 @@ impl Call {
             Stage::Answered(_) | Stage::Over => return Ok(()),
         };
         match core.socket.send(self.at, &datagram) {
-            Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
-                Err(Error::os(format!("connecting to the process at {}", self.at), error))
-            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    /// A network that is down may come back: a call bears that as long as an open connection does.
+    #[cold]
+    fn bear(
+        &self,
+        core: &Core,
+        now: Instant,
+        error: io::Error,
+        outage: &mut Option<(Instant, io::Error)>,
+    ) -> Result {
+        let since = outage.as_ref().map_or(now, |(since, _)| *since);
+        if !address::is_outage(&error) || now - since >= core.detect {
+            return Err(self.os(error));
+        }
+        *outage = Some((since, error));
+        Ok(())
+    }
+
+    fn os(&self, error: io::Error) -> Error {
+        Error::os(format!("connecting to the process at {}", self.at), error)
     }
 
     #[cold]
@@ -236,7 +263,7 @@ impl Call {
         };
         let round_trip = first_round_trip(now - since, said);
         let (discriminator, hello) = (self.discriminator.clone(), self.ours.clone());
-        let body = Ask { exchange, round_trip, discriminator, hello }.encode();
+        let body = Ask { exchange, round_trip, process: core.process, discriminator, hello }.encode();
         let proof = prove(&self.pair, Kind::Ask, &self.nonce, &exchange.cookie, &body);
         let datagram = Greeting { kind: Kind::Ask, connection: 0, proof, body: &body }.encode();
         let _ = core.socket.send(self.at, &datagram);
@@ -251,10 +278,11 @@ impl Call {
             return;
         }
         let outcome = match Answer::decode(greeting.body) {
-            Ok(Answer::Accepted { number, hello: theirs }) => {
+            Ok(Answer::Accepted { number, process, hello: theirs }) => {
                 let made = Made {
                     names: Names { ours: self.number, theirs: number },
                     peer: self.at,
+                    process,
                     ours: &self.ours,
                     theirs: &theirs,
                     side: Side::Asked,

@@ -1,4 +1,4 @@
-//! What the objects of a NIC share: its socket and who reads it, its links, its completion queues' stations, its listeners.
+//! What the objects of a NIC share: its socket and who reads it, its links, its completion queues, its listeners.
 //! Lives as long as any of them.
 //!
 //! # Who reads the socket
@@ -6,7 +6,7 @@
 //! given to its link there and then, or waits in `strays` if somebody works on that. Who holds a link's lock and looks
 //! ([`Core::look_for`]) takes that link's strays first, and leaves what is for others there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,22 +14,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use udeck_sys::thread;
+use udeck_session::completion_queue::{CompletionQueues, Sleep};
+use udeck_session::{Connection, Link, Listeners, Memory, SessionPort, Settings, Side, Watch, Windows};
+use udeck_sys::{job_time, thread};
 use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
-use udeck_via::{Error, Reliability, Result};
-use udeck_wired::station::{Sleep, Stations};
-use udeck_wired::{Connection, Link, Listeners, Memory, Settings, Side, Watch, Windows, WiredPort};
+use udeck_via::{Budget, Error, Reliability, Result};
 
 use crate::calls::Calls;
+use crate::completion_queue::{BesideSocket, Slots};
 use crate::door::Door;
 use crate::driver::UdpDriver;
 use crate::flow::{Flow, Names, Options as FlowOptions};
 use crate::icmp::Report;
-use crate::incoming::IncomingRequest;
+use crate::incoming::{IncomingRequest, Requests};
+use crate::neighbours::{Vigil, ourselves};
 use crate::rest::Rest;
 use crate::socket::{Room, Socket};
-use crate::station::{BesideSocket, Seats};
 use crate::strays::Strays;
 use crate::timers::Timers;
 pub use crate::tombs::Tomb;
@@ -37,19 +38,15 @@ use crate::tombs::Tombs;
 use crate::unreliable::{Dropped, Unreliable};
 use crate::versions::Foreigners;
 use crate::wire;
-use crate::wire::greeting::MAX_DISCRIMINATOR;
+use crate::wire::greeting::{MAX_DISCRIMINATOR, Process};
 
 /// A VI's connection.
 pub type UdpLink = Link<UdpDriver>;
 
-/// Requests that wait for the helper. More are dropped, and sent again.
-pub const REQUESTS: usize = 1024;
 /// How long who looks waits for another reader: never long, because it may be waited for itself.
 const TURN: Duration = Duration::from_micros(50);
 /// Batches in a row before who serves looks at what it found.
 const BATCHES: usize = 16;
-/// ICMP messages in a row.
-const REPORTS: usize = 64;
 
 /// See the module.
 pub struct Core {
@@ -61,6 +58,8 @@ pub struct Core {
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
     pub socket: Socket,
+    /// Who we are, for peers of this host.
+    pub process: Process,
     pub rest: Rest,
     pub timers: Timers,
     pub calls: Calls,
@@ -70,9 +69,9 @@ pub struct Core {
     strays: Strays,
     links: RwLock<Links>,
     tombs: Mutex<Tombs>,
-    pub stations: Stations<BesideSocket>,
+    pub completion_queues: CompletionQueues<BesideSocket>,
     pub listeners: Listeners,
-    requests: Mutex<VecDeque<Box<IncomingRequest>>>,
+    requests: Mutex<Requests>,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
 }
@@ -97,6 +96,7 @@ impl Core {
             windows: Windows::new(),
             max_transfer,
             socket,
+            process: ourselves(),
             rest: Rest::new()?,
             timers: Timers::new(),
             calls: Calls::default(),
@@ -106,7 +106,7 @@ impl Core {
             strays: Strays::default(),
             links: RwLock::default(),
             tombs: Mutex::default(),
-            stations: Stations::default(),
+            completion_queues: CompletionQueues::default(),
             listeners: Listeners::new(MAX_DISCRIMINATOR),
             requests: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -123,7 +123,7 @@ impl Core {
         if self.socket.take_trouble() {
             self.take_reports();
         }
-        let now = Instant::now();
+        let now = job_time();
         if self.timers.is_due(now) {
             self.call_due(now);
         }
@@ -149,7 +149,7 @@ impl Core {
 
     /// Neighbours for the same link are given to it together.
     pub fn give<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>) {
-        let now = Instant::now();
+        let now = job_time();
         let mut datagrams = datagrams.peekable();
         while let Some((from, datagram)) = datagrams.next() {
             let Some(number) = wire::connection(datagram) else {
@@ -180,10 +180,11 @@ impl Core {
         }
     }
 
-    /// What the network says of what was sent, a bounded part of it: whoever wants may go on saying something.
+    /// What the network says of what was sent, a round of it: whoever wants may go on saying something.
     #[cold]
     fn take_reports(&self) {
-        for _ in 0..REPORTS {
+        let mut budget = Budget::once();
+        while budget.take() {
             match self.socket.next_report() {
                 Some(Some(report)) => self.hear(&report),
                 Some(None) => {}
@@ -214,7 +215,7 @@ impl Core {
                 return;
             };
             link.with(|connection, driver| {
-                let now = Instant::now();
+                let now = job_time();
                 for stray in self.strays.take(number) {
                     driver.take(connection, now, &stray);
                 }
@@ -238,8 +239,8 @@ impl Core {
                     self.strays.add(other, datagram);
                     left = true;
                 }
-                Some(_) => self.strange(Instant::now(), from, datagram),
-                None => self.foreign(Instant::now(), from, datagram),
+                Some(_) => self.strange(job_time(), from, datagram),
+                None => self.foreign(job_time(), from, datagram),
             }
         }
         drop(room);
@@ -310,7 +311,7 @@ impl Core {
     pub fn forget_link(&self, number: u64, tomb: Tomb) {
         let link = self.links.write().remove(number, tomb.peer, tomb.theirs);
         self.timers.remove(number);
-        self.tombs.lock().add(Instant::now(), number, tomb);
+        self.tombs.lock().add(job_time(), number, tomb);
         drop(link); // never the last reference; outside the lock all the same
     }
 
@@ -344,12 +345,13 @@ impl Core {
             first_rtt: Some(made.round_trip),
             ..FlowOptions::default()
         };
-        let flow = Flow::new(Instant::now(), made.names, &options);
+        let flow = Flow::new(job_time(), made.names, &options);
         let unreliable = (made.ours.reliability == Reliability::Unreliable).then(|| {
-            connection.go_apart();
+            connection.go_unreliable();
             Box::new(Unreliable::new(self.max_transfer))
         });
-        let driver = UdpDriver::new(self.clone(), made.names, made.peer, flow, unreliable);
+        let vigil = Vigil::over(self.process, made.process);
+        let driver = UdpDriver::new(self.clone(), made.names, made.peer, vigil, flow, unreliable);
         let link = Link::new(connection, driver);
         self.links.write().insert(made.names, made.peer, link.clone());
         // Later ones are told by `fail`.
@@ -360,41 +362,33 @@ impl Core {
     }
 
     /// The port of a link, whose queues have these places.
-    pub fn port(link: Arc<UdpLink>, seats: Seats, queues: &Queues<'_>) -> Box<dyn Port> {
-        let Seats { send, receive } = seats;
+    pub fn port(link: Arc<UdpLink>, slots: Slots, queues: &Queues<'_>) -> Box<dyn Port> {
+        let Slots { send, receive } = slots;
         let context = queues.context;
         send.occupy(Ready { context, queue: Queue::Send }, link.clone(), ());
         receive.occupy(Ready { context, queue: Queue::Receive }, link.clone(), ());
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
-        Box::new(WiredPort::new(link, Watch { send, receive, reporter }))
+        Box::new(SessionPort::new(link, Watch { send, receive, reporter }))
     }
 
-    // ---- stations and requests ----
+    // ---- completion queues and requests ----
 
     /// Looks of all owners of completion queues so far, more or less, and whether one sleeps on a word.
     pub fn activity(&self) -> (u64, bool) {
-        self.stations.fold((0, false), |(looks, armed), station| {
-            (looks.wrapping_add(station.looks()), armed || station.sleeps() == Sleep::Armed)
+        self.completion_queues.fold((0, false), |(looks, armed), cq| {
+            (looks.wrapping_add(cq.looks()), armed || cq.sleeps() == Sleep::Armed)
         })
     }
 
-    /// Leaves a request to the helper: a listener's handler may do anything. Whether there was room.
-    pub fn put_request(
-        &self,
-        request: Box<IncomingRequest>,
-    ) -> std::result::Result<(), Box<IncomingRequest>> {
-        let mut requests = self.requests.lock();
-        if requests.len() == REQUESTS {
-            return Err(request);
-        }
-        requests.push_back(request);
-        drop(requests);
+    /// Leaves a request to the helper: a listener's handler may do anything. The one for which there is no place now.
+    pub fn put_request(&self, request: Box<IncomingRequest>) -> Option<Box<IncomingRequest>> {
+        let without_place = self.requests.lock().put(request);
         self.rest.rouse();
-        Ok(())
+        without_place
     }
 
     pub fn next_request(&self) -> Option<Box<IncomingRequest>> {
-        self.requests.lock().pop_front()
+        self.requests.lock().take()
     }
 
     /// The NIC's last object is gone.
@@ -453,6 +447,8 @@ impl Links {
 pub struct Made<'a> {
     pub names: Names,
     pub peer: SocketAddr,
+    /// Whose it is.
+    pub process: Process,
     pub ours: &'a Hello,
     pub theirs: &'a Hello,
     pub side: Side,

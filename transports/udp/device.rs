@@ -1,10 +1,12 @@
 //! The NIC.
 
+#![allow(unsafe_code, reason = "it implements the transport contract")]
+
 use std::sync::Arc;
 
+use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Windows, address};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
-use udeck_wired::{Driver, Listeners, Memory, Network, Windows, WiredDevice, address};
 
 use crate::calls::connect;
 use crate::core::{Core, UdpLink};
@@ -17,7 +19,7 @@ use crate::{Options, helper};
 const LONGEST: usize = u32::MAX as usize - 63;
 
 /// The UDP NIC of a process.
-pub type UdpDevice = WiredDevice<Core>;
+pub type UdpDevice = SessionDevice<Core>;
 
 pub fn open(options: &Options) -> Result<Arc<UdpDevice>> {
     address::check_bind(options.bind)?;
@@ -25,13 +27,13 @@ pub fn open(options: &Options) -> Result<Arc<UdpDevice>> {
     let max_transfer = memory.outbox.usage().limit.min(LONGEST);
     let (socket, at) = Socket::bind(options.bind)
         .map_err(|error| Error::os(format!("opening a socket at {}", options.bind), error))?;
-    let mut attributes = udeck_wired::attributes("udp0", at, max_transfer);
+    let mut attributes = udeck_session::attributes("udp0", at, max_transfer);
     attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(options, memory, max_transfer, socket)
         .map_err(|error| Error::os("opening a NIC's bell", error))?;
-    let device = WiredDevice::new(attributes, core.clone());
+    let device = SessionDevice::new(attributes, core.clone());
     helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)
 }

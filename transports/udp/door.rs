@@ -1,25 +1,23 @@
 //! The side that is called. Of who has proved nothing it keeps nothing; of who has, the request and its answer, for as long
 //! as the same request may come again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
-use udeck_sys::say;
+use udeck_sys::{job_time, say};
 use udeck_via::auth::{Keys, Pair, is_same};
 
+use crate::asked::{Asked, Key, State};
 use crate::core::Core;
-use crate::greeting::{Cookies, EPOCH, OURS, prove};
+use crate::greeting::{Cookies, OURS, prove};
 use crate::incoming::IncomingRequest;
+use crate::shares::Origin;
 use crate::wire::greeting::{Answer, Ask, Exchange, Greeting, Meet, Nonce, Prove, Withdraw};
 use crate::wire::{Kind, Opened};
 
-/// How long a request is remembered: longer than its cookie is good.
-const MEMORY: Duration = Duration::from_secs(2 * EPOCH + 1);
-/// Requests that are remembered; of callers that know the secret. More are not heard.
-const REQUESTS: usize = 65_536;
 /// Addresses of which refusals are told, once each.
 const TOLD: usize = 64;
 
@@ -28,21 +26,6 @@ pub struct Door {
     cookies: Cookies,
     asked: Mutex<Asked>,
     told: Mutex<HashSet<IpAddr>>,
-}
-
-/// Who asks, and by which number.
-type Key = (SocketAddr, u64);
-
-#[derive(Default)]
-struct Asked {
-    requests: HashMap<Key, State>,
-    order: VecDeque<(Instant, Key)>,
-}
-
-enum State {
-    Pending,
-    Answered(Vec<u8>),
-    Withdrawn,
 }
 
 /// Where an answer goes.
@@ -57,13 +40,13 @@ pub struct Caller {
 impl Door {
     /// `key`: random.
     pub fn new(key: Nonce) -> Self {
-        Door { cookies: Cookies::new(key, Instant::now()), asked: Mutex::default(), told: Mutex::default() }
+        Door { cookies: Cookies::new(key, job_time()), asked: Mutex::default(), told: Mutex::default() }
     }
 
     /// Requests that it remembers, of the last seconds.
     #[cfg(test)]
     pub fn pending(&self) -> usize {
-        self.asked.lock().requests.values().filter(|state| matches!(state, State::Pending)).count()
+        self.asked.lock().pending()
     }
 
     /// A greeting of who calls.
@@ -87,7 +70,7 @@ impl Door {
                     && self.is_good(core, now, from, &exchange, &greeting).is_some()
                 {
                     let mut asked = self.asked.lock();
-                    if let Some(state) = asked.requests.get_mut(&(from, exchange.number)) {
+                    if let Some(state) = asked.get(&(from, exchange.number)) {
                         *state = State::Withdrawn;
                     }
                 }
@@ -135,26 +118,26 @@ impl Door {
     }
 
     fn ask(&self, core: &Arc<Core>, now: Instant, from: SocketAddr, pair: Pair, ask: Ask) {
-        let Ask { exchange, round_trip, discriminator, hello } = ask;
-        let caller = Caller { from, exchange, pair };
-        let key = caller.key();
-        {
-            let mut asked = self.asked.lock();
-            asked.forget(now);
-            match asked.requests.get(&key) {
-                Some(State::Answered(answer)) => _ = core.socket.send(from, answer),
-                Some(State::Pending | State::Withdrawn) => {}
-                None if asked.order.len() < REQUESTS => {
-                    let request =
-                        IncomingRequest::new(core.clone(), caller, round_trip, discriminator, hello);
-                    // Locked until it is noted: who answers it at once waits for that.
-                    match core.put_request(Box::new(request)) {
-                        Ok(()) => asked.note(now, key),
-                        // It comes again.
-                        Err(request) => request.forget(),
-                    }
+        let caller = Caller { from, exchange: ask.exchange, pair };
+        let (key, origin) = (caller.key(), caller.origin());
+        let mut asked = self.asked.lock();
+        asked.forget(now);
+        match asked.get(&key) {
+            Some(State::Answered(answer)) => _ = core.socket.send(from, answer),
+            Some(State::Pending | State::Withdrawn) => {}
+            None => {
+                let request = IncomingRequest::new(core.clone(), caller, ask);
+                // Locked until it is noted: who answers it at once waits for that.
+                let without_place = core.put_request(Box::new(request));
+                if without_place.as_ref().is_none_or(|other| other.caller().key() != key) {
+                    asked.note(now, origin, key);
                 }
-                None => {}
+                if let Some(request) = without_place {
+                    // It comes again.
+                    asked.remove(&request.caller().key());
+                    drop(asked);
+                    request.forget();
+                }
             }
         }
     }
@@ -166,7 +149,7 @@ impl Door {
         let proof = prove(&caller.pair, Kind::Answer, &nonce, &cookie, &body);
         let datagram = Greeting { kind: Kind::Answer, connection: number, proof, body: &body }.encode();
         let mut asked = self.asked.lock();
-        match asked.requests.get_mut(&caller.key()) {
+        match asked.get(&caller.key()) {
             Some(State::Withdrawn) => return false,
             Some(state) => {
                 let _ = core.socket.send(caller.from, &datagram);
@@ -183,34 +166,28 @@ impl Caller {
     fn key(&self) -> Key {
         (self.from, self.exchange.number)
     }
-}
 
-impl Asked {
-    fn note(&mut self, now: Instant, key: Key) {
-        self.requests.insert(key, State::Pending);
-        self.order.push_back((now, key));
-    }
-
-    fn forget(&mut self, now: Instant) {
-        while self.order.front().is_some_and(|(since, _)| *since + MEMORY <= now) {
-            if let Some((_, key)) = self.order.pop_front() {
-                self.requests.remove(&key);
-            }
-        }
+    pub fn origin(&self) -> Origin {
+        Origin::of(self.from, &self.pair)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use udeck_via::Reliability;
     use udeck_via::auth::Claim;
     use udeck_via::transport::Hello;
 
     use super::*;
-    use crate::core::REQUESTS as WAITING;
+    use crate::asked::REQUESTS;
     use crate::fixture::open;
+    use crate::incoming::REQUESTS as WAITING;
+    use crate::wire::greeting::Process;
 
     fn ask(claim: Claim, discriminator: &[u8], number: u64) -> Ask {
         let hello = Hello {
@@ -220,7 +197,8 @@ mod tests {
             private_data: Vec::new(),
         };
         let exchange = Exchange { number, nonce: [0; 32], cookie: [0; 32], claim };
-        Ask { exchange, round_trip: Duration::ZERO, discriminator: discriminator.to_vec(), hello }
+        let (round_trip, process) = (Duration::ZERO, Process::default());
+        Ask { exchange, round_trip, process, discriminator: discriminator.to_vec(), hello }
     }
 
     #[test]
@@ -248,11 +226,52 @@ mod tests {
         for _ in 0..10 {
             (last..last + 10).for_each(|number| hear(b"door", number));
         }
-        let kept = {
-            let asked = core.door.asked.lock();
-            (asked.requests.len(), asked.order.len())
-        };
+        let kept = core.door.asked.lock().len();
         drop(go);
-        assert_eq!(kept, (WAITING + 1, WAITING + 1));
+        assert_eq!(kept, WAITING + 1);
+    }
+
+    /// A flood from one address, so many requests that every place is taken, does not keep another caller out until they are
+    /// forgotten: no time passes here.
+    #[test]
+    fn a_flood_of_one_caller_keeps_no_other_out() {
+        let (core, _nic) = open();
+        let (claim, now) = (core.keys.call(None).unwrap().claim(), Instant::now());
+        let hear = |from, number| {
+            let pair = core.keys.answer(claim).unwrap();
+            core.door.ask(&core, now, from, pair, ask(claim, b"nobody", number));
+        };
+        let flooding = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = flooding.local_addr().unwrap();
+        let mut numbers = 1..;
+        while core.door.asked.lock().len() < REQUESTS {
+            numbers.by_ref().take(WAITING).for_each(|number| hear(from, number));
+        }
+        let caller = UdpSocket::bind("127.0.0.2:0").unwrap();
+        caller.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let (here, over) = (caller.local_addr().unwrap(), AtomicBool::new(false));
+        let answered = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in numbers {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    hear(from, number);
+                }
+            });
+            let limit = Instant::now() + Duration::from_secs(60);
+            let answered = loop {
+                hear(here, 1);
+                if caller.recv(&mut [0; 2000]).is_ok() {
+                    break true;
+                }
+                if Instant::now() > limit {
+                    break false;
+                }
+            };
+            over.store(true, Ordering::Relaxed);
+            answered
+        });
+        assert!(answered, "the other one was never heard");
     }
 }

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_wired::{Connection, Driver, Phase, Pieces};
+use udeck_session::{Connection, Driver, Phase, Pieces};
+use udeck_sys::job_time;
 
 use crate::core::{Core, Tomb};
 use crate::flow::{Flow, Names, State, Transmit};
@@ -41,11 +42,12 @@ pub struct UdpDriver {
 }
 
 impl UdpDriver {
-    /// `unreliable`: for a connection whose messages go apart.
+    /// `unreliable`: for a connection whose messages go outside the stream.
     pub fn new(
         core: Arc<Core>,
         names: Names,
         peer: SocketAddr,
+        vigil: Vigil,
         flow: Flow,
         unreliable: Option<Box<Unreliable>>,
     ) -> Self {
@@ -57,7 +59,7 @@ impl UdpDriver {
             flow,
             batch,
             unreliable,
-            vigil: Vigil::default(),
+            vigil,
             stalled: None,
             called: None,
             waits_since: None,
@@ -123,13 +125,13 @@ impl UdpDriver {
                 ));
             }
         }
-        self.settle(connection, Instant::now());
+        self.settle(connection, job_time());
     }
 
     /// The NIC has failed.
     pub fn fail(&mut self, connection: &mut Connection, why: &str) {
         connection.lost(why);
-        self.settle(connection, Instant::now());
+        self.settle(connection, job_time());
     }
 
     /// The helper's look at what no datagram tells of.
@@ -260,7 +262,7 @@ impl UdpDriver {
 impl Driver for UdpDriver {
     fn pump(&mut self, connection: &mut Connection) {
         if !self.over {
-            let now = Instant::now();
+            let now = job_time();
             self.send(connection, now);
             self.settle(connection, now);
         }
@@ -268,7 +270,7 @@ impl Driver for UdpDriver {
 
     fn look(&mut self, connection: &mut Connection) {
         let core = self.core.clone();
-        let now = Instant::now();
+        let now = job_time();
         let mut any = false;
         core.look_for(self.names.ours, &mut |datagram| {
             any = true;

@@ -12,7 +12,8 @@ use crate::wire::greeting::{Exchange, Meet, Versions};
 use crate::wire::{Kind, VERSION};
 
 /// What this build speaks.
-pub const OURS: Versions = Versions { datagrams: VERSION as u16, frames: udeck_wired::wire::VERSION };
+pub const OURS: Versions =
+    Versions { datagrams: VERSION as u16, frames: udeck_session::framed::wire::VERSION };
 /// A cookie is good for one to two times so long.
 pub const EPOCH: u64 = 10;
 

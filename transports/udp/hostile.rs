@@ -1,7 +1,7 @@
 //! A NIC that is thrown datagrams at: by strangers, and by a peer that keeps to nothing. Nothing panics, memory stays within
 //! bounds, and whom it does not concern is not disturbed.
 //!
-//! `WIRED_HOSTILE_FRAMES` sets how many datagrams (1,000,000), `WIRED_HOSTILE_SEED` replays one run as far as threads allow.
+//! `HOSTILE_FRAMES` sets how many datagrams (1,000,000), `HOSTILE_SEED` replays one run as far as threads allow.
 
 mod panics;
 
@@ -10,17 +10,18 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_faults::SplitMix64;
+use udeck_session::{BYTES, Content, MESSAGES};
 use udeck_via::auth::Claim;
 use udeck_via::transport::Body;
 use udeck_via::{Error, Nic, Reliability, State, Window};
-use udeck_wired::{BYTES, Content, MESSAGES};
 
 use crate::core::Core;
 use crate::device;
 use crate::fixture::{End, LONG, connect, works};
 use crate::flow::LEAST_WINDOW;
 use crate::greeting::OURS;
-use crate::wire::greeting::{Ask, Exchange, Greeting, Meet, Prove, Withdraw};
+use crate::wire::greeting::{Ask, Exchange, Greeting, Meet, Process, Prove, Withdraw};
 use crate::wire::{AckRanges, Flags, Kind, NUMBERS, Packet, PacketHeader, Piece, PieceHeader, VERSION, seal};
 use crate::{Options, Source};
 
@@ -28,16 +29,12 @@ const ARENA: usize = 8 << 20;
 /// The window that the peer may write.
 const WINDOW: usize = 60_000;
 
-/// SplitMix64.
-struct Random(u64);
+/// What is thrown, by chance.
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        self.0.next_u64()
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -118,7 +115,10 @@ impl Victim {
             1 => (Kind::Prove, Prove { versions: OURS, cookie: random.array() }.encode()),
             2 => {
                 let (round_trip, discriminator) = (Duration::from_micros(random.below(99)), b"here".to_vec());
-                (Kind::Ask, Ask { exchange, round_trip, discriminator, hello }.encode())
+                (
+                    Kind::Ask,
+                    Ask { exchange, round_trip, process: Process::default(), discriminator, hello }.encode(),
+                )
             }
             3 => (Kind::Withdraw, Withdraw(exchange).encode()),
             4 => (Kind::Answer, random.bytes(200)),
@@ -139,7 +139,7 @@ impl Victim {
 
     /// What a peer sends that keeps to the form and to nothing else.
     fn piece(&mut self, random: &mut Random) -> Vec<u8> {
-        let end = self.core.link(self.number).map_or(0, |link| link.with(|it, _| it.apart_end()));
+        let end = self.core.link(self.number).map_or(0, |link| link.with(|it, _| it.unreliable_end()));
         // Most near the first that is not over: so that something gets through.
         let base = end.saturating_sub(MESSAGES.into());
         let message = match random.below(20) {
@@ -213,7 +213,8 @@ impl Victim {
         if random.one_in(3) && !datagram.is_empty() {
             for _ in 0..=random.below(4) {
                 let at = random.below(datagram.len().min(100) as u64) as usize;
-                datagram[at] = random.pick(&[0, 1, 0x7f, 0x80, 0xff, random.0 as u8]);
+                let any = random.next() as u8;
+                datagram[at] = random.pick(&[0, 1, 0x7f, 0x80, 0xff, any]);
             }
             if random.one_in(4) {
                 datagram.truncate(random.below(datagram.len() as u64) as usize);
@@ -284,10 +285,10 @@ fn resident() -> usize {
 #[test]
 fn nothing_that_is_thrown_at_a_nic_disturbs_others() {
     let from = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let datagrams = from("WIRED_HOSTILE_FRAMES").unwrap_or(1_000_000);
-    let seed = from("WIRED_HOSTILE_SEED").unwrap_or_else(|| getrandom::u64().unwrap());
-    println!("WIRED_HOSTILE_SEED={seed} WIRED_HOSTILE_FRAMES={datagrams}");
-    let (mut random, mut victim) = (Random(seed), Victim::new());
+    let datagrams = from("HOSTILE_FRAMES").unwrap_or(1_000_000);
+    let seed = from("HOSTILE_SEED").unwrap_or_else(|| getrandom::u64().unwrap());
+    println!("HOSTILE_SEED={seed} HOSTILE_FRAMES={datagrams}");
+    let (mut random, mut victim) = (Random(SplitMix64::new(seed)), Victim::new());
     // Answers go there, and nobody reads them.
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     let from: SocketAddr = sink.local_addr().unwrap();

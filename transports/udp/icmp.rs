@@ -7,6 +7,8 @@
 //! a packet filter's words) may be over in a moment: whether a peer is gone, its silence tells, after the time that the
 //! user has chosen for that.
 
+#![allow(unsafe_code, reason = "system calls that rustix lacks")]
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};

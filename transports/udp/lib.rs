@@ -3,7 +3,7 @@
 //! **A stream of our own for each VI.** The parts without I/O turn datagrams, which networks lose, double, reorder, spoil
 //! and hold up, into what a Virtual Interface promises: [`flow`] into reliable streams, [`pieces`] into messages that arrive
 //! whole or not at all. They have no socket, clock, thread or lock: `(now, input) -> actions`. What streams carry is
-//! `udeck-wired`'s; bytes are sent, and sent again, from where they lie, by way of the buffer that is given to the kernel.
+//! `udeck-session`'s; bytes are sent, and sent again, from where they lie, by way of the buffer that is given to the kernel.
 //!
 //! **Who does the work.** The thread that polls a completion queue reads the socket itself, for all; it parks beside it.
 //! While nobody looks, the NIC's one helper thread does it. Posts send by themselves. No call on the socket ever waits.
@@ -13,7 +13,7 @@
 //! ([`Dropped`]). Pieces are acknowledged with the stream's packets, for the sender's speed only (RFC 9221); that a message
 //! will not come is told by the stream.
 //!
-//! **The end.** Streams end as `udeck-wired` says; then the connection is closed, and who has not heard that is told when it
+//! **The end.** Streams end as `udeck-session` says; then the connection is closed, and who has not heard that is told when it
 //! goes on. Whoever is silent for [`Options::detect`], although asked, is taken for dead. A process that is stopped for so
 //! long cannot answer: unlike over TCP, nobody does it in its place. On this host, the kernel is asked whether it is there.
 //!
@@ -24,12 +24,13 @@
 //! | `pieces` | messages in datagrams, each whole and at most once or not at all |
 //! | `greeting` | proofs of who one is, cookies against forged addresses |
 //! | `calls`, `door`, `incoming` | the two sides of a connection request |
+//! | `asked`, `shares` | requests that may come again; who has most of what is scarce |
 //! | `versions` | callers that speak another version |
 //! | `core` | what the NIC's objects share: who reads the socket, its links |
 //! | `driver` | a link's two streams in datagrams |
 //! | `unreliable` | messages of unreliable VIs, beside the stream |
 //! | `timers`, `strays`, `tombs` | who wants to be called; what waits for its link; connections that are over |
-//! | `station`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
+//! | `completion_queue`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
 //! | `helper` | the thread that works while nobody looks |
 //! | `device`, `socket` | the NIC, its socket |
 //! | `neighbours` | whether a silent peer on this host is there |
@@ -43,7 +44,9 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+mod asked;
 mod calls;
+mod completion_queue;
 mod core;
 mod device;
 mod door;
@@ -62,8 +65,8 @@ pub mod pieces;
 #[cfg(test)]
 mod refusing;
 mod rest;
+mod shares;
 mod socket;
-mod station;
 mod strays;
 mod timers;
 mod tombs;
@@ -76,9 +79,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use udeck_session::{Memory, Source};
 use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
-pub use udeck_wired::{Memory, Source};
 pub use unreliable::Dropped;
 
 /// How to open the device.

@@ -2,10 +2,19 @@
 //!
 //! A process that a debugger has stopped answers nobody, and is not dead. Over TCP its kernel answers in its place. Over UDP
 //! nobody does, but where the peer runs on this host (in this network namespace), the kernel that keeps its socket is ours:
-//! it says whether there is still a socket at the peer's address, and whether what we have asked lies unread in it.
+//! it says whether there is still a socket at the peer's address, and whether what we have asked lies unread in it. A child that
+//! the peer has forked keeps the socket open: so the kernel is asked for the peer's process, too, which says in the
+//! hand-shake which it is; what we find of that at the connection's beginning we compare later.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use udeck_sys::boot_id;
+
+use crate::wire::greeting::Process;
 
 /// A socket of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +41,76 @@ pub struct Vigil {
     inode: Option<u64>,
     /// The last silence found all read, and no answer.
     doubted: bool,
+    /// Its process, if we can see it.
+    owner: Option<Owner>,
+}
+
+/// A process of our pid namespace.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    pid: Pid,
+    /// When it began: another one with its number began later.
+    start: u64,
+}
+
+/// What a process says of itself.
+pub fn ourselves() -> Process {
+    let inode = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
+    let namespace = inode.zip(boot_id().ok()).map_or(0, |(inode, host)| namespace(inode, host));
+    Process { namespace, pid: std::process::id() }
+}
+
+/// A number for a pid namespace that no other one has, on this host or another: the first one's inode is the same everywhere.
+fn namespace(inode: u64, host: [u8; 16]) -> u64 {
+    let [random, _] = host.as_chunks().0 else { return 0 };
+    inode ^ u64::from_le_bytes(*random)
+}
+
+impl Owner {
+    /// `None`: there is no such process, or we cannot know.
+    fn new(pid: u32) -> Option<Self> {
+        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let Some(Ok(Stat { start, .. })) = stat(pid) else { return None };
+        Some(Owner { pid, start })
+    }
+
+    /// Whether it has ended, for certain.
+    fn is_gone(&self) -> bool {
+        match stat(self.pid) {
+            Some(Ok(Stat { start, ended })) => start != self.start || ended,
+            Some(Err(())) => false,
+            // Or hidden from us.
+            None => test_kill_process(self.pid) == Err(Errno::SRCH),
+        }
+    }
+}
+
+struct Stat {
+    start: u64,
+    /// It is a zombie, and no thread of it is left.
+    ended: bool,
+}
+
+/// What the kernel says of a process. `None`: nothing; an error: what we do not understand.
+fn stat(pid: Pid) -> Option<Result<Stat, ()>> {
+    let text = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // `pid (name) state ppid ...`; the name may have anything in it.
+    let fields = text.iter().rposition(|byte| *byte == b')').and_then(|at| text.get(at + 1..));
+    let fields = fields.and_then(|fields| std::str::from_utf8(fields).ok()).unwrap_or_default();
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let (Some(threads), Some(start)) = (number(17), number(19)) else { return Some(Err(())) };
+    let ended = matches!(fields[0], "Z" | "X") && threads <= 1;
+    Some(Ok(Stat { start, ended }))
 }
 
 impl Vigil {
+    /// Over a peer that says that it is `theirs`. Numbers of another pid namespace, or host, say nothing here.
+    pub fn over(ours: Process, theirs: Process) -> Self {
+        let seen = ours.namespace == theirs.namespace && ours.namespace != 0;
+        Vigil { owner: seen.then(|| Owner::new(theirs.pid)).flatten(), ..Vigil::default() }
+    }
+
     /// Something was heard.
     pub fn heard(&mut self) {
         self.doubted = false;
@@ -46,6 +122,9 @@ impl Vigil {
     pub fn excuses(&mut self, found: Option<Neighbour>) -> bool {
         let Some(Neighbour { inode, unread }) = found else { return false };
         if *self.inode.get_or_insert(inode) != inode {
+            return false;
+        }
+        if self.owner.is_some_and(|owner| owner.is_gone()) {
             return false;
         }
         let stopped = unread > 0;
@@ -82,9 +161,9 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
+    use udeck_session::Side;
     use udeck_via::Reliability;
     use udeck_via::transport::Hello;
-    use udeck_wired::Side;
 
     use super::*;
     use crate::core::{Core, Made};
@@ -111,6 +190,17 @@ mod tests {
     }
 
     #[test]
+    fn processes_are_looked_for_in_one_namespace_of_one_host() {
+        const FIRST: u64 = 0xEFFF_FFFC;
+        let pid = std::process::id();
+        let process = |inode, host| Process { namespace: namespace(inode, host), pid };
+        let knows = |theirs| Vigil::over(process(FIRST, [1; 16]), theirs).owner.is_some();
+        assert_eq!(knows(process(FIRST, [1; 16])), fs::metadata("/proc/self/stat").is_ok());
+        assert!(!knows(process(FIRST, [2; 16])), "a process of ours that has its number");
+        assert!(!knows(process(FIRST + 1, [1; 16])) && !knows(Process { namespace: 0, pid }));
+    }
+
+    #[test]
     fn who_has_not_read_is_excused_and_who_has_is_so_once() {
         let (idle, busy) = (Neighbour { inode: 5, unread: 0 }, Neighbour { inode: 5, unread: 9 });
         let mut vigil = Vigil::default();
@@ -128,6 +218,11 @@ mod tests {
 
     /// A connection with who has this socket. It stands until the end that is given back.
     fn connected(core: &Arc<Core>, peer: &UdpSocket) -> u64 {
+        connected_with(core, peer, Process::default())
+    }
+
+    /// As [`connected`], with who says that it is this process.
+    fn connected_with(core: &Arc<Core>, peer: &UdpSocket, process: Process) -> u64 {
         let hello = Hello {
             reliability: Reliability::Delivery,
             writable_ptag: None,
@@ -136,7 +231,7 @@ mod tests {
         };
         let names = Names { ours: core.fresh().unwrap(), theirs: 77 };
         let (peer, round_trip) = (peer.local_addr().unwrap(), Duration::from_millis(1));
-        let made = Made { names, peer, ours: &hello, theirs: &hello, side: Side::Asked, round_trip };
+        let made = Made { names, peer, process, ours: &hello, theirs: &hello, side: Side::Asked, round_trip };
         drop(core.establish(&made));
         core.call_at(Instant::now(), names.ours);
         names.ours
@@ -163,6 +258,39 @@ mod tests {
         assert!(stands(&core, number), "its process is there");
         drop(peer);
         assert!(ends(&core, number), "it is gone");
+    }
+
+    /// The socket is this process's, as if that were a forked child of the peer: it stays open and is not read.
+    #[test]
+    fn a_process_that_is_dead_is_not_excused_by_who_has_its_socket() {
+        let (core, _nic) = open_with(|options| options.detect = DETECT);
+        for reaped in [true, false] {
+            let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+            let number = connected_with(&core, &peer, Process { pid: process.id(), ..ourselves() });
+            let pid = Pid::from_child(&process);
+            rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+            std::thread::sleep(10 * DETECT);
+            let stood = stands(&core, number);
+            process.kill().unwrap();
+            if reaped {
+                process.wait().unwrap();
+            }
+            let ended = ends(&core, number);
+            process.wait().unwrap();
+            assert!(stood, "it is stopped");
+            assert!(ended, "it is dead");
+        }
+    }
+
+    #[test]
+    fn numbers_of_another_namespace_say_nothing() {
+        let ours = ourselves();
+        assert!(Vigil::over(ours, ours).owner.is_some_and(|owner| !owner.is_gone()));
+        for namespace in [0, ours.namespace + 1] {
+            let other = Process { namespace, ..ours };
+            assert!(Vigil::over(ours, other).owner.is_none() && Vigil::over(other, ours).owner.is_none());
+        }
     }
 
     #[test]

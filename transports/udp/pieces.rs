@@ -14,7 +14,7 @@
 //! use udeck_udp::flow::{Flow, Names, Options};
 //! use udeck_udp::pieces::{Assembly, Limits, Message};
 //! use udeck_udp::wire::{Piece, open};
-//! use udeck_wired::Content;
+//! use udeck_session::Content;
 //!
 //! let (now, options) = (Instant::now(), Options::default());
 //! let mut sender = Flow::new(now, Names { ours: 1, theirs: 2 }, &options);
@@ -48,7 +48,7 @@ mod departed;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use udeck_wired::{Content, Landing};
+use udeck_session::{Content, Landing};
 
 use crate::flow::Ranges;
 use crate::wire::Piece;

@@ -4,14 +4,15 @@
 //! bell. The helper watches it only while none of these does and nobody polls; otherwise it *stands by*: it sleeps beside
 //! its bell alone, and is rung when the last sleeper leaves.
 //!
-//! Who watches is [`StandBy`]'s, where it is proven that the socket is never without.
+//! Who watches is [`LeaderFollower`]'s, where it is proven that the socket is never without.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use udeck_session::poll::Bell;
 use udeck_sys::atomic::{AtomicBool, Ordering};
-use udeck_sys::standby::StandBy;
-use udeck_wired::poll::Bell;
+use udeck_sys::job_time;
+use udeck_sys::leader_follower::LeaderFollower;
 
 use crate::core::Core;
 
@@ -22,7 +23,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 pub struct Rest {
     /// The helper's.
     bell: Bell,
-    standby: StandBy,
+    watch: LeaderFollower,
     /// It sleeps at all, and not for a nap only.
     asleep: AtomicBool,
 }
@@ -31,7 +32,7 @@ impl Rest {
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Rest { bell: Bell::new()?, standby: StandBy::default(), asleep: AtomicBool::new(false) })
+        Ok(Rest { bell: Bell::new()?, watch: LeaderFollower::default(), asleep: AtomicBool::new(false) })
     }
 
     /// Wakes the helper.
@@ -49,12 +50,12 @@ impl Rest {
 
     /// Sleeps until `bell` is rung, something came, or somebody is to be called; at most `limit`. May return early.
     pub fn sleep(&self, core: &Core, bell: &Bell, limit: Duration) {
-        let limit = core.timers.wait(Instant::now(), limit.min(LONGEST));
-        self.standby.enter();
+        let limit = core.timers.wait(job_time(), limit.min(LONGEST));
+        self.watch.enter();
         if bell.sleep(Some(&core.socket), limit) {
             core.socket.note_trouble();
         }
-        if self.standby.leave() {
+        if self.watch.leave() {
             self.rouse();
         }
     }
@@ -62,12 +63,12 @@ impl Rest {
     /// The helper sleeps: beside the socket, unless others do.
     pub fn watch(&self, core: &Core, limit: Duration) {
         self.asleep.store(true, Ordering::Relaxed);
-        let others = self.standby.stand_by();
-        let limit = core.timers.wait(Instant::now(), limit);
+        let others = self.watch.follow();
+        let limit = core.timers.wait(job_time(), limit);
         if self.bell.sleep(Some(&core.socket).filter(|_| !others), limit) {
             core.socket.note_trouble();
         }
-        self.standby.stop();
+        self.watch.stop_following();
         self.asleep.store(false, Ordering::Relaxed);
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use udeck_sys::atomic::{AtomicU64, Ordering};
+use udeck_sys::job_time;
 
 /// See the module. A link has one time in it, the earliest that it asked for since it was called.
 pub struct Timers {
@@ -81,7 +82,7 @@ impl TimerQueue {
 
 impl Timers {
     pub fn new() -> Self {
-        Timers { start: Instant::now(), next: AtomicU64::new(u64::MAX), queue: Mutex::default() }
+        Timers { start: job_time(), next: AtomicU64::new(u64::MAX), queue: Mutex::default() }
     }
 
     /// The link of that number wants to be called then, or earlier if it has said so. Whether nobody did so early.

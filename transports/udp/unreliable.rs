@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use udeck_session::{Connection, Landing, Pieces};
 use udeck_sys::atomic::{AtomicU64, Ordering};
-use udeck_wired::{Connection, Landing, Pieces};
 
 use crate::driver::UdpDriver;
 use crate::flow::Cut;
@@ -61,7 +61,7 @@ impl Unreliable {
     /// Takes messages of up to `max_transfer` bytes.
     pub fn new(max_transfer: usize) -> Self {
         // Who keeps the rules never has so many bytes under way, and who does not gets no room: `Connection::land`.
-        let bytes = max_transfer.saturating_add(2 * udeck_wired::BYTES);
+        let bytes = max_transfer.saturating_add(2 * udeck_session::BYTES);
         let limits = Limits { message: bytes, messages: INCOMPLETE, bytes, patience: PATIENCE };
         Unreliable { assembly: Assembly::new(limits), departed: Departed::default(), cut: 0, at: 0 }
     }
@@ -81,13 +81,13 @@ impl UdpDriver {
             return self.core.dropped.count(0, 1);
         }
         self.vigil.heard();
-        let end = connection.apart_end();
+        let end = connection.unreliable_end();
         let received =
             unreliable.assembly.receive(now, &piece, end, |content, len| connection.land(content, len));
         match received {
             Ok(None) => {}
             Ok(Some(Message::Whole(bytes))) => connection.came_whole(piece.message, piece.content, bytes),
-            Ok(Some(Message::Assembled(landing))) => connection.came_apart(piece.message, landing),
+            Ok(Some(Message::Assembled(landing))) => connection.came_unreliable(piece.message, landing),
             Err(_) => self.core.dropped.count(0, 1),
         }
         self.tell_missed(connection);
@@ -160,7 +160,7 @@ fn fill(connection: &Connection, nth: usize, cut: &Cut, payload: &mut [u8]) {
     while done < payload.len() {
         let mut pieces = Pieces::new();
         let from = cut.range.start as usize + done;
-        if connection.gather_apart(nth, from, payload.len() - done, &mut pieces) == 0 {
+        if connection.gather_unreliable(nth, from, payload.len() - done, &mut pieces) == 0 {
             // It is as long as it said, so it does not end before.
             return;
         }

@@ -21,7 +21,7 @@ pub use packet::{AckRanges, Acks, Close, Flags, HEADER, MAX_HEADER, MAX_RANGES, 
 pub use piece::{MAX_PIECE_HEADER, PIECE_HEADER, Piece, PieceHeader};
 
 /// Version of all datagrams.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes that all kinds begin with.
 pub const FRONT: usize = 16;
 /// Packet numbers, stream offsets and message numbers are smaller. At a packet every nanosecond it lasts for 146 years.

@@ -1,6 +1,6 @@
 //! Connecting through rdma_cm, the kernel's connection manager (`librdmacm`): the only way for iWARP, a possible one elsewhere.
 //!
-//! Who may connect is agreed on over TCP, as always (`udeck_wired::admission`). The side that accepts adds an [`Invitation`] to
+//! Who may connect is agreed on over TCP, as always (`udeck_session::admission`). The side that accepts adds an [`Invitation`] to
 //! its answer: where it listens, and a secret for this one connection. The requester finds address and route, and asks there with
 //! that secret in its private data; whoever has none that is known is rejected. So the listener lets nobody in whom the
 //! admission has not, and each once.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::say;
-use udeck_via::{Deadline, Error, Result};
+use udeck_via::{Budget, Deadline, Error, Result};
 
 use crate::core::Core;
 use crate::ffi::CmLibrary;
@@ -231,8 +231,8 @@ impl Manager {
         let peer = with_scope(SocketAddr::new(invitation.address, invitation.port), self.at);
         let mailbox = Arc::new(Mailbox::default());
         self.callers.lock().insert(number, mailbox.clone());
-        let since = Instant::now();
-        let call = Call { manager: self, number, mailbox, peer, since, deadline };
+        let deadline = deadline.min(Deadline::after(LONGEST));
+        let call = Call { manager: self, number, mailbox, peer, since: Instant::now(), deadline };
         let id = Id::new(&self.channel, number).map_err(|error| call.broke("an identifier", error))?;
 
         let step = "finding the way to its address";
@@ -261,9 +261,13 @@ impl Manager {
 
     // ---- the helper ----
 
-    /// Takes what has happened, and passes it on. Never waits.
+    /// Takes what has happened, and passes it on. Never waits. Strangers may ask without end: so it takes a round, and what is
+    /// left keeps the channel readable.
     pub fn take_events(&self, core: &Core) {
-        while let Some(mut told) = self.channel.next() {
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(mut told) = self.channel.next()
+        {
             if let Some(request) = told.request.take() {
                 self.asked(core, request);
                 continue;
@@ -299,21 +303,13 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn until(&self) -> Instant {
-        let now = Instant::now();
-        let ours = self.since + LONGEST;
-        now.checked_add(self.deadline.remaining()).map_or(ours, |theirs| theirs.min(ours))
-    }
-
     /// How long the kernel may try.
     fn millis(&self) -> i32 {
-        let left = self.until().saturating_duration_since(Instant::now());
-        i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1)
+        i32::try_from(self.deadline.remaining().as_millis()).unwrap_or(i32::MAX).max(1)
     }
 
     /// Waits for one of these events: for which.
     fn wait(&self, wanted: &[u32], step: &str) -> Result<u32> {
-        let until = self.until();
         let mut box_of = self.mailbox.told.lock();
         loop {
             while let Some(told) = box_of.pop_front() {
@@ -324,7 +320,8 @@ impl Call<'_> {
                     return Ok(told.kind);
                 }
             }
-            if self.mailbox.came.wait_until(&mut box_of, until).timed_out() && box_of.is_empty() {
+            let has_slept = self.mailbox.came.wait_until(&mut box_of, self.deadline.instant()).timed_out();
+            if has_slept && self.deadline.passed() && box_of.is_empty() {
                 let (peer, device) = (self.peer, &self.manager.device.0);
                 let what = format!("connecting {device} to {peer} through rdma_cm ({step})");
                 return Err(Error::Timeout { what, waited: self.since.elapsed() });

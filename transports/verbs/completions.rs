@@ -1,7 +1,7 @@
 //! Completions of all queue pairs of a NIC: whoever looks takes them, and passes each to its link.
 //!
 //! The queues have room for every request that may be outstanding, so none overflows: another one is made when those
-//! there are have been promised away. Each has room for all buffers of [pools](crate::receives) besides, whoever fills them.
+//! there are have been promised away. Each has room for all buffers of [pools](crate::recv_buffers) besides, whoever fills them.
 //! They share one channel, which a thread sleeps on.
 //!
 //! A request names its link, so whoever takes its completion knows whose it is. A buffer of a pool is nobody's when it is
@@ -14,15 +14,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
+use udeck_session::News;
 use udeck_sys::ranked::RankedMutex;
 
-use crate::connection::{News, RECEIVES};
+use crate::connection::RECEIVES;
 use crate::ffi::Wc;
 use crate::hca::objects::{Channel, Context, Cq};
 use crate::link::VerbsLink;
 use crate::locks::{ASIDE, POOLS, ROUTES, SHARDS, TAKING};
 use crate::queue::SENDS;
-use crate::receives::Pool;
+use crate::recv_buffers::Pool;
 
 /// Entries of the first queue; each further one is twice as long.
 const FIRST: u32 = 4096;
@@ -95,13 +96,15 @@ struct Taking {
     batch: [Wc; BATCH],
 }
 
-/// What has to be dropped without the lock, for it may be anything: owners of memory, and a link whose last reference this
+/// What has to be dropped or told without the lock, for it may be anything: owners of memory, and a link whose last reference this
 /// is, with all that its connection holds.
 #[derive(Default)]
 struct Told {
     news: Vec<News>,
     /// Few links complete something at a time, so that nothing is allocated for them.
     links: SmallVec<[Arc<VerbsLink>; 8]>,
+    /// A queue has failed: all links are to be told, which drops as much.
+    has_failed: bool,
 }
 
 struct Shard {
@@ -256,22 +259,34 @@ impl Completions {
         let mut taking = self.taking.lock();
         self.take_from(&mut taking, &mut told);
         drop(taking);
-        drop(told);
+        self.tell(told);
     }
 
-    /// Takes all that has completed, and perhaps some of what completes meanwhile: no more than the queues hold. Not with a link's
-    /// lock held.
+    /// Takes all that has completed, and perhaps some of what completes meanwhile: no more than can lie there. Not with a
+    /// link's lock held.
     pub fn take_all(&self) {
         let mut told = Told::default();
         let mut taking = self.taking.lock();
         let longest = taking.queues.iter().map(|cq| cq.entries() as usize).max().unwrap_or(0);
-        for _ in 0..=longest / (BATCH * BATCHES) {
+        // What was set aside comes before what lies in the queues, and each round takes so many of either.
+        let there = self.aside.lock().len() + longest;
+        for _ in 0..there / (BATCH * BATCHES) + 2 {
             if !self.take_from(&mut taking, &mut told) {
                 break;
             }
         }
         drop(taking);
+        self.tell(told);
+    }
+
+    /// What follows from a look, without the lock. (Always inline: otherwise what mostly is empty is moved by each empty look.)
+    #[inline(always)]
+    fn tell(&self, told: Told) {
+        let has_failed = told.has_failed;
         drop(told);
+        if has_failed {
+            self.fail();
+        }
     }
 
     /// Whether there may be more.
@@ -286,7 +301,7 @@ impl Completions {
                     Ok(0) => break,
                     Ok(found) => found,
                     Err(_) => {
-                        self.fail();
+                        told.has_failed = true;
                         return false;
                     }
                 };

@@ -10,42 +10,41 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `posting` | the program's posts: room for them |
-//! | `pumping` | from both queues to the device, and what completes |
-//! | `arriving` | what comes: messages, notes, questions |
-//! | `fetching` | offered messages, which are read from their sender's memory |
-//! | `taking` | what the program takes, and the credits that follow |
-//! | `ending` | loans of which somebody waits for the end; the end, in order or not |
-//! | `apart` | messages that travel apart, on a queue pair that may lose them |
+//! | `send_queue` | the program's posts: room for them |
+//! | `send_engine` | from both queues to the device, and what completes |
+//! | `recv_engine` | what comes: messages, notes, questions |
+//! | `rendezvous_read` | offered messages, which are read from their sender's memory |
+//! | `recv_queue` | what the program takes, and the credits that follow |
+//! | `close` | unacked of which somebody waits for the end; the end, in order or not |
+//! | `unreliable` | messages that travel on the unreliable queue pair, on a queue pair that may lose them |
 
-mod apart;
-mod arriving;
-mod ending;
-mod fetching;
-mod posting;
-mod pumping;
-mod taking;
+mod close;
+mod recv_engine;
+mod recv_queue;
+mod rendezvous_read;
+mod send_engine;
+mod send_queue;
+#[cfg(test)]
+mod tests;
+mod unreliable;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ptr::NonNull;
 
-use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Hello, Owner};
+use udeck_session::{Close, Credits, Memory, News, SendWindow, Unacked};
+use udeck_via::transport::Hello;
 use udeck_via::{Reliability, RemoteBuffer};
-use udeck_wired::Memory;
 
 use crate::hca::objects::Mr;
 use crate::memory::Segment;
 use crate::wire::{Far, Note, Part};
-use apart::Apart;
-use ending::{Loan, Offered};
-use fetching::Fetching;
-use posting::Post;
-use pumping::Flying;
-pub use pumping::cut;
-use taking::{Credits, Item};
-pub use taking::{Taken, What};
+use close::Offered;
+use recv_queue::Item;
+use rendezvous_read::RendezvousRead;
+use send_engine::Flying;
+use send_queue::Post;
+use unreliable::Unreliable;
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
 pub const MESSAGES: u32 = 64;
@@ -101,8 +100,8 @@ pub trait Work {
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
     /// Where the peer finds the window of this handle; `None`: it may not.
     fn find(&mut self, handle: u32, write: bool) -> Option<Far>;
-    /// The queue pair beside it, on which messages travel apart.
-    fn apart(&mut self) -> Option<&mut dyn Work> {
+    /// The queue pair beside it, on which messages travel on the unreliable queue pair.
+    fn unreliable(&mut self) -> Option<&mut dyn Work> {
         None
     }
 }
@@ -137,26 +136,6 @@ pub enum Phase {
     Over,
 }
 
-/// What has happened that a program waits for.
-#[derive(Debug, Default)]
-pub struct News {
-    /// There is room again, or something that was posted is over.
-    pub send: bool,
-    /// Something arrived, or the connection ended.
-    pub receive: bool,
-    /// The connection ended by an error.
-    pub lost: Option<String>,
-    /// What was kept for callers that are gone. Dropped without the lock: it may be anything.
-    buried: Vec<Owner>,
-}
-
-impl News {
-    /// Whether there is something to be dropped.
-    pub fn has_owners(&self) -> bool {
-        !self.buried.is_empty()
-    }
-}
-
 /// See the module.
 pub struct Connection {
     memory: Memory,
@@ -167,13 +146,15 @@ pub struct Connection {
     /// A frame stands for the immediate data of a write: the network has none.
     frames_immediates: bool,
     max_transfer: usize,
-    /// For messages that travel apart.
-    apart: Option<Box<Apart>>,
+    /// For messages that travel on the unreliable queue pair.
+    unreliable: Option<Box<Unreliable>>,
 
     posts: VecDeque<Post>,
     /// Those of the device's requests of whose end something follows, oldest first.
     flying: VecDeque<Flying>,
-    /// The numbers of the device's requests: from the first that is not over to the next one.
+    /// The numbers of the device's requests: from the first that is not over to the next one. As all numbers of 32 bits here
+    /// they wrap, and are compared over distances only that are checked to be short: requests of one queue, messages or
+    /// control frames under way.
     retired: u32,
     next_token: u32,
     unsignalled: u32,
@@ -181,24 +162,18 @@ pub struct Connection {
     seeks_confirmation: bool,
     fence: bool,
     /// Numbered frames so far, and how many of them the peer's program has taken.
-    sent: Position,
-    peer_taken: Position,
-    /// A question is out: what has it taken.
-    asked: bool,
-    hungry: bool,
+    window: SendWindow,
     /// Reads of the program's that are not over.
     reads: u32,
-    loans: VecDeque<Loan>,
+    unacked: Unacked,
     offered: VecDeque<Offered>,
-    ended: VecDeque<(u64, Fate)>,
-    wants_room: bool,
 
     /// Where the peer's windows are, as far as it was asked.
     places: HashMap<(u32, bool), Far>,
     /// A question is out: where is this window.
     seeking: Option<(u32, bool)>,
 
-    // What the engine has to say: see `pumping`.
+    // What the engine has to say: see `send_engine`.
     notes: Vec<Note>,
     says_where: Option<(u32, bool)>,
     says_here: VecDeque<(u32, bool)>,
@@ -207,11 +182,11 @@ pub struct Connection {
     control_sent: u32,
     control_heard: u32,
 
-    inbox: VecDeque<Item>,
+    recv_queue: VecDeque<Item>,
     /// Offers among it.
     offers: usize,
     /// The offer whose reads are being posted.
-    fetching: Option<Fetching>,
+    reading: Option<RendezvousRead>,
     arrived: u32,
     credits: Credits,
     /// Control frames of the peer's that were heard, and what it knows of that.
@@ -220,20 +195,13 @@ pub struct Connection {
     /// Receipts that our program has yet to give.
     owed: u32,
 
-    closed: bool,
+    close: Close,
     said_end: bool,
-    gone: bool,
-    /// How the peer ended it: `Some` of words when by an error.
-    peer_end: Option<Option<String>>,
     peer_done: bool,
-    lost: Option<String>,
     /// It failed on this side: what the peer is to be told.
     last_words: Option<String>,
-    dead: bool,
 
     news: News,
-    /// The end, as different from an arrival, is told whatever lies in the inbox.
-    news_of_end: bool,
 }
 
 impl Connection {
@@ -246,7 +214,7 @@ impl Connection {
             may_read: theirs.readable_ptag.is_some(),
             frames_immediates: false,
             max_transfer,
-            apart: None,
+            unreliable: None,
             posts: VecDeque::new(),
             flying: VecDeque::new(),
             retired: 0,
@@ -254,15 +222,10 @@ impl Connection {
             unsignalled: 0,
             seeks_confirmation: false,
             fence: false,
-            sent: Position::START,
-            peer_taken: Position::START,
-            asked: false,
-            hungry: false,
+            window: SendWindow::default(),
             reads: 0,
-            loans: VecDeque::new(),
+            unacked: Unacked::default(),
             offered: VecDeque::new(),
-            ended: VecDeque::new(),
-            wants_room: false,
             places: HashMap::new(),
             seeking: None,
             notes: Vec::new(),
@@ -272,24 +235,19 @@ impl Connection {
             says_hungry: false,
             control_sent: 0,
             control_heard: 0,
-            inbox: VecDeque::new(),
+            recv_queue: VecDeque::new(),
             offers: 0,
-            fetching: None,
+            reading: None,
             arrived: 0,
             credits: Credits::default(),
             heard: 0,
             told_heard: 0,
             owed: 0,
-            closed: false,
+            close: Close::default(),
             said_end: false,
-            gone: false,
-            peer_end: None,
             peer_done: false,
-            lost: None,
             last_words: None,
-            dead: false,
             news: News::default(),
-            news_of_end: false,
         }
     }
 
@@ -301,24 +259,18 @@ impl Connection {
     /// Whether there is something to tell.
     #[inline]
     pub fn has_news(&self) -> bool {
-        let News { send, receive, lost, buried } = &self.news;
-        *send || *receive || self.news_of_end || lost.is_some() || !buried.is_empty()
+        self.news.is_any()
     }
 
     /// What there is to tell.
     pub fn take_news(&mut self) -> News {
-        let arrived = std::mem::take(&mut self.news.receive) && self.has_arrivals();
-        let mut news = std::mem::take(&mut self.news);
-        news.receive = arrived || std::mem::take(&mut self.news_of_end);
-        news
+        let arrivals = self.has_arrivals();
+        self.news.take(arrivals)
     }
 
     /// There is somebody new to be told.
     pub fn tell_again(&mut self) {
-        (self.news.send, self.news_of_end) = (true, true);
-        if let Some(udeck_via::transport::Refused::Lost(why)) = self.end() {
-            self.news.lost = Some(why);
-        }
+        self.news.tell_again(self.close.end());
     }
 
     /// Whether a window's place was told, for what it is wanted for.
@@ -334,21 +286,18 @@ impl fmt::Debug for Connection {
             .field("phase", &self.phase())
             .field("posts", &self.posts.len())
             .field("flying", &self.flying())
-            .field("sent", &self.sent)
-            .field("peer_taken", &self.peer_taken)
+            .field("window", &self.window)
             .field("arrived", &self.arrived)
-            .field("apart", &self.apart)
-            .field("loans", &self.loans.len())
+            .field("unreliable", &self.unreliable)
+            .field("unacked", &self.unacked.len())
             .field("offered", &self.offered.len())
             .field("reads", &self.reads)
-            .field("inbox", &self.inbox.len())
+            .field("recv_queue", &self.recv_queue.len())
             .field("owed", &self.owed)
             .field("seeking", &self.seeking)
             .field("control", &(self.control_sent, self.control_heard, self.heard, self.told_heard))
-            .field("closed", &self.closed)
+            .field("close", &self.close)
             .field("said_end", &self.said_end)
-            .field("peer_end", &self.peer_end)
-            .field("lost", &self.lost)
             .finish_non_exhaustive()
     }
 }

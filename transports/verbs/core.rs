@@ -8,27 +8,27 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use udeck_session::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
+use udeck_session::completion_queue::CompletionQueues;
+use udeck_session::poll::{Bell, EventFlags, Poller};
+use udeck_session::{Listeners, Memory};
 use udeck_sys::{say, thread};
 use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
 use udeck_via::{Error, Reliability, Result};
-use udeck_wired::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
-use udeck_wired::poll::{Bell, EventFlags, Poller};
-use udeck_wired::station::Stations;
-use udeck_wired::{Listeners, Memory};
 
+use crate::completion_queue::{BesideChannel, Slots};
 use crate::completions::Completions;
+use crate::connect_method::ConnectMethod;
 use crate::connection::Connection;
 use crate::domain::Domain;
-use crate::endpoint::{Apart, Endpoint};
+use crate::endpoint::{Endpoint, UnreliableEndpoint};
 use crate::hca::Hca;
-use crate::lifeline::{Lifeline, Word};
 use crate::link::{VerbsLink, Watching};
+use crate::oob::{Oob, Word};
 use crate::port::VerbsPort;
 use crate::queue::{Kind, Queue, Tags};
-use crate::receives::{Budget, Pool};
+use crate::recv_buffers::{Budget, Pool};
 use crate::settings::Settings;
-use crate::station::{BesideChannel, Seats};
-use crate::way::Way;
 use crate::windows::Windows;
 
 /// What a descriptor in the helper's poller is.
@@ -71,7 +71,7 @@ impl Token {
 pub struct Core {
     pub hca: Hca,
     /// How queue pairs are joined.
-    pub way: Way,
+    pub connect_method: ConnectMethod,
     pub settings: Settings,
     pub admission: Admission,
     pub memory: Memory,
@@ -86,7 +86,7 @@ pub struct Core {
     /// What pools may have; bytes that are pinned for frames.
     receives: Arc<Budget>,
     pinned: Arc<AtomicUsize>,
-    pub stations: Stations<BesideChannel>,
+    pub completion_queues: CompletionQueues<BesideChannel>,
     /// Threads that sleep beside the channel.
     sleepers: AtomicUsize,
     /// Somebody waits for the helper to take what completes.
@@ -98,7 +98,7 @@ pub struct Core {
     /// Messages to unreliable VIs that did not come.
     pub dropped: AtomicU64,
     /// The device makes no queue pairs that may lose messages.
-    lacks_apart: AtomicBool,
+    lacks_unreliable: AtomicBool,
 }
 
 /// Somebody sleeps beside the channel, until this is dropped.
@@ -115,7 +115,7 @@ impl Core {
     /// The kernel's or the device's: no descriptors left.
     pub fn new(
         hca: Hca,
-        way: Way,
+        connect_method: ConnectMethod,
         settings: Settings,
         admission: Admission,
         memory: Memory,
@@ -128,12 +128,12 @@ impl Core {
         control.add(&bell, Token::Bell.encode(), EventFlags::IN)?;
         control.add(hca.context.async_fd(), Token::Events.encode(), EventFlags::IN)?;
         control.add(&*completions.channel, Token::Channel.encode(), EventFlags::IN | EventFlags::ONESHOT)?;
-        if let Some(manager) = way.manager() {
+        if let Some(manager) = connect_method.manager() {
             control.add(manager, Token::Manager.encode(), EventFlags::IN)?;
         }
         Ok(Arc::new(Core {
-            lacks_apart: AtomicBool::new(!settings.uc),
-            way,
+            lacks_unreliable: AtomicBool::new(!settings.uc),
+            connect_method,
             settings,
             admission,
             max_transfer,
@@ -145,7 +145,7 @@ impl Core {
             domains: Mutex::default(),
             receives: Budget::new(receives),
             pinned: Arc::default(),
-            stations: Stations::default(),
+            completion_queues: CompletionQueues::default(),
             sleepers: AtomicUsize::new(0),
             attends: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -188,15 +188,15 @@ impl Core {
         let queue = Queue::new(hca, settings, domain.clone(), share, windows, number, tags, Kind::Reliable);
         let mut queue = queue.map_err(failed)?;
         if ours.reliability == Reliability::Unreliable {
-            queue.set_apart(self.apart(domain, tags).map_err(failed)?);
+            queue.set_unreliable(self.unreliable(domain, tags).map_err(failed)?);
         }
         Ok((number, queue))
     }
 
     /// One for messages that may be lost. `None`: the device has no such thing, or it is not wanted.
-    fn apart(&self, domain: Arc<Domain>, tags: Tags) -> std::io::Result<Option<Queue>> {
+    fn unreliable(&self, domain: Arc<Domain>, tags: Tags) -> std::io::Result<Option<Queue>> {
         // iWARP has no such thing.
-        if self.hca.iwarp || self.lacks_apart.load(Ordering::Relaxed) {
+        if self.hca.iwarp || self.lacks_unreliable.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let share = self.completions.share(None)?;
@@ -209,7 +209,7 @@ impl Core {
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)) =>
             {
-                if !self.lacks_apart.swap(true, Ordering::Relaxed) {
+                if !self.lacks_unreliable.swap(true, Ordering::Relaxed) {
                     let name = &self.hca.name;
                     say!(
                         "{name} makes no unreliable queue pairs ({error}): unreliable VIs \
@@ -244,10 +244,11 @@ impl Core {
 
     /// What the peer is told of a queue pair.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
-        let mut parameters = queue.endpoint(&self.hca, &self.settings, self.way.is_cm()).encode().to_vec();
-        if let Some(apart) = queue.beside() {
-            let Endpoint { qpn, psn, .. } = apart.endpoint(&self.hca, &self.settings, false);
-            parameters.extend(Apart { qpn, psn }.encode());
+        let mut parameters =
+            queue.endpoint(&self.hca, &self.settings, self.connect_method.is_cm()).encode().to_vec();
+        if let Some(unreliable) = queue.beside() {
+            let Endpoint { qpn, psn, .. } = unreliable.endpoint(&self.hca, &self.settings, false);
+            parameters.extend(UnreliableEndpoint { qpn, psn }.encode());
         }
         parameters
     }
@@ -257,9 +258,9 @@ impl Core {
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached; the device's.
     pub fn join(&self, queue: &mut Queue, parameters: &[u8]) -> Result {
-        let (peer, apart) = self.peer(queue, parameters)?;
+        let (peer, unreliable) = self.peer(queue, parameters)?;
         self.join_one(queue, &peer)?;
-        self.join_apart(queue, &peer, apart)
+        self.join_unreliable(queue, &peer, unreliable)
     }
 
     fn join_one(&self, queue: &Queue, peer: &Endpoint) -> Result {
@@ -274,13 +275,18 @@ impl Core {
     ///
     /// # Errors
     /// As [`Core::join`].
-    pub fn join_apart(&self, queue: &mut Queue, peer: &Endpoint, apart: Option<Apart>) -> Result {
-        match (queue.beside(), apart) {
-            (Some(beside), Some(Apart { qpn, psn })) => {
+    pub fn join_unreliable(
+        &self,
+        queue: &mut Queue,
+        peer: &Endpoint,
+        unreliable: Option<UnreliableEndpoint>,
+    ) -> Result {
+        match (queue.beside(), unreliable) {
+            (Some(beside), Some(UnreliableEndpoint { qpn, psn })) => {
                 self.join_one(beside, &Endpoint { qpn, psn, ..*peer })
             }
             _ => {
-                queue.set_apart(None);
+                queue.set_unreliable(None);
                 Ok(())
             }
         }
@@ -293,7 +299,7 @@ impl Core {
     pub fn establish(
         self: &Arc<Self>,
         made: Made<'_>,
-        seats: Seats,
+        slots: Slots,
         queues: &Queues<'_>,
     ) -> Result<Box<dyn Port>> {
         let Made { number, queue, admitted, ours, asked } = made;
@@ -301,31 +307,31 @@ impl Core {
         if self.hca.iwarp {
             connection.without_immediates();
         }
-        let apart = queue.beside().map(Queue::link);
-        if apart.is_some() {
-            connection.go_apart();
+        let unreliable = queue.beside().map(Queue::link);
+        if unreliable.is_some() {
+            connection.go_unreliable();
         }
-        let lifeline = Lifeline::new(admitted.socket);
-        if asked && self.way.is_cm() {
+        let oob = Oob::new(admitted.socket);
+        if asked && self.connect_method.is_cm() {
             connection.greet();
         } else if asked {
-            lifeline.say(&Word::Ready);
+            oob.say(&Word::Ready);
         }
-        let link = VerbsLink::new(self, number, connection, queue, lifeline, asked);
+        let link = VerbsLink::new(self, number, connection, queue, oob, asked);
         self.completions.add(number, &link);
-        apart.iter().for_each(|apart| self.completions.add(*apart, &link));
-        let watched = link.watch_lifeline(|fd| {
+        unreliable.iter().for_each(|unreliable| self.completions.add(*unreliable, &link));
+        let watched = link.watch_oob(|fd| {
             self.control.add(fd, Token::Link(number).encode(), EventFlags::IN | EventFlags::RDHUP)
         });
         if let Some(Err(error)) = watched {
             self.completions.remove(number);
-            apart.iter().for_each(|apart| self.completions.remove(*apart));
+            unreliable.iter().for_each(|unreliable| self.completions.remove(*unreliable));
             return Err(Error::os("watching a new connection", error));
         }
-        if let Some(manager) = self.way.manager().filter(|_| !asked) {
+        if let Some(manager) = self.connect_method.manager().filter(|_| !asked) {
             manager.welcome(self, number);
         }
-        let Seats { send, receive } = seats;
+        let Slots { send, receive } = slots;
         let context = queues.context;
         send.occupy(Ready { context, queue: WorkQueue::Send }, link.clone(), ());
         receive.occupy(Ready { context, queue: WorkQueue::Receive }, link.clone(), ());
@@ -334,9 +340,9 @@ impl Core {
         Ok(Box::new(VerbsPort::new(link)))
     }
 
-    /// A link's lifeline is about to be closed.
-    pub fn unwatch(&self, lifeline: &Lifeline) {
-        self.control.remove(lifeline);
+    /// A link's out-of-band connection is about to be closed.
+    pub fn unwatch(&self, oob: &Oob) {
+        self.control.remove(oob);
     }
 
     // ---- sleep ----

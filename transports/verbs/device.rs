@@ -4,22 +4,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use udeck_session::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE, Protocol};
+use udeck_session::completion_queue::{MAX_COMPLETION_QUEUES, QUEUES};
+use udeck_session::{Memory, address};
 use udeck_via::transport::{
     Connected, Device, Hello, LAST_WORDS, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
 };
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
-use udeck_wired::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE, Protocol};
-use udeck_wired::station::{QUEUES, STATIONS};
-use udeck_wired::{Memory, address};
 
+use crate::completion_queue::take_slots;
+use crate::connect_method::{self, ConnectMethod};
 use crate::connection::MESSAGES;
 use crate::core::{Core, Made};
 use crate::hca::Hca;
-use crate::lifeline::{Lifeline, Word};
+use crate::oob::{Oob, Word};
 use crate::queue::elements;
-use crate::station::take_seats;
 use crate::waiter::VerbsWaiter;
-use crate::way::{self, Way};
 use crate::wire::{MAX_HEAD, PARTS, VERSION};
 use crate::{Options, Source, helper};
 
@@ -42,9 +42,10 @@ impl VerbsDevice {
     pub fn open(options: Options) -> Result<Arc<Self>> {
         address::check_bind(options.bind)?;
         let Options { keys, memory, bind, detect, settings } = options;
-        way::check(&settings)?;
+        connect_method::check(&settings)?;
         let hca = Hca::open(&settings, bind.ip())?;
-        let way = Way::open(&settings, &hca, bind).map_err(|why| hca.unusable(&settings, &why))?;
+        let connect_method =
+            ConnectMethod::open(&settings, &hca, bind).map_err(|why| hca.unusable(&settings, &why))?;
         let memory = match memory {
             Source::Shared(memory) => memory,
             Source::Fresh(limit) => Memory::fresh(limit).map_err(|error| {
@@ -69,9 +70,9 @@ impl VerbsDevice {
         attributes.max_discriminator = MAX_DISCRIMINATOR;
         attributes.max_private_data = MAX_PRIVATE;
         attributes.max_queues_per_cq = QUEUES;
-        attributes.max_cq = STATIONS;
+        attributes.max_cq = MAX_COMPLETION_QUEUES;
         attributes.max_cq_entries = QUEUES;
-        let core = Core::new(hca, way, settings, admission, memory, windows, max_transfer)
+        let core = Core::new(hca, connect_method, settings, admission, memory, windows, max_transfer)
             .map_err(|error| Error::os("opening a NIC's descriptors", error))?;
         let device = Arc::new(VerbsDevice { attributes, core: core.clone() });
         helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
@@ -139,17 +140,17 @@ unsafe impl Device for VerbsDevice {
         deadline: Deadline,
     ) -> Result<Connected> {
         let core = &self.core;
-        let seats = take_seats(core, &queues)?;
+        let slots = take_slots(core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
         let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), deadline)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
             // The peer waits for us, and learns why we do not come.
-            Lifeline::new(admitted.socket).say(&Word::Broken(error.to_string()));
+            Oob::new(admitted.socket).say(&Word::Broken(error.to_string()));
             return Err(error);
         }
         let theirs = admitted.theirs.clone();
         let made = Made { number, queue, admitted, ours: hello, asked: true };
-        Ok((core.establish(made, seats, &queues)?, theirs))
+        Ok((core.establish(made, slots, &queues)?, theirs))
     }
 
     /// What was sent is given back when it has left, by whoever takes completions.

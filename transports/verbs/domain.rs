@@ -10,14 +10,14 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use udeck_session::Memory;
 use udeck_sys::segment::CHUNK;
-use udeck_wired::Memory;
 
 use crate::ffi::Sge;
 use crate::ffi::codes::access;
 use crate::hca::objects::{Context, Mr, Pd};
 use crate::memory::Segment;
-use crate::receives::Pool;
+use crate::recv_buffers::Pool;
 use crate::wire::Part;
 
 /// See the module.

@@ -7,8 +7,8 @@
 //!      +-----+-----+----+-----+-----+------+-------+---+---------+
 //! ```
 //! Little-endian; MTU as `enum ibv_mtu`; kind: 0 on InfiniBand, 1 with RoCE, 2 with iWARP; reads: how many of the peer's are served
-//! at a time; way: 1 to be connected through rdma_cm, and in the first bit that a queue pair for messages that travel apart
-//! follows ([`Apart`]: 4 bytes its number, 4 its first packet's); P_Key: the partition, and in the first bit full membership
+//! at a time; way: 1 to be connected through rdma_cm, and in the first bit that a queue pair for messages that travel on the unreliable queue pair
+//! follows ([`UnreliableEndpoint`]: 4 bytes its number, 4 its first packet's); P_Key: the partition, and in the first bit full membership
 //! (InfiniBand Architecture 1, 10.9).
 
 use crate::ffi::Gid;
@@ -16,7 +16,7 @@ use crate::ffi::Gid;
 /// Bytes of it.
 pub const LEN: usize = 32;
 /// In its byte 29.
-const HAS_APART: u8 = 0x80;
+const HAS_UNRELIABLE: u8 = 0x80;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +33,23 @@ pub struct Endpoint {
     /// Connected through rdma_cm.
     pub cm: bool,
     pub pkey: u16,
-    /// An [`Apart`] follows.
-    pub apart: bool,
+    /// An [`UnreliableEndpoint`] follows.
+    pub unreliable: bool,
 }
 
 /// What is told of the queue pair that lies beside the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Apart {
+pub struct UnreliableEndpoint {
     pub qpn: u32,
     pub psn: u32,
 }
 
-impl Apart {
+impl UnreliableEndpoint {
     /// Bytes of it.
     pub const LEN: usize = 8;
 
-    pub fn encode(&self) -> [u8; Apart::LEN] {
-        let mut bytes = [0; Apart::LEN];
+    pub fn encode(&self) -> [u8; UnreliableEndpoint::LEN] {
+        let mut bytes = [0; UnreliableEndpoint::LEN];
         bytes[..4].copy_from_slice(&self.qpn.to_le_bytes());
         bytes[4..].copy_from_slice(&self.psn.to_le_bytes());
         bytes
@@ -57,9 +57,12 @@ impl Apart {
 
     /// `None`: no peer of ours says so.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let [a, b, c, d, e, f, g, h] = *bytes.first_chunk::<{ Apart::LEN }>()?;
-        let apart = Apart { qpn: u32::from_le_bytes([a, b, c, d]), psn: u32::from_le_bytes([e, f, g, h]) };
-        (apart.qpn < 1 << 24 && apart.psn < 1 << 24).then_some(apart)
+        let [a, b, c, d, e, f, g, h] = *bytes.first_chunk::<{ UnreliableEndpoint::LEN }>()?;
+        let unreliable = UnreliableEndpoint {
+            qpn: u32::from_le_bytes([a, b, c, d]),
+            psn: u32::from_le_bytes([e, f, g, h]),
+        };
+        (unreliable.qpn < 1 << 24 && unreliable.psn < 1 << 24).then_some(unreliable)
     }
 }
 
@@ -71,7 +74,7 @@ impl Endpoint {
         bytes[8..24].copy_from_slice(&self.gid.raw);
         bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
         let kind = if self.iwarp { 2 } else { u8::from(self.ethernet) };
-        let way = u8::from(self.cm) | if self.apart { HAS_APART } else { 0 };
+        let way = u8::from(self.cm) | if self.unreliable { HAS_UNRELIABLE } else { 0 };
         [bytes[26], bytes[27], bytes[28], bytes[29]] = [self.mtu, kind, self.reads, way];
         bytes[30..].copy_from_slice(&self.pkey.to_le_bytes());
         bytes
@@ -93,9 +96,9 @@ impl Endpoint {
             ethernet: kind >= 1,
             iwarp: kind == 2,
             reads,
-            cm: way & !HAS_APART == 1,
+            cm: way & !HAS_UNRELIABLE == 1,
             pkey: u16::from_le_bytes([bytes[30], bytes[31]]),
-            apart: way & HAS_APART != 0,
+            unreliable: way & HAS_UNRELIABLE != 0,
         };
         let sound = endpoint.encode() == *bytes
             && (1..=5).contains(&mtu)
@@ -159,7 +162,7 @@ mod tests {
             reads: 1,
             cm: false,
             pkey,
-            apart: false,
+            unreliable: false,
         };
         let told = |one: Endpoint, other: Endpoint| {
             let (here, there) = (one.mismatch(&other), other.mismatch(&one));
@@ -172,8 +175,8 @@ mod tests {
             told(of(true, 0xffff), of(false, 0xffff))
                 .contains("one device is on Ethernet, the other on InfiniBand")
         );
-        let apart = told(of(true, 0x8001), of(true, 0x8002));
-        assert!(apart.contains("0x8001 and 0x8002 are different partitions"), "{apart}");
+        let unreliable = told(of(true, 0x8001), of(true, 0x8002));
+        assert!(unreliable.contains("0x8001 and 0x8002 are different partitions"), "{unreliable}");
         let iwarp = Endpoint { iwarp: true, ..of(true, 0xffff) };
         assert!(told(iwarp, of(true, 0xffff)).contains("one device speaks iWARP, the other RoCE"));
         let cm = Endpoint { cm: true, ..of(true, 0xffff) };
@@ -184,14 +187,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, kind in 0..3u8, reads: u8, cm: bool, pkey: u16, apart: bool) {
+        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, kind in 0..3u8, reads: u8, cm: bool, pkey: u16, unreliable: bool) {
             let (ethernet, iwarp) = (kind > 0, kind == 2);
-            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, iwarp, reads, cm, pkey, apart };
+            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, iwarp, reads, cm, pkey, unreliable };
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()), Some(endpoint));
             prop_assert_eq!(Endpoint::decode(&endpoint.encode()[1..]), None);
-            let beside = Apart { qpn, psn };
-            prop_assert_eq!(Apart::decode(&beside.encode()), Some(beside));
-            prop_assert_eq!(Apart::decode(&beside.encode()[1..]), None);
+            let beside = UnreliableEndpoint { qpn, psn };
+            prop_assert_eq!(UnreliableEndpoint::decode(&beside.encode()), Some(beside));
+            prop_assert_eq!(UnreliableEndpoint::decode(&beside.encode()[1..]), None);
         }
 
         #[test]
@@ -201,7 +204,7 @@ mod tests {
             bytes[7] = 0;
             bytes[26] %= 7;
             bytes[27] %= 4;
-            bytes[29] &= HAS_APART | 3;
+            bytes[29] &= HAS_UNRELIABLE | 3;
             if let Some(endpoint) = Endpoint::decode(&bytes) {
                 prop_assert_eq!(endpoint.encode(), bytes);
             }

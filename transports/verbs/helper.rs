@@ -1,6 +1,6 @@
 //! The thread that works while nobody looks.
 //!
-//! Callers, lifelines and the device's own events are its business alone. Completions are it only while nobody else takes
+//! Callers, out-of-band connections and the device's own events are its business alone. Completions are it only while nobody else takes
 //! them: it cannot ask the device to be told only then. So it is told of the first one, and naps, a millisecond at a time, as
 //! long as somebody looks by himself. A process in which nothing comes costs no more than a look every two seconds, at
 //! links whose peer may have gone in silence.
@@ -9,9 +9,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_sys::thread;
-use udeck_wired::admission::Door;
-use udeck_wired::poll::{EventFlags, Found};
+use udeck_session::admission::Door;
+use udeck_session::poll::{EventFlags, Found};
+use udeck_sys::{Budget, job_time, thread};
 
 use crate::core::{Core, Token};
 use crate::ffi::codes::event;
@@ -45,7 +45,7 @@ struct Helper {
 pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
     core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
     let name = format!("verbs-{}", door.address().port());
-    let next_check = Instant::now() + CHECK;
+    let next_check = job_time() + CHECK;
     let (failing, its_name) = (core.clone(), name.clone());
     let mut helper = Helper { core, door: Some(door), due: None, next_check, found: Found::default() };
     thread::spawn(name, move || helper.run(), move |why| failing.fail(&its_name, why)).map(drop)
@@ -71,7 +71,7 @@ impl Helper {
 
     /// How long it may sleep.
     fn limit(&mut self) -> Duration {
-        let now = Instant::now();
+        let now = job_time();
         let door = self.door.as_mut().and_then(|door| door.tick(now));
         let next = door.into_iter().chain([self.next_check]).min().expect("not empty");
         let limit = next.saturating_duration_since(now);
@@ -92,7 +92,11 @@ impl Helper {
             }
             Token::Events => self.take_events(),
             Token::Manager => {
-                self.core.way.manager().into_iter().for_each(|manager| manager.take_events(&self.core));
+                self.core
+                    .connect_method
+                    .manager()
+                    .into_iter()
+                    .for_each(|manager| manager.take_events(&self.core));
             }
             Token::Link(number) => {
                 if let Some(link) = self.core.completions.link(number) {
@@ -120,8 +124,12 @@ impl Helper {
         self.core.control.set(&*completions.channel, Token::Channel.encode(), events);
     }
 
+    /// Takes a round of the device's events; those that are left keep its descriptor readable.
     fn take_events(&self) {
-        while let Some(told) = self.core.hca.context.next_event() {
+        let mut budget = Budget::once();
+        while budget.take()
+            && let Some(told) = self.core.hca.context.next_event()
+        {
             let links = self.core.completions.links();
             match told {
                 Event::QueuePair(kind, number) => {
@@ -143,7 +151,7 @@ impl Helper {
     }
 
     fn check(&mut self) {
-        let now = Instant::now();
+        let now = job_time();
         if self.core.take_hurry() {
             self.next_check = self.next_check.min(now + EARLY_CHECK);
         }
@@ -159,7 +167,7 @@ impl Helper {
     }
 }
 
-fn pass_on(core: &Arc<Core>, pending: udeck_wired::admission::Pending) {
+fn pass_on(core: &Arc<Core>, pending: udeck_session::admission::Pending) {
     match core.listeners.get(pending.discriminator()) {
         Some(listener) => (listener.lock())(Box::new(IncomingRequest::new(core.clone(), pending))),
         None => pending.no_match(),

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use udeck_session::admission::Pending;
 use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Port, Queues};
-use udeck_wired::admission::Pending;
 
+use crate::completion_queue::take_slots;
 use crate::core::{Core, Made};
-use crate::station::take_seats;
 
 /// See the module. Dropped, it is rejected.
 pub struct IncomingRequest {
@@ -34,7 +34,7 @@ impl Incoming for IncomingRequest {
     /// before the peer has said that it is ready.
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let IncomingRequest { core, pending } = *self;
-        let seats = take_seats(&core, &queues)?;
+        let slots = take_slots(&core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;
         let more = match core.expect(number, &mut queue, pending.parameters()) {
             Ok(more) => more,
@@ -45,9 +45,9 @@ impl Incoming for IncomingRequest {
         };
         let parameters = [core.parameters(&queue), more].concat();
         let made = pending.accept(hello, &parameters).and_then(|admitted| {
-            core.establish(Made { number, queue, admitted, ours: hello, asked: false }, seats, &queues)
+            core.establish(Made { number, queue, admitted, ours: hello, asked: false }, slots, &queues)
         });
-        if let (Err(_), Some(manager)) = (&made, core.way.manager()) {
+        if let (Err(_), Some(manager)) = (&made, core.connect_method.manager()) {
             manager.forget(number);
         }
         made

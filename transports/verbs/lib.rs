@@ -18,14 +18,14 @@
 //! copied once at the receiver; longer ones stay where they lie and are *offered*: the receiver's engine reads them by RDMA
 //! into a block of its own, which the program is lent. No software copies those. Of an unreliable VI what may be lost is the
 //! offer, not the bytes; that the network loses something it notices, and counts it
-//! ([`udeck_via::Nic::messages_dropped`]; `connection::apart`).
+//! ([`udeck_via::Nic::messages_dropped`]; `connection::unreliable`).
 //!
-//! **Connections** are agreed on over TCP at the NIC's address (`udeck_wired::admission`: both sides prove who they are). That
-//! socket stays open as the connection's *lifeline*: by its end a process that was killed is noticed at once, and it carries
+//! **Connections** are agreed on over TCP at the NIC's address (`udeck_session::admission`: both sides prove who they are). That
+//! socket stays open as the connection's *out-of-band connection*: by its end a process that was killed is noticed at once, and it carries
 //! what a queue pair in error cannot say any more. A host that is cut off is noticed by the device (its retries are exhausted)
-//! and by keep-alive probes of the lifeline.
+//! and by keep-alive probes of the out-of-band connection.
 //!
-//! The queue pairs are joined by what both sides have told there, or through rdma_cm, which iWARP needs (`way`).
+//! The queue pairs are joined by what both sides have told there, or through rdma_cm, which iWARP needs (`connect_method`).
 //!
 //! **Who does the work.** The thread that polls takes completions of all links; it parks beside the completion channel. While
 //! nobody looks, the NIC's one helper thread does it.
@@ -44,23 +44,27 @@
 //! | `settings` | `DECK_VERBS_…` |
 //! | `device`, `core` | the NIC; what its objects share |
 //! | `incoming`, `endpoint` | a request; what both sides tell of their queue pairs |
-//! | `way`, `cm` | how queue pairs are joined: by what was told, or through rdma_cm |
+//! | `connect_method`, `cm` | how queue pairs are joined: by what was told, or through rdma_cm |
 //! | `connection`, `wire` | the protocol over a queue pair, without a device; its frames |
-//! | `receives` | receive buffers: the pool of a domain (a shared receive queue), or a connection's own |
+//! | `recv_buffers` | receive buffers: the pool of a domain (a shared receive queue), or a connection's own |
 //! | `queue`, `domain`, `windows` | queue pairs; protection domains; windows |
 //! | `completions` | completion queues |
-//! | `link`, `lifeline`, `port` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
-//! | `station`, `waiter` | the program's completion queues |
+//! | `link`, `oob`, `port` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
+//! | `completion_queue`, `waiter` | the program's completion queues |
 //! | `helper` | the thread that works while nobody looks |
-//! | `place` | what is chosen, in words |
+//! | `describe` | what is chosen, in words |
 //! | `memory` | bodies of received messages |
 
+#![allow(unsafe_code, reason = "it calls the C library libibverbs, and implements the transport contract")]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 mod cm;
+mod completion_queue;
 mod completions;
+mod connect_method;
 mod connection;
 mod core;
+mod describe;
 mod device;
 mod domain;
 mod endpoint;
@@ -68,31 +72,28 @@ mod ffi;
 mod hca;
 mod helper;
 mod incoming;
-mod lifeline;
 mod link;
 mod locks;
 mod memory;
-mod place;
+mod oob;
 mod port;
 mod queue;
-mod receives;
+mod recv_buffers;
 mod settings;
-mod station;
 #[cfg(test)]
 mod tests;
 mod waiter;
-mod way;
 mod windows;
 mod wire;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-pub use place::place;
+pub use describe::describe;
 pub use settings::{Connect, Settings};
+pub use udeck_session::Memory;
 use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
-pub use udeck_wired::Memory;
 
 /// How to open the device.
 #[derive(Debug, Clone)]

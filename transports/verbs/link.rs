@@ -1,6 +1,6 @@
-//! A connection, its queue pair and its lifeline behind one lock, and who is told the news.
+//! A connection, its queue pair and its out-of-band connection behind one lock, and who is told the news.
 
-mod meeting;
+mod qp_connect;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -8,41 +8,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use udeck_session::{Acknowledge, Announce, News};
+use udeck_sys::job_time;
 use udeck_sys::ranked::{RankedGuard, RankedMutex};
 use udeck_via::transport::{Fate, Inline, Ledger, Queue as WorkQueue, Reporter};
-use udeck_wired::Announce;
 
+use crate::completion_queue::Slot;
 use crate::completions::{number_of, request_of};
-use crate::connection::{Connection, News, Phase, Work};
+use crate::connection::{Connection, Phase, Work};
 use crate::core::Core;
 use crate::ffi::Wc;
 use crate::ffi::codes::{event, status, wc_flags, wc_opcode};
-use crate::lifeline::{End, Lifeline, Word};
 use crate::locks::LINK;
-use crate::memory::Acknowledge;
+use crate::oob::{End, Oob, Word};
 use crate::queue::Queue;
-use crate::station::Seat;
 
-/// How long the lifeline may take to tell why a queue pair has failed.
+/// How long the out-of-band connection may take to tell why a queue pair has failed.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long what has left an unreliable peer may take to come: as long as a network may keep a packet, and a host that is
 /// busy its completions.
 const TRANSIT: Duration = Duration::from_millis(100);
-/// A peer that keeps the rules says two.
-const WORDS_AT_A_TIME: usize = 8;
 /// What a peer that lets us into its memory no more is told, and its program.
 const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
 /// What there is to say of a peer that is dead.
-const DIED: &str =
-    "its lifeline ended without a goodbye: the peer's process has died, or its NIC was closed by force";
+const DIED: &str = "its out-of-band connection ended without a goodbye: the peer's process has died, or its NIC was closed by force";
 
 /// See the module. Locked by whoever works on it: the program's posts, the thread that polls, the helper.
 pub struct VerbsLink {
     core: Arc<Core>,
     /// What completions call it, and pollers.
     pub number: u32,
-    /// What completions of messages that travel apart call it.
-    apart: Option<u32>,
+    /// What completions of messages that travel on the unreliable queue pair call it.
+    unreliable: Option<u32>,
     shared: RankedMutex<Shared>,
     arrivals: AtomicBool,
 }
@@ -51,7 +48,7 @@ struct Shared {
     /// None when it is over. Before the connection, whose memory the device accesses until this is dropped.
     queue: Option<Queue>,
     connection: Connection,
-    lifeline: Option<Lifeline>,
+    oob: Option<Oob>,
     watching: Watching,
     /// The peer takes what comes.
     ready: bool,
@@ -59,7 +56,7 @@ struct Shared {
     said_done: bool,
     /// Since when the queue pair has failed, and nobody has told why.
     failed_since: Option<Instant>,
-    /// Of messages that travel apart: from which number on some are missed, and since when.
+    /// Of messages that travel on the unreliable queue pair: from which number on some are missed, and since when.
     missing_since: Option<(u32, Instant)>,
     /// Since when the program is gone and the peer is waited for.
     waits_since: Option<Instant>,
@@ -70,8 +67,8 @@ struct Shared {
 /// Who is there to be told.
 #[derive(Default)]
 pub struct Watching {
-    pub send: Option<Arc<Seat>>,
-    pub receive: Option<Arc<Seat>>,
+    pub send: Option<Arc<Slot>>,
+    pub receive: Option<Arc<Slot>>,
     pub reporter: Option<Arc<Reporter>>,
 }
 
@@ -82,14 +79,14 @@ impl VerbsLink {
         number: u32,
         connection: Connection,
         queue: Queue,
-        lifeline: Lifeline,
+        oob: Oob,
         asked: bool,
     ) -> Arc<Self> {
-        let apart = queue.beside().map(Queue::link);
+        let unreliable = queue.beside().map(Queue::link);
         let shared = Shared {
             connection,
             queue: Some(queue),
-            lifeline: Some(lifeline),
+            oob: Some(oob),
             watching: Watching::default(),
             ready: asked,
             asked,
@@ -97,10 +94,10 @@ impl VerbsLink {
             missing_since: None,
             failed_since: None,
             waits_since: None,
-            invited_since: (!asked && core.way.is_cm()).then(Instant::now),
+            invited_since: (!asked && core.connect_method.is_cm()).then(job_time),
         };
         let (shared, arrivals) = (RankedMutex::new(LINK, shared), AtomicBool::new(false));
-        Arc::new(VerbsLink { core: core.clone(), number, apart, shared, arrivals })
+        Arc::new(VerbsLink { core: core.clone(), number, unreliable, shared, arrivals })
     }
 
     /// Works on the connection under the lock, lets the device have what there is, unlocks, and announces the news. Nothing
@@ -170,14 +167,14 @@ impl VerbsLink {
     /// anything.
     pub fn completed(&self, run: &[Wc]) -> News {
         let mut shared = self.shared.lock();
-        let is_apart = run.first().is_some_and(|wc| self.apart == Some(number_of(wc.wr_id)));
+        let is_unreliable = run.first().is_some_and(|wc| self.unreliable == Some(number_of(wc.wr_id)));
         for (at, wc) in run.iter().enumerate() {
             if shared.queue.is_none() {
                 self.core.completions.empty(&run[at..]);
                 break;
             }
-            if is_apart {
-                shared.complete_apart(wc);
+            if is_unreliable {
+                shared.complete_unreliable(wc);
             } else {
                 shared.complete(wc);
             }
@@ -218,20 +215,19 @@ impl VerbsLink {
         self.with(|connection| connection.fail(why));
     }
 
-    // ---- the lifeline ----
+    // ---- the out-of-band connection ----
 
-    /// Runs `watch` on the lifeline's descriptor, if there is one.
-    pub fn watch_lifeline<R>(&self, watch: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+    /// Runs `watch` on the out-of-band connection's descriptor, if there is one.
+    pub fn watch_oob<R>(&self, watch: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         use std::os::fd::AsFd;
-        self.shared.lock().lifeline.as_ref().map(|lifeline| watch(lifeline.as_fd()))
+        self.shared.lock().oob.as_ref().map(|oob| watch(oob.as_fd()))
     }
 
-    /// Hears what the lifeline says: some words at a time, so that a peer that goes on and on holds up no other. The rest is
-    /// told of again.
+    /// Hears what the out-of-band connection says, which is a few words: a peer that goes on and on is let go.
     pub fn listen(&self) {
-        for _ in 0..WORDS_AT_A_TIME {
-            let heard = match &mut self.shared.lock().lifeline {
-                Some(lifeline) => lifeline.hear(),
+        loop {
+            let heard = match &mut self.shared.lock().oob {
+                Some(oob) => oob.hear(),
                 None => return,
             };
             match heard {
@@ -253,17 +249,19 @@ impl VerbsLink {
                     });
                 }
                 Ok(None) => return,
-                Err(end) => return self.lifeline_ended(&end),
+                Err(end) => return self.oob_ended(&end),
             }
         }
     }
 
-    fn lifeline_ended(&self, end: &End) {
+    fn oob_ended(&self, end: &End) {
         self.core.completions.take_all();
         let words = match end {
             End::HungUp => DIED.to_owned(),
             End::Failed(error) => format!("the process died, or its host, or the network: {error}"),
-            End::Nonsense => "the peer broke the protocol: it speaks nonsense on its lifeline".to_owned(),
+            End::Nonsense => {
+                "the peer broke the protocol: it speaks nonsense on its out-of-band connection".to_owned()
+            }
         };
         self.end(|connection| connection.lost(&words));
     }
@@ -318,7 +316,7 @@ impl VerbsLink {
 
     fn tell(&self, mut shared: RankedGuard<'_, Shared>) -> News {
         let over = shared.work();
-        if self.apart.is_some() {
+        if self.unreliable.is_some() {
             self.tell_missing(&mut shared);
         }
         self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
@@ -333,15 +331,15 @@ impl VerbsLink {
         }
         let send = if news.send { shared.watching.send.clone() } else { None };
         let receive = if news.receive { shared.watching.receive.clone() } else { None };
-        let lifeline = if over { shared.lifeline.take() } else { None };
+        let oob = if over { shared.oob.take() } else { None };
         drop(shared);
         if over {
-            if let Some(lifeline) = lifeline {
-                self.core.unwatch(&lifeline);
+            if let Some(oob) = oob {
+                self.core.unwatch(&oob);
             }
             self.core.completions.remove(self.number);
-            self.apart.iter().for_each(|apart| self.core.completions.remove(*apart));
-            if let Some(manager) = self.core.way.manager() {
+            self.unreliable.iter().for_each(|unreliable| self.core.completions.remove(*unreliable));
+            if let Some(manager) = self.core.connect_method.manager() {
                 manager.forget(self.number);
             }
         }
@@ -354,12 +352,12 @@ impl VerbsLink {
         news
     }
 
-    /// What travels apart may be missing: the helper looks again.
+    /// What travels on the unreliable queue pair may be missing: the helper looks again.
     fn tell_missing(&self, shared: &mut Shared) {
         self.core.dropped.fetch_add(shared.connection.take_missed(), Ordering::Relaxed);
         let missing = shared.connection.awaited();
         if shared.missing_since.map(|(number, _)| number) != missing {
-            shared.missing_since = missing.map(|number| (number, Instant::now()));
+            shared.missing_since = missing.map(|number| (number, job_time()));
             if missing.is_some() {
                 self.core.hurry();
             }
@@ -381,8 +379,8 @@ impl Shared {
         }
         if let Some(words) = connection.failure() {
             let words = words.to_owned();
-            if let Some(lifeline) = &self.lifeline {
-                lifeline.say(&Word::Broken(words.clone()));
+            if let Some(oob) = &self.oob {
+                oob.say(&Word::Broken(words.clone()));
             }
             drop(queue.take());
             connection.lost(&words);
@@ -400,8 +398,8 @@ impl Shared {
             }
             Phase::Over => {
                 self.say_done();
-                if let Some(lifeline) = self.lifeline.as_ref().filter(|_| self.asked) {
-                    lifeline.reset_when_closed();
+                if let Some(oob) = self.oob.as_ref().filter(|_| self.asked) {
+                    oob.reset_when_closed();
                 }
                 drop(self.queue.take());
                 true
@@ -410,8 +408,8 @@ impl Shared {
     }
 
     fn say_done(&mut self) {
-        if let (Some(lifeline), false) = (&self.lifeline, std::mem::replace(&mut self.said_done, true)) {
-            lifeline.say(&Word::Done);
+        if let (Some(oob), false) = (&self.oob, std::mem::replace(&mut self.said_done, true)) {
+            oob.say(&Word::Done);
         }
     }
 
@@ -433,8 +431,8 @@ impl Shared {
                 }
                 queue.emptied(request);
             }
-            // Of those that are thrown away, the first that failed was told before; or the lifeline tells why.
-            (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(Instant::now),
+            // Of those that are thrown away, the first that failed was told before; or the out-of-band connection tells why.
+            (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(job_time),
             (false, failure) => {
                 let forbidden = matches!(failure, status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR);
                 // Before its memory goes back, the device is to let go of everything.
@@ -449,8 +447,8 @@ impl Shared {
         }
     }
 
-    /// Of messages that travel apart. What was lost or refused is told by none.
-    fn complete_apart(&mut self, wc: &Wc) {
+    /// Of messages that travel on the unreliable queue pair. What was lost or refused is told by none.
+    fn complete_unreliable(&mut self, wc: &Wc) {
         let Shared { connection, queue, .. } = self;
         let Some(queue) = queue.as_mut().and_then(Queue::beside_mut) else { return };
         let (is_receive, request) = request_of(wc.wr_id);
@@ -461,13 +459,13 @@ impl Shared {
             }
             (true, status::SUCCESS) => {
                 if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
-                    connection.written_apart(u32::from_be(wc.imm_data), wc.byte_len as usize);
+                    connection.written_unreliable(u32::from_be(wc.imm_data), wc.byte_len as usize);
                 } else {
-                    connection.came_apart(queue.received(request, wc.byte_len));
+                    connection.came_unreliable(queue.received(request, wc.byte_len));
                 }
                 queue.emptied(request);
             }
-            (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(Instant::now),
+            (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(job_time),
             (_, failure) => {
                 drop(self.queue.take());
                 self.connection.fail(&words_of(failure, wc.vendor_err));

@@ -3,15 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use udeck_session::{Taken, What, is_posted_for};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{
-    Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused,
-};
+use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
 
-use crate::connection::{Connection, Taken, What};
+use crate::connection::Connection;
 use crate::link::VerbsLink;
-use crate::memory::{self, Acknowledge};
 
 /// The two work queues of a VI over a [`VerbsLink`].
 pub struct VerbsPort {
@@ -52,10 +50,6 @@ impl VerbsPort {
         }
     }
 
-    fn acknowledges(&self) -> Arc<dyn Acknowledge> {
-        self.link.clone()
-    }
-
     /// Puts it where a program has posted for it, if it is short, or came without a header and fits.
     fn land(&mut self, taken: Taken, to: &mut [u8]) -> Landed {
         let immediate = taken.immediate;
@@ -66,7 +60,7 @@ impl VerbsPort {
                 to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
                 Landed::Copied { immediate, len: bytes.len() }
             }
-            What::Body(head, store) if head.is_empty() && is_posted_for(store.len(), to.len()) => {
+            What::Body(head, store, _) if head.is_empty() && is_posted_for(store.len(), to.len()) => {
                 let len = store.len();
                 to[..len].copy_from_slice(store.bytes());
                 self.link.with(|connection| {
@@ -83,25 +77,15 @@ impl VerbsPort {
 
     /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
     fn arrival(&mut self, taken: Taken) -> Arrival {
-        let Taken { immediate, what, receipt } = taken;
-        let body = match what {
-            What::Inline(bytes) => Body::Inline(bytes),
-            What::Body(head, store) => {
-                Body::Lent(head, store.lend(receipt.map(|number| (self.acknowledges(), number))))
-            }
-            What::Written(len) => {
-                self.receipt = receipt.map(|number| memory::receipt(self.acknowledges(), number));
-                Body::Written(len)
-            }
-        };
-        Arrival { immediate, body }
+        let link = &self.link;
+        taken.into_arrival(|| link.clone(), &mut self.receipt)
     }
 }
 
 // SAFETY: requests refer to what was posted, to stores and to leads of our own, and to nothing else; only reads write, and
 // only what they were posted with. What the device has of a post is over when it says so, or when the queue pair is destroyed,
 // before the connection is told that it is lost (`link`); only then `ended` tells a number or a block is dropped
-// (`connection::ending`). What is offered is read by the peer until it says that it has, or the queue pair is destroyed. All of
+// (`connection::close`). What is offered is read by the peer until it says that it has, or the queue pair is destroyed. All of
 // that is the connection's, which lives on when the port has left. A post that is refused leaves no request.
 unsafe impl Port for VerbsPort {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
@@ -222,12 +206,6 @@ unsafe impl Port for VerbsPort {
         self.link.detach(Queue::Receive);
         self.want_room();
     }
-}
-
-/// Whether a message of `len` bytes without a header is put into a place of `room` bytes. One that is short might be for a
-/// program that receives lent, and has a place for short messages only.
-fn is_posted_for(len: usize, room: usize) -> bool {
-    len > Inline::CAPACITY && len <= room
 }
 
 impl Drop for VerbsPort {

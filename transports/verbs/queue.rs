@@ -1,7 +1,7 @@
-//! A link's queue pair: where it lies in the network, its [receive buffers](crate::receives), and its [`Work`]. What is sent
+//! A link's queue pair: where it lies in the network, its [receive buffers](crate::recv_buffers), and its [`Work`]. What is sent
 //! from here lies in memory of its own, which no peer is given any right to.
 
-mod meeting;
+mod qp_connect;
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use crate::ffi::{self, Remote, SendWr, Sge};
 use crate::hca::Hca;
 use crate::hca::objects::{Mr, Qp};
 use crate::memory::Segment;
-use crate::receives::{Buffers, Own, Receives};
+use crate::recv_buffers::{Buffers, Own, RecvBuffers};
 use crate::settings::Settings;
 use crate::windows::Windows;
 use crate::wire::{BLOCK, Far, Part};
@@ -69,12 +69,12 @@ pub struct Queue {
     qp: Qp,
     kind: Kind,
     /// The one beside it, for messages that may be lost.
-    apart: Option<Box<Queue>>,
+    unreliable: Option<Box<Queue>>,
     /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
     id: Option<Id>,
     /// What the peer has told of its own, where rdma_cm joins the two.
     peer: Option<Endpoint>,
-    receives: Receives,
+    recv_buffers: RecvBuffers,
     /// What is sent from here.
     lead: Buffers,
     domain: Arc<Domain>,
@@ -91,7 +91,8 @@ pub struct Queue {
     /// Bytes of one request.
     longest: usize,
     inline: usize,
-    /// The numbers of the requests that the device has.
+    /// The numbers of the requests that the device has: at most [`SENDS`], so they may wrap. (A work request's name has 32 bits
+    /// for them.)
     flying: std::ops::Range<u32>,
     /// The ring of leads: what is in use, as offsets that go on for ever; and which requests use it, and up to where.
     used: std::ops::Range<u64>,
@@ -122,11 +123,11 @@ impl Queue {
         kind: Kind,
     ) -> io::Result<Self> {
         let lead = Buffers::new(&domain.pd, LEADS, &domain.pinned)?;
-        let receives = match share.pool() {
-            Some(pool) => Receives::Pool(pool),
-            None => Receives::Own(Own::new(&domain.pd, link, kind.receives(), &domain.pinned)?),
+        let recv_buffers = match share.pool() {
+            Some(pool) => RecvBuffers::Pool(pool),
+            None => RecvBuffers::Own(Own::new(&domain.pd, link, kind.receives(), &domain.pinned)?),
         };
-        let srq = receives.srq();
+        let srq = recv_buffers.srq();
         let cap = ffi::QpCap {
             max_send_wr: SENDS,
             max_recv_wr: if srq.is_some() { 0 } else { kind.receives() },
@@ -144,10 +145,10 @@ impl Queue {
         let mut queue = Queue {
             qp,
             kind,
-            apart: None,
+            unreliable: None,
             id: None,
             peer: None,
-            receives,
+            recv_buffers,
             lead,
             domain,
             share,
@@ -164,7 +165,7 @@ impl Queue {
             used: 0..0,
             leads: VecDeque::new(),
         };
-        if queue.receives.srq().is_some() {
+        if queue.recv_buffers.srq().is_some() {
             queue.share.add_pair(queue.qp.number());
         }
         queue.initialise(hca, settings)?;
@@ -173,18 +174,18 @@ impl Queue {
     }
 
     /// Puts one of the other kind beside it.
-    pub fn set_apart(&mut self, apart: Option<Queue>) {
-        self.apart = apart.map(Box::new);
+    pub fn set_unreliable(&mut self, unreliable: Option<Queue>) {
+        self.unreliable = unreliable.map(Box::new);
     }
 
     /// The one beside it.
     pub fn beside(&self) -> Option<&Queue> {
-        self.apart.as_deref()
+        self.unreliable.as_deref()
     }
 
     /// As [`Queue::beside`].
     pub fn beside_mut(&mut self) -> Option<&mut Queue> {
-        self.apart.as_deref_mut()
+        self.unreliable.as_deref_mut()
     }
 
     /// What completions call its link.
@@ -205,7 +206,7 @@ impl Queue {
             cm,
             reads: hca.attributes.max_qp_rd_atom.clamp(1, READS) as u8,
             pkey: hca.pkey,
-            apart: self.apart.is_some(),
+            unreliable: self.unreliable.is_some(),
         }
     }
 
@@ -286,18 +287,18 @@ impl Queue {
 
     /// What has come to a buffer. Until it is [emptied](Queue::emptied).
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
-        self.receives.received(slot, len)
+        self.recv_buffers.received(slot, len)
     }
 
     /// Nobody has a slice of this buffer any more: the device shall have it again.
     #[inline]
     pub fn emptied(&mut self, slot: u32) {
-        self.receives.emptied(slot);
+        self.recv_buffers.emptied(slot);
     }
 
     /// The device has failed to fill this buffer.
     pub fn spoilt(&mut self, slot: u32) {
-        self.receives.spoilt(slot);
+        self.recv_buffers.spoilt(slot);
     }
 
     /// Gives the device what has been emptied, if it is enough for a chain.
@@ -306,15 +307,16 @@ impl Queue {
     /// The device's.
     #[inline]
     pub fn post_emptied(&mut self) -> io::Result<()> {
-        if let Some(apart) = &mut self.apart {
-            apart.post_emptied()?;
+        if let Some(unreliable) = &mut self.unreliable {
+            unreliable.post_emptied()?;
         }
-        self.receives.post(&self.qp)
+        self.recv_buffers.post(&self.qp)
     }
 
     // ---- sends ----
 
-    /// The request of this number, and all before it, are over.
+    /// The request of this number, and all before it, are over. It is one that the device has, or the one before: no more than
+    /// [`SENDS`] from any number here, and half the numbers' range tells which is earlier.
     pub fn retire(&mut self, token: u32) {
         if token.wrapping_sub(self.flying.start) <= u32::MAX / 2 {
             self.flying.start = token.wrapping_add(1);
@@ -445,8 +447,8 @@ impl Work for Queue {
         self.windows.find(handle, tag, write, &self.domain)
     }
 
-    fn apart(&mut self) -> Option<&mut dyn Work> {
-        self.apart.as_deref_mut().map(|apart| apart as &mut dyn Work)
+    fn unreliable(&mut self) -> Option<&mut dyn Work> {
+        self.unreliable.as_deref_mut().map(|unreliable| unreliable as &mut dyn Work)
     }
 }
 
@@ -485,7 +487,7 @@ impl Drop for Queue {
         if udeck_sys::process::is_forked() {
             return;
         }
-        if let Receives::Pool(pool) = &self.receives {
+        if let RecvBuffers::Pool(pool) = &self.recv_buffers {
             let mut attr = ffi::QpAttr { qp_state: qp_state::ERR, ..ffi::QpAttr::default() };
             // (It fails only for devices that are gone, which fill nothing any more.)
             let _ = self.qp.modify(&mut attr, attr_mask::STATE);
@@ -497,6 +499,6 @@ impl Drop for Queue {
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Queue({}, {} under way)", self.qp.number(), self.under_way())?;
-        self.apart.as_ref().map_or(Ok(()), |apart| write!(f, " beside {apart:?}"))
+        self.unreliable.as_ref().map_or(Ok(()), |unreliable| write!(f, " beside {unreliable:?}"))
     }
 }

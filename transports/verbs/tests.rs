@@ -7,9 +7,9 @@ mod early;
 mod failures;
 mod hostile;
 mod leaks;
-mod meeting;
 mod panics;
 mod pool;
+mod qp_connect;
 mod unreliable;
 
 use std::ffi::CStr;
@@ -46,14 +46,14 @@ fn options(settings: Settings) -> Options {
 
 /// Whether this is the process that is to run `test` with the stand-in as `variables` say; it reads them once. If not, such a
 /// process is started, and has to end well.
-fn apart(test: &str, variables: &[(&str, &str)]) -> bool {
+fn unreliable(test: &str, variables: &[(&str, &str)]) -> bool {
     const MARK: &str = "UDECK_VERBS_TEST";
     if std::env::var(MARK).is_ok_and(|mark| mark == test) {
         return true;
     }
-    let mut apart = std::process::Command::new(std::env::current_exe().expect("it runs"));
-    apart.args(["--exact", test, "--nocapture"]).env(MARK, test).envs(variables.iter().copied());
-    let output = apart.output().expect("it runs again");
+    let mut unreliable = std::process::Command::new(std::env::current_exe().expect("it runs"));
+    unreliable.args(["--exact", test, "--nocapture"]).env(MARK, test).envs(variables.iter().copied());
+    let output = unreliable.output().expect("it runs again");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && told.contains("1 passed"),

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_sys::bell::MAX_SLEEP;
+use udeck_session::completion_queue::Sleep;
+use udeck_sys::doorbell::MAX_SLEEP;
 use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
-use udeck_wired::station::Sleep;
 
+use crate::completion_queue::{BesideChannel, CompletionQueue};
 use crate::core::Core;
-use crate::station::{BesideChannel, Station};
 
 /// While there are announced queues, completions are taken once in so many looks: what has completed has a right to be found,
 /// but what is announced was there before.
@@ -18,7 +18,7 @@ const BURST: u32 = 16;
 /// See the module.
 pub struct VerbsWaiter {
     core: Arc<Core>,
-    station: Arc<Station>,
+    cq: Arc<CompletionQueue>,
     looks: u32,
 }
 
@@ -26,23 +26,23 @@ impl VerbsWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
-        let station = core.stations.open(|_| BesideChannel(core.clone()))?;
-        Ok(VerbsWaiter { core: core.clone(), station, looks: 0 })
+        let cq = core.completion_queues.open(|_| BesideChannel(core.clone()))?;
+        Ok(VerbsWaiter { core: core.clone(), cq, looks: 0 })
     }
 
     fn take(&self) -> Option<Ready> {
-        self.station.next().map(|(ready, _)| ready)
+        self.cq.next()
     }
 
     /// Sets the word and has the device tell of the next completion; what came before is taken. `false`: there is news.
     fn lie_down(&self, how: Sleep) -> bool {
-        if !self.station.lie_down(how) {
+        if !self.cq.lie_down(how) {
             return false;
         }
         self.core.completions.notify();
         self.core.completions.take_all();
-        if self.station.has_news() {
-            self.station.get_up();
+        if self.cq.has_news() {
+            self.cq.get_up();
             return false;
         }
         true
@@ -52,7 +52,7 @@ impl VerbsWaiter {
 impl Waiter for VerbsWaiter {
     /// Every look takes completions, unless it finds what was announced before.
     fn poll(&mut self) -> Option<Ready> {
-        self.station.note_look();
+        self.cq.note_look();
         self.looks = self.looks.wrapping_add(1);
         if !self.looks.is_multiple_of(BURST)
             && let Some(ready) = self.take()
@@ -73,7 +73,7 @@ impl Waiter for VerbsWaiter {
             return;
         }
         let sleeping = self.core.sleeps_beside_channel();
-        self.station.park(limit.min(MAX_SLEEP));
+        self.cq.park(limit.min(MAX_SLEEP));
         drop(sleeping);
         self.core.completions.channel.hush();
         // The next completion is told of again, if nobody looks by then: to the helper.
@@ -90,12 +90,12 @@ impl Waiter for VerbsWaiter {
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {
-        self.station.clone()
+        self.cq.clone()
     }
 }
 
 impl std::fmt::Debug for VerbsWaiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "VerbsWaiter({:?})", self.station)
+        write!(f, "VerbsWaiter({:?})", self.cq)
     }
 }

@@ -13,11 +13,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
+use udeck_session::Memory;
 use udeck_sys::say;
 use udeck_via::mem::Rights;
 use udeck_via::transport::Owner;
 use udeck_via::{Arena, Error, MemHandle, Ptag, Result};
-use udeck_wired::Memory;
 
 use crate::domain::{Domain, cannot_register};
 use crate::ffi::codes::access;

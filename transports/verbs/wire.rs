@@ -31,14 +31,13 @@
 //! RDMA write stands for it: what was written before is in place when it arrives (RFC 5040, 5.5). An offer stays in its sender's memory: the receiver reads it by RDMA and notes
 //! that.
 //!
-//! Where messages travel apart, on a queue pair that may lose them (`connection::apart`), kinds 1, 2, 3 and 12 and no others
+//! Where messages travel on the unreliable queue pair, on a queue pair that may lose them (`connection::unreliable`), kinds 1, 2, 3 and 12 and no others
 //! go there. Nobody can count what may be lost: each says its number where others say `taken`, and an offer in the place of
 //! `heard` by what it is noted. An RDMA write with immediate data is numbered too, piece by piece, each by its immediate data:
 //! those of the program come in *wrote*, behind its pieces. What was taken then counts numbers that are over, in a row; *left*
 //! says that all messages before this number have left.
 
-use std::fmt;
-
+pub use udeck_session::Violation;
 use udeck_via::transport::{Fate, Inline};
 
 /// The version of what follows the admission.
@@ -132,16 +131,6 @@ pub enum Note {
     Read(u32),
     /// The receipt for a message or a flush.
     Receipt(u32, Fate),
-}
-
-/// What a peer has done wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation(pub String);
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The fields as they lie.

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_sys::closer::{self, Endpoint};
 use udeck_sys::reactor::Interest;
 use udeck_sys::{descriptor_advice, is_shortage, say, socket};
 use udeck_via::{Error, Result};
@@ -30,12 +32,13 @@ pub(crate) const MAX_LINKS: usize = 32;
 
 impl ShmDevice {
     /// Accepts links.
-    pub(super) fn serve(&self, listener: OwnedFd) -> io::Result<()> {
+    pub(super) fn serve(&self, listener: Endpoint) -> io::Result<()> {
         let weak = self.this.clone();
-        let watched = listener.as_fd().try_clone_to_owned()?;
+        let listener = Arc::new(listener);
+        let watched = listener.clone();
         let mut told = false;
         let token = self.reactor.add(
-            &listener,
+            listener.as_fd(),
             Box::new(move || {
                 let Some(device) = weak.upgrade() else { return Interest::Done };
                 match device.accept(watched.as_fd()) {
@@ -56,10 +59,13 @@ impl ShmDevice {
     /// Accepts links that wait.
     ///
     /// # Errors
-    /// The process, or the system, is short of descriptors: those who wait go on waiting. So as not to hang up on one whom
-    /// there is a socket for and nothing else, a link's descriptors are reserved first.
+    /// The process, or the system, is short of descriptors, or has too many to close. Callers stay in the backlog meanwhile. A
+    /// link's descriptors are reserved first, so that nobody is accepted for whom only the socket is left.
     fn accept(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTS {
+            if closer::is_behind() {
+                return Err(io::Error::other("what other processes have passed cannot be closed"));
+            }
             let reserve = std::iter::repeat_with(|| listener.try_clone_to_owned()).take(LINK_DESCRIPTORS);
             let reserve: Vec<OwnedFd> = reserve.collect::<io::Result<_>>()?;
             let Some(socket) = socket::accept_from(listener)? else { break };
@@ -74,7 +80,7 @@ impl ShmDevice {
     }
 
     /// A process connects to us.
-    fn admit(&self, socket: OwnedFd) -> io::Result<()> {
+    fn admit(&self, socket: Endpoint) -> io::Result<()> {
         if !self.has_room_to_meet() {
             return Err(io::Error::other("too many processes are in the middle of a hand-shake"));
         }
@@ -86,7 +92,7 @@ impl ShmDevice {
             return Err(io::Error::other("this process has enough links"));
         }
         let handshake = Handshake::accept(self.options.keys.clone(), self.boot_id, nonce()?);
-        self.watch(&mut self.links.lock(), &Link::new(socket, pid, handshake))
+        self.watch(&mut self.links.lock(), &Link::new(socket, pid, handshake, &self.space))
     }
 
     /// Whether a process has as many links with us as it may have: another one, for the ranks of
@@ -128,8 +134,8 @@ impl ShmDevice {
 /// No call of the program is there to return it: those who connect wait, and only they would say so.
 #[cold]
 fn tell_shortage(error: &io::Error) {
-    let advice = descriptor_advice();
-    say!("cannot accept connections and keeps trying: {error} ({advice})");
+    let advice = if is_shortage(error) { format!(" ({})", descriptor_advice()) } else { String::new() };
+    say!("cannot accept connections and keeps trying: {error}{advice}");
 }
 
 /// As [`tell_shortage`]: the other process is told no more than that its link was closed.

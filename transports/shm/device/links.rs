@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::reactor::{Interest, Token};
 use udeck_sys::{Deadline, is_shortage, socket};
-use udeck_via::{Error, Result};
+use udeck_via::{Budget, Error, Result};
 
 use super::ShmDevice;
 use super::door::nonce;
@@ -18,8 +19,8 @@ use crate::handshake::Handshake;
 use crate::link::{Event, Link, process};
 use crate::link_wire::{Datagram, MAX_DATAGRAM, Why};
 
-/// Datagrams of one link before the others are looked at.
-const DATAGRAMS: usize = 64;
+/// How a link ends whose socket does.
+const CLOSED_OR_DIED: &str = "closed its link or died";
 
 /// A peer's address, and the rank that it is to be; `None`: anybody of the job.
 pub(super) type Whom = (Vec<u8>, Option<u32>);
@@ -60,7 +61,7 @@ impl ShmDevice {
             others.wait_up(deadline)?;
             return Ok(others);
         }
-        let link = Link::new(socket, pid, handshake);
+        let link = Link::new(socket, pid, handshake, &self.space);
         // Under the same lock: nobody finds a link that the reactor does not run.
         self.watch(&mut links, &link).map_err(|e| Error::os("watching a new link", e))?;
         links.made.insert(whom, link.clone());
@@ -110,24 +111,32 @@ impl ShmDevice {
             Err(error) if is_shortage(&error) => return Err(error),
             Err(_) => return Ok(None),
         };
-        let link = link.clone();
+        let (weak, link) = (self.this.clone(), link.clone());
         let died = move || {
             link.down(&format!("process {pid} died"), Loss::Dead);
+            // A child that it forked may have its end of the socket still.
+            if let Some(device) = weak.upgrade() {
+                device.forget_link(&link);
+                device.revoking.sweep(&device.board);
+            }
             Interest::Done
         };
         self.reactor.add(&death, Box::new(died)).map(Some)
     }
 
-    /// A link has something to read. One that went down while its process lives is watched for that process's end.
+    /// A link has something to read. One that went down while its process lives is read no more, because nobody would believe
+    /// it: what it carries stays in it, and goes with it. It is watched for that process's end. A round of datagrams is taken
+    /// before the others are looked at; what is left keeps the link readable.
     fn on_link(&self, link: &Arc<Link>) -> Interest {
         let mut buffer = [0; MAX_DATAGRAM];
-        for _ in 0..DATAGRAMS {
-            let was_down = link.is_down();
+        let mut budget = Budget::once();
+        while budget.take() {
+            if link.is_down() {
+                return self.on_link_down(link);
+            }
             let (why, how) = match socket::receive(link.socket(), &mut buffer) {
                 Ok(socket::Received::Nothing) => return Interest::Keep,
-                Ok(socket::Received::Closed) => ("closed its link or died".to_owned(), Loss::Dead),
-                // Nobody believes it any more.
-                Ok(socket::Received::Datagram { .. }) if was_down => continue,
+                Ok(socket::Received::Closed) => (CLOSED_OR_DIED.to_owned(), Loss::Dead),
                 Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
                     match self.on_datagram(link, &buffer[..len], fds) {
                         Ok(()) => continue,
@@ -139,18 +148,34 @@ impl ShmDevice {
                         .to_owned(),
                     Loss::Lied,
                 ),
-                // There is the watch for its death.
-                Err(_) if was_down => return Interest::Done,
                 Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
             };
-            link.down(&format!("process {}: {why}", process(link.pid)), how);
+            self.end_link(link, &why, how);
             if how == Loss::Dead || link.connections().is_empty() {
-                self.forget_link(link);
-                self.fading.sweep(&self.board);
                 return Interest::Done;
             }
         }
         Interest::Keep
+    }
+
+    fn on_link_down(&self, link: &Arc<Link>) -> Interest {
+        match socket::is_hung_up(link.socket()) {
+            Ok(false) => Interest::HangUp,
+            Ok(true) => {
+                self.end_link(link, CLOSED_OR_DIED, Loss::Dead);
+                Interest::Done
+            }
+            // There is the watch for its death.
+            Err(_) => Interest::Done,
+        }
+    }
+
+    fn end_link(&self, link: &Arc<Link>, why: &str, how: Loss) {
+        link.down(&format!("process {}: {why}", process(link.pid)), how);
+        if how == Loss::Dead || link.connections().is_empty() {
+            self.forget_link(link);
+            self.revoking.sweep(&self.board);
+        }
     }
 
     /// Forgets links that are down and were kept for connections, which are gone now.
@@ -173,20 +198,20 @@ impl ShmDevice {
         &self,
         link: &Arc<Link>,
         bytes: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<Passed>,
     ) -> std::result::Result<(), String> {
         let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
         let ours = [self.board.fd(), self.arenas.outbox.fd(), self.arenas.landing.fd()];
         match link.input(datagram, fds, ours)? {
             Event::Nothing => {}
             Event::Broken => link.connections().iter().for_each(|connection| connection.report_broken()),
-            Event::Request { id, bells, hello, discriminator, control } => {
+            Event::Request { id, doorbells, hello, discriminator, control } => {
                 let device = self.this.upgrade().ok_or("the NIC is closing")?;
                 let request = IncomingRequest {
                     device,
                     link: link.clone(),
                     id,
-                    bells,
+                    doorbells,
                     hello,
                     control: Arc::new(control),
                     answered: false,
@@ -203,7 +228,7 @@ impl ShmDevice {
 }
 
 /// Connects, waiting while the peer's backlog is full.
-fn connect_socket(address: &[u8], deadline: Deadline) -> Result<OwnedFd> {
+fn connect_socket(address: &[u8], deadline: Deadline) -> Result<Endpoint> {
     loop {
         match socket::connect_to(address) {
             Ok(socket) => return Ok(socket),

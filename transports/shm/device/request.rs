@@ -9,14 +9,14 @@ use udeck_via::{Error, Result};
 use super::{ShmDevice, attach, establish};
 use crate::connection::{Connection, Loss};
 use crate::link::Link;
-use crate::link_wire::{Bells, Datagram, Why};
+use crate::link_wire::{Datagram, Doorbells, Why};
 
 /// A request that waits for its answer.
 pub(super) struct IncomingRequest {
     pub(super) device: Arc<ShmDevice>,
     pub(super) link: Arc<Link>,
     pub(super) id: u32,
-    pub(super) bells: Bells,
+    pub(super) doorbells: Doorbells,
     pub(super) hello: Hello,
     pub(super) control: Arc<Mapping>,
     pub(super) answered: bool,
@@ -46,9 +46,9 @@ impl Incoming for IncomingRequest {
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
-        let (send, receive, bells) = attach(&self.device.board, queues)?;
+        let (send, receive, doorbells) = attach(&self.device.board, queues)?;
         let (control, link) = (self.control.clone(), self.link.clone());
-        let connection = Connection::new(control, 1, link, self.bells, &self.hello, queues.reporter);
+        let connection = Connection::new(control, 1, link, self.doorbells, &self.hello, queues.reporter);
         let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
         // The link may be down, and forgotten: then nobody would see the peer inside our windows, so it must not hear of this.
@@ -56,7 +56,7 @@ impl Incoming for IncomingRequest {
         if let Some(why) = connection.lost() {
             return Err(Error::Lost(why.to_owned()));
         }
-        let accept = Datagram::Accept { id: self.id, bells, hello: hello.clone() };
+        let accept = Datagram::Accept { id: self.id, doorbells, hello: hello.clone() };
         self.link.send(&accept, &[]).map_err(|why| {
             self.link.down(&why, Loss::Stuck);
             Error::Lost(why)

@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use udeck_session::admission::handshake::{Connector, Told};
+use udeck_session::admission::nonce;
+use udeck_session::admission::wire::{Answer, Request};
 use udeck_via::transport::Hello;
 use udeck_via::{Nic, Reliability};
-use udeck_wired::admission::handshake::{Connector, Told};
-use udeck_wired::admission::nonce;
-use udeck_wired::admission::wire::{Answer, Request};
 
 use super::SECRET;
 use crate::core::PROTOCOL;

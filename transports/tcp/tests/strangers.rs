@@ -6,10 +6,10 @@ use std::net::Shutdown;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use udeck_session::admission::wire::{FRONT, MEET, Meet, PROVE, VERSION, Versions};
+use udeck_session::admission::{Admission, Protocol};
 use udeck_via::NetAddress;
 use udeck_via::auth::Claim;
-use udeck_wired::admission::wire::{FRONT, MEET, Meet, PROVE, VERSION, Versions};
-use udeck_wired::admission::{Admission, Protocol};
 
 use super::{End, SECRET, check, nic, pair, rogue, soon};
 use crate::core::PROTOCOL;

@@ -8,7 +8,7 @@ use super::sent::Load;
 use super::{Flow, Ignored, State};
 use crate::flow::arrivals::Wish;
 use crate::wire::{AckRanges, HEADER, Piece, PieceHeader};
-use udeck_wired::Content;
+use udeck_session::Content;
 
 /// A piece that may be sent now.
 #[derive(Clone, Debug, PartialEq, Eq)]

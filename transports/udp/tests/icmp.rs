@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto};
+use udeck_session::address;
 use udeck_udp::{Options, Source};
 use udeck_via::{
     Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, Receive, Reliability, Vi, ViAttributes,
 };
-use udeck_wired::address;
 
 const A: Ipv4Addr = Ipv4Addr::new(127, 44, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(127, 44, 0, 2);

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{Path, Random, byte, seeds};
+use udeck_session::Content;
 use udeck_udp::flow::{Flow, Names, Options};
 use udeck_udp::pieces::{Assembly, Departed, Limits, Message};
 use udeck_udp::wire::{Kind, Packet, Piece, open};
-use udeck_wired::Content;
 
 const LENT: Content = Content::Message { immediate: Some(7), lent: true, head: 0 };
 /// What may be under way and not over.

@@ -84,7 +84,7 @@ fn prop_a_path_that_ends_is_noticed_at_both_ends() {
 fn a_perfect_path_sees_every_byte_once() {
     for (latency, max_datagram) in [(20, 1472), (20, 65_507), (2000, 1472), (50_000, 8972)] {
         let options = Options { max_datagram, ..Options::default() };
-        let mut pair = Pair::even(Random(1), &Path::new(Duration::from_micros(latency)), &options);
+        let mut pair = Pair::even(Random::new(1), &Path::new(Duration::from_micros(latency)), &options);
         let bytes = 8 << 20;
         pair.offer(0, bytes);
         pair.settle(60 * SECOND);
@@ -103,7 +103,7 @@ fn a_perfect_path_sees_every_byte_once() {
 #[test]
 fn a_perfect_path_is_filled_within_few_round_trips() {
     let options = Options { window: 1 << 20, ..Options::default() };
-    let mut pair = Pair::even(Random(1), &Path::new(10 * MS), &options);
+    let mut pair = Pair::even(Random::new(1), &Path::new(10 * MS), &options);
     pair.offer(0, 32 << 20);
     pair.settle(60 * SECOND);
     let rounds = pair.elapsed().as_secs_f64() / 0.020;
@@ -116,7 +116,7 @@ fn the_window_recovers_from_losses() {
     let rounds = |lose| {
         let options = Options { max_datagram: 1200, ..Options::default() };
         let path = Path { lose, ..Path::new(10 * MS) };
-        let mut pair = Pair::even(Random(3), &path, &options);
+        let mut pair = Pair::even(Random::new(3), &path, &options);
         pair.offer(0, 10_000 * 1160);
         pair.settle(600 * SECOND);
         let stats = pair.ends[0].flow.stats();
@@ -135,7 +135,7 @@ fn the_window_recovers_from_losses() {
 #[test]
 fn one_loss_halves_the_window_and_rounds_bring_it_back() {
     let options = Options { max_datagram: 1200, ..Options::default() };
-    let mut pair = Pair::even(Random(1), &Path::new(10 * MS), &options);
+    let mut pair = Pair::even(Random::new(1), &Path::new(10 * MS), &options);
     pair.offer(0, 64 << 20);
     pair.run(80 * MS, |_| false);
     let lost = pair.ends[0].flow.stats().lost;
@@ -160,7 +160,7 @@ fn one_loss_halves_the_window_and_rounds_bring_it_back() {
 #[test]
 fn disorder_alone_is_not_taken_for_loss_for_long() {
     let path = Path { reorder: 0.1, late: 2 * MS, ..Path::new(5 * MS) };
-    let mut pair = Pair::even(Random(5), &path, &Options::default());
+    let mut pair = Pair::even(Random::new(5), &path, &Options::default());
     pair.offer(0, 16 << 20);
     pair.settle(60 * SECOND);
     let stats = pair.ends[0].flow.stats();
@@ -171,7 +171,7 @@ fn disorder_alone_is_not_taken_for_loss_for_long() {
 fn a_slow_wire_with_a_short_queue_is_kept_busy() {
     // 12.5 MB/s, a queue of 64 KB, 4 ms there and back.
     let path = Path { rate: Some((12_500_000, 64 << 10)), ..Path::new(2 * MS) };
-    let mut pair = Pair::even(Random(1), &path, &Options::default());
+    let mut pair = Pair::even(Random::new(1), &path, &Options::default());
     pair.offer(0, 16 << 20);
     pair.settle(60 * SECOND);
     let used = (16 << 20) as f64 / 12_500_000.0 / pair.elapsed().as_secs_f64();
@@ -180,7 +180,7 @@ fn a_slow_wire_with_a_short_queue_is_kept_busy() {
 
 #[test]
 fn silence_is_not_the_end_while_the_peer_answers() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     pair.offer(0, 10_000);
     pair.run(3600 * SECOND, |_| false);
     assert_eq!(pair.states(), [State::Open; 2]);
@@ -191,7 +191,7 @@ fn silence_is_not_the_end_while_the_peer_answers() {
 
 #[test]
 fn who_was_stopped_for_long_hears_first_what_came_meanwhile() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     pair.offer(0, 10_000);
     pair.settle(SECOND);
     pair.ends[0].stopped = Some(pair.now + 9 * SECOND);
@@ -204,7 +204,7 @@ fn who_was_stopped_for_long_hears_first_what_came_meanwhile() {
 
 #[test]
 fn an_answer_carries_the_acknowledgement() {
-    let mut pair = Pair::even(Random(1), &Path::new(Duration::from_micros(20)), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(Duration::from_micros(20)), &Options::default());
     let mut rounds = 0;
     pair.offer(0, 8);
     while rounds < 1000 {
@@ -235,7 +235,7 @@ fn an_answer_carries_the_acknowledgement() {
 #[test]
 fn a_path_that_becomes_narrow_is_survived() {
     let options = Options { max_datagram: 8972, ..Options::default() };
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &options);
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &options);
     pair.offer(0, 4 << 20);
     pair.settle(10 * SECOND);
     assert_eq!(pair.ends[0].flow.datagram(), 8972);
@@ -252,7 +252,7 @@ fn a_path_that_becomes_narrow_is_survived() {
 
 #[test]
 fn a_close_is_told_to_who_goes_on() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     pair.offer(0, 100);
     pair.settle(SECOND);
     pair.paths[0].lose = 1.0;
@@ -270,7 +270,7 @@ fn a_close_is_told_to_who_goes_on() {
 #[test]
 fn what_comes_twice_counts_once() {
     let path = Path { double: 1.0, ..Path::new(MS) };
-    let mut pair = Pair::even(Random(1), &path, &Options::default());
+    let mut pair = Pair::even(Random::new(1), &path, &Options::default());
     pair.offer(0, 1 << 20);
     pair.settle(10 * SECOND);
     pair.run(SECOND, |_| false);
@@ -280,7 +280,7 @@ fn what_comes_twice_counts_once() {
 
 #[test]
 fn who_is_heard_again_is_probed_soon_again() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     pair.offer(0, 10_000);
     pair.settle(SECOND);
     // Silence: the time between probes has doubled often.
@@ -298,7 +298,7 @@ fn who_is_heard_again_is_probed_soon_again() {
 
 #[test]
 fn who_is_excused_is_asked_again_and_may_come_back() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     pair.offer(0, 10_000);
     pair.settle(SECOND);
     let until = pair.now + 60 * SECOND;
@@ -316,7 +316,7 @@ fn who_is_excused_is_asked_again_and_may_come_back() {
 #[test]
 fn a_first_round_trip_of_an_hour_is_not_waited_for() {
     let options = Options { first_rtt: Some(3600 * SECOND), ..Options::default() };
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &options);
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &options);
     pair.paths[0].lose = 1.0;
     pair.offer(0, 100);
     pair.paths[0].lose = 0.0;
@@ -325,7 +325,7 @@ fn a_first_round_trip_of_an_hour_is_not_waited_for() {
 
 #[test]
 fn what_was_lost_long_ago_does_not_make_acknowledgements_longer_for_ever() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     // One way only, and both ways: then acknowledgements travel with what there is to say.
     for answers in [false, true] {
         pair.paths[0].lose = 0.1;
@@ -347,7 +347,7 @@ fn what_was_lost_long_ago_does_not_make_acknowledgements_longer_for_ever() {
 /// As when their host was.
 #[test]
 fn both_may_be_stopped_for_long() {
-    let mut pair = Pair::even(Random(1), &Path::new(MS), &Options::default());
+    let mut pair = Pair::even(Random::new(1), &Path::new(MS), &Options::default());
     pair.offer(0, 10_000);
     // They have asked each other often.
     pair.run(100 * SECOND, |_| false);

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Relay, Wild, seeds};
+use udeck_session::address;
 use udeck_udp::{Dropped, Options, Source};
 use udeck_via::transport::Body;
 use udeck_via::{
     Cq, Deadline, Descriptor, Error, Listener, NetAddress, Nic, Ptag, Receive, Reliability, Status, Vi,
     ViAttributes, Window,
 };
-use udeck_wired::address;
 
 struct End {
     nic: Nic,
@@ -181,7 +181,7 @@ fn a_slow_receiver_is_not_overrun() {
         }
         while a.vi.send_done().is_some() {}
     }
-    assert!((10..=2 * udeck_wired::MESSAGES).contains(&posted), "{posted}");
+    assert!((10..=2 * udeck_session::MESSAGES).contains(&posted), "{posted}");
     let deadline = soon();
     let mut came = 0;
     while came < posted {

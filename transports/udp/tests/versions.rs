@@ -3,11 +3,11 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use udeck_session::address;
 use udeck_udp::wire::greeting::{Greeting, Meet, Prove, Versions};
 use udeck_udp::wire::{Kind, VERSION, open, open_any, seal};
 use udeck_udp::{Options, Source};
 use udeck_via::{Cq, Deadline, Error, NetAddress, Nic, Vi, ViAttributes};
-use udeck_wired::address;
 
 const OTHER: u8 = VERSION + 8;
 

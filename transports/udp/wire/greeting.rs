@@ -20,10 +20,11 @@
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
 //!   48 | Meet: handshake and frames version, 0, c, n, claim, zeros up to 160 bytes     |
 //!      | Prove: handshake and frames version, 0, cookie                                |
-//!      | Ask: c, n, cookie, claim, µs there and back, 0, hello, discriminator, private |
-//!      | Answer: a, code, hello or nothing, private data or words                      |
+//!      | Ask: c, n, cookie, claim, µs there and back, 0, process, hello, discriminator, private
+//!      | Answer: a, code, process and hello or nothing, private data or words          |
 //!      | Withdraw: c, n, cookie, claim                                                 |
 //!      +---------+---------+---------+---------+---------+---------+---------+---------+
+//! process: | pid namespace (u64)   | pid     | 0 (u32) |
 //! hello: | level   | 0       | discriminator's length | private's length | 0 (u16) | writable and readable tag (u32) |
 //! ```
 
@@ -48,7 +49,9 @@ const HEAD: usize = FRONT + PROOF;
 /// Bytes of a Meet: more than it is answered with, so that nobody gains by asking in another's name.
 pub const MEET: usize = 160;
 const HELLO: usize = 16;
-const _: () = assert!(HEAD + 88 + HELLO + MAX_DISCRIMINATOR + MAX_PRIVATE <= crate::flow::BASE_DATAGRAM);
+const PROCESS: usize = 16;
+const _: () =
+    assert!(HEAD + 88 + PROCESS + HELLO + MAX_DISCRIMINATOR + MAX_PRIVATE <= crate::flow::BASE_DATAGRAM);
 
 /// What a process speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +97,15 @@ pub struct Exchange {
     pub claim: Claim,
 }
 
+/// Who has a NIC, for peers of its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid namespace, and host: a number that no other one has. 0: not known.
+    pub namespace: u64,
+    /// Its number there.
+    pub pid: u32,
+}
+
 /// A connection request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -101,6 +113,8 @@ pub struct Ask {
     pub exchange: Exchange,
     /// How long a datagram and its answer took.
     pub round_trip: Duration,
+    /// Who asks.
+    pub process: Process,
     /// At which listener.
     pub discriminator: Vec<u8>,
     /// What the requester says of itself.
@@ -114,6 +128,8 @@ pub enum Answer {
     Accepted {
         /// The number that the acceptor gives the connection.
         number: u64,
+        /// Who it is.
+        process: Process,
         /// What it says of itself.
         hello: Hello,
     },
@@ -221,6 +237,7 @@ impl Ask {
         let round_trip = u32::try_from(self.round_trip.as_micros()).unwrap_or(u32::MAX);
         body.extend(round_trip.to_le_bytes());
         body.extend([0; 4]);
+        put_process(&mut body, self.process);
         put_hello(&mut body, &self.hello, &self.discriminator);
         body
     }
@@ -232,8 +249,9 @@ impl Ask {
         let exchange = reader.exchange()?;
         let round_trip = Duration::from_micros(u64::from(reader.u32()?));
         reader.zeros(4)?;
+        let process = reader.process()?;
         let (hello, discriminator) = reader.hello()?;
-        reader.end(Ask { exchange, round_trip, discriminator, hello })
+        reader.end(Ask { exchange, round_trip, process, discriminator, hello })
     }
 }
 
@@ -248,7 +266,10 @@ impl Answer {
         };
         let mut body = [number.to_le_bytes(), code.to_le_bytes()].concat();
         match self {
-            Answer::Accepted { hello, .. } => put_hello(&mut body, hello, &[]),
+            Answer::Accepted { process, hello, .. } => {
+                put_process(&mut body, *process);
+                put_hello(&mut body, hello, &[]);
+            }
             Answer::Rejected(text) => {
                 let fits = |at: &usize| text.is_char_boundary(*at);
                 let end = (0..=MAX_TEXT.min(text.len())).rev().find(fits).unwrap_or(0);
@@ -266,11 +287,12 @@ impl Answer {
         let (number, code) = (reader.u64()?, reader.u64()?);
         match (code, number) {
             (1, 1..) => {
+                let process = reader.process()?;
                 let (hello, nothing) = reader.hello()?;
                 if !nothing.is_empty() {
                     return Err(Malformed::Protocol("an answer with a discriminator"));
                 }
-                reader.end(Answer::Accepted { number, hello })
+                reader.end(Answer::Accepted { number, process, hello })
             }
             (2, 0) => reader.end(Answer::NoMatch),
             (3, 0) if reader.0.len() <= MAX_TEXT => {
@@ -305,6 +327,12 @@ fn versions(versions: Versions) -> Vec<u8> {
     body.extend(versions.frames.to_le_bytes());
     body.extend([0; 4]);
     body
+}
+
+fn put_process(body: &mut Vec<u8>, process: Process) {
+    body.extend(process.namespace.to_le_bytes());
+    body.extend(process.pid.to_le_bytes());
+    body.extend([0; 4]);
 }
 
 fn put_hello(body: &mut Vec<u8>, hello: &Hello, discriminator: &[u8]) {
@@ -351,6 +379,12 @@ impl Reader<'_> {
     fn exchange(&mut self) -> Result<Exchange, Malformed> {
         let (number, nonce, cookie) = (self.u64()?, self.array()?, self.array()?);
         Ok(Exchange { number, nonce, cookie, claim: Claim::decode(self.array()?) })
+    }
+
+    fn process(&mut self) -> Result<Process, Malformed> {
+        let process = Process { namespace: self.u64()?, pid: self.u32()? };
+        self.zeros(4)?;
+        Ok(process)
     }
 
     fn hello(&mut self) -> Result<(Hello, Vec<u8>), Malformed> {
@@ -403,11 +437,16 @@ mod tests {
         })
     }
 
+    fn process() -> impl Strategy<Value = Process> {
+        any::<(u64, u32)>().prop_map(|(namespace, pid)| Process { namespace, pid })
+    }
+
     fn ask() -> impl Strategy<Value = Ask> {
         let discriminator = prop::collection::vec(any::<u8>(), 0..=MAX_DISCRIMINATOR);
-        (exchange(), any::<u32>(), discriminator, hello()).prop_map(
-            |(exchange, micros, discriminator, hello)| Ask {
+        (exchange(), any::<u32>(), process(), discriminator, hello()).prop_map(
+            |(exchange, micros, process, discriminator, hello)| Ask {
                 exchange,
+                process,
                 round_trip: Duration::from_micros(micros.into()),
                 discriminator,
                 hello,
@@ -417,7 +456,11 @@ mod tests {
 
     fn answer() -> impl Strategy<Value = Answer> {
         prop_oneof![
-            (1u64.., hello()).prop_map(|(number, hello)| Answer::Accepted { number, hello }),
+            (1u64.., process(), hello()).prop_map(|(number, process, hello)| Answer::Accepted {
+                number,
+                process,
+                hello
+            }),
             Just(Answer::NoMatch),
             Just(Answer::Reliability),
             "\\PC{0,100}".prop_map(Answer::Rejected),

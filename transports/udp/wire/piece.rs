@@ -20,8 +20,8 @@
 
 use std::ops::RangeInclusive;
 
+use udeck_session::Content;
 use udeck_via::transport::Inline;
-use udeck_wired::Content;
 
 use super::packet::AckSpace;
 use super::{AckRanges, Acks, FRONT, Kind, MAX_RANGES, Malformed, Opened, Reader, front};

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use udeck_wired::Content;
+use udeck_session::Content;
 
 /// Ranges of packet numbers, largest first, that do not touch.
 fn ranges() -> impl Strategy<Value = Vec<RangeInclusive<u64>>> {

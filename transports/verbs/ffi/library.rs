@@ -121,7 +121,7 @@ pub(super) fn loaded(path: &CStr) -> Result<*mut c_void, String> {
 /// The stand-in that cargo has built beside the tests.
 #[cfg(test)]
 pub fn beside() -> Option<std::path::PathBuf> {
-    let library = std::env::current_exe().ok()?.with_file_name("libudeck_verbs_standin.so");
+    let library = std::env::current_exe().ok()?.with_file_name("libudeck_mock_verbs.so");
     library.exists().then_some(library)
 }
 

@@ -1,7 +1,7 @@
 //! The structures of the stand-in for the library, and its constants.
 
 use crate::{Layout, constants_of, layout};
-use udeck_verbs_standin::abi::*;
+use udeck_mock_verbs::abi::*;
 
 /// All that a program meets.
 pub fn layouts() -> Vec<Layout> {
@@ -143,6 +143,6 @@ pub fn layouts() -> Vec<Layout> {
 /// The header's constants, and what the stand-in has for them.
 pub fn constants() -> Vec<(String, String)> {
     let texts: [&str; 2] =
-        [include_str!("../standin/abi/constants.rs"), include_str!("../standin/abi/cm.rs")];
+        [include_str!("../../../tests/mock-verbs/abi/constants.rs"), include_str!("../standin/abi/cm.rs")];
     texts.into_iter().flat_map(|text| constants_of(text, |_| None)).collect()
 }

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
-use udeck_verbs_standin::abi::*;
+use udeck_mock_verbs::abi::*;
 
 /// Declares the functions that are needed, and finds them.
 macro_rules! functions {

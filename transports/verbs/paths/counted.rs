@@ -3,7 +3,7 @@
 //! None is inlined, because callgrind books by function. No two have the same body, because the compiler would merge them.
 
 use std::ptr::null_mut;
-use udeck_verbs_standin::abi::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use udeck_mock_verbs::abi::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 use udeck_via::{Completion, Cq, Descriptor, Source, Vi};
 
 /// 8 bytes.

@@ -5,6 +5,8 @@
 //! instructions. They are part of both, and fall out of the difference: what the transport costs above the calls that any
 //! program makes.
 
+#![allow(unsafe_code, reason = "it calls the C library as the transport does")]
+
 mod bare;
 mod counted;
 mod interfaces;
@@ -35,7 +37,7 @@ fn main() -> Result {
 
 /// Cargo builds it for this program, into the folder of dependencies.
 fn stand_in() -> Result<PathBuf> {
-    let name = "libudeck_verbs_standin.so";
+    let name = "libudeck_mock_verbs.so";
     let program = std::env::current_exe()?;
     let folder = program.parent().ok_or("this program lies nowhere")?;
     let places = [folder.join("deps").join(name), folder.join(name)];

@@ -1,10 +1,11 @@
 //! Two queue pairs, of which either may be faster: what the peer says on one, and what comes on the other, in any order.
 
+use udeck_session::Memory;
+use udeck_session::What;
 use udeck_via::Reliability;
 use udeck_via::transport::{Hello, Refused};
-use udeck_wired::Memory;
 
-use crate::connection::{Connection, What};
+use crate::connection::Connection;
 use crate::wire::{Frame, Header};
 
 fn connection() -> Connection {
@@ -12,7 +13,7 @@ fn connection() -> Connection {
     let (reliability, private_data) = (Reliability::Unreliable, Vec::new());
     let hello = Hello { reliability, writable_ptag: None, readable_ptag: None, private_data };
     let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
-    connection.go_apart();
+    connection.go_unreliable();
     connection
 }
 
@@ -24,12 +25,12 @@ fn says(connection: &mut Connection, frame: Frame) {
 /// A message of this number, which says it.
 fn comes(connection: &mut Connection, number: u32) {
     let frame = Frame::Short { immediate: Some(number), len: 0 };
-    connection.came_apart(&Header { taken: number, heard: 0, frame }.encode());
+    connection.came_unreliable(&Header { taken: number, heard: 0, frame }.encode());
 }
 
 fn wrote(connection: &mut Connection, number: u32, pieces: u32, len: u64) {
     let frame = Frame::Wrote { immediate: number, pieces, len };
-    connection.came_apart(&Header { taken: number, heard: 0, frame }.encode());
+    connection.came_unreliable(&Header { taken: number, heard: 0, frame }.encode());
 }
 
 const END: Frame = Frame::End { broken: false, len: 0 };
@@ -88,21 +89,21 @@ fn what_comes_tells_of_what_was_lost_before() {
 #[test]
 fn a_write_completes_only_when_each_piece_has_come() {
     let mut connection = connection();
-    connection.written_apart(0, 100);
-    connection.written_apart(1, 50);
+    connection.written_unreliable(0, 100);
+    connection.written_unreliable(1, 50);
     wrote(&mut connection, 2, 2, 150);
     let arrival = connection.take().expect("it stands").expect("a write");
     assert!(matches!((arrival.immediate, arrival.what), (Some(2), What::Written(150))));
     // The first, the last and the middle one are missing; and one is of another write, whose word was lost.
-    connection.written_apart(4, 50);
+    connection.written_unreliable(4, 50);
     wrote(&mut connection, 5, 2, 150);
-    connection.written_apart(6, 100);
+    connection.written_unreliable(6, 100);
     wrote(&mut connection, 8, 2, 150);
-    connection.written_apart(9, 10);
-    connection.written_apart(11, 10);
+    connection.written_unreliable(9, 10);
+    connection.written_unreliable(11, 10);
     wrote(&mut connection, 12, 3, 30);
-    connection.written_apart(13, 100);
-    connection.written_apart(15, 100);
+    connection.written_unreliable(13, 100);
+    connection.written_unreliable(15, 100);
     wrote(&mut connection, 16, 2, 200);
     assert_eq!((taken(&mut connection), connection.take_missed()), (vec![], 4));
     wrote(&mut connection, 17, 0, 0);
@@ -118,7 +119,7 @@ fn more_than_there_are_numbers_for_is_not_believed() {
         |connection: &mut Connection| connection.written(1, 1),
         |connection: &mut Connection| says(connection, Frame::Short { immediate: None, len: 0 }),
         |connection: &mut Connection| {
-            connection.came_apart(&Header { taken: 1, heard: 0, frame: Frame::Credit }.encode());
+            connection.came_unreliable(&Header { taken: 1, heard: 0, frame: Frame::Credit }.encode());
         },
     ] {
         let mut connection = connection();

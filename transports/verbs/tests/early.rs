@@ -3,29 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use udeck_session::Memory;
+use udeck_session::What;
+use udeck_session::admission::{Admission, Protocol};
 use udeck_via::Reliability;
 use udeck_via::transport::Hello;
-use udeck_wired::Memory;
-use udeck_wired::admission::{Admission, Protocol};
 
 use super::{SECRET, alone, soon};
 use crate::Settings;
-use crate::connection::{Connection, What};
+use crate::connect_method::ConnectMethod;
+use crate::connection::Connection;
 use crate::core::Core;
 use crate::hca::Hca;
-use crate::lifeline::Lifeline;
 use crate::link::VerbsLink;
-use crate::way::Way;
+use crate::oob::Oob;
 
 fn core() -> Arc<Core> {
     core_with(Settings::default())
 }
 
 pub(super) fn core_with(settings: Settings) -> Arc<Core> {
-    let hca = Hca::open(&settings, std::net::Ipv4Addr::LOCALHOST.into()).unwrap();
+    let bind = std::net::Ipv4Addr::LOCALHOST;
+    let hca = Hca::open(&settings, bind.into()).unwrap();
+    let connect_method = ConnectMethod::open(&settings, &hca, (bind, 0).into()).unwrap();
     let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
     let admission = Admission { keys: SECRET.into(), protocol, detect };
-    Core::new(hca, Way::Bootstrap, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
+    Core::new(hca, connect_method, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
 }
 
 /// The peer is told of our queue pair before our link is in the table: what it sends at once is kept for it.
@@ -43,7 +46,7 @@ fn a_message_that_completes_before_its_link_is_there_is_kept() {
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
 
     let connection = Connection::new(&a.memory, &hello, &hello, 1 << 20);
-    let left = VerbsLink::new(&a, left_number, connection, left, Lifeline::new(one.into()), true);
+    let left = VerbsLink::new(&a, left_number, connection, left, Oob::new(one.into()), true);
     a.completions.add(left_number, &left);
     left.with_device(|connection, work| connection.send(work, Some(7), b"", b"early")).unwrap();
     left.with(|connection| connection.close(None));
@@ -55,7 +58,7 @@ fn a_message_that_completes_before_its_link_is_there_is_kept() {
     b.completions.take_all();
 
     let connection = Connection::new(&b.memory, &hello, &hello, 1 << 20);
-    let right = VerbsLink::new(&b, right_number, connection, right, Lifeline::new(other.into()), false);
+    let right = VerbsLink::new(&b, right_number, connection, right, Oob::new(other.into()), false);
     b.completions.add(right_number, &right);
     assert!(right.has_arrivals());
     let taken = right.with(Connection::take).unwrap().expect("the early message");

@@ -3,7 +3,7 @@
 use udeck_via::mem::Fill;
 use udeck_via::{Error, NetAddress, Nic, State};
 
-use super::{End, alone, apart, check, inject, nic, options, pair};
+use super::{End, alone, check, inject, nic, options, pair, unreliable};
 use crate::Settings;
 use crate::ffi::codes::event;
 
@@ -51,7 +51,7 @@ fn a_peer_that_goes_where_it_may_not_is_told_so() {
 
 #[test]
 fn a_port_that_goes_down_takes_its_connections_along() {
-    if apart("tests::failures::a_port_that_goes_down_takes_its_connections_along", &[]) {
+    if unreliable("tests::failures::a_port_that_goes_down_takes_its_connections_along", &[]) {
         for why in both_lost(false, |_| inject(event::PORT_ERR, 0)) {
             assert!(why.contains("port 1 of standin0 went down"), "{why}");
         }
@@ -60,7 +60,7 @@ fn a_port_that_goes_down_takes_its_connections_along() {
 
 #[test]
 fn a_device_that_fails_takes_its_connections_along() {
-    if apart("tests::failures::a_device_that_fails_takes_its_connections_along", &[]) {
+    if unreliable("tests::failures::a_device_that_fails_takes_its_connections_along", &[]) {
         for why in both_lost(false, |_| inject(event::DEVICE_FATAL, 0)) {
             assert!(why.contains("standin0 has failed or was removed"), "{why}");
         }
@@ -71,7 +71,7 @@ fn a_device_that_fails_takes_its_connections_along() {
 #[test]
 fn memory_that_cannot_be_pinned_says_what_to_do() {
     let limit = [("STANDIN_MEMLOCK", "100000")];
-    if !apart("tests::failures::memory_that_cannot_be_pinned_says_what_to_do", &limit) {
+    if !unreliable("tests::failures::memory_that_cannot_be_pinned_says_what_to_do", &limit) {
         return;
     }
     let (a, b) = (nic(), nic());
@@ -86,7 +86,7 @@ fn memory_that_cannot_be_pinned_says_what_to_do() {
 #[test]
 fn a_host_without_a_device_says_so() {
     for devices in ["none", "enosys", "standin0:port=down"] {
-        if apart("tests::failures::a_host_without_a_device_says_so", &[("STANDIN_DEVICES", devices)]) {
+        if unreliable("tests::failures::a_host_without_a_device_says_so", &[("STANDIN_DEVICES", devices)]) {
             let words = match std::env::var("STANDIN_DEVICES").as_deref() {
                 Ok("none") => "no such device",
                 Ok("enosys") => "lists no devices",

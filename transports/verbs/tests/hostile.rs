@@ -4,9 +4,9 @@
 use std::ptr::NonNull;
 
 use proptest::prelude::*;
+use udeck_session::Memory;
 use udeck_via::transport::{Held, Hello};
 use udeck_via::{MemHandle, Ptag, Reliability, RemoteBuffer};
-use udeck_wired::Memory;
 
 use crate::connection::{Connection, How, MESSAGES, Phase, Span, Work};
 use crate::hca::objects::Mr;
@@ -22,9 +22,9 @@ struct Device {
     asked: Option<u32>,
     numbered: u32,
     offered: Vec<u32>,
-    /// Where messages travel apart. There an offer says by what it is noted.
-    apart: Option<Box<Device>>,
-    is_apart: bool,
+    /// Where messages travel on the unreliable queue pair. There an offer says by what it is noted.
+    unreliable: Option<Box<Device>>,
+    is_unreliable: bool,
 }
 
 impl Work for Device {
@@ -40,19 +40,19 @@ impl Work for Device {
         let Header { taken, heard, frame } = Header::decode(header).expect("what is sent can be read");
         match frame {
             Frame::Where { handle, .. } => self.asked = Some(handle),
-            Frame::Offer { .. } if self.is_apart => self.offered.push(heard),
+            Frame::Offer { .. } if self.is_unreliable => self.offered.push(heard),
             Frame::Offer { .. } => self.offered.push(self.numbered),
             _ => {}
         }
-        assert!(!self.is_apart || taken == self.numbered, "its number");
-        assert!(!frame.is_numbered() || self.apart.is_none(), "where messages do not travel");
+        assert!(!self.is_unreliable || taken == self.numbered, "its number");
+        assert!(!frame.is_numbered() || self.unreliable.is_none(), "where messages do not travel");
         self.numbered += u32::from(frame.is_numbered());
         self.frames += 1;
         self.taken.push(how.token);
         Ok(())
     }
     fn write(&mut self, _: Span<'_>, _: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
-        assert!(!self.is_apart || immediate.is_none_or(|number| number == self.numbered), "its number");
+        assert!(!self.is_unreliable || immediate.is_none_or(|number| number == self.numbered), "its number");
         self.numbered += u32::from(immediate.is_some());
         self.taken.push(how.token);
         Ok(())
@@ -71,8 +71,8 @@ impl Work for Device {
     fn find(&mut self, handle: u32, _: bool) -> Option<Far> {
         handle.is_multiple_of(2).then_some(Far { address: 0, rkey: 7, len: 100 })
     }
-    fn apart(&mut self) -> Option<&mut dyn Work> {
-        self.apart.as_deref_mut().map(|apart| apart as &mut dyn Work)
+    fn unreliable(&mut self) -> Option<&mut dyn Work> {
+        self.unreliable.as_deref_mut().map(|unreliable| unreliable as &mut dyn Work)
     }
 }
 
@@ -94,8 +94,8 @@ enum Step {
     HasRead,
     /// An RDMA write comes.
     Written(u32, usize),
-    /// A message or a piece of a write comes apart, so many numbers behind the last.
-    Apart(u32, u32, Frame, Vec<u8>),
+    /// A message or a piece of a write comes on the unreliable queue pair, so many numbers behind the last.
+    Unreliable(u32, u32, Frame, Vec<u8>),
     Piece(u32, usize),
     /// Messages have left: so many behind the last that came. What does not come is missed.
     Left(u32),
@@ -133,8 +133,8 @@ fn behind() -> impl Strategy<Value = u32> {
     prop_oneof![20 => Just(0u32), 3 => 1..4u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
 }
 
-/// Mostly what travels apart.
-fn apart_frame() -> impl Strategy<Value = Frame> {
+/// Mostly what travels on the unreliable queue pair.
+fn unreliable_frame() -> impl Strategy<Value = Frame> {
     let message = (0..3000usize).prop_map(|len| match len {
         0..=48 => Frame::Short { immediate: None, len },
         _ => Frame::Body { immediate: None, receipt: false, head: 0, len },
@@ -162,8 +162,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (header, prop::collection::vec(0..4u8, 8..64), prop_oneof![20 => Just(0i8), 1 => -1..=1i8])
             .prop_map(|(header, bytes, more)| Step::Frame(header, bytes, more)),
         3 => (any::<u32>(), 0..1000usize).prop_map(|(immediate, len)| Step::Written(immediate, len)),
-        6 => (behind(), 0..5u32, apart_frame(), prop::collection::vec(0..4u8, 8..64))
-            .prop_map(|(by, key, frame, bytes)| Step::Apart(by, key, frame, bytes)),
+        6 => (behind(), 0..5u32, unreliable_frame(), prop::collection::vec(0..4u8, 8..64))
+            .prop_map(|(by, key, frame, bytes)| Step::Unreliable(by, key, frame, bytes)),
         4 => (behind(), 0..1000usize).prop_map(|(by, len)| Step::Piece(by, len)),
         2 => behind().prop_map(Step::Left),
         1 => Just(Step::Miss),
@@ -195,12 +195,12 @@ fn post(connection: &mut Connection, device: &mut Device, memory: &Memory, what:
     };
 }
 
-fn play(level: Reliability, apart: bool, steps: Vec<Step>, memory: &Memory) {
+fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory) {
     let mut connection = Connection::new(memory, &hello(level), &hello(level), 1 << 20);
     let mut device = Device::default();
-    if apart {
-        connection.go_apart();
-        device.apart = Some(Box::new(Device { is_apart: true, ..Device::default() }));
+    if unreliable {
+        connection.go_unreliable();
+        device.unreliable = Some(Box::new(Device { is_unreliable: true, ..Device::default() }));
     }
     let (mut numbers, mut next) = (0, 0u32);
     for step in steps {
@@ -225,13 +225,13 @@ fn play(level: Reliability, apart: bool, steps: Vec<Step>, memory: &Memory) {
                 }
             }
             Step::HasRead => {
-                let apart = device.apart.as_mut().and_then(|apart| apart.offered.pop());
-                if let Some(number) = apart.or_else(|| device.offered.pop()) {
+                let unreliable = device.unreliable.as_mut().and_then(|unreliable| unreliable.offered.pop());
+                if let Some(number) = unreliable.or_else(|| device.offered.pop()) {
                     connection.came(&spoken(Frame::Notes { count: 1 }, &Note::Read(number).encode()));
                 }
             }
             Step::Written(immediate, len) => connection.written(immediate, len),
-            Step::Apart(by, key, frame, bytes) if apart => {
+            Step::Unreliable(by, key, frame, bytes) if unreliable => {
                 let mut rest = bytes.iter().cycle().copied().take(frame.rest()).collect::<Vec<u8>>();
                 if let Frame::Offer { head: 0, .. } = frame {
                     let part = Part { address: 4096, rkey: 1, len: 5000 }.encode();
@@ -240,26 +240,26 @@ fn play(level: Reliability, apart: bool, steps: Vec<Step>, memory: &Memory) {
                 let number = next.wrapping_add(by);
                 let mut spoken = Header { taken: number, heard: key, frame }.encode().to_vec();
                 spoken.extend(rest);
-                connection.came_apart(&spoken);
+                connection.came_unreliable(&spoken);
                 next = if by < 100 { number.wrapping_add(1) } else { next };
             }
-            Step::Piece(by, len) if apart => {
-                connection.written_apart(next.wrapping_add(by), len);
+            Step::Piece(by, len) if unreliable => {
+                connection.written_unreliable(next.wrapping_add(by), len);
                 next = if by < 100 { next.wrapping_add(by + 1) } else { next };
             }
-            Step::Left(by) if apart => {
+            Step::Left(by) if unreliable => {
                 connection.came(&spoken(Frame::Left { upto: next.wrapping_add(by) }, &[]));
             }
             Step::Miss => {
                 connection.miss();
                 assert_eq!(connection.awaited(), None);
             }
-            Step::Apart(..) | Step::Piece(..) | Step::Left(_) => {}
+            Step::Unreliable(..) | Step::Piece(..) | Step::Left(_) => {}
             Step::Complete => {
-                if let Some(apart) = &mut device.apart
-                    && let Some(last) = apart.taken.pop()
+                if let Some(unreliable) = &mut device.unreliable
+                    && let Some(last) = unreliable.taken.pop()
                 {
-                    apart.taken.clear();
+                    unreliable.taken.clear();
                     connection.left(last);
                 }
                 if let Some(last) = device.taken.pop() {
@@ -281,7 +281,9 @@ fn play(level: Reliability, apart: bool, steps: Vec<Step>, memory: &Memory) {
             Step::Close => connection.close(None),
             Step::Done => connection.peer_is_done(),
         }
-        let frames = |device: &Device| device.frames + device.apart.as_ref().map_or(0, |apart| apart.frames);
+        let frames = |device: &Device| {
+            device.frames + device.unreliable.as_ref().map_or(0, |unreliable| unreliable.frames)
+        };
         let before = frames(&device);
         connection.pump(&mut device);
         assert!(frames(&device) - before <= 4 * MESSAGES as usize, "answers without end");
@@ -295,6 +297,9 @@ fn play(level: Reliability, apart: bool, steps: Vec<Step>, memory: &Memory) {
     }
     connection.lost("the end of the test");
     assert_eq!(connection.phase(), Phase::Over);
+    // What came before can be taken, and behind that lies the end.
+    while connection.take().is_ok_and(|taken| taken.is_some()) {}
+    assert!(connection.end().is_some());
     connection.close(None);
     connection.port_gone();
     drop(connection.take_news());
@@ -315,10 +320,20 @@ proptest! {
     }
 
     #[test]
-    fn prop_also_where_messages_travel_apart(steps in prop::collection::vec(step(), 1..160)) {
+    fn prop_also_where_messages_travel_unreliable(steps in prop::collection::vec(step(), 1..160)) {
         let memory = Memory::fresh(4 << 20).unwrap();
         play(Reliability::Unreliable, true, steps, &memory);
     }
+}
+
+/// Of what came before the end, the offer goes, and the number behind it, of which nobody is told, is no arrival.
+#[test]
+fn a_silent_number_behind_an_offer_is_no_arrival() {
+    let memory = Memory::fresh(4 << 20).unwrap();
+    let offer = Frame::Offer { immediate: None, receipt: false, head: 0, parts: 1, len: 5000 };
+    let part = Part { address: 4096, rkey: 1, len: 5000 }.encode();
+    let steps = [spoken(offer, &part), spoken(Frame::Flush, &[])].map(Step::Bytes);
+    play(Reliability::Reception, false, steps.into(), &memory);
 }
 
 #[test]

@@ -1,21 +1,24 @@
 //! Receive buffers that connections share: how much is pinned, that nobody starves, and that a liar takes nothing away.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use udeck_via::Reliability;
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Body, Held, Hello};
+use udeck_via::transport::{Body, Held, Hello, Refused};
 
 use super::early::core_with;
-use super::{End, alone, options, pair, soon};
+use super::{End, alone, inject, options, pair, soon, unreliable};
 use crate::Settings;
 use crate::connection::{Connection, How, MESSAGES, RECEIVES, Work};
 use crate::core::Core;
-use crate::lifeline::Lifeline;
+use crate::ffi::codes::event;
 use crate::link::VerbsLink;
+use crate::oob::Oob;
 use crate::queue::{LEADS, Queue};
 use crate::wire::{BLOCK, Frame, Header};
 
@@ -133,9 +136,9 @@ fn liar(core: &Arc<Core>, far: &Arc<Core>) -> (Arc<VerbsLink>, Queue, UnixStream
     let ((number, mut queue), (_, mut peer)) = (core.queue(&hello).unwrap(), far.queue(&hello).unwrap());
     core.join(&mut queue, &far.parameters(&peer)).unwrap();
     far.join(&mut peer, &core.parameters(&queue)).unwrap();
-    let (lifeline, other) = UnixStream::pair().unwrap();
+    let (oob, other) = UnixStream::pair().unwrap();
     let connection = Connection::new(&core.memory, &hello, &hello, 1 << 20);
-    let link = VerbsLink::new(core, number, connection, queue, Lifeline::new(lifeline.into()), true);
+    let link = VerbsLink::new(core, number, connection, queue, Oob::new(oob.into()), true);
     core.completions.add(number, &link);
     (link, peer, other)
 }
@@ -173,12 +176,12 @@ fn a_liar_is_let_go_and_takes_no_buffers_along() {
     let settings = Settings { receives: 2 * RECEIVES, rnr_retry: 0, ..Settings::default() };
     let (core, far) = (core_with(settings.clone()), core_with(settings));
     // It keeps the pool, and its two connections' worth of buffers.
-    let (honest, mut peer, _lifeline) = liar(&core, &far);
+    let (honest, mut peer, _oob) = liar(&core, &far);
     for (frame, words) in [
         (Frame::Short { immediate: None, len: 0 }, "more than 64 messages"),
         (Frame::Credit, "more control frames than it may"),
     ] {
-        let (link, mut liar, _lifeline) = liar(&core, &far);
+        let (link, mut liar, _oob) = liar(&core, &far);
         flood(&far, &mut liar, 2 * RECEIVES - 16, frame);
         let why = lost(&core, &link);
         assert!(why.contains(words), "{why}");
@@ -233,7 +236,7 @@ impl Drop for Probe {
 fn memory_outlives_the_queue_pair_that_may_access_it() {
     let _alone = alone();
     let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
-    let (link, peer, _lifeline) = liar(&core, &far);
+    let (link, peer, _oob) = liar(&core, &far);
     let block = core.memory.outbox.block(1 << 16, Fill::Zero).unwrap();
     let pairs_at_drop = Arc::new(AtomicU64::new(u64::MAX));
     let probe = Held::Owner(Box::new(Probe(pairs_at_drop.clone())));
@@ -248,6 +251,44 @@ fn memory_outlives_the_queue_pair_that_may_access_it() {
         "queue pairs when the memory was given back"
     );
     drop(peer);
+}
+
+/// Looks for completions when it is dropped, as a program's owner of memory may.
+struct Looks(Arc<Core>, Arc<AtomicU64>);
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        // With the lock still held, debug builds panic here, and release builds hang.
+        self.0.completions.look();
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_goes_when_the_completion_queue_fails_is_dropped_without_a_lock() {
+    const TEST: &str = "tests::pool::what_goes_when_the_completion_queue_fails_is_dropped_without_a_lock";
+    if !unreliable(TEST, &[]) {
+        return;
+    }
+    let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
+    let dropped = Arc::new(AtomicU64::new(0));
+    let links: Vec<_> = (0..2).map(|_| liar(&core, &far)).collect();
+    for (link, ..) in &links {
+        let block = core.memory.outbox.block(1 << 16, Fill::Zero).unwrap();
+        let owner = Held::Owner(Box::new(Looks(core.clone(), dropped.clone())));
+        let lent = link.with(|connection| connection.lend(None, b"", &[(block.offset(), 1 << 16)], owner));
+        assert!(lent.is_ok());
+    }
+    inject(event::CQ_ERR, 0);
+    core.completions.look();
+    assert_eq!(dropped.load(Ordering::Relaxed), 2, "each owner is told once");
+    for (link, ..) in &links {
+        let end = link.with(|connection| connection.end());
+        assert!(
+            matches!(&end, Some(Refused::Lost(why)) if why.contains("completion queue has failed")),
+            "{end:?}"
+        );
+    }
 }
 
 /// How many requests the stand-in's engine has carried out: what they have brought has completed at the receiver.
@@ -270,8 +311,8 @@ fn counters() -> [u64; 10] {
 fn one_look_sees_what_was_set_aside_and_what_came_later() {
     let _alone = alone();
     let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
-    let (link, mut peer, _lifeline) = liar(&core, &far);
-    let (gone, _its_peer, _its_lifeline) = liar(&core, &far);
+    let (link, mut peer, _oob) = liar(&core, &far);
+    let (gone, _its_peer, _its_oob) = liar(&core, &far);
     let mut come = |messages: u32| {
         let (before, deadline) = (carried_out(), soon());
         flood(&far, &mut peer, messages, Frame::Short { immediate: None, len: 0 });
@@ -289,4 +330,38 @@ fn one_look_sees_what_was_set_aside_and_what_came_later() {
     }
     assert_eq!(taken, 6);
     link.give_up("the test is over");
+}
+
+/// Words that mean nothing new cost the peer nothing.
+#[test]
+fn a_peer_that_goes_on_and_on_at_its_oob_is_let_go() {
+    let _alone = alone();
+    let (core, far) = (core_with(Settings::default()), core_with(Settings::default()));
+    let (link, _peer, oob) = liar(&core, &far);
+    let ready = [1, 0, 0];
+    (&oob).write_all(&ready.repeat(1000)).expect("they find room");
+    link.listen();
+    match link.with(|connection| connection.end()) {
+        Some(Refused::Lost(why)) => assert!(why.contains("nonsense on its out-of-band connection"), "{why}"),
+        other => panic!("after a thousand words: {other:?}"),
+    }
+}
+
+/// They come faster than they are taken, which lasts as long as peers like.
+#[test]
+fn completions_that_never_end_do_not_keep_who_takes_them() {
+    let this = "tests::pool::completions_that_never_end_do_not_keep_who_takes_them";
+    if unreliable(this, &[("STANDIN_QUEUES", "endless")]) {
+        let core = core_with(Settings::default());
+        let share = core.completions.share(None).expect("a queue");
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            core.completions.take_all();
+            core.completions.look();
+            // Not while the device goes on.
+            std::mem::forget((share, core));
+            tell.send(()).expect("it is waited for");
+        });
+        told.recv_timeout(Duration::from_secs(60)).expect("it takes and takes");
+    }
 }

@@ -10,7 +10,7 @@ use udeck_via::{
     Status, Vi, ViAttributes, Window,
 };
 
-use super::{alone, apart, nic, options, soon, standin};
+use super::{alone, nic, options, soon, standin, unreliable};
 use crate::Settings;
 
 /// Of a thousand messages so many are lost from now on.
@@ -292,7 +292,7 @@ fn a_window_that_is_taken_back_breaks_nothing() {
 #[test]
 fn without_unreliable_queue_pairs_nothing_is_lost() {
     let without = [("STANDIN_UC", "no"), ("STANDIN_LOSS", "500")];
-    if !apart("tests::unreliable::without_unreliable_queue_pairs_nothing_is_lost", &without) {
+    if !unreliable("tests::unreliable::without_unreliable_queue_pairs_nothing_is_lost", &without) {
         return;
     }
     assert_eq!(exchange(500, 1, 100, true), (100, 0));

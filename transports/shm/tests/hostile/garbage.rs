@@ -118,8 +118,8 @@ impl Attack {
                 self.rogue.board.view().window(MemHandle(handle)).expose(handle, exposed);
             }
             5 => {
-                let bell = self.rogue.prey_board().bell(self.grip.bells.receive.bell);
-                bell.ring(random.next() as u32);
+                let doorbell = self.rogue.prey_board().doorbell(self.grip.doorbells.receive.doorbell);
+                doorbell.ring(random.next() as u32);
             }
             6 => self.grip.stay_at(MemHandle(random.value() as u32)),
             _ => self.write_cell(),

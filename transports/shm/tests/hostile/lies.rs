@@ -176,8 +176,8 @@ fn the_end_is_named_after_the_last_message() {
         (0..sent).for_each(|_| scene.grip.push(meta, aux, &[0]));
         let theirs = crate::layout::Direction::new(&scene.grip.control, 0);
         theirs.sender().state.store(crate::layout::CLOSED, Ordering::Release);
-        let bell = scene.grip.bells.receive;
-        scene.rogue.prey_board().bell(bell.bell).ring(bell.bit);
+        let doorbell = scene.grip.doorbells.receive;
+        scene.rogue.prey_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
         let mut messages = 0;
         loop {
             assert!(scene.prey.cq.poll().is_some(), "the end after {sent} messages was not named");

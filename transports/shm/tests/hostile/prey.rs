@@ -9,7 +9,7 @@ use udeck_sys::Deadline;
 use udeck_sys::reactor::Reactor;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Cq, Listener, NetAddress, Nic, Receive, Vi, ViAttributes};
+use udeck_via::{Cq, Listener, NetAddress, Nic, Receive, Request, Vi, ViAttributes};
 
 use crate::Options;
 
@@ -54,9 +54,14 @@ pub fn vi(nic: &Nic) -> Vi {
 impl Prey {
     /// One at a time: they count this process's descriptors.
     pub fn new() -> Self {
+        Prey::with(|nic| nic)
+    }
+
+    /// One that is like this.
+    pub fn with(changed: impl FnOnce(Nic) -> Nic) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock();
-        let nic = nic();
+        let nic = changed(nic());
         let listener = Listener::new(&nic, NAME).unwrap();
         let cq = Cq::new(&nic).unwrap();
         let honest = Honest::new(&nic, &listener);
@@ -76,9 +81,14 @@ impl Prey {
 
     /// The next connection that was asked for, by this VI.
     pub fn accept_by(&self, mut vi: Vi) -> Vi {
-        let request = self.listener.wait(soon()).unwrap();
+        let request = self.next_request();
         request.accept(&mut vi, &self.cq.handle(), &self.cq.handle(), &[]).unwrap();
         vi
+    }
+
+    /// The next connection that was asked for, not answered yet.
+    pub fn next_request(&self) -> Request {
+        self.listener.wait(soon()).unwrap()
     }
 
     /// The honest connection still carries messages, both ways.

@@ -1,10 +1,11 @@
 //! A peer that knows the secret and the formats, and has no manners.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_sys::atomic::{AtomicU32, AtomicU64, Ordering};
+use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::ring::Producer;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::tokens::Returner;
@@ -19,7 +20,7 @@ use crate::arenas::Segment;
 use crate::board::{Board, BoardView};
 use crate::handshake::{Handshake, Step};
 use crate::layout::{CONTROL_BYTES, Direction};
-use crate::link_wire::{BellBit, Bells, Datagram, MAX_DATAGRAM};
+use crate::link_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM};
 
 pub const OUTBOX: usize = 4 << 20;
 pub const LANDING: usize = 2 << 20;
@@ -32,7 +33,7 @@ const READ: usize = CREDIT + 128;
 
 /// A link to the prey.
 pub struct Rogue {
-    socket: OwnedFd,
+    socket: Endpoint,
     pub board: Board,
     outbox: Segment,
     landing: Segment,
@@ -46,7 +47,7 @@ pub struct Grip {
     pub producer: Producer<Direction>,
     pub returner: Returner<Direction>,
     /// Where the prey listens.
-    pub bells: Bells,
+    pub doorbells: Doorbells,
 }
 
 impl Rogue {
@@ -55,7 +56,7 @@ impl Rogue {
         Self::over(socket::connect_to(address).unwrap())
     }
 
-    fn over(socket: OwnedFd) -> Self {
+    fn over(socket: Endpoint) -> Self {
         let outbox = Segment::outbox(OUTBOX).unwrap();
         outbox.commit_all();
         Rogue {
@@ -69,13 +70,13 @@ impl Rogue {
     }
 
     /// Lets the prey, which asks at `listener`, in, and receives its request: the control segment of that.
-    pub fn asked(listener: &OwnedFd) -> (Self, Arc<Mapping>) {
+    pub fn asked(listener: &Endpoint) -> (Self, Arc<Mapping>) {
         socket::wait_readable(listener.as_fd(), Duration::from_secs(60)).unwrap();
         let socket = socket::accept_from(listener.as_fd()).unwrap().expect("the prey comes");
         let mut rogue = Self::over(socket);
         let mut handshake = Handshake::accept(SECRET.into(), boot_id().unwrap(), [2; 32]);
         loop {
-            let Received { datagram, fds } = rogue.receive().expect("the prey goes on");
+            let Received { datagram, mut fds } = rogue.receive().expect("the prey goes on");
             if let Datagram::Request { .. } = datagram {
                 let control =
                     segment::adopt(fds[0].as_fd(), CONTROL_BYTES..=CONTROL_BYTES, PeerAccess::Write);
@@ -84,7 +85,7 @@ impl Rogue {
             match handshake.input(&datagram).unwrap() {
                 Step::Send(answer) => rogue.send(&answer, &[]),
                 Step::Met { answer: Some(answer), .. } => {
-                    rogue.prey_board = Some(BoardView::adopt(fds[0].as_fd()).unwrap());
+                    rogue.prey_board = Some(BoardView::adopt(fds.swap_remove(0)).unwrap());
                     rogue.send(&answer, &[rogue.board.fd(), rogue.outbox.fd(), rogue.landing.fd()]);
                 }
                 Step::SendSegments(_) | Step::Met { answer: None, .. } => {
@@ -110,8 +111,8 @@ impl Rogue {
     fn let_in(self) -> Self {
         let mut rogue = self;
         let welcome = rogue.meet(SECRET, None).expect("an answer");
-        let Received { datagram: Datagram::Welcome, fds } = welcome else { panic!("no welcome") };
-        rogue.prey_board = Some(BoardView::adopt(fds[0].as_fd()).unwrap());
+        let Received { datagram: Datagram::Welcome, mut fds } = welcome else { panic!("no welcome") };
+        rogue.prey_board = Some(BoardView::adopt(fds.swap_remove(0)).unwrap());
         rogue
     }
 
@@ -162,7 +163,7 @@ impl Rogue {
 
     /// Asks for a connection with this control segment.
     pub fn request(&mut self, control: BorrowedFd<'_>) {
-        let bit = BellBit { bell: 0, bit: 0 };
+        let bit = DoorbellBit { doorbell: 0, bit: 0 };
         let hello = Hello {
             reliability: Reliability::Delivery,
             writable_ptag: Some(PTAG),
@@ -170,23 +171,23 @@ impl Rogue {
             private_data: Vec::new(),
         };
         self.requests += 1;
-        let bells = Bells { send: bit, receive: bit };
-        let request = Datagram::Request { id: self.requests, bells, hello, discriminator: NAME.to_vec() };
+        let doorbells = Doorbells { send: bit, receive: bit };
+        let request = Datagram::Request { id: self.requests, doorbells, hello, discriminator: NAME.to_vec() };
         self.send(&request, &[control]);
     }
 
     /// Asks for a connection to nobody, if the prey's queue has room for that, and does not read the answer.
     pub fn ask_in_vain(&self) {
         let (fd, _) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
-        let bit = BellBit { bell: 0, bit: 0 };
+        let bit = DoorbellBit { doorbell: 0, bit: 0 };
         let hello = Hello {
             reliability: Reliability::Delivery,
             writable_ptag: None,
             readable_ptag: None,
             private_data: Vec::new(),
         };
-        let bells = Bells { send: bit, receive: bit };
-        let request = Datagram::Request { id: 0, bells, hello, discriminator: b"nobody".to_vec() };
+        let doorbells = Doorbells { send: bit, receive: bit };
+        let request = Datagram::Request { id: 0, doorbells, hello, discriminator: b"nobody".to_vec() };
         let _ = socket::send(self.socket(), &request.encode(), &[fd.as_fd()]);
     }
 
@@ -205,9 +206,9 @@ impl Rogue {
         let (fd, control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         self.request(fd.as_fd());
         let vi = accept();
-        let bells = loop {
+        let doorbells = loop {
             match self.receive().expect("an answer").datagram {
-                Datagram::Accept { bells, .. } => break bells,
+                Datagram::Accept { doorbells, .. } => break doorbells,
                 // The prey ended a former connection by an error.
                 Datagram::Broken => {}
                 other => panic!("not accepted: {other:?}"),
@@ -219,7 +220,7 @@ impl Rogue {
             // What the prey lends comes back in the lane of its own direction.
             returner: Returner::new(Direction::new(&control, 1)),
             control,
-            bells,
+            doorbells,
         };
         (grip, vi)
     }
@@ -289,7 +290,7 @@ impl Grip {
         self.control.structure::<AtomicU32>(READ - 1024).store(read, Ordering::Release);
     }
 
-    /// Sends a cell of the rogue's making. (The bell is not rung: the prey looks by itself.)
+    /// Sends a cell of the rogue's making. (The doorbell is not rung: the prey looks by itself.)
     pub fn push(&mut self, meta: u32, aux: u64, words: &[u64]) {
         assert!(self.producer.has_room().unwrap());
         let _ = self.producer.push(meta, aux, words);
@@ -300,5 +301,5 @@ impl Grip {
 #[derive(Debug)]
 pub struct Received {
     pub datagram: Datagram,
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Passed>,
 }

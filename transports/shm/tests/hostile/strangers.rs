@@ -183,12 +183,30 @@ fn a_second_hand_shake_ends_the_link() {
     });
 }
 
+/// Nobody watches such a link any more: nobody would see the peer inside a window, so it must not hear of one.
+#[test]
+fn a_request_over_a_link_that_has_ended_is_not_accepted() {
+    leaves_no_trace(|prey| {
+        let mut rogue = Rogue::admitted(prey.address());
+        let (fd, _control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
+        rogue.request(fd.as_fd());
+        let request = prey.next_request();
+        rogue.send(&meet(), &[]);
+        // Who has been let in by the thread that hears both came later than that lie.
+        drop(Rogue::admitted(prey.address()));
+        let (mut vi, queue) = (vi(&prey.nic), prey.cq.handle());
+        let error = request.accept(&mut vi, &queue, &queue, &[]).unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+        assert!(rogue.receive().is_none(), "it hears nothing of being accepted");
+    });
+}
+
 /// They hold a descriptor or two each while they are there, and hold up nobody.
 #[test]
 fn many_that_stop_in_the_middle_of_the_hand_shake() {
     let mut prey = Prey::new();
     let before = descriptors();
-    let sockets: Vec<OwnedFd> = (0..100).map(|_| socket::connect_to(prey.address()).unwrap()).collect();
+    let sockets: Vec<_> = (0..100).map(|_| socket::connect_to(prey.address()).unwrap()).collect();
     for socket in &sockets {
         assert!(socket::send(socket.as_fd(), &meet().encode(), &[]).unwrap());
     }

@@ -14,6 +14,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use udeck_faults::SplitMix64;
+
 /// Names the only seed to run, in the environment.
 const VARIABLE: &str = "DECK_UDP_SEED";
 
@@ -22,29 +24,29 @@ const VARIABLE: &str = "DECK_UDP_SEED";
 pub fn seeds(count: u64, test: impl Fn(Random)) {
     let chosen = std::env::var(VARIABLE).ok().map(|seed| seed.parse().expect("a seed is a number"));
     for seed in chosen.map_or(0..count, |seed: u64| seed..seed + 1) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(Random(seed)))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| test(Random::new(seed)))) {
             eprintln!("failed with seed {seed}; to see it again: {VARIABLE}={seed}");
             resume_unwind(panic);
         }
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood, 2014): the same everywhere for a seed.
+/// What chance decides in virtual time.
 #[derive(Debug)]
-pub struct Random(pub u64);
+pub struct Random(SplitMix64);
 
 impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(SplitMix64::new(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// In `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        self.0.unit()
     }
 
     pub fn chance(&mut self, chance: f64) -> bool {

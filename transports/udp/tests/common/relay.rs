@@ -44,7 +44,7 @@ impl Relay {
             let (from, to, stop, lost, caller) =
                 (from.clone(), to.clone(), stop.clone(), lost.clone(), caller.clone());
             std::thread::spawn(move || {
-                let mut random = Random(seed);
+                let mut random = Random::new(seed);
                 let mut held = Vec::<Vec<u8>>::new();
                 let mut buffer = vec![0; 65_536];
                 while !stop.load(Ordering::Relaxed) {

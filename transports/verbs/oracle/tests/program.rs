@@ -6,7 +6,7 @@ use udeck_verbs_oracle::compile;
 /// Cargo builds it as a dependency of this package.
 fn stand_in() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
-    let name = "libudeck_verbs_standin.so";
+    let name = "libudeck_mock_verbs.so";
     let mut beside = program.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     beside.find(|path| path.exists()).expect("the stand-in lies beside this program")
 }

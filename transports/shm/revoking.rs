@@ -1,0 +1,84 @@
+//! Windows that are taken back and not quiet yet: a peer was in the middle of an access when their owner let them go.
+//!
+//! Each keeps its memory and its entry on the board until every peer that was inside *that window* has left or is gone.
+//! Nobody waits for that: the device looks again when a link goes down, at the next window, and when memory is short.
+//! Bounds: the entries of the board, and one window per connection, because a gate names one at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use udeck_sys::window::Stay;
+use udeck_via::MemHandle;
+use udeck_via::transport::Owner;
+
+use crate::board::Board;
+use crate::connection::Connection;
+
+/// A peer that was inside a window, and its stay there.
+pub struct Visitor {
+    pub connection: Arc<Connection>,
+    stay: Stay,
+}
+
+impl Visitor {
+    /// The peers inside `window` at this moment. It was withdrawn before: who comes now does not find it.
+    pub fn all_of(window: MemHandle, connections: impl IntoIterator<Item = Arc<Connection>>) -> Vec<Visitor> {
+        let visitor = |connection: Arc<Connection>| {
+            let stay = connection.incoming.sender().gate.stay_in(window.0)?;
+            Some(Visitor { connection, stay })
+        };
+        connections.into_iter().filter_map(visitor).filter(Visitor::is_inside).collect()
+    }
+
+    /// Whether it may be in the middle of what it began then.
+    pub fn is_inside(&self) -> bool {
+        !self.connection.incoming.sender().gate.is_over(self.stay) && !self.connection.is_gone()
+    }
+}
+
+/// Windows that are not quiet yet.
+#[derive(Default)]
+pub struct Revoking {
+    abandoned: Mutex<Vec<Window>>,
+    /// Those whose owner waited in vain, and will come back: who was inside when it first asked. Later visitors do not
+    /// find the window, and are not waited for, however many they are.
+    awaited: Mutex<HashMap<u32, Vec<Visitor>>>,
+}
+
+struct Window {
+    handle: MemHandle,
+    visitors: Vec<Visitor>,
+    memory: Owner,
+}
+
+impl Revoking {
+    /// Whom the owner of a window waited for in vain.
+    pub fn resume(&self, handle: MemHandle) -> Option<Vec<Visitor>> {
+        self.awaited.lock().remove(&handle.0)
+    }
+
+    /// The owner of a window has waited for these in vain.
+    pub fn interrupt(&self, handle: MemHandle, visitors: Vec<Visitor>) {
+        self.awaited.lock().insert(handle.0, visitors);
+    }
+
+    /// Keeps `memory` until the visitors have left.
+    pub fn keep(&self, handle: MemHandle, visitors: Vec<Visitor>, memory: Owner) {
+        self.abandoned.lock().push(Window { handle, visitors, memory });
+    }
+
+    /// Lets go of those that are quiet now.
+    pub fn sweep(&self, board: &Board) {
+        let mut quiet = Vec::new();
+        self.abandoned.lock().retain_mut(|window| {
+            window.visitors.retain(Visitor::is_inside);
+            if window.visitors.is_empty() {
+                board.forget_window(window.handle);
+                quiet.push(std::mem::replace(&mut window.memory, Box::new(())));
+            }
+            !window.visitors.is_empty()
+        });
+        drop(quiet); // goes to its arena: outside the lock
+    }
+}

@@ -1,0 +1,97 @@
+//! Peers that want more than their share: of connections, and of address space.
+
+use std::os::fd::AsFd;
+
+use udeck_faults::{Disguise, wrapped};
+use udeck_sys::segment::PeerAccess;
+use udeck_via::MemHandle;
+
+use super::prey::{Prey, SECRET, await_descriptors, descriptors, soon};
+use super::rogue::Rogue;
+use crate::arenas::{MAX_ARENA, Segment};
+use crate::link_wire::{Datagram, Why};
+use crate::space::MOST;
+
+/// How many control segments of rogues are mapped.
+fn mapped() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("rogue-control")).count()
+}
+
+/// It says that it is inside a window, for ever, over each connection that it makes, and the prey closes each.
+#[test]
+fn connections_that_a_peer_never_leaves_have_a_bound() {
+    const MOST: usize = 1000;
+    let mut prey = Prey::with(|nic| wrapped(&nic, Disguise::named("shm0").taking(MOST)));
+    let mut rogue = Rogue::admitted(prey.address());
+    // The honest peer is no rank, either, and has one.
+    for _ in 1..MOST {
+        let (grip, vi) = rogue.connect(&prey);
+        grip.stay_at(MemHandle(0x12345));
+        drop((vi, grip));
+    }
+    let before = mapped();
+    for _ in 0..10 {
+        let (fd, _) =
+            udeck_sys::segment::create("rogue-control", crate::layout::CONTROL_BYTES, PeerAccess::Write)
+                .unwrap();
+        rogue.request(fd.as_fd());
+        match rogue.receive().expect("an answer").datagram {
+            Datagram::Refuse { why: Why::Rejected, text, .. } => {
+                assert!(text.contains(&format!("{MOST} connections")), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // (The answer to the last one may be here before its mapping is gone there.)
+    let deadline = soon();
+    while mapped() > before {
+        assert!(!deadline.passed(), "what is refused is not kept");
+        std::thread::yield_now();
+    }
+    prey.serves_the_honest(1);
+    drop(rogue);
+    // Once it is dead it has left.
+    let mut next = Rogue::admitted(prey.address());
+    let deadline = soon();
+    loop {
+        prey.nic.reclaim();
+        if mapped() < 10 {
+            break;
+        }
+        assert!(!deadline.passed(), "{} are kept", mapped());
+        std::thread::yield_now();
+    }
+    drop(next.connect(&prey));
+}
+
+/// Arenas of the longest kind, without memory.
+#[test]
+fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
+    let mut prey = Prey::new();
+    let before = descriptors();
+    let [outbox, landing] = [Segment::outbox(MAX_ARENA).unwrap(), Segment::landing(MAX_ARENA).unwrap()];
+    let address = prey.address().to_vec();
+    let link = || {
+        let mut rogue = Rogue::silent(&address);
+        let board = rogue.board.fd().try_clone_to_owned().unwrap();
+        let segments = [board.as_fd(), outbox.fd(), landing.fd()];
+        rogue.meet(SECRET, Some(segments)).is_some().then_some(rogue)
+    };
+    // The honest peer has some.
+    let room = MOST as usize / (2 * MAX_ARENA) - 1;
+    let mut links: Vec<_> = (0..room).map(|_| link().expect("so many are let in")).collect();
+    assert!(link().is_none(), "more than there is room for");
+    prey.serves_the_honest(1);
+    drop(Rogue::admitted(prey.address()));
+    links.pop();
+    // The prey hears of its end in its own time.
+    let deadline = soon();
+    while links.len() < room {
+        assert!(!deadline.passed());
+        links.extend(link());
+    }
+    drop((links, outbox, landing));
+    await_descriptors(before);
+    prey.serves_the_honest(2);
+}

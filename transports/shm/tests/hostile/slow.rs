@@ -1,0 +1,179 @@
+//! Descriptors whose last close takes long, passed where none belong, and where segments do: nobody waits for that.
+
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use udeck_sys::{boot_id, socket};
+use udeck_via::auth::Keys;
+
+use super::prey::{Prey, SECRET, await_descriptors, descriptors};
+use super::rogue::Rogue;
+use crate::handshake::Handshake;
+use crate::link_wire::Datagram;
+
+/// Longer than a rogue waits for an answer.
+const LONG: Duration = Duration::from_secs(90);
+const MANY: usize = 100;
+
+/// A socket whose last close waits for its other end, and that.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 65536]).is_ok() {}
+    set_socket_linger(&socket, Some(LONG)).unwrap();
+    (socket, other)
+}
+
+fn meet() -> Datagram {
+    Handshake::connect(Keys::from(SECRET).call(None).unwrap(), boot_id().unwrap(), [1; 32]).1
+}
+
+/// Whether it was sent: the prey may have hung up.
+fn send(rogue: &Rogue, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    let bytes = datagram.encode();
+    sendmsg(rogue.socket(), &[std::io::IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).is_ok()
+}
+
+/// What `pass` passes holds up nobody, and is closed.
+fn holds_up_nobody(pass: impl FnOnce(&Prey, BorrowedFd<'_>) -> Option<Rogue>) {
+    let mut prey = Prey::new();
+    let before = descriptors();
+    let (slow, other) = lingering();
+    let rogue = pass(&prey, slow.as_fd());
+    drop(slow);
+    let mut honest = Rogue::admitted(prey.address());
+    drop(honest.connect(&prey));
+    prey.serves_the_honest(1);
+    drop((honest, rogue));
+    // Not for its other end.
+    await_descriptors(before + 1);
+    drop(other);
+    await_descriptors(before);
+}
+
+#[test]
+fn a_stranger_passes_one() {
+    holds_up_nobody(|prey, slow| {
+        let rogue = Rogue::silent(prey.address());
+        assert!(send(&rogue, &meet(), &[slow]));
+        None
+    });
+}
+
+#[test]
+fn a_stranger_passes_many() {
+    holds_up_nobody(|prey, slow| {
+        let rogue = Rogue::silent(prey.address());
+        assert!(send(&rogue, &meet(), &[slow; MANY]));
+        Some(rogue)
+    });
+}
+
+#[test]
+fn a_stranger_passes_some_until_it_is_hung_up_on() {
+    holds_up_nobody(|prey, slow| {
+        let rogue = Rogue::silent(prey.address());
+        while send(&rogue, &Datagram::Goodbye, &[slow]) {}
+        None
+    });
+}
+
+#[test]
+fn in_the_place_of_segments() {
+    holds_up_nobody(|prey, slow| {
+        let mut rogue = Rogue::silent(prey.address());
+        assert!(rogue.meet(SECRET, Some([slow; 3])).is_none(), "hung up");
+        Some(rogue)
+    });
+}
+
+#[test]
+fn in_the_place_of_a_control_segment() {
+    holds_up_nobody(|prey, slow| {
+        let mut rogue = Rogue::admitted(prey.address());
+        rogue.request(slow);
+        Some(rogue)
+    });
+}
+
+#[test]
+fn with_a_datagram_that_carries_none() {
+    holds_up_nobody(|prey, slow| {
+        let rogue = Rogue::admitted(prey.address());
+        assert!(send(&rogue, &Datagram::Goodbye, &[slow]));
+        assert!(rogue.receive().is_none(), "hung up");
+        Some(rogue)
+    });
+}
+
+/// Its link is kept for the connection: what comes over it is not read, and goes with it.
+#[test]
+fn after_a_lie() {
+    let mut prey = Prey::new();
+    let before = descriptors();
+    let (slow, other) = lingering();
+    let mut rogue = Rogue::admitted(prey.address());
+    let connection = rogue.connect(&prey);
+    rogue.send(&Datagram::Welcome, &[]);
+    assert!((0..10).all(|_| send(&rogue, &Datagram::Goodbye, &[slow.as_fd()])));
+    drop(slow);
+    let mut honest = Rogue::admitted(prey.address());
+    drop(honest.connect(&prey));
+    drop((honest, rogue));
+    // The end of the link is seen behind all that.
+    let (grip, mut vi) = connection;
+    while !vi.send_inline(None, &[], b"").is_err_and(|error| matches!(error, udeck_via::Error::Lost(_))) {
+        std::thread::yield_now();
+    }
+    drop((grip, vi));
+    prey.serves_the_honest(1);
+    await_descriptors(before + 1);
+    drop(other);
+    await_descriptors(before);
+}
+
+/// A child of it has its socket, and its end is known all the same.
+#[test]
+fn a_link_is_forgotten_when_its_process_has_died() {
+    if let Some(address) = std::env::var_os(LINKS_TO) {
+        let [prey, test] = address.to_str().unwrap().split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let rogue = Rogue::admitted(prey.as_bytes());
+        let heir = socket::connect_to(test.as_bytes()).unwrap();
+        assert!(socket::send(heir.as_fd(), b"take this", &[rogue.socket()]).unwrap());
+        // Without a drop of its socket, which would be the end of the duplicate, too.
+        std::process::exit(1);
+    }
+    let mut prey = Prey::new();
+    let before = descriptors();
+    let name = format!("udeck-test-heir-{}", std::process::id());
+    let listener = socket::listen_at(name.as_bytes()).unwrap();
+    let process = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", DIES, "--nocapture"])
+        .env(LINKS_TO, format!("{} {name}", std::str::from_utf8(prey.address()).unwrap()))
+        .output()
+        .unwrap();
+    assert!(!process.status.success(), "it dies");
+    let heir = socket::accept_from(listener.as_fd()).unwrap().expect("it has called");
+    let mut buffer = [0; 64];
+    let socket::Received::Datagram { fds, .. } = socket::receive(heir.as_fd(), &mut buffer).unwrap() else {
+        panic!("no word of it")
+    };
+    assert_eq!(fds.len(), 1);
+    // The listener, its heir, and the socket.
+    await_descriptors(before + 3);
+    prey.serves_the_honest(1);
+}
+
+const DIES: &str = "tests::hostile::slow::a_link_is_forgotten_when_its_process_has_died";
+/// Set in the process that dies: to whom it links, and to whom it passes its socket.
+const LINKS_TO: &str = "UDECK_TEST_LINKS_AND_DIES";

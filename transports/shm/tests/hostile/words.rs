@@ -1,0 +1,40 @@
+//! What a program's user reads of a peer.
+
+use std::time::Duration;
+
+use udeck_via::{Cq, Deadline, Error, Listener, NetAddress};
+
+use super::prey::{Prey, nic, soon, vi};
+use super::rogue::Rogue;
+
+#[test]
+fn a_process_is_named_by_its_number_and_nothing_of_the_library_is() {
+    let process = format!("process {}", std::process::id());
+    let prey = Prey::new();
+    let (from, address) = (nic(), prey.address().to_vec());
+    let cq = Cq::new(&from).unwrap();
+    let connect = |discriminator: &[u8], deadline| {
+        let to = NetAddress { host: address.clone(), discriminator: discriminator.to_vec() };
+        vi(&from).connect(&to, &cq.handle(), &cq.handle(), &[], deadline).unwrap_err()
+    };
+    // From then on the two know each other, and the time goes to the request alone.
+    assert!(matches!(connect(b"nobody", soon()), Error::NoMatch(_)));
+    let name = b"\x01deck/barrier/0";
+    let _answers_nobody = Listener::new(&prey.nic, name).unwrap();
+    let error = connect(name, Deadline::after(Duration::from_millis(50)));
+    let Error::Timeout { what, .. } = &error else { panic!("{error}") };
+    assert_eq!(*what, format!("an answer from {process} to a connection request"));
+
+    let mut rogue = Rogue::admitted(prey.address());
+    let (_grip, mut vi) = rogue.connect(&prey);
+    drop(rogue);
+    let deadline = soon();
+    let error = loop {
+        match vi.arrival() {
+            Ok(None) => assert!(!deadline.passed(), "nobody notices"),
+            Ok(Some(arrival)) => panic!("{arrival:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains(&format!("{process}: ")), "{error}");
+}

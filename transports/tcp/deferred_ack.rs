@@ -1,0 +1,147 @@
+//! Messages that are not long are acknowledged after they were answered.
+//!
+//! A mailbox's messages come by a connection on which nothing goes back: no answer carries TCP's acknowledgement. So the
+//! kernel sends one by itself for every second message, before the read that takes that message returns: a whole packet's way
+//! through both ends' stacks, while the program waits for its message. It does so only when the socket has been emptied.
+//! A thread that has been waiting for one that is not long therefore peeks at it, and takes it out of the socket when it looks the
+//! next time: the program has answered by then, and waits.
+//!
+//! Until then the socket looks as if there were something to read. Whoever is told of that takes it out: an epoll, the
+//! helper if the program does not look again, a thread that goes to sleep. The kernel's timer acknowledges meanwhile.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::sys;
+
+/// The longest that may come of a peek and stay with the kernel: of more, a second copy costs what is won.
+const SHORT: usize = 16 << 10;
+
+/// What a driver knows of that.
+#[derive(Default)]
+pub struct DeferredAck {
+    /// Bytes that were taken in and are still with the kernel.
+    peeked: usize,
+    /// What came last was short.
+    short: bool,
+    /// The last look found nothing: there is time for one call more.
+    waited: bool,
+    /// It is looked at by somebody who looks again soon.
+    hot: bool,
+}
+
+impl DeferredAck {
+    pub fn expect(&mut self, hot: bool) {
+        self.hot = hot;
+    }
+
+    /// Whether the next read should be a peek.
+    pub fn may_peek(&self) -> bool {
+        self.hot && self.waited && self.short
+    }
+
+    /// Takes what was peeked at out of the socket: before every read.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn settle(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        while self.peeked > 0 {
+            match sys::consume(socket, self.peeked)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => self.peeked = self.peeked.saturating_sub(len),
+            }
+        }
+        Ok(())
+    }
+
+    /// So much came.
+    pub fn came(&mut self, by_peek: bool, len: usize) {
+        self.peeked = if by_peek { len } else { 0 };
+        (self.short, self.waited) = (len <= SHORT, false);
+    }
+
+    pub fn nothing_came(&mut self) {
+        self.waited = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use udeck_session::Direct;
+
+    use super::*;
+    use crate::sys::Read;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        near.set_nodelay(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        (near, far)
+    }
+
+    /// The next read's bytes, whenever they come.
+    fn read(far: &TcpStream, peek: bool) -> Vec<u8> {
+        loop {
+            let mut bytes = Vec::new();
+            match sys::receive(far.as_fd(), peek, Direct::default(), |_, _, came| bytes.extend(came)) {
+                Ok(Read::All | Read::Some) => return bytes,
+                Ok(Read::End) => panic!("the end"),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+    }
+
+    /// Of many messages, most: a timer, or a kernel that takes the connection for a new one, may acknowledge some at once.
+    #[test]
+    fn what_was_peeked_at_is_acknowledged_when_it_is_settled() {
+        const MESSAGES: u32 = 200;
+        let (mut near, far) = pair();
+        let (mut early, mut late) = (0, 0);
+        for number in 0..MESSAGES {
+            let mut deferred_ack = DeferredAck { peeked: 0, short: true, waited: true, hot: true };
+            assert!(deferred_ack.may_peek());
+            let message = number.to_ne_bytes();
+            near.write_all(&message).unwrap();
+            assert_eq!(read(&far, true), message);
+            deferred_ack.came(true, message.len());
+            early += u32::from(!sys::liveness(near.as_fd()).unwrap().outstanding);
+            deferred_ack.settle(far.as_fd()).unwrap();
+            late += u32::from(!sys::liveness(near.as_fd()).unwrap().outstanding);
+        }
+        assert!(early < MESSAGES / 2 && late > early + MESSAGES / 4, "{early} before, {late} behind");
+    }
+
+    #[test]
+    fn what_was_peeked_at_is_not_read_again() {
+        let (mut near, far) = pair();
+        let mut deferred_ack = DeferredAck::default();
+        near.write_all(b"one").unwrap();
+        assert_eq!(read(&far, true), b"one");
+        deferred_ack.came(true, 3);
+        near.write_all(b"another").unwrap();
+        deferred_ack.settle(far.as_fd()).unwrap();
+        assert_eq!(read(&far, false), b"another");
+    }
+
+    #[test]
+    fn it_peeks_while_it_waits_for_short_messages_only() {
+        let mut deferred_ack = DeferredAck::default();
+        deferred_ack.expect(true);
+        deferred_ack.came(false, 8);
+        assert!(!deferred_ack.may_peek(), "there may be more already");
+        deferred_ack.nothing_came();
+        assert!(deferred_ack.may_peek());
+        deferred_ack.expect(false);
+        assert!(!deferred_ack.may_peek(), "who knows when it looks again");
+        deferred_ack.expect(true);
+        deferred_ack.came(false, SHORT + 1);
+        deferred_ack.nothing_came();
+        assert!(!deferred_ack.may_peek());
+    }
+}

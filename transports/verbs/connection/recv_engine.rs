@@ -1,0 +1,289 @@
+//! What comes: checked before anything is allocated for it.
+
+use udeck_session::Store;
+use udeck_sys::position::Position;
+use udeck_via::Reliability;
+use udeck_via::transport::{Fate, Inline};
+
+use super::recv_queue::{Item, Offer, Progress};
+use super::send_queue::{Post, Posted};
+use super::{CONTROL, CREDITS, Connection, MESSAGES, PLACES};
+use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, Note, Part, Violation};
+
+/// Where this is more, the peer asks without end.
+const ANSWERS: usize = CONTROL as usize * 2;
+
+fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(words.into()))
+}
+
+impl Connection {
+    /// A frame has come, as a whole.
+    pub fn came(&mut self, bytes: &[u8]) {
+        if self.close.dead {
+            return;
+        }
+        if let Err(violation) = self.take_in(bytes) {
+            self.break_protocol(&violation);
+        }
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+            return violation(format!("a frame of {} bytes", bytes.len()));
+        };
+        let Header { taken, heard, frame } = Header::decode(header)?;
+        if rest.len() != frame.rest() {
+            return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
+        }
+        if (taken, heard) != (self.window.taken().narrow(), self.control_heard) {
+            self.was_taken(taken)?;
+            self.was_heard(heard)?;
+        }
+        // What most are.
+        if let (Frame::Short { immediate, .. }, false, None) =
+            (frame, self.close.peer_has_ended(), &self.unreliable)
+        {
+            return self.short_came(immediate, rest);
+        }
+        if !frame.is_numbered() {
+            self.heard = self.heard.wrapping_add(1);
+            // The end is sent in any case.
+            if self.heard.wrapping_sub(self.told_heard) > CONTROL + CREDITS + 1 {
+                return violation("more control frames than it may before it has heard of one");
+            }
+        }
+        if frame.is_numbered() && (self.close.peer_has_ended() || self.unreliable.is_some()) {
+            return violation(format!("{frame:?} behind its end, or where no messages travel"));
+        }
+        match frame {
+            Frame::Short { immediate, .. } => self.short_came(immediate, rest),
+            Frame::Body { immediate, receipt, head, len } => {
+                self.body_came(immediate, receipt, rest.split_at(head), len)
+            }
+            Frame::Offer { immediate, receipt, head, len, .. } => {
+                self.offer_came(immediate, receipt, rest.split_at(head), len)
+            }
+            Frame::Flush => {
+                let number = self.arrive()?;
+                if !self.close.closed {
+                    // The data of the write before it are in place: that waits for no program.
+                    if self.level == Reliability::Reception {
+                        self.notes.push(Note::Receipt(number, Fate::Arrived));
+                    }
+                    self.deliver(Item::Silent);
+                }
+                Ok(())
+            }
+            Frame::Written { .. } if !self.frames_immediates => {
+                violation(format!("{frame:?} where the device says that"))
+            }
+            Frame::Written { immediate, len } => {
+                self.written(immediate, len);
+                Ok(())
+            }
+            Frame::Notes { .. } => {
+                rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note))
+            }
+            Frame::Credit => {
+                self.window.answered();
+                Ok(())
+            }
+            Frame::Ask { hungry } => {
+                self.credits.heard_ask(hungry);
+                Ok(())
+            }
+            Frame::End { broken, .. } => {
+                let words = broken.then(|| String::from_utf8_lossy(rest).into_owned());
+                self.end_came_behind(words);
+                Ok(())
+            }
+            Frame::Where { handle, write } => {
+                if self.says_here.len() >= ANSWERS {
+                    return violation(format!("more than {ANSWERS} questions before the answers"));
+                }
+                // Who has closed it answers nothing: the one that asks learns that otherwise.
+                if !self.close.closed {
+                    self.says_here.push_back((handle, write));
+                }
+                Ok(())
+            }
+            Frame::Here { handle, place } => self.here(handle, place),
+            Frame::Wrote { .. } => violation("word of a write where none are"),
+            Frame::Left { upto } => self.heard_left(upto),
+        }
+    }
+
+    /// An RDMA write has placed its data, and brought this.
+    pub fn written(&mut self, immediate: u32, len: usize) {
+        if self.close.dead {
+            return;
+        }
+        if self.unreliable.is_some() {
+            return self.break_protocol(&Violation("a write where no messages travel".into()));
+        }
+        match self.arrive() {
+            Ok(_) if self.close.closed => {}
+            Ok(number) => {
+                let receipt = (self.level == Reliability::Reception).then_some(number);
+                self.deliver(Item::Written { immediate, len, receipt });
+            }
+            Err(violation) => self.break_protocol(&violation),
+        }
+    }
+
+    /// A numbered frame: its number.
+    fn arrive(&mut self) -> Result<u32, Violation> {
+        let number = self.arrived;
+        if number.wrapping_sub(self.credits.taken) >= MESSAGES && !self.close.closed {
+            return violation(format!("more than {MESSAGES} messages before one of them was taken"));
+        }
+        self.arrived = number.wrapping_add(1);
+        Ok(number)
+    }
+
+    fn short_came(&mut self, immediate: Option<u32>, bytes: &[u8]) -> Result<(), Violation> {
+        self.arrive()?;
+        if !self.close.closed {
+            self.deliver(Item::Short { immediate, bytes: Inline::gather(bytes, &[]) });
+        }
+        Ok(())
+    }
+
+    fn body_came(
+        &mut self,
+        immediate: Option<u32>,
+        receipt: bool,
+        (head, body): (&[u8], &[u8]),
+        len: usize,
+    ) -> Result<(), Violation> {
+        let number = self.arrive()?;
+        self.check_receipt(receipt)?;
+        debug_assert_eq!(body.len(), len);
+        if self.close.closed {
+            return Ok(());
+        }
+        let Some(store) = Store::copy_of(&self.memory, body) else {
+            return violation(format!("a message of {len} bytes, for which there is no memory"));
+        };
+        let receipt = receipt.then_some(number);
+        self.deliver(Item::Body { immediate, head: Inline::gather(head, &[]), store, receipt });
+        Ok(())
+    }
+
+    fn offer_came(
+        &mut self,
+        immediate: Option<u32>,
+        receipt: bool,
+        (head, parts): (&[u8], &[u8]),
+        len: u64,
+    ) -> Result<(), Violation> {
+        let number = self.arrive()?;
+        self.check_receipt(receipt)?;
+        let parts: Vec<Part> = parts.as_chunks::<{ Part::LEN }>().0.iter().map(Part::decode).collect();
+        let len = self.check_offer(&parts, len)?;
+        if self.close.closed {
+            self.notes.push(Note::Read(number));
+            return Ok(());
+        }
+        debug_assert!(head.len() <= MAX_HEAD);
+        let (head, progress) = (Inline::gather(head, &[]), Progress::Waits);
+        self.offers += 1;
+        let offer = Offer { immediate, head, len, parts, number, receipt, progress };
+        self.deliver(Item::Offer(Box::new(offer)));
+        Ok(())
+    }
+
+    /// What is offered makes sense: its bytes.
+    pub(super) fn check_offer(&self, parts: &[Part], len: u64) -> Result<usize, Violation> {
+        let most = self.max_transfer;
+        let together: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
+        let Some(len) = usize::try_from(len).ok().filter(|&len| len <= most) else {
+            return violation(format!("a message of {len} bytes, at most {most}"));
+        };
+        if together != len as u64 || parts.iter().any(|part| part.len == 0) || parts.is_empty() {
+            return violation(format!("a message of {len} bytes in parts of {together}, or empty ones"));
+        }
+        Ok(len)
+    }
+
+    fn check_receipt(&self, receipt: bool) -> Result<(), Violation> {
+        if receipt && self.level != Reliability::Reception {
+            return violation("a receipt is wanted on a connection that has none");
+        }
+        Ok(())
+    }
+
+    /// The peer's program has taken so many of our messages.
+    fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
+        if self.unreliable.is_some() {
+            return self.are_over(taken);
+        }
+        let more = self.window.was_taken(taken, self.window.untaken()).map_err(Violation)?;
+        if more > 0 {
+            self.tell_of_room();
+        }
+        Ok(())
+    }
+
+    fn was_heard(&mut self, heard: u32) -> Result<(), Violation> {
+        let unheard = self.control_sent.wrapping_sub(self.control_heard);
+        let more = heard.wrapping_sub(self.control_heard);
+        if more > unheard {
+            return violation(format!("{more} control frames were heard of {unheard}"));
+        }
+        self.control_heard = heard;
+        Ok(())
+    }
+
+    fn noted(&mut self, bytes: &[u8; Note::LEN]) -> Result<(), Violation> {
+        let known = match Note::decode(bytes)? {
+            // One that is over may have been told of already.
+            Note::Read(number) => self.was_read(number) || self.unreliable.is_some(),
+            // Of what ended otherwise here, the peer did not know that.
+            Note::Receipt(number, fate) => {
+                self.unacked.settle_named(number, self.window.sent(), fate, &mut self.news)
+                    || self.level == Reliability::Reception
+                    || self.close.closed
+                    || self.close.is_lost()
+            }
+        };
+        if known { Ok(()) } else { violation("a note of a message that nobody waits for") }
+    }
+
+    /// Where a window is, or that we may not.
+    fn here(&mut self, handle: u32, place: Option<Far>) -> Result<(), Violation> {
+        let Some((_, write)) = self.seeking.take().filter(|(sought, _)| *sought == handle) else {
+            return violation(format!("an answer about window {handle:#x}, which nobody asked for"));
+        };
+        match place {
+            Some(place) => {
+                if self.places.len() >= PLACES {
+                    self.places.clear();
+                }
+                self.places.insert((handle, write), place);
+            }
+            None => self.nowhere(handle, write),
+        }
+        Ok(())
+    }
+
+    /// What waits in front is for a window that is not there.
+    fn nowhere(&mut self, handle: u32, write: bool) {
+        let is_for = |post: &Post| match &post.what {
+            Posted::Write { to, .. } => write && to.handle.0 == handle,
+            Posted::Read { from, .. } => !write && from.handle.0 == handle,
+            _ => false,
+        };
+        if self.posts.front().is_some_and(is_for)
+            && let Some(Post { what, .. }) = self.posts.pop_front()
+        {
+            self.forbidden(what);
+        }
+    }
+
+    /// What became of a message or flush. `false`: nobody waits for that.
+    pub(super) fn settle(&mut self, number: Position, fate: Fate) -> bool {
+        self.unacked.settle(number, fate, &mut self.news)
+    }
+}

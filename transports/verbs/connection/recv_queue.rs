@@ -1,0 +1,192 @@
+//! What the program takes, and the credits that follow from that.
+
+use udeck_session::{Store, Taken, What};
+use udeck_via::transport::{Fate, Inline, Refused};
+
+use super::{Connection, MESSAGES};
+use crate::wire::{Note, Part};
+
+/// Something that arrived and was not taken, in order.
+pub(super) enum Item {
+    Short {
+        immediate: Option<u32>,
+        bytes: Inline,
+    },
+    Body {
+        immediate: Option<u32>,
+        head: Inline,
+        store: Store,
+        receipt: Option<u32>,
+    },
+    /// In its sender's memory as yet. (Boxed, so that the others are moved by a few registers.)
+    Offer(Box<Offer>),
+    Written {
+        immediate: u32,
+        len: usize,
+        receipt: Option<u32>,
+    },
+    /// What nobody is told of.
+    Silent,
+}
+
+pub(super) struct Offer {
+    pub immediate: Option<u32>,
+    pub head: Inline,
+    pub len: usize,
+    pub parts: Vec<Part>,
+    pub number: u32,
+    pub receipt: bool,
+    pub progress: Progress,
+}
+
+pub(super) enum Progress {
+    Waits,
+    Reading(Store),
+}
+
+const _: () = assert!(size_of::<Item>() <= 128);
+
+impl Item {
+    /// Its sender is told otherwise.
+    pub fn forget_receipt(&mut self) {
+        match self {
+            Item::Body { receipt, .. } | Item::Written { receipt, .. } => *receipt = None,
+            Item::Offer(offer) => offer.receipt = false,
+            Item::Short { .. } | Item::Silent => {}
+        }
+    }
+
+    /// What it takes here.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Item::Short { bytes, .. } => bytes.bytes().len(),
+            Item::Body { head, store, .. } => head.bytes().len() + store.len(),
+            Item::Offer(offer) => offer.len,
+            Item::Written { .. } | Item::Silent => 0,
+        }
+    }
+}
+
+impl Connection {
+    /// The next arrival if it is a short message, to be looked at; its immediate data. What most are, by the shortest way.
+    #[inline]
+    pub fn take_short(&mut self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
+        let Some(Item::Short { immediate, bytes }) = self.recv_queue.front() else { return None };
+        look(bytes);
+        let immediate = *immediate;
+        // (There is nothing in it to be dropped, which the compiler does not know.)
+        std::mem::forget(self.recv_queue.pop_front());
+        self.count_taken();
+        self.skip_silent();
+        self.tell_end_behind();
+        Some(immediate)
+    }
+
+    /// The end may have been told while this lay before it: who takes one message at each telling is told of it, too.
+    #[inline]
+    fn tell_end_behind(&mut self) {
+        if self.recv_queue.is_empty() && self.close.is_ended() {
+            self.news.tell_end_behind();
+        }
+    }
+
+    /// The next arrival, or how it is over.
+    pub fn take(&mut self) -> Result<Option<Taken>, Refused> {
+        // What is offered is on its way, as long as there is one.
+        if matches!(self.recv_queue.front(), Some(Item::Offer(_))) && !self.close.dead {
+            return Ok(None);
+        }
+        let item = loop {
+            match self.recv_queue.pop_front() {
+                Some(Item::Offer(_)) => {
+                    self.offers = self.offers.saturating_sub(1);
+                    self.is_gone(0, true);
+                }
+                Some(item) => break item,
+                None => return self.end().map_or(Ok(None), Err),
+            }
+        };
+        self.count_taken();
+        let taken = match item {
+            Item::Short { immediate, bytes } => Taken { immediate, what: What::Inline(bytes), receipt: None },
+            Item::Body { immediate, head, store, receipt } => {
+                Taken { immediate, what: What::Body(head, store, 0), receipt }
+            }
+            Item::Written { immediate, len, receipt } => {
+                Taken { immediate: Some(immediate), what: What::Written(len), receipt }
+            }
+            Item::Offer(_) | Item::Silent => unreachable!("none lies in front"),
+        };
+        self.owed += u32::from(taken.receipt.is_some());
+        self.skip_silent();
+        self.tell_end_behind();
+        Ok(Some(taken))
+    }
+
+    /// What lay in front was taken.
+    #[inline]
+    fn count_taken(&mut self) {
+        match self.unreliable {
+            Some(_) => self.is_gone(0, true),
+            None => self.credits.count(),
+        }
+    }
+
+    /// Whether something lies there for the program.
+    #[inline]
+    pub fn has_arrivals(&self) -> bool {
+        match self.recv_queue.front() {
+            None => false,
+            Some(Item::Offer(_)) => {
+                self.close.dead && self.recv_queue.iter().any(|item| !matches!(item, Item::Offer(_)))
+            }
+            Some(_) => true,
+        }
+    }
+
+    /// Payload was copied for the program.
+    pub fn count_copied(&self, bytes: usize) {
+        self.memory.count_copied(bytes);
+    }
+
+    /// Something arrived.
+    pub(super) fn deliver(&mut self, item: Item) {
+        self.recv_queue.push_back(item);
+        self.news.receive = true;
+        self.skip_silent();
+    }
+
+    #[inline]
+    pub(super) fn skip_silent(&mut self) {
+        if matches!(self.recv_queue.front(), Some(Item::Silent)) {
+            self.skip_all_silent();
+        }
+    }
+
+    fn skip_all_silent(&mut self) {
+        while let Some(Item::Silent) = self.recv_queue.front() {
+            self.recv_queue.pop_front();
+            self.credits.count();
+        }
+    }
+
+    /// Whether the peer should be told without another frame to tell it in.
+    #[inline]
+    pub(super) fn credit_is_due(&self) -> bool {
+        self.credits.is_due(MESSAGES) || self.heard.wrapping_sub(self.told_heard) >= 4
+    }
+
+    /// Sends a frame at once, as a sign that this side is there.
+    pub fn greet(&mut self) {
+        self.credits.asked = true;
+    }
+
+    /// Gives the receipt for a message that was taken.
+    pub fn acknowledge(&mut self, number: u32, fate: Fate) {
+        if self.owed == 0 {
+            return; // the connection is lost: nobody waits any more
+        }
+        self.owed -= 1;
+        self.notes.push(Note::Receipt(number, fate));
+    }
+}

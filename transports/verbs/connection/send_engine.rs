@@ -1,0 +1,547 @@
+//! From both queues to the device, and what completes.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use udeck_session::cut;
+use udeck_sys::position::Position;
+use udeck_via::transport::{Fate, Held};
+use udeck_via::{Reliability, RemoteBuffer};
+
+use super::send_queue::{Post, Posted, Segments, Then};
+use super::unreliable::Unreliable;
+use super::{CONTROL, CREDITS, Connection, How, Span, Work};
+use crate::memory::Segment;
+use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS};
+
+/// Requests of which nobody waits for the completion; after so many one is told all the same, so that the queue is known to
+/// have room.
+const UNSIGNALLED: u32 = 32;
+
+/// Bytes of a frame whose completion is told at all events.
+const LONG: usize = 256;
+
+/// A request that the device has, and of whose end something follows.
+pub(super) struct Flying {
+    token: u32,
+    then: Then,
+}
+
+/// What became of the post in front.
+pub(super) enum Step {
+    /// It is with the device.
+    Gone,
+    /// It is back in front: there is no room, or an answer is to come.
+    Waits,
+    /// It is over otherwise, and others may go.
+    Over,
+}
+
+impl Connection {
+    /// Gives the device what it takes.
+    pub fn pump(&mut self, work: &mut dyn Work) {
+        if self.close.dead || !self.has_work() {
+            return;
+        }
+        let result = self.pump_all(work);
+        if let Err(why) = result {
+            self.fail(&why);
+        }
+    }
+
+    /// Whether there may be something to give it.
+    #[inline]
+    fn has_work(&self) -> bool {
+        !self.posts.is_empty() || self.has_words() || self.offers > 0
+    }
+
+    /// Whether there is something to say to the peer that no post of the program's says.
+    #[inline]
+    pub fn has_words(&self) -> bool {
+        !self.notes.is_empty()
+            || !self.says_here.is_empty()
+            || self.says_where.is_some()
+            || self.says_ask
+            || self.says_hungry
+            || self.credit_is_due()
+            || self.word_is_due()
+    }
+
+    /// Sends a short message at once, if nothing waits before it and the device has room. `false`: it is to be posted.
+    pub(super) fn send_now(
+        &mut self,
+        work: &mut dyn Work,
+        immediate: Option<u32>,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        if self.unreliable.is_some() {
+            return self.send_now_unreliable(work, immediate, head, body);
+        }
+        if !self.posts.is_empty() || self.fence || self.close.dead || !work.has_room() {
+            return false;
+        }
+        let len = head.len() + body.len();
+        let (taken, heard) = (self.credits.tell(), self.heard);
+        self.told_heard = heard;
+        let mut lead = [0; HEADER + MAX_HEAD];
+        lead[..HEADER]
+            .copy_from_slice(&Header { taken, heard, frame: Frame::Short { immediate, len } }.encode());
+        lead[HEADER..HEADER + head.len()].copy_from_slice(head);
+        lead[HEADER + head.len()..HEADER + len].copy_from_slice(body);
+        let how = self.how(false, &Then::Nothing);
+        let sent = work.send(&lead[..HEADER + len], &[], how);
+        self.fly(how, Then::Nothing);
+        self.window.push();
+        self.unacked.found_room();
+        if let Err(why) = sent {
+            self.fail(&why);
+        }
+        true
+    }
+
+    fn pump_all(&mut self, work: &mut dyn Work) -> Result<(), String> {
+        while !self.close.dead && work.has_room() {
+            if self.say_next(work)? || self.read_next(work)? {
+                continue;
+            }
+            let Some(Post { fence, what }) = self.posts.pop_front() else { break };
+            let (step, fence) = self.give(work, fence, what)?;
+            match step {
+                Step::Gone | Step::Over => self.tell_of_room(),
+                Step::Waits => {
+                    if let Some(front) = self.posts.front_mut() {
+                        front.fence = fence;
+                    }
+                    break;
+                }
+            }
+        }
+        // What was asked for by the last of them.
+        while !self.close.dead && work.has_room() && self.say_next(work)? {}
+        Ok(())
+    }
+
+    // ---- the engine's own words ----
+
+    /// Sends one control frame, if there is one to send and the peer has room for it.
+    fn say_next(&mut self, work: &mut dyn Work) -> Result<bool, String> {
+        if !self.has_words() {
+            return Ok(false);
+        }
+        let unheard = self.control_sent.wrapping_sub(self.control_heard);
+        if unheard < CONTROL {
+            if !self.notes.is_empty() {
+                let count = self.notes.len().min(NOTES);
+                let rest: Vec<u8> = self.notes.drain(..count).flat_map(|note: Note| note.encode()).collect();
+                self.say(work, Frame::Notes { count }, &rest)?;
+                return Ok(true);
+            }
+            if let Some((handle, write)) = self.says_here.pop_front() {
+                let place = work.find(handle, write);
+                self.say(work, Frame::Here { handle, place }, &[])?;
+                return Ok(true);
+            }
+            if let Some((handle, write)) = self.says_where.take() {
+                self.say(work, Frame::Where { handle, write }, &[])?;
+                return Ok(true);
+            }
+            if let Some(upto) = self.take_word() {
+                self.say(work, Frame::Left { upto }, &[])?;
+                return Ok(true);
+            }
+            for hungry in [true, false] {
+                let wanted = if hungry { &mut self.says_hungry } else { &mut self.says_ask };
+                if std::mem::take(wanted) {
+                    self.say(work, Frame::Ask { hungry }, &[])?;
+                    return Ok(true);
+                }
+            }
+        }
+        if unheard < CONTROL + CREDITS && self.credit_is_due() {
+            self.credits.asked = false;
+            self.say(work, Frame::Credit, &[])?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn say(&mut self, work: &mut dyn Work, frame: Frame, rest: &[u8]) -> Result<(), String> {
+        self.control_sent = self.control_sent.wrapping_add(1);
+        self.send_frame(work, frame, rest, &[], false, Then::Nothing)
+    }
+
+    fn send_frame(
+        &mut self,
+        work: &mut dyn Work,
+        frame: Frame,
+        rest: &[u8],
+        body: &[Segment],
+        fence: bool,
+        then: Then,
+    ) -> Result<(), String> {
+        let taken = self.credits.tell();
+        self.told_heard = self.heard;
+        let header = Header { taken, heard: self.heard, frame };
+        let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
+        lead.extend_from_slice(rest);
+        let mut how = self.how(fence, &then);
+        // What takes much of the device's room is not left there until others tell of it.
+        how.signalled |= lead.len() > LONG;
+        let sent = work.send(&lead, body, how);
+        self.fly(how, then);
+        sent
+    }
+
+    fn how(&mut self, fence: bool, then: &Then) -> How {
+        let token = self.next_token;
+        self.next_token = token.wrapping_add(1);
+        let matters = !matches!(then, Then::Nothing)
+            || self.close.closed
+            || std::mem::take(&mut self.seeks_confirmation);
+        let signalled = matters || self.unsignalled + 1 >= UNSIGNALLED;
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+        How { fence, signalled, token }
+    }
+
+    /// Of most requests nothing follows: they are only counted.
+    #[inline]
+    pub(super) fn fly(&mut self, how: How, then: Then) {
+        if !matches!(then, Then::Nothing) {
+            self.flying.push_back(Flying { token: how.token, then });
+        }
+    }
+
+    pub(super) fn how_to_read(&mut self, last: bool) -> How {
+        let then = if last { Then::Left(Position::START) } else { Then::Nothing };
+        self.how(false, &then)
+    }
+
+    // ---- the program's posts ----
+
+    fn give(&mut self, work: &mut dyn Work, fence: bool, what: Posted) -> Result<(Step, bool), String> {
+        if self.unreliable.is_some() && !matches!(what, Posted::Read { .. } | Posted::End { .. }) {
+            return self.give_unreliable(work, what).map(|step| (step, false));
+        }
+        match what {
+            Posted::Frame { frame, lead, body, then } => {
+                let len = body.iter().map(|segment| segment.len()).sum();
+                if len > 0 && work.fitting(&body, 0) < len {
+                    return Err(format!("a message of {} segments, more than the device takes", body.len()));
+                }
+                self.send_frame(work, frame, &lead, &body, fence, then)?;
+                Ok((Step::Gone, fence))
+            }
+            Posted::Offer { immediate, receipt, head, body, number } => {
+                self.give_offer(work, fence, (immediate, receipt), &head, &body)?;
+                debug_assert!(self.offered.iter().any(|offered| offered.number == number));
+                Ok((Step::Gone, fence))
+            }
+            Posted::Write { body, to, immediate, done, then } => {
+                self.give_write(work, fence, (body, done), to, immediate, then)
+            }
+            Posted::Read { body, from, done, held } => self.give_read(work, fence, (body, done), from, held),
+            Posted::End { words } => self.give_end(work, words).map(|step| (step, fence)),
+        }
+    }
+
+    fn give_offer(
+        &mut self,
+        work: &mut dyn Work,
+        fence: bool,
+        (immediate, receipt): (Option<u32>, bool),
+        head: &[u8],
+        body: &Segments,
+    ) -> Result<(), String> {
+        let (frame, rest) = Self::offer_frame(work, (immediate, receipt), head, body)?;
+        self.send_frame(work, frame, &rest, &[], fence, Then::Nothing)
+    }
+
+    pub(super) fn offer_frame(
+        work: &mut dyn Work,
+        (immediate, receipt): (Option<u32>, bool),
+        head: &[u8],
+        body: &Segments,
+    ) -> Result<(Frame, Vec<u8>), String> {
+        let mut parts = Vec::new();
+        work.offer(body, &mut parts)?;
+        if parts.len() > PARTS {
+            return Err(format!("a message in {} parts, at most {PARTS}", parts.len()));
+        }
+        let len = body.iter().map(|segment| segment.len() as u64).sum();
+        let frame = Frame::Offer { immediate, receipt, head: head.len(), parts: parts.len(), len };
+        let mut rest = head.to_vec();
+        rest.extend(parts.iter().flat_map(|part| part.encode()));
+        Ok((frame, rest))
+    }
+
+    /// The peer is asked first where the window is, if that is not known.
+    fn give_write(
+        &mut self,
+        work: &mut dyn Work,
+        mut fence: bool,
+        (body, mut done): (Segments, usize),
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        then: Then,
+    ) -> Result<(Step, bool), String> {
+        let total: usize = body.iter().map(|segment| segment.len()).sum();
+        let Some(far) = self.place_of(to, true) else {
+            self.seek(to, true);
+            let what = Posted::Write { body, to, immediate, done, then };
+            self.posts.push_front(Post { fence, what });
+            return Ok((Step::Waits, fence));
+        };
+        if !fits(far.len, to.offset, total) {
+            self.forbidden(Posted::Write { body, to, immediate, done, then });
+            return Ok((Step::Over, fence));
+        }
+        if total == 0 && immediate.is_none() {
+            self.after(then, Fate::Arrived);
+            return Ok((Step::Over, fence));
+        }
+        loop {
+            if !work.has_room() {
+                let what = Posted::Write { body, to, immediate, done, then };
+                self.posts.push_front(Post { fence, what });
+                return Ok((Step::Waits, fence));
+            }
+            let len = if total == 0 { 0 } else { work.fitting(&body, done) };
+            let last = done + len == total;
+            let at = crate::wire::Far { address: far.address.wrapping_add((to.offset + done) as u64), ..far };
+            let span = Span { segments: &body, from: done, len };
+            if last {
+                let how = self.how(fence, &then);
+                let written = work.write(span, at, immediate, how);
+                self.fly(how, then);
+                self.forget_places();
+                return written.map(|()| (Step::Gone, fence));
+            }
+            let how = self.how(fence, &Then::Nothing);
+            work.write(span, at, None, how)?;
+            self.fly(how, Then::Nothing);
+            (fence, done) = (false, done + len);
+        }
+    }
+
+    fn give_read(
+        &mut self,
+        work: &mut dyn Work,
+        mut fence: bool,
+        (body, mut done): (Segments, usize),
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<(Step, bool), String> {
+        let total: usize = body.iter().map(|segment| segment.len()).sum();
+        let Some(far) = self.place_of(from, false) else {
+            self.seek(from, false);
+            self.posts.push_front(Post { fence, what: Posted::Read { body, from, done, held } });
+            return Ok((Step::Waits, fence));
+        };
+        if !fits(far.len, from.offset, total) {
+            self.forbidden(Posted::Read { body, from, done, held });
+            return Ok((Step::Over, fence));
+        }
+        if total == 0 {
+            self.after(Then::Read(held), Fate::Arrived);
+            return Ok((Step::Over, fence));
+        }
+        loop {
+            if !work.has_room() {
+                self.posts.push_front(Post { fence, what: Posted::Read { body, from, done, held } });
+                return Ok((Step::Waits, fence));
+            }
+            let len = work.fitting_read(&body, done);
+            let last = done + len == total;
+            let at =
+                crate::wire::Far { address: far.address.wrapping_add((from.offset + done) as u64), ..far };
+            let span = Span { segments: &body, from: done, len };
+            if last {
+                let then = Then::Read(held);
+                let how = self.how(fence, &then);
+                let read = work.read(span, at, how);
+                self.fly(how, then);
+                return read.map(|()| (Step::Gone, fence));
+            }
+            let how = self.how(fence, &Then::Nothing);
+            work.read(span, at, how)?;
+            self.fly(how, Then::Nothing);
+            (fence, done) = (false, done + len);
+        }
+    }
+
+    fn give_end(&mut self, work: &mut dyn Work, words: Option<String>) -> Result<Step, String> {
+        // The peer is told what to wait for before that.
+        self.owe_word();
+        if self.control_sent.wrapping_sub(self.control_heard) < CONTROL
+            && let Some(upto) = self.take_word()
+        {
+            self.say(work, Frame::Left { upto }, &[])?;
+        }
+        if !self.has_told_all() || !work.has_room() {
+            self.posts.push_front(Post { fence: false, what: Posted::End { words } });
+            return Ok(Step::Waits);
+        }
+        let text = words.as_deref().map_or("", |words| cut(words, MAX_WORDS));
+        let frame = Frame::End { broken: words.is_some(), len: text.len() };
+        let text = text.to_owned();
+        self.control_sent = self.control_sent.wrapping_add(1);
+        self.send_frame(work, frame, text.as_bytes(), &[], false, Then::Nothing)?;
+        self.said_end = true;
+        self.abandon();
+        Ok(Step::Gone)
+    }
+
+    pub(super) fn seek(&mut self, remote: RemoteBuffer, write: bool) {
+        if self.seeking.is_none() {
+            self.seeking = Some((remote.handle.0, write));
+            self.says_where = self.seeking;
+        }
+    }
+
+    /// An unreliable connection asks each time: what its window's owner has taken back meanwhile must not break it.
+    fn forget_places(&mut self) {
+        if self.level == Reliability::Unreliable {
+            self.places.clear();
+        }
+    }
+
+    /// A post to where the peer lets nobody.
+    pub(super) fn forbidden(&mut self, what: Posted) {
+        if self.level == Reliability::Unreliable {
+            // As if it had been lost on its way. Its immediate data had a number, which both sides count.
+            if let (Posted::Write { immediate: Some(_), .. }, None) = (&what, &self.unreliable) {
+                let (lead, body, then) = (SmallVec::new(), Segments::new(), Then::Nothing);
+                let what = Posted::Frame { frame: Frame::Flush, lead, body, then };
+                self.posts.push_front(Post { fence: false, what });
+            }
+            // Likewise the frame that stands for them, which is next.
+            if let Some(Post { what: Posted::Frame { frame: frame @ Frame::Written { .. }, .. }, .. }) =
+                self.posts.front_mut()
+            {
+                *frame = Frame::Flush;
+            }
+            return self.drop_post(what, Fate::Arrived);
+        }
+        self.drop_post(what, Fate::Protection);
+        self.break_off("RDMA to memory that is not exposed to the one that asked for it, or not any more");
+    }
+
+    // ---- what completes ----
+
+    /// The request of this number, and all before it, are over. It is one that the device has, or the one before: no further from
+    /// any number here than the device takes requests ([`Work::has_room`]), and half the numbers' range tells which is earlier.
+    pub fn sent(&mut self, token: u32) {
+        if token.wrapping_sub(self.retired) <= u32::MAX / 2 {
+            self.retired = token.wrapping_add(1);
+        }
+        while self.flying.front().is_some_and(|first| token.wrapping_sub(first.token) <= u32::MAX / 2) {
+            let Some(Flying { then, .. }) = self.flying.pop_front() else { break };
+            self.after(then, Fate::Arrived);
+        }
+        self.tell_of_room();
+    }
+
+    /// The request of this number has failed, after all before it were over. `forbidden`: the peer's device did not allow
+    /// it. The connection is lost next.
+    pub fn failed(&mut self, token: u32, forbidden: bool) {
+        self.sent(token.wrapping_sub(1));
+        let is_known = self.flying.front().is_some_and(|first| first.token == token);
+        let known = if is_known { self.flying.pop_front() } else { None };
+        let then = known.map_or(Then::Nothing, |flying| flying.then);
+        self.retired = token.wrapping_add(1);
+        let fate =
+            if forbidden && !matches!(then, Then::ReadDone(_)) { Fate::Protection } else { Fate::Lost };
+        match then {
+            Then::Left(number) if forbidden => {
+                self.settle(number, fate);
+                self.after(Then::Left(number), fate);
+            }
+            // Of several requests for one post, the last tells; the first may be the one that fails.
+            Then::Nothing if forbidden => self.next_access_fails(),
+            then => self.after(then, fate),
+        }
+    }
+
+    fn next_access_fails(&mut self) {
+        let is_access = |then: &Then| matches!(then, Then::Read(_) | Then::Held(_) | Then::Left(_));
+        if let Some(at) = self.flying.iter().position(|flying| is_access(&flying.then))
+            && let Some(Flying { then, .. }) = self.flying.remove(at)
+        {
+            if let Then::Left(number) = then {
+                self.settle(number, Fate::Protection);
+            }
+            self.after(then, Fate::Protection);
+        } else if self.posts.front().is_some_and(Post::has_begun)
+            && let Some(Post { what, .. }) = self.posts.pop_front()
+        {
+            self.drop_post(what, Fate::Protection);
+        }
+    }
+
+    /// Everything that the device has or will not get ends so.
+    pub(super) fn ground_all(&mut self, fate: Fate) {
+        self.retired = self.next_token;
+        while let Some(Flying { then, .. }) = self.flying.pop_front() {
+            self.after(then, fate);
+        }
+        self.ground_unreliable(fate);
+        for post in std::mem::take(&mut self.posts) {
+            self.drop_post(post.what, fate);
+        }
+    }
+
+    /// Whether everything that was to be sent has left and was confirmed.
+    pub(super) fn all_has_left(&self) -> bool {
+        self.posts.is_empty() && self.notes.is_empty() && self.says_here.is_empty()
+    }
+
+    /// Whether all that was posted is with the peer's device, or never will be: ours has nothing of it any more nor will have,
+    /// and the peer reads nothing from here.
+    pub fn has_left(&self) -> bool {
+        self.close.dead || (self.flying() == 0 && self.all_has_left() && self.offered.is_empty())
+    }
+
+    /// Has the device tell when all is done that it has: of most requests it tells only by the way. For want of anything else
+    /// to be sent, a question to the peer brings that.
+    pub fn seek_confirmation(&mut self) {
+        if self.unsignalled > 0 && !self.close.closed && !self.close.dead {
+            self.seeks_confirmation = true;
+            self.says_ask = true;
+        }
+    }
+
+    /// How many requests were given to the device and not confirmed.
+    pub fn flying(&self) -> u32 {
+        self.next_token.wrapping_sub(self.retired) + self.leaving()
+    }
+}
+
+/// Who has the memory of what the device has, or is to have.
+pub(super) fn held_in_flight<'a>(
+    flying: &'a mut VecDeque<Flying>,
+    unreliable: Option<&'a mut Box<Unreliable>>,
+    posts: &'a mut VecDeque<Post>,
+) -> impl Iterator<Item = &'a mut Held> {
+    let flying = flying.iter_mut().map(|flying| &mut flying.then);
+    let flying = flying.chain(Connection::held_unreliable(unreliable));
+    let posts = posts.iter_mut().filter_map(|post| match &mut post.what {
+        Posted::Frame { then, .. } | Posted::Write { then, .. } => Some(Either::Then(then)),
+        Posted::Read { held, .. } => Some(Either::Held(held)),
+        Posted::Offer { .. } | Posted::End { .. } => None,
+    });
+    flying.map(Either::Then).chain(posts).filter_map(|either| match either {
+        Either::Then(Then::Held(held) | Then::Read(held)) | Either::Held(held) => Some(held),
+        Either::Then(_) => None,
+    })
+}
+
+enum Either<'a> {
+    Then(&'a mut Then),
+    Held(&'a mut Held),
+}
+
+/// Whether `[offset, offset + len)` lies in a window of `window` bytes.
+pub(super) fn fits(window: u64, offset: usize, len: usize) -> bool {
+    offset.checked_add(len).is_some_and(|end| end as u64 <= window)
+}

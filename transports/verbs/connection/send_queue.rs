@@ -1,0 +1,329 @@
+//! The program's posts.
+
+use smallvec::SmallVec;
+use udeck_sys::position::Position;
+use udeck_via::transport::{Fate, Held, Refused};
+use udeck_via::{Reliability, RemoteBuffer};
+
+use super::close::Offered;
+use super::unreliable::WRITE_NUMBERS;
+use super::{Connection, MESSAGES, Work};
+use crate::memory::Segment;
+use crate::wire::{EAGER, Frame};
+
+/// The most posts that wait for the device, those included of which nobody keeps count.
+const POSTS: usize = 4 * MESSAGES as usize;
+
+/// A post that the device does not have yet, or not all of it.
+pub(super) struct Post {
+    pub fence: bool,
+    pub what: Posted,
+}
+
+impl Post {
+    /// Whether the device has some of its requests.
+    pub fn has_begun(&self) -> bool {
+        matches!(self.what, Posted::Write { done: 1.., .. } | Posted::Read { done: 1.., .. })
+    }
+}
+
+pub(super) type Segments = SmallVec<[Segment; 4]>;
+
+pub(super) enum Posted {
+    /// A frame, with a header of so many bytes or a short message in `lead`.
+    Frame {
+        frame: Frame,
+        lead: SmallVec<[u8; 64]>,
+        body: Segments,
+        then: Then,
+    },
+    /// A message that stays where it lies.
+    Offer {
+        immediate: Option<u32>,
+        receipt: bool,
+        head: SmallVec<[u8; 64]>,
+        body: Segments,
+        number: Position,
+    },
+    Write {
+        body: Segments,
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        done: usize,
+        then: Then,
+    },
+    Read {
+        body: Segments,
+        from: RemoteBuffer,
+        done: usize,
+        held: Held,
+    },
+    End {
+        words: Option<String>,
+    },
+}
+
+/// What follows when a request has completed.
+pub(super) enum Then {
+    Nothing,
+    /// The memory goes back.
+    Held(Held),
+    /// The message of this number has left: its entry among the unacknowledged ends when a receipt has come, too.
+    Left(Position),
+    /// A read of the program's is over.
+    Read(Held),
+    /// The offer of this number is here.
+    ReadDone(u32),
+}
+
+impl Connection {
+    /// [`udeck_via::transport::Port::send`]. `work`: the device, if the peer takes what comes.
+    pub fn send(
+        &mut self,
+        work: Option<&mut dyn Work>,
+        immediate: Option<u32>,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<(), Refused> {
+        self.room(1)?;
+        // What most messages are, by the shortest way.
+        if let Some(work) = work
+            && self.send_now(work, immediate, head, body)
+        {
+            return Ok(());
+        }
+        let mut lead = SmallVec::from_slice(head);
+        lead.extend_from_slice(body);
+        let frame = Frame::Short { immediate, len: lead.len() };
+        self.post_numbered(Posted::Frame { frame, lead, body: Segments::new(), then: Then::Nothing });
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::lend`].
+    pub fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let (body, len) = match self.segments(segments) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        if let Err(refused) = self.room_for(&held, 1) {
+            return Err((refused, held));
+        }
+        let (receipt, number, head) =
+            (self.awaits_receipt(&held), self.window.sent(), SmallVec::from_slice(head));
+        if len > EAGER {
+            if receipt {
+                self.unacked.push(number, held);
+                self.offered.push_back(Offered { number, unreliable: None, held: None });
+            } else {
+                self.offered.push_back(Offered { number, unreliable: None, held: Some(held) });
+            }
+            self.post_numbered(Posted::Offer { immediate, receipt, head, body, number });
+            return Ok(());
+        }
+        let then = self.hold(held, receipt);
+        let frame = Frame::Body { immediate, receipt, head: head.len(), len };
+        self.post_numbered(Posted::Frame { frame, lead: head, body, then });
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::rdma_write`].
+    pub fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let body = match self.remote_segments(segments, to, self.may_write) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        let receipt = self.awaits_receipt(&held);
+        let numbered = receipt || immediate.is_some();
+        let room = if numbered { self.room_for(&held, WRITE_NUMBERS) } else { self.room_to_post() };
+        if let Err(refused) = room {
+            return Err((refused, held));
+        }
+        let then = self.hold(held, receipt);
+        let by_frame = immediate.filter(|_| self.frames_immediates);
+        let len = body.iter().map(|segment| segment.len()).sum();
+        let immediate_of_write = immediate.filter(|_| by_frame.is_none());
+        let write = Posted::Write { body, to, immediate: immediate_of_write, done: 0, then };
+        match immediate_of_write {
+            Some(_) => self.post_numbered(write),
+            None => self.post(write),
+        }
+        if let Some(immediate) = by_frame {
+            let (lead, body) = (SmallVec::new(), Segments::new());
+            let frame = Frame::Written { immediate, len };
+            self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
+        }
+        if receipt && immediate.is_none() {
+            // What follows it on a queue pair arrives behind it.
+            let lead = SmallVec::new();
+            let (frame, body) = (Frame::Flush, Segments::new());
+            self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
+        }
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::rdma_read`].
+    pub fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let body = match self.remote_segments(segments, from, self.may_read) {
+            Ok(found) => found,
+            Err(refused) => return Err((refused, held)),
+        };
+        // There is no such thing where answers may be lost.
+        if self.level == Reliability::Unreliable {
+            return Err((Refused::Unsupported, held));
+        }
+        if let Err(refused) = self.room_to_post() {
+            return Err((refused, held));
+        }
+        if self.reads >= MESSAGES {
+            self.unacked.want_room(&mut self.news);
+            return Err((Refused::Busy, held));
+        }
+        self.reads += 1;
+        self.post(Posted::Read { body, from, done: 0, held });
+        Ok(())
+    }
+
+    /// [`udeck_via::transport::Port::fence`].
+    pub fn fence(&mut self) {
+        self.fence = self.reads > 0;
+    }
+
+    /// [`udeck_via::transport::Port::want_room`].
+    pub fn want_room(&mut self) {
+        self.unacked.want_room(&mut self.news);
+    }
+
+    /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
+    pub fn unread(&mut self) -> Result<u32, Refused> {
+        let unread = self.untaken();
+        match self.end() {
+            Some(end) if unread > 0 => return Err(end),
+            None if unread > 0 && !self.close.closed && self.window.ask() => {
+                self.says_ask = true;
+                self.owe_word();
+            }
+            _ => {}
+        }
+        Ok(unread)
+    }
+
+    fn untaken(&self) -> u32 {
+        self.untaken_unreliable().unwrap_or_else(|| self.window.untaken())
+    }
+
+    /// Whether there is room for a numbered frame, which takes so many numbers on the unreliable queue pair. If not, the peer is asked to tell when
+    /// it has taken something.
+    fn room(&mut self, numbers: u32) -> Result<(), Refused> {
+        self.room_to_post()?;
+        let is_room = match self.unreliable {
+            Some(_) => self.has_numbers_for(numbers),
+            None => self.untaken() < MESSAGES,
+        };
+        if is_room {
+            return Ok(());
+        }
+        self.hunger();
+        Err(Refused::Busy)
+    }
+
+    pub(super) fn hunger(&mut self) {
+        if self.window.hunger() {
+            self.says_hungry = true;
+        }
+        self.owe_word();
+    }
+
+    fn room_to_post(&mut self) -> Result<(), Refused> {
+        self.close.stands()?;
+        if self.posts.len() < POSTS { Ok(()) } else { Err(Refused::Busy) }
+    }
+
+    fn room_for(&mut self, held: &Held, numbers: u32) -> Result<(), Refused> {
+        self.room(numbers)?;
+        let waiting = self.unacked.len().max(self.offered.len());
+        if waiting >= MESSAGES as usize && (self.awaits_receipt(held) || !self.offered.is_empty()) {
+            return Err(Refused::Busy);
+        }
+        Ok(())
+    }
+
+    fn awaits_receipt(&self, held: &Held) -> bool {
+        self.level == Reliability::Reception && matches!(held, Held::Caller(_))
+    }
+
+    /// Notes who has the memory of the next numbered frame, or of what it flushes.
+    fn hold(&mut self, held: Held, receipt: bool) -> Then {
+        if !receipt {
+            return Then::Held(held);
+        }
+        self.unacked.push(self.window.sent(), held);
+        Then::Left(self.window.sent())
+    }
+
+    /// Segments of the outbox, and their bytes.
+    fn segments(&self, segments: &[(u64, usize)]) -> Result<(Segments, usize), Refused> {
+        // The VI layer posts live blocks of the outbox only.
+        if segments.iter().any(|&(offset, len)| self.memory.outbox.place(offset, len).is_none()) {
+            return Err(Refused::Protection);
+        }
+        let full = segments.iter().filter(|(_, len)| *len > 0);
+        let segments: Segments = full.map(|&(offset, len)| Segment::Outbox(offset, len)).collect();
+        let len = segments.iter().map(|segment| segment.len()).sum();
+        Ok((segments, len))
+    }
+
+    /// As [`Connection::segments`], for an access to `remote` that is allowed as far as can be told here.
+    fn remote_segments(
+        &self,
+        segments: &[(u64, usize)],
+        remote: RemoteBuffer,
+        may: bool,
+    ) -> Result<Segments, Refused> {
+        let (segments, len) = self.segments(segments)?;
+        let fits = remote.offset.checked_add(len).is_some() && len <= remote.len;
+        if may && fits { Ok(segments) } else { Err(Refused::Protection) }
+    }
+
+    fn post_numbered(&mut self, what: Posted) {
+        self.window.push();
+        self.post(what);
+    }
+
+    pub(super) fn post(&mut self, what: Posted) {
+        self.unacked.found_room();
+        let fence = std::mem::take(&mut self.fence);
+        self.posts.push_back(Post { fence, what });
+    }
+
+    /// A post that will not be carried out.
+    pub(super) fn drop_post(&mut self, what: Posted, fate: Fate) {
+        match what {
+            Posted::Frame { then, .. } | Posted::Write { then, .. } => {
+                if let Then::Left(number) = then {
+                    self.settle(number, fate);
+                }
+                self.after(then, fate);
+            }
+            Posted::Read { held, .. } => self.after(Then::Read(held), fate),
+            Posted::Offer { number, .. } => _ = self.end_offered(number, fate),
+            Posted::End { .. } => {}
+        }
+    }
+}

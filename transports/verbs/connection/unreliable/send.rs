@@ -1,0 +1,315 @@
+//! The sender's side: numbers, what leaves, and the word of how many have left.
+
+use smallvec::SmallVec;
+use udeck_via::RemoteBuffer;
+use udeck_via::transport::Fate;
+
+use super::super::send_engine::{Step, fits};
+use super::super::send_queue::{Post, Posted, Segments, Then};
+use super::super::{Connection, How, MESSAGES, Span, Work};
+use super::{Leaving, Unreliable, ahead, violation};
+use crate::memory::Segment;
+use crate::wire::{Far, Frame, Header, MAX_HEAD, Violation};
+
+impl Connection {
+    /// From now on messages and writes travel on the unreliable queue pair. Before anything was posted; both sides or none.
+    pub fn go_unreliable(&mut self) {
+        self.unreliable = Some(Box::default());
+    }
+
+    /// Numbers that are in use, if messages travel on the unreliable queue pair.
+    fn numbers_out(&self) -> u32 {
+        self.unreliable
+            .as_ref()
+            .map_or(0, |unreliable| unreliable.left.wrapping_sub(self.window.taken().narrow()))
+    }
+
+    fn has_number(&self) -> bool {
+        self.numbers_out() < MESSAGES
+    }
+
+    /// Whether there will be numbers for one more, which takes `wanted`, behind what waits.
+    pub(in crate::connection) fn has_numbers_for(&self, wanted: u32) -> bool {
+        let waiting: u32 = self.posts.iter().map(|post| post.what.numbers()).sum();
+        self.numbers_out() + waiting + wanted <= MESSAGES
+    }
+
+    /// Messages that are not over.
+    pub(in crate::connection) fn untaken_unreliable(&self) -> Option<u32> {
+        let unreliable = self.unreliable.as_ref()?;
+        let waiting = self.posts.iter().filter(|post| post.what.numbers() > 0).count();
+        Some(self.numbers_out() - unreliable.pieces.count_ones().min(self.numbers_out()) + waiting as u32)
+    }
+
+    fn take_number(&mut self, is_piece: bool) -> u32 {
+        let at = self.numbers_out();
+        let Some(unreliable) = &mut self.unreliable else { return 0 };
+        unreliable.pieces |= u64::from(is_piece) << at.min(63);
+        unreliable.written += u32::from(is_piece);
+        let number = unreliable.left;
+        unreliable.left = number.wrapping_add(1);
+        number
+    }
+
+    /// The peer tells that the numbers below are over.
+    pub(in crate::connection) fn are_over(&mut self, upto: u32) -> Result<(), Violation> {
+        let (more, out) = (upto.wrapping_sub(self.window.taken().narrow()), self.numbers_out());
+        if more > out {
+            return violation(format!("{more} messages are over of the {out} that were not"));
+        }
+        // Of an offer that was taken this is the second word; of one that was lost the only one.
+        let is_over = |number: Option<u32>| number.is_some_and(|n| ahead(upto, n).is_some_and(|by| by > 0));
+        while let Some(offered) = self.offered.iter().find(|offered| is_over(offered.unreliable)) {
+            let number = offered.number;
+            self.end_offered(number, Fate::Arrived);
+        }
+        // Who has ended it takes nothing any more: what was not taken by then was not taken.
+        if let (Some(unreliable), true, false) = (&mut self.unreliable, more > 0, self.close.peer_has_ended())
+        {
+            unreliable.pieces = unreliable.pieces.checked_shr(more).unwrap_or(0);
+            self.window.advance(more);
+            self.tell_of_room();
+        }
+        Ok(())
+    }
+
+    /// Somebody waits for what the peer knows only when it was told how many have left.
+    pub(in crate::connection) fn owe_word(&mut self) {
+        if let Some(unreliable) = &mut self.unreliable {
+            unreliable.owes_word = unreliable.told != unreliable.left;
+        }
+    }
+
+    /// What the peer is to be told of that, once they have.
+    pub(in crate::connection) fn word_is_due(&self) -> bool {
+        self.unreliable
+            .as_ref()
+            .is_some_and(|unreliable| unreliable.owes_word && unreliable.gone == unreliable.left)
+    }
+
+    pub(in crate::connection) fn take_word(&mut self) -> Option<u32> {
+        let unreliable = self
+            .unreliable
+            .as_mut()
+            .filter(|unreliable| unreliable.owes_word && unreliable.gone == unreliable.left)?;
+        (unreliable.owes_word, unreliable.told) = (false, unreliable.left);
+        Some(unreliable.told)
+    }
+
+    /// Whether all have left, as far as the peer knows.
+    pub(in crate::connection) fn has_told_all(&self) -> bool {
+        self.unreliable.as_ref().is_none_or(|unreliable| unreliable.told == unreliable.left)
+    }
+
+    /// The end was told, and with it what was taken: nothing more is.
+    pub(in crate::connection) fn abandon(&mut self) {
+        let Some(unreliable) = &mut self.unreliable else { return };
+        unreliable.abandoned = true;
+        // But for those that are being read.
+        let read = unreliable.numbers.clone();
+        let mut number = unreliable.base;
+        while number != unreliable.next {
+            if !read.contains(&number) {
+                unreliable.is_over(number);
+            }
+            number = number.wrapping_add(1);
+        }
+        // What the peer had offered and was lost comes back to it by that.
+        self.credits.asked |= self.credits.taken != unreliable.base;
+        self.credits.taken = unreliable.base;
+    }
+
+    /// As [`Connection::send_now`], when it travels on the unreliable queue pair.
+    pub(in crate::connection) fn send_now_unreliable(
+        &mut self,
+        work: &mut dyn Work,
+        immediate: Option<u32>,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        let Some(device) = work.unreliable().filter(|device| device.has_room()) else { return false };
+        if !self.posts.is_empty() || self.close.dead || !self.has_number() {
+            return false;
+        }
+        let mut rest = [0; MAX_HEAD];
+        let len = head.len() + body.len();
+        rest[..head.len()].copy_from_slice(head);
+        rest[head.len()..len].copy_from_slice(body);
+        let frame = Frame::Short { immediate, len };
+        self.unacked.found_room();
+        if let Err(why) = self.send_unreliable(device, frame, 0, (&rest[..len], &[]), Then::Nothing) {
+            self.fail(&why);
+        }
+        true
+    }
+
+    /// Sends a numbered frame. `key`: what an offer is noted by.
+    fn send_unreliable(
+        &mut self,
+        device: &mut dyn Work,
+        frame: Frame,
+        key: u32,
+        (rest, body): (&[u8], &[Segment]),
+        then: Then,
+    ) -> Result<(), String> {
+        let header = Header { taken: self.take_number(false), heard: key, frame };
+        let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
+        lead.extend_from_slice(rest);
+        let how = self.how_unreliable();
+        let sent = device.send(&lead, body, how);
+        self.leave(how, then);
+        sent
+    }
+
+    /// All are told of: no receiver does, and what waits for them is not to wait for others.
+    fn how_unreliable(&mut self) -> How {
+        let Some(unreliable) = &mut self.unreliable else { return How::default() };
+        let token = unreliable.next_token;
+        unreliable.next_token = token.wrapping_add(1);
+        How { fence: false, signalled: true, token }
+    }
+
+    fn leave(&mut self, how: How, then: Then) {
+        if let Some(unreliable) = &mut self.unreliable {
+            unreliable.flying.push_back(Leaving { token: how.token, then, upto: unreliable.left });
+        }
+    }
+
+    /// The request of this number, and all before it, have left.
+    pub fn left(&mut self, token: u32) {
+        let is_over = |first: &Leaving| ahead(token, first.token).is_some();
+        while let Some(unreliable) = &mut self.unreliable
+            && unreliable.flying.front().is_some_and(is_over)
+        {
+            let Some(Leaving { then, upto, .. }) = unreliable.flying.pop_front() else { break };
+            unreliable.gone = upto;
+            self.after(then, Fate::Arrived);
+        }
+        self.tell_of_room();
+    }
+
+    pub(in crate::connection) fn leaving(&self) -> u32 {
+        self.unreliable.as_ref().map_or(0, |unreliable| unreliable.flying.len() as u32)
+    }
+
+    pub(in crate::connection) fn held_unreliable(
+        unreliable: Option<&mut Box<Unreliable>>,
+    ) -> impl Iterator<Item = &mut Then> {
+        unreliable
+            .into_iter()
+            .flat_map(|unreliable| unreliable.flying.iter_mut().map(|leaving| &mut leaving.then))
+    }
+
+    /// What has not left will not.
+    pub(in crate::connection) fn ground_unreliable(&mut self, fate: Fate) {
+        let flying = self.unreliable.as_mut().map(|unreliable| std::mem::take(&mut unreliable.flying));
+        flying.into_iter().flatten().for_each(|leaving| self.after(leaving.then, fate));
+    }
+
+    /// Gives the device the post that was in front, if it takes it.
+    pub(in crate::connection) fn give_unreliable(
+        &mut self,
+        work: &mut dyn Work,
+        what: Posted,
+    ) -> Result<Step, String> {
+        let Some(device) = work.unreliable() else {
+            return Err("the device has no unreliable queue pair".into());
+        };
+        if let Posted::Write { body, to, immediate, done, then } = what {
+            return self.write_unreliable(device, (body, done), to, immediate, then);
+        }
+        if !device.has_room() || !self.has_number() {
+            return Ok(self.wait_unreliable(what));
+        }
+        match what {
+            Posted::Frame { frame, lead, body, then } => {
+                let len = body.iter().map(|segment| segment.len()).sum();
+                if len > 0 && device.fitting(&body, 0) < len {
+                    return Err(format!("a message of {} segments, more than the device takes", body.len()));
+                }
+                self.send_unreliable(device, frame, 0, (&lead, &body), then)?;
+            }
+            Posted::Offer { immediate, receipt, head, body, number: key } => {
+                let (frame, rest) = Self::offer_frame(device, (immediate, receipt), &head, &body)?;
+                let number = self.unreliable.as_ref().map(|unreliable| unreliable.left);
+                self.offered
+                    .iter_mut()
+                    .filter(|offered| offered.number == key)
+                    .for_each(|o| o.unreliable = number);
+                self.send_unreliable(device, frame, key.narrow(), (&rest, &[]), Then::Nothing)?;
+                // If it is lost, its memory comes back by that.
+                self.owe_word();
+            }
+            Posted::Write { .. } | Posted::Read { .. } | Posted::End { .. } => {}
+        }
+        Ok(Step::Gone)
+    }
+
+    fn write_unreliable(
+        &mut self,
+        device: &mut dyn Work,
+        (body, mut done): (Segments, usize),
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        then: Then,
+    ) -> Result<Step, String> {
+        let total: usize = body.iter().map(|segment| segment.len()).sum();
+        let Some(far) = self.place_of(to, true) else {
+            self.seek(to, true);
+            let what = Posted::Write { body, to, immediate, done, then };
+            self.posts.push_front(Post { fence: false, what });
+            return Ok(Step::Waits);
+        };
+        if !fits(far.len, to.offset, total) {
+            self.forbidden(Posted::Write { body, to, immediate, done, then });
+            return Ok(Step::Over);
+        }
+        let mut then = Some(then);
+        if let (Some(unreliable), 0) = (&mut self.unreliable, done) {
+            unreliable.written = 0;
+        }
+        while done < total {
+            if !device.has_room() || (immediate.is_some() && !self.has_number()) {
+                let then = then.take().unwrap_or(Then::Nothing);
+                return Ok(self.wait_unreliable(Posted::Write { body, to, immediate, done, then }));
+            }
+            let len = device.fitting(&body, done).min(total - done);
+            let at = Far { address: far.address.wrapping_add((to.offset + done) as u64), ..far };
+            let number = immediate.map(|_| self.take_number(true));
+            let (span, how) = (Span { segments: &body, from: done, len }, self.how_unreliable());
+            let written = device.write(span, at, number, how);
+            done += len;
+            let last = if done == total { then.take() } else { None };
+            self.leave(how, last.unwrap_or(Then::Nothing));
+            written?;
+        }
+        if let Some(immediate) = immediate {
+            if !device.has_room() || !self.has_number() {
+                let then = then.take().unwrap_or(Then::Nothing);
+                let immediate = Some(immediate);
+                return Ok(self.wait_unreliable(Posted::Write { body, to, immediate, done, then }));
+            }
+            let pieces = self.unreliable.as_ref().map_or(0, |unreliable| unreliable.written);
+            let frame = Frame::Wrote { immediate, pieces, len: total as u64 };
+            self.send_unreliable(device, frame, 0, (&[], &[]), Then::Nothing)?;
+        }
+        // Of no bytes, nothing is under way.
+        if let Some(then) = then {
+            self.after(then, Fate::Arrived);
+        }
+        Ok(Step::Gone)
+    }
+
+    /// There is no room for it now. When nobody takes what was sent before, there never will be: it is lost.
+    fn wait_unreliable(&mut self, what: Posted) -> Step {
+        if !self.has_number() {
+            if self.close.closed || self.close.peer_has_ended() {
+                self.drop_post(what, Fate::Unread);
+                return Step::Over;
+            }
+            self.hunger();
+        }
+        self.posts.push_front(Post { fence: false, what });
+        Step::Waits
+    }
+}

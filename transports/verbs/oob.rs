@@ -1,0 +1,157 @@
+//! The socket that a connection was agreed on. It stays open as long as the connection, and tells what a queue pair cannot: that
+//! the peer is ready, that it is done, why it broke off; and by its end, that the peer's process has died.
+//!
+//! ```text
+//! byte 0      1     3
+//!      +------+-----+-------+
+//!      | kind | len | words |        1 ready, 2 done, 3 broken (words: why)
+//!      +------+-----+-------+
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use udeck_session::admission::reset_when_closed;
+
+use crate::wire::MAX_WORDS;
+use udeck_session::cut;
+
+const HEAD: usize = 3;
+/// Of one peer, in all. Who keeps the rules says three at most.
+const MOST_WORDS: u32 = 8;
+
+/// What is said on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The sender's queue pair takes what comes.
+    Ready,
+    /// The sender has sent everything, and waits for nothing.
+    Done,
+    /// The sender has ended it by an error.
+    Broken(String),
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub enum End {
+    /// The peer has closed it.
+    HungUp,
+    /// The kernel's word.
+    Failed(io::Error),
+    /// The peer speaks nonsense, or without end.
+    Nonsense,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Oob {
+    socket: OwnedFd,
+    heard: Vec<u8>,
+    words: u32,
+}
+
+impl Word {
+    fn encode(&self) -> Vec<u8> {
+        let (kind, words) = match self {
+            Word::Ready => (1, ""),
+            Word::Done => (2, ""),
+            Word::Broken(words) => (3, cut(words, MAX_WORDS)),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend((words.len() as u16).to_le_bytes());
+        bytes.extend(words.as_bytes());
+        bytes
+    }
+
+    /// The first word, and its bytes, if it is there as a whole.
+    fn decode(bytes: &[u8]) -> Result<Option<(Word, usize)>, End> {
+        let Some(([kind, low, high], rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let len = usize::from(u16::from_le_bytes([*low, *high]));
+        let most = if *kind == 3 { MAX_WORDS } else { 0 };
+        if !(1..=3).contains(kind) || len > most {
+            return Err(End::Nonsense);
+        }
+        let Some(words) = rest.get(..len) else { return Ok(None) };
+        let word = match kind {
+            1 => Word::Ready,
+            2 => Word::Done,
+            _ => Word::Broken(String::from_utf8_lossy(words).into_owned()),
+        };
+        Ok(Some((word, HEAD + len)))
+    }
+}
+
+impl Oob {
+    pub fn new(socket: OwnedFd) -> Self {
+        Oob { socket, heard: Vec::new(), words: 0 }
+    }
+
+    /// Says it. A peer that is gone is found to be by who reads; few words always find room.
+    pub fn say(&self, word: &Word) {
+        let _ = send(&self.socket, &word.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// The next word, if one has come. Never waits.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn hear(&mut self) -> Result<Option<Word>, End> {
+        loop {
+            if let Some((word, len)) = Word::decode(&self.heard)? {
+                self.heard.drain(..len);
+                self.words += 1;
+                let is_endless = self.words > MOST_WORDS;
+                return if is_endless { Err(End::Nonsense) } else { Ok(Some(word)) };
+            }
+            let mut buffer = [0; 256];
+            match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(End::HungUp),
+                Ok((_, len)) => self.heard.extend(&buffer[..len]),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                Err(Errno::CONNRESET) => return Err(End::HungUp),
+                Err(error) => return Err(End::Failed(error.into())),
+            }
+        }
+    }
+
+    /// Its end will be a reset: nothing lingers in the kernel. For when everything has been said and heard.
+    pub fn reset_when_closed(&self) {
+        reset_when_closed(self.socket.as_fd());
+    }
+}
+
+impl AsFd for Oob {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn prop_words_round_trip(words in "\\PC{0,100}", behind: Vec<u8>) {
+            for word in [Word::Ready, Word::Done, Word::Broken(words.clone())] {
+                let mut bytes = word.encode();
+                let len = bytes.len();
+                prop_assert!(matches!(Word::decode(&bytes[..len - 1]), Ok(None)));
+                bytes.extend(&behind);
+                let (decoded, used) = Word::decode(&bytes).unwrap().unwrap();
+                prop_assert_eq!((decoded, used), (word, len));
+            }
+        }
+
+        #[test]
+        fn prop_nonsense_is_found_before_it_is_waited_for(kind: u8, len: u16) {
+            let [low, high] = len.to_le_bytes();
+            let most = match kind { 1 | 2 => 0, 3 => MAX_WORDS as u16, _ => 0 };
+            let sound = (1..=3).contains(&kind) && len <= most;
+            prop_assert_eq!(Word::decode(&[kind, low, high]).is_ok(), sound);
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Where frames land: registered buffers of 4 KiB that the device fills, and is given again when the engine has taken out
+//! what is in them. There are two sources, of which a queue pair has one:
+//!
+//! * **its own**, as many as the credits of the connection promise ([`RECEIVES`]): no frame finds none;
+//! * **the pool** of its protection domain, a shared receive queue (SRQ; InfiniBand Architecture 1, 10.2.9), which grows by as
+//!   many with each connection, up to a bound of the NIC's ([`Budget`]), and is overcommitted from then on.
+//!
+//! # Nothing starves for ever
+//! A frame that finds the pool empty is sent again by its sender's device (RNR, by default for ever). It finds a buffer as soon
+//! as somebody takes completions: a look copies what has come out of the buffers (into memory that the connection's credits
+//! bound) and gives them back, whether or not a program takes its messages. While no program looks, the NIC's helper does. So
+//! a buffer waits for this process's engine, and for nobody's program.
+//!
+//! # What a liar gets
+//! Who sends more than its credits is let go as soon as that is seen, and its queue pair consumes nothing any more. Until
+//! then it can have filled the whole pool, once: completion queues have room for that.
+//!
+//! # Nothing is lost when a queue pair goes
+//! What the device has filled for a queue pair and nobody has taken may vanish with it from the completion queue, and the buffer
+//! with that. Hence a queue pair of a pool is put into its error state first, and what lies in its completion queue is
+//! [set aside](crate::completions::Completions::set_aside).
+
+use std::fmt;
+use std::io;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use memmap2::{MmapOptions, MmapRaw};
+use parking_lot::Mutex;
+use udeck_sys::ranked::RankedMutex;
+
+use crate::completions::{name_of, name_of_shared};
+use crate::connection::{CHAIN, RECEIVES};
+use crate::domain::cannot_register;
+use crate::ffi::codes::access;
+use crate::ffi::{RecvWr, Sge};
+use crate::hca::objects::{Mr, Pd, Qp, Srq};
+use crate::locks::EMPTIED;
+use crate::wire::BLOCK;
+
+/// Pages of our own, which the kernel gives as zeros, known to the device. No peer is told their key.
+pub struct Buffers {
+    /// Dropped before the memory: a device that still had the region would write to what the kernel keeps for it.
+    mr: Mr,
+    _memory: MmapRaw,
+    at: NonNull<u8>,
+    len: usize,
+    pinned: Arc<AtomicUsize>,
+}
+
+// SAFETY: a mapping of our own, of plain bytes.
+unsafe impl Send for Buffers {}
+// SAFETY: nobody gets more than addresses in it without saying so (`at`).
+unsafe impl Sync for Buffers {}
+
+impl Buffers {
+    /// `pinned` counts their bytes as long as they are.
+    ///
+    /// # Errors
+    /// The kernel's; in words when they cannot be pinned.
+    pub fn new(pd: &Arc<Pd>, len: usize, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
+        let memory = MmapRaw::from(MmapOptions::new().len(len).map_anon()?);
+        let at = NonNull::new(memory.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the memory is ours, and goes after the region. No peer is told its key, and none would help.
+        let mr = unsafe { Mr::new(pd, NonNull::slice_from_raw_parts(at, len), access::LOCAL_WRITE, false) };
+        let mr = mr.map_err(|error| io::Error::new(error.kind(), cannot_register(len, &error)))?;
+        pinned.fetch_add(len, Ordering::Relaxed);
+        Ok(Buffers { mr, _memory: memory, at, len, pinned: pinned.clone() })
+    }
+
+    /// A place in it.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.len, "{offset} is outside of {} bytes", self.len);
+        // SAFETY: inside of the mapping.
+        unsafe { self.at.as_ptr().add(offset) }
+    }
+
+    pub fn lkey(&self) -> u32 {
+        self.mr.lkey()
+    }
+
+    /// An element of a request: the buffer of this number.
+    fn block(&self, slot: usize) -> Sge {
+        Sge { addr: self.at(slot * BLOCK).addr() as u64, length: BLOCK as u32, lkey: self.lkey() }
+    }
+
+    /// What the device has written to a buffer.
+    ///
+    /// # Safety
+    /// The device does not have it, nor anybody else for writing, as long as the slice is used.
+    unsafe fn written(&self, slot: usize, len: u32) -> &[u8] {
+        // SAFETY: inside of the mapping, as `at` insists for its first byte, and its length is a multiple of `BLOCK`.
+        unsafe { std::slice::from_raw_parts(self.at(slot * BLOCK), (len as usize).min(BLOCK)) }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        self.pinned.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+/// Posts buffers in chains of [`CHAIN`]: what they are called, and where they lie.
+fn post_in_chains(
+    slots: &[u32],
+    describe: impl Fn(u32) -> (u64, Sge),
+    post: impl Fn(NonNull<RecvWr>) -> io::Result<()>,
+) -> io::Result<()> {
+    for slots in slots.chunks(CHAIN as usize) {
+        let mut sges = [Sge::default(); CHAIN as usize];
+        let none = RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
+        let mut chain = [none; CHAIN as usize];
+        let mut next = null_mut();
+        // From the last to the first: each names the one behind it.
+        for ((&slot, sge), wr) in slots.iter().zip(&mut sges).zip(&mut chain).rev() {
+            (wr.wr_id, *sge) = describe(slot);
+            (wr.sg_list, wr.next) = (sge, next);
+            next = wr;
+        }
+        NonNull::new(next).map_or(Ok(()), &post)?;
+    }
+    Ok(())
+}
+
+/// A queue pair's source; see the module.
+pub enum RecvBuffers {
+    Own(Own),
+    Pool(Arc<Pool>),
+}
+
+impl RecvBuffers {
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        match self {
+            RecvBuffers::Own(_) => None,
+            RecvBuffers::Pool(pool) => Some(&pool.srq),
+        }
+    }
+
+    /// What has come to a buffer. Until it is [emptied](RecvBuffers::emptied).
+    pub fn received(&self, slot: u32, len: u32) -> &[u8] {
+        match self {
+            // SAFETY: a completion names it: the device has filled the buffer and does not have it before it is posted again,
+            // which takes this mutably.
+            RecvBuffers::Own(own) => unsafe { own.buffers.written(slot.min(own.count - 1) as usize, len) },
+            RecvBuffers::Pool(pool) => pool.received(slot, len),
+        }
+    }
+
+    /// Nobody has a slice of this buffer any more: the device shall have it again.
+    #[inline]
+    pub fn emptied(&mut self, slot: u32) {
+        match self {
+            RecvBuffers::Own(own) => own.emptied.push(slot),
+            RecvBuffers::Pool(pool) => pool.emptied(slot),
+        }
+    }
+
+    /// The device has failed to fill this buffer, and takes no more for this queue pair; for others it may have it again.
+    pub fn spoilt(&mut self, slot: u32) {
+        if let RecvBuffers::Pool(pool) = self {
+            pool.emptied(slot);
+        }
+    }
+
+    /// Gives the device what has been emptied, if it is enough for a chain.
+    ///
+    /// # Errors
+    /// The device's.
+    #[inline]
+    pub fn post(&mut self, qp: &Qp) -> io::Result<()> {
+        match self {
+            RecvBuffers::Own(own) if own.emptied.len() < CHAIN as usize => Ok(()),
+            RecvBuffers::Own(own) => own.post(qp),
+            // It does so itself.
+            RecvBuffers::Pool(_) => Ok(()),
+        }
+    }
+}
+
+/// Buffers of one queue pair.
+pub struct Own {
+    buffers: Buffers,
+    link: u32,
+    count: u32,
+    emptied: Vec<u32>,
+}
+
+impl Own {
+    /// So many of a link; none is posted yet.
+    ///
+    /// # Errors
+    /// As [`Buffers::new`].
+    pub fn new(pd: &Arc<Pd>, link: u32, count: u32, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
+        let buffers = Buffers::new(pd, count as usize * BLOCK, pinned)?;
+        Ok(Own { buffers, link, count, emptied: (0..count).collect() })
+    }
+
+    fn post(&mut self, qp: &Qp) -> io::Result<()> {
+        let describe = |slot: u32| {
+            let slot = slot.min(self.count - 1);
+            (name_of(self.link, slot, true), self.buffers.block(slot as usize))
+        };
+        // SAFETY: a chain of ours that lives until the call is over. The buffers go after the queue pair, and nobody has a
+        // slice of them: those of `received` end before.
+        let posted = post_in_chains(&self.emptied, describe, |chain| unsafe { qp.post_recv(chain) });
+        self.emptied.clear();
+        posted
+    }
+}
+
+/// How many buffers the pools of a NIC may have, all together.
+pub struct Budget {
+    bound: u32,
+    used: Mutex<u32>,
+}
+
+impl Budget {
+    pub fn new(bound: u32) -> Arc<Self> {
+        Arc::new(Budget { bound, used: Mutex::new(0) })
+    }
+
+    pub fn bound(&self) -> u32 {
+        self.bound
+    }
+
+    /// [`RECEIVES`] more, if there are so many.
+    fn take(&self) -> bool {
+        let mut used = self.used.lock();
+        let fits = *used + RECEIVES <= self.bound;
+        *used += if fits { RECEIVES } else { 0 };
+        fits
+    }
+
+    fn give_back(&self, buffers: u32) {
+        *self.used.lock() -= buffers;
+    }
+}
+
+/// Buffers of all queue pairs of a protection domain.
+pub struct Pool {
+    srq: Arc<Srq>,
+    /// What completions call it.
+    pub number: u32,
+    /// Each of [`RECEIVES`] buffers; so many as the bound allows.
+    chunks: Box<[OnceLock<Buffers>]>,
+    /// Chunks that there are.
+    grown: Mutex<usize>,
+    /// Buffers that the device is to have again.
+    emptied: RankedMutex<Vec<u32>>,
+    budget: Arc<Budget>,
+}
+
+impl Pool {
+    /// An empty one, of what the budget allows and the device takes.
+    ///
+    /// # Errors
+    /// The device's: it has no more, or no such thing.
+    pub fn new(pd: &Arc<Pd>, number: u32, budget: &Arc<Budget>, most: u32) -> io::Result<Arc<Self>> {
+        let chunks = budget.bound.min(most) / RECEIVES;
+        if chunks == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Arc::new(Pool {
+            srq: Srq::new(pd, chunks * RECEIVES)?,
+            number,
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            grown: Mutex::new(0),
+            emptied: RankedMutex::new(EMPTIED, Vec::with_capacity(2 * CHAIN as usize)),
+            budget: budget.clone(),
+        }))
+    }
+
+    /// For one connection more. Where there is no room for more buffers, it shares those that there are.
+    ///
+    /// # Errors
+    /// There are none at all, and there is no room or memory for any.
+    pub fn grow(&self, pd: &Arc<Pd>, pinned: &Arc<AtomicUsize>) -> io::Result<()> {
+        let mut grown = self.grown.lock();
+        let Some(chunk) = self.chunks.get(*grown) else { return Ok(()) };
+        let grows = || {
+            if !self.budget.take() {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            let made = Buffers::new(pd, RECEIVES as usize * BLOCK, pinned);
+            made.inspect_err(|_| self.budget.give_back(RECEIVES))
+        };
+        match grows() {
+            Ok(buffers) => _ = chunk.set(buffers),
+            Err(_) if *grown > 0 => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let first = *grown as u32 * RECEIVES;
+        *grown += 1;
+        let slots: Vec<u32> = (first..first + RECEIVES).collect();
+        self.post(&slots)
+    }
+
+    fn place(&self, slot: u32) -> Option<(&Buffers, usize)> {
+        let chunk = self.chunks.get((slot / RECEIVES) as usize)?.get()?;
+        Some((chunk, (slot % RECEIVES) as usize))
+    }
+
+    fn received(&self, slot: u32, len: u32) -> &[u8] {
+        let Some((chunk, at)) = self.place(slot) else { return &[] };
+        // SAFETY: a completion names it: the device has filled the buffer and does not have it before it is posted again,
+        // which whoever got the completion does when the slice is gone.
+        unsafe { chunk.written(at, len) }
+    }
+
+    /// Whoever got its completion has no slice of this buffer any more.
+    pub fn emptied(&self, slot: u32) {
+        let mut emptied = self.emptied.lock();
+        emptied.push(slot);
+        if emptied.len() >= CHAIN as usize {
+            // It fails only for devices that are gone, which tell so otherwise.
+            let _ = self.post(&emptied);
+            emptied.clear();
+        }
+    }
+
+    fn post(&self, slots: &[u32]) -> io::Result<()> {
+        let describe = |slot: u32| {
+            let block = self.place(slot).map_or(Sge::default(), |(chunk, at)| chunk.block(at));
+            (name_of_shared(self.number, slot), block)
+        };
+        // SAFETY: a chain of ours that lives until the call is over. The buffers go after the queue (`srq` is the first field,
+        // and each of its queue pairs keeps the pool), and nobody has a slice of them.
+        post_in_chains(slots, describe, |chain| unsafe { self.srq.post(chain) })
+    }
+
+    /// How many buffers it has.
+    pub fn buffers(&self) -> u32 {
+        *self.grown.lock() as u32 * RECEIVES
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        self.budget.give_back(self.buffers());
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} buffers of {})", self.buffers(), self.chunks.len() as u32 * RECEIVES)
+    }
+}
