@@ -12,7 +12,7 @@ use self::values::{detection, duration, hosts, hosts_of_file, transports, variab
 const EXAMPLES: &str = "\
 Examples:
   deckrun -n 4 ./hello                          four ranks of ./hello
-  deckrun -n 4 --tag-output ./hello             each line led by its rank: [2] ...
+  deckrun -n 4 --tag-output ./hello             each line begins with its rank: [2] ...
   deckrun -n 8 --timeout 60s -- ./ring --laps 3 ended after a minute at the latest
   deckrun -n 2 --env DECK_SETUP_TIMEOUT=5 ./ring
   deckrun -n 4 --on-failure continue ./worker   the others go on when a rank fails
@@ -37,18 +37,18 @@ Exit code:
 
 /// Starts the ranks of a µDECK job, on this host or on several, and watches over them.
 ///
-/// A rank finds its job by itself (udeck::init). Rank 0 reads deckrun's standard input, the others none. SIGINT, SIGTERM
-/// and SIGHUP are passed on to all ranks; those still there two seconds later, or at a second signal, are killed. SIGTSTP
-/// (Ctrl-Z) stops the ranks on all hosts until SIGCONT (`fg`, `bg`). However the job ends, nothing that it started is left
-/// running, on any host.
+/// A rank finds its job by itself (udeck::init). Rank 0 reads deckrun's standard input; the others read none. deckrun passes
+/// SIGINT, SIGTERM and SIGHUP on to all ranks, and kills those that are still there two seconds later, or at a second signal.
+/// SIGTSTP (Ctrl-Z) stops the ranks on all hosts until SIGCONT (`fg`, `bg`). No time limit, of deckrun or of a rank, counts the
+/// time between. However the job ends, nothing that it started keeps running, on any host.
 ///
-/// On another host the ranks run in the folder of the same name, with that host's environment and of this one's the
-/// variables named DECK_...; the program must be there, too.
+/// On another host the ranks run in the folder of the same name. They have that host's environment and, of this host's, the
+/// variables named DECK_...; the program must be installed there, too.
 #[derive(Debug, Parser)]
 #[command(name = "deckrun", version, after_help = EXAMPLES)]
 #[command(override_usage = "deckrun [OPTIONS] [--] <PROGRAM> [ARGUMENTS]...")]
 pub(crate) struct Cli {
-    /// How many ranks to start, 1 to 4096; may be left out if the hosts say it.
+    /// How many ranks to start, 1 to 4096. Without it, as many as the hosts can take.
     #[arg(short = 'n', long = "ranks", value_name = "N", required_unless_present_any = ["hosts", "hostfile", "doctor"])]
     ranks: Option<u32>,
 
@@ -57,9 +57,9 @@ pub(crate) struct Cli {
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
     bind: Bind,
 
-    /// Lead each line that a rank writes by its number: "[2] ". Lines never mix. One over 64 KiB is passed on as it comes,
-    /// while the others wait for its end; if it keeps them waiting for 2 s, their lines break it, and its rest is led by
-    /// "[2]+ ".
+    /// Begin each line that a rank writes with its number: "[2] ". Lines never mix. A line over 64 KiB is passed on as it
+    /// comes, while the other ranks wait for its end. If they wait for 2 s, their lines interrupt it, and its rest begins
+    /// with "[2]+ ".
     #[arg(long)]
     tag_output: bool,
 
@@ -75,22 +75,21 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
 
-    /// Use these transports only, the best first, with commas between them: shm, verbs, tcp, udp. Unless told: shm within a
-    /// host; between hosts verbs where there is a device for it, else tcp.
+    /// Use only these transports, the best first, with commas between them: shm, verbs, tcp, udp. By default: shm within a
+    /// host; between hosts verbs where there is a device for it, otherwise tcp.
     #[arg(long, value_name = "LIST", value_parser = transports)]
     transport: Option<String>,
 
-    /// Tell on standard error by which transport each rank reaches each other, when it first does, and why by no better
-    /// one.
+    /// Write to standard error which transport each rank uses to each other rank, when it first does, and why no better one.
     #[arg(long)]
     explain: bool,
 
-    /// Start nothing, but say what a job would find here, and on the hosts that are given: devices, limits, networks, which
-    /// transport it would take, and what to do where something is missing. Exit code 0 if a job could run, otherwise 1.
+    /// Start nothing, but report what a job would find here and on the given hosts: devices, limits, networks, the
+    /// transport that it would take, and what to do where something is missing. Exit code 0 if a job could run, otherwise 1.
     #[arg(long)]
     pub(crate) doctor: bool,
 
-    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. Filled one after the other.
+    /// The hosts and how many ranks each can take: a:2,b:2, or @FILE. They are filled one after the other.
     #[arg(long, value_name = "LIST", value_parser = hosts, help_heading = "Several hosts")]
     hosts: Option<Hosts>,
 
@@ -98,29 +97,29 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE", value_parser = hosts_of_file, conflicts_with = "hosts", help_heading = "Several hosts")]
     hostfile: Option<Hosts>,
 
-    /// What runs a command on another host, instead of ssh: these words, the host's name, the command. The name stands at
-    /// `{}` if that is among the words.
+    /// The command that runs a command on another host, instead of ssh: these words, then the host's name, then the command.
+    /// If `{}` is among the words, the name takes its place.
     #[arg(long, value_name = "COMMAND", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = "Several hosts")]
     agent: Option<String>,
 
-    /// Where the other hosts reach this one: an interface or an address. Unless told, the address by which this host
-    /// reaches the first of them. Nothing ever listens on all interfaces.
+    /// Where the other hosts reach this one: an interface or an address. By default the address by which this host reaches
+    /// the first of them. Nothing ever listens on all interfaces.
     #[arg(long, value_name = "NAME|ADDRESS", help_heading = "Several hosts")]
     iface: Option<String>,
 
-    /// Where deckrun lies on the other hosts; unless told, where it lies here.
+    /// The path of deckrun on the other hosts; by default the same as here.
     #[arg(long, value_name = "PATH", help_heading = "Several hosts")]
     remote_deckrun: Option<PathBuf>,
 
-    /// How long it may take until all hosts have started their ranks.
+    /// How long the hosts may take to start their ranks.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s", help_heading = "Several hosts")]
     start_timeout: Duration,
 
-    /// After how long without any answer another host counts as lost; at least 2s, by default 10s.
+    /// A host that gives no answer for this time counts as lost; at least 2s, by default 10s.
     #[arg(long, value_name = "TIME", value_parser = detection, help_heading = "Several hosts")]
     detect: Option<Duration>,
 
-    /// The program, a path or a name to find along PATH, and its arguments. All that stands behind the program is its own,
+    /// The program, a path or a name to find along PATH, and its arguments. Everything behind the program belongs to it,
     /// even what looks like an option of deckrun.
     // One list for both: behind its first word clap takes no option any more.
     #[arg(trailing_var_arg = true, num_args = 1.., value_name = "PROGRAM", required_unless_present = "doctor")]

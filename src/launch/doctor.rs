@@ -16,8 +16,9 @@ use udeck::doctor::{Question, examine};
 
 use crate::{
     End, Job, LaunchError,
+    cgroup::Cgroup,
     hosts::Share,
-    ranks::{Setting, prepare_child},
+    ranks::{OfRank, Setting, prepare_child},
     remote,
     signals::Mask,
     words::printable,
@@ -56,7 +57,10 @@ impl Job {
         if is_here {
             let transports = self.variable("DECK_TRANSPORT");
             let interface = Some(self.interface_towards(&others));
-            let report = examine(&Question { interface, several_hosts: !others.is_empty(), transports });
+            // Made as for a job, and removed again.
+            let cgroup = Some(Cgroup::make().map(|made| made.parent().to_owned()));
+            let several_hosts = !others.is_empty();
+            let report = examine(&Question { interface, several_hosts, transports, cgroup });
             whole.can_run = report.can_run;
             whole.text = if colour { format!("{report:#}") } else { report.to_string() };
         }
@@ -100,10 +104,11 @@ impl Job {
         let setting = Setting {
             mask: Mask::current().map_err(system)?,
             descriptors: getrlimit(Resource::Nofile),
+            cgroup: None,
             relay_input: false,
         };
         // Nobody else would end it, and what it runs on that host.
-        prepare_child(&mut command, &setting, Signal::TERM, None, None);
+        prepare_child(&mut command, &setting, Signal::TERM, OfRank::default());
         match command.spawn() {
             Ok(child) => Ok(Asked { child, shown }),
             Err(error) => {

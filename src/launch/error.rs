@@ -137,7 +137,7 @@ pub enum LaunchError {
     #[error(
         "the program's arguments and environment are too long for a job on several hosts ({why}): pass a file instead"
     )]
-    TaskTooLong {
+    JobSpecTooLong {
         /// The bound that they exceed.
         why: String,
     },
@@ -177,7 +177,7 @@ pub enum Step {
     Agent,
     /// That deckrun's connecting back.
     Connect,
-    /// Its proof that it knows the job's secret.
+    /// Its proof that it knows the key that it shares with the launcher.
     Prove,
     /// Its starting the ranks.
     Start,
@@ -211,7 +211,7 @@ impl LaunchError {
             | LaunchError::TooFewSlots { .. }
             | LaunchError::HostNamesTooLong { .. }
             | LaunchError::Interface { .. }
-            | LaunchError::TaskTooLong { .. }
+            | LaunchError::JobSpecTooLong { .. }
             | LaunchError::BadVariable { .. } => 2,
             LaunchError::OnHost { source, .. } => source.code(),
             LaunchError::Told { code, .. } => *code,

@@ -15,6 +15,8 @@
 //! process takes the ranks with it, but not what they had started. Whoever kills both at the same time has the same effect:
 //! the watcher is named `deck-job`, so that `killall deckrun` finds the guard only.
 
+#![allow(unsafe_code, reason = "processes and signals, for which rustix has no safe call")]
+
 mod report;
 
 use std::{
@@ -32,6 +34,7 @@ use rustix::{
 
 use crate::{
     End,
+    cgroup::Cgroup,
     orphans::Orphans,
     signals::{Signals, abandoned, relay},
     wait::ready,
@@ -48,14 +51,18 @@ const PANICKED: i32 = 101;
 /// Runs `body`, which watches over a job, under a guard, and returns what it returned; `Err`: how the watcher ended
 /// instead. Whichever way, nothing of the job runs afterwards.
 ///
-/// `body` may run in a child, as a copy of this process at this moment: what it changes does not come back.
-pub(crate) fn run(body: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>, End>> {
+/// `body` may run in a child, as a copy of this process at this moment: what it changes does not come back. It gets the cgroup
+/// for its ranks, where there can be one.
+pub(crate) fn run(body: impl FnOnce(Option<&Cgroup>) -> Vec<u8>) -> io::Result<Result<Vec<u8>, End>> {
+    // Made by the guard, so that it, too, can end and remove it; by whoever lives last.
+    let cgroup = Cgroup::make().ok();
+    let cgroup = cgroup.as_ref();
     if !is_alone() {
-        return Ok(Ok(body()));
+        return Ok(Ok(body(cgroup)));
     }
     // Before the fork, so that none is lost between. SIGQUIT ends the watcher as it would have ended us.
     let signals = Signals::take_also(&[libc::SIGQUIT, libc::SIGTSTP])?;
-    let orphans = Orphans::adopt()?;
+    let orphans = Orphans::adopt(cgroup)?;
     let (report, ours) = pipe_with(PipeFlags::CLOEXEC)?;
     io::stdout().flush()?;
     let guard = getpid();
@@ -64,7 +71,7 @@ pub(crate) fn run(body: impl FnOnce() -> Vec<u8>) -> io::Result<Result<Vec<u8>, 
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop((signals, report));
-            watch(guard, ours, body)
+            watch(guard, ours, cgroup, body)
         }
         pid => {
             drop(ours);
@@ -82,7 +89,12 @@ fn is_alone() -> bool {
 }
 
 /// The child's life.
-fn watch(guard: Pid, report: OwnedFd, body: impl FnOnce() -> Vec<u8>) -> ! {
+fn watch(
+    guard: Pid,
+    report: OwnedFd,
+    cgroup: Option<&Cgroup>,
+    body: impl FnOnce(Option<&Cgroup>) -> Vec<u8>,
+) -> ! {
     // SAFETY: system calls on numbers, and on a name that is a C string.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, abandoned());
@@ -92,13 +104,15 @@ fn watch(guard: Pid, report: OwnedFd, body: impl FnOnce() -> Vec<u8>) -> ! {
     // Had the guard died before the first line above, nobody would tell us.
     if getppid() == Some(guard) {
         // Nothing may unwind into what the parent, too, is in the middle of.
-        match panic::catch_unwind(AssertUnwindSafe(body)) {
+        match panic::catch_unwind(AssertUnwindSafe(|| body(cgroup))) {
             // If nobody reads it, the guard is gone.
             Ok(said) => drop(fs::File::from(report).write_all(&said)),
             Err(_) => code = PANICKED,
         }
         let _ = io::stdout().flush();
     }
+    // If the guard is gone, nobody else does.
+    cgroup.iter().for_each(|cgroup| cgroup.remove());
     // SAFETY: ends the process without running what the parent, too, would run at its exit.
     unsafe { libc::_exit(code) }
 }

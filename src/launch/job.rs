@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{
     Hosts, LaunchError, Outcome, guard,
@@ -22,7 +22,8 @@ use crate::{
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the launcher sets for each rank.
-pub(crate) const OWN_VARIABLES: [&str; 5] = [ENV_BOOT_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS];
+pub(crate) const OWN_VARIABLES: [&str; 6] =
+    [ENV_BOOT_FD, ENV_CLOCK_FD, ENV_RANK, ENV_SIZE, ENV_BIND, ENV_CPUS];
 
 /// A job to be: how many ranks, of which program, and how to treat them.
 #[derive(Debug, Clone)]
@@ -189,17 +190,17 @@ impl Job {
     /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
     /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
     ///
-    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks, SIGTSTP stops them and then
-    /// this process until it is continued (no time limit of the job counts that), and any new child of this process counts as
-    /// the job's. So call this from the main thread, before there are others: only then is there a
-    /// process between this one and the ranks, which ends everything that they have started when this one is killed.
+    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGTSTP stops the ranks and
+    /// then this process until it is continued; no time limit of the job or of a rank counts that. Any new child of this
+    /// process counts as the job's. So call this from the main thread, before there are others: only then is there a process
+    /// between this one and the ranks, which ends everything that they have started when this one is killed.
     ///
     /// # Errors
     /// When the job cannot be started, or cannot be ended. A job that runs and fails is an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
         self.check()?;
         let shares = self.shares()?;
-        let said = guard::run(|| guard::encoded(supervise::run(&self, &shares)));
+        let said = guard::run(|cgroup| guard::encoded(supervise::run(&self, &shares, cgroup)));
         let said = said.map_err(LaunchError::system("starting a process to watch over the job"))?;
         guard::decoded(said, &self.program)
     }

@@ -11,14 +11,16 @@
 //! ```
 //!
 //! The binary `deckrun` is a command line over [`Job`]; a program that would rather start itself calls
-//! [`launch_self`]. Four things keep a job from leaving processes: each rank is killed by the kernel when the launcher
+//! [`launch_self`]. Five things keep a job from leaving processes: each rank is killed by the kernel when the launcher
 //! dies, each rank leads its own process group that is ended with it, what escapes its group is adopted by the
-//! launcher (`PR_SET_CHILD_SUBREAPER`) and ended last, and the launcher is two processes, of which either ends what the
+//! launcher (`PR_SET_CHILD_SUBREAPER`) and ended last, all of them are in a cgroup, where one may be had, that is killed as a
+//! whole (cgroup.rs), and the launcher is two processes, of which either ends what the
 //! other one leaves if that is killed. A node on another host is two processes, too, and ends everything when its
 //! connection to the launcher does.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+mod cgroup;
 mod descriptors;
 mod doctor;
 mod error;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   root                                              node
-//!    │ starts an agent (ssh), writes secret and task to its standard input ──► reads them
+//!    │ starts an agent (ssh), writes secret and spec to its standard input ──► reads them
 //!    │ ◄──────────────────────── connects; Hello, Challenge, Proof      (prove.rs)
 //!    │ Start ──────────────────────────────────────────► starts its ranks
 //!    │ ◄──── Started; then both ways until all of its ranks have ended  (wire.rs)
@@ -10,14 +10,14 @@
 //!    └ ◄──── Bye, and the connection's end
 //! ```
 //!
-//! What a node runs it learns from its agent only. One TCP connection carries everything else of its ranks ([`trunk`]), in
-//! frames that nobody can make who does not know the secret ([`seal`]). What is not read has a bound for each kind:
-//! output and input have a window ([`WINDOW`]), the name service its own. The root's end is the node's: it ends its
+//! What a node runs it learns from its agent only. One TCP connection carries everything else of its ranks ([`link`]), in
+//! frames that nobody can make who does not know the host's link key, as ranks do not ([`seal`]). What is not read has a bound for each kind:
+//! output and input have a window ([`WINDOW`]), and so have each rank's words with the name service, either way. The root's end is the node's: it ends its
 //! ranks when the connection does.
 
-pub(crate) mod prove;
+pub(crate) mod auth;
+pub(crate) mod framed_stream;
 pub(crate) mod seal;
-pub(crate) mod trunk;
 pub(crate) mod wire;
 
 use std::time::Duration;

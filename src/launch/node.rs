@@ -1,12 +1,12 @@
 //! deckrun on a host of a job that was started on another one: `deckrun --node`, which no person types.
 //!
-//! It gets the job's secret and its task on its standard input, connects to the root, proves that it knows the secret, and,
-//! when the root says so, starts and watches over the ranks of the task, as a local job is watched over ([`session`]). What it says on its
-//! standard error reaches the root through the agent.
+//! It gets the job's secret and its spec on its standard input, connects to the root, proves that it knows the link key that
+//! follows from its spec, and, when the root says so, starts and watches over the ranks of the spec, as a local job is
+//! watched over ([`session`]). What it says on its standard error reaches the root through the agent.
 
 mod boot;
+mod job_spec;
 mod session;
-mod task;
 
 use std::{
     ffi::OsStr,
@@ -15,17 +15,22 @@ use std::{
     net::{SocketAddr, TcpStream},
     process::ExitCode,
     str::FromStr,
+    thread,
     time::{Duration, Instant},
 };
 
-pub(crate) use self::task::refusal;
+pub(crate) use self::job_spec::refusal;
+
+use udeck_auth::LinkKey;
 
 use crate::{
-    Step, guard,
+    Step,
+    cgroup::Cgroup,
+    guard,
     link::{
-        prove::{Node, Refusal},
+        auth::{Node, Refusal},
+        framed_stream::FramedStream,
         seal::Keys,
-        trunk::Trunk,
         wire::CHALLENGE_LEN,
     },
     wait::say_within,
@@ -88,7 +93,7 @@ pub fn serve(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<
         return None;
     }
     let argument = arguments.next().unwrap_or_default();
-    let ended = guard::run(|| vec![code(run(&argument))]);
+    let ended = guard::run(|cgroup| vec![code(run(&argument, cgroup))]);
     Some(ExitCode::from(match ended {
         Ok(Ok(said)) => said.first().copied().unwrap_or(FAILED),
         // The root notices by the end of its connection.
@@ -121,50 +126,95 @@ fn complain(why: &str) {
 /// What to exit with, and what is still to be said.
 type Failure = (u8, Option<String>);
 
-fn run(argument: &OsStr) -> Result<(), Failure> {
+fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), Failure> {
     let parsed = argument.to_str().and_then(|text| text.parse::<Argument>().ok());
     let not_ours = || (FAILED, Some(format!("{FLAG} is for deckrun itself, not for people")));
     let argument = parsed.ok_or_else(not_ours)?;
-    let Some((secret, task)) =
-        task::read(Instant::now() + argument.limit).map_err(|why| (FAILED, Some(why)))?
+    let Some((secret, spec)) =
+        job_spec::read(Instant::now() + argument.limit).map_err(|why| (FAILED, Some(why)))?
     else {
         return Err(not_ours());
     };
-    let stream = TcpStream::connect_timeout(&argument.root, argument.limit).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::TimedOut => "; perhaps a firewall drops it",
-            _ => "",
-        };
-        (CONNECT_FAILED, Some(format!("cannot reach {} from here: {error}{hint}", argument.root)))
-    })?;
-    let keys = prove(&stream, secret, &argument).map_err(|why| (PROOF_FAILED, Some(why)))?;
+    let (stream, keys) = meet(spec.key.link(), &argument)?;
     let failed = |what: &str, error: io::Error| (FAILED, Some(format!("{what}: {error}")));
     let address = stream.local_addr().map_err(|error| failed("asking for our own address", error))?.ip();
-    let detect = Duration::from_millis(task.detect_ms.into());
-    let trunk =
-        Trunk::new(stream, keys, detect).map_err(|error| failed("setting up the connection", error))?;
-    session::run(trunk, task, secret, address).map_err(|session::Complained| (FAILED, None))
+    let detect = Duration::from_millis(spec.detect_ms.into());
+    let link = FramedStream::new(stream, keys, detect)
+        .map_err(|error| failed("setting up the connection", error))?;
+    session::run(link, spec, secret, address, cgroup).map_err(|session::Complained| (FAILED, None))
 }
 
-fn prove(mut stream: &TcpStream, secret: [u8; 32], argument: &Argument) -> Result<Keys, String> {
-    let mut nonce = [0; 32];
-    getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
-    let (node, hello) = Node::new(secret, argument.index, nonce);
-    let mut exchange = || -> io::Result<Result<Keys, Refusal>> {
-        stream.set_read_timeout(Some(argument.limit))?;
-        stream.write_all(&hello)?;
-        let mut challenge = [0; CHALLENGE_LEN];
-        stream.read_exact(&mut challenge)?;
-        match node.prove(&challenge) {
-            Ok((proof, keys)) => stream.write_all(&proof).map(|()| Ok(keys)),
-            Err(why) => Ok(Err(why)),
+/// How long one try to connect may take: where strangers fill the root's backlog, a later one may find a place.
+const TRY: Duration = Duration::from_secs(3);
+/// How long a node waits before it tries again; then twice as long, ...
+const PAUSE: Duration = Duration::from_millis(20);
+/// ... at most this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a try failed.
+enum Failed {
+    /// Another may not.
+    Now(Failure),
+    /// All others would.
+    ForGood(Failure),
+}
+
+/// Connects to the root. Where many strangers do, it may send us away unheard, as the slowest: then again, until our time is up.
+fn meet(key: LinkKey, argument: &Argument) -> Result<(TcpStream, Keys), Failure> {
+    let (deadline, mut pause) = (Instant::now() + argument.limit, PAUSE);
+    loop {
+        match try_to_meet(key, argument, deadline) {
+            Ok(met) => return Ok(met),
+            Err(Failed::Now(_)) if Instant::now() + pause < deadline => thread::sleep(pause),
+            Err(Failed::Now(why) | Failed::ForGood(why)) => return Err(why),
         }
-    };
+        pause = LONGEST_PAUSE.min(2 * pause);
+    }
+}
+
+fn try_to_meet(key: LinkKey, argument: &Argument, deadline: Instant) -> Result<(TcpStream, Keys), Failed> {
     let root = argument.root;
-    match exchange() {
-        Ok(Ok(keys)) => Ok(keys),
-        Ok(Err(why)) => Err(format!("whoever listens at {root} is not our root: {why}")),
-        Err(error) => Err(format!("whoever listens at {root} did not prove to be our root: {error}")),
+    // No wait of no time: there is none.
+    let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(&root, left().min(TRY)).map_err(|error| {
+        let slow = error.kind() == io::ErrorKind::TimedOut;
+        let hint = if slow { "; perhaps a firewall drops it" } else { "" };
+        let why = (CONNECT_FAILED, Some(format!("cannot reach {root} from here: {error}{hint}")));
+        if slow || is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }
+    })?;
+    let keys = prove(&stream, key, argument.index, left()).map_err(|error| {
+        let why =
+            (PROOF_FAILED, Some(format!("whoever listens at {root} did not prove to be our root: {error}")));
+        if is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }
+    })?;
+    let keys = keys.map_err(|why| {
+        Failed::ForGood((PROOF_FAILED, Some(format!("whoever listens at {root} is not our root: {why}"))))
+    })?;
+    Ok((stream, keys))
+}
+
+/// The other side has closed the connection.
+fn is_sent_away(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+fn prove(
+    mut stream: &TcpStream,
+    key: LinkKey,
+    index: u32,
+    limit: Duration,
+) -> io::Result<Result<Keys, Refusal>> {
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+    let (node, hello) = Node::new(key, index, nonce);
+    stream.set_read_timeout(Some(limit))?;
+    stream.write_all(&hello)?;
+    let mut challenge = [0; CHALLENGE_LEN];
+    stream.read_exact(&mut challenge)?;
+    match node.prove(&challenge) {
+        Ok((proof, keys)) => stream.write_all(&proof).map(|()| Ok(keys)),
+        Err(why) => Ok(Err(why)),
     }
 }
 

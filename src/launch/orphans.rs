@@ -1,7 +1,10 @@
 //! Processes that ranks leave behind.
 //!
 //! As a subreaper the launcher inherits every descendant whose parent dies, also one that left its rank's process group.
-//! It reaps them while the job runs, and ends those that are left when the ranks are gone.
+//! It reaps them while the job runs, and ends those that are left when the ranks are gone: with the job's cgroup, if it has one,
+//! and else one by one, which a chain of processes that forks faster than that can escape.
+
+#![allow(unsafe_code, reason = "processes and signals, for which rustix has no safe call")]
 
 use std::{
     collections::HashSet,
@@ -15,21 +18,25 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, child_subreaper, getpid, kill_process, set_child_subreaper, waitid,
 };
 
+use crate::cgroup::Cgroup;
+
 /// How long orphans may take to die of SIGKILL before they are left to themselves.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Adopts orphans until dropped.
-pub(crate) struct Orphans {
+pub(crate) struct Orphans<'a> {
     was_subreaper: bool,
     /// The children that this process had before: a host program's own.
     spared: HashSet<i32>,
+    cgroup: Option<&'a Cgroup>,
 }
 
-impl Orphans {
-    pub(crate) fn adopt() -> io::Result<Orphans> {
+impl<'a> Orphans<'a> {
+    /// Of the ranks in this cgroup, or of any that this process will have.
+    pub(crate) fn adopt(cgroup: Option<&'a Cgroup>) -> io::Result<Orphans<'a>> {
         let was_subreaper = child_subreaper()?.is_some();
         set_child_subreaper(Some(getpid()))?;
-        Ok(Orphans { was_subreaper, spared: children() })
+        Ok(Orphans { was_subreaper, spared: children(), cgroup })
     }
 
     /// Reaps the orphans that have ended. `ranks` are not touched.
@@ -44,6 +51,7 @@ impl Orphans {
 
     /// Ends all orphans, once there are no ranks any more. Those that an orphan leaves behind become ours in turn.
     pub(crate) fn end(&self) {
+        self.cgroup.iter().for_each(|cgroup| cgroup.end());
         let limit = Instant::now() + LIMIT;
         loop {
             let left: Vec<Pid> =
@@ -61,7 +69,7 @@ impl Orphans {
     }
 }
 
-impl Drop for Orphans {
+impl Drop for Orphans<'_> {
     fn drop(&mut self) {
         if !self.was_subreaper {
             let _ = set_child_subreaper(None);

@@ -1,5 +1,7 @@
 //! The ranks of this host as processes: started, signalled, reaped.
 
+#![allow(unsafe_code, reason = "pre_exec")]
+
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -22,9 +24,13 @@ use rustix::{
     },
     thread::{CpuSet, sched_setaffinity},
 };
-use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CPUS, ENV_RANK, ENV_SIZE};
+use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE};
+use udeck_sys::JobClock;
 
-use crate::{Bind, End, LaunchError, link::wire::Sink, orphans::dead_child, output::Source, signals::Mask};
+use crate::{
+    Bind, End, LaunchError, cgroup::Cgroup, link::wire::Sink, orphans::dead_child, output::Source,
+    signals::Mask,
+};
 
 /// How long killed ranks are waited for when a start has failed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -78,16 +84,22 @@ pub(crate) struct Wires {
 
 /// How ranks are started beyond what the job says.
 #[derive(Clone, Copy)]
-pub(crate) struct Setting {
+pub(crate) struct Setting<'a> {
     pub(crate) mask: Mask,
     pub(crate) descriptors: Rlimit,
+    /// Where the ranks are put in.
+    pub(crate) cgroup: Option<&'a Cgroup>,
     /// Whether this process brings rank 0 its input.
     pub(crate) relay_input: bool,
 }
 
 impl Ranks {
-    /// Starts them all, or none: after an error those that had started are ended again.
-    pub(crate) fn start(work: &Work, setting: &Setting) -> Result<(Ranks, Wires), LaunchError> {
+    /// Starts them all, or none: after an error those that had started are ended again. Their deadlines go by `clock`.
+    pub(crate) fn start(
+        work: &Work,
+        setting: &Setting,
+        clock: &JobClock,
+    ) -> Result<(Ranks, Wires), LaunchError> {
         let cpus = cpus(work);
         let (mut ranks, mut wires) = (Ranks::default(), Wires::default());
         ranks.first = work.first;
@@ -95,7 +107,7 @@ impl Ranks {
             Shared::make(work, &mut wires).map_err(LaunchError::system("making pipes for the output"))?;
         for (index, rank) in (0..).zip(work.first..work.first + work.count) {
             let cpu = cpus.get(index % cpus.len().max(1)).copied();
-            let started = start(work, setting, rank, cpu, &shared, &mut wires);
+            let started = start(work, setting, clock, rank, cpu, &shared, &mut wires);
             let pid = started.map_err(|source| explain(work, rank, source))?;
             ranks.pids.push(Some(pid));
             ranks.alive.insert(pid, rank);
@@ -207,18 +219,21 @@ fn shared_cpus() -> usize {
 fn start(
     work: &Work,
     setting: &Setting,
+    clock: &JobClock,
     rank: u32,
     cpu: Option<usize>,
     shared: &Shared,
     wires: &mut Wires,
 ) -> io::Result<Pid> {
     let (ours, theirs) = UnixStream::pair()?;
+    let (theirs, clock) = (OwnedFd::from(theirs), clock.as_fd().try_clone_to_owned()?);
     let relayed = rank == 0 && setting.relay_input;
     let mut command = Command::new(&work.program);
     command
         .args(&work.args)
         .envs(work.env.iter().map(|(name, value)| (name, value)))
         .env(ENV_BOOT_FD, theirs.as_raw_fd().to_string())
+        .env(ENV_CLOCK_FD, clock.as_raw_fd().to_string())
         .env(ENV_RANK, rank.to_string())
         .env(ENV_SIZE, work.size.to_string())
         .env(ENV_CPUS, shared_cpus().to_string())
@@ -237,7 +252,9 @@ fn start(
     } else if work.output == Pipes::Own {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
-    prepare_child(&mut command, setting, Signal::KILL, Some(theirs), cpu);
+    let entry = setting.cgroup.map(Cgroup::entry).transpose()?;
+    let of_rank = OfRank { inherited: vec![theirs, clock], cpu, entry };
+    prepare_child(&mut command, setting, Signal::KILL, of_rank);
     let mut child = command.spawn()?;
     wires.boot.push(ours);
     wires.output.extend(child.stdout.take().map(|pipe| Source::tagged(rank, pipe.into(), Sink::Stdout)));
@@ -246,14 +263,22 @@ fn start(
     Ok(Pid::from_child(&child))
 }
 
-/// What only the child itself can do, between fork and exec. It gets `on_our_death` when this process dies. `boot` is its
-/// end of the connection, if it is a rank; the command keeps it until it is dropped after the start.
+/// What a child has only if it is a rank. The command keeps it until it is dropped after the start.
+#[derive(Default)]
+pub(crate) struct OfRank {
+    /// Its end of the connection, and the job's clock.
+    inherited: Vec<OwnedFd>,
+    cpu: Option<usize>,
+    /// Of the cgroup that it is put in.
+    entry: Option<OwnedFd>,
+}
+
+/// What only the child itself can do, between fork and exec. It gets `on_our_death` when this process dies.
 pub(crate) fn prepare_child(
     command: &mut Command,
     setting: &Setting,
     on_our_death: Signal,
-    boot: Option<UnixStream>,
-    cpu: Option<usize>,
+    OfRank { inherited, cpu, entry }: OfRank,
 ) {
     let parent = getpid();
     let (mask, descriptors) = (setting.mask, setting.descriptors);
@@ -268,10 +293,14 @@ pub(crate) fn prepare_child(
             // The launcher died before the line above: nobody would end this child.
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
+        if let Some(entry) = &entry {
+            // Where that is not allowed after all, it is ended as where there is no cgroup.
+            let _ = rustix::io::write(entry, b"0");
+        }
         mask.restore()?;
         setrlimit(Resource::Nofile, descriptors)?;
-        if let Some(boot) = &boot {
-            fcntl_setfd(boot.as_fd(), FdFlags::empty())?;
+        for fd in &inherited {
+            fcntl_setfd(fd, FdFlags::empty())?;
         }
         match &cpus {
             Some(cpus) => Ok(sched_setaffinity(None, cpus)?),

@@ -5,10 +5,10 @@
 
 mod address;
 pub(crate) mod agent;
+mod job_spec;
 mod mail;
-mod meet;
 mod node;
-mod task;
+mod node_join;
 
 use std::{
     env, io,
@@ -18,18 +18,19 @@ use std::{
 };
 
 use rustix::{event::PollFlags, process::Pid};
+use udeck_auth::LinkKey;
 use udeck_boot::{serve::Reporter, server::Config};
 
 use self::{
     agent::part,
     mail::{Collector, Mail, mailbox},
-    meet::{Invitation, Met, meet},
     node::Node,
+    node_join::{Invitation, Join, join},
 };
 use crate::{
     End, Job, LaunchError, Step,
     hosts::Share,
-    link::{WINDOW, trunk::Over, wire::ToNode},
+    link::{WINDOW, framed_stream::Over, wire::ToNode},
     print::Printers,
     ranks::Setting,
     signals::Signals,
@@ -37,7 +38,7 @@ use crate::{
 };
 
 pub(crate) use self::{
-    address::choose as choose_address, mail::Mailbox, meet::MAX_STRANGERS, node::in_words,
+    address::choose as choose_address, mail::Mailbox, node::in_words, node_join::MAX_STRANGERS,
 };
 
 /// How long agents may take to end by themselves once their nodes have.
@@ -61,7 +62,7 @@ pub(crate) struct Remotes {
 pub(crate) enum Source {
     Mail,
     Input,
-    Trunk(usize),
+    Link(usize),
     Agent(usize),
 }
 
@@ -83,6 +84,11 @@ pub(crate) enum Joined {
     Interrupted(i32),
 }
 
+/// Of the hosts whose ranks begin with these.
+pub(crate) fn link_keys(config: &Config, firsts: impl IntoIterator<Item = u32>) -> Vec<LinkKey> {
+    firsts.into_iter().map(|first| config.host_key(first).link()).collect()
+}
+
 impl Remotes {
     /// Brings all hosts but this one into the job and tells them what to start. Blocks at most for the start limit.
     pub(crate) fn join(
@@ -98,22 +104,23 @@ impl Remotes {
         let start_by = Instant::now() + job.start_limit;
         let there: Vec<Share> = shares.iter().filter(|share| !share.here).cloned().collect();
         let directory = env::current_dir().map_err(system("finding the current folder"))?;
-        let tasks: Vec<_> = there.iter().map(|share| task::of(job, share, config, &directory)).collect();
-        let encoded = tasks.iter().map(task::encoded).collect::<Result<Vec<_>, _>>()?;
+        let specs: Vec<_> = there.iter().map(|share| job_spec::of(job, share, config, &directory)).collect();
+        let encoded = specs.iter().map(job_spec::encoded).collect::<Result<Vec<_>, _>>()?;
         let invitation = Invitation {
-            tasks: &encoded,
+            specs: &encoded,
             agent: &job.agent,
             deckrun: &job.remote_deckrun,
             address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
             secret: config.secret(),
+            keys: &link_keys(config, there.iter().map(|share| share.first)),
             limit: job.start_limit,
             setting,
             printers,
         };
-        let met = if there.is_empty() { Met::All(Vec::new()) } else { meet(&invitation, &there, signals)? };
+        let met = if there.is_empty() { Join::All(Vec::new()) } else { join(&invitation, &there, signals)? };
         let met = match met {
-            Met::All(met) => met,
-            Met::Interrupted(signal) => return Ok(Joined::Interrupted(signal)),
+            Join::All(met) => met,
+            Join::Interrupted(signal) => return Ok(Joined::Interrupted(signal)),
         };
         let (mailbox, collector) = mailbox().map_err(system("making an event descriptor"))?;
         let mut remotes = Remotes {
@@ -126,8 +133,8 @@ impl Remotes {
             start_limit: job.start_limit,
             start_by,
         };
-        for ((share, task), (agent, stream, keys)) in there.into_iter().zip(&tasks).zip(met) {
-            remotes.nodes.push(Node::new(share, agent, stream, keys, task, job.detect)?);
+        for ((share, spec), (agent, stream, keys)) in there.into_iter().zip(&specs).zip(met) {
+            remotes.nodes.push(Node::new(share, agent, stream, keys, spec, job.detect)?);
         }
         Ok(Joined::All(remotes))
     }
@@ -179,7 +186,7 @@ impl Remotes {
             sources.push((Source::Input, input.as_fd(), PollFlags::IN));
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            sources.extend(node.trunk().map(|trunk| (Source::Trunk(index), trunk.fd(), trunk.interest())));
+            sources.extend(node.link().map(|link| (Source::Link(index), link.fd(), link.interest())));
             sources.extend(node.agent.output().map(|output| (Source::Agent(index), output, PollFlags::IN)));
         }
         sources
@@ -200,7 +207,7 @@ impl Remotes {
             Source::Mail => {}
             Source::Agent(index) => self.nodes[index].agent.listen(),
             Source::Input => self.read_input(scratch),
-            Source::Trunk(index) => {
+            Source::Link(index) => {
                 let node = &mut self.nodes[index];
                 let mut ears = node::Ears {
                     index,
@@ -229,6 +236,11 @@ impl Remotes {
                 Mail::Boot { rank, bytes } => {
                     if let Some(node) = self.node_of(rank) {
                         node.say_in_pieces(&bytes, |bytes| ToNode::Boot { rank, bytes });
+                    }
+                }
+                Mail::BootHeard { rank, bytes } => {
+                    if let Some(node) = self.node_of(rank) {
+                        node.say(&ToNode::BootHeard { rank, bytes: bytes as u32 });
                     }
                 }
                 Mail::BootEnd { rank } => {
@@ -274,8 +286,8 @@ impl Remotes {
         loop {
             // Errors are noticed again.
             self.nodes.iter_mut().for_each(|node| drop(node.flush()));
-            let trunks = self.nodes.iter().filter_map(Node::trunk).filter(|trunk| trunk.queued() > 0);
-            let unsent: Vec<_> = trunks.map(|trunk| (trunk.fd(), PollFlags::OUT)).collect();
+            let links = self.nodes.iter().filter_map(Node::link).filter(|link| link.queued() > 0);
+            let unsent: Vec<_> = links.map(|link| (link.fd(), PollFlags::OUT)).collect();
             if unsent.is_empty() || Instant::now() >= until {
                 return;
             }

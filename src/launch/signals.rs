@@ -6,6 +6,8 @@
 //! A process that watches over a job has a guard ([`crate::guard`]), in one process group with it. What is sent to the
 //! guard, the guard passes on; what is sent to both therefore comes twice, and counts once ([`Tally`]).
 
+#![allow(unsafe_code, reason = "processes and signals, for which rustix has no safe call")]
+
 use std::{
     cell::RefCell,
     io,
@@ -19,6 +21,17 @@ use rustix::process::{Pid, getppid};
 
 /// The signals that end a job. One that this process was started to ignore (`nohup`, a shell's `&`) stays ignored.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// What the terminal sends to all of a process group in the background one of which reads, or writes where that is not allowed
+/// (`stty tostop`). They stop a process as SIGTSTP does. Blocked they would not be sent at all, and the access would fail or be
+/// allowed: so a handler makes SIGTSTP of them, and the access is tried again when the process goes on. (It is tried again before, too, over
+/// and over, and takes a processor until the ranks have been stopped and then this process.)
+const BACKGROUND: [i32; 2] = [libc::SIGTTIN, libc::SIGTTOU];
+
+extern "C" fn stop_alike(_: i32) {
+    // SAFETY: two system calls on numbers, which a handler may do; they do not fail, and leave `errno` alone.
+    unsafe { libc::kill(libc::getpid(), libc::SIGTSTP) };
+}
 
 /// How many senders of signals are told apart.
 const MAX_SENDERS: usize = 64;
@@ -49,6 +62,8 @@ pub(crate) struct Signals {
     tally: RefCell<Tally>,
     before: Mask,
     child_before: libc::sigaction,
+    /// [`BACKGROUND`] signals that become SIGTSTP, and what was done at them before.
+    background_before: Vec<(i32, libc::sigaction)>,
     /// Readable while one is pending.
     pending: OwnedFd,
 }
@@ -62,7 +77,8 @@ impl Signals {
         Signals::take_also(&[])
     }
 
-    /// As [`take`](Signals::take), and `others`, as far as they are not ignored.
+    /// As [`take`](Signals::take), and `others`, as far as they are not ignored. With SIGTSTP, the [`BACKGROUND`] signals
+    /// come as that.
     pub(crate) fn take_also(others: &[i32]) -> io::Result<Signals> {
         let mut awaited = empty_set();
         for signal in [libc::SIGCHLD, abandoned(), relay()] {
@@ -82,13 +98,31 @@ impl Signals {
         let mut before = empty_set();
         // SAFETY: both sets are initialised, and only this thread's mask changes.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, &mut before) };
-        match error {
-            0 => {
-                let tally = RefCell::default();
-                Ok(Signals { awaited, tally, before: Mask(before), child_before, pending })
-            }
-            error => Err(io::Error::from_raw_os_error(error)),
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
         }
+        let (tally, background_before) = (RefCell::default(), Vec::new());
+        let mut signals =
+            Signals { awaited, tally, before: Mask(before), child_before, background_before, pending };
+        // Where SIGTSTP is ignored, so would be what these become, and the terminal would send them over and over.
+        if others.contains(&libc::SIGTSTP) && action(libc::SIGTSTP)?.sa_sigaction != libc::SIG_IGN {
+            signals.take_background()?;
+        }
+        Ok(signals)
+    }
+
+    fn take_background(&mut self) -> io::Result<()> {
+        for signal in BACKGROUND {
+            let before = action(signal)?;
+            if before.sa_sigaction == libc::SIG_DFL {
+                let mut ours = before;
+                ours.sa_sigaction = stop_alike as extern "C" fn(i32) as usize;
+                ours.sa_flags = libc::SA_RESTART;
+                set_action(signal, &ours)?;
+                self.background_before.push((signal, before));
+            }
+        }
+        Ok(())
     }
 
     /// Readable for the thread that called [`take`](Signals::take) while there is a signal to be taken.
@@ -252,6 +286,9 @@ impl Drop for Signals {
     fn drop(&mut self) {
         // Neither can fail with arguments that the system gave out itself.
         let _ = set_action(libc::SIGCHLD, &self.child_before);
+        for (signal, before) in &self.background_before {
+            let _ = set_action(*signal, before);
+        }
         let _ = self.before.restore();
     }
 }
@@ -311,7 +348,8 @@ fn action(signal: i32) -> io::Result<libc::sigaction> {
 }
 
 fn set_action(signal: i32, action: &libc::sigaction) -> io::Result<()> {
-    // SAFETY: `action` came from the system, with at most its handler replaced by the default.
+    // SAFETY: `action` came from the system, with at most its handler replaced by the default, or by a function for it that does
+    // only what a handler may.
     match unsafe { libc::sigaction(signal, action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

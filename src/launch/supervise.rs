@@ -1,9 +1,12 @@
 //! Watches over a running job: one loop that sleeps until a signal, a death, a node's word or a time limit.
 
+mod serving;
+
 use std::{
     io,
     net::IpAddr,
-    thread,
+    os::fd::AsFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -17,9 +20,12 @@ use udeck_boot::{
     serve::{Connection, Reporter, Service},
     server::Config,
 };
+use udeck_sys::JobClock;
 
+use self::serving::Serving;
 use crate::{
     End, Failure, Job, LaunchError, OnFailure, Outcome, Stop,
+    cgroup::Cgroup,
     descriptors::Descriptors,
     hosts::{self, Share},
     input::{self, Input},
@@ -43,7 +49,7 @@ const STUCK: Duration = Duration::from_secs(10);
 /// lives on is told so late: of an end the word comes at once, or when the machine lets this process run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
+pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Result<Outcome, LaunchError> {
     let system = LaunchError::system::<io::Error>;
     let here = shares.iter().find(|share| share.here);
     let address = address(job, shares)?;
@@ -51,10 +57,11 @@ pub(crate) fn run(job: &Job, shares: &[Share]) -> Result<Outcome, LaunchError> {
     let signals = Signals::take_also(&[libc::SIGTSTP]).map_err(system("taking over signals"))?;
     let others = shares.iter().filter(|share| !share.here).count();
     let descriptors = Descriptors::raise(here.map_or(0, |share| share.count), job.tag_output, others)?;
-    let orphans = Orphans::adopt().map_err(system("becoming the subreaper"))?;
+    let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper"))?;
     let setting = Setting {
         mask: signals.before(),
         descriptors: descriptors.before(),
+        cgroup,
         relay_input: input::is_needed(),
     };
     let (printers, drain) = print::start(job.tag_output).map_err(system("starting the output's threads"))?;
@@ -91,21 +98,22 @@ fn conduct(
             return Ok(Outcome { failures: Vec::new(), stop: Some(Stop::Signal(signal)) });
         }
     };
+    let clock = Arc::new(JobClock::new().map_err(system("making the job's clock"))?);
     let started = Instant::now();
     let (ranks, wires) = match shares.iter().find(|share| share.here) {
-        Some(share) => Ranks::start(&job.work(share, size), setting)?,
+        Some(share) => Ranks::start(&job.work(share, size), setting, &clock)?,
         None => (Ranks::default(), Wires::default()),
     };
     let config = config.on(hosts::for_ranks(shares), address);
     let service = Service::over(config, connections(shares, wires.boot), Box::new(remotes.mailbox()));
     let mut service = service.map_err(system("setting up the name service"))?;
+    service.set_clock(Arc::clone(&clock));
     let teller = printers.clone();
     service.on_desertion(move |rank, how| {
         teller.say(&format!("rank {rank} {how}: the others take it for lost (World::finish says goodbye)"));
     });
     let reporter = service.reporter();
-    let serving = thread::Builder::new().name("deckrun-boot".into()).spawn(|| service.run());
-    let serving = serving.map_err(system("starting the name service"))?;
+    let serving = Serving::start(|| service.run()).map_err(system("starting the name service"))?;
     let output = Output::start(wires.output, printers.clone());
     let output = output.map_err(system("starting the output's thread"))?;
     let mut rank_0 = wires.input;
@@ -123,6 +131,8 @@ fn conduct(
         ranks,
         remotes,
         reporter,
+        serving: &serving,
+        clock: &clock,
         deadline: job.timeout.and_then(|limit| started.checked_add(limit)),
         phase: Phase::Running,
         given_up: false,
@@ -134,10 +144,7 @@ fn conduct(
     drop(input);
     let outcome = outcome?;
     // Every rank has been reported ended, so every connection is closed.
-    match serving.join() {
-        Ok(served) => served.map_err(system("serving names"))?,
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
+    serving.join().map_err(system("serving names"))?;
     Ok(outcome)
 }
 
@@ -170,6 +177,9 @@ struct Watch<'a> {
     ranks: Ranks,
     remotes: Remotes,
     reporter: Reporter,
+    serving: &'a Serving,
+    /// The clock of the ranks here and of the name service.
+    clock: &'a JobClock,
     deadline: Option<Instant>,
     phase: Phase,
     /// Nothing more is awaited of the other hosts.
@@ -227,6 +237,9 @@ impl Watch<'_> {
                 self.remotes.hear(source, &self.reporter, &mut scratch, &mut news)?;
             }
             self.remotes.deliver(&mut news)?;
+            if self.serving.has_failed() {
+                self.nameless();
+            }
             self.note_the_dead(std::mem::take(&mut child_ended), news);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
             // Asked again: a pause has moved it.
@@ -263,10 +276,11 @@ impl Watch<'_> {
     /// Sleeps until something happens or is due; says what of the nodes' is ready.
     fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<Source>, LaunchError> {
         let sources = self.remotes.sources();
-        let own = std::iter::once((signals.pending(), PollFlags::IN));
-        let all = own.chain(sources.iter().map(|(_, fd, what)| (*fd, *what)));
+        let own = [signals.pending(), self.serving.as_fd()];
+        let all = own.into_iter().map(|fd| (fd, PollFlags::IN));
+        let all = all.chain(sources.iter().map(|(_, fd, what)| (*fd, *what)));
         let ready = ready(all, due).map_err(LaunchError::system("waiting for the ranks"))?;
-        let ready = sources.into_iter().zip(&ready[1..]).filter(|(_, is_ready)| **is_ready);
+        let ready = sources.into_iter().zip(&ready[own.len()..]).filter(|(_, is_ready)| **is_ready);
         Ok(ready.map(|((source, ..), _)| source).collect())
     }
 
@@ -329,6 +343,15 @@ impl Watch<'_> {
         }
     }
 
+    /// No rank can find another any more, nor hear of its end: some would wait for ever.
+    fn nameless(&mut self) {
+        let running = self.running();
+        if self.outcome.stop.is_none() && !running.is_empty() {
+            self.printers.say(&format!("the name service has failed; ending {}", RankList(&running)));
+            self.stop(Stop::Failure, Signal::TERM);
+        }
+    }
+
     fn interrupted(&mut self, signal: i32) {
         let running = self.running();
         let name = SignalName(signal);
@@ -360,11 +383,13 @@ impl Watch<'_> {
     }
 
     /// Stops the ranks, on all hosts, and then this process; continues them when it is continued. No time limit counts the
-    /// time between.
+    /// time between, here or there: the ranks' clock stops before them, and goes on before them.
     fn suspend(&mut self, signals: &Signals) {
+        self.clock.stop();
         self.ranks.signal(Signal::STOP);
         self.remotes.stop();
         let pause = signals.suspend();
+        self.clock.resume();
         self.ranks.signal(Signal::CONT);
         self.remotes.go_on(pause);
         for limit in self.deadline.iter_mut().chain(self.phase.limit()) {

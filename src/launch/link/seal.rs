@@ -1,4 +1,4 @@
-//! The frames of a trunk, each with a code that only those can make who know the job's secret.
+//! The frames of a link, each with a code that only those can make who know the host's link key.
 //!
 //! ```text
 //!  byte 0        4                     4 + length            20 + length
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The code is the beginning of HMAC-SHA-256 over the frame's number in its direction (8 bytes, little-endian, not sent),
-//! length and payload, under a key of this connection and direction ([`super::prove`]). So no frame can be made, changed,
+//! length and payload, under a key of this connection and direction ([`super::auth`]). So no frame can be made, changed,
 //! left out, sent again, moved, or sent back; what can be is that the connection ends, and everything can be read.
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use sha2::Sha256;
 use udeck_boot::wire::{Frames, MAX_FRAME, WireError, encode};
 
-use super::trunk::Over;
+use super::framed_stream::Over;
 
 /// A frame's code, in bytes.
 const CODE_LEN: usize = 16;

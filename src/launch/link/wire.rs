@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Then frames as those between a rank and its launcher (`udeck_boot::wire`): a length, at most `MAX_FRAME`, and that many
-//! bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards; behind each its code ([`super::seal`]). A [`Task`] does not
+//! bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards; behind each its code ([`super::seal`]). A [`JobSpec`] does not
 //! travel here: it is a frame without a code on the agent's standard input, behind the secret. The order of enum variants is part of the protocol:
 //! changing anything here takes a new [`VERSION`]. The first 12 bytes keep their places for ever.
 
@@ -23,7 +23,7 @@ use udeck_auth::HostKey;
 use udeck_boot::wire::bounded;
 
 /// The version that this build speaks.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"uDECKrun";
 
@@ -34,7 +34,7 @@ pub(crate) const PROOF_LEN: usize = 32;
 /// The longest piece of a stream (name service, output, input) in one frame, in bytes.
 pub(crate) const MAX_PIECE: usize = 128 << 10;
 
-/// The most arguments, and separately variables, of a task. (A list's items take more memory than bytes.)
+/// The most arguments, and separately variables, of a spec. (A list's items take more memory than bytes.)
 const MAX_WORDS: usize = 1 << 16;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Challenge {
 /// From the root. Ranks are numbered as in the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// All hosts are there: start the task. The first message, once.
+    /// All hosts are there: start the spec. The first message, once.
     Start,
     /// A piece of what the name service says to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
@@ -115,12 +115,14 @@ pub(crate) enum ToNode {
     Unread { sink: Sink },
     /// For rank 0's standard input; empty: its end.
     Input { bytes: Vec<u8> },
+    /// The name service has dealt with so much of what this rank said: so much more may come.
+    BootHeard { rank: u32, bytes: u32 },
 }
 
 /// From a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToRoot {
-    /// All ranks of the task have been started.
+    /// All ranks of the spec have been started.
     Started,
     /// None of them runs; the node ends.
     NotStarted(NotStarted),
@@ -138,11 +140,13 @@ pub(crate) enum ToRoot {
     Ended { rank: u32, how: How },
     /// All ranks have ended, and everything that they started. Nothing follows.
     Bye,
+    /// A rank has taken so much of what the name service says to it: so much more may come.
+    BootTaken { rank: u32, bytes: u32 },
 }
 
 /// What a node has to start. From the root, over the agent's standard input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct JobSpec {
     /// The first rank of this host.
     pub(crate) first: u32,
     /// How many ranks this host has.
@@ -162,7 +166,7 @@ pub(crate) struct Task {
     pub(crate) tag_output: bool,
     /// After how many milliseconds without a sign of life the root counts as gone.
     pub(crate) detect_ms: u32,
-    /// From which the keys of this host's ranks follow: a task never crosses the connection.
+    /// From which the connection's key and the keys of this host's ranks follow: a spec never crosses the connection.
     pub(crate) key: HostKey,
 }
 

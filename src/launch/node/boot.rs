@@ -8,7 +8,7 @@ use rustix::{
 };
 use udeck_auth::HostKey;
 use udeck_boot::{
-    serve::OUT_BOUND,
+    serve::{OUT_BOUND, TELL, WINDOW},
     wire::{Frames, FromServer, Reply, WireError, encode},
 };
 
@@ -27,6 +27,10 @@ pub(super) struct Boot {
     /// What has come up to the welcome, which is completed here; `None` from then on.
     greeting: Option<Frames>,
     out: VecDeque<u8>,
+    /// What has come for the rank, and the root was not told that it was taken, in bytes.
+    untold: usize,
+    /// What the rank has said, and the root has not dealt with, in bytes.
+    unheard: usize,
 }
 
 pub(super) enum Heard {
@@ -38,7 +42,8 @@ pub(super) enum Heard {
 
 impl Boot {
     pub(super) fn new(rank: u32, stream: UnixStream) -> Boot {
-        Boot { rank, stream: Some(stream), greeting: Some(Frames::default()), out: VecDeque::new() }
+        let (greeting, out) = (Some(Frames::default()), VecDeque::new());
+        Boot { rank, stream: Some(stream), greeting, out, untold: 0, unheard: 0 }
     }
 
     /// To be polled, unless it is closed.
@@ -50,8 +55,29 @@ impl Boot {
         !self.out.is_empty()
     }
 
+    /// Whether the rank is to be listened to: the root takes more of it.
+    pub(super) fn may_say_more(&self) -> bool {
+        self.unheard < WINDOW
+    }
+
+    /// The root has dealt with so much of what the rank said.
+    pub(super) fn heard(&mut self, bytes: usize) {
+        self.unheard = self.unheard.saturating_sub(bytes);
+    }
+
+    /// How much the rank has taken that the root has not been told of, if it is worth a word.
+    pub(super) fn taken(&mut self) -> Option<usize> {
+        // A welcome is longer here than it came.
+        let taken = self.untold.saturating_sub(self.out.len());
+        (taken >= TELL).then(|| {
+            self.untold -= taken;
+            taken
+        })
+    }
+
     /// Takes what the root says to the rank.
     pub(super) fn take(&mut self, bytes: &[u8], own: &Own) -> Result<(), WireError> {
+        self.untold += bytes.len();
         if self.stream.is_none() {
             return Ok(());
         }
@@ -106,7 +132,10 @@ impl Boot {
         let Some(stream) = &self.stream else { return Heard::Nothing };
         match recv(stream, scratch, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
-            Ok((length @ 1.., _)) => Heard::Bytes(length),
+            Ok((length @ 1.., _)) => {
+                self.unheard += length;
+                Heard::Bytes(length)
+            }
             Ok((0, _)) | Err(_) => {
                 self.close();
                 Heard::End

@@ -13,17 +13,19 @@ use std::{
 
 use rustix::{event::PollFlags, process::Signal};
 use udeck_boot::serve::deaf;
+use udeck_sys::JobClock;
 
 use super::{
     boot::{Boot, Heard, Own},
     complain,
-    task::{await_start, prepare, refusal, refuse, work},
+    job_spec::{await_start, prepare, refusal, refuse, work},
 };
 use crate::{
     End, LaunchError,
+    cgroup::Cgroup,
     link::{
-        trunk::{Over, Trunk},
-        wire::{How, MAX_PIECE, Sink, Task, ToNode, ToRoot},
+        framed_stream::{FramedStream, Over},
+        wire::{How, JobSpec, MAX_PIECE, Sink, ToNode, ToRoot},
     },
     orphans::Orphans,
     output::{Gather, MAX_LINE},
@@ -42,9 +44,11 @@ const LAST_READS: usize = 64;
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 struct Session {
-    trunk: Trunk,
+    link: FramedStream,
     own: Own,
     first: u32,
+    /// The clock of the ranks here.
+    clock: JobClock,
     ranks: Ranks,
     boots: Vec<Boot>,
     outputs: Gather,
@@ -72,7 +76,7 @@ struct Input {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Item {
     Signals,
-    Trunk,
+    Link,
     Boot(usize),
     Output(usize),
     Input,
@@ -88,23 +92,36 @@ fn complained(why: &str) -> Complained {
 }
 
 /// Blocks until this host's part of the job is over. Whatever happens, nothing of it runs afterwards.
-pub(super) fn run(mut trunk: Trunk, task: Task, secret: [u8; 32], address: IpAddr) -> Result<(), Complained> {
+pub(super) fn run(
+    mut link: FramedStream,
+    spec: JobSpec,
+    secret: [u8; 32],
+    address: IpAddr,
+    cgroup: Option<&Cgroup>,
+) -> Result<(), Complained> {
     let in_words = |error: LaunchError| complained(&error.to_string());
     let system = LaunchError::system::<io::Error>;
     let signals = Signals::take().map_err(system("taking over signals")).map_err(in_words)?;
-    await_start(&mut trunk, &signals).map_err(|why| complained(&why))?;
-    let descriptors = match prepare(&task) {
+    await_start(&mut link, &signals).map_err(|why| complained(&why))?;
+    let descriptors = match prepare(&spec) {
         Ok(descriptors) => descriptors,
-        Err(why) => return refuse(trunk, &signals, why).map_err(|why| complained(&why)),
+        Err(why) => return refuse(link, &signals, why).map_err(|why| complained(&why)),
     };
-    let orphans = Orphans::adopt().map_err(system("becoming the subreaper")).map_err(in_words)?;
-    let (mask, first, key) = (signals.before(), task.first, task.key);
-    let setting = Setting { mask, descriptors: descriptors.before(), relay_input: true };
-    let (ranks, wires) = match Ranks::start(&work(task), &setting) {
+    let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper")).map_err(in_words)?;
+    let (mask, first, key) = (signals.before(), spec.first, spec.key);
+    let setting = Setting { mask, descriptors: descriptors.before(), cgroup, relay_input: true };
+    let clock = match JobClock::new() {
+        Ok(clock) => clock,
+        Err(error) => {
+            let why = refusal(system("making the job's clock")(error));
+            return refuse(link, &signals, why).map_err(|why| complained(&why));
+        }
+    };
+    let (ranks, wires) = match Ranks::start(&work(spec), &setting, &clock) {
         Ok(started) => started,
-        Err(error) => return refuse(trunk, &signals, refusal(error)).map_err(|why| complained(&why)),
+        Err(error) => return refuse(link, &signals, refusal(error)).map_err(|why| complained(&why)),
     };
-    let session = Session::new(trunk, Own { secret, key, address }, first, ranks, wires);
+    let session = Session::new(link, Own { secret, key, address }, first, clock, ranks, wires);
     let mut session = session.map_err(|why| complained(&why))?;
     let result = session.until_the_end(&signals, &orphans).map_err(|why| {
         session.ranks.signal(Signal::KILL);
@@ -121,16 +138,24 @@ pub(super) fn gone(over: Over) -> String {
 }
 
 impl Session {
-    fn new(mut trunk: Trunk, own: Own, first: u32, ranks: Ranks, wires: Wires) -> Result<Session, String> {
+    fn new(
+        mut link: FramedStream,
+        own: Own,
+        first: u32,
+        clock: JobClock,
+        ranks: Ranks,
+        wires: Wires,
+    ) -> Result<Session, String> {
         let input = wires.input.map(|pipe| Input { pipe, pending: VecDeque::new(), at_end: false });
         if let Some(input) = &input {
             rustix::io::ioctl_fionbio(&input.pipe, true).map_err(|error| error.to_string())?;
         }
-        trunk.send(&ToRoot::Started).map_err(|error| error.to_string())?;
+        link.send(&ToRoot::Started).map_err(|error| error.to_string())?;
         Ok(Session {
-            trunk,
+            link,
             own,
             first,
+            clock,
             ranks,
             boots: (first..).zip(wires.boot).map(|(rank, stream)| Boot::new(rank, stream)).collect(),
             outputs: Gather::new(wires.output),
@@ -144,7 +169,7 @@ impl Session {
         // A rank may have ended before we looked.
         let mut child_ended = true;
         loop {
-            if let Err(over) = self.trunk.flush() {
+            if let Err(over) = self.link.flush() {
                 return self.ended_by(over);
             }
             let polled = self.wait(signals).map_err(|error| format!("waiting for the ranks: {error}"))?;
@@ -218,13 +243,13 @@ impl Session {
     }
 
     fn items<'a>(&'a self, signals: &'a Signals, now: Instant) -> Vec<(Item, BorrowedFd<'a>, PollFlags)> {
-        let has_room = self.trunk.queued() < HIGH_WATER;
+        let has_room = self.link.queued() < HIGH_WATER;
         let mut items = vec![
             (Item::Signals, signals.pending(), PollFlags::IN),
-            (Item::Trunk, self.trunk.fd(), self.trunk.interest()),
+            (Item::Link, self.link.fd(), self.link.interest()),
         ];
         for (index, boot) in self.boots.iter().enumerate() {
-            let listen = if has_room { PollFlags::IN } else { PollFlags::empty() };
+            let listen = if has_room && boot.may_say_more() { PollFlags::IN } else { PollFlags::empty() };
             let speak = if boot.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
             // With neither, poll would still report its end, over and over.
             if let Some(stream) = boot.stream().filter(|_| !(listen | speak).is_empty()) {
@@ -244,10 +269,13 @@ impl Session {
     fn serve(&mut self, item: Item, scratch: &mut [u8]) -> Result<(), Over> {
         match item {
             Item::Signals => {}
-            Item::Trunk => self.hear_root(scratch)?,
+            Item::Link => self.hear_root(scratch)?,
             Item::Boot(index) => {
                 self.boots[index].flush();
-                self.hear_rank(index, scratch);
+                self.tell_taken(index);
+                if self.boots[index].may_say_more() {
+                    self.hear_rank(index, scratch);
+                }
             }
             Item::Output(index) => {
                 let (sink, text) = self.outputs.read(index, scratch, Instant::now());
@@ -259,11 +287,16 @@ impl Session {
     }
 
     fn hear_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
-        self.trunk.receive(scratch)?;
-        while let Some(message) = self.trunk.next::<ToNode>()? {
+        self.link.receive(scratch)?;
+        while let Some(message) = self.link.next::<ToNode>()? {
             match message {
                 ToNode::Start => return Err(Over::Unfitting("a second start")),
                 ToNode::Boot { rank, bytes } => self.tell_rank(rank, &bytes)?,
+                ToNode::BootHeard { rank, bytes } => {
+                    if let Some(boot) = self.boot_of(rank) {
+                        boot.heard(bytes as usize);
+                    }
+                }
                 ToNode::BootEnd { rank } => {
                     if let Some(boot) = self.boot_of(rank) {
                         boot.flush();
@@ -271,13 +304,19 @@ impl Session {
                     }
                 }
                 ToNode::Signal { number } => {
+                    // The clock first: no rank may run while its clock counts a pause.
+                    match number {
+                        libc::SIGSTOP => self.clock.stop(),
+                        libc::SIGCONT => self.clock.resume(),
+                        _ => {}
+                    }
                     if let Some(signal) = Signal::from_named_raw(number) {
                         self.ranks.signal(signal);
                     }
                     // The root stops after its ranks, and continues before them.
                     let _ = match number {
-                        libc::SIGSTOP => self.trunk.detect_death_only(),
-                        libc::SIGCONT => self.trunk.detect_again(),
+                        libc::SIGSTOP => self.link.detect_death_only(),
+                        libc::SIGCONT => self.link.detect_again(),
                         _ => Ok(()),
                     };
                 }
@@ -308,7 +347,16 @@ impl Session {
         if !boot.flush() {
             self.send(&ToRoot::BootEnd { rank, why: Some(deaf()) });
         }
+        self.tell_taken((rank - self.first) as usize);
         Ok(())
+    }
+
+    /// Has the root know what a rank has taken.
+    fn tell_taken(&mut self, index: usize) {
+        let rank = self.boots[index].rank;
+        if let Some(bytes) = self.boots[index].taken() {
+            self.send(&ToRoot::BootTaken { rank, bytes: bytes as u32 });
+        }
     }
 
     /// Reads once from a rank. False when there was nothing.
@@ -378,6 +426,6 @@ impl Session {
     fn send(&mut self, message: &ToRoot) {
         const { assert!(MAX_LINE <= MAX_PIECE) };
         // All of them are shorter than a frame may be: a piece of output is what was read at once, and its lines' tags.
-        let _ = self.trunk.send(message);
+        let _ = self.link.send(message);
     }
 }

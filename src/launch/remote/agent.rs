@@ -21,7 +21,7 @@ use rustix::{
 
 use crate::{
     node::Argument,
-    ranks::{Setting, prepare_child},
+    ranks::{OfRank, Setting, prepare_child},
     words::printable,
 };
 
@@ -85,13 +85,13 @@ pub(crate) struct Agent {
     status: Option<ExitStatus>,
     /// What it and the node say; `None` at its end.
     output: Option<OwnedFd>,
-    /// Its standard input, as long as there is something to write: the node's secret and task.
+    /// Its standard input, as long as there is something to write: the node's secret and spec.
     input: Option<(ChildStdin, VecDeque<u8>)>,
     tail: Vec<u8>,
 }
 
 impl Agent {
-    /// Starts a node on `host` as `argument` says, which gets `secret` and `task` (an encoded one) on its standard input as
+    /// Starts a node on `host` as `argument` says, which gets `secret` and `spec` (an encoded one) on its standard input as
     /// it reads them: [`feed`](Agent::feed).
     pub(crate) fn start(
         command: &AgentCommand,
@@ -99,14 +99,14 @@ impl Agent {
         deckrun: &Path,
         argument: &Argument,
         secret: &[u8; 32],
-        task: &[u8],
+        spec: &[u8],
         setting: &Setting,
     ) -> Result<Agent, (String, io::Error)> {
         let node = vec![deckrun.into(), crate::node::FLAG.into(), argument.to_string().into()];
         let words = command.words(host, node, argument.limit);
         let shown = show(&words);
         let line = secret.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
-        let started = Agent::spawn(words, [line.as_bytes(), task].concat(), setting);
+        let started = Agent::spawn(words, [line.as_bytes(), spec].concat(), setting);
         started.map_err(|error| (shown, error))
     }
 
@@ -117,7 +117,7 @@ impl Agent {
         command.args(&words[1..]).process_group(0);
         command.stdin(Stdio::piped()).stdout(theirs.try_clone()?).stderr(theirs);
         // Not killed: a node that is asked to end also ends what its ranks have started.
-        prepare_child(&mut command, setting, Signal::TERM, None, None);
+        prepare_child(&mut command, setting, Signal::TERM, OfRank::default());
         let mut child = command.spawn()?;
         let stdin = child.stdin.take();
         stdin.as_ref().map(|stdin| rustix::io::ioctl_fionbio(stdin, true)).transpose()?;

@@ -18,6 +18,8 @@ use crate::link::wire::Sink;
 pub(crate) enum Mail {
     /// From the name service to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
+    /// It has dealt with so much of what that rank said.
+    BootHeard { rank: u32, bytes: usize },
     /// It has nothing more to say to that rank.
     BootEnd { rank: u32 },
     /// So much of a node's output has been written.
@@ -69,6 +71,10 @@ impl Collector {
 impl Outlet for Mailbox {
     fn send(&mut self, rank: u32, bytes: Vec<u8>) {
         self.post(Mail::Boot { rank, bytes });
+    }
+
+    fn heard(&mut self, rank: u32, bytes: usize) {
+        self.post(Mail::BootHeard { rank, bytes });
     }
 
     fn close(&mut self, rank: u32) {

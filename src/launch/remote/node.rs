@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use udeck_boot::serve::{OUT_BOUND, Reporter};
+use udeck_boot::serve::{OUT_BOUND, Reporter, WINDOW as BOOT_WINDOW};
 
 use super::{
     News,
@@ -22,22 +22,25 @@ use crate::{
     hosts::Share,
     link::{
         WINDOW,
+        framed_stream::{FramedStream, Over},
         seal::Keys,
-        trunk::{Over, Trunk},
-        wire::{How, MAX_PIECE, NotStarted, Sink, Task, ToNode, ToRoot},
+        wire::{How, JobSpec, MAX_PIECE, NotStarted, Sink, ToNode, ToRoot},
     },
     print::{Printers, Stream},
     words::printable,
 };
 
-/// What may lie unsent for one node, in bytes, before it counts as one that has stopped reading.
-const NODE_BOUND: usize = 16 * OUT_BOUND;
+/// What may lie unsent for a node of so many ranks, in bytes, before it counts as one that has stopped reading. What its ranks
+/// ask of the name service does not reach that, whoever reads or does not: each of them has a window, and its frames.
+fn bound(ranks: u32) -> usize {
+    OUT_BOUND + 4 * BOOT_WINDOW * ranks as usize
+}
 
 pub(crate) struct Node {
     pub(crate) share: Share,
     pub(crate) agent: Agent,
     /// `None` when nothing more is to be heard.
-    trunk: Option<Trunk>,
+    link: Option<FramedStream>,
     running: BTreeSet<u32>,
     starting: bool,
     /// Output that has come and is not written: of standard output and error.
@@ -75,35 +78,35 @@ impl Ears<'_> {
 }
 
 impl Node {
-    /// Over a connection that is the node's, which has its task; it is told to start it.
+    /// Over a connection that is the node's, which has its spec; it is told to start it.
     pub(crate) fn new(
         share: Share,
         agent: Agent,
         stream: TcpStream,
         keys: Keys,
-        task: &Task,
+        spec: &JobSpec,
         detect: Duration,
     ) -> Result<Node, LaunchError> {
-        let trunk = Trunk::new(stream, keys, detect)
+        let link = FramedStream::new(stream, keys, detect)
             .map_err(LaunchError::system("setting up a node's connection"))?;
         let running = share.ranks().collect();
         let mut node = Node {
             share,
             agent,
-            trunk: Some(trunk),
+            link: Some(link),
             running,
             starting: true,
             unwritten: [0; 2],
-            program: OsString::from_vec(task.program.clone()),
-            directory: OsString::from_vec(task.directory.clone()),
+            program: OsString::from_vec(spec.program.clone()),
+            directory: OsString::from_vec(spec.directory.clone()),
             refusal: None,
         };
         node.say(&ToNode::Start);
         Ok(node)
     }
 
-    pub(crate) fn trunk(&self) -> Option<&Trunk> {
-        self.trunk.as_ref()
+    pub(crate) fn link(&self) -> Option<&FramedStream> {
+        self.link.as_ref()
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = u32> + '_ {
@@ -111,7 +114,7 @@ impl Node {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.trunk.is_none()
+        self.link.is_none()
     }
 
     pub(crate) fn is_starting(&self) -> bool {
@@ -126,23 +129,23 @@ impl Node {
 
     /// Closes the connection. Returns the ranks that still ran.
     pub(crate) fn give_up(&mut self) -> Vec<u32> {
-        self.trunk = None;
+        self.link = None;
         std::mem::take(&mut self.running).into_iter().collect()
     }
 
     pub(crate) fn say(&mut self, message: &ToNode) {
-        if let Some(trunk) = &mut self.trunk {
+        if let Some(link) = &mut self.link {
             // All of them are shorter than a frame may be.
-            let _ = trunk.send(message);
+            let _ = link.send(message);
         }
     }
 
     /// Has its ranks stop, or continue.
     pub(crate) fn pause(&mut self, pause: bool) {
         self.say(&ToNode::Signal { number: if pause { libc::SIGSTOP } else { libc::SIGCONT } });
-        if let Some(trunk) = &mut self.trunk {
+        if let Some(link) = &mut self.link {
             // A connection that is over is noticed otherwise.
-            let _ = if pause { trunk.detect_death_only() } else { trunk.detect_again() };
+            let _ = if pause { link.detect_death_only() } else { link.detect_again() };
         }
     }
 
@@ -158,19 +161,19 @@ impl Node {
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
-        match &mut self.trunk {
-            Some(trunk) if trunk.queued() > NODE_BOUND => Err(Over::Stuck),
-            Some(trunk) => trunk.flush(),
+        match &mut self.link {
+            Some(link) if link.queued() > bound(self.share.count) => Err(Over::Stuck),
+            Some(link) => link.flush(),
             None => Ok(()),
         }
     }
 
     /// Reads once and deals with what came.
     pub(crate) fn hear(&mut self, scratch: &mut [u8], ears: &mut Ears<'_>) -> Result<(), Over> {
-        let Some(trunk) = &mut self.trunk else { return Ok(()) };
-        trunk.receive(scratch)?;
-        while let Some(trunk) = &mut self.trunk {
-            let Some(message) = trunk.next()? else { break };
+        let Some(link) = &mut self.link else { return Ok(()) };
+        link.receive(scratch)?;
+        while let Some(link) = &mut self.link {
+            let Some(message) = link.next()? else { break };
             self.take(message, ears)?;
         }
         Ok(())
@@ -194,6 +197,10 @@ impl Node {
                     None => ears.reporter.hung_up(rank),
                 }
             }
+            ToRoot::BootTaken { rank, bytes } => {
+                self.check_own(rank)?;
+                ears.reporter.taken(rank, bytes as usize);
+            }
             ToRoot::Output { sink, bytes } => {
                 let unwritten = &mut self.unwritten[sink as usize];
                 if *unwritten > WINDOW + MAX_PIECE {
@@ -214,7 +221,7 @@ impl Node {
                 };
                 ears.news.push(News::Ended(rank, end));
             }
-            ToRoot::Bye if self.running.is_empty() => self.trunk = None,
+            ToRoot::Bye if self.running.is_empty() => self.link = None,
             ToRoot::Bye => return Err(Over::Unfitting("goodbye while ranks run")),
         }
         Ok(())

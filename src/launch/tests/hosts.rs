@@ -127,12 +127,19 @@ fn the_node_mode_is_no_secret_but_no_use_either() {
 #[test]
 fn the_secret_is_in_no_command_line_and_no_environment() {
     // 64 hexadecimal digits in a row would be it: looked for in this rank's parent, which is the node, and in itself.
-    let script = "tr '\\0' '\\n' </proc/$PPID/cmdline; tr '\\0' '\\n' </proc/$PPID/environ; env; echo looked";
+    let script = "tr '\\0' '\\n' </proc/$PPID/cmdline; tr '\\0' '\\n' </proc/$PPID/environ; env; \
+        for fd in 0 1 2; do echo node $(readlink /proc/$PPID/fd/$fd); done; \
+        for fd in /proc/$$/fd/*; do echo own $(readlink $fd); done; echo looked";
     let ran = Ran::of(sh(&["--hosts", "b", "--agent", "env NODE={}", "--iface", "lo"], script));
     let text = String::from_utf8_lossy(&ran.stdout).into_owned();
     assert!(text.contains("--node\n127.0.0.1:") && text.contains("looked"), "{text}");
     let digits = |word: &str| word.len() >= 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(!text.split(|c: char| !c.is_ascii_alphanumeric()).any(digits), "{text}");
+    // Nor does the rank have the pipe by which the node was told it.
+    let input =
+        text.lines().find_map(|line| line.strip_prefix("node pipe:")).expect("the node's input is a pipe");
+    let own: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("own ")).collect();
+    assert!(own.len() >= 4 && own.iter().all(|fd| fd.strip_prefix("pipe:") != Some(input)), "{text}");
 }
 
 #[test]

@@ -30,6 +30,17 @@ struct Intercepted {
 
 impl Intercepted {
     fn start(name: &str, script: &str, down: Change, up: Change) -> Intercepted {
+        Intercepted::start_after(name, script, down, up, &[])
+    }
+
+    /// Before a connection is passed on, so many are closed: each when the node has said so many bytes.
+    fn start_after(
+        name: &str,
+        script: &str,
+        down: Change,
+        up: Change,
+        closed: &'static [usize],
+    ) -> Intercepted {
         let folder = std::env::temp_dir().join(format!("deckrun-path-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -47,6 +58,9 @@ impl Intercepted {
         let (argument, seen) = (folder.join("argument"), Arc::clone(&downwards));
         // Ends with the connections.
         thread::spawn(move || {
+            for &said in closed {
+                listener.accept().unwrap().0.read_exact(&mut vec![0; said]).unwrap();
+            }
             let from_node = listener.accept().unwrap().0;
             let to_root = TcpStream::connect(root(&argument)).unwrap();
             let (to_node, from_root) = (from_node.try_clone().unwrap(), to_root.try_clone().unwrap());
@@ -110,7 +124,7 @@ fn twice(piece: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_is_run_does_not_travel_the_path() {
-    let job = Intercepted::start("task", "echo harmless", inject, same);
+    let job = Intercepted::start("spec", "echo harmless", inject, same);
     let downwards = Arc::clone(&job.downwards);
     let ran = job.end();
     assert_eq!((ran.code, ran.lines()), (Some(0), vec!["harmless".into()]), "{}", ran.stderr);
@@ -141,4 +155,11 @@ fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
         "{}",
         ran.stderr
     );
+}
+
+/// A root that strangers besiege sends away whoever is slow, and may take an honest node for one.
+#[test]
+fn a_node_that_is_sent_away_unheard_comes_again() {
+    let ran = Intercepted::start_after("again", "echo here", same, same, &[0, 1, 10, 0, 1]).end();
+    assert_eq!((ran.code, ran.lines()), (Some(0), vec!["here".into()]), "{}", ran.stderr);
 }

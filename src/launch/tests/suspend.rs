@@ -71,7 +71,8 @@ impl Group {
     fn until_stopped(&self) {
         self.until("everything stands still", || {
             let states = self.states();
-            states.len() >= 4 && states.iter().all(|state| *state == 'T')
+            // A shell that was starting a program (vfork) waits, in D, for a child that is stopped.
+            states.len() >= 4 && states.iter().all(|state| "TD".contains(*state)) && states.contains(&'T')
         });
     }
 
@@ -118,6 +119,30 @@ fn the_whole_job_stops_and_goes_on() {
             job.go();
             let ran = job.end();
             assert_eq!((ran.code, ran.lines()), (Some(0), vec!["done".into(); 2]), "{way:?}: {}", ran.stderr);
+        }
+    }
+}
+
+/// As the terminal does it to all of a group in the background of which one reads, or writes under `stty tostop`.
+#[test]
+fn what_the_terminal_stops_is_the_whole_job_too() {
+    for signal in [Signal::TTIN, Signal::TTOU] {
+        for whole_group in [true, false] {
+            let job = Group::start("suspend-background", &["-n", "2"]);
+            for _ in 0..2 {
+                job.signal(whole_group, signal);
+                job.until_stopped();
+                job.signal(whole_group, Signal::CONT);
+                job.until("everything goes on", || !job.states().contains(&'T'));
+            }
+            job.go();
+            let ran = job.end();
+            assert_eq!(
+                (ran.code, ran.lines()),
+                (Some(0), vec!["done".into(); 2]),
+                "{signal:?}: {}",
+                ran.stderr
+            );
         }
     }
 }

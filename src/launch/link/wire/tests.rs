@@ -13,11 +13,11 @@ fn sink() -> impl Strategy<Value = Sink> {
     prop_oneof![Just(Sink::Stdout), Just(Sink::Stderr)]
 }
 
-fn task() -> impl Strategy<Value = Task> {
+fn spec() -> impl Strategy<Value = JobSpec> {
     let bind = prop_oneof![Just(Bind::Auto), Just(Bind::Core), Just(Bind::None)];
     let numbers = any::<(u32, u32, u32, bool, u32)>();
     (numbers, bytes(), vec(bytes(), 0..5), vec((bytes(), bytes()), 0..5), bytes(), bind).prop_map(
-        |((first, count, size, tag_output, detect_ms), program, args, env, directory, bind)| Task {
+        |((first, count, size, tag_output, detect_ms), program, args, env, directory, bind)| JobSpec {
             first,
             count,
             size,
@@ -42,6 +42,7 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         (sink(), any::<u32>()).prop_map(|(sink, bytes)| ToNode::Written { sink, bytes }),
         sink().prop_map(|sink| ToNode::Unread { sink }),
         bytes().prop_map(|bytes| ToNode::Input { bytes }),
+        any::<(u32, u32)>().prop_map(|(rank, bytes)| ToNode::BootHeard { rank, bytes }),
     ]
 }
 
@@ -62,6 +63,7 @@ fn to_root() -> impl Strategy<Value = ToRoot> {
         Just(ToRoot::InputEnd),
         (any::<u32>(), how).prop_map(|(rank, how)| ToRoot::Ended { rank, how }),
         Just(ToRoot::Bye),
+        any::<(u32, u32)>().prop_map(|(rank, bytes)| ToRoot::BootTaken { rank, bytes }),
     ]
 }
 
@@ -91,10 +93,10 @@ proptest! {
     }
 
     #[test]
-    fn proptest_a_task_comes_back(sent in task(), piece in 1..64usize) {
+    fn proptest_a_task_comes_back(sent in spec(), piece in 1..64usize) {
         let mut stream = Vec::new();
         encode(&sent, &mut stream).unwrap();
-        prop_assert_eq!(drain::<Task>(&stream, piece), [sent]);
+        prop_assert_eq!(drain::<JobSpec>(&stream, piece), [sent]);
     }
 
     #[test]
@@ -125,8 +127,8 @@ proptest! {
     fn proptest_arbitrary_payloads_decode_to_something_bounded_or_fail(payload in vec(any::<u8>(), 0..4096)) {
         let mut stream = (payload.len() as u32).to_le_bytes().to_vec();
         stream.extend_from_slice(&payload);
-        for task in drain::<Task>(&stream, usize::MAX) {
-            prop_assert!(task.args.len() <= MAX_WORDS && task.env.len() <= MAX_WORDS);
+        for spec in drain::<JobSpec>(&stream, usize::MAX) {
+            prop_assert!(spec.args.len() <= MAX_WORDS && spec.env.len() <= MAX_WORDS);
         }
         let _ = drain::<ToNode>(&stream, usize::MAX);
         let _ = drain::<ToRoot>(&stream, usize::MAX);
@@ -149,7 +151,7 @@ proptest! {
 fn a_list_of_too_many_words_is_refused_before_it_is_made() {
     // Behind three numbers and an empty program: the number of arguments, each of no bytes.
     let stream = |words: usize| {
-        let task = Task {
+        let spec = JobSpec {
             first: 0,
             count: 0,
             size: 0,
@@ -163,11 +165,11 @@ fn a_list_of_too_many_words_is_refused_before_it_is_made() {
             key: HostKey::from_bytes([0; 32]),
         };
         let mut stream = Vec::new();
-        encode(&task, &mut stream).unwrap();
+        encode(&spec, &mut stream).unwrap();
         stream
     };
-    assert_eq!(drain::<Task>(&stream(MAX_WORDS), usize::MAX).len(), 1);
-    assert_eq!(drain::<Task>(&stream(MAX_WORDS + 1), usize::MAX).len(), 0);
+    assert_eq!(drain::<JobSpec>(&stream(MAX_WORDS), usize::MAX).len(), 1);
+    assert_eq!(drain::<JobSpec>(&stream(MAX_WORDS + 1), usize::MAX).len(), 0);
 }
 
 #[test]

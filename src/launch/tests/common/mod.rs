@@ -3,8 +3,10 @@
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
+#[path = "../../../../tests/common/processes.rs"]
+mod processes;
+
 use std::{
-    fs,
     io::{BufRead, BufReader, Read},
     process::{Child, ChildStdout, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -124,13 +126,7 @@ impl Running {
 
 /// The living processes that carry this mark.
 pub fn left(mark: &str) -> Vec<String> {
-    let marked = |pid: &String| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-    };
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().into_string().ok());
-    numbers.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(marked).collect()
+    processes::with_variable(mark).iter().map(i32::to_string).collect()
 }
 
 /// Waits until no process carries this mark.

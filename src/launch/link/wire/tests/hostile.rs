@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use udeck_boot::wire::{Frames, encode};
 
 use super::super::*;
-use crate::link::prove::{Node, Root};
+use crate::link::auth::{Node, Root};
 
 #[path = "../../../../../tests/common/hostile.rs"]
 mod kit;
@@ -24,8 +24,8 @@ fn word(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
-fn task() -> Vec<u8> {
-    framed(&Task {
+fn spec() -> Vec<u8> {
+    framed(&JobSpec {
         first: 2,
         count: 2,
         size: 4,
@@ -49,6 +49,7 @@ fn to_node() -> Vec<Vec<u8>> {
         ToNode::Written { sink: Sink::Stdout, bytes: 4096 },
         ToNode::Unread { sink: Sink::Stderr },
         ToNode::Input { bytes: word("typed") },
+        ToNode::BootHeard { rank: 3, bytes: 16 << 10 },
     ];
     messages.iter().map(framed).collect()
 }
@@ -65,6 +66,7 @@ fn to_root() -> Vec<Vec<u8>> {
         ToRoot::InputEnd,
         ToRoot::Ended { rank: 3, how: How::Killed(9) },
         ToRoot::Bye,
+        ToRoot::BootTaken { rank: 3, bytes: 16 << 10 },
     ];
     messages.iter().map(framed).collect()
 }
@@ -96,7 +98,7 @@ fn try_all<T: DeserializeOwned + Serialize + PartialEq + Debug>(name: &'static s
 #[test]
 fn nothing_that_a_root_sends_upsets_the_parser() {
     try_all::<ToNode>("link, to a node", &to_node());
-    try_all::<Task>("link, a task", &[task()]);
+    try_all::<JobSpec>("link, a spec", &[spec()]);
 }
 
 #[test]
@@ -107,12 +109,12 @@ fn nothing_that_a_node_sends_upsets_the_parser() {
 /// Only right proofs are taken, and only of the very records that they are about.
 #[test]
 fn nothing_that_strangers_send_is_taken_for_a_proof() {
-    const SECRET: [u8; 32] = [7; 32];
+    let key = udeck_auth::LinkKey::from_bytes([7; 32]);
     let mut hostile = Hostile::new("link, proofs", 20_000);
     while hostile.goes_on() {
-        let (node, hello) = Node::new(SECRET, 3, [1; 32]);
+        let (node, hello) = Node::new(key, 3, [1; 32]);
         let sent: [u8; HELLO_LEN] = spoilt(&mut hostile, &hello);
-        let Ok((root, challenge)) = Root::answer(SECRET, [2; 32], &sent) else { continue };
+        let Ok((root, challenge)) = Root::answer(&[key; 4], [2; 32], &sent) else { continue };
         let heard: [u8; CHALLENGE_LEN] = spoilt(&mut hostile, &challenge);
         // The four bytes that say nothing may be anything.
         let same = heard[..12] == challenge[..12] && heard[16..] == challenge[16..];

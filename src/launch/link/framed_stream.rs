@@ -17,7 +17,7 @@ use super::seal::{Direction, Keys, Opener};
 /// How often an idle connection is asked for a sign of life.
 const PROBE: Duration = Duration::from_secs(1);
 
-pub(crate) struct Trunk {
+pub(crate) struct FramedStream {
     stream: TcpStream,
     frames: Opener,
     sealing: Direction,
@@ -44,16 +44,16 @@ pub(crate) enum Over {
     Os(io::Error),
 }
 
-impl Trunk {
+impl FramedStream {
     /// `detect`: how long the other side may be silent before the connection counts as over.
-    pub(crate) fn new(stream: TcpStream, keys: Keys, detect: Duration) -> io::Result<Trunk> {
+    pub(crate) fn new(stream: TcpStream, keys: Keys, detect: Duration) -> io::Result<FramedStream> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let Keys { outgoing: sealing, incoming } = keys;
-        let mut trunk =
-            Trunk { stream, frames: Opener::new(incoming), sealing, out: VecDeque::new(), detect };
-        trunk.detect_within(detect)?;
-        Ok(trunk)
+        let mut link =
+            FramedStream { stream, frames: Opener::new(incoming), sealing, out: VecDeque::new(), detect };
+        link.detect_within(detect)?;
+        Ok(link)
     }
 
     fn detect_within(&mut self, detect: Duration) -> io::Result<()> {
@@ -78,7 +78,7 @@ impl Trunk {
         Ok(sockopt::set_tcp_user_timeout(&self.stream, 0)?)
     }
 
-    /// As before [`detect_death_only`](Trunk::detect_death_only).
+    /// As before [`detect_death_only`](FramedStream::detect_death_only).
     pub(crate) fn detect_again(&mut self) -> io::Result<()> {
         self.detect_within(self.detect)
     }
@@ -97,7 +97,7 @@ impl Trunk {
         self.out.len()
     }
 
-    /// Puts a message behind what lies here; [`flush`](Trunk::flush) sends it.
+    /// Puts a message behind what lies here; [`flush`](FramedStream::flush) sends it.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
         self.out.extend(self.sealing.seal(message)?);
         Ok(())
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::link::wire::{Sink, ToRoot};
 
-    fn pair() -> (Trunk, Trunk) {
+    fn pair() -> (FramedStream, FramedStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let theirs = listener.accept().unwrap().0;
@@ -165,7 +165,10 @@ mod tests {
             outgoing: Direction::new([outgoing; 32]),
             incoming: Direction::new([incoming; 32]),
         };
-        (Trunk::new(ours, keys(1, 2), PROBE).unwrap(), Trunk::new(theirs, keys(2, 1), PROBE).unwrap())
+        (
+            FramedStream::new(ours, keys(1, 2), PROBE).unwrap(),
+            FramedStream::new(theirs, keys(2, 1), PROBE).unwrap(),
+        )
     }
 
     #[test]

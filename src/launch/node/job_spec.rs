@@ -16,8 +16,8 @@ use crate::{
     Bind, LaunchError,
     descriptors::Descriptors,
     link::{
-        trunk::{Over, Trunk},
-        wire::{self, NotStarted, Task, ToNode, ToRoot},
+        framed_stream::{FramedStream, Over},
+        wire::{self, JobSpec, NotStarted, ToNode, ToRoot},
     },
     output::MAX_LINE,
     ranks::{Pipes, Work},
@@ -28,9 +28,9 @@ use crate::{
 /// How long the root may take to hear our refusal.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-/// The secret, a line of 64 hexadecimal digits, and behind it the task, both from the root by way of our standard input.
+/// The secret, a line of 64 hexadecimal digits, and behind it the spec, both from the root by way of our standard input.
 /// `None`: it is not that which came.
-pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], Task)>, String> {
+pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], JobSpec)>, String> {
     let mut line = [0; 65];
     let mut header = [0; 4];
     if !(fill(&mut line, deadline)? && line[64] == b'\n' && fill(&mut header, deadline)?) {
@@ -55,7 +55,7 @@ pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], Task)>, String
     let mut frames = Frames::default();
     frames.push(&header);
     frames.push(&payload);
-    Ok(frames.decode::<Task>().ok().flatten().filter(fits).map(|task| (secret, task)))
+    Ok(frames.decode::<JobSpec>().ok().flatten().filter(fits).map(|spec| (secret, spec)))
 }
 
 /// False: the input has ended before.
@@ -63,32 +63,32 @@ fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
     let input = io::stdin();
     while !bytes.is_empty() {
         let look = ready(std::iter::once((input.as_fd(), PollFlags::IN)), Some(deadline));
-        let is_ready = look.map_err(|error| format!("waiting for the task: {error}"))?[0];
+        let is_ready = look.map_err(|error| format!("waiting for the spec: {error}"))?[0];
         if !is_ready && Instant::now() >= deadline {
-            return Err("the agent has not passed on the task, which comes over its standard input".into());
+            return Err("the agent has not passed on the spec, which comes over its standard input".into());
         }
         if is_ready {
             match rustix::io::read(&input, &mut *bytes) {
                 Ok(0) => return Ok(false),
                 Ok(length) => bytes = &mut bytes[length..],
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(error) => return Err(format!("reading the task: {error}")),
+                Err(error) => return Err(format!("reading the spec: {error}")),
             }
         }
     }
     Ok(true)
 }
 
-pub(super) fn await_start(trunk: &mut Trunk, signals: &Signals) -> Result<(), String> {
+pub(super) fn await_start(link: &mut FramedStream, signals: &Signals) -> Result<(), String> {
     let mut scratch = vec![0; MAX_LINE];
     loop {
-        let fds = [signals.pending(), trunk.fd()].map(|fd| (fd, PollFlags::IN));
+        let fds = [signals.pending(), link.fd()].map(|fd| (fd, PollFlags::IN));
         ready(fds.into_iter(), None).map_err(|error| format!("waiting for the start: {error}"))?;
         if signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD) {
             return Err("told to end before there was anything to start".into());
         }
-        trunk.receive(&mut scratch).map_err(gone)?;
-        match trunk.next().map_err(gone)? {
+        link.receive(&mut scratch).map_err(gone)?;
+        match link.next().map_err(gone)? {
             Some(ToNode::Start) => return Ok(()),
             Some(_) => return Err(gone(Over::Unfitting("something before the start"))),
             None => {}
@@ -96,38 +96,38 @@ pub(super) fn await_start(trunk: &mut Trunk, signals: &Signals) -> Result<(), St
     }
 }
 
-fn fits(task: &Task) -> bool {
-    task.size <= udeck_boot::MAX_RANKS
-        && task.count > 0
-        && task.first.checked_add(task.count).is_some_and(|end| end <= task.size)
+fn fits(spec: &JobSpec) -> bool {
+    spec.size <= udeck_boot::MAX_RANKS
+        && spec.count > 0
+        && spec.first.checked_add(spec.count).is_some_and(|end| end <= spec.size)
 }
 
 /// What can go wrong before there is a rank.
-pub(super) fn prepare(task: &Task) -> Result<Descriptors, NotStarted> {
-    let directory = OsString::from_vec(task.directory.clone());
+pub(super) fn prepare(spec: &JobSpec) -> Result<Descriptors, NotStarted> {
+    let directory = OsString::from_vec(spec.directory.clone());
     env::set_current_dir(directory)
         .map_err(|error| NotStarted::Directory { errno: error.raw_os_error().unwrap_or_default() })?;
-    Descriptors::raise(task.count, task.tag_output, 0).map_err(refusal)
+    Descriptors::raise(spec.count, spec.tag_output, 0).map_err(refusal)
 }
 
-pub(super) fn work(task: Task) -> Work {
+pub(super) fn work(spec: JobSpec) -> Work {
     Work {
-        program: OsString::from_vec(task.program),
-        args: task.args.into_iter().map(OsString::from_vec).collect(),
-        env: task
+        program: OsString::from_vec(spec.program),
+        args: spec.args.into_iter().map(OsString::from_vec).collect(),
+        env: spec
             .env
             .into_iter()
             .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
             .collect(),
-        bind: match task.bind {
+        bind: match spec.bind {
             wire::Bind::Auto => Bind::Auto,
             wire::Bind::Core => Bind::Core,
             wire::Bind::None => Bind::None,
         },
-        output: if task.tag_output { Pipes::Own } else { Pipes::Shared },
-        first: task.first,
-        count: task.count,
-        size: task.size,
+        output: if spec.tag_output { Pipes::Own } else { Pipes::Shared },
+        first: spec.first,
+        count: spec.count,
+        size: spec.size,
     }
 }
 
@@ -145,18 +145,18 @@ pub(crate) fn refusal(error: LaunchError) -> NotStarted {
 }
 
 /// Tells the root, and waits until it has heard.
-pub(super) fn refuse(mut trunk: Trunk, signals: &Signals, why: NotStarted) -> Result<(), String> {
+pub(super) fn refuse(mut link: FramedStream, signals: &Signals, why: NotStarted) -> Result<(), String> {
     let until = Instant::now() + LAST_WAIT;
     let mut scratch = [0; 4096];
-    trunk.send(&ToRoot::NotStarted(why)).map_err(|error| error.to_string())?;
+    link.send(&ToRoot::NotStarted(why)).map_err(|error| error.to_string())?;
     while Instant::now() < until {
-        if trunk.flush().is_err() {
+        if link.flush().is_err() {
             break;
         }
-        let fds = [(signals.pending(), PollFlags::IN), (trunk.fd(), trunk.interest())];
+        let fds = [(signals.pending(), PollFlags::IN), (link.fd(), link.interest())];
         let _ = ready(fds.into_iter(), Some(until));
         let told_to_end = signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD);
-        if told_to_end || trunk.receive(&mut scratch).is_err() {
+        if told_to_end || link.receive(&mut scratch).is_err() {
             break;
         }
     }

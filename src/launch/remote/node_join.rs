@@ -1,4 +1,4 @@
-//! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know the secret.
+//! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know their link key.
 //!
 //! Everything happens on the calling thread, in one loop with one limit. Whoever else connects costs us a bounded buffer
 //! for a bounded time, and one line; when there are many of them, whoever takes longest makes place for the next.
@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustix::event::PollFlags;
+use udeck_auth::LinkKey;
 
 use super::{
     address::listed,
@@ -22,7 +23,7 @@ use crate::{
     End, LaunchError, Step,
     hosts::Share,
     link::{
-        prove::{Refusal, Root},
+        auth::{Refusal, Root},
         seal::Keys,
         wire::{HELLO_LEN, PROOF_LEN},
     },
@@ -50,23 +51,25 @@ pub(crate) struct Invitation<'a> {
     pub(crate) agent: &'a AgentCommand,
     pub(crate) deckrun: &'a Path,
     /// What each host is to start, encoded.
-    pub(crate) tasks: &'a [Vec<u8>],
+    pub(crate) specs: &'a [Vec<u8>],
     pub(crate) address: IpAddr,
     pub(crate) secret: [u8; 32],
+    /// What each host's node proves to know.
+    pub(crate) keys: &'a [LinkKey],
     pub(crate) limit: Duration,
-    pub(crate) setting: &'a Setting,
+    pub(crate) setting: &'a Setting<'a>,
     pub(crate) printers: &'a Printers,
 }
 
-/// How the meeting ended, if not by an error.
-pub(crate) enum Met {
+/// How the joining ended, if not by an error.
+pub(crate) enum Join {
     /// The agents and connections of all shares, in their order.
     All(Vec<(Agent, TcpStream, Keys)>),
     /// This signal came.
     Interrupted(i32),
 }
 
-struct Meeting<'a> {
+struct Joining<'a> {
     invitation: &'a Invitation<'a>,
     listener: TcpListener,
     root: SocketAddr,
@@ -104,11 +107,11 @@ enum Heard {
 }
 
 /// Starts a node for each of `shares`, none of which is here, and waits for all of them.
-pub(crate) fn meet(
+pub(crate) fn join(
     invitation: &Invitation<'_>,
     shares: &[Share],
     signals: &Signals,
-) -> Result<Met, LaunchError> {
+) -> Result<Join, LaunchError> {
     let deadline = Instant::now() + invitation.limit;
     let cannot = LaunchError::system::<io::Error>("listening for the other hosts");
     let listener = TcpListener::bind((invitation.address, 0)).and_then(|listener| {
@@ -116,7 +119,7 @@ pub(crate) fn meet(
         Ok((listener.local_addr()?, listener))
     });
     let (root, listener) = listener.map_err(cannot)?;
-    let mut meeting = Meeting {
+    let mut joining = Joining {
         invitation,
         listener,
         root,
@@ -128,27 +131,27 @@ pub(crate) fn meet(
         last_refusal: None,
         deadline,
     };
-    let result = meeting.start_agents().and_then(|()| meeting.until_all_are_here(signals));
+    let result = joining.start_agents().and_then(|()| joining.until_all_are_here(signals));
     match result {
         Ok(None) => {
-            let connected = meeting.connected.into_iter().flatten();
-            let met = meeting.agents.into_iter().zip(connected);
-            Ok(Met::All(met.map(|(agent, (stream, keys))| (agent, stream, keys)).collect()))
+            let connected = joining.connected.into_iter().flatten();
+            let met = joining.agents.into_iter().zip(connected);
+            Ok(Join::All(met.map(|(agent, (stream, keys))| (agent, stream, keys)).collect()))
         }
         other => {
-            part(meeting.agents.iter_mut(), Duration::ZERO);
-            other.map(|signal| Met::Interrupted(signal.unwrap_or_default()))
+            part(joining.agents.iter_mut(), Duration::ZERO);
+            other.map(|signal| Join::Interrupted(signal.unwrap_or_default()))
         }
     }
 }
 
-impl Meeting<'_> {
+impl Joining<'_> {
     fn start_agents(&mut self) -> Result<(), LaunchError> {
-        let Invitation { agent, deckrun, secret, limit, setting, tasks, .. } = self.invitation;
-        for ((index, share), task) in (0..).zip(self.shares).zip(*tasks) {
+        let Invitation { agent, deckrun, secret, limit, setting, specs, .. } = self.invitation;
+        for ((index, share), spec) in (0..).zip(self.shares).zip(*specs) {
             // What a node or ssh has to say about it should come before our own time is up.
             let argument = Argument { root: self.root, index, limit: *limit * 2 / 3 };
-            match Agent::start(agent, &share.host, deckrun, &argument, secret, task, setting) {
+            match Agent::start(agent, &share.host, deckrun, &argument, secret, spec, setting) {
                 Ok(agent) => self.agents.push(agent),
                 Err((command, error)) => {
                     let why = format!(
@@ -214,8 +217,11 @@ impl Meeting<'_> {
             }
             let Ok((stream, from)) = self.listener.accept() else { return };
             if let Some((index, _)) = slowest {
-                let from = self.strangers.remove(index).from;
-                self.refuse(from, Refusal::Slow);
+                // What has come from it meanwhile counts.
+                let slowest = self.strangers.remove(index);
+                if let Some(slowest) = self.hear(slowest, now) {
+                    self.refuse(slowest.from, Refusal::Slow);
+                }
             }
             if stream.set_nonblocking(true).is_ok() {
                 let (from, until) = (from.ip(), now + PROOF_LIMIT);
@@ -236,17 +242,24 @@ impl Meeting<'_> {
 
     fn hear_strangers(&mut self) {
         let now = Instant::now();
-        for mut stranger in std::mem::take(&mut self.strangers) {
-            match stranger.hear(self.invitation.secret) {
-                Heard::More if now < stranger.until => self.strangers.push(stranger),
-                Heard::More | Heard::Gone => {}
-                Heard::Refused(why) => self.refuse(stranger.from, why),
-                Heard::Proved(index, keys) => match self.connected.get_mut(index as usize) {
-                    Some(place @ None) => *place = Some((stranger.stream, *keys)),
-                    _ => self.refuse(stranger.from, Refusal::Stranger),
-                },
-            }
+        for stranger in std::mem::take(&mut self.strangers) {
+            let stays = self.hear(stranger, now);
+            self.strangers.extend(stays);
         }
+    }
+
+    /// Whoever is still to prove itself is given back.
+    fn hear(&mut self, mut stranger: Stranger, now: Instant) -> Option<Stranger> {
+        match stranger.hear(self.invitation.keys) {
+            Heard::More if now < stranger.until => return Some(stranger),
+            Heard::More | Heard::Gone => {}
+            Heard::Refused(why) => self.refuse(stranger.from, why),
+            Heard::Proved(index, keys) => match self.connected.get_mut(index as usize) {
+                Some(place @ None) => *place = Some((stranger.stream, *keys)),
+                _ => self.refuse(stranger.from, Refusal::Stranger),
+            },
+        }
+        None
     }
 
     fn refuse(&mut self, from: IpAddr, why: Refusal) {
@@ -304,7 +317,7 @@ impl Meeting<'_> {
 
 impl Stranger {
     /// Reads what has come, up to the end of the record that is awaited, and answers it.
-    fn hear(&mut self, secret: [u8; 32]) -> Heard {
+    fn hear(&mut self, keys: &[LinkKey]) -> Heard {
         loop {
             let wanted = match self.stage {
                 Stage::Hello => HELLO_LEN,
@@ -320,7 +333,7 @@ impl Stranger {
                 Err(_) => return Heard::Gone,
             }
             if self.bytes.len() == wanted
-                && let Some(result) = self.record(secret)
+                && let Some(result) = self.record(keys)
             {
                 return result;
             }
@@ -328,7 +341,7 @@ impl Stranger {
     }
 
     /// A record is complete. `None`: now the next one is awaited.
-    fn record(&mut self, secret: [u8; 32]) -> Option<Heard> {
+    fn record(&mut self, keys: &[LinkKey]) -> Option<Heard> {
         let bytes = std::mem::take(&mut self.bytes);
         match &self.stage {
             Stage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {
@@ -340,7 +353,7 @@ impl Stranger {
                 if getrandom::fill(&mut nonce).is_err() {
                     return Some(Heard::Gone);
                 }
-                match Root::answer(secret, nonce, bytes[..].try_into().ok()?) {
+                match Root::answer(keys, nonce, bytes[..].try_into().ok()?) {
                     Ok((root, challenge)) => {
                         self.stage = Stage::Proof(root);
                         // A fresh connection has room for this.

@@ -13,13 +13,13 @@ use udeck_boot::{server::Config, wire::encode};
 use crate::{Bind, Job, LaunchError, hosts::Share, job::OWN_VARIABLES, link::wire};
 
 /// The ranks of another host see of our environment what is µDECK's, and what the job sets.
-pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) -> wire::Task {
+pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) -> wire::JobSpec {
     let bytes = |text: &OsStr| text.as_bytes().to_vec();
     let ours = env::vars_os().filter(|(name, _)| {
         name.as_bytes().starts_with(b"DECK_") && !OWN_VARIABLES.iter().any(|own| name == *own)
     });
     let env: BTreeMap<_, _> = ours.chain(job.env.iter().cloned()).collect();
-    wire::Task {
+    wire::JobSpec {
         first: share.first,
         count: share.count,
         size: config.size(),
@@ -39,8 +39,8 @@ pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) ->
 }
 
 /// As it is written to the agent's standard input.
-pub(crate) fn encoded(task: &wire::Task) -> Result<Vec<u8>, LaunchError> {
+pub(crate) fn encoded(spec: &wire::JobSpec) -> Result<Vec<u8>, LaunchError> {
     let mut bytes = Vec::new();
-    encode(task, &mut bytes).map_err(|error| LaunchError::TaskTooLong { why: error.to_string() })?;
+    encode(spec, &mut bytes).map_err(|error| LaunchError::JobSpecTooLong { why: error.to_string() })?;
     Ok(bytes)
 }

@@ -1,0 +1,275 @@
+//! A root and a node convince each other that they know the host's link key, before anything else is said. The launcher has
+//! it, and the node by its agent's input; the job's secret, which all ranks know, does not lead to it.
+//!
+//! Sans-I/O: each side is fed records and says what to send. The root proves itself first, so that a stranger who listens
+//! at the root's old address learns nothing that a node would do for it; the proofs differ in their role and cover both
+//! nonces, so that none can be used twice, elsewhere, or by the other side. From the same the connection's [`Keys`] are made.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use udeck_auth::LinkKey;
+
+use super::seal::{Direction, Keys};
+use super::wire::{CHALLENGE_LEN, Challenge, HELLO_LEN, Hello, PROOF_LEN, VERSION};
+
+/// Why the other side is not who it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("it does not speak deckrun's protocol")]
+    Stranger,
+    #[error(
+        "it speaks version {theirs} of deckrun's protocol and this is version {VERSION}: use one release on all hosts"
+    )]
+    Version { theirs: u32 },
+    #[error("it does not know the key that this job's deckruns share")]
+    Key,
+    #[error("it took its time to prove itself while others waited")]
+    Slow,
+}
+
+/// Why, and what to answer nevertheless.
+pub(crate) type Refused = (Refusal, Option<[u8; CHALLENGE_LEN]>);
+
+/// The node's side.
+pub(crate) struct Node {
+    key: LinkKey,
+    index: u32,
+    nonce: [u8; 32],
+}
+
+impl Node {
+    /// And its first record.
+    pub(crate) fn new(key: LinkKey, index: u32, nonce: [u8; 32]) -> (Node, [u8; HELLO_LEN]) {
+        let hello = Hello { version: VERSION, index, nonce };
+        (Node { key, index, nonce }, hello.encode())
+    }
+
+    /// The root has proved itself: the proof to send, and the keys for what follows it.
+    pub(crate) fn prove(&self, challenge: &[u8; CHALLENGE_LEN]) -> Result<([u8; PROOF_LEN], Keys), Refusal> {
+        let Challenge { version, nonce, mac } = Challenge::decode(challenge).ok_or(Refusal::Stranger)?;
+        if version != VERSION {
+            return Err(Refusal::Version { theirs: version });
+        }
+        check(&self.key, ROOT, self.index, &self.nonce, &nonce, &mac)?;
+        let proof = digest(&self.key, NODE, self.index, &self.nonce, &nonce);
+        let key = |role| Direction::new(digest(&self.key, role, self.index, &self.nonce, &nonce));
+        Ok((proof, Keys { outgoing: key(NODE_FRAMES), incoming: key(ROOT_FRAMES) }))
+    }
+}
+
+/// The root's side, for one connection.
+pub(crate) struct Root {
+    key: LinkKey,
+    index: u32,
+    node_nonce: [u8; 32],
+    nonce: [u8; 32],
+}
+
+impl Root {
+    /// Answers a node's first record; `keys` are those of all hosts that have a node. With an error the answer tells a node of another version which one this is.
+    pub(crate) fn answer(
+        keys: &[LinkKey],
+        nonce: [u8; 32],
+        hello: &[u8; HELLO_LEN],
+    ) -> Result<(Root, [u8; CHALLENGE_LEN]), Refused> {
+        let Some(Hello { version, index, nonce: node_nonce }) = Hello::decode(hello) else {
+            return Err((Refusal::Stranger, None));
+        };
+        if version != VERSION {
+            let ours = Challenge { version: VERSION, nonce: [0; 32], mac: [0; 32] };
+            return Err((Refusal::Version { theirs: version }, Some(ours.encode())));
+        }
+        let Some(&key) = keys.get(index as usize) else { return Err((Refusal::Stranger, None)) };
+        let mac = digest(&key, ROOT, index, &node_nonce, &nonce);
+        let challenge = Challenge { version: VERSION, nonce, mac };
+        Ok((Root { key, index, node_nonce, nonce }, challenge.encode()))
+    }
+
+    /// Which host the node is, once it has proved itself, and the keys for what follows.
+    pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), Refusal> {
+        check(&self.key, NODE, self.index, &self.node_nonce, &self.nonce, proof)?;
+        let key = |role| Direction::new(digest(&self.key, role, self.index, &self.node_nonce, &self.nonce));
+        Ok((self.index, Keys { outgoing: key(ROOT_FRAMES), incoming: key(NODE_FRAMES) }))
+    }
+}
+
+const ROOT: &[u8] = b"deckrun root";
+const NODE: &[u8] = b"deckrun node";
+const ROOT_FRAMES: &[u8] = b"deckrun root's frames";
+const NODE_FRAMES: &[u8] = b"deckrun node's frames";
+
+fn check(
+    key: &LinkKey,
+    role: &[u8],
+    index: u32,
+    node: &[u8; 32],
+    root: &[u8; 32],
+    mac: &[u8; 32],
+) -> Result<(), Refusal> {
+    // Takes as long whichever bytes differ.
+    code(key, role, index, node, root).verify_slice(mac).map_err(|_| Refusal::Key)
+}
+
+fn digest(key: &LinkKey, role: &[u8], index: u32, node: &[u8; 32], root: &[u8; 32]) -> [u8; 32] {
+    code(key, role, index, node, root).finalize().into_bytes().into()
+}
+
+fn code(key: &LinkKey, role: &[u8], index: u32, node: &[u8; 32], root: &[u8; 32]) -> Hmac<Sha256> {
+    let mut hmac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length");
+    hmac.update(role);
+    hmac.update(&VERSION.to_le_bytes());
+    hmac.update(&index.to_le_bytes());
+    hmac.update(node);
+    hmac.update(root);
+    hmac
+}
+
+#[cfg(test)]
+mod tests {
+    use udeck_auth::HostKey;
+    use udeck_boot::{
+        Host,
+        server::{Config, Server},
+        wire::{Call, Maker, Request, VERSION as BOOT_VERSION, encode},
+    };
+
+    use super::*;
+
+    fn key(of: u8) -> LinkKey {
+        HostKey::from_bytes([of; 32]).link()
+    }
+
+    /// Those of four hosts.
+    fn keys() -> [LinkKey; 4] {
+        [7, 17, 27, 37].map(key)
+    }
+
+    impl std::fmt::Debug for Keys {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Keys")
+        }
+    }
+
+    /// What the root makes of the node of host 3 that has `key`; `alter` changes what the node sends.
+    fn meet(key: LinkKey, alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
+        let (node, mut hello) = Node::new(key, 3, [1; 32]);
+        alter(&mut hello);
+        let (root, challenge) = Root::answer(&keys(), [2; 32], &hello).map_err(|(why, _)| why)?;
+        let (mut proof, _) = node.prove(&challenge)?;
+        alter(&mut proof);
+        root.check(&proof).map(|(index, _)| index)
+    }
+
+    #[test]
+    fn those_who_know_the_key_meet() {
+        assert_eq!(meet(key(37), |_| {}), Ok(3));
+    }
+
+    #[test]
+    fn both_sides_have_the_same_keys_for_this_connection_and_no_other() {
+        let meet = |nonce| {
+            let (node, hello) = Node::new(key(37), 3, [1; 32]);
+            let Ok((root, challenge)) = Root::answer(&keys(), nonce, &hello) else { panic!() };
+            let (proof, at_node) = node.prove(&challenge).unwrap();
+            (root.check(&proof).unwrap().1, at_node)
+        };
+        let seal = |mut direction: Direction| direction.seal(&1).unwrap();
+        let codes = |(root, node): (Keys, Keys)| {
+            [root.outgoing, node.incoming, node.outgoing, root.incoming].map(seal)
+        };
+        let ([down, down_there, up, up_here], [down_again, _, up_again, _]) =
+            (codes(meet([2; 32])), codes(meet([3; 32])));
+        assert_eq!((&down, &up), (&down_there, &up_here));
+        assert!(down != up && down != down_again && up != up_again && down_again != up_again);
+    }
+
+    #[test]
+    fn each_side_notices_a_stranger() {
+        assert_eq!(meet(key(8), |_| {}), Err(Refusal::Key));
+        assert_eq!(meet(key(7), |_| {}), Err(Refusal::Key), "the node of another host");
+        let (_, beyond) = Node::new(key(7), 4, [1; 32]);
+        assert!(matches!(Root::answer(&keys(), [2; 32], &beyond), Err((Refusal::Stranger, None))));
+        let (_, hello) = Node::new(key(8), 0, [1; 32]);
+        let Ok((root, _)) = Root::answer(&keys(), [2; 32], &hello) else { panic!() };
+        assert_eq!(root.check(&[0; 32]).unwrap_err(), Refusal::Key);
+        assert!(matches!(Root::answer(&keys(), [2; 32], &[0; 48]), Err((Refusal::Stranger, None))));
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        for at in 0..HELLO_LEN {
+            let changed = meet(key(37), |record| {
+                // Of the proof, too, as far as it reaches.
+                if let Some(byte) = record.get_mut(at) {
+                    *byte ^= 1;
+                }
+            });
+            assert!(changed.is_err(), "byte {at}: {changed:?}");
+        }
+    }
+
+    #[test]
+    fn a_proof_is_no_good_a_second_time() {
+        let (node, hello) = Node::new(key(7), 0, [1; 32]);
+        let Ok((root, challenge)) = Root::answer(&keys(), [2; 32], &hello) else { panic!() };
+        let (proof, _) = node.prove(&challenge).unwrap();
+        assert_eq!(root.check(&proof).unwrap().0, 0);
+        let Ok((again, _)) = Root::answer(&keys(), [3; 32], &hello) else { panic!() };
+        assert_eq!(again.check(&proof).unwrap_err(), Refusal::Key);
+        // Nor is the root's own, sent back.
+        let mac = challenge[48..].try_into().unwrap();
+        assert_eq!(root.check(mac).unwrap_err(), Refusal::Key);
+    }
+
+    #[test]
+    fn versions_that_differ_are_said_on_both_sides() {
+        let (node, mut hello) = Node::new(key(7), 0, [1; 32]);
+        hello[8] = 99;
+        let Err((why, Some(answer))) = Root::answer(&keys(), [2; 32], &hello) else { panic!() };
+        assert_eq!(why, Refusal::Version { theirs: 99 });
+        let mut answer = answer;
+        answer[8] = 98;
+        assert_eq!(node.prove(&answer).unwrap_err(), Refusal::Version { theirs: 98 });
+    }
+
+    /// What the launcher says to a rank of the second host, which asks for all that it may, as bytes, and that host's key.
+    fn told_to_a_rank() -> (Vec<u8>, LinkKey) {
+        let hosts = ["a", "b"].map(|name| Host { name: name.into(), ranks: 2 });
+        let config = Config::new(4).unwrap().on(hosts.into(), None);
+        let now = std::time::Instant::now();
+        let key = crate::remote::link_keys(&config, [2]).remove(0);
+        let mut server = Server::new(config);
+        let hello = || Call::Hello { version: BOOT_VERSION };
+        let mut told = Vec::new();
+        let lookup = Call::Lookup { name: "box".into(), wait: None, maker: Maker::Anyone };
+        let register = Call::Register { name: "box".into(), value: vec![1] };
+        for (rank, call) in [(0, hello()), (2, hello()), (0, register), (2, lookup)] {
+            server.handle(now, rank, Request { id: 1, call }).iter().for_each(|action| {
+                if let udeck_boot::server::Action::Send { to: 2, message } = action {
+                    encode(message, &mut told).unwrap();
+                }
+            });
+        }
+        (told, key)
+    }
+
+    #[test]
+    fn nothing_that_a_rank_is_told_opens_the_connection_between_deckruns() {
+        let (told, right) = told_to_a_rank();
+        // Welcome (secret and rank key among it), a ticket, and a record.
+        assert!(told.len() > 3 * 32, "{}", told.len());
+        let (_, hello) = Node::new(right, 0, [1; 32]);
+        let Ok((root, challenge)) = Root::answer(&[right], [2; 32], &hello) else { panic!() };
+        for (at, bytes) in told.windows(32).enumerate() {
+            // As the key itself, and as what it is made from.
+            let bytes: [u8; 32] = bytes.try_into().unwrap();
+            for key in [LinkKey::from_bytes(bytes), HostKey::from_bytes(bytes).link()] {
+                let posing = Node { key, index: 0, nonce: [1; 32] };
+                assert_eq!(posing.prove(&challenge).err(), Some(Refusal::Key), "byte {at}");
+                let proof = digest(&key, NODE, 0, &[1; 32], &[2; 32]);
+                assert_eq!(root.check(&proof).err(), Some(Refusal::Key), "byte {at}");
+            }
+        }
+    }
+}
