@@ -15,7 +15,7 @@ fn main() -> udeck::Result {
             let greeting = greeting?;
             let text = String::from_utf8_lossy(&greeting);
             println!("{text}");
-            assert_eq!(text, hello(greeting.from(), world.size()));
+            assert_eq!(text, hello(greeting.source(), world.size()));
         }
     } else {
         // ... and any number of others post to it. Making a postbox waits until the mailbox exists.

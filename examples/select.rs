@@ -27,7 +27,7 @@ fn main() -> udeck::Result {
             total += parts.retrieve()?.iter().sum::<u64>();
         } else {
             let mut report = reports.retrieve()?;
-            println!("rank {} has sent {} parts", report.from(), report.unpack_one::<i32>()?);
+            println!("rank {} has sent {} parts", report.source(), report.unpack_one::<i32>()?);
             reported += 1;
         }
     }

@@ -5,7 +5,7 @@ pub(crate) mod choose;
 use std::sync::Arc;
 
 use udeck_boot::{BootError, Client, ENV_CPUS, Welcome, local};
-use udeck_deck::{Config, Error, Lacking, Passed, Result, World};
+use udeck_deck::{Config, Error, Result, SkippedTransport, UnavailableTransport, World};
 use udeck_sys::Topology;
 use udeck_via::Nic;
 
@@ -85,9 +85,9 @@ fn world(client: Client, config: Config) -> Result<World> {
     let openings = choose(&places, config.transport.as_deref(), TRANSPORTS)?;
     let mut options = NicOptions::new(client.keys());
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
-    let (nics, lacking) = open_all(&openings, options)?;
+    let (nics, unavailable) = open_all(&openings, options)?;
     let oversubscribed = places.here(welcome.size) > shared_cpus();
-    World::lacking(client, nics, lacking, config, oversubscribed)
+    World::with_unavailable(client, nics, unavailable, config, oversubscribed)
 }
 
 /// The number of each rank's host; none if all run on one.
@@ -100,7 +100,10 @@ fn hosts(welcome: &Welcome) -> Vec<u32> {
 
 /// Opens the NICs, all over the memory of the one that is opened first: one that can only have its own. Those that nobody asked
 /// for and this host cannot have are left out: how many better ones there are, and why.
-pub(crate) fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<(Vec<Nic>, Vec<Lacking>)> {
+pub(crate) fn open_all(
+    openings: &[Opening],
+    mut options: NicOptions,
+) -> Result<(Vec<Nic>, Vec<UnavailableTransport>)> {
     let own_memory =
         |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
     let mut order: Vec<usize> = (0..openings.len()).collect();
@@ -116,15 +119,15 @@ pub(crate) fn open_all(openings: &[Opening], mut options: NicOptions) -> Result<
                 nics.push((at, nic));
             }
             Err(udeck_via::Error::Unavailable { why, .. }) if optional => {
-                absent.push((at, Passed::new(transport, why)));
+                absent.push((at, SkippedTransport::new(transport, why)));
             }
             Err(source) => return Err(Error::Via { what, source: Box::new(source) }),
         }
     }
     nics.sort_by_key(|(at, _)| *at);
     let better = |at: usize| nics.iter().filter(|(other, _)| *other < at).count();
-    let lacking = absent.into_iter().map(|(at, passed)| (better(at), passed)).collect();
-    Ok((nics.into_iter().map(|(_, nic)| nic).collect(), lacking))
+    let unavailable = absent.into_iter().map(|(at, skipped)| (better(at), skipped)).collect();
+    Ok((nics.into_iter().map(|(_, nic)| nic).collect(), unavailable))
 }
 
 /// How many processors the ranks of this host share: the launcher knows; without one, this process finds out.

@@ -1,7 +1,7 @@
 //! µDECK: user-level messaging for parallel programs.
 //!
-//! Named mailboxes and messages that move without being copied, over a Virtual Interface layer, over shared memory (and,
-//! in later versions, networks).
+//! Named mailboxes and messages that move without being copied, over a Virtual Interface layer, over shared memory, RDMA
+//! (InfiniBand, RoCE), TCP and UDP.
 //!
 //! ```
 //! # fn main() -> udeck::Result {
@@ -11,7 +11,7 @@
 //!     let inbox = world.mailbox::<f64>("sums")?;
 //!     for part in inbox.iter().take(world.size() - 1) {
 //!         let part = part?;                                // &[f64] where it lies
-//!         println!("{} sent {:.1}", part.from(), part.iter().sum::<f64>());
+//!         println!("{} sent {:.1}", part.source(), part.iter().sum::<f64>());
 //!     }                                                    // dropped: the buffer goes home
 //! } else {
 //!     let sums = world.postbox::<f64>("sums")?;            // waits until it exists
@@ -78,9 +78,20 @@
 //! # #[cfg(not(feature = "async"))]
 //! # fn main() {}
 //! ```
+//!
+//! # Panics in the library's threads
+//!
+//! The library has threads of its own, some of which call closures of the program. A panic there does not end the process: it is
+//! told on stderr and is an error of the calls that it concerns. std tells of a panic before it can be caught, and waits where
+//! stderr is a pipe that nobody reads. So the library puts a panic hook in front of the one that it finds
+//! ([`std::panic::set_hook`]), once, when it starts its first thread: in [`init`], or when the first NIC is opened. It tells of panics of
+//! the library's threads by itself, in one line that waits for nobody, and leaves those of all other threads to the hook that was
+//! there. A hook that a program sets afterwards gets all panics; one that may wait then holds up what the library's thread serves.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+#[cfg(doctest)]
+mod book;
 pub mod doctor;
 mod init;
 pub mod names;
@@ -125,7 +136,7 @@ pub use udeck_deck::SharedBuf;
 ///     assert_eq!(inbox.retrieve()?.len(), 100_000);
 /// } else {
 ///     let out = world.postbox::<f64>("rows")?;
-///     let row = out.start_post(world.buf(100_000)?)?;  // never waits
+///     let row = out.post_nonblocking(world.buf(100_000)?)?;  // never waits
 ///     let sum: u64 = (0..1_000_000).sum();             // meanwhile, it travels
 ///     row.wait()?;                                     // sent, or why not
 /// #     assert_eq!(sum, 499_999_500_000);
@@ -134,24 +145,24 @@ pub use udeck_deck::SharedBuf;
 /// # })
 /// # }
 /// ```
-pub use udeck_deck::Posting;
+pub use udeck_deck::PostRequest;
 
 // Its example stands here because it needs a world, which the message layer alone cannot make.
 /// # Example
 ///
 /// ```
-/// use udeck::Adopted;
+/// use udeck::ExternalBuf;
 /// # fn main() -> udeck::Result {
 /// let world = udeck::init()?;
 /// let inbox = world.mailbox::<f64>("samples")?;
 /// let out = world.postbox::<f64>("samples")?;
 ///
-/// let mut samples = Adopted::new(vec![0.0; 1000]);
+/// let mut samples = ExternalBuf::new(vec![0.0; 1000]);
 /// for round in 1..=3 {
 ///     samples.fill(f64::from(round));
 ///     out.post(samples)?;                              // moved, as every message
 ///     assert_eq!(inbox.retrieve()?[999], f64::from(round));
-///     samples = out.returned().expect("copied when it was posted");
+///     samples = out.take_returned().expect("copied when it was posted");
 /// }
 /// let cache = world.stats().registrations;
 /// assert_eq!((cache.misses, cache.hits), (1, 2));      // registered once
@@ -162,7 +173,7 @@ pub use udeck_deck::Posting;
 /// # world.finish()
 /// # }
 /// ```
-pub use udeck_deck::Adopted;
+pub use udeck_deck::ExternalBuf;
 
 /// The Virtual Interface layer, for programs that use it directly.
 pub mod via {

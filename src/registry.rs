@@ -8,7 +8,7 @@ use udeck_sys::reactor::Reactor;
 use udeck_via::auth::Keys;
 use udeck_via::{Error, Nic, Result};
 
-use crate::doctor::{self, Finding, Tree};
+use crate::doctor::{finding::Finding, memory, network, rdma, tree::Tree};
 
 /// A transport of this build.
 pub(crate) struct Transport {
@@ -44,7 +44,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         by_default: true,
         own_memory: true,
         open: open_shm,
-        describe: doctor::memory::findings,
+        describe: memory::findings,
         place: |_| None,
     },
     Transport {
@@ -53,8 +53,8 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         by_default: true,
         own_memory: false,
         open: open_verbs,
-        describe: doctor::rdma::findings,
-        place: |bind| udeck_verbs::place(bind).ok(),
+        describe: rdma::findings,
+        place: |bind| udeck_verbs::describe(bind).ok(),
     },
     Transport {
         name: "tcp",
@@ -62,7 +62,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         by_default: true,
         own_memory: false,
         open: open_tcp,
-        describe: doctor::network::tcp,
+        describe: network::tcp,
         place: |_| None,
     },
     Transport {
@@ -71,7 +71,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         by_default: false,
         own_memory: false,
         open: open_udp,
-        describe: doctor::network::udp,
+        describe: network::udp,
         place: |_| None,
     },
 ];

@@ -9,6 +9,7 @@ const KNOWN: &[&str] = &[
     "DECK_AUTO",
     "DECK_BIND",
     "DECK_BOOT_FD",
+    "DECK_CLOCK_FD",
     "DECK_COPY_WINDOW",
     "DECK_CPUS",
     "DECK_DEADLINE",

@@ -1,0 +1,29 @@
+//! The Rust samples of the README, of the book and of the message layer's types, as tests: `cargo test --doc -p udeck`
+//! compiles and runs them. (The message layer has no transports, so it cannot run its own.)
+
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[doc = include_str!("../docs/first-steps.md")]
+struct FirstSteps;
+
+#[doc = include_str!("../docs/protocols.md")]
+struct Protocols;
+
+#[doc = include_str!("deck/examples/world.md")]
+struct World;
+
+#[doc = include_str!("deck/examples/mailbox.md")]
+struct Mailbox;
+
+#[doc = include_str!("deck/examples/postbox.md")]
+struct Postbox;
+
+#[doc = include_str!("deck/examples/buf.md")]
+struct Buf;
+
+#[doc = include_str!("deck/examples/received.md")]
+struct Received;
+
+#[doc = include_str!("deck/examples/message.md")]
+struct Message;
