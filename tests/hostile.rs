@@ -1,27 +1,27 @@
 //! A peer that was admitted and says what it likes, generated: whatever it sends, lends, writes or reads, the mailbox's owner
-//! is not stopped, fooled or exhausted, and what others post is complete and in order.
+//! is not stopped, fooled or exhausted, and what others post is complete and in order. (`common::honest` and `common::watch` see to that,
+//! here and in `tests/bytes`.)
 //!
-//! It speaks to a real world through a virtual interface of its own, over each transport. (Bytes below that, a ring's cells
-//! or a stream's frames, are the transports' own tests: `transports/*/tests`, `WIRED_HOSTILE_FRAMES`.) `PROPTEST_CASES` says
-//! how many cases are tried.
+//! It speaks to a real world through a virtual interface of its own, over each transport (over verbs in a process of its own, most
+//! often over the stand-in). `tests/bytes` is the same with the bytes below that: a ring's cells, a stream's frames. `PROPTEST_CASES`
+//! says how many cases are tried.
 
 mod common;
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use common::clock::timely;
+use common::honest::{Judge, LOOKS, blocks};
 use common::liar::{ASK_COPY, ASK_READ, ASK_WRITE, EAGER, FRAGMENT, HAND_OFF, REQUEST};
-use common::{LONG, PROTOCOLS, assert_pattern, config, patterned};
+use common::watch::{Held, alone, watched};
+use common::{LONG, PROTOCOLS, config, over_verbs_apart};
 use proptest::prelude::*;
 use udeck::via::transport::Body;
 use udeck::via::{
     Cq, Deadline, Descriptor, MemHandle, NetAddress, Nic, Receive, Reliability, RemoteBuffer, Vi,
     ViAttributes,
 };
-use udeck::{Error, Mailbox, NicOptions, Protocol, Result, World};
+use udeck::{NicOptions, World};
 use udeck_boot::{Client, local::Job};
 
 /// Message memory of each rank.
@@ -30,8 +30,6 @@ const ARENA: usize = 8 << 20;
 const SURVIVOR: u32 = 0;
 /// The mailbox's answer to an announcement of a message to be written: `part` is the window.
 const READY: u8 = 6;
-/// Looks until nothing is there: more than the rogue can have sent.
-const LOOKS: usize = 10_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -94,8 +92,10 @@ fn word() -> impl Strategy<Value = u32> {
     prop_oneof![0..20_u32, any::<u32>(), Just(u32::MAX), Just(1 << 31)]
 }
 
+/// Of a message that is announced: small, so that what is granted for all of them leaves room for what others announce (SAFETY.md), or
+/// longer than any.
 fn length() -> impl Strategy<Value = u64> {
-    prop_oneof![0..200_u64, 0..1_u64 << 21, any::<u64>(), Just(u64::MAX), Just(1 << 63), Just(1 << 32)]
+    prop_oneof![0..200_u64, 0..1_u64 << 17, any::<u64>(), Just(u64::MAX), Just(1 << 63), Just(1 << 32)]
 }
 
 fn kind() -> impl Strategy<Value = u8> {
@@ -128,104 +128,72 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// So many, if nobody says how many.
+fn cases(cases: u32) -> ProptestConfig {
+    let told = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    // Each try takes as long as a job.
+    ProptestConfig { cases: told.unwrap_or(cases), max_shrink_iters: 200, ..ProptestConfig::default() }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..40)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60),
-        // Each try takes as long as a job.
-        max_shrink_iters: 200,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(60))]
 
     #[test]
     fn prop_nothing_that_a_peer_says_stops_fools_or_exhausts_a_world(
         transport in prop::sample::select(vec!["shm", "shm", "tcp", "udp"]),
-        steps in prop::collection::vec(step(), 1..40),
+        steps in steps(),
     ) {
-        count_panics();
-        let panics = PANICS.load(Ordering::Relaxed);
-        let before = descriptors();
-        play(transport, &steps);
-        prop_assert_eq!(PANICS.load(Ordering::Relaxed), panics, "a thread panicked");
-        // The first case leaves what the process makes once.
-        static FIRST: Once = Once::new();
-        let mut is_first = false;
-        FIRST.call_once(|| is_first = true);
-        if !is_first {
-            eventually(|| (descriptors() <= before).then_some(()), || format!("descriptors: {}, were {before}", descriptors()));
-        }
+        try_case(transport, &steps);
     }
 }
 
-static PANICS: AtomicUsize = AtomicUsize::new(0);
-
-/// A thread of the library that panics is survived by others, and would not be noticed.
-fn count_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            PANICS.fetch_add(1, Ordering::Relaxed);
-            usual(info);
-        }));
-    });
+#[test]
+fn prop_nothing_that_a_peer_says_over_verbs_stops_fools_or_exhausts_a_world() {
+    let process = alone();
+    if !over_verbs_apart("prop_nothing_that_a_peer_says_over_verbs_stops_fools_or_exhausts_a_world") {
+        return;
+    }
+    drop(process);
+    proptest!(cases(15), |(steps in steps())| try_case("verbs", &steps));
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
-}
-
-fn eventually<R>(mut look: impl FnMut() -> Option<R>, what: impl FnOnce() -> String) -> R {
-    let end = Instant::now() + LONG;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "{}", what());
-        thread::sleep(Duration::from_millis(1));
+fn try_case(transport: &str, steps: &[Step]) {
+    let _alone = alone();
+    let case = format!("{transport}, {steps:?}");
+    let before = Held::now();
+    watched(&case, || play(transport, steps));
+    // The first case leaves what the process makes once.
+    static FIRST: Once = Once::new();
+    let mut is_first = false;
+    FIRST.call_once(|| is_first = true);
+    if !is_first {
+        before.is_all_that_stays(&case);
     }
 }
 
 fn play(transport: &str, steps: &[Step]) {
     let [survivor, honest, rogue] = worlds(transport);
-    let inbox = survivor.mailbox::<u8>("in").unwrap();
-    let (orders, posted, poster) = honest_poster(honest);
-    let mut judge = Judge { inbox, orders, posted, next: 0 };
-    judge.honest(Protocol::Auto, 1000);
-    let nic = survivor.nic();
-    let held = || {
-        nic.reclaim();
-        (nic.outbox().usage().blocks, nic.landing().usage().blocks)
-    };
-    let before = held();
+    let mut judge = Judge::new(&survivor, honest, |_| {});
+    let before = blocks(&survivor);
     // With it comes what proves to the survivor who the liar is.
     rogue.client().lookup("in", false, soon().instant()).unwrap();
-    let mut liar = Liar::new(rogue.nic(), nic);
+    let mut liar = Liar::new(rogue.nic(), survivor.nic());
     for step in steps {
         match step {
             Step::Honest { protocol, len } => judge.honest(PROTOCOLS[*protocol], *len),
             step => liar.play(step),
         }
-        judge.look();
+        assert!(judge.look(LOOKS), "there is always something");
     }
     drop(liar);
     drop(rogue);
-    for protocol in PROTOCOLS {
-        judge.honest(protocol, 3000);
-    }
-    // Nothing of his stays, and nothing that was for him.
-    eventually(
-        || {
-            judge.look();
-            let now = held();
-            (now.0 <= before.0 && now.1 <= before.1).then_some(())
-        },
-        || format!("blocks of outbox and landing: {:?}, were {before:?}", held()),
-    );
-    let Judge { orders, inbox, .. } = judge;
-    drop(orders);
-    poster.join().expect("honest").unwrap();
-    drop(inbox);
-    survivor.finish_within(LONG).unwrap();
+    judge.outlives_the_others(&survivor, before, transport);
+    judge.end();
+    timely(LONG, "finishing", || survivor.finish_timeout(LONG)).unwrap();
 }
 
 fn worlds(transport: &str) -> [World; 3] {
@@ -239,79 +207,6 @@ fn worlds(transport: &str) -> [World; 3] {
     };
     let worlds: Vec<World> = streams.into_iter().map(world).collect();
     worlds.try_into().expect("three of them")
-}
-
-type Order = (Protocol, usize, usize);
-
-/// A rank that posts what it is told to: protocol, number, length.
-fn honest_poster(world: World) -> (Sender<Order>, Receiver<()>, thread::JoinHandle<Result>) {
-    let (orders, to_do) = mpsc::channel::<Order>();
-    let (done, posted) = mpsc::channel();
-    let poster = thread::spawn(move || {
-        let out = world.postbox::<u8>("in")?;
-        for (protocol, number, len) in to_do {
-            let protocol = if out.set_protocol(protocol).is_ok() { protocol } else { Protocol::Auto };
-            out.post_by(protocol, patterned(&world, number, len)?)?;
-            let _ = done.send(());
-        }
-        drop(out);
-        world.finish_within(LONG)
-    });
-    (orders, posted, poster)
-}
-
-/// Reads the mailbox, and knows what has to be in it.
-struct Judge {
-    inbox: Mailbox<u8>,
-    orders: Sender<Order>,
-    posted: Receiver<()>,
-    next: usize,
-}
-
-impl Judge {
-    /// Has a message posted, and retrieves it, whatever the rogue has sent meanwhile.
-    fn honest(&mut self, protocol: Protocol, len: usize) {
-        let number = self.next;
-        self.orders.send((protocol, number, len)).expect("it lives");
-        while self.next == number {
-            let message = self.inbox.retrieve_within(LONG);
-            assert!(
-                !matches!(message, Err(Error::Deadline { .. })),
-                "message {number} by {protocol}: {message:?}"
-            );
-            self.judge(message, Some((number, len)));
-        }
-        self.posted.recv_timeout(LONG).expect("its poster's part is over");
-    }
-
-    /// Takes all that is there.
-    fn look(&mut self) {
-        for _ in 0..LOOKS {
-            match self.inbox.try_retrieve().transpose() {
-                Some(message) => self.judge(message, None),
-                None => return,
-            }
-        }
-        panic!("there is always something");
-    }
-
-    fn judge(&mut self, message: Result<udeck::Received<u8>>, expected: Option<(usize, usize)>) {
-        match message {
-            Ok(message) if message.from() == 1 => {
-                let (number, len) = expected.expect("nobody was told to post");
-                assert_eq!(message.tag() as usize, number);
-                assert_pattern(&message, number, len);
-                self.next += 1;
-            }
-            // Its bytes are whatever they are: they can be read.
-            Ok(message) => {
-                assert_ne!(message.from(), 0);
-                std::hint::black_box(message.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)));
-            }
-            Err(Error::PeerLost { node, .. }) => assert!(node > 1, "rank {node} is innocent"),
-            Err(error) => panic!("{error}"),
-        }
-    }
 }
 
 /// Says what it likes to the mailbox "in".

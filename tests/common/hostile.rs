@@ -1,7 +1,7 @@
 //! Frames that nobody honest sends, for whatever parses what comes from a peer: noise, and right frames that were spoilt.
 //! Of the crates that parse something, their own tests have this by its path.
 //!
-//! `WIRED_HOSTILE_FRAMES` says how many are tried, `WIRED_HOSTILE_SEED` replays one run.
+//! `HOSTILE_FRAMES` says how many are tried, `HOSTILE_SEED` replays one run.
 
 use std::{
     env,
@@ -21,10 +21,9 @@ impl Hostile {
     /// Tries `unless_told` frames at the parser of this name.
     pub fn new(name: &'static str, unless_told: u64) -> Self {
         let from = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        let frames = from("WIRED_HOSTILE_FRAMES").unwrap_or(unless_told);
-        let seed =
-            from("WIRED_HOSTILE_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32);
-        println!("{name}: WIRED_HOSTILE_SEED={seed} WIRED_HOSTILE_FRAMES={frames}");
+        let frames = from("HOSTILE_FRAMES").unwrap_or(unless_told);
+        let seed = from("HOSTILE_SEED").unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32);
+        println!("{name}: HOSTILE_SEED={seed} HOSTILE_FRAMES={frames}");
         Hostile { name, state: seed, frames, tried: 0, understood: 0 }
     }
 

@@ -3,9 +3,13 @@
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
+pub mod clock;
+pub mod honest;
 pub mod liar;
 pub mod several;
+pub mod watch;
 
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -104,33 +108,39 @@ fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     }
 }
 
-/// Whether this is the process that is to run `test`: over verbs only, and over the stand-in where the host has no device. If
-/// not, such a process is started, and has to end well.
-pub fn over_verbs_apart(test: &str) -> bool {
-    const MARK: &str = "UDECK_VERBS_TEST";
+/// Whether this is the process that is to run `test`, alone. If not, such a process is started, as `set` leaves it, and has to
+/// end well. `test` is the name as `--exact` wants it, with its module.
+pub fn apart(test: &str, set: impl FnOnce(&mut Command)) -> bool {
+    const MARK: &str = "UDECK_TEST_APART";
     if std::env::var(MARK).is_ok_and(|mark| mark == test) {
         return true;
     }
-    let program = std::env::current_exe().expect("it runs");
-    let mut apart = std::process::Command::new(&program);
-    apart.args(["--exact", test, "--nocapture"]).env(MARK, test).env("DECK_TRANSPORT", "verbs");
-    let standin = program.with_file_name("libudeck_verbs_standin.so");
-    let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
-    if std::env::var_os("DECK_VERBS_LIBRARY").is_none() && !has_device {
-        if !standin.exists() {
-            println!(
-                "skipped: this host has no verbs device, and there is no stand-in at {}",
-                standin.display()
-            );
-            return false;
-        }
-        apart.env("DECK_VERBS_LIBRARY", standin);
-    }
+    let mut apart = Command::new(std::env::current_exe().expect("it runs"));
+    apart.args(["--exact", test, "--nocapture"]).env(MARK, test);
+    set(&mut apart);
     let output = apart.output().expect("it runs again");
     let told = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("1 passed"), "{told}{errors}");
+    let well = output.status.success() && told.contains("1 passed");
+    assert!(well, "{test}: {}: {told}{errors}", output.status);
     false
+}
+
+/// As [`apart`], over verbs only, and over the stand-in where the host has no device.
+pub fn over_verbs_apart(test: &str) -> bool {
+    let standin = std::env::current_exe().expect("it runs").with_file_name("libudeck_mock_verbs.so");
+    let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
+    let stands_in = std::env::var_os("DECK_VERBS_LIBRARY").is_none() && !has_device;
+    if stands_in && !standin.exists() {
+        println!("skipped: this host has no verbs device, and there is no stand-in at {}", standin.display());
+        return false;
+    }
+    apart(test, |process| {
+        process.env("DECK_TRANSPORT", "verbs");
+        if stands_in {
+            process.env("DECK_VERBS_LIBRARY", &standin);
+        }
+    })
 }
 
 /// A world of one whose message memory is `bytes`.

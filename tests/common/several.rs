@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use udeck::via::auth::Keys;
-use udeck::via::wrap::{Disguise, wrapped};
 use udeck::via::{Caps, Error, Nic};
 use udeck::{Config, Result, World};
 use udeck_boot::local::Job;
+use udeck_faults::{Disguise, wrapped};
 use udeck_shm::{Arenas, Options};
 use udeck_sys::reactor::Reactor;
 

@@ -1,5 +1,7 @@
 //! A NIC that counts what is registered with it, and has limits of its own, in front of one that does the work.
 
+#![allow(unsafe_code, reason = "it implements the transport contract, around another device")]
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

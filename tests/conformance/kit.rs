@@ -146,6 +146,15 @@ impl End {
         until("an arrival", || self.vi.arrival().expect("the connection stands"))
     }
 
+    /// Sends until the connection has ended: how it did. Nobody reads, so the connection may be full before word of its end
+    /// has come from the peer: [`Error::Full`] is no end.
+    pub fn learns_of_the_end(&mut self) -> Error {
+        until("the sender learns of the end", || match self.vi.send_inline(None, b"", b"") {
+            Ok(()) | Err(Error::Full { .. }) => None,
+            Err(error) => Some(error),
+        })
+    }
+
     /// Takes news until there are none, so that the next is new.
     pub fn drain_news(&mut self) {
         while self.cq.poll().is_some() {}

@@ -23,7 +23,7 @@
 //! [`rules`] has them one by one, with the cases of each; `cargo test --test shm -- --rules` prints it.
 //!
 //! That the suite notices when a promise is broken is proved by `tests/broken.rs`, over NICs that lie
-//! ([`udeck_via::wrap::Lies`]).
+//! (`Lies` of `udeck-faults`).
 
 pub mod cases;
 pub mod counting;

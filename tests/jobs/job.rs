@@ -29,6 +29,7 @@ pub struct Job {
     words: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     limit: Duration,
+    /// For its processes to go.
     grace: Duration,
 }
 
@@ -68,7 +69,7 @@ impl Job {
     }
 
     /// Runs it to its end, or kills it at its limit, and looks for leftovers. Blocks for no longer than the limit and
-    /// the leftovers' grace; other jobs of this process wait meanwhile.
+    /// some minutes, which leftovers may take to go; other jobs of this process wait meanwhile.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -110,7 +111,7 @@ impl Job {
             // The group is dead or dying: this collects the process itself.
             let _ = child.wait();
         }
-        left_behind.extend(new_files(&files_before, self.grace));
+        left_behind.extend(new_files(&files_before));
         Ended {
             command: self.to_string(),
             status,
@@ -343,6 +344,7 @@ fn kill_group(child: &Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processes::with_variable;
 
     fn shell(script: &str) -> Job {
         Job::new(Path::new("sh")).arg("-c").arg(script)
@@ -376,6 +378,29 @@ mod tests {
         let ended = job.run();
         let [left] = &ended.left_behind[..] else { panic!("one process: {:?}", ended.left_behind) };
         assert!(left.contains("sleep"), "{left}");
+    }
+
+    /// During execve the system shows no environment.
+    #[test]
+    fn a_process_that_starts_one_program_after_the_other_is_found() {
+        let mut job =
+            shell("again='exec sh -c \"$again\"'; export again; setsid sh -c \"$again\" >/dev/null 2>&1 &");
+        job.grace = Duration::from_millis(300); // as above
+        let ended = job.run();
+        let [left] = &ended.left_behind[..] else { panic!("one process: {:?}", ended.left_behind) };
+        assert!(left.contains("exec sh"), "{left}");
+    }
+
+    /// Each of them ends as soon as it has started the next.
+    #[test]
+    fn a_chain_of_processes_is_found_and_killed() {
+        let next = r#"[ $((left -= 1)) -gt 0 ] && sh -c "$next" &"#;
+        let chain = std::process::id().to_string();
+        let mut job = shell("sh -c \"$next\" >/dev/null 2>&1").env("next", next).env("left", "100000");
+        job.grace = Duration::from_millis(300); // as above
+        let ended = job.env("chain", &chain).run();
+        assert!(!ended.left_behind.is_empty(), "{ended}");
+        assert_eq!(with_variable(&format!("chain={chain}")), [0; 0]);
     }
 
     #[test]

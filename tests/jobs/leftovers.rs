@@ -1,5 +1,6 @@
 //! What a job must not leave behind: processes, and files in the folders for shared memory and temporary files.
 
+use crate::processes;
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
@@ -10,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the processes of a job may take to go once its first one ended: what stays longer was left behind. Far enough
-/// for a busy machine, on which hundreds of processes end; nothing waits for it unless something stays.
+/// How long what a job started and made may take to go once its first process ended: what stays longer was left behind. Far
+/// enough for a busy machine, on which hundreds of processes end; nothing waits for it unless something stays.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
 
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
@@ -45,28 +46,25 @@ impl Mark {
         }
     }
 
-    /// Kills whatever carries the mark.
+    /// Kills whatever carries the mark, until nothing does: what is killed may have started another process just before.
     pub(crate) fn kill(&self) {
-        for pid in self.processes() {
-            if let Some(pid) = Pid::from_raw(pid) {
+        let deadline = Instant::now() + GRACE;
+        loop {
+            let pids = self.processes();
+            if pids.is_empty() || Instant::now() >= deadline {
+                return;
+            }
+            for pid in pids.into_iter().filter_map(Pid::from_raw) {
                 // One that ended meanwhile is what we want.
                 let _ = kill_process(pid, Signal::KILL);
             }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Zombies are not among them: their environment is gone.
+    /// Zombies are not among them.
     fn processes(&self) -> Vec<i32> {
-        let entry = format!("{}={}", Self::VARIABLE, self.0);
-        let all = fs::read_dir("/proc").expect("/proc is mounted");
-        all.flatten()
-            .filter_map(|folder| folder.file_name().to_str()?.parse().ok())
-            .filter(|pid| {
-                // Other users' processes cannot be read, and are none of ours.
-                fs::read(format!("/proc/{pid}/environ"))
-                    .is_ok_and(|environ| environ.split(|&b| b == 0).any(|e| e == entry.as_bytes()))
-            })
-            .collect()
+        processes::with_variable(&format!("{}={}", Self::VARIABLE, self.0))
     }
 }
 
@@ -77,8 +75,8 @@ pub(crate) fn shared_files() -> BTreeSet<PathBuf> {
 
 /// Those that were not there before, and do not go within the grace: there may be other jobs on this host, whose files come
 /// and go.
-pub(crate) fn new_files(before: &BTreeSet<PathBuf>, grace: Duration) -> Vec<String> {
-    let deadline = Instant::now() + grace;
+pub(crate) fn new_files(before: &BTreeSet<PathBuf>) -> Vec<String> {
+    let deadline = Instant::now() + GRACE;
     let mut new: Vec<PathBuf> = shared_files().difference(before).cloned().collect();
     while !new.is_empty() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(10));
@@ -98,8 +96,7 @@ fn named_like_ours(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn described(pid: i32) -> String {
-    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    format!("process {pid}: {}", String::from_utf8_lossy(&command).replace('\0', " ").trim_end())
+    format!("process {pid}: {}", processes::command(pid))
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ mod job;
 mod leftovers;
 pub mod netns;
 pub mod pairs;
+#[path = "../common/processes.rs"]
+mod processes;
 pub mod traffic;
 
 pub use job::{Ended, Job, Running};

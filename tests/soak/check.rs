@@ -4,12 +4,13 @@ use udeck_jobs::Ended;
 
 use crate::facts::{COMPLETE, Fact};
 use crate::folder::Folder;
-use crate::plan::{Place, Plan};
+use crate::plan::{Fault, Place, Plan};
 
 /// Everything that no fault explains; empty: the run is as it should be.
 #[must_use]
 pub fn problems(plan: &Plan, folder: &Folder, ended: &Ended) -> Vec<String> {
     let mut found = process(plan, ended);
+    found.extend(folder.reports());
     let facts: Vec<Vec<Fact>> = (0..plan.ranks).map(|rank| folder.facts(rank)).collect();
     for (rank, facts) in facts.iter().enumerate() {
         found.extend(facts.iter().filter_map(|fact| match fact {
@@ -41,10 +42,18 @@ fn process(plan: &Plan, ended: &Ended) -> Vec<String> {
         }
     }
     for text in [&ended.stdout, &ended.stderr] {
-        found.extend(text.lines().filter(|line| line.contains("panicked at")).map(str::to_owned));
+        found.extend(text.lines().filter(|line| is_fault_of_ours(plan, line)).map(str::to_owned));
     }
     found.extend(ended.left_behind.iter().map(|what| format!("left behind: {what}")));
     found
+}
+
+/// A panic; or a sanitizer that has found something, or that could not say what.
+fn is_fault_of_ours(plan: &Plan, line: &str) -> bool {
+    // The standard library ends a process in which a thread that starts finds no memory for its signal stack.
+    let is_of_famine = line.contains("/stack_overflow.rs:")
+        && plan.faults.iter().any(|fault| matches!(fault, Fault::Famine { .. }));
+    (line.contains("panicked at") && !is_of_famine) || line.contains("Sanitizer")
 }
 
 fn stream_problem(plan: &Plan, stream: usize, facts: &[&Fact]) -> Option<String> {
@@ -88,6 +97,25 @@ mod tests {
 
     fn problem(plan: &Plan, facts: &[Fact]) -> bool {
         stream_problem(plan, 0, &facts.iter().collect::<Vec<_>>()).is_some()
+    }
+
+    #[test]
+    fn what_a_sanitizer_found_is_a_fault_of_ours() {
+        let path = std::env::temp_dir().join(format!("soak-reports-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        let folder = Folder::at(&path);
+        std::fs::write(path.join("rank-0.log"), "AddressSanitizer").expect("a file");
+        assert!(folder.reports().is_empty());
+        let report =
+            "=====\n==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x1\nREAD of size 8\n";
+        std::fs::write(path.join("sanitizer.7"), report).expect("a file");
+        let [found] = &folder.reports()[..] else { panic!("one report") };
+        assert!(found.starts_with("sanitizer.7: ") && found.contains("heap-use-after-free"), "{found}");
+        std::fs::remove_dir_all(&path).expect("the folder");
+        let plan = plan(true);
+        assert!(is_fault_of_ours(&plan, "[1] ==7==ERROR: AddressSanitizer: SEGV on unknown address"));
+        assert!(is_fault_of_ours(&plan, "[1] thread 'a' panicked at /std/src/stack_overflow.rs:236:13:"));
+        assert!(!is_fault_of_ours(&plan, "rank 1 is lost: it was killed"));
     }
 
     fn plan(is_sound: bool) -> Plan {

@@ -92,7 +92,7 @@ fn timeline(plan: &Plan) -> Vec<(Duration, Act)> {
             }
             Fault::Cut { host, after } => acts.push((after, Act::Cut(host))),
             // Ranks do that themselves, or the network does from the beginning.
-            Fault::Suicide { .. } | Fault::Cramp { .. } | Fault::Loss { .. } => {}
+            Fault::Suicide { .. } | Fault::Cramp { .. } | Fault::Famine { .. } | Fault::Loss { .. } => {}
         }
     }
     acts.sort_by_key(|(at, _)| *at);

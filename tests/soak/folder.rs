@@ -6,6 +6,7 @@
 //! | `dead-N` | rank N was killed, or its host was cut off |
 //! | `doubt-R-S-N` | nobody told the poster of stream S what became of message N of round R |
 //! | `ended-R-S` | stream S of round R ended early; in it, how many messages its poster tried to post |
+//! | `sanitizer.PID` | what AddressSanitizer found in that process |
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,6 +17,8 @@ use crate::plan::Round;
 
 /// Names the folder to the ranks.
 pub const VARIABLE: &str = "SOAK_FOLDER";
+/// Leads the names of sanitizers' reports; a dot and a process's number follow.
+pub const REPORT: &str = "sanitizer";
 
 /// The folder of a run.
 #[derive(Clone, Debug)]
@@ -84,6 +87,22 @@ impl Folder {
     #[must_use]
     pub fn is_in_doubt(&self, round: Round, stream: usize, number: u32) -> bool {
         self.doubt_path(round, stream, number).exists()
+    }
+
+    /// The first words of what a sanitizer has found, of each process, with the file's name.
+    #[must_use]
+    pub fn reports(&self) -> Vec<String> {
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let reports = files.filter_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            name.strip_prefix(REPORT)?.strip_prefix('.')?;
+            let text = fs::read(file.path()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let words =
+                text.lines().find(|line| line.contains("Sanitizer")).unwrap_or("a sanitizer's report");
+            Some(format!("{name}: {words}"))
+        });
+        reports.collect()
     }
 
     fn doubt_path(&self, round: Round, stream: usize, number: u32) -> PathBuf {

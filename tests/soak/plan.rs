@@ -96,7 +96,7 @@ pub enum How {
     Try,
     Start,
     Slice,
-    Adopted,
+    ExternalBuf,
     Shared,
 }
 
@@ -125,6 +125,8 @@ pub enum Fault {
     Loss { host: usize },
     /// A rank may open so many more descriptors only.
     Cramp { rank: usize, spare: u64 },
+    /// A rank may map so many more MiB only.
+    Famine { rank: usize, spare: u64 },
 }
 
 /// Two rounds: a short one after which is measured what a rank holds, and the one in which things go wrong.
@@ -215,8 +217,9 @@ impl Plan {
         Some(match (dice.random_range(0..12_u32), hosts) {
             (0 | 1, _) => Fault::Kill { rank, after },
             (2 | 3, _) => Fault::Suicide { rank, messages: dice.random_range(1..=200) },
-            (4 | 5, _) | (7.., None) => Fault::Stop { rank, after, pause },
+            (4 | 5, _) | (9.., None) => Fault::Stop { rank, after, pause },
             (6, _) => Fault::Cramp { rank, spare: dice.random_range(0..=8) },
+            (7 | 8, None) => Fault::Famine { rank, spare: pick(&[8, 32, 64, 128, 256], dice) },
             (7 | 8, Some(host)) => Fault::Blink { host, after, pause, at_switch: dice.random() },
             (9, Some(host)) => Fault::Cut { host, after },
             (_, Some(host)) => Fault::Loss { host },
@@ -238,12 +241,14 @@ impl Plan {
         }
     }
 
-    /// Ranks that faults end.
+    /// Ranks that faults end, or may end: the standard library's collections abort where there is no memory.
     #[must_use]
     pub fn victims(&self) -> Vec<usize> {
         let is_hit = |rank: &usize| {
             self.faults.iter().any(|fault| match fault {
-                Fault::Kill { rank: victim, .. } | Fault::Suicide { rank: victim, .. } => victim == rank,
+                Fault::Kill { rank: victim, .. }
+                | Fault::Suicide { rank: victim, .. }
+                | Fault::Famine { rank: victim, .. } => victim == rank,
                 Fault::Cut { host, .. } => self.host_of(*rank) == *host,
                 _ => false,
             })
@@ -258,12 +263,13 @@ impl Plan {
         victims.contains(&rank) || (self.aborts && !victims.is_empty())
     }
 
-    /// Whether calls of this rank may fail for want of descriptors.
+    /// Whether calls of this rank may fail for want of descriptors or memory.
     #[must_use]
     pub fn is_cramped(&self, rank: usize) -> bool {
-        self.faults
-            .iter()
-            .any(|fault| matches!(fault, Fault::Cramp { rank: cramped, .. } if *cramped == rank))
+        self.faults.iter().any(|fault| match fault {
+            Fault::Cramp { rank: cramped, .. } | Fault::Famine { rank: cramped, .. } => *cramped == rank,
+            _ => false,
+        })
     }
 
     /// Whether all messages of a stream must come.
@@ -327,7 +333,8 @@ impl Fault {
             Fault::Kill { rank, .. }
             | Fault::Suicide { rank, .. }
             | Fault::Stop { rank, .. }
-            | Fault::Cramp { rank, .. } => (true, *rank),
+            | Fault::Cramp { rank, .. }
+            | Fault::Famine { rank, .. } => (true, *rank),
             Fault::Blink { host, .. } | Fault::Cut { host, .. } | Fault::Loss { host } => (false, *host),
         }
     }
@@ -371,7 +378,7 @@ fn stream(plan: &Plan, longest: usize, dice: &mut XorShiftRng) -> StreamPlan {
     let mut protocols = all.to_vec();
     protocols.shuffle(dice);
     protocols.truncate(pick(&[1, 2, 7], dice));
-    let mut hows = vec![How::Buf, How::Try, How::Start, How::Slice, How::Adopted, How::Shared];
+    let mut hows = vec![How::Buf, How::Try, How::Start, How::Slice, How::ExternalBuf, How::Shared];
     hows.shuffle(dice);
     hows.truncate(pick(&[1, 6], dice));
     let most = u32::try_from(STREAM_BYTES / longest).unwrap_or(u32::MAX).clamp(4, MAX_MESSAGES);
@@ -450,6 +457,7 @@ impl fmt::Display for Fault {
             Fault::Cut { host, after } => write!(f, "host {host} cut off after {after:?}"),
             Fault::Loss { host } => write!(f, "host {host} loses packets"),
             Fault::Cramp { rank, spare } => write!(f, "rank {rank} has {spare} descriptors to spare"),
+            Fault::Famine { rank, spare } => write!(f, "rank {rank} has {spare} MiB to map"),
         }
     }
 }
@@ -486,6 +494,7 @@ mod tests {
         assert!(drawn(&|fault| matches!(fault, Fault::Cut { .. })));
         assert!(drawn(&|fault| matches!(fault, Fault::Loss { .. })));
         assert!(drawn(&|fault| matches!(fault, Fault::Cramp { .. })));
+        assert!(drawn(&|fault| matches!(fault, Fault::Famine { .. })));
         for transport in ["shm", "tcp", "udp", "verbs", "", "shm,udp"] {
             assert!(plans.iter().any(|plan| plan.transport == transport), "{transport}");
         }

@@ -1,5 +1,6 @@
 //! One job, from its seed to its verdict.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ use udeck_jobs::netns::Network;
 use udeck_jobs::{Bin, Ended, Job, Running};
 
 use crate::facts::Fact;
-use crate::folder::{Folder, VARIABLE};
+use crate::folder::{Folder, REPORT, VARIABLE};
 use crate::plan::{Fault, Place, Plan};
 use crate::{check, faults};
 
@@ -17,6 +18,9 @@ use crate::{check, faults};
 const LIMIT: Duration = Duration::from_secs(420);
 /// Before that, the job's threads are looked at.
 const LOOK_BEFORE: Duration = Duration::from_secs(60);
+
+/// Set where the programs run under AddressSanitizer (`cargo xtask soak --sanitize address`).
+pub const SANITIZER: &str = "ASAN_OPTIONS";
 
 /// What the programs are, and where runs lie.
 #[derive(Clone, Debug)]
@@ -112,6 +116,10 @@ fn job(plan: &Plan, tools: &Tools, path: &Path, network: Option<&Network>) -> Jo
     }
     if let Some(standin) = tools.standin.as_ref().filter(|_| plan.transport == "verbs") {
         job = job.env("DECK_VERBS_LIBRARY", standin);
+    }
+    if let Ok(options) = env::var(SANITIZER) {
+        // A rank that is cut off cannot say on its standard error what was found.
+        job = job.env(SANITIZER, format!("{options}:log_path={}", path.join(REPORT).display()));
     }
     job.env(VARIABLE, path).env("DECK_DEADLINE", "120").env("DECK_SETUP_TIMEOUT", "120")
 }

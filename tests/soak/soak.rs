@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xorshift::XorShiftRng;
 use udeck_jobs::netns::Network;
 use udeck_soak::plan::Plan;
-use udeck_soak::run::{Tools, Verdict, run};
+use udeck_soak::run::{SANITIZER, Tools, Verdict, run};
 
 /// Random jobs under random faults, judged by an oracle.
 #[derive(Parser)]
@@ -94,7 +94,8 @@ impl Soak {
                 println!("{name}: seed {seed}: {plan}: failed, {took:.1?}");
                 problems.iter().for_each(|problem| println!("    {problem}"));
                 println!("    logs: {}", folder.display());
-                println!("    replay: cargo xtask soak --seed {seed}");
+                let sanitized = if env::var_os(SANITIZER).is_some() { " --sanitize address" } else { "" };
+                println!("    replay: cargo xtask soak --seed {seed}{sanitized}");
                 println!("test soak::seed_{seed} ... FAILED");
             }
         }
@@ -104,7 +105,7 @@ impl Soak {
 /// The programs lie beside this one.
 fn tools(folder: Option<PathBuf>) -> Tools {
     let here = env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned())).unwrap_or_default();
-    let standin = here.join("libudeck_verbs_standin.so");
+    let standin = here.join("libudeck_mock_verbs.so");
     Tools {
         rank: here.join("soak-rank"),
         standin: standin.exists().then_some(standin),

@@ -36,6 +36,7 @@ fn limits_allow_a_program_to_run(fabric: &dyn Fabric) {
     assert!(limits.max_inline <= limits.max_transfer);
     assert!(limits.max_queues_per_cq >= 2);
     assert!(limits.max_windows > 0 || !limits.caps.has(Caps::RDMA_WRITE));
+    assert!(limits.max_connections >= 8192, "many programs of many threads");
     let levels = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
     assert!(levels.iter().any(|level| limits.caps.has(level.cap())), "some reliability level");
 }

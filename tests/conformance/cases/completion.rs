@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use udeck_via::{Cq, Descriptor, Error, Receive, Source, State, Status};
+use udeck_via::{Cq, Descriptor, Error, Receive, Source, State, Status, ViAttributes};
 
-use crate::kit::{Door, End, Pair, assert_bytes, nics, pattern, shortly, soon, until};
+use crate::kit::{Door, Pair, assert_bytes, pattern, shortly, soon, until};
 use crate::{Case, Fabric, Options};
 
 const TOPIC: &str = "completion";
@@ -19,8 +19,10 @@ pub const CASES: &[Case] = &[
     case!(arrivals_are_named_with_their_context),
     case!(a_queue_is_named_until_it_is_empty),
     case!(room_to_send_is_named),
+    case!(who_waits_for_room_is_told_of_the_end),
     case!(two_queues_of_one_vi_report_apart),
     case!(the_end_of_a_connection_is_named),
+    case!(the_end_is_named_behind_what_came_before_it),
     case!(no_post_is_slept_through),
     case!(a_queue_of_another_nic_is_refused_by_connect),
     case!(a_queue_of_another_nic_is_refused_by_accept),
@@ -160,18 +162,45 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
     });
 }
 
-fn two_queues_of_one_vi_report_apart(fabric: &dyn Fabric) {
-    let (a, b) = nics(fabric);
-    let mut left = End::new(&a, |attributes| attributes.receive = Receive::Lent);
-    let mut right = End::new(&b, |attributes| attributes.receive = Receive::Lent);
-    let mut receive_cq = Cq::new(&a).unwrap();
-    let (send, receive) = (left.cq.handle(), receive_cq.handle());
-    let door = Door::new(&b, b"apart");
+/// Nothing was read, so no room came: the end is what there is to tell.
+fn who_waits_for_room_is_told_of_the_end(fabric: &dyn Fabric) {
+    let (Pair { mut a, b }, _receive_cq) = report_apart(fabric);
+    until("the connection is full", || a.vi.send_inline(None, b"", b"x").err());
+    a.drain_news();
+    a.vi.want_room();
+    drop(b.vi);
+    let end = until("the end", || {
+        let entry = a.cq.wait(soon(), || false).expect("the end is news to who waits for room");
+        assert_eq!(entry.source, Source::Send);
+        match a.vi.send_inline(None, b"", b"x") {
+            Ok(()) | Err(Error::Full { .. }) => {
+                a.vi.want_room();
+                None
+            }
+            Err(error) => Some(error),
+        }
+    });
+    assert!(matches!(end, Error::Closed), "{end}");
+}
+
+/// Connected ends, and where the first one's receives report: its own queue tells of sends only.
+fn report_apart(fabric: &dyn Fabric) -> (Pair, Cq) {
+    let lent = |attributes: &mut ViAttributes| attributes.receive = Receive::Lent;
+    let mut pair = Pair::idle(fabric, &Options::default(), lent);
+    let receive_cq = Cq::new(&pair.a.nic).unwrap();
+    let Pair { a, b } = &mut pair;
+    let (send, receive) = (a.cq.handle(), receive_cq.handle());
+    let door = Door::new(&b.nic, b"apart");
     thread::scope(|scope| {
-        let asker = scope.spawn(|| left.vi.connect(&door.address, &send, &receive, b"", soon()));
-        right.accept(door.listener.wait(soon()).unwrap(), b"").unwrap();
+        let asker = scope.spawn(|| a.vi.connect(&door.address, &send, &receive, b"", soon()));
+        b.accept(door.listener.wait(soon()).unwrap(), b"").unwrap();
         asker.join().unwrap().unwrap();
     });
+    (pair, receive_cq)
+}
+
+fn two_queues_of_one_vi_report_apart(fabric: &dyn Fabric) {
+    let (Pair { a: mut left, b: mut right }, mut receive_cq) = report_apart(fabric);
     left.drain_news();
     while receive_cq.poll().is_some() {}
     right.vi.send_inline(None, b"", b"x").unwrap();
@@ -200,6 +229,30 @@ fn the_end_of_a_connection_is_named(fabric: &dyn Fabric) {
         pair.b.vi.arrival().err()
     });
     assert!(matches!(error, Error::Closed), "{error}");
+}
+
+/// Who takes one message each time that the queue is named hears of the end, however many came with it.
+fn the_end_is_named_behind_what_came_before_it(fabric: &dyn Fabric) {
+    for count in [1, 2, 16, 40] {
+        let mut pair = Pair::lent(fabric);
+        pair.b.drain_news();
+        for number in 0..count {
+            pair.a.vi.send_inline(Some(number), b"", b"x").unwrap();
+        }
+        drop(pair.a.vi);
+        // Most often all of it has come then, and is told of at once. Nobody can see that without looking.
+        thread::sleep(Duration::from_millis(20));
+        let mut taken = 0;
+        let error = until("the end", || {
+            pair.b
+                .cq
+                .wait(soon(), || false)
+                .unwrap_or_else(|| panic!("the end is news behind {taken} of {count}"));
+            pair.b.vi.arrival().map(|arrival| taken += u32::from(arrival.is_some())).err()
+        });
+        assert!(matches!(error, Error::Closed), "{error}");
+        assert_eq!(taken, count);
+    }
 }
 
 fn no_post_is_slept_through(fabric: &dyn Fabric) {

@@ -315,7 +315,7 @@ fn messages_outlive_the_receivers_vi(fabric: &dyn Fabric) {
     hand_off(&mut pair.a, 1).unwrap();
     let message = lent(pair.b.arrival());
     drop(pair.b.vi);
-    let end = until("the sender learns it", || pair.a.vi.send_inline(None, b"", b"").err());
+    let end = pair.a.learns_of_the_end();
     assert!(matches!(end, Error::Closed), "{end}");
     churn(&pair.a.nic);
     assert_bytes(message.as_slice().unwrap(), &pattern(1, LEN));
@@ -343,7 +343,7 @@ fn messages_outlive_the_receivers_nic(fabric: &dyn Fabric) {
     let message = lent(b.arrival());
     let gone = address(&b.nic, b"gone");
     drop(b);
-    let end = until("the end", || a.vi.send_inline(None, b"", b"").err());
+    let end = a.learns_of_the_end();
     assert!(end.is_final(), "{end}");
     assert!(End::new(&a.nic, |_| {}).connect(&gone, b"").is_err(), "the NIC is gone");
     churn(&a.nic);
@@ -358,7 +358,7 @@ fn unread_messages_come_home_when_the_receiver_leaves(fabric: &dyn Fabric) {
     }
     let held = lent(pair.b.arrival());
     drop(pair.b.vi);
-    let end = until("the sender learns it", || pair.a.vi.send_inline(None, b"", b"").err());
+    let end = pair.a.learns_of_the_end();
     assert!(end.is_final(), "{end}");
     pair.a.vi.disconnect();
     churn(&pair.a.nic);

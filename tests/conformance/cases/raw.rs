@@ -1,5 +1,7 @@
 //! Posting by address.
 
+#![allow(unsafe_code, reason = "the raw posts are unsafe to call")]
+
 use std::ptr::NonNull;
 
 use udeck_via::mem::{RawRegion, RawSegment};

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = &[
     case!(a_write_that_cannot_be_announced_writes_nothing, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_whose_immediate_data_find_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_without_immediate_data_needs_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
+    case!(a_write_without_immediate_data_waits_for_no_program, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(after_an_error_both_connect_again, RELIABLE_RECEPTION),
     case!(a_delivered_send_is_done_before_anybody_looks, RELIABLE_DELIVERY),
     case!(a_delivered_send_says_nothing_of_its_arrival, RELIABLE_DELIVERY),
@@ -299,6 +300,26 @@ fn a_write_without_immediate_data_needs_no_receive(fabric: &dyn Fabric) {
     window.read(0, &mut there).unwrap();
     assert_bytes(&there, &bytes);
     pair.check();
+}
+
+/// What was posted before it, of which nobody awaits the reception, may lie there untaken.
+fn a_write_without_immediate_data_waits_for_no_program(fabric: &dyn Fabric) {
+    let mut pair = lending(fabric);
+    let window = pair.b.nic.window(1000, pair.b.ptag).unwrap();
+    for round in 0..3 {
+        let (bytes, long) = (pattern(round, 1000), pattern(round, 5000));
+        pair.a.vi.send_inline(Some(1), b"", b"not taken").unwrap();
+        let block = pair.a.block(&long);
+        pair.a.vi.hand_off(Some(2), b"", block).expect("few are under way");
+        pair.a.vi.post_send(Descriptor::rdma_write([pair.a.region(&bytes)], window.remote())).unwrap();
+        assert_eq!(pair.a.sent().length, 1000);
+        let mut there = vec![0; 1000];
+        window.read(0, &mut there).unwrap();
+        assert_bytes(&there, &bytes);
+    }
+    for _ in 0..3 {
+        assert_eq!([pair.b.arrival().immediate, pair.b.arrival().immediate], [Some(1), Some(2)]);
+    }
 }
 
 fn after_an_error_both_connect_again(fabric: &dyn Fabric) {

@@ -59,6 +59,7 @@ pub const RELIABILITY: &[Rule] = &[
         &[
             "memory::write_a_whole_window",
             "reliability::a_write_without_immediate_data_needs_no_receive",
+            "reliability::a_write_without_immediate_data_waits_for_no_program",
             "reliability::an_unreliable_write_keeps_its_data_when_the_immediate_is_dropped",
             "reliability::an_unreliable_write_to_a_window_that_is_gone_is_dropped",
         ],
@@ -200,6 +201,8 @@ pub const QUEUES: &[Rule] = &[
             "completion::arrivals_are_named_with_their_context",
             "completion::a_queue_is_named_until_it_is_empty",
             "completion::the_end_of_a_connection_is_named",
+            "completion::who_waits_for_room_is_told_of_the_end",
+            "completion::the_end_is_named_behind_what_came_before_it",
             "many::every_vi_of_many_is_served",
             "many::a_flood_is_served_fairly",
             "many::a_quiet_vi_is_heard_in_a_flood",

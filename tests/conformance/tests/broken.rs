@@ -13,7 +13,7 @@ mod wrapped;
 use std::process::ExitCode;
 
 use udeck_conformance::{Case, Fabric, cases, main_of};
-use udeck_via::wrap::{Fault, Luck, Trace, When};
+use udeck_faults::{Fault, Luck, Trace, When};
 use wrapped::{Shm, Sim, Wrapping};
 
 /// Cases that ask for silence, or for one queue's news and no others. A transport may name a queue that turns out to
@@ -31,6 +31,13 @@ const TRY_AGAIN: &[&str] = &[
     "room_to_send_is_named",
     "a_block_is_dropped_on_another_thread",
     "a_hoarding_receiver_does_not_starve_its_sender",
+];
+
+/// Cases that send until they are told of the end, and how much they post before. The connection may be full until then.
+const SEND_UNTIL_THE_END: &[(u64, &str)] = &[
+    (1, "messages_outlive_the_receivers_vi"),
+    (1, "messages_outlive_the_receivers_nic"),
+    (10, "unread_messages_come_home_when_the_receiver_leaves"),
 ];
 
 fn main() -> ExitCode {
@@ -52,11 +59,18 @@ fn with_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
 }
 
 fn with_busy_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
-    let luck = Luck { busy: When::Chance(0.3), ..Luck::default() };
-    let luck = || Fault::honest(luck.clone(), 1);
-    let fabrics: [&dyn Fabric; 2] =
-        [&Wrapping::new("shm-busy", shm, luck), &Wrapping::new("sim-busy", sim, luck)];
-    main_of(&fabrics, &named(TRY_AGAIN))
+    let passed = |busy: When, names: &[&str]| {
+        let luck = Luck { busy, ..Luck::default() };
+        let luck = || Fault::honest(luck.clone(), 1);
+        let fabrics: [&dyn Fabric; 2] =
+            [&Wrapping::new("shm-busy", shm, luck), &Wrapping::new("sim-busy", sim, luck)];
+        main_of(&fabrics, &named(names)) == ExitCode::SUCCESS
+    };
+    let mut all = passed(When::Chance(0.3), TRY_AGAIN);
+    for &(posted, name) in SEND_UNTIL_THE_END {
+        all &= passed(When::Numbers((posted..posted + 20).collect()), &[name]);
+    }
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What [`with_luck`] leaves out.

@@ -1,5 +1,5 @@
 //! The suite over verbs: the devices of this host, or those of the library that `DECK_VERBS_LIBRARY` names; on a host without
-//! any, those of the stand-in that cargo has built beside this program (`transports/verbs/standin`). With queue pairs that are
+//! any, those of the stand-in that cargo has built beside this program (`tests/mock-verbs`). With queue pairs that are
 //! joined by the bootstrap, and through rdma_cm where there is one; and over iWARP where there is a device, as the
 //! stand-in has one.
 
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 
 /// The stand-in's library, unless another one was wanted.
 fn standin() -> Option<PathBuf> {
-    let library = std::env::current_exe().ok()?.with_file_name("libudeck_verbs_standin.so");
+    let library = std::env::current_exe().ok()?.with_file_name("libudeck_mock_verbs.so");
     (std::env::var_os("DECK_VERBS_LIBRARY").is_none() && library.exists()).then_some(library)
 }
 

@@ -85,7 +85,7 @@ fn rally(
     if first {
         post()?;
     }
-    let message = inbox.retrieve_within(LONG)?;
+    let message = inbox.retrieve_timeout(LONG)?;
     assert!(message.iter().copied().eq(pattern(others, len)), "{len} bytes from another rank");
     if !first {
         post()?;
@@ -105,7 +105,7 @@ fn ring(world: World, laps: u64) -> Result {
             std::thread::sleep(Duration::from_millis(50));
             next.post(&[lap][..]).map_err(|failed| failed.error)?;
         }
-        let token = inbox.retrieve_within(LONG)?;
+        let token = inbox.retrieve_timeout(LONG)?;
         assert_eq!(token[0], lap);
         if me != 0 {
             next.post(&[lap][..]).map_err(|failed| failed.error)?;
@@ -127,7 +127,7 @@ fn flood(world: World) -> Result {
         let inboxes = names().map(|name| world.mailbox::<u8>(&name)).collect::<Result<Vec<_>>>()?;
         for round in 0..ROUNDS {
             for (way, inbox) in inboxes.iter().enumerate() {
-                let message = inbox.retrieve_within(LONG)?;
+                let message = inbox.retrieve_timeout(LONG)?;
                 assert!(message.iter().copied().eq(pattern(way + round, LEN)), "round {round} of {way}");
             }
         }
@@ -160,13 +160,13 @@ fn endure(world: World) -> Result {
         out.post(&[me as u64][..]).map_err(|failed| failed.error)?;
     }
     for _ in &outs {
-        inbox.retrieve_within(LONG)?;
+        inbox.retrieve_timeout(LONG)?;
     }
     world.barrier()?;
     say(&format!("rank {me} pid {} ready", std::process::id()));
     loop {
-        match inbox.retrieve_within(LONG) {
-            Err(Error::PeerLost { node, how }) => say(&format!("rank {me} learns: rank {node} {how}")),
+        match inbox.retrieve_timeout(LONG) {
+            Err(Error::PeerLost { rank, how }) => say(&format!("rank {me} learns: rank {rank} {how}")),
             other => panic!("rank {me}: {other:?}"),
         }
     }

@@ -34,7 +34,7 @@ fn main() -> udeck::Result {
     let waiting = env::args().nth(2).as_deref() == Some("unread");
     let unread = waiting.then(|| leave_unread(&world)).transpose()?;
     let (started, before) = (Instant::now(), processor_time());
-    match inbox.retrieve_within(Duration::from_secs(seconds)) {
+    match inbox.retrieve_timeout(Duration::from_secs(seconds)) {
         Err(Error::Deadline { .. }) => {}
         other => panic!("nobody posts, and this came: {other:?}"),
     }

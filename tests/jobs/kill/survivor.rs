@@ -56,8 +56,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn is_about_victims(error: &DeckError) -> bool {
     match error {
-        DeckError::Undelivered { owner, .. } => *owner >= 1,
-        DeckError::Several(errors) => errors.iter().all(is_about_victims),
+        DeckError::Undelivered { rank, .. } => *rank >= 1,
+        DeckError::Multiple(errors) => errors.iter().all(is_about_victims),
         _ => false,
     }
 }
@@ -77,7 +77,7 @@ impl Survivor {
 
     fn retrieve_until_lost(&self, victim: usize, incoming: &mut Incoming) -> Result<(), String> {
         let loss = loop {
-            match self.mailbox.retrieve_within(LIMIT) {
+            match self.mailbox.retrieve_timeout(LIMIT) {
                 Ok(message) => incoming.check(&message)?,
                 Err(error) => break error,
             }
@@ -103,8 +103,8 @@ impl Survivor {
     /// What the mailbox says of a victim, after what it says of earlier ones.
     fn loss_of(&self, victim: usize) -> Result<DeckError, String> {
         loop {
-            match self.mailbox.retrieve_within(LIMIT) {
-                Err(DeckError::PeerLost { node, .. }) if node != victim => {}
+            match self.mailbox.retrieve_timeout(LIMIT) {
+                Err(DeckError::PeerLost { rank, .. }) if rank != victim => {}
                 Err(error) => return Ok(error),
                 Ok(_) => return Err("a message that nobody posted".into()),
             }
@@ -120,7 +120,7 @@ impl Survivor {
             match posted {
                 Ok(()) => {}
                 // What was posted earlier, and announced only: told once per postbox, before the loss itself.
-                Err(DeckError::Undelivered { owner, .. }) if owner == victim => {}
+                Err(DeckError::Undelivered { rank, .. }) if rank == victim => {}
                 Err(error) => return Ok(error),
             }
         }
@@ -152,7 +152,7 @@ impl Survivor {
 
 fn is_loss_of(victim: usize, error: DeckError) -> Result<(), String> {
     match error {
-        DeckError::PeerLost { node, .. } if node == victim => Ok(()),
+        DeckError::PeerLost { rank, .. } if rank == victim => Ok(()),
         error => Err(format!("instead of its loss: {error}")),
     }
 }

@@ -16,11 +16,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => Err("trio round|blocked".into()),
     };
     let error = outcome.err().ok_or("nobody was killed")?.downcast::<DeckError>()?;
-    let DeckError::PeerLost { node, .. } = *error else { return Err(error) };
-    println!("rank {}: PeerLost of {node}", world.rank());
+    let DeckError::PeerLost { rank, .. } = *error else { return Err(error) };
+    println!("rank {}: PeerLost of {rank}", world.rank());
     // In order, so that the third rank does not take this one for lost.
     match world.finish() {
-        Err(DeckError::Undelivered { owner, .. }) if owner == node => Ok(()),
+        Err(DeckError::Undelivered { rank: owner, .. }) if owner == rank => Ok(()),
         other => Ok(other?),
     }
 }

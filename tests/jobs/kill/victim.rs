@@ -45,7 +45,7 @@ fn retrieve(world: &World) -> Result<(), Box<dyn Error>> {
     while incoming.total() < TOO_MANY {
         let message = match mailbox.retrieve() {
             // An earlier victim: each mailbox tells of each.
-            Err(udeck::Error::PeerLost { node, .. }) if node != 0 => continue,
+            Err(udeck::Error::PeerLost { rank, .. }) if rank != 0 => continue,
             other => other?,
         };
         incoming.check(&message)?;

@@ -49,7 +49,7 @@ fn stay(world: World, lengths: &[usize], is_late: bool) -> udeck::Result {
             Err(Error::NobodyLeft { .. }) => break,
             Err(error) => return Err(error),
         };
-        let (from, number) = (message.from(), came[message.from()]);
+        let (from, number) = (message.source(), came[message.source()]);
         assert_eq!(Some(&message.len()), lengths.get(number), "message {number} of rank {from}");
         let is_its = message.iter().all(|byte| *byte == content(from, number));
         assert!(is_its, "message {number} of rank {from} is another one");

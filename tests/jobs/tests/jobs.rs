@@ -6,6 +6,16 @@ use udeck_jobs::{Bin, Ended};
 
 #[path = "jobs/lost.rs"]
 mod lost;
+#[path = "jobs/pause.rs"]
+mod pause;
+
+/// Once, not by each rank: a misspelt setting would be ignored in silence.
+#[test]
+fn a_variable_that_is_no_setting_is_named() {
+    let ended = Bin::example("hello").ranks(2).env("DECK_DEADLIN", "5").run().ok();
+    let words = "udeck: DECK_DEADLIN is no setting and does nothing; the nearest one is DECK_DEADLINE";
+    assert_eq!(ended.stderr.matches(words).count(), 1, "{ended}");
+}
 
 mod examples {
     use super::*;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use udeck::{Mailbox, Postbox, World};
-use udeck_sys::touch::{Touch, watch};
+use udeck_sys::access_trace::{Access, trace};
 
 const LINE: usize = 64;
 /// Messages that are counted.
@@ -79,9 +79,9 @@ struct Cost {
 
 fn measure(out: &Postbox<u64>, inbox: &Mailbox<u64>) -> Cost {
     let exchange = |number: u64| {
-        let (posted, by_sender) = watch(|| out.post(&[number][..]).map_err(udeck::Error::from));
+        let (posted, by_sender) = trace(|| out.post(&[number][..]).map_err(udeck::Error::from));
         posted.unwrap();
-        let (received, by_receiver) = watch(|| inbox.retrieve());
+        let (received, by_receiver) = trace(|| inbox.retrieve());
         assert_eq!(received.unwrap()[0], number);
         (by_sender, by_receiver)
     };
@@ -90,7 +90,7 @@ fn measure(out: &Postbox<u64>, inbox: &Mailbox<u64>) -> Cost {
     for number in 0..(WARM_UP + MESSAGES) as u64 {
         let (by_sender, by_receiver) = exchange(number);
         let mut travelled = BTreeSet::new();
-        let mut touched = |touches: &[Touch], side| {
+        let mut touched = |touches: &[Access], side| {
             let lines = touches.iter().filter_map(|touch| Some((maps.line(touch.address)?, touch.wrote)));
             let mut distinct = BTreeSet::new();
             for (line, wrote) in lines {
@@ -129,7 +129,7 @@ fn a_short_message_costs_one_shared_line() {
         // The cell; whether the receiver polls; whether it has closed.
         assert!(cost.sent <= 3 * MESSAGES, "a post looks at more than three lines: {cost:?}");
         // The cell; how far it has read, where nobody looks; now and then the credit, whether the sender waits for it,
-        // and the bell.
+        // and the doorbell.
         assert!(cost.received * 4 <= 9 * MESSAGES, "a retrieve looks at more than two lines: {cost:?}");
         drop((inbox, out));
         world.finish()

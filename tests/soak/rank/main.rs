@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::param::page_size;
 use rustix::process::{Resource, Signal, getpid, getrlimit, getuid, kill_process, setrlimit};
 use udeck::{Error, Mailbox, World};
 use udeck_soak::facts::Fact;
@@ -75,7 +76,7 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
         messages: AtomicU64::new(0),
     };
     rank.round(Round::First);
-    rank.watch.call("the barrier", 2 * PATIENCE, || world.barrier_within(PATIENCE))?;
+    rank.watch.call("the barrier", 2 * PATIENCE, || world.barrier_timeout(PATIENCE))?;
     let before = Holds::settled(plan, &world);
     rank.cramp();
     rank.log.tell(&Fact::Ready);
@@ -86,7 +87,7 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
     rank.log.tell(&Fact::Finishing);
     let Rank { watch, log, .. } = rank;
     // The launcher's answer has `DECK_SETUP_TIMEOUT`.
-    let finished = watch.call("finish", 2 * PATIENCE, || world.finish_within(PATIENCE));
+    let finished = watch.call("finish", 2 * PATIENCE, || world.finish_timeout(PATIENCE));
     match finished {
         Err(error) if plan.victims().is_empty() && !plan.is_cramped(number) => {
             log.tell(&Fact::Wrong(format!("finish: {error}")));
@@ -123,6 +124,10 @@ impl Rank<'_> {
             if round == Round::Second && self.plan.forks.contains(&self.rank) {
                 scope.spawn(|| self.start_programs());
             }
+            if round == Round::Second {
+                // Now that its own threads have their stacks.
+                self.starve();
+            }
         });
     }
 
@@ -157,6 +162,23 @@ impl Rank<'_> {
                 limit.current = Some(highest.unwrap_or(0) + 1 + spare);
                 let done = setrlimit(Resource::Nofile, limit);
                 self.log.tell(&Fact::Note(format!("descriptors: {limit:?} {done:?}")));
+            }
+        }
+    }
+
+    /// Leaves this process little memory to map.
+    fn starve(&self) {
+        for fault in &self.plan.faults {
+            if let Fault::Famine { rank, spare } = fault
+                && *rank == self.rank
+            {
+                let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+                let pages = pages.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+                let Some(pages) = pages else { return };
+                let mut limit = getrlimit(Resource::As);
+                limit.current = Some(pages * page_size() as u64 + (spare << 20));
+                let done = setrlimit(Resource::As, limit);
+                self.log.tell(&Fact::Note(format!("memory: {limit:?} {done:?}")));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use udeck::{Adopted, Buf, Error, PostError, Postbox, Protocol};
+use udeck::{Buf, Error, ExternalBuf, PostError, Postbox, Protocol};
 use udeck_soak::content;
 use udeck_soak::facts::{COMPLETE, Fact};
 use udeck_soak::plan::{How, MessagePlan, Round};
@@ -52,7 +52,7 @@ impl<'a> Outgoing<'a> {
     fn new(rank: &'a Rank<'a>, round: Round, stream: usize) -> Option<Self> {
         let name = mailbox_name(round, rank.plan.streams[stream].to);
         let what = format!("postbox of stream {stream}");
-        match rank.watch.call(&what, PATIENCE, || rank.world.postbox_within(&name, PATIENCE)) {
+        match rank.watch.call(&what, PATIENCE, || rank.world.postbox_timeout(&name, PATIENCE)) {
             Ok(postbox) => {
                 let count = rank.plan.count(stream, round);
                 let patience = rank.watch.patience(PATIENCE);
@@ -110,30 +110,30 @@ impl<'a> Outgoing<'a> {
         let seen =
             |limit: Duration, post: &mut dyn FnMut() -> Attempt| self.rank.watch.call(&what, limit, post);
         match how {
-            How::Buf => seen(2 * limit, &mut || match world.buf_within(message.len, limit) {
-                Ok(buf) => outcome(self.postbox.post_within(self.filled(buf, number), limit)),
+            How::Buf => seen(2 * limit, &mut || match world.buf_timeout(message.len, limit) {
+                Ok(buf) => outcome(self.postbox.post_timeout(self.filled(buf, number), limit)),
                 Err(error) => memory(error),
             }),
             How::Try => seen(Duration::ZERO, &mut || match world.try_buf(message.len) {
                 Ok(buf) => outcome(self.postbox.try_post(self.filled(buf, number))),
                 Err(error) => memory(error),
             }),
-            How::Shared => seen(2 * limit, &mut || match world.buf_reused_within(message.len, limit) {
-                Ok(buf) => outcome(self.postbox.post_within(self.filled(buf, number).share(), limit)),
+            How::Shared => seen(2 * limit, &mut || match world.buf_reused_timeout(message.len, limit) {
+                Ok(buf) => outcome(self.postbox.post_timeout(self.filled(buf, number).share(), limit)),
                 Err(error) => memory(error),
             }),
             How::Slice => {
                 let bytes = self.bytes(number, message.len);
-                seen(limit, &mut || copied(self.postbox.post_within(&bytes[..], limit)))
+                seen(limit, &mut || copied(self.postbox.post_timeout(&bytes[..], limit)))
             }
-            How::Adopted => {
-                while self.postbox.returned().is_some() {}
-                let mut adopted = Some(Adopted::new(self.bytes(number, message.len)));
+            How::ExternalBuf => {
+                while self.postbox.take_returned().is_some() {}
+                let mut adopted = Some(ExternalBuf::new(self.bytes(number, message.len)));
                 if let Some(adopted) = &mut adopted {
                     adopted.set_tag(content::tag(self.stream, number));
                 }
                 seen(limit, &mut || match adopted.take() {
-                    Some(adopted) => copied(self.postbox.post_within(adopted, limit)),
+                    Some(adopted) => copied(self.postbox.post_timeout(adopted, limit)),
                     None => unreachable!("called once"),
                 })
             }
@@ -148,7 +148,7 @@ impl<'a> Outgoing<'a> {
             Ok(buf) => self.filled(buf, number),
             Err(error) => return memory(error),
         };
-        let mut posting = match watch.call(what, Duration::ZERO, || self.postbox.start_post(buf)) {
+        let mut posting = match watch.call(what, Duration::ZERO, || self.postbox.post_nonblocking(buf)) {
             Ok(posting) => posting,
             Err(failed) => return outcome::<Buf<u8>>(Err(failed)),
         };
@@ -158,7 +158,7 @@ impl<'a> Outgoing<'a> {
         let limit = self.rank.plan.streams[self.stream].limit;
         let patience = watch.patience(PATIENCE);
         loop {
-            match watch.call(what, limit, || posting.wait_within(limit)) {
+            match watch.call(what, limit, || posting.wait_timeout(limit)) {
                 Ok(()) => return Attempt::Accepted,
                 Err(Error::Deadline { .. }) if !patience.is_over() => {}
                 Err(error) => return Attempt::Over(error),
@@ -184,7 +184,7 @@ impl<'a> Outgoing<'a> {
             return COMPLETE.into();
         }
         let what = format!("flushing stream {}", self.stream);
-        match self.rank.watch.call(&what, PATIENCE, || self.postbox.flush_within(PATIENCE)) {
+        match self.rank.watch.call(&what, PATIENCE, || self.postbox.flush_timeout(PATIENCE)) {
             Ok(()) => COMPLETE.into(),
             Err(error) => format!("flush: {error}"),
         }
@@ -206,7 +206,10 @@ impl<'a> Outgoing<'a> {
 fn passes(error: &Error) -> bool {
     matches!(
         error,
-        Error::Deadline { .. } | Error::WouldBlock { .. } | Error::NoMemory { .. } | Error::Unclaimed { .. }
+        Error::Deadline { .. }
+            | Error::WouldBlock { .. }
+            | Error::NoMemory { .. }
+            | Error::ReturnQueueFull { .. }
     )
 }
 

@@ -103,9 +103,12 @@ impl<'a> Reader<'a> {
         {
             return Some("its poster has given up".into());
         }
+        // Of a rank that aborts for want of memory nobody but the library knows.
+        let is_told = || self.rank.world.ended().any(|ended| ended.rank == from);
+        let is_dead = folder.is_dead(from) || (plan.is_cramped(from) && is_told());
         // Whoever has posted here is missed here.
         let is_known = came == 0 || self.lost.contains(&from);
-        if plan.is_doomed(from) && folder.is_dead(from) && is_known && is_quiet {
+        if plan.is_doomed(from) && is_dead && is_known && is_quiet {
             return Some("its poster is dead".into());
         }
         if !self.patience.is_over() {
@@ -126,16 +129,16 @@ impl<'a> Reader<'a> {
         match self.look() {
             Ok(Found::Nothing) => self.kept.clear(),
             Ok(Found::Message(message)) => {
-                self.take(&message, message.tag(), message.from(), Some(message.postbox()));
+                self.take(&message, message.tag(), message.source(), Some(message.postbox()));
                 self.kept.push_back(message);
             }
             Ok(Found::Copied(bytes, from)) => self.take(&bytes, 0, from, None),
-            Err(Error::PeerLost { node, how }) => {
+            Err(Error::PeerLost { rank, how }) => {
                 // Who is cut off loses everybody.
-                if !self.rank.plan.is_doomed(node) && !self.rank.plan.is_doomed(self.rank.rank) {
-                    self.rank.wrong(format!("rank {node} is said to be lost, and nobody killed it: {how}"));
+                if !self.rank.plan.is_doomed(rank) && !self.rank.plan.is_doomed(self.rank.rank) {
+                    self.rank.wrong(format!("rank {rank} is said to be lost, and nobody killed it: {how}"));
                 }
-                self.lost.insert(node);
+                self.lost.insert(rank);
             }
             Err(Error::NobodyLeft { .. }) => return self.is_somebody_left(),
             Err(error) => {
@@ -173,11 +176,11 @@ impl<'a> Reader<'a> {
             (2.., _) => {
                 let all: Vec<&dyn Selectable> =
                     self.mailboxes.iter().map(|(_, mailbox)| mailbox as &dyn Selectable).collect();
-                let named = watch.call("select", limit, || udeck::select_within(&all, limit));
+                let named = watch.call("select", limit, || udeck::select_timeout(&all, limit));
                 named.and_then(|named| self.named(named, plan))
             }
             (_, Style::Retrieve) => {
-                watch.call("retrieve", limit, || only.retrieve_within(limit)).map(Found::Message)
+                watch.call("retrieve", limit, || only.retrieve_timeout(limit)).map(Found::Message)
             }
             (_, Style::Try) => {
                 watch.call("try_retrieve", Duration::ZERO, || only.try_retrieve()).map(or_rest)
@@ -203,7 +206,7 @@ impl<'a> Reader<'a> {
 
     fn look_into(&self, mailbox: &Mailbox<u8>, limit: Duration) -> Result<Found, Error> {
         let mut bytes = vec![0; self.longest];
-        let call = || mailbox.retrieve_into_within(&mut bytes, limit);
+        let call = || mailbox.retrieve_into_timeout(&mut bytes, limit);
         let (len, from) = self.rank.watch.call("retrieve_into", limit, call)?;
         bytes.truncate(len);
         Ok(Found::Copied(bytes, from))

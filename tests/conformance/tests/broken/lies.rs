@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use udeck_conformance::{Case, Fabric, Options, cases, kit};
+use udeck_faults::{Fault, Lies, When};
 use udeck_via::Caps;
-use udeck_via::wrap::{Fault, Lies, When};
 
 use crate::wrapped::Wrapping;
 

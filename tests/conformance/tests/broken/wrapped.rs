@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use udeck_conformance::{Fabric, Options};
+use udeck_faults::{Interpose, wrapped};
 use udeck_sys::reactor::Reactor;
 use udeck_via::Nic;
-use udeck_via::wrap::{Interpose, wrapped};
 
 /// Shared memory.
 pub struct Shm;

@@ -1,20 +1,18 @@
-//! The dice of a sequence: SplitMix64 (Steele, Lea, Flood, 2014), the same everywhere for a seed.
+//! The dice of a sequence, the same everywhere for a seed.
+
+use udeck_faults::SplitMix64;
 
 /// What chance decides about a sequence.
-pub struct Dice(u64);
+pub struct Dice(SplitMix64);
 
 impl Dice {
     /// Dice of a seed, that fall otherwise than the fabric's of the same one.
     pub fn new(seed: u64) -> Self {
-        Dice(seed ^ 0x6f70_6572_6174_696f)
+        Dice(SplitMix64::new(seed ^ 0x6f70_6572_6174_696f))
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`.

@@ -75,6 +75,11 @@ fn play_all() -> Vec<String> {
 fn repeats_itself(seed: u64, journal: &[String]) {
     let again = play::sequence(&Fabric::new(seed), &mut Coverage::default());
     if let Some(at) = (0..journal.len().max(again.len())).find(|&at| journal.get(at) != again.get(at)) {
-        panic!("played again, operation {at} is {:?} instead of {:?}", again.get(at), journal.get(at));
+        let before = journal[at.saturating_sub(12)..at].join("\n");
+        panic!(
+            "played again, operation {at} is {:?} instead of {:?}, behind\n{before}",
+            again.get(at),
+            journal.get(at)
+        );
     }
 }

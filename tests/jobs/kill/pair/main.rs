@@ -50,8 +50,8 @@ fn befriend(protocol: Protocol) -> Result<(), Box<dyn Error>> {
 /// The next message, whoever dies meanwhile: each mailbox tells of each lost rank.
 fn despite_losses(mailbox: &Mailbox<u64>) -> udeck::Result<Received<u64>> {
     loop {
-        match mailbox.retrieve_within(LIMIT) {
-            Err(DeckError::PeerLost { node, .. }) if node > 1 => {}
+        match mailbox.retrieve_timeout(LIMIT) {
+            Err(DeckError::PeerLost { rank, .. }) if rank > 1 => {}
             other => return other,
         }
     }

@@ -62,8 +62,8 @@ pub fn run(dies: Side, protocol: Protocol) -> Result<(), Box<dyn Error>> {
 
 fn is_about_victims(error: &DeckError) -> bool {
     match error {
-        DeckError::Undelivered { owner, .. } => *owner >= FIRST,
-        DeckError::Several(errors) => errors.iter().all(is_about_victims),
+        DeckError::Undelivered { rank, .. } => *rank >= FIRST,
+        DeckError::Multiple(errors) => errors.iter().all(is_about_victims),
         _ => false,
     }
 }
@@ -81,8 +81,8 @@ impl Survivor {
         self.friend.post(message).map_err(|failed| format!("to the friend: {}", failed.error))?;
         loop {
             let answer =
-                self.mailbox.retrieve_within(LIMIT).map_err(|error| format!("from the friend: {error}"))?;
-            if answer.from() == 1 && answer.len() == WORDS && pairs::is_filled(&answer, 0, number) {
+                self.mailbox.retrieve_timeout(LIMIT).map_err(|error| format!("from the friend: {error}"))?;
+            if answer.source() == 1 && answer.len() == WORDS && pairs::is_filled(&answer, 0, number) {
                 break;
             }
             check_late(&answer, late)?;
@@ -128,7 +128,7 @@ impl Survivor {
             self.post_until_lost(&to_victim, victim)?;
         }
         loop {
-            match self.mailbox.retrieve_within(LIMIT) {
+            match self.mailbox.retrieve_timeout(LIMIT) {
                 Ok(message) => received.push(message),
                 Err(error) => break is_loss_of(victim, &error)?,
             }
@@ -169,12 +169,12 @@ impl Survivor {
         for number in 0..TOO_MANY {
             let mut message = self.world.buf(2).map_err(text)?;
             pairs::fill(&mut message, victim, number);
-            let Err(failed) = to.post_by(Protocol::Eager, message) else { continue };
+            let Err(failed) = to.post_with(Protocol::Eager, message) else { continue };
             let whole = failed.message.is_some_and(|message| pairs::is_filled(&message, victim, number));
             match failed.error {
                 _ if !whole => return Err(format!("{} without the message", failed.error)),
                 // What was announced earlier: told once, before the loss itself.
-                DeckError::Undelivered { owner, count, .. } if owner == victim && count <= MESSAGES => {}
+                DeckError::Undelivered { rank, count, .. } if rank == victim && count <= MESSAGES => {}
                 error => return is_loss_of(victim, &error),
             }
         }
@@ -189,7 +189,7 @@ impl Survivor {
         };
         println!("lost {victim}");
         // Each mailbox is told, once: by the launcher, as that rank is expected, and not connected here.
-        is_loss_of(victim, &self.mailbox.retrieve_within(LIMIT).err().ok_or("a message of nobody")?)?;
+        is_loss_of(victim, &self.mailbox.retrieve_timeout(LIMIT).err().ok_or("a message of nobody")?)?;
         let (least, most) = row.count;
         if !(least..=most).contains(&unknown) {
             return Err(format!(
@@ -204,7 +204,7 @@ impl Survivor {
         to.set_protocol(self.protocol).map_err(text)?;
         let (mut accepted, mut unknown, mut told) = (0, 0, false);
         let is_right = |error: &DeckError, accepted| match error {
-            DeckError::Undelivered { owner, count, .. } if *owner == victim && *count <= accepted => Ok(()),
+            DeckError::Undelivered { rank, count, .. } if *rank == victim && *count <= accepted => Ok(()),
             error => is_loss_of(victim, error),
         };
         for number in 0..MESSAGES {
@@ -250,7 +250,7 @@ impl Arrived {
             return Err(format!("more than {most} messages"));
         }
         let whole = message.len() == words && pairs::is_filled(message, victim, count);
-        if !whole || message.from() != victim {
+        if !whole || message.source() != victim {
             return Err(format!("{} words instead of message {count} of rank {victim}", message.len()));
         }
         self.count += 1;
@@ -259,13 +259,13 @@ impl Arrived {
 }
 
 fn check_late(message: &Received<u64>, late: &mut Option<Arrived>) -> Outcome {
-    let nobody = || format!("{} words from rank {}, who posts nothing", message.len(), message.from());
+    let nobody = || format!("{} words from rank {}, who posts nothing", message.len(), message.source());
     late.as_mut().ok_or_else(nobody)?.check(message)
 }
 
 fn is_loss_of(victim: usize, error: &DeckError) -> Outcome {
     match error {
-        DeckError::PeerLost { node, how } if *node == victim && !how.contains("protocol") => Ok(()),
+        DeckError::PeerLost { rank, how } if *rank == victim && !how.contains("protocol") => Ok(()),
         error => Err(format!("instead of its loss: {error}")),
     }
 }

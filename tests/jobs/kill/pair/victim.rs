@@ -40,7 +40,7 @@ fn send(world: &World, row: &Row) -> udeck::Result {
         pairs::fill(&mut message, world.rank(), number);
         // What does not wait must not overtake what its sender's death takes away.
         let passes = row.protocol == Protocol::RdmaRead && number == 1;
-        out.post_by(if passes { Protocol::Eager } else { row.protocol }, message)?;
+        out.post_with(if passes { Protocol::Eager } else { row.protocol }, message)?;
     }
     if row.looks == Looks::Once {
         world.postbox::<u64>("told")?.post(&[world.rank() as u64][..])?;

@@ -30,9 +30,9 @@ pub fn kills(role: Role, protocol: Protocol) -> Vec<Kill> {
 /// eight messages take the first of two rings. Some points are passed once in a while only.
 fn passages(point: &str) -> &'static [u64] {
     match point {
-        // Twice for each connection that the victim makes, on its own bell; then on the survivor's.
-        "bell.leaf" | "bell.summary" => &[1, 2, 3, 5, 9, 14],
-        "bell.unparked" => &[1, 2, 4, 7],
+        // Twice for each connection that the victim makes, on its own doorbell; then on the survivor's.
+        "doorbell.leaf" | "doorbell.summary" => &[1, 2, 3, 5, 9, 14],
+        "doorbell.unparked" => &[1, 2, 4, 7],
         // Once for each of two postboxes.
         "door.accepted" => &[1, 2],
         // Once in a quarter ring.

@@ -1,0 +1,175 @@
+//! Lets a transport be unlucky, or lie, as a seed decides.
+//!
+//! *Unlucky* ([`Fault::honest`]) is what a correct transport may be at any time, and programs must stand: it refuses a
+//! post because it is busy, names a queue that has nothing, loses the connection and says so; and at the unreliable
+//! level, where VIA promises neither arrival nor order, loses and reorders messages.
+//!
+//! *Lying* ([`Fault::lying`]) breaks a promise in silence, which no transport may. It exists to prove that a test suite
+//! notices. No lie is unsound: what a completion gives back early has been copied before.
+//!
+//! Messages are dropped, doubled, repeated, held back and altered where they *arrive*, at the wrapped NIC; posts are refused,
+//! split, and completed too early, where they are posted. Wrap both NICs of a connection for both directions.
+//!
+//! Each connection has a stream of decisions of its own, from the seed and its number: for the same order of
+//! connections, and of calls to a port, the same things go wrong. The seed is in `Debug` and in the words of a loss.
+
+mod arrivals;
+mod desk;
+mod port;
+
+use parking_lot::Mutex;
+
+use udeck_via::Reliability;
+use udeck_via::transport::{Port, Waiter};
+
+use super::random::Dice;
+use super::{Connection, Interpose, When};
+use desk::{Desks, FaultyWaiter};
+use port::FaultyPort;
+
+/// An [`Interpose`] that makes things go wrong.
+#[derive(Debug)]
+pub struct Fault {
+    seed: u64,
+    trouble: Trouble,
+    desks: Desks,
+    /// About windows.
+    dice: Mutex<Dice>,
+}
+
+/// The stream of decisions about windows: no connection and no waiter has this number.
+const WINDOWS: u64 = u64::MAX;
+
+#[derive(Debug)]
+enum Trouble {
+    Honest(Luck),
+    Lying(Lies),
+}
+
+/// What goes wrong without a promise being broken. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Luck {
+    /// Posts, the refused ones counted, that are refused as [`udeck_via::transport::Refused::Busy`]. Who then asks for room
+    /// ([`Port::want_room`]) is told of it at once.
+    pub busy: When,
+    /// Looks for news that find none, and name the queue again that was named last. At 1 a queue is never empty.
+    pub spurious_news: When,
+    /// Messages of a connection, posted and arrived together, after which it is lost.
+    pub lose_after: Option<u64>,
+    /// Posts, the refused ones counted, that find the connection lost.
+    pub lose_at: When,
+    /// Attempts to take a window back that fail, as if a peer stayed in the middle of an access (the deadline is not
+    /// waited for). At 1 none ever succeeds.
+    pub linger: When,
+    /// Arrivals of unreliable connections that get lost.
+    pub lose: When,
+    /// Arrivals of unreliable connections that the next one overtakes, if it is there when they are taken.
+    pub reorder: When,
+}
+
+/// Promises that are broken, in silence, at every reliability level. The default is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lies {
+    /// Arrivals that vanish; their senders are told that they arrived.
+    pub drop: When,
+    /// Arrivals that come twice.
+    pub duplicate: When,
+    /// Arrivals that the next one overtakes, if it is there when they are taken.
+    pub reorder: When,
+    /// Arrivals one of whose bits is another (those without a byte are spared).
+    pub corrupt: When,
+    /// Arrivals that come again and again, without end: a peer that floods. Nothing else of its connection comes any more.
+    pub repeat: When,
+    /// Lent messages that go out in two pieces, although they lie in one: the header says what it always says.
+    pub split: When,
+    /// Posts that are reported done at once, if they are of those that the receiver ends.
+    pub complete_early: When,
+    /// News, counted per waiter, that nobody is told: their queue is not named again before it has been empty.
+    pub forget_wakeup: When,
+}
+
+/// Either, as a port and a waiter need it.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    busy: When,
+    spurious_news: When,
+    lose_after: Option<u64>,
+    lose_at: When,
+    drop: When,
+    duplicate: When,
+    reorder: When,
+    corrupt: When,
+    repeat: When,
+    split: When,
+    complete_early: When,
+    forget_wakeup: When,
+}
+
+impl Fault {
+    /// A transport that keeps its promises and has `luck`.
+    pub fn honest(luck: Luck, seed: u64) -> Self {
+        Fault::new(Trouble::Honest(luck), seed)
+    }
+
+    /// A transport that does not keep its promises. For tests of tests.
+    pub fn lying(lies: Lies, seed: u64) -> Self {
+        Fault::new(Trouble::Lying(lies), seed)
+    }
+
+    fn new(trouble: Trouble, seed: u64) -> Self {
+        Fault { seed, trouble, desks: Desks::default(), dice: Mutex::new(Dice::new(seed, WINDOWS)) }
+    }
+}
+
+impl Trouble {
+    /// For a connection of this level, or for a waiter.
+    fn plan(&self, level: Option<Reliability>) -> Plan {
+        match self {
+            Trouble::Honest(luck) => {
+                let if_allowed = |when: &When| match level {
+                    Some(Reliability::Unreliable) => when.clone(),
+                    _ => When::Never,
+                };
+                Plan {
+                    busy: luck.busy.clone(),
+                    spurious_news: luck.spurious_news.clone(),
+                    lose_after: luck.lose_after,
+                    lose_at: luck.lose_at.clone(),
+                    drop: if_allowed(&luck.lose),
+                    reorder: if_allowed(&luck.reorder),
+                    ..Plan::default()
+                }
+            }
+            Trouble::Lying(lies) => Plan {
+                drop: lies.drop.clone(),
+                duplicate: lies.duplicate.clone(),
+                reorder: lies.reorder.clone(),
+                corrupt: lies.corrupt.clone(),
+                repeat: lies.repeat.clone(),
+                split: lies.split.clone(),
+                complete_early: lies.complete_early.clone(),
+                forget_wakeup: lies.forget_wakeup.clone(),
+                ..Plan::default()
+            },
+        }
+    }
+}
+
+// SAFETY: its ports pass calls on as they came, or a copy in their place.
+unsafe impl Interpose for Fault {
+    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port> {
+        let plan = self.trouble.plan(Some(connection.reliability));
+        Box::new(FaultyPort::new(port, plan, self.seed, connection, &self.desks))
+    }
+
+    fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
+        Box::new(FaultyWaiter::new(waiter, self.trouble.plan(None), self.seed, number, &self.desks))
+    }
+
+    fn lingers(&self) -> bool {
+        match &self.trouble {
+            Trouble::Honest(luck) => self.dice.lock().throw([&luck.linger])[0],
+            Trouble::Lying(_) => false,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Waiters that name queues without news, or say nothing of those that have some.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Plan;
+use crate::Connection;
+use crate::random::Dice;
+use udeck_via::transport::{Armed, Notifier, Queue, Queues, Ready, Waiter};
+
+/// Looks in a row that do not name a forgotten queue, before it counts as empty: a transport with several queues need
+/// not look at each of them each time.
+const EMPTY_LOOKS: u32 = 64;
+
+/// Queues that ports have left here, named in a row before the transport is asked.
+const DUE_IN_A_ROW: u32 = 16;
+
+/// The desks of a device's waiters.
+#[derive(Debug, Default)]
+pub struct Desks(Mutex<Vec<Weak<Desk>>>);
+
+/// Where ports leave news of their own making for a waiter.
+#[derive(Debug)]
+pub struct Desk {
+    /// Not kept alive: its transport counts on its end.
+    notifier: Weak<dyn Notifier>,
+    sheet: Mutex<Sheet>,
+}
+
+#[derive(Debug, Default)]
+struct Sheet {
+    /// To be named, with the number of the connection: each queue at most once.
+    due: VecDeque<(u64, Ready)>,
+    /// What the transport named last, unless that has been left.
+    last_named: Option<Ready>,
+}
+
+/// One queue's way to its waiter's desk.
+#[derive(Debug)]
+pub struct News {
+    desk: Arc<Desk>,
+    connection: u64,
+    ready: Ready,
+}
+
+impl Desks {
+    fn open(&self, notifier: &Arc<dyn Notifier>) -> Arc<Desk> {
+        let desk = Arc::new(Desk { notifier: Arc::downgrade(notifier), sheet: Mutex::default() });
+        let mut desks = self.0.lock();
+        desks.retain(|desk| desk.strong_count() > 0);
+        desks.push(Arc::downgrade(&desk));
+        desk
+    }
+
+    /// The desk of the waiter behind `notifier`; one that nobody looks at, if that waiter is not wrapped.
+    fn of(&self, notifier: &Arc<dyn Notifier>) -> Arc<Desk> {
+        let is_its = |desk: &Arc<Desk>| std::ptr::addr_eq(desk.notifier.as_ptr(), Arc::as_ptr(notifier));
+        let found = self.0.lock().iter().filter_map(Weak::upgrade).find(is_its);
+        found.unwrap_or_else(|| self.open(notifier))
+    }
+
+    /// The ways of a connection's send and receive queue.
+    pub fn news(&self, connection: &Connection<'_>) -> [News; 2] {
+        let Queues { send, receive, context, .. } = connection.queues;
+        [(send, Queue::Send), (receive, Queue::Receive)].map(|(notifier, queue)| News {
+            desk: self.of(notifier),
+            connection: connection.number,
+            ready: Ready { context, queue },
+        })
+    }
+}
+
+impl News {
+    /// The waiter names the queue once more, and wakes if it sleeps.
+    pub fn name(&self) {
+        let mut sheet = self.desk.sheet.lock();
+        let entry = (self.connection, self.ready);
+        if !sheet.due.contains(&entry) {
+            sheet.due.push_back(entry);
+        }
+        drop(sheet);
+        if let Some(notifier) = self.desk.notifier.upgrade() {
+            notifier.wake();
+        }
+    }
+
+    /// The connection is left: nothing names it any more.
+    pub fn forget(&self) {
+        let mut sheet = self.desk.sheet.lock();
+        sheet.due.retain(|(connection, _)| *connection != self.connection);
+        sheet.last_named = sheet.last_named.filter(|last| *last != self.ready);
+    }
+}
+
+/// A waiter with a [`Plan`].
+#[derive(Debug)]
+pub struct FaultyWaiter {
+    inner: Box<dyn Waiter>,
+    desk: Arc<Desk>,
+    plan: Plan,
+    /// About news, and about looks that find none.
+    news: Dice,
+    looks: Dice,
+    forgotten: Vec<Forgotten>,
+    /// Queues named in a row that ports had left here.
+    due_in_a_row: u32,
+}
+
+#[derive(Debug)]
+struct Forgotten {
+    ready: Ready,
+    /// Looks in a row that did not find it.
+    empty_looks: u32,
+}
+
+impl FaultyWaiter {
+    pub fn new(inner: Box<dyn Waiter>, plan: Plan, seed: u64, number: u64, desks: &Desks) -> Self {
+        FaultyWaiter {
+            desk: desks.open(&inner.notifier()),
+            inner,
+            plan,
+            news: Dice::new(seed, 4 * number + 2),
+            looks: Dice::new(seed, 4 * number + 3),
+            forgotten: Vec::new(),
+            due_in_a_row: 0,
+        }
+    }
+
+    /// Whether nobody is told of what the inner waiter found.
+    fn keeps_quiet_about(&mut self, ready: Ready) -> bool {
+        if self.forgotten.iter().any(|forgotten| forgotten.ready == ready) {
+            return true;
+        }
+        let [forget] = self.news.throw([&self.plan.forget_wakeup]);
+        if forget {
+            self.forgotten.push(Forgotten { ready, empty_looks: 0 });
+        }
+        forget
+    }
+
+    /// The next queue that a port has left here.
+    fn due(&mut self) -> Option<Ready> {
+        let (_, ready) = self.desk.sheet.lock().due.pop_front()?;
+        self.due_in_a_row += 1;
+        Some(ready)
+    }
+
+    /// What the transport names, or is made to.
+    fn poll_inner(&mut self) -> Option<Ready> {
+        let found = self.inner.poll();
+        self.note_look(found);
+        match found {
+            Some(ready) if self.keeps_quiet_about(ready) => None,
+            Some(ready) => {
+                self.desk.sheet.lock().last_named = Some(ready);
+                Some(ready)
+            }
+            None => {
+                let [spurious] = self.looks.throw([&self.plan.spurious_news]);
+                self.desk.sheet.lock().last_named.filter(|_| spurious)
+            }
+        }
+    }
+
+    fn note_look(&mut self, found: Option<Ready>) {
+        self.forgotten.retain_mut(|forgotten| {
+            let looks = mem::take(&mut forgotten.empty_looks);
+            forgotten.empty_looks = if found == Some(forgotten.ready) { 0 } else { looks + 1 };
+            forgotten.empty_looks < EMPTY_LOOKS
+        });
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Waiter for FaultyWaiter {
+    fn poll(&mut self) -> Option<Ready> {
+        // A port that always leaves something does not keep the transport from being asked.
+        if self.due_in_a_row < DUE_IN_A_ROW
+            && let Some(ready) = self.due()
+        {
+            return Some(ready);
+        }
+        self.due_in_a_row = 0;
+        self.poll_inner().or_else(|| self.due())
+    }
+
+    fn poll_all(&mut self) -> Option<Ready> {
+        self.poll().or_else(|| self.poll())
+    }
+
+    fn park(&mut self, limit: Duration) {
+        if self.desk.sheet.lock().due.is_empty() {
+            // What is named from now on wakes: `News::name` does.
+            self.inner.park(limit);
+        }
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.desk.sheet.lock().due.is_empty() { self.inner.arm() } else { Armed::News }
+    }
+
+    fn notifier(&self) -> Arc<dyn Notifier> {
+        self.inner.notifier()
+    }
+}

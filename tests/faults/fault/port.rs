@@ -1,0 +1,336 @@
+//! A port with a plan.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use super::Plan;
+use super::arrivals::{Arrivals, Taken};
+use super::desk::{Desks, News};
+use crate::Connection;
+use crate::random::Dice;
+use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
+use udeck_via::transport::Reporter;
+use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
+
+#[derive(Debug)]
+pub struct FaultyPort {
+    inner: Box<dyn Port>,
+    outbox: Arc<Arena>,
+    reporter: Arc<Reporter>,
+    plan: Plan,
+    seed: u64,
+    number: u64,
+    posts: Dice,
+    losses: Dice,
+    splits: Dice,
+    arrivals: Arrivals,
+    /// Of the arrival that was given out last.
+    receipt: Option<Lent>,
+    /// Sends that were reported too early, for the caller to hear.
+    ended_early: VecDeque<u64>,
+    /// Posted and arrived.
+    messages: u64,
+    lost: Option<String>,
+    /// The last post was refused for no reason of the transport's.
+    feigned_busy: bool,
+    /// Room was asked for since the last post that was taken.
+    wants_room: bool,
+    send_news: News,
+    receive_news: News,
+}
+
+impl FaultyPort {
+    pub fn new(
+        inner: Box<dyn Port>,
+        plan: Plan,
+        seed: u64,
+        connection: &Connection<'_>,
+        desks: &Desks,
+    ) -> Self {
+        let number = connection.number;
+        let [send_news, receive_news] = desks.news(connection);
+        FaultyPort {
+            inner,
+            outbox: connection.outbox.clone(),
+            reporter: connection.queues.reporter.clone(),
+            plan,
+            seed,
+            number,
+            posts: Dice::new(seed, 4 * number),
+            losses: Dice::new(seed, !(4 * number + 3)),
+            splits: Dice::new(seed, !(4 * number + 1)),
+            arrivals: Arrivals::new(
+                [4 * number + 1, !(4 * number + 2)].map(|stream| Dice::new(seed, stream)),
+            ),
+            receipt: None,
+            ended_early: VecDeque::new(),
+            messages: 0,
+            lost: None,
+            feigned_busy: false,
+            wants_room: false,
+            send_news,
+            receive_news,
+        }
+    }
+
+    /// Whether the connection still stands. If its time has come it is lost here, and both sides learn it.
+    fn stands(&mut self) -> Result<(), Refused> {
+        if self.lost.is_none() && self.plan.lose_after.is_some_and(|most| self.messages >= most) {
+            let FaultyPort { seed, number, messages, .. } = self;
+            let why =
+                format!("fault injection (seed {seed}) lost connection {number} after {messages} messages");
+            self.inner.close(Some(&why));
+            self.reporter.lost(&why);
+            self.lost = Some(why);
+            self.send_news.name();
+            self.receive_news.name();
+        }
+        match &self.lost {
+            Some(why) => Err(Refused::Lost(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Decides about a post: refused, or whether it is to be reported too early.
+    fn before_post(&mut self) -> Result<bool, Refused> {
+        if let [true] = self.losses.throw([&self.plan.lose_at]) {
+            self.plan.lose_after = Some(self.messages);
+        }
+        self.stands()?;
+        let [busy, early] = self.posts.throw([&self.plan.busy, &self.plan.complete_early]);
+        if busy {
+            self.feigned_busy = true;
+            self.tell_of_feigned_room();
+            return Err(Refused::Busy);
+        }
+        Ok(early)
+    }
+
+    /// A post was taken or not, by the transport.
+    fn after_post<T, E>(&mut self, posted: Result<T, E>) -> Result<T, E> {
+        self.feigned_busy = false;
+        if posted.is_ok() {
+            self.wants_room = false;
+            self.count_message();
+        }
+        posted
+    }
+
+    fn count_message(&mut self) {
+        self.messages += 1;
+        // Who sleeps is told of a loss now; who posts or receives hears of it the next time.
+        let _ = self.stands();
+    }
+
+    /// The transport has room, and will not say so of itself.
+    fn tell_of_feigned_room(&self) {
+        if self.feigned_busy && self.wants_room {
+            self.send_news.name();
+        }
+    }
+
+    /// Sends `copy` in the place of what the caller posted, who has that back at once.
+    fn lend_copy(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        copy: Block,
+        number: u64,
+    ) -> Result<(), Refused> {
+        let segment = [(copy.offset(), copy.len())];
+        self.inner.lend(immediate, head, &segment, Held::Block(copy)).map_err(|(refused, _)| refused)?;
+        self.ended_early.push_back(number);
+        self.send_news.name();
+        Ok(())
+    }
+
+    /// Writes `copy` in the place of what the caller posted, who has that back at once.
+    fn write_copy(&mut self, copy: Block, to: RemoteBuffer, immediate: Option<u32>) -> Result<(), Refused> {
+        let segment = [(copy.offset(), copy.len())];
+        let written = self.inner.rdma_write(&segment, to, immediate, Held::Block(copy));
+        written.map(drop).map_err(|(refused, _)| refused)
+    }
+
+    /// Takes the next arrival from the transport, if there is one; and one more, if that is to overtake it.
+    fn take(&mut self) -> Result<(), Refused> {
+        self.take_one()?;
+        if self.arrivals.hold_one_back() {
+            // If this is the end, it is so at the next look, too.
+            let _ = self.take_one();
+            self.arrivals.release();
+        }
+        Ok(())
+    }
+
+    fn take_one(&mut self) -> Result<(), Refused> {
+        match self.inner.receive() {
+            Ok(Some(arrival)) => {
+                let receipt = self.inner.receipt();
+                self.arrivals.add(Taken { arrival, receipt }, &self.plan);
+                self.count_message();
+                Ok(())
+            }
+            Ok(None) => self.stands(),
+            Err(end) => Err(self.stands().err().unwrap_or(end)),
+        }
+    }
+}
+
+/// The two halves of a single segment.
+fn in_two(segments: &[(u64, usize)]) -> Option<[(u64, usize); 2]> {
+    let &[(offset, len)] = segments else { return None };
+    let half = len / 2;
+    Some([(offset, half), (offset + half as u64, len - half)])
+}
+
+#[deny(clippy::missing_trait_methods)]
+// SAFETY: calls are passed on as they came, or not at all, to a port that keeps the contract. What ends before that port
+// says so is a post in whose place a copy was lent or written, in a block of its own.
+unsafe impl Port for FaultyPort {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        self.before_post()?;
+        let sent = self.inner.send(immediate, head, body);
+        self.after_post(sent)
+    }
+
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        let early = match self.before_post() {
+            Ok(early) => early,
+            Err(refused) => return Err((refused, held)),
+        };
+        // Without memory for a copy, the truth has to do.
+        let copy = if early { self.outbox.gather(segments).ok() } else { None };
+        let [split] = self.splits.throw([&self.plan.split]);
+        let halves = if split { in_two(segments) } else { None };
+        let segments = halves.as_ref().map_or(segments, |halves| halves);
+        let lent = match (held, copy) {
+            (Held::Caller(number), Some(copy)) => self
+                .lend_copy(immediate, head, copy, number)
+                .map_err(|refused| (refused, Held::Caller(number))),
+            (held, _) => self.inner.lend(immediate, head, segments, held),
+        };
+        self.after_post(lent)
+    }
+
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        let early = match self.before_post() {
+            Ok(early) => early,
+            Err(refused) => return Err((refused, held)),
+        };
+        // Without memory for a copy, the truth has to do.
+        let copy = if early { self.outbox.gather(segments).ok() } else { None };
+        let written = match (held, copy) {
+            (Held::Caller(number), Some(copy)) => self
+                .write_copy(copy, to, immediate)
+                .map(|()| Some(Fate::Arrived))
+                .map_err(|refused| (refused, Held::Caller(number))),
+            (held, _) => self.inner.rdma_write(segments, to, immediate, held),
+        };
+        self.after_post(written)
+    }
+
+    /// (That a read is over is no lie that can be told: what it reads is written later.)
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        if let Err(refused) = self.before_post() {
+            return Err((refused, held));
+        }
+        let read = self.inner.rdma_read(segments, from, held);
+        self.after_post(read)
+    }
+
+    fn fence(&mut self) {
+        self.inner.fence();
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        self.receipt = None;
+        if !self.arrivals.has_next() {
+            self.take()?;
+        }
+        let next = self.arrivals.next();
+        if self.arrivals.has_next() {
+            // The transport knows no more of these.
+            self.receive_news.name();
+        }
+        Ok(next.map(|Taken { arrival, receipt }| {
+            self.receipt = receipt;
+            arrival
+        }))
+    }
+
+    /// What arrives has to pass through our hands.
+    fn receive_into(&mut self, _: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        Ok(self.receive()?.map(Landed::Arrival))
+    }
+
+    /// Likewise.
+    fn receive_short(&mut self, _: &mut Inline) -> Found {
+        Found::Other
+    }
+
+    /// Likewise.
+    fn receive_lent(&mut self, _: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
+        None
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        match self.ended_early.pop_front() {
+            Some(number) => Some((number, Fate::Arrived)),
+            None => self.inner.ended(),
+        }
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.inner.keep(number, owner)
+    }
+
+    fn want_room(&mut self) {
+        self.inner.want_room();
+        self.wants_room = true;
+        self.tell_of_feigned_room();
+    }
+
+    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+        self.inner.ledger()
+    }
+
+    fn unread(&mut self) -> Result<u32, Refused> {
+        match self.inner.unread() {
+            Ok(0) => Ok(0),
+            unread => self.stands().and(unread),
+        }
+    }
+
+    fn close(&mut self, broken: Option<&str>) {
+        self.inner.close(broken);
+    }
+
+    fn leave(&mut self) {
+        self.arrivals.clear();
+        self.receipt = None;
+        self.send_news.forget();
+        self.receive_news.forget();
+        self.inner.leave();
+    }
+}

@@ -1,0 +1,274 @@
+//! What stands between the VI layer and a transport, for the sake of who looks for a mistake: [`Trace`] writes down
+//! what is done, [`Fault`] makes it go wrong, [`Disguise`] makes it look like another transport. They go around any
+//! transport, and the program above does not change:
+//!
+//! ```
+//! use udeck_via::Nic;
+//! use udeck_faults::{Trace, wrapped};
+//!
+//! fn traced(nic: &Nic) -> Nic {
+//!     wrapped(nic, Trace::printing(std::io::stderr()))
+//! }
+//! ```
+//!
+//! From then on the program uses the new NIC only: the old one's completion queues are not wrapped, and both draw
+//! protection tags of their own. What is not wrapped costs nothing; wrappers nest.
+//!
+//! One mechanism for all: `Wrapped` is a device that calls another one, and passes each connected port and each
+//! waiter through its [`Interpose`]. Memory, windows and connection requests go straight through. The inner device
+//! sees its own notifiers ([`Queues`]), because transports look for their own type behind them.
+//!
+//! Every method of the contract is passed on by name, those with a default body too: one forgotten, and the wrapped
+//! NIC would silently lack what its attributes promise. Clippy's `missing_trait_methods` holds each `impl` to that.
+//!
+//! The idea is smoltcp's (`phy::Tracer`, `phy::FaultInjector`).
+
+#![allow(unsafe_code, reason = "it implements the transport contract around another device")]
+
+mod disguise;
+mod fault;
+mod random;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+use std::fmt::Debug;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use udeck_sys::Deadline;
+use udeck_via::Nic;
+use udeck_via::mem::{Arena, MemHandle, Ptag, Rights};
+use udeck_via::transport::{
+    Connected, Device, Hello, Incoming, OnRequest, Owner, Port, Queues, Registration, Waiter,
+};
+use udeck_via::{Error, Result};
+use udeck_via::{NetAddress, NicAttributes, Reliability};
+
+pub use disguise::Disguise;
+pub use fault::{Fault, Lies, Luck};
+pub use random::{SplitMix64, When};
+pub use trace::{Call, Event, Log, Outcome, Trace, Who};
+
+/// Puts something of its own around the ports and waiters of a [`wrapped`] device.
+///
+/// # Safety
+/// It hands the inner port to nobody, and its own port keeps the contract of [`Port`]: what it calls on the inner one is
+/// what was called on itself, or what keeps the caller's part of that contract as well.
+pub unsafe trait Interpose: Send + Sync + Debug {
+    /// Around a port, as soon as it is connected; perhaps on the transport's own thread: it must not block.
+    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port>;
+    /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
+    fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter>;
+    /// Whether a window that is taken back now is still in use, as if a peer stayed inside.
+    fn lingers(&self) -> bool {
+        false
+    }
+    /// What the NIC says of itself; asked once, when it is wrapped. No ability may be added.
+    fn attributes(&self, inner: NicAttributes) -> NicAttributes {
+        inner
+    }
+    /// Whether a connection may be asked for there.
+    ///
+    /// # Errors
+    /// Why not: what the request meets with.
+    fn reaches(&self, to: &NetAddress) -> Result {
+        let _ = to;
+        Ok(())
+    }
+}
+
+/// What an [`Interpose`] is told of a port's connection.
+#[derive(Clone, Copy)]
+pub struct Connection<'a> {
+    /// Connections of the device are counted from 0, in the order in which they were made.
+    pub number: u64,
+    /// Its reliability level.
+    pub reliability: Reliability,
+    /// Where its queues report.
+    pub queues: Queues<'a>,
+    /// The device's outbox arena.
+    pub outbox: &'a Arc<Arena>,
+}
+
+/// `nic` with `interpose` around its ports and waiters: a NIC of its own, over the same device.
+pub fn wrapped(nic: &Nic, interpose: impl Interpose + 'static) -> Nic {
+    // SAFETY: `Wrapped` passes on to the device what the VI layer calls, and an `Interpose` keeps the caller's part.
+    let device = unsafe { nic.raw_device() };
+    Nic::new(Wrapped::new(device.clone(), interpose))
+}
+
+/// A device with an [`Interpose`] around its ports and waiters.
+#[derive(Debug)]
+struct Wrapped {
+    inner: Arc<dyn Device>,
+    attributes: NicAttributes,
+    layer: Arc<Layer>,
+}
+
+/// What listeners keep: not the device itself, which keeps them.
+#[derive(Debug)]
+struct Layer {
+    interpose: Box<dyn Interpose>,
+    connections: AtomicU64,
+    waiters: AtomicU64,
+}
+
+impl Wrapped {
+    fn new(device: Arc<dyn Device>, interpose: impl Interpose + 'static) -> Arc<Self> {
+        let interpose = Box::new(interpose);
+        let attributes = interpose.attributes(device.attributes().clone());
+        let layer = Layer { interpose, connections: AtomicU64::new(0), waiters: AtomicU64::new(0) };
+        Arc::new(Wrapped { inner: device, attributes, layer: Arc::new(layer) })
+    }
+}
+
+impl Layer {
+    fn port(
+        &self,
+        port: Box<dyn Port>,
+        reliability: Reliability,
+        queues: Queues<'_>,
+        outbox: &Arc<Arena>,
+    ) -> Box<dyn Port> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        self.interpose.port(port, &Connection { number, reliability, queues, outbox })
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+// SAFETY: every call is passed on as it came, to a device that keeps the contract, and its ports are an `Interpose`'s.
+unsafe impl Device for Wrapped {
+    fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+
+    fn outbox(&self) -> &Arc<Arena> {
+        self.inner.outbox()
+    }
+
+    fn landing(&self) -> &Arc<Arena> {
+        self.inner.landing()
+    }
+
+    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.inner.expose(offset, len, ptag)
+    }
+
+    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
+        self.inner.expose_for(offset, len, ptag, rights)
+    }
+
+    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.inner.share(offset, len, ptag)
+    }
+
+    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        if self.layer.interpose.lingers() {
+            let what = "a peer that lingers in a window".into();
+            return Err(Error::Timeout { what, waited: Duration::ZERO });
+        }
+        self.inner.conceal(handle, deadline)
+    }
+
+    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+        self.inner.conceal_later(handle, memory);
+    }
+
+    fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
+        self.inner.register(memory)
+    }
+
+    fn count_copied(&self, bytes: usize) {
+        self.inner.count_copied(bytes);
+    }
+
+    fn waiter(&self) -> Result<Box<dyn Waiter>> {
+        let waiter = self.inner.waiter()?;
+        let number = self.layer.waiters.fetch_add(1, Ordering::Relaxed);
+        Ok(self.layer.interpose.waiter(waiter, number))
+    }
+
+    fn listen(&self, discriminator: &[u8], mut on_request: OnRequest) -> Result {
+        let (layer, outbox) = (self.layer.clone(), Arc::downgrade(self.inner.outbox()));
+        let wrapping = move |inner| {
+            on_request(Box::new(WrappedIncoming { inner, layer: layer.clone(), outbox: outbox.clone() }));
+        };
+        self.inner.listen(discriminator, Box::new(wrapping))
+    }
+
+    fn unlisten(&self, discriminator: &[u8]) {
+        self.inner.unlisten(discriminator);
+    }
+
+    fn connect(
+        &self,
+        to: &NetAddress,
+        peer: Option<u32>,
+        hello: &Hello,
+        queues: Queues<'_>,
+        deadline: Deadline,
+    ) -> Result<Connected> {
+        self.layer.interpose.reaches(to)?;
+        let (port, theirs) = self.inner.connect(to, peer, hello, queues, deadline)?;
+        Ok((self.layer.port(port, hello.reliability, queues, self.inner.outbox()), theirs))
+    }
+
+    fn reclaim(&self) {
+        self.inner.reclaim();
+    }
+
+    fn reclaim_recent(&self) {
+        self.inner.reclaim_recent();
+    }
+
+    fn undelivered(&self) -> usize {
+        self.inner.undelivered()
+    }
+
+    fn bytes_copied(&self) -> u64 {
+        self.inner.bytes_copied()
+    }
+
+    fn messages_dropped(&self) -> u64 {
+        self.inner.messages_dropped()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.inner.failure()
+    }
+}
+
+/// A request whose port will be wrapped.
+struct WrappedIncoming {
+    inner: Box<dyn Incoming>,
+    layer: Arc<Layer>,
+    outbox: Weak<Arena>,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Incoming for WrappedIncoming {
+    fn hello(&self) -> &Hello {
+        self.inner.hello()
+    }
+
+    fn peer(&self) -> Option<u32> {
+        self.inner.peer()
+    }
+
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+        let outbox = self.outbox.upgrade().ok_or_else(|| Error::Lost("this NIC is closed".into()))?;
+        let port = self.inner.accept(hello, queues)?;
+        Ok(self.layer.port(port, hello.reliability, queues, &outbox))
+    }
+
+    fn reject(self: Box<Self>, reason: &str) {
+        self.inner.reject(reason);
+    }
+
+    fn reject_reliability(self: Box<Self>) {
+        self.inner.reject_reliability();
+    }
+}

@@ -1,0 +1,175 @@
+//! What a wrapper does not mean to change reaches the inner device, and its answers the caller. Each test asks
+//! everything twice, of the bare device and of a wrapped one, and compares.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::script::{Script, hello, ready};
+use crate::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
+use udeck_sys::Deadline;
+use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
+use udeck_via::transport::Reporter;
+use udeck_via::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Waiter};
+use udeck_via::{NetAddress, NicAttributes, Reliability};
+
+fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
+    [
+        ("disguise", Box::new(Disguise::named("scripted"))),
+        ("trace", Box::new(Trace::new(|_| {}))),
+        ("luck", Box::new(Fault::honest(Luck::default(), 1))),
+        ("lies", Box::new(Fault::lying(Lies::default(), 1))),
+    ]
+}
+
+// SAFETY: as the one in the box.
+unsafe impl Interpose for Box<dyn Interpose> {
+    fn port(&self, port: Box<dyn Port>, connection: &crate::Connection<'_>) -> Box<dyn Port> {
+        (**self).port(port, connection)
+    }
+    fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
+        (**self).waiter(waiter, number)
+    }
+    fn lingers(&self) -> bool {
+        (**self).lingers()
+    }
+    fn attributes(&self, inner: NicAttributes) -> NicAttributes {
+        (**self).attributes(inner)
+    }
+    fn reaches(&self, to: &NetAddress) -> udeck_via::Result {
+        (**self).reaches(to)
+    }
+}
+
+/// Does `ask` with a bare device and with wrapped ones; what was asked of the inner one, and what it answered, is the
+/// same.
+fn same(ask: impl Fn(&dyn Device, &Script, &dyn Fn()) -> Vec<String>) {
+    let with = |interpose: Option<Box<dyn Interpose>>| {
+        let script = Script::default();
+        let inner = script.device();
+        let device: Arc<dyn Device> = match interpose {
+            Some(interpose) => Wrapped::new(inner.clone(), interpose),
+            None => inner.clone(),
+        };
+        let answers = ask(&*device, &script, &|| inner.request());
+        (answers, script.take_calls())
+    };
+    let bare = with(None);
+    assert!(!bare.1.is_empty());
+    for (name, interpose) in interposers() {
+        assert_eq!(with(Some(interpose)), bare, "{name}");
+    }
+}
+
+fn address() -> NetAddress {
+    NetAddress { host: vec![1], discriminator: vec![2, 3] }
+}
+
+fn connected(device: &dyn Device) -> (Box<dyn Port>, Box<dyn Waiter>) {
+    let waiter = device.waiter().unwrap();
+    let notifier = waiter.notifier();
+    let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
+    let hello = hello(Reliability::Reception);
+    (device.connect(&address(), None, &hello, queues, Deadline::now()).unwrap().0, waiter)
+}
+
+#[test]
+fn a_device() {
+    same(|device, _, _| {
+        let waiter = device.waiter().unwrap();
+        let notifier = waiter.notifier();
+        let queues =
+            Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
+        let connected =
+            device.connect(&address(), None, &hello(Reliability::Delivery), queues, Deadline::now());
+        let answers = vec![
+            format!("{:?}", device.attributes()),
+            format!("{:?} {:?}", device.outbox(), device.landing()),
+            format!("{:?}", device.expose(1, 2, Ptag(3))),
+            format!("{:?}", device.expose_for(1, 2, Ptag(3), Rights::WRITE)),
+            format!("{:?}", device.expose_for(1, 2, Ptag(3), Rights::BOTH)),
+            format!("{:?}", device.share(1, 2, Ptag(3))),
+            format!("{:?}", device.conceal(MemHandle(8), Deadline::now())),
+            format!("{:?}", device.listen(b"here", Box::new(|_| {}))),
+            format!("{:?}", connected.unwrap().1),
+            device.bytes_copied().to_string(),
+            device.messages_dropped().to_string(),
+            format!("{:?}", device.failure()),
+        ];
+        assert!(device.register(NonNull::from(&mut [0u8; 5])).is_err());
+        device.count_copied(77);
+        device.conceal_later(MemHandle(8), Box::new(()));
+        device.unlisten(b"here");
+        device.reclaim();
+        device.reclaim_recent();
+        answers
+    });
+}
+
+#[test]
+fn a_request() {
+    same(|device, _, request| {
+        let waiter = device.waiter().unwrap();
+        let notifier = waiter.notifier();
+        let inbox = Arc::new(Mutex::new(Vec::new()));
+        let came = inbox.clone();
+        device.listen(b"here", Box::new(move |incoming| came.lock().push(incoming))).unwrap();
+        let next = || -> Box<dyn Incoming> {
+            request();
+            inbox.lock().pop().unwrap()
+        };
+        let queues =
+            Queues { send: &notifier, receive: &notifier, context: 5, reporter: &Reporter::nobody() };
+        let answer = format!("{:?}", next().hello());
+        let mut port = next().accept(&hello(Reliability::Delivery), queues).unwrap();
+        port.send(None, b"a", b"b").unwrap();
+        next().reject("not today");
+        next().reject_reliability();
+        vec![answer]
+    });
+}
+
+#[test]
+fn a_port() {
+    same(|device, script, _| {
+        let (mut port, _waiter) = connected(device);
+        script.arrives_lent(b"lent");
+        script.arrives_inline(b"inline");
+        script.ended.lock().push_back((3, Fate::Unread));
+        let to = RemoteBuffer { handle: MemHandle(1), offset: 2, len: 30 };
+        let segments = [(64, 5), (128, 6)];
+        let mut answers = vec![
+            format!("{:?}", port.send(Some(1), b"head", b"body")),
+            format!("{:?}", port.lend(Some(2), b"head", &segments, Held::Caller(3))),
+            format!("{:?}", port.rdma_write(&segments, to, None, Held::Caller(4))),
+            format!("{:?}", port.rdma_write(&segments, to, Some(5), Held::Caller(6))),
+            format!("{:?}", port.rdma_read(&segments, to, Held::Caller(9))),
+        ];
+        for _ in 0..2 {
+            answers.push(format!("{:?}", port.receive()));
+            answers.push(format!("{:?}", port.receipt()));
+        }
+        answers.push(format!("{:?}", port.receive().map(|none| none.is_none())));
+        answers.extend((0..2).map(|_| format!("{:?}", port.ended())));
+        answers.push(format!("{:?}", port.keep(7, Box::new(8)).unwrap_err().downcast::<i32>()));
+        port.want_room();
+        port.fence();
+        answers.push(format!("{:?}", port.unread()));
+        port.close(Some("broken"));
+        port.leave();
+        answers
+    });
+}
+
+#[test]
+fn a_waiter() {
+    same(|device, script, _| {
+        let mut waiter = device.waiter().unwrap();
+        script.news.lock().extend([ready(Queue::Send), ready(Queue::Receive)]);
+        let answers = (0..3).map(|_| format!("{:?}", waiter.poll())).collect();
+        waiter.park(Duration::from_millis(5));
+        answers
+    });
+}

@@ -1,0 +1,166 @@
+//! Ranks that finish before others have heard all that they said: what they posted is retrieved before anybody says that nobody
+//! is left, and none of them is lost.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+
+use crate::common::{LONG, SHORT, config};
+use udeck::via::Nic;
+use udeck::{Error, NicOptions, ReceiveModel, World};
+use udeck_boot::{Client, local::Job};
+use udeck_faults::{Call, Fault, Lies, Trace, When, wrapped};
+
+fn open(client: &Client) -> Nic {
+    udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap()
+}
+
+/// The thread that accepts is not run between the answer and its next line, until the peer has finished. (The completion
+/// queue names nothing: it would name the connection, and the mailbox wait at the door.)
+#[test]
+fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_accepted() {
+    let (_job, streams) = Job::new(2).expect("a name service");
+    let [first, second] = <[_; 2]>::try_from(streams).unwrap().map(|stream| Client::new(stream).unwrap());
+    let (leaves, has_left) = mpsc::channel();
+    let leaver = std::thread::spawn(move || -> udeck::Result {
+        let nic = open(&first);
+        let world = World::new(first, vec![nic], config(), true)?;
+        world.postbox::<u64>("in")?.post(&[7][..]).map_err(|failed| failed.error)?;
+        world.finish()?;
+        leaves.send(()).expect("the other side waits for it");
+        Ok(())
+    });
+    let has_left = Mutex::new(has_left);
+    let slow = Trace::new(move |event| {
+        if matches!(event.call, Call::Connect { .. }) {
+            has_left.lock().unwrap().recv_timeout(LONG).expect("it is answered, posts, and finishes");
+            // So long the news of that have time to be heard.
+            std::thread::sleep(SHORT * 4);
+        }
+    });
+    let mute = Fault::lying(Lies { forget_wakeup: When::Chance(1.0), ..Lies::default() }, 1);
+    let nic = wrapped(&wrapped(&open(&second), mute), slow);
+    let mut config = config();
+    config.receive = ReceiveModel::WorkQueues;
+    let world = World::new(second, vec![nic], config, true).unwrap();
+    let inbox = world.mailbox::<u64>("in").unwrap();
+    assert_eq!(inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
+    leaver.join().unwrap().unwrap();
+    let error = inbox.retrieve_timeout(LONG).unwrap_err();
+    assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+}
+
+/// A launcher whose words reach the rank, once they are held up, only when that has said something more.
+#[derive(Default)]
+struct Relay {
+    /// How often the rank has spoken, and how often it has to have.
+    spoken: Mutex<(u64, u64)>,
+    changed: Condvar,
+}
+
+impl Relay {
+    /// Between these two.
+    fn start(launcher: UnixStream) -> (UnixStream, Arc<Self>) {
+        let (rank, ours) = UnixStream::pair().expect("two descriptors");
+        let relay = Arc::<Relay>::default();
+        let twin = |stream: &UnixStream| stream.try_clone().expect("a descriptor");
+        let (from_rank, to_launcher) = (twin(&ours), twin(&launcher));
+        let (hears, tells) = (relay.clone(), relay.clone());
+        thread::spawn(move || pass(from_rank, to_launcher, || hears.heard()));
+        thread::spawn(move || pass(launcher, ours, || tells.wait()));
+        (rank, relay)
+    }
+
+    fn hold_up(&self) {
+        let mut spoken = self.spoken.lock().unwrap();
+        spoken.1 = spoken.0 + 1;
+    }
+
+    /// Until [`Relay::let_go`], whatever the rank says.
+    fn silence(&self) {
+        self.spoken.lock().unwrap().1 = u64::MAX;
+    }
+
+    fn let_go(&self) {
+        self.spoken.lock().unwrap().1 = 0;
+        self.changed.notify_all();
+    }
+
+    fn heard(&self) {
+        self.spoken.lock().unwrap().0 += 1;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let spoken = self.spoken.lock().unwrap();
+        let _ = self.changed.wait_timeout_while(spoken, LONG, |spoken| spoken.0 < spoken.1).unwrap();
+    }
+}
+
+fn pass(mut from: UnixStream, mut to: UnixStream, first: impl Fn()) -> io::Result<()> {
+    let mut bytes = [0; 4096];
+    loop {
+        let len = from.read(&mut bytes)?;
+        first();
+        if len == 0 {
+            return to.shutdown(Shutdown::Write);
+        }
+        to.write_all(&bytes[..len])?;
+    }
+}
+
+/// The end of its connections comes before the launcher's word: who breaks off without a goodbye on them may have said it there.
+#[test]
+fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
+    let (_job, streams) = Job::new(2).expect("a name service");
+    let [first, second] = <[_; 2]>::try_from(streams).unwrap();
+    let (second, relay) = Relay::start(second);
+    let fabric = udeck_sim::Fabric::new(1);
+    let world = |name: &str, client: Client| {
+        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+        let nic = fabric.nic(name, options).expect("the name is free");
+        World::new(client, vec![nic], config(), true).expect("a world")
+    };
+    let leaver = world("leaver", Client::new(first).unwrap());
+    let stayer = world("stayer", Client::new(second).unwrap());
+    let inbox = stayer.mailbox::<u64>("in").unwrap();
+    let outbox = leaver.postbox::<u64>("in").unwrap();
+    outbox.post(&[7][..]).expect("there is room");
+    relay.hold_up();
+    leaver.finish().unwrap();
+    fabric.kill("leaver");
+    assert_eq!(inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
+    let error = inbox.retrieve_timeout(LONG).unwrap_err();
+    assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
+}
+
+/// Whether a rank whose connection has broken has finished, the launcher has to say: who only looks does not wait for that, and is
+/// told at a later look.
+#[test]
+fn a_look_does_not_wait_for_the_launcher() {
+    let (_job, streams) = Job::new(2).expect("a name service");
+    let [first, second] = <[_; 2]>::try_from(streams).unwrap();
+    let (second, relay) = Relay::start(second);
+    let fabric = udeck_sim::Fabric::new(1);
+    let world = |name: &str, client: Client| {
+        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+        let nic = fabric.nic(name, options).expect("the name is free");
+        World::new(client, vec![nic], config(), true).expect("a world")
+    };
+    let leaver = world("leaver", Client::new(first).unwrap());
+    let stayer = world("stayer", Client::new(second).unwrap());
+    let inbox = stayer.mailbox::<u64>("in").unwrap();
+    let outbox = leaver.postbox::<u64>("in").unwrap();
+    outbox.post(&[7][..]).expect("there is room");
+    assert_eq!(inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
+    relay.silence();
+    fabric.kill("leaver");
+    for _ in 0..10 {
+        assert!(inbox.try_retrieve().expect("nobody knows yet").is_none());
+    }
+    let error = inbox.retrieve_timeout(LONG).unwrap_err();
+    assert!(matches!(error, Error::PeerLost { rank: 0, .. }), "{error}");
+    relay.let_go();
+}

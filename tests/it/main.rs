@@ -1,0 +1,45 @@
+//! The umbrella's tests, in one program: what a program sees of `udeck`, over every transport. A module is a topic.
+//!
+//! They run side by side in one process. A test that changes the process or looks at all of it runs again in a process of its
+//! own ([`common::apart`]). `tests/hostile.rs` and `tests/bytes` are programs of their own: after each case they count what the
+//! process holds (descriptors, mappings, threads), which nobody else may change meanwhile.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod barrier;
+mod choosing;
+mod deadlines;
+mod doubt;
+mod errors;
+mod exhaustion;
+mod external_buf;
+mod fairness;
+mod floods;
+mod fork;
+mod handshake;
+mod late;
+mod leaving;
+mod liars;
+mod lingering;
+mod lost;
+mod memory;
+mod mixing;
+mod names;
+mod order;
+mod outage;
+mod packed;
+mod pairs;
+mod posing;
+mod posting;
+mod progress;
+mod protocols;
+mod reading;
+mod routes;
+mod select;
+mod share;
+mod starting;
+mod stats;
+mod tasks;
+mod threads;
+mod verbs;

@@ -1,0 +1,160 @@
+//! One message, posted to many mailboxes.
+
+use std::time::Instant;
+
+use crate::common::{LONG, SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
+use udeck::{Error, Mailbox, Postbox, Protocol, Result, World, post_all, post_all_timeout};
+
+const LEN: usize = 100_000;
+
+#[test]
+fn all_receivers_read_the_one_block_and_the_last_gives_it_back() {
+    ranks(3, |world| {
+        if world.rank() != 0 {
+            let inbox = world.mailbox::<u8>(&format!("in{}", world.rank()))?;
+            let received = [inbox.retrieve()?, inbox.retrieve()?];
+            received.iter().for_each(|message| {
+                assert_eq!(message.tag(), 7);
+                assert_pattern(message, 7, LEN);
+            });
+            world.barrier()?;
+            world.barrier()?;
+            drop(received);
+            world.barrier()?;
+            return world.finish();
+        }
+        let outs = [world.postbox::<u8>("in1")?, world.postbox::<u8>("in2")?];
+        let message = patterned::<u8>(&world, 7, LEN)?.share();
+        let before = (world.stats().bytes_copied, used(&world));
+        for _ in 0..2 {
+            post_all(&[&outs[0], &outs[1]], &message)?;
+        }
+        assert_eq!((world.stats().bytes_copied, used(&world)), before, "nothing is copied");
+        assert_eq!(world.stats().messages_posted, 4);
+        world.barrier()?;
+        let message = world.unshare(message).expect_err("receivers read it");
+        assert_pattern(&message, 7, LEN);
+        world.barrier()?;
+        world.barrier()?;
+        let clone = message.clone();
+        let message = world.unshare(message).expect_err("there is a clone");
+        drop(clone);
+        let mut message = world.unshare(message).expect("everybody is done");
+        assert_pattern(&message, 7, LEN);
+        message.fill(1);
+        world.finish()
+    });
+}
+
+/// Bytes of the outbox that somebody has.
+fn used(world: &World) -> usize {
+    world.nic().outbox().usage().used
+}
+
+#[test]
+fn what_nobody_has_any_more_is_freed() {
+    let world = alone(8 << 20);
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let out = world.postbox::<u8>("in").unwrap();
+    let before = used(&world);
+    let message = patterned::<u8>(&world, 1, LEN).unwrap().share();
+    for _ in 0..3 {
+        out.post(message.clone()).unwrap();
+    }
+    drop(message);
+    for _ in 0..3 {
+        assert!(used(&world) > before, "it is still to be read");
+        assert_pattern(&inbox.retrieve().unwrap(), 1, LEN);
+        world.nic().reclaim();
+    }
+    assert_eq!(used(&world), before);
+}
+
+#[test]
+fn a_shared_message_is_copied_no_more_than_another() {
+    let world = alone(16 << 20);
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let out = world.postbox::<u8>("in").unwrap();
+    // A handshake's post waits for the retrieve, which this thread could not call.
+    for protocol in asynchronous() {
+        out.set_protocol(protocol).unwrap();
+        for len in [0, 10, LEN] {
+            let carried = |post: &dyn Fn()| {
+                let before = world.stats().bytes_copied;
+                post();
+                assert_pattern(&inbox.retrieve().unwrap(), 3, len);
+                (world.stats().bytes_copied - before) as usize
+            };
+            let message = patterned::<u8>(&world, 3, len).unwrap().share();
+            let own = carried(&|| out.post(patterned(&world, 3, len).unwrap()).unwrap());
+            let shared = carried(&|| out.post(message.clone()).unwrap());
+            assert_eq!(shared, own, "{protocol}, {len} bytes");
+            // The helper may just be at it.
+            let (started, mut message) = (Instant::now(), Err(message));
+            while let Err(shared) = message {
+                assert!(started.elapsed() < LONG, "all have read it");
+                message = world.unshare(shared);
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_messages_keep_their_place_behind_waiting_ones() {
+    let world = alone(8 << 20);
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let out = world.postbox::<u8>("in").unwrap();
+    for seed in 0..9 {
+        out.set_protocol([Protocol::RdmaWrite, Protocol::HandOff, Protocol::Eager][seed % 3]).unwrap();
+        let message = patterned::<u8>(&world, seed, 5000).unwrap();
+        if seed == 0 { out.post(message).unwrap() } else { out.post(message.share()).unwrap() }
+    }
+    (0..9).for_each(|seed| assert_pattern(&inbox.retrieve().unwrap(), seed, 5000));
+}
+
+#[test]
+fn a_group_post_serves_those_it_can_and_names_the_others() {
+    let world = alone(64 << 20);
+    let names = ["well", "gone", "full", "last"];
+    let mut inboxes: Vec<Mailbox<u8>> = names.iter().map(|name| world.mailbox(name).unwrap()).collect();
+    let outs: Vec<Postbox<u8>> = names.iter().map(|name| world.postbox(name).unwrap()).collect();
+    drop(inboxes.remove(1));
+    while outs[2].try_post(world.buf::<u8>(100).unwrap()).is_ok() {}
+    let message = patterned::<u8>(&world, 5, LEN).unwrap().share();
+    let outs: Vec<&Postbox<u8>> = outs.iter().collect();
+    let failed = post_all_timeout(&outs, &message, SHORT).unwrap_err();
+    assert_eq!(failed.of, 4);
+    assert!(matches!(&failed.failed[..], [(1, Error::MailboxGone { .. }), (2, Error::Deadline { .. })]));
+    let text = failed.to_string();
+    assert!(text.starts_with("2 of 4 posts failed; no. 1: mailbox \"gone\""), "{text}");
+    for at in [0, 2] {
+        assert_pattern(&inboxes[at].try_retrieve().unwrap().expect("posted"), 5, LEN);
+    }
+    // One that is full keeps nobody waiting: here it is emptied by whoever first gets another's message.
+    let (last, full) = (inboxes.remove(2), inboxes.remove(1));
+    let reader = std::thread::spawn(move || -> Result {
+        assert_pattern(&last.retrieve()?, 5, LEN);
+        while full.retrieve()?.len() != LEN {}
+        Ok(())
+    });
+    post_all(&outs[2..], &message).unwrap();
+    reader.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_shared_message_that_is_not_posted_comes_back() {
+    let (world, other) = (alone(8 << 20), alone(8 << 20));
+    let inbox = world.mailbox::<u8>("in").unwrap();
+    let out = world.postbox::<u8>("in").unwrap();
+    let foreign = patterned::<u8>(&other, 2, LEN).unwrap().share();
+    let failed = out.post(foreign).unwrap_err();
+    assert!(failed.error.to_string().contains("another NIC"), "{}", failed.error);
+    other.unshare(failed.message.expect("it comes back")).expect("nobody has it");
+    assert!(inbox.try_retrieve().unwrap().is_none());
+    drop(inbox);
+    for len in [10, LEN] {
+        let failed = out.post(patterned::<u8>(&world, 2, len).unwrap().share()).unwrap_err();
+        assert!(matches!(failed.error, Error::MailboxGone { .. }), "{}", failed.error);
+        assert_pattern(&failed.message.expect("it comes back"), 2, len);
+    }
+}

@@ -1,0 +1,81 @@
+//! Pairs that send what they like: what an adapter's library, or a program past it, could say to a peer that it has met.
+//!
+//! Which pairs, `STANDIN_SPOIL` says, by the name of the thread that makes them. What they send changes in its bytes, its length, its
+//! immediate data, its address and key, is sent twice, or again later.
+
+use super::{memory, respond};
+use crate::config::config;
+use crate::objects::{Payload, SendRequest};
+use crate::world::World;
+
+/// Of so many requests of such a pair, one is spoilt.
+const ONE_IN: u32 = 8;
+/// What is longer is not changed in its bytes.
+const LONGEST: u64 = 1 << 14;
+/// Bytes in which headers lie.
+const FRONT: usize = 64;
+
+/// Whether a pair that this thread makes is one.
+pub fn is_meant() -> bool {
+    let Some((meant, _)) = &config().spoil else { return false };
+    let mut name = [0_u8; 16];
+    // SAFETY: Room for the longest name that a thread has, and its end.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name.split(|byte| *byte == 0).next() == Some(meant.as_bytes())
+}
+
+/// Changes it, or not.
+pub fn request(world: &mut World, number: u32, request: &mut SendRequest) {
+    if !world.spoiler.draw().is_multiple_of(ONE_IN) {
+        return;
+    }
+    match world.spoiler.draw() % 8 {
+        0 => request.immediate ^= 1 << (world.spoiler.draw() % 32),
+        1 => request.immediate = value(world) as u32,
+        2 => request.remote = request.remote.wrapping_add(value(world)),
+        3 => request.rkey ^= 1 << (world.spoiler.draw() % 32),
+        4 => {
+            // Once more, and what became of the first is nobody's business.
+            let _ = respond::carry_out(world, number, request);
+        }
+        _ => bytes(world, number, request),
+    }
+}
+
+fn bytes(world: &mut World, number: u32, request: &mut SendRequest) {
+    let Some(domain) = world.pairs.get(number).map(|pair| pair.domain) else { return };
+    if request.is_read() || request.length == 0 || request.length > LONGEST {
+        return;
+    }
+    let Some(spans) = memory::local(world, domain, request) else { return };
+    let mut bytes = Vec::new();
+    for (address, length) in spans {
+        // SAFETY: It lies in regions that are registered, or in the request's own bytes, as in `memory::copy`.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, length) });
+    }
+    for _ in 0..=world.spoiler.draw() % 3 {
+        let front = bytes.len().min(FRONT);
+        let at = world.spoiler.draw() as usize % front.max(1);
+        match world.spoiler.draw() % 5 {
+            0 if front > 0 => bytes[at] ^= 1 << (world.spoiler.draw() % 8),
+            1 if front > 0 => bytes[at] = value(world) as u8,
+            2 if front >= 8 => bytes[at & !7..][..8.min(front - (at & !7))]
+                .copy_from_slice(&value(world).to_le_bytes()[..8.min(front - (at & !7))]),
+            3 => bytes.truncate(world.spoiler.draw() as usize % (bytes.len() + 1)),
+            4 => bytes.resize(bytes.len() + world.spoiler.draw() as usize % 100, 0xa5),
+            _ => {}
+        }
+    }
+    request.length = bytes.len() as u64;
+    request.payload = Payload::Inline(bytes);
+}
+
+/// Small, near the end of everything, or anything.
+fn value(world: &mut World) -> u64 {
+    let [small, rest] = [(); 2].map(|()| u64::from(world.spoiler.draw()));
+    match rest % 4 {
+        0 | 1 => small % 70,
+        2 => u64::MAX - small % 70,
+        _ => small << 32 | rest,
+    }
+}

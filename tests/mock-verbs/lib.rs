@@ -1,0 +1,33 @@
+//! A libibverbs and a librdmacm that need no RDMA: one software device, for queue pairs of one process.
+//!
+//! The verbs transport loads its library at run time; loading this one instead (`DECK_VERBS_LIBRARY`) lets it be
+//! developed, tested and its instructions counted on any host. It is a second opinion, not a simulator of some NIC: where
+//! the InfiniBand specification leaves a choice, this library takes the one that is harder for the program. README.md
+//! lists what it models and how it is configured.
+//!
+//! **Structure.** `abi` has the header's structures; `exports` the functions that programs call, which check what a
+//! library, kernel and driver would and change the [`world`]; `engine` moves the data. Handles that a program holds are
+//! mere names: all state lies in the world, by number, so that the engine never follows a program's pointer but for the
+//! memory that was registered.
+//!
+//! **Threads.** One lock over everything. Posting only queues; the engine, a thread of its own, takes one work request at a
+//! time and acknowledges it in a later step, so completions come after the call and behind those of other queues. With
+//! `STANDIN_ENGINE=inline` whoever posts does all that is possible before it returns, and the same calls take the same
+//! instructions every time. The engine's thread is then left with what waits for time to pass.
+//!
+//! **Where it departs** from an adapter on purpose: numbers of queue pairs and keys are never used twice; queues have
+//! exactly the entries that were asked for; work queue entries come free when their completion is *polled*; the fields of
+//! a failed completion that the specification calls undefined hold nonsense.
+
+#![allow(unsafe_code, reason = "a C interface: it trusts the pointers of its caller, as libibverbs does")]
+
+pub mod abi;
+mod config;
+mod engine;
+mod exports;
+mod meeting;
+mod objects;
+mod transitions;
+mod world;
+
+pub use exports::standin::StandinCounters;

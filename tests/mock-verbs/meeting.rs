@@ -1,0 +1,318 @@
+//! The connection manager: who listens where, who asks whom, and what is told of it. What InfiniBand and RoCE do by messages of
+//! their own, and iWARP by TCP, is a table here.
+//!
+//! Its lock is taken before the world's, never behind it.
+
+use crate::abi::{
+    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    RDMA_CM_EVENT_UNREACHABLE,
+};
+use crate::config::{Device, Fate, config};
+use crate::objects::{Handle, Obstacle, State};
+use crate::world::{self, Table, World, give, take};
+use libc::c_int;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+static MEETINGS: Mutex<Meetings> =
+    Mutex::new(Meetings { channels: Table::new(1), ids: Table::new(1), last_port: 49_151 });
+static ACKNOWLEDGED: Condvar = Condvar::new();
+/// Longest that a destroying call waits for acknowledgements.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// InfiniBand's reasons of refusals: nobody listens; the listener does not want it.
+const NO_LISTENER: c_int = 8;
+const REFUSED: c_int = 28;
+/// Private data of a request, as they arrive: InfiniBand's are always so long.
+const PADDED: usize = 56;
+
+pub struct Meetings {
+    pub channels: Table<Channel>,
+    pub ids: Table<Id>,
+    last_port: u16,
+}
+
+pub struct Channel {
+    pub fd: OwnedFd,
+    pub events: VecDeque<Event>,
+}
+
+/// Something to be told.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Whose it is, and whose acknowledgement is counted.
+    pub of: u32,
+    /// The identifier that a request makes.
+    pub new: Option<u32>,
+    pub kind: u32,
+    pub status: c_int,
+    pub private: Vec<u8>,
+    pub depths: (u8, u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Fresh,
+    Bound,
+    Listening,
+    Addressed,
+    Routed,
+    /// It has asked and waits for the answer.
+    Asking,
+    /// It is a request that nobody has answered.
+    Asked,
+    /// It has accepted, and the requester has not confirmed that.
+    Accepted,
+    /// It was accepted and has not confirmed that.
+    Answered,
+    Connected,
+    Over,
+}
+
+pub struct Id {
+    pub channel: u32,
+    /// None as long as no program knows it.
+    pub handle: Option<Handle>,
+    pub context: usize,
+    pub stage: Stage,
+    pub device: Option<usize>,
+    pub address: Option<SocketAddr>,
+    pub to: Option<SocketAddr>,
+    /// The other end.
+    pub peer: Option<u32>,
+    pub pair: u32,
+    /// Served, asked.
+    pub depths: (u8, u8),
+    pub told: u32,
+    pub acknowledged: u32,
+}
+
+impl Id {
+    pub fn new(channel: u32, context: usize) -> Self {
+        Id {
+            channel,
+            handle: None,
+            context,
+            stage: Stage::Fresh,
+            device: None,
+            address: None,
+            to: None,
+            peer: None,
+            pair: 0,
+            depths: (0, 0),
+            told: 0,
+            acknowledged: 0,
+        }
+    }
+}
+
+/// The number of the first packet from the end `number`: anything that both find.
+pub fn psn(number: u32) -> u32 {
+    number.wrapping_mul(0x9e37) & 0xff_ffff
+}
+
+pub fn lock() -> MutexGuard<'static, Meetings> {
+    MEETINGS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn device(index: usize) -> Option<&'static Device> {
+    config().devices.as_deref()?.get(index)
+}
+
+/// The device that has this address.
+pub fn device_at(address: &SocketAddr) -> Option<usize> {
+    let devices = config().devices.as_deref()?;
+    devices.iter().position(|device| device.ip() == address.ip())
+}
+
+impl Meetings {
+    pub fn free_port(&mut self) -> u16 {
+        self.last_port = if self.last_port == u16::MAX { 49_152 } else { self.last_port + 1 };
+        self.last_port
+    }
+
+    pub fn tell(&mut self, of: u32, kind: u32, status: c_int) {
+        let event = Event { of, new: None, kind, status, private: Vec::new(), depths: (0, 0) };
+        self.tell_all(event);
+    }
+
+    pub fn tell_all(&mut self, event: Event) {
+        let channel = self.ids.get(event.of).map(|id| id.channel);
+        if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(channel)) {
+            channel.events.push_back(event);
+            give(&channel.fd);
+        }
+    }
+
+    /// `number` asks at the address that it was resolved to.
+    ///
+    /// # Errors
+    /// It has no route.
+    pub fn connect(&mut self, number: u32, pair: u32, depths: (u8, u8), private: &[u8]) -> Result<(), c_int> {
+        let id = self.ids.get_mut(number).filter(|id| id.stage == Stage::Routed).ok_or(libc::EINVAL)?;
+        let (to, fate) = (id.to, id.device.and_then(device).map(|device| device.cm).unwrap_or_default());
+        (id.stage, id.pair, id.depths) = (Stage::Asking, pair, depths);
+        match fate {
+            Fate::Unreachable => {
+                self.tell(number, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
+                return Ok(());
+            }
+            Fate::Silent => return Ok(()),
+            _ => {}
+        }
+        let listens = |id: &Id| id.stage == Stage::Listening && id.address == to;
+        let Some((listener, found)) = self.ids.iter().find(|(_, id)| listens(id)) else {
+            let status = if self.is_iwarp(number) { -libc::ECONNREFUSED } else { NO_LISTENER };
+            self.tell(number, RDMA_CM_EVENT_REJECTED, status);
+            return Ok(());
+        };
+        let mut new = Id::new(found.channel, found.context);
+        (new.device, new.address, new.peer) = (found.device, found.address, Some(number));
+        (new.stage, new.depths) = (Stage::Asked, (depths.1, depths.0));
+        let depths = new.depths;
+        let new = self.ids.insert(new);
+        if let Some(id) = self.ids.get_mut(number) {
+            id.peer = Some(new);
+        }
+        let mut private = private.to_vec();
+        private.resize(private.len().max(PADDED), 0);
+        let (kind, status) = (RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+        self.tell_all(Event { of: listener, new: Some(new), kind, status, private, depths });
+        Ok(())
+    }
+
+    fn is_iwarp(&self, number: u32) -> bool {
+        let device = self.ids.get(number).and_then(|id| id.device).and_then(device);
+        device.is_some_and(|device| device.iwarp)
+    }
+
+    /// # Errors
+    /// The requester is gone.
+    pub fn accept(&mut self, number: u32, pair: u32, depths: (u8, u8)) -> Result<(), c_int> {
+        let id = self.ids.get_mut(number).filter(|id| id.stage == Stage::Asked).ok_or(libc::EINVAL)?;
+        (id.pair, id.depths) = (pair, depths);
+        let peer = id.peer.ok_or(libc::ECONNRESET)?;
+        if self.is_iwarp(number) {
+            let asks = self.ids.get(peer).map(|id| id.pair).ok_or(libc::ECONNRESET)?;
+            world::with(|world| {
+                join(world, asks, pair, depths, false)?;
+                join(world, pair, asks, (depths.1, depths.0), true)
+            })?;
+            for end in [number, peer] {
+                self.enter(end, Stage::Connected);
+                self.tell(end, RDMA_CM_EVENT_ESTABLISHED, 0);
+            }
+            return Ok(());
+        }
+        self.enter(number, Stage::Accepted);
+        self.enter(peer, Stage::Answered);
+        if let Some(asking) = self.ids.get_mut(peer) {
+            asking.depths = (depths.1, depths.0);
+        }
+        self.tell(peer, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+        Ok(())
+    }
+
+    fn enter(&mut self, number: u32, stage: Stage) {
+        self.ids.get_mut(number).into_iter().for_each(|id| id.stage = stage);
+    }
+
+    /// # Errors
+    /// It was not accepted.
+    pub fn establish(&mut self, number: u32) -> Result<(), c_int> {
+        let id = self.ids.get(number).filter(|id| id.stage == Stage::Answered).ok_or(libc::EINVAL)?;
+        let peer = id.peer.ok_or(libc::ECONNRESET)?;
+        self.enter(number, Stage::Connected);
+        self.enter(peer, Stage::Connected);
+        self.tell(peer, RDMA_CM_EVENT_ESTABLISHED, 0);
+        Ok(())
+    }
+
+    /// Its end of the connection is over: the other learns it.
+    pub fn leave(&mut self, number: u32) {
+        let Some(id) = self.ids.get_mut(number) else { return };
+        let (stage, peer) = (std::mem::replace(&mut id.stage, Stage::Over), id.peer.take());
+        let Some(peer) = peer else { return };
+        let iwarp = self.is_iwarp(number);
+        let Some(other) = self.ids.get_mut(peer) else { return };
+        let pair = other.pair;
+        other.peer = None;
+        match stage {
+            Stage::Asked => {
+                let status = if iwarp { -libc::ECONNREFUSED } else { REFUSED };
+                self.enter(peer, Stage::Over);
+                self.tell(peer, RDMA_CM_EVENT_REJECTED, status);
+            }
+            // Who is asked finds out when it answers.
+            Stage::Asking => {}
+            Stage::Accepted | Stage::Answered | Stage::Connected => {
+                self.enter(peer, Stage::Over);
+                self.tell(peer, RDMA_CM_EVENT_DISCONNECTED, 0);
+                if iwarp {
+                    world::with(|world| world.fail_pair(pair, None));
+                } else {
+                    self.tell(peer, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What nobody has got yet of `number` is forgotten; requests at it are refused.
+    pub fn forget(&mut self, number: u32) {
+        let Some(channel) = self.ids.get(number).map(|id| id.channel) else { return };
+        let Some(channel) = self.channels.get_mut(channel) else { return };
+        let (gone, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut channel.events).into_iter().partition(|event| event.of == number);
+        channel.events = kept;
+        gone.iter().for_each(|_| take(&channel.fd));
+        for new in gone.into_iter().filter_map(|event| event.new) {
+            self.leave(new);
+            self.ids.remove(new);
+        }
+    }
+}
+
+/// A queue pair was destroyed: iWARP's connection is its.
+pub fn pair_gone(pair: u32) {
+    let mut meetings = lock();
+    let of_it = |id: &Id| {
+        id.pair == pair && id.peer.is_some() && id.device.and_then(device).is_some_and(|device| device.iwarp)
+    };
+    let found = meetings.ids.iter().find(|(_, id)| of_it(id)).map(|(number, _)| number);
+    found.into_iter().for_each(|number| meetings.leave(number));
+}
+
+/// iWARP: it is the kernel that lets a queue pair send, when the two are connected. The one that was asked has to hear the other
+/// first.
+fn join(world: &mut World, pair: u32, to: u32, depths: (u8, u8), listens: bool) -> Result<(), c_int> {
+    let found = world.pairs.get_mut(pair).filter(|pair| pair.state == State::Init).ok_or(libc::EINVAL)?;
+    found.state = State::ReadyToSend;
+    found.attributes.dest_qp_num = to;
+    (found.attributes.max_rd_atomic, found.attributes.max_dest_rd_atomic) = depths;
+    (found.attributes.path_mtu, found.attributes.rnr_retry, found.attributes.timeout) = (3, 7, 14);
+    (found.attributes.retry_cnt, found.listens) = (7, listens);
+    (found.sends_from, found.expects) = (0, 0);
+    world.schedule(pair);
+    world.reconsider(|what| what == Obstacle::Silence);
+    Ok(())
+}
+
+/// Waits until all events were acknowledged that programs have got of it. Whether they were, in time.
+pub fn wait_for_acknowledgements(number: u32) -> bool {
+    let until = Instant::now() + PATIENCE;
+    let mut meetings = lock();
+    while meetings.ids.get(number).is_some_and(|id| id.told != id.acknowledged) {
+        let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
+        meetings = ACKNOWLEDGED.wait_timeout(meetings, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    true
+}
+
+pub fn acknowledge(number: u32) {
+    lock().ids.get_mut(number).into_iter().for_each(|id| id.acknowledged += 1);
+    ACKNOWLEDGED.notify_all();
+}
