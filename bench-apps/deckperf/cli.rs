@@ -83,7 +83,7 @@ enum Command {
     },
     /// What `costs` starts
     #[command(hide = true)]
-    Muster(costs::muster::Order),
+    StartTime(costs::start_time::Order),
     /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
     Peers,
     /// A rank of ours that `peers` conducts; started alone, all of them
@@ -165,7 +165,7 @@ pub enum Task {
     /// Measure costs.
     Costs(costs::Plan),
     /// Be a job of ranks that pass a barrier, or one of them.
-    Muster(costs::muster::Order),
+    StartTime(costs::start_time::Order),
     /// Compare with other libraries.
     Peers(peers::Plan),
     /// Be the ranks of a job, this many, under a conductor.
@@ -301,7 +301,7 @@ impl Cli {
             (Some(Command::Costs { ranks, connections }), _) => {
                 Ok(Task::Costs(options.costs(ranks, connections as usize)))
             }
-            (Some(Command::Muster(order)), _) => Ok(Task::Muster(order)),
+            (Some(Command::StartTime(order)), _) => Ok(Task::StartTime(order)),
             (None, _) => options.measurement(vec![Test::Latency, Test::Bandwidth], true),
         }
     }

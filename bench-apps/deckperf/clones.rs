@@ -10,13 +10,13 @@ mod report;
 use std::time::Duration;
 
 use crate::{
+    baseline::Baselines,
     cli::Format,
     failure::Result,
     link::Link,
     machine::Machine,
-    raw::RawLimits,
     rounds::{self, Pace, SMALL},
-    sheet::Paper,
+    table_report::TableReport,
 };
 
 use idle::{Conductor, Ends, contenders};
@@ -53,7 +53,7 @@ pub fn measure(
     link: &Link<'_>,
     plan: &Plan,
     places: String,
-    raw: Option<RawLimits>,
+    raw: Option<Baselines>,
     progress: impl FnMut(Duration),
 ) -> Result<String> {
     let ends = Ends::open(link, &plan.counts)?;
@@ -66,13 +66,13 @@ pub fn measure(
         .map(|&size| flood::take(link, plan.flooding, plan.each, size))
         .collect::<Result<Vec<_>>>()?;
     let machine = Machine::describe(places, link.world().nic().attributes().name.clone());
-    let paper = Paper {
+    let report = TableReport {
         machine,
         method: report::method(plan, &results),
-        sheets: vec![report::latencies(&plan.counts, &results), report::floods(&floods)],
+        tables: vec![report::latencies(&plan.counts, &results), report::floods(&floods)],
         findings: report::findings(&plan.counts, &results),
     };
-    Ok(paper.render(plan.format))
+    Ok(report.render(plan.format))
 }
 
 /// Rank 1.

@@ -3,12 +3,12 @@
 
 mod creation;
 mod idle;
-pub mod muster;
 mod report;
+pub mod start_time;
 
 use std::time::Duration;
 
-use crate::{cli::Format, failure::Result, link::Link, machine::Machine, sheet::Paper};
+use crate::{cli::Format, failure::Result, link::Link, machine::Machine, table_report::TableReport};
 
 /// Mailboxes, and clones, in a round of making them.
 pub const BATCH: usize = 50;
@@ -39,17 +39,17 @@ pub fn measure(link: &Link<'_>, plan: &Plan, places: String, mut progress: impl 
     progress();
     let blocked = idle::blocked(link, plan.blocked)?;
     progress();
-    let muster = (plan.ranks > 0).then(|| muster::run(plan.ranks)).transpose()?;
+    let start_time = (plan.ranks > 0).then(|| start_time::run(plan.ranks)).transpose()?;
     progress();
     link.tell(&[])?;
     let machine = Machine::describe(places, link.world().nic().attributes().name.clone());
-    let paper = Paper {
+    let report = TableReport {
         method: report::method(plan),
-        sheets: report::sheets(&machine, &creation, &memory, &blocked, muster.as_ref()),
+        tables: report::tables(&machine, &creation, &memory, &blocked, start_time.as_ref()),
         machine,
         findings: Vec::new(),
     };
-    Ok(paper.render(plan.format))
+    Ok(report.render(plan.format))
 }
 
 /// Of [`measure`].

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use udeck::Postbox;
 
 use crate::{
+    baseline::{BaselineSample, Baselines},
     cli::Payload,
     failure::{Failure, Result},
     link::Link,
     order::{Batch, Order},
-    raw::{RawLimits, RawSample},
+    payload,
     rounds::{Contender, Runner, Sample},
-    verify, words,
+    verify,
 };
 
 /// Rank 0: gives the orders and holds the clock.
@@ -19,7 +20,7 @@ pub struct Conductor<'l, 'w> {
     /// To rank 1.
     pub link: &'l Link<'w>,
     /// `None` where there is no second core to measure them on.
-    pub raw: Option<RawLimits>,
+    pub raw: Option<Baselines>,
 }
 
 impl Runner for Conductor<'_, '_> {
@@ -30,7 +31,7 @@ impl Runner for Conductor<'_, '_> {
         Ok(sample)
     }
 
-    fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
         self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
     }
 }
@@ -125,7 +126,7 @@ pub fn stream(link: &Link<'_>, batch: &Batch, window: u64) -> Result<Duration> {
 fn send(link: &Link<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
     let mut message = link.world().buf_reused::<u8>(batch.size)?;
     if batch.payload == Payload::WrittenRead {
-        words::write(&mut message, seed);
+        payload::write(&mut message, seed);
     }
     Ok(outlet.post(message)?)
 }
@@ -134,7 +135,7 @@ fn send(link: &Link<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Resu
 fn receive(link: &Link<'_>, batch: &Batch, seed: u64) -> Result {
     let message = link.retrieve(batch.protocol, batch.size)?;
     if batch.payload == Payload::WrittenRead {
-        let (got, wanted) = (words::sum(&message), words::expected_sum(batch.size, seed));
+        let (got, wanted) = (payload::sum(&message), payload::expected_sum(batch.size, seed));
         if got != wanted {
             return Err(Failure::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
         }

@@ -84,7 +84,7 @@ pub enum Failure {
         "{ranks} ranks did not all start and pass a barrier ({status}): the lines above say why; \
          --ranks starts fewer, 0 none"
     )]
-    Muster {
+    StartTime {
         /// As many as were asked for.
         ranks: u32,
         /// Of the launcher.

@@ -96,7 +96,7 @@ impl<'w> Link<'w> {
 
     /// The same, waiting at most `limit`.
     pub fn hear_within(&self, limit: Duration) -> Result<Received<u64>> {
-        Ok(self.words_in.retrieve_within(limit)?)
+        Ok(self.words_in.retrieve_timeout(limit)?)
     }
 
     /// What the peer told, if it did.

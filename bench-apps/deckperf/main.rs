@@ -3,6 +3,7 @@
 //! Without a job around it, it starts itself twice. Rank 0 conducts: it schedules the batches, holds the
 //! clock and prints; rank 1 follows its orders.
 
+mod baseline;
 mod cli;
 mod clones;
 mod costs;
@@ -15,19 +16,18 @@ mod machine;
 mod memory;
 mod order;
 mod overlap;
+mod payload;
 mod peers;
-mod raw;
 mod report;
 mod rounds;
-mod sheet;
 mod sizes;
 mod sockets;
 mod stats;
 mod summary;
 mod table;
+mod table_report;
 mod verify;
 mod vi;
-mod words;
 
 use std::{
     io::{self, Write},
@@ -40,13 +40,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use udeck::World;
 
 use crate::{
+    baseline::Baselines,
     cli::{Checks, Cli, Plan, Task},
     experiment::{Conductor, follow},
     failure::{Failure, Result},
     link::Link,
     machine::Machine,
     order::Order,
-    raw::RawLimits,
     report::Report,
 };
 
@@ -56,8 +56,8 @@ fn main() -> ExitCode {
     let transport = cli.transport();
     let task = cli.task().unwrap_or_else(|error| error.exit());
     let ranks = match task {
-        Task::Muster(order) => {
-            return costs::muster::play(order).unwrap_or_else(|error| exit_code(Err(error)));
+        Task::StartTime(order) => {
+            return costs::start_time::play(order).unwrap_or_else(|error| exit_code(Err(error)));
         }
         Task::Peers(plan) => return print(peers::measure(&plan)),
         Task::PeerRank(ranks, _) => ranks,
@@ -113,7 +113,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Overlap(plan) => (&plan.protocols[..], plan.pin),
         Task::Clones(plan) => (&[][..], plan.pin),
         Task::Costs(plan) => (&[][..], plan.pin),
-        Task::Muster(_) => unreachable!("it has a job of its own"),
+        Task::StartTime(_) => unreachable!("it has a job of its own"),
         // These ranks have other links, and follow another process.
         Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
         Task::Peers(_) => unreachable!("it conducts, and is no rank"),
@@ -137,7 +137,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Overlap(plan) => return Ok(Ok(measure_overlap(&link, plan, &places)?)),
         Task::Clones(plan) => return Ok(Ok(measure_clones(&link, plan, &places)?)),
         Task::Costs(plan) => return Ok(Ok(measure_costs(&link, plan, &places)?)),
-        Task::Muster(_) => unreachable!("it has a job of its own"),
+        Task::StartTime(_) => unreachable!("it has a job of its own"),
         Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
         Task::Verify(checks) => verify(&link, checks)?,
         Task::Peers(_) | Task::PeerRank(..) => Ok(String::new()),
@@ -235,9 +235,9 @@ impl Places {
     }
 
     /// `None` without two cores.
-    fn raw_limits(&self, largest: usize) -> Option<RawLimits> {
+    fn raw_limits(&self, largest: usize) -> Option<Baselines> {
         let two_cores = self.pinned.map_or(self.usable.len() > 1, |[mine, theirs]| mine != theirs);
-        two_cores.then(|| RawLimits::new(self.pinned, largest))
+        two_cores.then(|| Baselines::new(self.pinned, largest))
     }
 
     fn describe(&self) -> String {

@@ -1,23 +1,25 @@
 //! `deckperf overlap`: how much of a transfer hides behind computation.
 //!
-//! Three batches lie close together in time (the sandwich): the transfer alone, as much computation alone, and both at
+//! Three batches lie close together in time: the transfer alone, as much computation alone, and both at
 //! once: post, compute, wait until it is done. What both took beyond the computation is what was not hidden. Source: the
 //! post-work-wait method of Lawry, Wilson, Maccabe, Brightwell, *COMB*, 2002, and of Sandia's SMB.
 
 mod batch;
+mod overlap_ratio;
 mod report;
-mod sandwich;
 
 use std::time::{Duration, Instant};
 
 use udeck::Protocol;
 
-use crate::{cli::Format, failure::Result, link::Link, machine::Machine, rounds::rotation, sheet::Paper};
+use crate::{
+    cli::Format, failure::Result, link::Link, machine::Machine, rounds::rotation, table_report::TableReport,
+};
 
 pub use batch::follow;
 
 use batch::{Order, Side, Work, conduct, timed_work};
-use sandwich::{Sandwich, Series};
+use overlap_ratio::{OverlapSample, Series};
 
 /// What is measured when nothing is said.
 pub const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -70,8 +72,8 @@ pub fn measure(
     loop {
         let round_started = Instant::now();
         for at in rotation(rounds, series.len()) {
-            let sandwich = measure_one(link, &series[at])?;
-            series[at].sandwiches.push(sandwich);
+            let sample = measure_one(link, &series[at])?;
+            series[at].samples.push(sample);
             progress(started.elapsed());
         }
         rounds += 1;
@@ -84,8 +86,8 @@ pub fn measure(
     let transport = format!("{nic}; copy has {} fragments under way", link.world().config().copy_window);
     let machine = Machine::describe(places, transport);
     let method = report::method(&machine, plan, rounds, started.elapsed());
-    let paper = Paper { machine, method, sheets: report::sheets(&series), findings: Vec::new() };
-    Ok(paper.render(plan.format))
+    let report = TableReport { machine, method, tables: report::tables(&series), findings: Vec::new() };
+    Ok(report.render(plan.format))
 }
 
 /// For every protocol, size and side.
@@ -119,11 +121,11 @@ fn calibrate(link: &Link<'_>, plan: &Plan, per_1000: Duration, series: &mut Seri
 }
 
 /// The three batches.
-fn measure_one(link: &Link<'_>, series: &Series) -> Result<Sandwich> {
+fn measure_one(link: &Link<'_>, series: &Series) -> Result<OverlapSample> {
     let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / series.iterations as f64;
     let transfer = conduct(link, series.batch(Work::NONE))?;
     let compute = timed_work(series.iterations, series.work);
     let both = conduct(link, series.batch(series.work))?;
     let [transfer, compute, both] = [transfer, compute, both].map(per_message);
-    Ok(Sandwich { transfer, compute, both })
+    Ok(OverlapSample { transfer, compute, both })
 }

@@ -12,9 +12,9 @@
 //! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only what ran in
 //! the same round (`bounds.rs`). What is compared, and with which result it is good, is data (`targets.rs`).
 
-mod bounds;
+mod confidence;
+mod contenders;
 mod export;
-mod field;
 mod job;
 mod mpi;
 mod rank;
@@ -32,7 +32,7 @@ pub use self::request::{Column, Test, WINDOW};
 pub use rank::serve;
 
 pub use self::targets::Course;
-use self::{field::Field, report::Report, scratch::Scratch};
+use self::{contenders::Contenders, report::Report, scratch::Scratch};
 use crate::{
     cli::Format,
     failure::{Failure, Result},
@@ -72,7 +72,7 @@ pub fn measure(plan: &Plan) -> Result<String> {
         .map_err(Failure::system("restricting this process to two processors"))?;
 
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
-    let mut field = Field::assemble(scratch.path(), cores, plan.course)?;
+    let mut field = Contenders::assemble(scratch.path(), cores, plan.course)?;
     let bar = crate::progress_bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
@@ -81,6 +81,6 @@ pub fn measure(plan: &Plan) -> Result<String> {
     let crowd = if plan.course == Course::Memory { "; 4 and 8 share these cores" } else { "" };
     let pinning = format!("one on core {first}, one on core {second}{crowd}");
     let machine = Machine::describe(pinning, plan.course.transport().to_owned());
-    let Field { peers, missing, .. } = field;
+    let Contenders { peers, missing, .. } = field;
     Ok(Report::new(machine, plan.course, peers, missing, &outcome).render(plan.format))
 }

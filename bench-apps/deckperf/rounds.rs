@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use udeck::Protocol;
 
 use crate::{
+    baseline::BaselineSample,
     cli::{Payload, Plan, Test},
     failure::Result,
     order::{Batch, Order},
-    raw::RawSample,
 };
 
 /// What one batch took.
@@ -40,7 +40,7 @@ pub trait Runner {
     /// Runs one batch of messages.
     fn post(&mut self, order: <Self::Contender as Contend>::Order) -> Result<Sample>;
     /// Measures the machine's own limits for `size`; `None` where it cannot.
-    fn raw(&mut self, size: usize) -> Result<Option<RawSample>>;
+    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>>;
 }
 
 /// Long enough to dwarf a clock read and the order that starts it, short enough to stay within one mood
@@ -319,7 +319,7 @@ fn record<C: Contend>(series: &mut Series<C>, shape: Shape, sample: Sample) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::Format, raw::CopySample};
+    use crate::{baseline::CopySample, cli::Format};
 
     /// A machine on which a message takes 1 µs.
     #[derive(Default)]
@@ -341,9 +341,9 @@ mod tests {
             Ok(Sample { elapsed, lasted: elapsed, copied: 16 * (messages + warm_up) })
         }
 
-        fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+        fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
             let copies = (size > 0).then_some(CopySample { into_bounce: 2.0, out: 3.0 });
-            Ok(Some(RawSample { line: 0.5, copies }))
+            Ok(Some(BaselineSample { line: 0.5, copies }))
         }
     }
 

@@ -95,8 +95,8 @@ fn retrieve_all(link: &Link<'_>, batch: &Batch) -> Result<Tally> {
     let sender = 1 - link.world().rank();
     for number in 0..batch.iterations {
         let message = link.retrieve(batch.protocol, batch.size)?;
-        let fault = if message.from() != sender {
-            Some(format!("comes from rank {}", message.from()))
+        let fault = if message.source() != sender {
+            Some(format!("comes from rank {}", message.source()))
         } else if message.tag() != number as u32 {
             Some(format!("carries tag {}", message.tag()))
         } else {

@@ -13,11 +13,11 @@ mod report;
 use std::time::Duration;
 
 use crate::{
+    baseline::Baselines,
     cli::{Format, Test},
     failure::Result,
     link::Link,
     machine::Machine,
-    raw::RawLimits,
     rounds::{self, Pace},
 };
 
@@ -61,7 +61,7 @@ pub fn measure(
     link: &Link<'_>,
     plan: &Plan,
     places: String,
-    raw: Option<RawLimits>,
+    raw: Option<Baselines>,
     progress: impl FnMut(Duration),
 ) -> Result<String> {
     let mut plan = plan.clone();

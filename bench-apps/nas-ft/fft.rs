@@ -3,7 +3,7 @@
 //! As in NPB, neither direction is scaled.
 
 use crate::classes::Grid;
-use crate::slab::{TILE, transpose};
+use crate::transpose::{TILE, transpose};
 use num_complex::Complex64;
 use rustfft::{Fft, FftPlanner};
 use std::sync::Arc;

@@ -17,6 +17,7 @@ mod random;
 mod report;
 mod slab;
 mod solver;
+mod transpose;
 
 use clap::Parser;
 use mailboxes::{ExchangeError, Peers};

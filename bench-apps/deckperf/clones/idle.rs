@@ -10,10 +10,10 @@ use std::{
 use udeck::{Mailbox, Postbox, World};
 
 use crate::{
+    baseline::{BaselineSample, Baselines},
     cli::Test,
     failure::{Failure, Result},
     link::Link,
-    raw::{RawLimits, RawSample},
     rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
 };
 
@@ -164,12 +164,12 @@ const TCP: &str = "an idle TCP connection over loopback";
 pub struct Conductor<'l, 'w> {
     link: &'l Link<'w>,
     ends: Ends,
-    raw: Option<RawLimits>,
+    raw: Option<Baselines>,
 }
 
 impl<'l, 'w> Conductor<'l, 'w> {
     /// `raw`: where there are two cores to measure it on.
-    pub fn new(link: &'l Link<'w>, ends: Ends, raw: Option<RawLimits>) -> Self {
+    pub fn new(link: &'l Link<'w>, ends: Ends, raw: Option<Baselines>) -> Self {
         Self { link, ends, raw }
     }
 
@@ -197,7 +197,7 @@ impl Runner for Conductor<'_, '_> {
         Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
     }
 
-    fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
         self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
     }
 }

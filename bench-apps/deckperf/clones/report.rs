@@ -6,9 +6,9 @@ use super::{Plan, flood::Flood, idle::Contender};
 use crate::{
     report::{LATENCY, raw_limits, scheduling},
     rounds::{Results, SMALL},
-    sheet::{Cell, Sheet},
     stats::{median, paired_ratio, percentile},
     summary::Finding,
+    table_report::{Cell, Table},
 };
 
 /// How the figures came about, a sentence each.
@@ -41,7 +41,7 @@ fn figures(results: &Results<Contender>, clones: usize, tcp: bool) -> &[f64] {
 }
 
 /// A row per contender.
-pub fn latencies(counts: &[usize], results: &Results<Contender>) -> Sheet {
+pub fn latencies(counts: &[usize], results: &Results<Contender>) -> Table {
     let line = results.raw(SMALL).and_then(|raw| median(&raw.line));
     let contenders = counts.iter().map(|&clones| (clones, false)).chain([(1, true)]);
     let row = |(clones, tcp)| {
@@ -51,7 +51,7 @@ pub fn latencies(counts: &[usize], results: &Results<Contender>) -> Sheet {
         let figures = [Cell::Figure(median(of)), at(99.0), at(99.9), Cell::Figure(line)];
         [&[Cell::Count(clones as u64), Cell::text(beside)][..], &figures].concat()
     };
-    Sheet {
+    Table {
         title: format!("Latency (us) of {SMALL} bytes over one clone, the others idle"),
         name: "latency",
         columns: vec!["clones", "beside", "p50", "p99", "p99.9", "raw_line"],
@@ -72,7 +72,7 @@ pub fn findings(counts: &[usize], results: &Results<Contender>) -> Vec<Finding> 
 }
 
 /// A row per size of message.
-pub fn floods(floods: &[Flood]) -> Sheet {
+pub fn floods(floods: &[Flood]) -> Table {
     let kib = |bytes: u64| Cell::Count(bytes >> 10);
     let row = |flood: &Flood| {
         let extremes = flood.extremes();
@@ -86,7 +86,7 @@ pub fn floods(floods: &[Flood]) -> Sheet {
         let blocks = [Cell::Count(flood.blocks), Cell::Count(flood.bound)];
         [&head[..], &delivered, &flood.memory.map(kib), &blocks].concat()
     };
-    Sheet {
+    Table {
         title: "Flood: messages given out by clone (most / least; goal: 1.2), and memory (KiB)".to_owned(),
         name: "flood",
         columns: vec![
@@ -119,9 +119,9 @@ mod tests {
                 ("idle tcp / none (goal: 1.05)", 4.0),
             ]
         );
-        let sheet = latencies(&counts, &results);
-        assert_eq!(sheet.rows.len(), 4);
-        assert_eq!(sheet.rows[3][..3], [Cell::Count(1), Cell::text("tcp"), Cell::Figure(Some(4.0))]);
+        let table = latencies(&counts, &results);
+        assert_eq!(table.rows.len(), 4);
+        assert_eq!(table.rows[3][..3], [Cell::Count(1), Cell::text("tcp"), Cell::Figure(Some(4.0))]);
     }
 
     #[test]
@@ -133,9 +133,9 @@ mod tests {
             blocks: 7,
             bound: 129,
         };
-        let sheet = floods(&[flood]);
-        let [row] = &sheet.rows[..] else { panic!("one row") };
-        assert_eq!(row.len(), sheet.columns.len());
+        let table = floods(&[flood]);
+        let [row] = &table.rows[..] else { panic!("one row") };
+        assert_eq!(row.len(), table.columns.len());
         assert_eq!(row[4], Cell::Figure(Some(1.2)));
         assert_eq!(row[5..9], [1024, 2048, 3072, 1024].map(Cell::Count));
     }

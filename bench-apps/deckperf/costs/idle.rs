@@ -93,7 +93,7 @@ pub fn block(link: &Link<'_>, limit: Duration) -> Result {
     let silent = link.world().mailbox::<u8>("costs.silent")?;
     link.hear()?;
     let (before, started) = (processor_time(), Instant::now());
-    match silent.retrieve_within(limit) {
+    match silent.retrieve_timeout(limit) {
         Err(Error::Deadline { .. }) => {}
         Err(error) => return Err(error.into()),
         Ok(_) => return Err(Failure::BadOrder("a message in a mailbox that nobody knows".into())),

@@ -6,12 +6,12 @@ use super::{
     Plan,
     creation::Creation,
     idle::{Blocked, Memory},
-    muster::Muster,
+    start_time::StartTime,
 };
 use crate::{
     machine::Machine,
-    sheet::{Cell, Sheet},
     stats::{median, percentile},
+    table_report::{Cell, Table},
 };
 
 /// How the figures came about, a sentence each.
@@ -39,25 +39,25 @@ pub fn method(plan: &Plan) -> Vec<Cow<'static, str>> {
     sentences
 }
 
-/// The tables; `muster` if ranks were started.
-pub fn sheets(
+/// The tables; `start_time` if ranks were started.
+pub fn tables(
     machine: &Machine,
     creation: &Creation,
     memory: &Memory,
     blocked: &Blocked,
-    muster: Option<&Muster>,
-) -> Vec<Sheet> {
-    let mut sheets = vec![making(creation), keeping(memory), waiting(blocked)];
-    sheets.extend(muster.map(|muster| starting(machine, muster)));
-    sheets
+    start_time: Option<&StartTime>,
+) -> Vec<Table> {
+    let mut tables = vec![making(creation), keeping(memory), waiting(blocked)];
+    tables.extend(start_time.map(|start_time| starting(machine, start_time)));
+    tables
 }
 
-fn making(creation: &Creation) -> Sheet {
+fn making(creation: &Creation) -> Table {
     let row = |what: &str, goal: Option<f64>, figures: &[f64]| {
         let at = |percent| Cell::Figure(percentile(figures, percent));
         vec![Cell::text(what), Cell::Figure(median(figures)), at(99.0), at(99.9), Cell::Figure(goal)]
     };
-    Sheet {
+    Table {
         title: "Making (us)".to_owned(),
         name: "making",
         columns: vec!["what", "p50", "p99", "p99.9", "goal"],
@@ -69,9 +69,9 @@ fn making(creation: &Creation) -> Sheet {
     }
 }
 
-fn keeping(memory: &Memory) -> Sheet {
+fn keeping(memory: &Memory) -> Table {
     let kib = |bytes: u64| Cell::Count(bytes >> 10);
-    Sheet {
+    Table {
         title: "Memory of idle connections, in both processes together (KiB)".to_owned(),
         name: "idle_connection",
         columns: vec!["connections", "before", "idle", "after", "each", "goal"],
@@ -86,8 +86,8 @@ fn keeping(memory: &Memory) -> Sheet {
     }
 }
 
-fn waiting(blocked: &Blocked) -> Sheet {
-    Sheet {
+fn waiting(blocked: &Blocked) -> Table {
+    Table {
         title: "A rank blocked in retrieve".to_owned(),
         name: "blocked",
         columns: vec!["seconds", "processor_ms", "percent", "goal"],
@@ -99,11 +99,11 @@ fn waiting(blocked: &Blocked) -> Sheet {
     }
 }
 
-fn starting(machine: &Machine, muster: &Muster) -> Sheet {
-    let counts = [u64::from(muster.ranks), machine.cores as u64].map(Cell::Count);
-    let seconds = [muster.passed, muster.barrier, muster.ended];
+fn starting(machine: &Machine, start_time: &StartTime) -> Table {
+    let counts = [u64::from(start_time.ranks), machine.cores as u64].map(Cell::Count);
+    let seconds = [start_time.passed, start_time.barrier, start_time.ended];
     let seconds = seconds.map(|time| Cell::Figure(Some(time.as_secs_f64())));
-    Sheet {
+    Table {
         title: "Starting ranks (s)".to_owned(),
         name: "start",
         columns: vec!["ranks", "cores", "barrier_passed", "next_barrier", "ended"],
@@ -124,17 +124,17 @@ mod tests {
         let memory = Memory { connections: 10, before: 1 << 20, idle: 2 << 20, after: 1 << 20 };
         let blocked = Blocked { processor: Duration::from_millis(5), lasted: Duration::from_secs(1) };
         let second = Duration::from_secs(1);
-        let muster = Muster { ranks: 500, passed: second, barrier: second / 4, ended: 2 * second };
+        let start_time = StartTime { ranks: 500, passed: second, barrier: second / 4, ended: 2 * second };
         let machine = sample(Format::Table).machine;
-        let sheets = sheets(&machine, &creation, &memory, &blocked, Some(&muster));
-        assert_eq!(sheets.len(), 4);
-        for sheet in &sheets {
-            assert!(sheet.rows.iter().all(|row| row.len() == sheet.columns.len()), "{}", sheet.name);
+        let tables = tables(&machine, &creation, &memory, &blocked, Some(&start_time));
+        assert_eq!(tables.len(), 4);
+        for table in &tables {
+            assert!(table.rows.iter().all(|row| row.len() == table.columns.len()), "{}", table.name);
         }
-        assert_eq!(sheets[0].rows[0][1..3], [2.0, 3.0].map(|figure| Cell::Figure(Some(figure))));
-        assert_eq!(sheets[0].rows[2][1], Cell::Figure(None), "not measured");
-        assert_eq!(sheets[1].rows[0][4], Cell::Figure(Some(102.4)));
-        assert_eq!(sheets[2].rows[0][2], Cell::Figure(Some(0.5)));
-        assert_eq!(sheets[3].rows[0][3], Cell::Figure(Some(0.25)));
+        assert_eq!(tables[0].rows[0][1..3], [2.0, 3.0].map(|figure| Cell::Figure(Some(figure))));
+        assert_eq!(tables[0].rows[2][1], Cell::Figure(None), "not measured");
+        assert_eq!(tables[1].rows[0][4], Cell::Figure(Some(102.4)));
+        assert_eq!(tables[2].rows[0][2], Cell::Figure(Some(0.5)));
+        assert_eq!(tables[3].rows[0][3], Cell::Figure(Some(0.25)));
     }
 }

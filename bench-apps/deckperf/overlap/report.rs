@@ -4,11 +4,11 @@ use std::{borrow::Cow, time::Duration};
 
 use super::{
     MIN_ROUNDS, Plan, Side, WORK_PER_TRANSFER,
-    sandwich::{Sandwich, Series},
+    overlap_ratio::{OverlapSample, Series},
 };
 use crate::{
     machine::Machine,
-    sheet::{Cell, Sheet},
+    table_report::{Cell, Table},
 };
 
 const COLUMNS: [&str; 9] = [
@@ -31,7 +31,7 @@ pub fn method(machine: &Machine, plan: &Plan, rounds: usize, elapsed: Duration) 
     };
     vec![
         format!(
-            "sandwich: in each of {rounds} rounds ({:.1} s in all, at least {MIN_ROUNDS}) every row runs three batches \
+            "in each of {rounds} rounds ({:.1} s in all, at least {MIN_ROUNDS}) every row runs three batches \
              next to each other, in rotating order: the transfer alone, the computation alone, and both (post, compute, \
              wait)",
             elapsed.as_secs_f64()
@@ -56,10 +56,10 @@ pub fn method(machine: &Machine, plan: &Plan, rounds: usize, elapsed: Duration) 
 }
 
 /// A table per side.
-pub fn sheets(series: &[Series]) -> Vec<Sheet> {
+pub fn tables(series: &[Series]) -> Vec<Table> {
     [Side::Sender, Side::Receiver]
         .into_iter()
-        .map(|side| Sheet {
+        .map(|side| Table {
             title: format!("Overlap of transfer and computation at the {}", side.name()),
             name: side.name(),
             columns: COLUMNS.to_vec(),
@@ -69,18 +69,18 @@ pub fn sheets(series: &[Series]) -> Vec<Sheet> {
 }
 
 fn row(series: &Series) -> Vec<Cell> {
-    let p50 = |of: fn(&Sandwich) -> f64| Cell::Figure(series.p50(of));
-    let hidden = |percent| Cell::Figure(series.percentile(Sandwich::hidden, percent));
+    let p50 = |of: fn(&OverlapSample) -> f64| Cell::Figure(series.p50(of));
+    let hidden = |percent| Cell::Figure(series.percentile(OverlapSample::hidden, percent));
     vec![
         Cell::Count(series.size as u64),
         Cell::text(series.protocol),
-        p50(|sandwich| sandwich.transfer),
-        p50(|sandwich| sandwich.compute),
-        p50(|sandwich| sandwich.both),
-        p50(Sandwich::hidden),
+        p50(|sample| sample.transfer),
+        p50(|sample| sample.compute),
+        p50(|sample| sample.both),
+        p50(OverlapSample::hidden),
         hidden(1.0),
         hidden(99.0),
-        p50(Sandwich::availability),
+        p50(OverlapSample::availability),
     ]
 }
 
@@ -93,15 +93,15 @@ mod tests {
     #[test]
     fn each_side_has_its_rows() {
         let with = |side, size, both| Series {
-            sandwiches: vec![Sandwich { transfer: 10.0, compute: 20.0, both }; 3],
+            samples: vec![OverlapSample { transfer: 10.0, compute: 20.0, both }; 3],
             ..Series::new(side, Protocol::HandOff, size)
         };
         let all = [with(Side::Sender, 8, 20.0), with(Side::Receiver, 8, 25.0), with(Side::Receiver, 9, 30.0)];
-        let sheets = sheets(&all);
-        assert_eq!(sheets.iter().map(|sheet| sheet.rows.len()).collect::<Vec<_>>(), [1, 2]);
+        let tables = tables(&all);
+        assert_eq!(tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [1, 2]);
         let figures = [10.0, 20.0, 25.0, 0.5, 0.5, 0.5, 0.8].map(|figure| Cell::Figure(Some(figure)));
         let expected = [&[Cell::Count(8), Cell::text("hand-off")][..], &figures].concat();
-        assert_eq!(sheets[1].rows[0], expected);
+        assert_eq!(tables[1].rows[0], expected);
         assert_eq!(expected.len(), COLUMNS.len());
     }
 }

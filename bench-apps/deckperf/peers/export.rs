@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    bounds::Ratio,
+    confidence::Ratio,
     report::{Check, Comparison, Line, Report},
     targets::Bound,
 };

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::{
-    bounds::{Figures, MIN_FIGURES, Ratio, Verdict, ratio},
+    confidence::{Figures, MIN_FIGURES, Ratio, Verdict, ratio},
+    contenders::Peer,
     export,
-    field::Peer,
     request::Way,
     schedule::{Outcome, Who},
     table,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    bounds::{Chance, Figures},
+    confidence::{Chance, Figures},
     request::{Column, Request, Way},
 };
 use crate::failure::{Failure, Result};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    bounds::Ratio,
+    confidence::Ratio,
     report::{Line, Report},
     targets::Bound,
 };

@@ -12,9 +12,9 @@ use super::{
     order::{Batch, Order},
 };
 use crate::{
+    baseline::{BaselineSample, Baselines},
     failure::{Failure, Result},
     link::Link,
-    raw::{RawLimits, RawSample},
     rounds::{Runner, Sample, Shape},
 };
 
@@ -26,7 +26,7 @@ pub struct Conductor<'l, 'w> {
     /// To rank 1.
     pub link: &'l Link<'w>,
     /// `None` where there is no second core to measure them on.
-    pub raw: Option<RawLimits>,
+    pub raw: Option<Baselines>,
     /// This rank's.
     pub ends: Ends,
 }
@@ -48,7 +48,7 @@ impl Runner for Conductor<'_, '_> {
         Ok(Sample { lasted, elapsed: lasted.saturating_sub(resting), copied: 0 })
     }
 
-    fn raw(&mut self, size: usize) -> Result<Option<RawSample>> {
+    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
         self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
     }
 }

@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 
 /// Limits at one size, in µs.
 #[derive(Clone, Copy, Debug)]
-pub struct RawSample {
+pub struct BaselineSample {
     /// One-way hand-over of a cache line.
     pub line: f64,
     /// `None` under [`MIN_COPY`].
@@ -54,7 +54,7 @@ const LINES: usize = 64;
 const MIN_COPIES: u64 = 3;
 
 /// Where the limits are measured, and the memory for it: kept, so that no figure pays for fresh pages.
-pub struct RawLimits {
+pub struct Baselines {
     cpus: Option<[usize; 2]>,
     near: Vec<u8>,
     far: Vec<u8>,
@@ -70,7 +70,7 @@ fn lines() -> Vec<Line> {
     std::iter::repeat_with(Line::default).take(LINES).collect()
 }
 
-impl RawLimits {
+impl Baselines {
     /// For copies of up to `largest` bytes, between the cores `cpus`, or wherever the system puts two
     /// threads.
     pub fn new(cpus: Option<[usize; 2]>, largest: usize) -> Self {
@@ -78,7 +78,7 @@ impl RawLimits {
     }
 
     /// Blocks for a few milliseconds, more at the largest sizes.
-    pub fn measure(&mut self, size: usize) -> Result<RawSample> {
+    pub fn measure(&mut self, size: usize) -> Result<BaselineSample> {
         thread::sleep(RANK_1_FALLS_ASLEEP);
         let line = self.line().map_err(Failure::system("measuring the raw cache line"))?;
         let copies = if size < MIN_COPY {
@@ -86,7 +86,7 @@ impl RawLimits {
         } else {
             Some(self.copies(size).map_err(Failure::system("measuring the raw copies"))?)
         };
-        Ok(RawSample { line, copies })
+        Ok(BaselineSample { line, copies })
     }
 
     /// A counter that goes to and fro between two lines, which are others each time, as a ring's are: how far a line
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn limits_are_measured_and_the_memory_stays() {
-        let mut limits = RawLimits::new(None, 1 << 16);
+        let mut limits = Baselines::new(None, 1 << 16);
         for size in [0, 8, MIN_COPY, 1 << 16, MIN_COPY + 3] {
             let sample = limits.measure(size).expect("measures");
             assert!(sample.line > 0.0);
@@ -266,6 +266,6 @@ mod tests {
 
     #[test]
     fn a_core_that_does_not_exist_is_an_error() {
-        assert!(RawLimits::new(Some([0, usize::MAX]), 0).measure(0).is_err());
+        assert!(Baselines::new(Some([0, usize::MAX]), 0).measure(0).is_err());
     }
 }

@@ -7,7 +7,7 @@ use crate::stats::{median, percentile};
 
 /// What a message took in one round, in µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sandwich {
+pub struct OverlapSample {
     /// The transfer alone.
     pub transfer: f64,
     /// The computation alone.
@@ -16,7 +16,7 @@ pub struct Sandwich {
     pub both: f64,
 }
 
-impl Sandwich {
+impl OverlapSample {
     /// The fraction of the transfer that is hidden behind the computation: 1 - (both - compute) / transfer. Below 0 when
     /// computing makes the transfer slower; noise can take it above 1.
     pub fn hidden(&self) -> f64 {
@@ -43,13 +43,13 @@ pub struct Series {
     /// That goes with each message.
     pub work: Work,
     /// One per round.
-    pub sandwiches: Vec<Sandwich>,
+    pub samples: Vec<OverlapSample>,
 }
 
 impl Series {
     /// Nothing measured yet.
     pub fn new(side: Side, protocol: Protocol, size: usize) -> Self {
-        Self { side, protocol, size, iterations: 1, work: Work::NONE, sandwiches: Vec::new() }
+        Self { side, protocol, size, iterations: 1, work: Work::NONE, samples: Vec::new() }
     }
 
     /// One batch of its messages.
@@ -59,17 +59,17 @@ impl Series {
     }
 
     /// The median over the rounds; `None` before the first.
-    pub fn p50(&self, of: impl Fn(&Sandwich) -> f64) -> Option<f64> {
+    pub fn p50(&self, of: impl Fn(&OverlapSample) -> f64) -> Option<f64> {
         median(&self.of(of))
     }
 
     /// Over the rounds.
-    pub fn percentile(&self, of: impl Fn(&Sandwich) -> f64, percent: f64) -> Option<f64> {
+    pub fn percentile(&self, of: impl Fn(&OverlapSample) -> f64, percent: f64) -> Option<f64> {
         percentile(&self.of(of), percent)
     }
 
-    fn of(&self, of: impl Fn(&Sandwich) -> f64) -> Vec<f64> {
-        self.sandwiches.iter().map(of).collect()
+    fn of(&self, of: impl Fn(&OverlapSample) -> f64) -> Vec<f64> {
+        self.samples.iter().map(of).collect()
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_hides_costs_nothing_beyond_the_computation() {
-        let at = |both| Sandwich { transfer: 10.0, compute: 20.0, both };
+        let at = |both| OverlapSample { transfer: 10.0, compute: 20.0, both };
         assert_eq!((at(20.0).hidden(), at(20.0).availability()), (1.0, 1.0));
         assert_eq!((at(25.0).hidden(), at(25.0).availability()), (0.5, 0.8));
         assert_eq!(at(30.0).hidden(), 0.0, "one after the other");
@@ -89,12 +89,12 @@ mod tests {
     #[test]
     fn a_rows_figures_are_those_of_its_rounds() {
         let mut series = Series::new(Side::Sender, Protocol::Copy, 8);
-        assert_eq!(series.p50(Sandwich::hidden), None);
+        assert_eq!(series.p50(OverlapSample::hidden), None);
         let rounds = [20.0, 25.0, 30.0, 25.0, 28.0];
-        series.sandwiches = rounds.map(|both| Sandwich { transfer: 10.0, compute: 20.0, both }).to_vec();
-        assert_eq!(series.p50(Sandwich::hidden), Some(0.5));
-        assert_eq!(series.percentile(Sandwich::hidden, 1.0), Some(0.0));
-        assert_eq!(series.percentile(Sandwich::hidden, 99.0), Some(1.0));
-        assert_eq!(series.p50(|sandwich| sandwich.both), Some(25.0));
+        series.samples = rounds.map(|both| OverlapSample { transfer: 10.0, compute: 20.0, both }).to_vec();
+        assert_eq!(series.p50(OverlapSample::hidden), Some(0.5));
+        assert_eq!(series.percentile(OverlapSample::hidden, 1.0), Some(0.0));
+        assert_eq!(series.percentile(OverlapSample::hidden, 99.0), Some(1.0));
+        assert_eq!(series.p50(|sample| sample.both), Some(25.0));
     }
 }

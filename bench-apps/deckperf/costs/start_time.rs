@@ -1,6 +1,6 @@
 //! Starting many ranks on this host, all of which pass a barrier: a job of its own, by deckrun's library.
 //!
-//! Rank 0 of the measurement starts this program once more (`deckperf muster`), which starts the ranks. So the launcher
+//! Rank 0 of the measurement starts this program once more (`deckperf start-time`), which starts the ranks. So the launcher
 //! has a process without threads of its own, as it wants.
 
 use std::{
@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 
 /// What it took.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Muster {
+pub struct StartTime {
     /// How many.
     pub ranks: u32,
     /// Until the last rank was there: from the launcher's start to rank 0 having passed a barrier.
@@ -40,11 +40,11 @@ pub struct Order {
 const STARTING: &str = "starting deckperf once more, to start ranks";
 
 /// Starts the ranks and waits until all have ended.
-pub fn run(ranks: u32) -> Result<Muster> {
+pub fn run(ranks: u32) -> Result<StartTime> {
     let program = std::env::current_exe().map_err(Failure::system(STARTING))?;
     let (started, on_the_wall) = (Instant::now(), now());
     let output = Command::new(program)
-        .args(["muster", "--ranks", &ranks.to_string()])
+        .args(["start-time", "--ranks", &ranks.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
@@ -53,13 +53,13 @@ pub fn run(ranks: u32) -> Result<Muster> {
     let found = String::from_utf8_lossy(&output.stdout);
     match (output.status.success(), read(&found)) {
         (true, Some([passed, barrier])) => {
-            Ok(Muster { ranks, passed: passed.saturating_sub(on_the_wall), barrier, ended })
+            Ok(StartTime { ranks, passed: passed.saturating_sub(on_the_wall), barrier, ended })
         }
-        _ => Err(Failure::Muster { ranks, status: output.status.to_string() }),
+        _ => Err(Failure::StartTime { ranks, status: output.status.to_string() }),
     }
 }
 
-/// `deckperf muster`: the launcher, or one of the ranks.
+/// `deckperf start-time`: the launcher, or one of the ranks.
 pub fn play(order: Order) -> Result<ExitCode> {
     if order.rank {
         return be_a_rank().map(|()| ExitCode::SUCCESS);
@@ -67,7 +67,7 @@ pub fn play(order: Order) -> Result<ExitCode> {
     use_all_cpus().map_err(Failure::system("letting the ranks use every processor"))?;
     let program = std::env::current_exe().map_err(Failure::system(STARTING))?;
     let job = deckrun::Job::new(order.ranks).program(program);
-    let job = job.args(["muster", "--ranks", &order.ranks.to_string(), "--rank"]);
+    let job = job.args(["start-time", "--ranks", &order.ranks.to_string(), "--rank"]);
     Ok(job.bind(deckrun::Bind::None).run()?.exit_code())
 }
 

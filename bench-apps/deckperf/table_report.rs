@@ -7,19 +7,19 @@ use serde_json::{Map, Value, json};
 use crate::{cli::Format, export, machine::Machine, summary::Finding, table};
 
 /// A report of tables.
-pub struct Paper {
+pub struct TableReport {
     /// Where it was measured.
     pub machine: Machine,
     /// How, a sentence each.
     pub method: Vec<Cow<'static, str>>,
     /// In the order of printing.
-    pub sheets: Vec<Sheet>,
+    pub tables: Vec<Table>,
     /// Ratios of latencies.
     pub findings: Vec<Finding>,
 }
 
 /// One table.
-pub struct Sheet {
+pub struct Table {
     /// For readers, with the unit where all columns share one.
     pub title: String,
     /// For programs.
@@ -71,19 +71,19 @@ impl Cell {
     }
 }
 
-impl Paper {
+impl TableReport {
     /// In the format that was asked for, with a line break at the end. CSV: a header line and rows for each table, an
     /// empty line between them.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Table => {
-                let tables: String = self.sheets.iter().map(Sheet::table).collect();
+                let tables: String = self.tables.iter().map(Table::table).collect();
                 table::head(&self.machine, &self.method) + &tables + &table::shows(&self.findings, &[])
             }
-            Format::Csv => self.sheets.iter().map(Sheet::csv).collect::<Vec<_>>().join("\n"),
+            Format::Csv => self.tables.iter().map(Table::csv).collect::<Vec<_>>().join("\n"),
             Format::Json => {
                 let tables: Map<_, _> =
-                    self.sheets.iter().map(|sheet| (sheet.name.to_owned(), sheet.json())).collect();
+                    self.tables.iter().map(|table| (table.name.to_owned(), table.json())).collect();
                 let ratios: Vec<_> = self.findings.iter().map(export::ratio_json).collect();
                 let document = json!({
                     "machine": export::machine_json(&self.machine),
@@ -97,7 +97,7 @@ impl Paper {
     }
 }
 
-impl Sheet {
+impl Table {
     /// The first column to the left, the others to the right.
     fn table(&self) -> String {
         let head: Vec<String> = self.columns.iter().map(|&name| name.to_owned()).collect();
@@ -143,9 +143,9 @@ impl Sheet {
 mod tests {
     use super::*;
 
-    fn paper() -> Paper {
+    fn report() -> TableReport {
         let machine = crate::report::sample(Format::Table).machine;
-        let sheet = |name| Sheet {
+        let table = |name| Table {
             title: "Colours (1)".to_owned(),
             name,
             columns: vec!["colour", "number", "part"],
@@ -154,10 +154,10 @@ mod tests {
                 vec![Cell::text("ultramarine"), Cell::Count(0), Cell::Figure(None)],
             ],
         };
-        Paper {
+        TableReport {
             machine,
             method: vec!["by eye".into()],
-            sheets: vec![sheet("one"), sheet("two")],
+            tables: vec![table("one"), table("two")],
             findings: vec![],
         }
     }
@@ -170,18 +170,18 @@ mod tests {
 red          12345678  0.12
 ultramarine         0     -
 ";
-        assert!(paper().render(Format::Table).ends_with(&expected.repeat(2)));
+        assert!(report().render(Format::Table).ends_with(&expected.repeat(2)));
     }
 
     #[test]
     fn csv_keeps_the_tables_apart() {
         let one = "colour,number,part\nred,12345678,0.1230\nultramarine,0,\n";
-        assert_eq!(paper().render(Format::Csv), format!("{one}\n{one}"));
+        assert_eq!(report().render(Format::Csv), format!("{one}\n{one}"));
     }
 
     #[test]
     fn json_names_every_cell() {
-        let value: Value = serde_json::from_str(&paper().render(Format::Json)).expect("valid JSON");
+        let value: Value = serde_json::from_str(&report().render(Format::Json)).expect("valid JSON");
         assert_eq!(value["machine"]["cpu"], "Some CPU");
         assert_eq!(value["tables"]["two"][0], json!({"colour": "red", "number": 12_345_678, "part": 0.123}));
         assert_eq!(value["tables"]["one"][1]["part"], Value::Null);

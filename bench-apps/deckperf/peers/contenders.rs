@@ -11,9 +11,9 @@ use super::{
     whole::{PROGRAMS, Program},
 };
 use crate::{
+    baseline::{Baselines, MIN_COPY},
     cli::Payload,
     failure::{Failure, Result},
-    raw::{MIN_COPY, RawLimits},
     sockets,
 };
 
@@ -29,7 +29,7 @@ pub struct Peer {
 }
 
 /// All contenders, alive. Between two batches each of them blocks in a system call.
-pub struct Field {
+pub struct Contenders {
     /// In the order of the columns, and by number in [`Who::Peer`].
     pub peers: Vec<Peer>,
     /// Who is not here, or of no use, and what to do about it.
@@ -37,21 +37,22 @@ pub struct Field {
     jobs: Vec<(Who, usize, Job)>,
     /// The peer's number and its program.
     programs: Vec<(usize, &'static Program)>,
-    raw: RawLimits,
+    raw: Baselines,
     cores: [usize; 2],
     course: Course,
 }
 
-impl Field {
+impl Contenders {
     /// Starts all jobs, on `cores`, to which this process is restricted already. Blocks for some seconds.
     ///
     /// # Errors
     /// That ours do not start. A peer that does not is missing.
     pub fn assemble(scratch: &Path, cores: [usize; 2], course: Course) -> Result<Self> {
         let largest = course.rows().iter().map(|row| row.column.bytes).max().unwrap_or(0);
-        let raw = RawLimits::new(Some(cores), largest);
+        let raw = Baselines::new(Some(cores), largest);
         let (peers, missing) = (Vec::new(), Vec::new());
-        let mut field = Field { peers, missing, jobs: Vec::new(), programs: Vec::new(), raw, cores, course };
+        let mut field =
+            Contenders { peers, missing, jobs: Vec::new(), programs: Vec::new(), raw, cores, course };
         for ranks in course.job_sizes() {
             let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks, course)?);
             let job = job.map_err(|what| Failure::Contender { who: field.name(Who::Ours), what })?;
@@ -158,7 +159,7 @@ fn absent(name: &str, packages: &str) -> String {
     format!("{name}: not installed (apt install {packages})")
 }
 
-impl Runner for Field {
+impl Runner for Contenders {
     fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
         let index = match who {
             Who::Limit => self.carrier(column.ranks),

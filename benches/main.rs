@@ -1,0 +1,40 @@
+//! What the parts cost, each alone: `cargo bench`, or `cargo bench -- ring` for some of them. A run takes half a minute.
+//!
+//! These are for comparing two versions of a part on one machine. Whole messages, and other libraries beside them, are
+//! measured by `deckperf`; instructions are counted by `cargo xtask counts`.
+
+mod arena;
+mod doorbell;
+mod exchange;
+mod pack;
+mod registration;
+mod ring;
+mod transpose;
+
+use std::time::Duration;
+
+use criterion::Criterion;
+use udeck_boot::{Client, local::Job};
+
+/// A NIC of shared memory whose process is alone.
+fn nic() -> udeck::via::Nic {
+    let (_job, mut streams) = Job::new(1).expect("a name service");
+    let client = Client::new(streams.remove(0)).expect("the name service answers");
+    udeck::open_nic("shm0", &udeck::NicOptions::new(client.keys())).expect("shared memory")
+}
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(600))
+        .configure_from_args();
+    ring::measure(&mut criterion);
+    doorbell::measure(&mut criterion);
+    arena::measure(&mut criterion);
+    registration::measure(&mut criterion);
+    pack::measure(&mut criterion);
+    exchange::measure(&mut criterion);
+    transpose::measure(&mut criterion);
+    criterion.final_summary();
+}
