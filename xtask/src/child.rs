@@ -1,6 +1,6 @@
 //! Runs one command, passes its output on line by line, and stops it at its time limit.
 
-use crate::workspace::cargo;
+use crate::{console::say, workspace::cargo};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::HashMap,
@@ -41,6 +41,18 @@ impl Cargo {
         self
     }
 
+    /// Whether it runs tests, and goes on behind a program in which one failed.
+    pub fn runs_all_tests(&self) -> bool {
+        self.args.iter().map(String::as_str).take(2).eq(["test", "--no-fail-fast"])
+    }
+
+    /// The same tests' command for those of these names alone.
+    pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let args = self.args.iter().take_while(|arg| *arg != "--").cloned();
+        let filters = ["--", "--nocapture", "--exact"].into_iter().chain(names).map(str::to_owned);
+        Self { args: args.chain(filters).collect(), env: self.env.clone() }
+    }
+
     /// Puts `flags` behind those that the user has in this variable (`RUSTFLAGS`, `RUSTDOCFLAGS`).
     pub fn add_flags(self, variable: &'static str, flags: &str) -> Self {
         let before = std::env::var(variable).unwrap_or_default();
@@ -57,10 +69,10 @@ impl Cargo {
     ) -> io::Result<Option<String>> {
         let mut command = Command::new(cargo());
         command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
-        // Colour codes would hide the words that `tally` looks for.
+        // Colour codes would hide the words that `test_counts` looks for.
         command.env("CARGO_TERM_COLOR", "never").current_dir(folder);
         run(command, limit, |line| {
-            println!("{line}");
+            say!("{line}");
             each_line(line);
         })
     }
@@ -112,7 +124,7 @@ impl fmt::Display for Cargo {
 }
 
 fn quoted(word: &str) -> String {
-    if word.contains(char::is_whitespace) { format!("'{word}'") } else { word.to_owned() }
+    if word.contains(|c: char| c.is_whitespace() || c == '*') { format!("'{word}'") } else { word.to_owned() }
 }
 
 /// Reads on a thread of its own, because reading a pipe has no deadline. The thread ends with the pipe's last
@@ -182,6 +194,15 @@ mod tests {
     fn a_command_is_shown_as_it_could_be_typed() {
         let command = Cargo::new("test --doc").env("RUSTFLAGS", "--cfg loom").args("-p udeck").arg("a b");
         assert_eq!(command.to_string(), "RUSTFLAGS='--cfg loom' cargo test --doc -p udeck 'a b'");
+    }
+
+    #[test]
+    fn the_tests_of_some_names_run_by_the_same_command() {
+        let all = Cargo::new("test --no-fail-fast -p udeck -- --skip slow").env("DECK_BIN_DIR", "bin");
+        let some = all.only_tests(["a::b", "c"]);
+        let words = "DECK_BIN_DIR=bin cargo test --no-fail-fast -p udeck -- --nocapture --exact a::b c";
+        assert_eq!(some.to_string(), words);
+        assert!(all.runs_all_tests() && !Cargo::new("test -p udeck").runs_all_tests());
     }
 
     #[test]

@@ -4,19 +4,23 @@
 //! under a time limit; nothing here is linked into what users get.
 
 mod arrows;
+mod book;
 mod child;
+mod circles;
+mod console;
 mod counts;
 mod oracle;
-mod places;
+mod ordering_mutants;
+mod packaging;
 mod rdma;
 mod report;
 mod rust_text;
 mod sanitize;
 mod soak;
 mod steps;
-mod tally;
 mod test;
-mod weaken;
+mod test_counts;
+mod unsafe_policy;
 mod workspace;
 
 use clap::{Args, Parser, Subcommand};
@@ -25,10 +29,10 @@ use std::{process::ExitCode, time::Duration};
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Test(options) => test::run(&options),
-        Command::Weaken => weaken::run(WEAKEN_LIMIT),
+        Command::OrderingMutants => ordering_mutants::run(WEAKEN_LIMIT),
         Command::Counts { write: false } => counts::run(COUNTS_LIMIT),
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
-        Command::Sanitize => sanitize::run(),
+        Command::Sanitize(options) => sanitize::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
@@ -54,7 +58,8 @@ struct Cli {
 enum Command {
     /// Run every check that must pass before a commit
     ///
-    /// The steps run one after another (`--list` shows them). A step that fails does not stop the later ones, so
+    /// The steps run one after another (`--list` shows them); at the end, those that wait more than they compute run side by
+    /// side, and their lines begin with their names. A step that fails does not stop the later ones, so
     /// that one run shows everything; the exit status is non-zero if any failed. Each step shows its command,
     /// which can be pasted into a shell, and streams its output. The last line is `N passed, N failed, N skipped`:
     /// tests, plus one for each check that is not a test (format, lints, arrows, documentation) and for each
@@ -69,7 +74,7 @@ enum Command {
     ///
     /// Proves that the models can fail. Takes a few minutes: each point is a build. Not part of `test`; run it when you
     /// touch a sync point or a model.
-    Weaken,
+    OrderingMutants,
 
     /// Count the instructions of the fast paths, and compare them with the record
     ///
@@ -85,12 +90,14 @@ enum Command {
     ///
     /// Ranks, transports, mailboxes, protocols, sizes, threads and faults follow from a seed, which each run prints. A run
     /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test`.
+    /// `--sanitize address` plays whole jobs under AddressSanitizer; it is not part of `test`.
     Soak(SoakOptions),
 
-    /// Run unit tests and the conformance suite under AddressSanitizer
+    /// Run tests under AddressSanitizer, or under ThreadSanitizer
     ///
-    /// Over shm, tcp, udp and sim. A build of its own and some minutes of tests; not part of `test`.
-    Sanitize,
+    /// Unit tests, the conformance suite, and worlds in one process, over shm, tcp, udp, sim and the stand-in for verbs. Builds
+    /// of their own, and many minutes of tests; not part of `test`. Whole jobs: `cargo xtask soak --sanitize address`.
+    Sanitize(sanitize::Options),
 
     /// Compare our structures of libibverbs with the C compiler's
     ///
@@ -129,6 +136,13 @@ pub(crate) struct SoakOptions {
     /// So many runs side by side
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     jobs: u8,
+
+    /// Under this sanitizer: launcher, ranks and driver; what it finds fails the run
+    ///
+    /// ThreadSanitizer is none of them: it sees one process only, and takes an order that comes through another process for none.
+    /// For worlds in one process there is `cargo xtask sanitize --thread`.
+    #[arg(long, value_name = "SANITIZER")]
+    sanitize: Option<sanitize::Sanitizer>,
 }
 
 #[derive(Args)]

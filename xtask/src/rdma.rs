@@ -16,6 +16,7 @@ mod packages;
 mod programs;
 mod root;
 
+use crate::console::say;
 use crate::workspace::Workspace;
 use guest::{Ended, Guest, Link};
 use image::Image;
@@ -89,7 +90,7 @@ fn run(workspace: &Workspace, limit: Duration, report: &mut Report) -> Result<()
     let path = cache.folder.join("image");
     let image = image(&cache, &programs, &workspace.root.join(SCRIPTS)).map_err(Stop::Fail)?;
     let bytes = image.write(&path).map_err(Stop::Fail)?;
-    println!("the guests' files: {} MiB", bytes >> 20);
+    say!("the guests' files: {} MiB", bytes >> 20);
     let late = programs.with_verbs().map(|program| programs::loads_verbs_late(&cache.root, program));
     report.checked(late);
     report.guests = run_guests(&cache, &path).map_err(Stop::Fail)?;
@@ -180,7 +181,7 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
         guest("failures", "failures", "", SINGLE_LIMIT),
     ]);
     // Not in the cache: the paths of sockets have to be short.
-    let folder = env::temp_dir().join(format!("udeck-rdma-{}", std::process::id()));
+    let folder = env::temp_dir().join(format!("xtask-rdma-{}", std::process::id()));
     let link = Link::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
     let [first, second] = link.map(Some);
     ended.extend(side_by_side(vec![
@@ -190,7 +191,7 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
     // What cannot be removed does no harm.
     let _ = fs::remove_dir_all(&folder);
     let times = ended.iter().map(|Ended { name, took, .. }| format!("{name} {:.1} s", took.as_secs_f64()));
-    println!("{}", times.collect::<Vec<_>>().join(", "));
+    say!("{}", times.collect::<Vec<_>>().join(", "));
     Ok(ended)
 }
 

@@ -1,8 +1,9 @@
 //! What a run of the steps shows: the end of each, the table, and the last line.
 
 use crate::{
+    console::say,
     steps::Step,
-    tally::{Counts, Suite},
+    test_counts::{Counts, Suite},
 };
 use std::{fmt::Write, time::Duration};
 
@@ -14,6 +15,8 @@ pub struct Outcome {
     pub suites: Vec<Suite>,
     /// What failed: tests by name, or commands with how they ended.
     pub problems: Vec<String>,
+    /// Tests that failed, and passed when they ran again.
+    pub flaky: Vec<String>,
     /// Why something was left out.
     pub skips: Vec<String>,
     pub took: Duration,
@@ -34,6 +37,7 @@ impl Outcome {
             counts: Counts::default(),
             suites: Vec::new(),
             problems: Vec::new(),
+            flaky: Vec::new(),
             skips: Vec::new(),
             took: Duration::ZERO,
         }
@@ -71,22 +75,22 @@ pub fn step(outcome: &Outcome, by_program: bool) {
     if by_program {
         for suite in outcome.suites.iter().filter(|suite| suite.counts != Counts::default()) {
             match &suite.summary {
-                Some(summary) if summary.starts_with(&suite.name) => println!("    {summary}"),
-                Some(summary) => println!("    {}: {summary}", suite.name),
-                None => println!("    {}: {}", suite.name, line(suite.counts)),
+                Some(summary) if summary.starts_with(&suite.name) => say!("    {summary}"),
+                Some(summary) => say!("    {}: {summary}", suite.name),
+                None => say!("    {}: {}", suite.name, line(suite.counts)),
             }
         }
     }
-    println!("=== {}: {} in {:.1} s", outcome.name, outcome.verdict.word(), outcome.took.as_secs_f64());
+    say!("=== {}: {} in {:.1} s", outcome.name, outcome.verdict.word(), outcome.took.as_secs_f64());
 }
 
 /// The table, what failed, and the last line; false if anything failed.
-pub fn summary(outcomes: &[Outcome]) -> bool {
-    print!("\n{}", summary_text(outcomes));
+pub fn summary(outcomes: &[Outcome], took: Duration) -> bool {
+    print!("\n{}", summary_text(outcomes, took));
     !outcomes.iter().any(Outcome::is_bad)
 }
 
-fn summary_text(outcomes: &[Outcome]) -> String {
+fn summary_text(outcomes: &[Outcome], took: Duration) -> String {
     let mut text = format!(
         "{:12} {:8} {:>7} {:>7} {:>7} {:>8}\n",
         "step", "result", "passed", "failed", "skipped", "seconds"
@@ -100,9 +104,18 @@ fn summary_text(outcomes: &[Outcome]) -> String {
         let _ =
             writeln!(text, "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1}", verdict.word());
     }
+    let minutes = took.as_secs() / 60;
+    let _ = writeln!(text, "{} steps in {minutes} min {} s", outcomes.len(), took.as_secs() % 60);
     for outcome in outcomes {
         for reason in &outcome.skips {
             let _ = writeln!(text, "skipped: {}: {reason}", outcome.name);
+        }
+        for test in &outcome.flaky {
+            let _ = writeln!(
+                text,
+                "flaky: {}: {test} (failed above, and passed when it ran again)",
+                outcome.name
+            );
         }
         for problem in &outcome.problems {
             let _ = writeln!(text, "failed: {}: {problem}", outcome.name);
@@ -131,13 +144,16 @@ mod tests {
             verdict: Verdict::Failed,
             counts: Counts { passed: 2, failed: 1, skipped: 0 },
             problems: vec!["udeck_sys: ring::wraps".into()],
+            flaky: vec!["udeck_sys: ring::fills".into()],
             ..Outcome::new("loom")
         };
         let skipped = Outcome { skips: vec!["no valgrind".into()], ..Outcome::not_run("counts") };
-        let text = summary_text(&[good, bad, skipped]);
+        let text = summary_text(&[good, bad, skipped], Duration::from_secs(61));
         let lines: Vec<_> = text.lines().collect();
+        assert!(lines.contains(&"3 steps in 1 min 1 s"), "{text}");
         assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped"));
         assert!(lines.contains(&"failed: loom: udeck_sys: ring::wraps"), "{text}");
+        assert!(lines.iter().any(|line| line.starts_with("flaky: loom: udeck_sys: ring::fills ")), "{text}");
         assert!(lines.contains(&"skipped: counts: no valgrind"), "{text}");
         assert!(lines.iter().any(|line| line.starts_with("counts") && line.contains("not run")), "{text}");
     }

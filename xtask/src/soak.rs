@@ -1,17 +1,17 @@
 //! `cargo xtask soak`: builds the programs of `tests/soak` and starts their driver, or two of them.
 //!
-//! They are built in the profile of tests: what debug builds check is checked.
+//! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
 
 use crate::{
     SoakOptions,
     child::{self, Cargo},
-    tally::Tally,
+    test_counts::TestCounts,
     workspace::Workspace,
 };
 use std::{path::Path, process::Command, thread, time::Duration};
 
 /// The launcher, the ranks and the driver, and what verbs runs over.
-pub const BUILD: &str = "build -p deckrun -p udeck-soak -p udeck-verbs-standin";
+pub const BUILD: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";
 
 /// A run that hangs is looked at and ended by its driver, which takes this long at most.
 const LAST_RUN: Duration = Duration::from_secs(600);
@@ -22,7 +22,12 @@ const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// Plays what the options ask for; `Ok(false)` if a run failed.
 pub fn run(options: &SoakOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
-    let build = Cargo::new(BUILD);
+    let (build, programs) = match options.sanitize {
+        None => (Cargo::new(BUILD), workspace.target.join("debug")),
+        Some(sanitizer) => {
+            (sanitizer.instrument(Cargo::new(BUILD), &workspace)?, sanitizer.programs(&workspace)?)
+        }
+    };
     println!("$ {build}");
     let built =
         build.run(&workspace.root, BUILD_LIMIT, |_| {}).map_err(|e| format!("cannot run cargo: {e}"))?;
@@ -38,11 +43,11 @@ pub fn run(options: &SoakOptions) -> Result<bool, String> {
             .collect(),
     };
     let limit = Duration::from_secs(60 * options.minutes) + LAST_RUN * options.times;
-    let programs = workspace.target.join("debug");
+    let settings = options.sanitize.map(|sanitizer| sanitizer.settings(&workspace));
     let passed: Vec<bool> = thread::scope(|scope| {
         let drive = |arguments: Vec<String>| {
-            let programs = &programs;
-            scope.spawn(move || drive(programs, &arguments, limit))
+            let (programs, settings) = (&programs, settings.clone());
+            scope.spawn(move || drive(programs, settings, &arguments, limit))
         };
         let threads: Vec<_> = drivers.into_iter().map(drive).collect();
         threads.into_iter().map(|driver| driver.join().unwrap_or(false)).collect()
@@ -50,11 +55,11 @@ pub fn run(options: &SoakOptions) -> Result<bool, String> {
     Ok(passed.into_iter().all(|passed| passed))
 }
 
-/// One driver; false if it failed.
-fn drive(programs: &Path, arguments: &[String], limit: Duration) -> bool {
+/// One driver, with this variable in its environment; false if it failed.
+fn drive(programs: &Path, variable: Option<(&str, String)>, arguments: &[String], limit: Duration) -> bool {
     let mut driver = Command::new(programs.join("udeck-soak"));
-    driver.args(arguments).env("DECK_BIN_DIR", programs);
-    let mut tally = Tally::default();
+    driver.args(arguments).env("DECK_BIN_DIR", programs).envs(variable);
+    let mut tally = TestCounts::default();
     let ended = child::run(driver, limit, |line| {
         println!("{line}");
         tally.line(line);

@@ -8,13 +8,31 @@ pub struct Step {
     pub work: Work,
     /// Shows the counts of each test program, where a program stands for something: a transport.
     pub by_program: bool,
+    pub lane: Lane,
+}
+
+/// What a step runs beside. Those that wait more than they compute run beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Nothing: before all lanes. It keeps the processors busy by itself.
+    Alone,
+    /// The suite and random jobs: they leave no programs behind in the target folder for others.
+    First,
+    /// Jobs. One after another: with other features their programs lie in the same place.
+    Second,
+    /// The guests, whose clocks stand while they have no processor.
+    Third,
 }
 
 pub enum Work {
     /// One after another; the first that fails ends the step, but for checks and tests.
     Commands(Vec<(Role, Cargo)>),
-    /// The checks in `arrows` and `places`, in this process.
+    /// The checks in `arrows`, `circles` and `unsafe_policy`, in this process.
     Arrows,
+    /// The documents, by `book`, in this process.
+    Book,
+    /// The checks in `packaging`, in this process.
+    Packaging,
     /// The comparison in `counts`.
     Counts,
     /// The guests of `rdma`.
@@ -34,6 +52,14 @@ pub enum Role {
     SomeTests,
 }
 
+/// What `jobs`, `kill`, `hosts` and `rdma` run, in the profile that users build: one build for all of them.
+pub const PROGRAMS: &str =
+    "build --release -p deckrun -p nas-ft -p deckperf -p udeck -p udeck-jobs --bins --examples";
+
+/// Named beside a package of tests, although it has none of that name: it needs the largest set of features of the third-party
+/// packages. So those are built once for all steps, and not again for each set of features.
+const SAME_FEATURES: &str = "-p xtask";
+
 /// The packages whose tests are steps of their own.
 const OWN_STEPS: &str = "--exclude udeck-conformance --exclude udeck-jobs";
 
@@ -41,10 +67,11 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = if fail_fast { "test" } else { "test --no-fail-fast" };
     let folder = |name: &str| workspace.target.join(name).display().to_string();
     let mut steps = static_checks();
-    steps.extend(in_process_tests(tests, &folder("loom"), &folder("touch")));
-    steps.extend(whole_jobs(tests, &folder("release"), &folder("debug"), &folder("fault")));
+    steps.extend(in_process_tests(tests, &folder("loom")));
+    steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
     steps.push(Step {
         by_program: true,
+        lane: Lane::Third,
         ..step(
             "rdma",
             "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages",
@@ -70,13 +97,23 @@ fn static_checks() -> Vec<Step> {
         ),
         step(
             "arrows",
-            "packages depend along the arrows; `unsafe` and transports' names keep their places",
+            "packages depend along the arrows, and files in no circles; `unsafe` and transports' names keep their places",
             Work::Arrows,
+        ),
+        step(
+            "book",
+            "every page is in the book and every link leads somewhere; builds it where mdbook is installed",
+            Work::Book,
+        ),
+        step(
+            "package",
+            "what is published says what a registry asks for; cargo-deny over dependencies, where it is installed",
+            Work::Packaging,
         ),
     ]
 }
 
-fn in_process_tests(tests: &str, loom_target: &str, touch_target: &str) -> Vec<Step> {
+fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
     let unit = Cargo::new(tests)
         .args("--workspace --lib --bins --tests")
         .args(OWN_STEPS)
@@ -87,17 +124,24 @@ fn in_process_tests(tests: &str, loom_target: &str, touch_target: &str) -> Vec<S
         .args("--workspace --lib --bins --tests")
         .args(OWN_STEPS)
         .args("-- --nocapture proptest prop_");
-    let ui = Cargo::new(tests).args("-p udeck-via -p udeck-deck --test ui -- compile_fail");
-    let conformance = Cargo::new(tests).args("-p udeck-conformance --lib --tests -- --nocapture");
-    // A target folder of its own: both builds would evict each other from a shared one.
+    let ui = Cargo::new(tests)
+        .args("-p udeck-via -p udeck-deck")
+        .args(SAME_FEATURES)
+        .args("--test ui -- compile_fail");
+    let conformance = Cargo::new(tests)
+        .args("-p udeck-conformance")
+        .args(SAME_FEATURES)
+        .args("--lib --test * -- --nocapture");
+    // A target folder of its own: with other flags nothing can be shared.
     let loom = Cargo::new(tests)
         .args("--release -p udeck-sys --lib --tests --target-dir")
         .arg(loom_target)
         .args("-- loom_")
         .add_flags("RUSTFLAGS", "--cfg loom");
-    // Likewise.
-    let lines =
-        Cargo::new(tests).args("-p udeck-jobs --features touch --test lines --target-dir").arg(touch_target);
+    let lines = Cargo::new(tests)
+        .args("-p udeck-jobs")
+        .args(SAME_FEATURES)
+        .args("--features udeck-jobs/access-trace --test lines");
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
         step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit)),
@@ -118,6 +162,7 @@ fn in_process_tests(tests: &str, loom_target: &str, touch_target: &str) -> Vec<S
         ),
         Step {
             by_program: true,
+            lane: Lane::First,
             ..step(
                 "conformance",
                 "the one suite that every transport passes",
@@ -129,45 +174,59 @@ fn in_process_tests(tests: &str, loom_target: &str, touch_target: &str) -> Vec<S
     ]
 }
 
-fn whole_jobs(tests: &str, programs: &str, debug: &str, fault_target: &str) -> Vec<Step> {
-    let build = || {
-        vec![
-            (Role::Prepare, Cargo::new("build --release -p deckrun -p nas-ft -p deckperf")),
-            (Role::Prepare, Cargo::new("build --release -p udeck --examples")),
-        ]
-    };
+fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
+    let build = || vec![(Role::Prepare, Cargo::new(PROGRAMS))];
     let mut jobs = build();
-    let run = Cargo::new(tests).args("-p udeck-jobs --lib --test jobs").env("DECK_BIN_DIR", programs);
+    let run = Cargo::new(tests)
+        .args("-p udeck-jobs")
+        .args(SAME_FEATURES)
+        .args("--lib --test jobs")
+        .env("DECK_BIN_DIR", programs);
     jobs.push((Role::SomeTests, run));
 
-    // The feature must not leak into the programs above, which are what users get: a target folder of its own.
+    // The feature is in the profile of tests only: the programs above, which are what users get, have it not.
     let mut kill = build();
     let run = Cargo::new(tests)
-        .args("-p udeck-jobs --features fault --test kill --target-dir")
-        .arg(fault_target)
+        .args("-p udeck-jobs")
+        .args(SAME_FEATURES)
+        .args("--features udeck-jobs/fault --test kill")
         .env("DECK_BIN_DIR", programs);
     kill.push((Role::SomeTests, run));
     // Random jobs, so that each run of the tests sees other ones. In the profile of tests: debug builds check more.
     let random = Cargo::new("run -p udeck-soak --bin udeck-soak -- --minutes 1").env("DECK_BIN_DIR", debug);
     let soak = vec![(Role::Prepare, Cargo::new(soak::BUILD)), (Role::SomeTests, random)];
     let mut hosts = build();
-    let run = Cargo::new(tests).args("-p udeck-jobs --test hosts").env("DECK_BIN_DIR", programs);
+    let run = Cargo::new(tests)
+        .args("-p udeck-jobs")
+        .args(SAME_FEATURES)
+        .args("--test hosts")
+        .env("DECK_BIN_DIR", programs);
     // Where there can be no namespaces all of them are skipped, and that is no failure.
     hosts.push((Role::Tests, run));
     vec![
-        step(
-            "jobs",
-            "whole jobs: the examples and bench-apps, alone and through deckrun",
-            Work::Commands(jobs),
-        ),
-        step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill)),
-        step(
-            "soak",
-            "a minute of random jobs under random faults; a failure prints the command that replays it",
-            Work::Commands(soak),
-        ),
+        Step {
+            lane: Lane::Second,
+            ..step(
+                "jobs",
+                "whole jobs: the examples and bench-apps, alone and through deckrun",
+                Work::Commands(jobs),
+            )
+        },
+        Step {
+            lane: Lane::Second,
+            ..step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
+        },
+        Step {
+            lane: Lane::First,
+            ..step(
+                "soak",
+                "a minute of random jobs under random faults; a failure prints the command that replays it",
+                Work::Commands(soak),
+            )
+        },
         Step {
             by_program: true,
+            lane: Lane::Second,
             ..step(
                 "hosts",
                 "jobs over several hosts, which are network namespaces; needs root",
@@ -178,7 +237,7 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str, fault_target: &str) -> V
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {
-    Step { name, about, work, by_program: false }
+    Step { name, about, work, by_program: false, lane: Lane::Alone }
 }
 
 #[cfg(test)]
@@ -195,7 +254,7 @@ mod tests {
     fn commands(step: &Step) -> Vec<String> {
         match &step.work {
             Work::Commands(commands) => commands.iter().map(|(_, cargo)| cargo.to_string()).collect(),
-            Work::Arrows | Work::Counts | Work::Rdma => Vec::new(),
+            Work::Arrows | Work::Book | Work::Packaging | Work::Counts | Work::Rdma => Vec::new(),
         }
     }
 
@@ -226,12 +285,17 @@ mod tests {
     }
 
     #[test]
-    fn builds_that_differ_in_flags_or_features_have_their_own_target_folders() {
-        for (name, folder) in [("loom", "/w/out/loom"), ("lines", "/w/out/touch"), ("kill", "/w/out/fault")] {
-            let steps = steps(false);
-            let step = steps.iter().find(|step| step.name == name).expect("a step of this name");
-            let last = commands(step).pop().expect("a command");
-            assert!(last.contains(&format!("--target-dir {folder}")), "{last}");
+    fn a_build_with_other_flags_has_a_target_folder_of_its_own() {
+        for command in steps(false).iter().flat_map(commands) {
+            let own_folder = command.contains("--target-dir /w/out/loom");
+            assert_eq!(command.contains("--cfg loom"), own_folder, "{command}");
+        }
+    }
+
+    #[test]
+    fn what_users_build_has_no_feature_of_the_tests() {
+        for command in steps(false).iter().flat_map(commands) {
+            assert!(!(command.contains("--release") && command.contains("--features")), "{command}");
         }
     }
 
@@ -241,7 +305,7 @@ mod tests {
         let step = steps.iter().find(|step| step.name == "hosts").expect("a step of this name");
         let Work::Commands(commands) = &step.work else { panic!("commands") };
         let (role, cargo) = commands.last().expect("a command");
-        assert!(*role == Role::Tests && cargo.to_string().contains("-p udeck-jobs --test hosts"), "{cargo}");
+        assert!(*role == Role::Tests && cargo.to_string().contains("--test hosts"), "{cargo}");
     }
 
     #[test]

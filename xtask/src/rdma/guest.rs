@@ -1,7 +1,7 @@
 //! A guest: QEMU with a kernel, our files, and nothing else; and what its console says.
 
 use super::packages::Cache;
-use crate::{child, tally::Tally};
+use crate::{child, test_counts::TestCounts};
 use std::{
     fs,
     io::{self, BufRead, BufReader, Write},
@@ -56,7 +56,7 @@ pub struct Link {
 pub struct Ended {
     pub name: &'static str,
     pub part: &'static str,
-    pub tally: Tally,
+    pub tally: TestCounts,
     /// Why it did not come to its end.
     pub problem: Option<String>,
     pub took: Duration,
@@ -187,7 +187,7 @@ enum Wish {
 /// What has been read of a console.
 #[derive(Debug, Default)]
 struct Console {
-    tally: Tally,
+    tally: TestCounts,
     done: bool,
     last: String,
 }
@@ -212,7 +212,7 @@ impl Console {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Counts;
+    use crate::test_counts::Counts;
 
     #[test]
     fn a_console_is_counted_and_asks_for_what_it_wants() {
@@ -225,7 +225,8 @@ mod tests {
         }
         assert_eq!((wishes, console.done), (vec![Wish::Cut, Wish::Join], false));
         assert_eq!(console.tally.total(), Counts { passed: 1, failed: 1, skipped: 0 });
-        assert_eq!(console.tally.failed, ["jobs: b"]);
+        let failed: Vec<_> = console.tally.failed.iter().map(ToString::to_string).collect();
+        assert_eq!(failed, ["jobs: b"]);
         console.line("rdma: done\r");
         assert!(console.done);
     }

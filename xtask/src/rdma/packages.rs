@@ -4,6 +4,7 @@
 
 use super::{Stop, modules, root::Root};
 use crate::child;
+use crate::console::say;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
@@ -51,7 +52,7 @@ impl Cache {
         let root = Root(folder.join("root"));
         let stamp = format!("{RECIPE} {} {}\n", os_release("VERSION_ID"), PACKAGES.join(" "));
         if fs::read_to_string(folder.join("stamp")).is_ok_and(|text| text == stamp) {
-            println!("the packages are in {}", folder.display());
+            say!("the packages are in {}", folder.display());
         } else {
             let begun = Instant::now();
             download(&folder.join("apt"))?;
@@ -59,11 +60,7 @@ impl Cache {
             fs::write(folder.join("stamp"), stamp).map_err(problem)?;
             // 160 MB that nobody needs again; what cannot be removed does no harm.
             let _ = fs::remove_dir_all(folder.join("apt"));
-            println!(
-                "downloaded and unpacked in {:.1} s: {}",
-                begun.elapsed().as_secs_f64(),
-                folder.display()
-            );
+            say!("downloaded and unpacked in {:.1} s: {}", begun.elapsed().as_secs_f64(), folder.display());
         }
         Ok(Cache { folder, root, _lock: lock })
     }
@@ -102,7 +99,7 @@ fn lock(folder: &Path) -> io::Result<File> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::AGAIN) if Instant::now() < deadline => {
                 if !said {
-                    println!("waiting for another run that uses {}", folder.display());
+                    say!("waiting for another run that uses {}", folder.display());
                     said = true;
                 }
                 thread::sleep(Duration::from_millis(200));
@@ -153,7 +150,7 @@ fn unpack(folder: &Path) -> Result<(), String> {
         }
         fs::create_dir(folder.join(left)).map_err(problem)?;
     }
-    println!("unpacking");
+    say!("unpacking");
     for entry in fs::read_dir(folder.join("apt/cache/archives")).map_err(problem)? {
         let package = entry.map_err(problem)?.path();
         if package.extension().is_some_and(|extension| extension == "deb") {
@@ -191,7 +188,7 @@ fn step(command: Command, worth: impl Fn(&str) -> bool) -> Result<(), String> {
     let mut said = Vec::new();
     let ended = child::run(command, LIMIT, |line| {
         if worth(line) {
-            println!("    {line}");
+            say!("    {line}");
         }
         said.push(line.to_owned());
     });

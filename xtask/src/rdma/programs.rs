@@ -1,7 +1,7 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
 use super::{guest::Ended, root::Root};
-use crate::{child::Cargo, tally::Counts, workspace::Workspace};
+use crate::{child::Cargo, console::say, steps::PROGRAMS, test_counts::Counts, workspace::Workspace};
 use std::{
     collections::BTreeMap,
     fs,
@@ -29,14 +29,13 @@ pub struct Programs {
 impl Programs {
     /// Blocks for two builds, each at most `limit`.
     pub fn build(workspace: &Workspace, limit: Duration) -> Result<Programs, String> {
-        let build = Cargo::new("build --release -p deckrun -p nas-ft -p deckperf -p udeck-jobs --bins");
-        run(&build, workspace, limit, |_| {})?;
+        run(&Cargo::new(PROGRAMS), workspace, limit, |_| {})?;
         let release = workspace.target.join("release");
         let jobs = ["deckrun", "nas-ft", "deckperf", "hosts-talker", "hosts-lossy", "leave-rank"]
             .map(|name| (name, release.join(name)))
             .into();
         let suites = format!("--test {SUITE} --test {OTHER_SUITE}");
-        let suites = Cargo::new("test --release --no-run -p udeck-conformance").args(&suites);
+        let suites = Cargo::new("test --release --no-run -p udeck-conformance -p xtask").args(&suites);
         let mut built = BTreeMap::new();
         run(&suites, workspace, limit, |line| built.extend(executable(line)))?;
         let suite = |name: &str| {
@@ -74,7 +73,7 @@ fn run(
     limit: Duration,
     each_line: impl FnMut(&str),
 ) -> Result<(), String> {
-    println!("    $ {cargo}");
+    say!("    $ {cargo}");
     match cargo.run(&workspace.root, limit, each_line) {
         Ok(None) => Ok(()),
         Ok(Some(how)) => Err(format!("`{cargo}`: {how}")),

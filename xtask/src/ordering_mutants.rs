@@ -28,10 +28,10 @@ struct Weakened {
 /// Runs the command. `Ok(false)`: some weakened point went unnoticed.
 pub fn run(limit: Duration) -> Result<bool, String> {
     let workspace = Workspace::load()?;
-    let copy = workspace.target.join("weaken");
+    let copy = workspace.target.join("ordering-mutants");
     copy_tree(&workspace.root, &copy)?;
     // Not the models' usual folder: cargo would take a weakened build there for the real one, which has the same name.
-    let target = workspace.target.join("weaken-target");
+    let target = workspace.target.join("ordering-mutants-target");
     let models = |quiet: bool| {
         let loom = Cargo::new("test --release --lib -p udeck-sys --target-dir")
             .arg(target.to_string_lossy())

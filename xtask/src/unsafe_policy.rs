@@ -25,15 +25,15 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/via/mem", what: What::Anything },
     // Whoever implements a device or a port answers for memory.
     Place { at: "src/via/transport.rs", what: What::Promise },
-    Place { at: "src/via/wrap", what: What::Promise },
+    Place { at: "src/via/tests/script/", what: What::Anything },
     Place { at: "src/via/vi/sends/tests.rs", what: What::Promise },
     Place { at: "src/via/tests/ui/", what: What::Promise },
-    Place { at: "src/wired/memory", what: What::Anything },
-    Place { at: "src/wired/connection/pieces.rs", what: What::Anything },
-    Place { at: "src/wired/device.rs", what: What::Promise },
-    Place { at: "src/wired/port.rs", what: What::Promise },
-    Place { at: "src/wired/tests/costs.rs", what: What::Anything },
-    Place { at: "src/wired/tests/pair.rs", what: What::Anything },
+    Place { at: "src/session/memory", what: What::Anything },
+    Place { at: "src/session/framed/connection/pieces.rs", what: What::Anything },
+    Place { at: "src/session/framed/device.rs", what: What::Promise },
+    Place { at: "src/session/framed/port.rs", what: What::Promise },
+    Place { at: "src/session/framed/tests/costs.rs", what: What::Anything },
+    Place { at: "src/session/framed/tests/pair.rs", what: What::Anything },
     Place { at: "tests/conformance/counting.rs", what: What::Promise },
     Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
     Place { at: "transports/", what: What::Anything },
@@ -42,10 +42,15 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/launch/guard.rs", what: What::Anything },
     Place { at: "src/launch/orphans.rs", what: What::Anything },
     Place { at: "src/launch/signals.rs", what: What::Anything },
+    Place { at: "src/launch/tests/chain.rs", what: What::Anything },
     Place { at: "src/launch/", what: What::Call("pre_exec") },
     // The cases of the raw posts, which are `unsafe` to call.
     Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
-    Place { at: "tests/fork.rs", what: What::Anything },
+    // A C library's interface: it trusts its caller's pointers.
+    Place { at: "tests/mock-verbs/", what: What::Anything },
+    Place { at: "tests/faults/", what: What::Promise },
+    Place { at: "tests/faults/lib.rs", what: What::Call("raw_device") },
+    Place { at: "tests/it/fork.rs", what: What::Anything },
 ];
 
 /// How many lines below `unsafe` the call that excuses it may stand.

@@ -3,6 +3,7 @@
 //! libtest's machine-readable output is unstable, so this reads the lines for people. Both come through one pipe
 //! (see `child`): a `Running` line of cargo's therefore precedes the results of the program that it names.
 
+use std::fmt::{self, Display, Formatter};
 use std::ops::AddAssign;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,19 +30,40 @@ pub struct Suite {
     pub summary: Option<String>,
 }
 
-#[derive(Debug, Default)]
-pub struct Tally {
-    pub suites: Vec<Suite>,
-    pub failed: Vec<String>,
-    running: String,
+/// A test that failed: `program: name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub program: String,
+    pub test: String,
 }
 
-impl Tally {
+impl Display for Failed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.program, self.test)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct TestCounts {
+    pub suites: Vec<Suite>,
+    pub failed: Vec<Failed>,
+    /// Tests that failed and then passed when they ran again, see [`TestCounts::passed_again`].
+    pub flaky: Vec<Failed>,
+    running: String,
+    /// Whether `running` has printed a result.
+    has_result: bool,
+    /// Programs that ended without a result: they crashed, or could not start.
+    broken: u64,
+}
+
+impl TestCounts {
     /// Takes the next line of output.
     pub fn line(&mut self, line: &str) {
         if let Some(name) = program(line) {
-            self.running = name;
+            self.broken += u64::from(!self.running.is_empty() && !self.has_result);
+            (self.running, self.has_result) = (name, false);
         } else if let Some(counts) = result(line) {
+            self.has_result = true;
             self.suites.push(Suite { name: self.running.clone(), counts, summary: None });
         } else if is_summary(line) {
             // The conformance suite prints one behind the result of each transport.
@@ -49,8 +71,23 @@ impl Tally {
                 suite.summary = Some(line.to_owned());
             }
         } else if let Some(name) = failure(line) {
-            self.failed.push(format!("{}: {name}", self.running));
+            self.failed.push(Failed { program: self.running.clone(), test: name.to_owned() });
         }
+    }
+
+    /// Whether named tests are all that failed: every program has printed its result.
+    pub fn only_tests_failed(&self) -> bool {
+        let crashed = self.broken + u64::from(!self.running.is_empty() && !self.has_result);
+        crashed == 0 && !self.failed.is_empty() && self.total().failed == self.failed.len() as u64
+    }
+
+    /// Counts every failed test as passed, and as flaky.
+    pub fn passed_again(&mut self) {
+        for suite in &mut self.suites {
+            suite.counts.passed += suite.counts.failed;
+            suite.counts.failed = 0;
+        }
+        self.flaky.append(&mut self.failed);
     }
 
     pub fn total(&self) -> Counts {
@@ -125,8 +162,8 @@ test src/lib.rs - (line 3) ... ok
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.20s
 ";
 
-    fn read(output: &str) -> Tally {
-        let mut tally = Tally::default();
+    fn read(output: &str) -> TestCounts {
+        let mut tally = TestCounts::default();
         output.lines().for_each(|line| tally.line(line));
         tally
     }
@@ -138,7 +175,26 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(names, ["udeck_sys", "documentation of udeck"]);
         assert_eq!(tally.suites[0].counts, Counts { passed: 1, failed: 1, skipped: 1 });
         assert_eq!(tally.total(), Counts { passed: 2, failed: 1, skipped: 1 });
-        assert_eq!(tally.failed, ["udeck_sys: ring::fills"]);
+        let failed: Vec<_> = tally.failed.iter().map(Failed::to_string).collect();
+        assert_eq!(failed, ["udeck_sys: ring::fills"]);
+    }
+
+    #[test]
+    fn a_program_that_crashes_is_more_than_a_failed_test() {
+        assert!(read(OUTPUT).only_tests_failed());
+        let crash = "     Running tests/b.rs (target/debug/deps/b-0123456789abcdef)\nrunning 2 tests\n";
+        assert!(!read(&format!("{OUTPUT}{crash}")).only_tests_failed());
+        assert!(!read(&format!("{crash}{OUTPUT}")).only_tests_failed());
+        assert!(!read("error: could not compile `udeck`").only_tests_failed());
+    }
+
+    #[test]
+    fn what_passed_again_is_counted_as_passed_and_named() {
+        let mut tally = read(OUTPUT);
+        tally.passed_again();
+        assert_eq!(tally.total(), Counts { passed: 3, failed: 0, skipped: 1 });
+        assert!(tally.failed.is_empty());
+        assert_eq!(tally.flaky[0].test, "ring::fills");
     }
 
     #[test]

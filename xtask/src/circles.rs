@@ -1,0 +1,408 @@
+//! Circles among the files of a crate.
+//!
+//! A file uses another one when a path in its code leads there: `use` declarations, and paths that begin with `crate`, `self`,
+//! `super` or the name of a child module. Declaring a module (`mod x;`) and exporting a name (`pub use`) is not use; nor are
+//! tests (`#[cfg(test)]`) and comments. So a child may use its parent's types, as long as the parent does not use the
+//! child, and the other way round.
+//!
+//! Files that use each other in a circle have to be understood together. None may; how many do today stands in
+//! `xtask/src/circles.txt`, by package. The numbers can only get smaller: one that is too large fails, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::rust_text::{Keep, blank};
+use crate::workspace::Workspace;
+
+/// Where a package's first file may be.
+const ROOTS: [&str; 4] = ["lib.rs", "main.rs", "src/lib.rs", "src/main.rs"];
+
+/// A module is named by its path below the crate.
+type Module = Vec<String>;
+
+/// A crate's modules and which file uses which.
+#[derive(Default)]
+struct Crate {
+    /// The file of each module; of one in braces, that of its parent.
+    files: BTreeMap<Module, String>,
+    /// For each file, the code of it, by module.
+    code: Vec<(Module, Vec<String>)>,
+}
+
+/// Packages in which more files are in circles than are known, or fewer.
+pub fn violations(workspace: &Workspace) -> Vec<String> {
+    let known = include_str!("circles.txt").lines().filter_map(|line| line.split_once(' '));
+    let known: BTreeMap<&str, usize> =
+        known.filter_map(|(folder, count)| Some((folder, count.trim().parse().ok()?))).collect();
+    let read = |path: &str| std::fs::read_to_string(workspace.root.join(path)).ok();
+    let mut found = Vec::new();
+    for package in &workspace.packages {
+        let folder = package.folder.as_str();
+        let roots =
+            ROOTS.map(|root| if folder == "." { root.to_owned() } else { format!("{folder}/{root}") });
+        let circles: Vec<_> = roots.iter().flat_map(|root| circles_of(root, &read)).collect();
+        found.extend(compare(folder, &circles, known.get(folder).copied().unwrap_or(0)));
+    }
+    found
+}
+
+fn compare(folder: &str, circles: &[Vec<String>], known: usize) -> Option<String> {
+    let files: BTreeSet<&String> = circles.iter().flatten().collect();
+    match files.len() {
+        now if now > known => {
+            let circles: Vec<String> = circles.iter().map(|circle| circle.join(", ")).collect();
+            Some(format!(
+                "{folder}: {now} files are in circles (xtask/src/circles.rs), at most {known} may be. Files that use each \
+                 other: {}",
+                circles.join("; ")
+            ))
+        }
+        now if now < known => Some(format!(
+            "{folder}: {now} files are in circles now: write that into xtask/src/circles.txt, not {known}"
+        )),
+        _ => None,
+    }
+}
+
+/// The circles of the crate that begins with the file `root`; none if there is no such file.
+fn circles_of(root: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<Vec<String>> {
+    let mut all = Crate::default();
+    all.add(Vec::new(), root, read);
+    let mut uses: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (module, path) in &all.code {
+        let (Some(from), Some(to)) = (all.files.get(module), all.target(module, path)) else { continue };
+        if from != to {
+            uses.entry(from).or_default().insert(to);
+        }
+    }
+    components(&uses)
+}
+
+impl Crate {
+    fn add(&mut self, module: Module, file: &str, read: &dyn Fn(&str) -> Option<String>) {
+        let Some(text) = read(file) else { return };
+        self.files.insert(module.clone(), file.to_owned());
+        let tokens = tokens(&blank(&text, Keep::Code));
+        let mut parser = Parser { tokens: &tokens, at: 0, file, read, all: self };
+        parser.items(&module, usize::MAX);
+    }
+
+    /// The file that a path in a module leads to, if it is one of the crate's.
+    fn target(&self, module: &[String], path: &[String]) -> Option<&String> {
+        let mut at: Module = match path.first()?.as_str() {
+            "crate" => Vec::new(),
+            "self" => module.to_vec(),
+            "super" => module[..module.len().checked_sub(1)?].to_vec(),
+            child => [module, &[child.to_owned()]].concat(),
+        };
+        self.files.get(&at)?;
+        for name in &path[1..] {
+            if name == "super" {
+                at.pop()?;
+                continue;
+            }
+            at.push(name.clone());
+            if !self.files.contains_key(&at) {
+                at.pop();
+                break;
+            }
+        }
+        self.files.get(&at)
+    }
+}
+
+struct Parser<'a> {
+    tokens: &'a [String],
+    at: usize,
+    file: &'a str,
+    read: &'a dyn Fn(&str) -> Option<String>,
+    all: &'a mut Crate,
+}
+
+impl Parser<'_> {
+    fn peek(&self, ahead: usize) -> &str {
+        self.tokens.get(self.at + ahead).map_or("", String::as_str)
+    }
+
+    /// Reads the code of a module, up to the end of its braces or of the file.
+    fn items(&mut self, module: &Module, end: usize) {
+        let (mut is_test, mut is_public) = (false, false);
+        while self.at < self.tokens.len().min(end) {
+            match self.peek(0) {
+                "#" if self.peek(1) == "[" => {
+                    let close = self.close(self.at + 1);
+                    let words = &self.tokens[self.at..close];
+                    // `cfg(test)` and `cfg(all(test, ...))`, not `cfg(not(test))`.
+                    is_test |= words.contains(&"cfg".to_owned())
+                        && words.contains(&"test".to_owned())
+                        && !words.contains(&"not".to_owned());
+                    self.at = close;
+                    continue;
+                }
+                "pub" => {
+                    is_public = true;
+                    self.at += 1;
+                    if self.peek(0) == "(" {
+                        self.at = self.close(self.at);
+                    }
+                    continue;
+                }
+                "mod" if self.peek(2) == ";" => {
+                    let child = [module.as_slice(), &[self.peek(1).to_owned()]].concat();
+                    if !is_test && let Some(file) = self.child_file(module, self.peek(1)) {
+                        self.all.add(child, &file, self.read);
+                    }
+                    self.at += 3;
+                }
+                "mod" if self.peek(2) == "{" => {
+                    let child = [module.as_slice(), &[self.peek(1).to_owned()]].concat();
+                    let close = self.close(self.at + 2);
+                    if !is_test {
+                        self.all.files.insert(child.clone(), self.file.to_owned());
+                        self.at += 3;
+                        self.items(&child, close);
+                    }
+                    self.at = close;
+                }
+                "use" => {
+                    self.at += 1;
+                    let (mut found, mut prefix) = (Vec::new(), Vec::new());
+                    self.tree(&mut prefix, &mut found);
+                    if !is_test && !is_public {
+                        self.all.code.extend(found.into_iter().map(|path| (module.clone(), path)));
+                    }
+                }
+                "{" if is_test => self.at = self.close(self.at),
+                "fn" | "impl" | "struct" | "enum" | "trait" if is_test => {
+                    while !matches!(self.peek(0), "{" | ";" | "") {
+                        self.at += 1;
+                    }
+                    self.at = if self.peek(0) == "{" { self.close(self.at) } else { self.at + 1 };
+                }
+                word if is_name(word) => {
+                    let before = self.at.checked_sub(1).map_or("", |at| self.tokens[at].as_str());
+                    let path = self.path();
+                    if before != "." && before != "::" && path.len() > 1 {
+                        self.all.code.push((module.clone(), path));
+                    }
+                    if !matches!(before, "#") {
+                        (is_test, is_public) = (is_test && is_modifier(before), false);
+                    }
+                    continue;
+                }
+                _ => self.at += 1,
+            }
+            (is_test, is_public) = (false, false);
+        }
+    }
+
+    /// A path as it stands in code: names with `::` between them.
+    fn path(&mut self) -> Vec<String> {
+        let mut path = vec![self.peek(0).to_owned()];
+        self.at += 1;
+        while self.peek(0) == "::" && is_name(self.peek(1)) {
+            path.push(self.peek(1).to_owned());
+            self.at += 2;
+        }
+        path
+    }
+
+    /// The paths of a `use` declaration.
+    fn tree(&mut self, prefix: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+        let depth = prefix.len();
+        loop {
+            match self.peek(0) {
+                "::" => self.at += 1,
+                "{" => {
+                    self.at += 1;
+                    while !matches!(self.peek(0), "}" | "") {
+                        self.tree(prefix, found);
+                        if self.peek(0) == "," {
+                            self.at += 1;
+                        }
+                    }
+                    self.at += 1;
+                    prefix.truncate(depth);
+                    return;
+                }
+                "as" => self.at += 2,
+                "*" => {
+                    found.push(prefix.clone());
+                    self.at += 1;
+                }
+                name if is_name(name) => {
+                    prefix.push(name.to_owned());
+                    self.at += 1;
+                    if self.peek(0) != "::" {
+                        found.push(prefix.clone());
+                    }
+                }
+                _ => {
+                    prefix.truncate(depth);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Behind the bracket that closes the one at `open`.
+    fn close(&self, open: usize) -> usize {
+        let mut depth = 0_usize;
+        for at in open..self.tokens.len() {
+            match self.tokens[at].as_str() {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                return at + 1;
+            }
+        }
+        self.tokens.len()
+    }
+
+    fn child_file(&self, module: &Module, name: &str) -> Option<String> {
+        let path = Path::new(self.file);
+        let folder = path.parent()?;
+        // In a crate's first file and in a `mod.rs`, children lie beside it.
+        let is_first = module.is_empty() || path.file_name()? == "mod.rs";
+        let folder = if is_first { folder.to_owned() } else { folder.join(path.file_stem()?) };
+        let candidates = [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")];
+        let candidates = candidates.iter().map(|path| path.to_string_lossy().into_owned());
+        candidates.into_iter().find(|path| (self.read)(path).is_some())
+    }
+}
+
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// What may stand between an attribute and the item that it is of.
+fn is_modifier(token: &str) -> bool {
+    matches!(token, "]" | ")" | "pub" | "const" | "async" | "unsafe" | "extern")
+}
+
+/// Names, `::`, and single characters.
+fn tokens(code: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut rest = code;
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let length = match first {
+            c if c.is_whitespace() => {
+                rest = &rest[first.len_utf8()..];
+                continue;
+            }
+            c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            ':' if rest.starts_with("::") => 2,
+            c => c.len_utf8(),
+        };
+        tokens.push(rest[..length].to_owned());
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+/// The sets of files each of which leads to all others of its set.
+fn components(uses: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
+    let reach = |from: &str| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(file) = open.pop() {
+            for next in uses.get(file).into_iter().flatten() {
+                if seen.insert(*next) {
+                    open.push(next);
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&str, BTreeSet<&str>> = uses.keys().map(|file| (*file, reach(file))).collect();
+    let (mut found, mut done) = (Vec::new(), BTreeSet::new());
+    for (file, there) in &reached {
+        if !there.contains(file) || !done.insert(*file) {
+            continue;
+        }
+        let back = |other: &&&str| reached.get(**other).is_some_and(|back| back.contains(file));
+        let circle: Vec<&str> = there.iter().filter(back).copied().collect();
+        done.extend(circle.iter().copied());
+        found.push(circle.into_iter().map(str::to_owned).collect());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let read =
+            |path: &str| files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned());
+        circles_of("lib.rs", &read)
+    }
+
+    fn pair() -> Vec<Vec<String>> {
+        vec![vec!["a.rs".to_owned(), "b.rs".to_owned()]]
+    }
+
+    #[test]
+    fn files_that_use_each_other_are_found() {
+        let lib = ("lib.rs", "mod a;\nmod b;");
+        let a = ("a.rs", "use crate::b::B; pub struct A;");
+        assert_eq!(circles(&[lib, a, ("b.rs", "pub struct B(crate::a::A);")]), pair());
+        assert_eq!(circles(&[lib, a, ("b.rs", "use super::{a::{self as other}};")]), pair());
+        assert_eq!(circles(&[lib, a, ("b.rs", "use std::fmt;\nuse crate::{c, a::A};")]), pair());
+        assert_eq!(circles(&[lib, a, ("b.rs", "pub struct B; // crate::a::A")]), Vec::<Vec<String>>::new());
+    }
+
+    #[test]
+    fn a_circle_of_three_is_one() {
+        let files = [
+            ("lib.rs", "mod a; mod b; mod c; mod d;"),
+            ("a.rs", "use crate::b;"),
+            ("b.rs", "fn f() { crate::c::g() }"),
+            ("c.rs", "use super::a;"),
+            ("d.rs", "use super::a;"),
+        ];
+        assert_eq!(circles(&files), [["a.rs", "b.rs", "c.rs"]]);
+    }
+
+    #[test]
+    fn a_child_and_its_parent_may_use_each_other_one_way() {
+        let lib = ("lib.rs", "mod a;");
+        let child = ("a/b.rs", "use super::A; impl A {}");
+        assert!(circles(&[lib, ("a.rs", "mod b; pub use b::B; pub struct A;"), child]).is_empty());
+        let both = [["a.rs", "a/b.rs"]];
+        assert_eq!(circles(&[lib, ("a.rs", "mod b; use b::B; pub struct A;"), child]), both);
+        assert_eq!(circles(&[lib, ("a.rs", "mod b; pub struct A(b::B);"), child]), both);
+    }
+
+    #[test]
+    fn tests_do_not_count() {
+        let lib = ("lib.rs", "mod a; mod b;");
+        let a = ("a.rs", "use crate::b::B;");
+        let none: Vec<Vec<String>> = Vec::new();
+        assert_eq!(circles(&[lib, a, ("b.rs", "#[cfg(test)] mod tests { use crate::a; }")]), none);
+        assert_eq!(circles(&[lib, a, ("b.rs", "#[cfg(test)] pub fn f() { crate::a::g() }")]), none);
+        assert_eq!(circles(&[lib, a, ("b.rs", "#[cfg(not(test))] use crate::a::A;")]), pair());
+        assert_eq!(circles(&[lib, a, ("b.rs", "#[cfg(test)] use crate::a::A; use crate::a::C;")]), pair());
+    }
+
+    #[test]
+    fn modules_in_braces_belong_to_their_file() {
+        let lib = ("lib.rs", "mod a; mod b;");
+        let a = ("a.rs", "use crate::b::B; mod sealed { pub trait S: super::T {} }");
+        assert_eq!(circles(&[lib, a, ("b.rs", "mod inner { use super::super::a::A; }")]), pair());
+        assert!(circles(&[lib, a, ("b.rs", "mod inner { use super::super::c; }")]).is_empty());
+    }
+
+    #[test]
+    fn the_numbers_get_smaller_only() {
+        let circles = pair();
+        assert_eq!(compare("src/x", &circles, 2), None);
+        let more = compare("src/x", &circles, 1).unwrap();
+        assert!(more.starts_with("src/x: 2 files are in circles") && more.contains("a.rs, b.rs"), "{more}");
+        let fewer = compare("src/x", &circles, 3).unwrap();
+        assert!(fewer.contains("2 files are in circles now") && fewer.contains("not 3"), "{fewer}");
+        assert_eq!(compare("src/x", &[], 0), None);
+    }
+}
