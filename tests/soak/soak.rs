@@ -19,12 +19,12 @@ struct Options {
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
 
-    /// Play this run only
-    #[arg(long, value_name = "SEED")]
-    seed: Option<u64>,
+    /// Play the run of this seed only; may be given several times
+    #[arg(long = "seed", value_name = "SEED")]
+    seeds: Vec<u64>,
 
-    /// Play it so many times
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
+    /// Play them so many times
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "seeds")]
     times: u32,
 
     /// Where the logs of failed runs stay
@@ -62,9 +62,9 @@ struct Soak {
 
 impl Soak {
     fn all(&mut self) {
-        if let Some(seed) = self.options.seed {
-            (0..self.options.times).for_each(|_| self.one(seed));
-            return;
+        if !self.options.seeds.is_empty() {
+            let seeds = self.options.seeds.clone();
+            return (0..self.options.times).for_each(|_| seeds.iter().for_each(|seed| self.one(*seed)));
         }
         // Another one each time, so that many short runs see as much as a long one; each run prints its own seed.
         let mut seeds = XorShiftRng::seed_from_u64(random_seed());

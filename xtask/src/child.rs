@@ -19,6 +19,9 @@ pub struct Cargo {
     env: Vec<(&'static str, String)>,
 }
 
+/// The soak names a run so, by its seed.
+const SEED: &str = "soak::seed_";
+
 impl Cargo {
     /// The command as words between blanks.
     pub fn new(words: &str) -> Self {
@@ -41,16 +44,20 @@ impl Cargo {
         self
     }
 
-    /// Whether it runs tests, and goes on behind a program in which one failed.
-    pub fn runs_all_tests(&self) -> bool {
-        self.args.iter().map(String::as_str).take(2).eq(["test", "--no-fail-fast"])
-    }
-
-    /// The same tests' command for those of these names alone.
-    pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let args = self.args.iter().take_while(|arg| *arg != "--").cloned();
-        let filters = ["--", "--nocapture", "--exact"].into_iter().chain(names).map(str::to_owned);
-        Self { args: args.chain(filters).collect(), env: self.env.clone() }
+    /// The same command for the tests of these names alone. `None`: it is none that goes on behind a program in which a
+    /// test failed, and no soak.
+    pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let args: Vec<&str> = self.args.iter().map(String::as_str).take_while(|arg| *arg != "--").collect();
+        let filters: Vec<&str> = match args[..] {
+            ["test", "--no-fail-fast", ..] => ["--nocapture", "--exact"].into_iter().chain(names).collect(),
+            ["run", "-p", "udeck-soak", ..] => names
+                .into_iter()
+                .flat_map(|name| ["--seed", name.strip_prefix(SEED).unwrap_or(name)])
+                .collect(),
+            _ => return None,
+        };
+        let args = args.into_iter().chain(["--"]).chain(filters).map(str::to_owned).collect();
+        Some(Self { args, env: self.env.clone() })
     }
 
     /// Puts `flags` behind those that the user has in this variable (`RUSTFLAGS`, `RUSTDOCFLAGS`).
@@ -199,10 +206,13 @@ mod tests {
     #[test]
     fn the_tests_of_some_names_run_by_the_same_command() {
         let all = Cargo::new("test --no-fail-fast -p udeck -- --skip slow").env("DECK_BIN_DIR", "bin");
-        let some = all.only_tests(["a::b", "c"]);
+        let some = all.only_tests(["a::b", "c"]).unwrap();
         let words = "DECK_BIN_DIR=bin cargo test --no-fail-fast -p udeck -- --nocapture --exact a::b c";
         assert_eq!(some.to_string(), words);
-        assert!(all.runs_all_tests() && !Cargo::new("test -p udeck").runs_all_tests());
+        assert!(Cargo::new("test -p udeck").only_tests(["a"]).is_none());
+        let soak = Cargo::new("run -p udeck-soak --bin udeck-soak -- --minutes 1");
+        let some = soak.only_tests(["soak::seed_5", "soak::seed_7"]).unwrap();
+        assert_eq!(some.to_string(), "cargo run -p udeck-soak --bin udeck-soak -- --seed 5 --seed 7");
     }
 
     #[test]

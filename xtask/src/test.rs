@@ -127,7 +127,7 @@ fn run_command(
 ) -> bool {
     say!("    $ {cargo}");
     let (mut problem, mut tally) = run_and_count(cargo, workspace, limit);
-    if problem.is_some() && cargo.runs_all_tests() && passes_again(cargo, &tally, workspace, limit) {
+    if problem.is_some() && passes_again(cargo, &tally, workspace, limit) {
         tally.passed_again();
         problem = None;
     }
@@ -153,7 +153,8 @@ fn passes_again(cargo: &Cargo, tally: &TestCounts, workspace: &Workspace, limit:
     if !tally.only_tests_failed() || tally.failed.len() > MAY_RUN_AGAIN {
         return false;
     }
-    let again = cargo.only_tests(tally.failed.iter().map(|failed| failed.test.as_str()));
+    let names = tally.failed.iter().map(|failed| failed.test.as_str());
+    let Some(again) = cargo.only_tests(names) else { return false };
     (0..PASSES_AGAIN).all(|_| {
         say!("    $ {again}");
         let (problem, counts) = run_and_count(&again, workspace, limit);
