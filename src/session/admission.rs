@@ -67,6 +67,10 @@ pub struct Admission {
     pub protocol: Protocol,
     /// How long a peer's host may be silent before it is taken for dead, while nothing is under way; from two seconds on.
     pub detect: Duration,
+    /// What a connector says that gives up after it has asked: the transport's words for an end in order. The acceptor may
+    /// have accepted already, and its connection then ends in order. Without these words it would seem that the connector
+    /// has died.
+    pub withdrawal: Vec<u8>,
 }
 
 /// Two sides that have agreed: what is left of their meeting.

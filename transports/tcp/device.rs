@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use udeck_session::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE};
+use udeck_session::framed::wire;
 use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Side, Windows, address};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
@@ -21,7 +22,12 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     address::check_bind(options.bind)?;
     let memory = options.memory.open()?;
     let max_transfer = memory.outbox.usage().limit;
-    let admission = Admission { keys: options.keys.clone(), protocol: PROTOCOL, detect: options.detect };
+    let admission = Admission {
+        keys: options.keys.clone(),
+        protocol: PROTOCOL,
+        detect: options.detect,
+        withdrawal: wire::withdrawal(),
+    };
     let door = admission.listen(options.bind)?;
     let mut attributes = udeck_session::attributes("tcp0", door.address(), max_transfer);
     attributes.identity = options.keys.rank();

@@ -218,6 +218,8 @@ impl UdpDriver {
     fn settle(&mut self, connection: &mut Connection, now: Instant) {
         match self.flow.state() {
             State::Open | State::Over(_) => {}
+            // Its NIC is there and knows nothing of the connection.
+            State::Closed(_) if self.flow.delivered() == 0 => connection.withdrawn(),
             State::Closed(_) => connection.hung_up(),
             State::Silent => {
                 let seconds = self.core.detect.as_secs();

@@ -52,7 +52,8 @@ impl VerbsDevice {
                 Error::os(format!("reserving {limit} bytes of address space, twice"), error)
             })?,
         };
-        let admission = Admission { keys, protocol: PROTOCOL, detect };
+        let withdrawal = Word::Done.encode();
+        let admission = Admission { keys, protocol: PROTOCOL, detect, withdrawal };
         let door = admission.listen(bind)?;
         let max_transfer = memory.outbox.usage().limit.min(LONGEST);
         let windows = WINDOWS.min(hca.attributes.max_mr.max(2) as usize / 2);

@@ -236,6 +236,9 @@ impl VerbsLink {
                     shared.ready = true;
                     self.finish(shared);
                 }
+                Ok(Some(Word::Done)) if !self.shared.lock().ready => {
+                    self.end(Connection::withdrawn);
+                }
                 Ok(Some(Word::Done)) => {
                     // What it sent before has come.
                     self.core.completions.take_all();

@@ -7,6 +7,8 @@
 //!      | kind | len | words |        1 ready, 2 done, 3 broken (words: why)
 //!      +------+-----+-------+
 //! ```
+//!
+//! A connector that gives up waiting for its answer says *done* without *ready*.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,7 +55,7 @@ pub struct Oob {
 }
 
 impl Word {
-    fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let (kind, words) = match self {
             Word::Ready => (1, ""),
             Word::Done => (2, ""),

@@ -42,7 +42,7 @@ impl Admission {
         let request = Request { discriminator, hello: hello.clone(), parameters };
         let pair = self.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
         let (handshake, meet) = Connector::new(pair, self.protocol, nonce()?, &request);
-        match Call::start_in_time(self.detect, at, deadline)?.ask(handshake, &meet)? {
+        match Call::start_in_time(self, at, deadline)?.ask(handshake, &meet)? {
             (Answer::Accepted(theirs, parameters), socket) => {
                 Ok(Admitted { socket, peer: at, theirs, parameters })
             }
@@ -59,20 +59,23 @@ impl Admission {
 }
 
 /// A call under way. Dropped, it is given up, and the other side learns it.
-struct Call {
+struct Call<'a> {
+    admission: &'a Admission,
     socket: Option<OwnedFd>,
+    /// The acceptor knows what is asked, or will.
+    has_asked: bool,
     at: SocketAddr,
     since: Instant,
     deadline: Deadline,
 }
 
-impl Call {
+impl<'a> Call<'a> {
     /// Bears a network that is down for as long as an open connection does.
-    fn start_in_time(detect: Duration, at: SocketAddr, deadline: Deadline) -> Result<Self> {
+    fn start_in_time(admission: &'a Admission, at: SocketAddr, deadline: Deadline) -> Result<Self> {
         let since = Instant::now();
-        let patience = Deadline::after(detect);
+        let patience = Deadline::after(admission.detect);
         loop {
-            match Call::start(detect, at, since, deadline)? {
+            match Call::start(admission, at, since, deadline)? {
                 Ok(call) => return Ok(call),
                 Err(error) if !is_outage(&error) || patience.passed() => return Err(nobody(at, error)),
                 Err(error) if deadline.passed() => return Err(late_by_outage(at, &error, since.elapsed())),
@@ -84,7 +87,7 @@ impl Call {
     /// # Errors
     /// Why it could not be tried; within: why there is no connection.
     fn start(
-        detect: Duration,
+        admission: &'a Admission,
         at: SocketAddr,
         since: Instant,
         deadline: Deadline,
@@ -93,8 +96,8 @@ impl Call {
             Ok(socket) => socket,
             Err(error) => return Ok(Err(error)),
         };
-        prepare(socket.as_fd(), detect).map_err(|error| nobody(at, error))?;
-        let call = Call { socket: Some(socket), at, since, deadline };
+        prepare(socket.as_fd(), admission.detect).map_err(|error| nobody(at, error))?;
+        let call = Call { admission, socket: Some(socket), has_asked: false, at, since, deadline };
         call.wait(PollFlags::OUT, "connecting to the process")?;
         let socket = call.socket.as_ref().expect("just made");
         let connected = sockopt::socket_error(socket).map_err(|error| nobody(at, error.into()))?;
@@ -115,7 +118,10 @@ impl Call {
             let len = self.hear(&mut buffer[..wants], what)?;
             match handshake.input(&buffer[..len]) {
                 Ok(Told::Nothing) => {}
-                Ok(Told::Send(words)) => self.say(&words)?,
+                Ok(Told::Send(words)) => {
+                    self.has_asked = handshake.has_asked();
+                    self.say(&words)?;
+                }
                 Ok(Told::Answer(answer)) => {
                     let socket = self.socket.take().expect("there until the answer");
                     return Ok((answer, socket));
@@ -172,14 +178,16 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for Call<'_> {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
         }
-        if let Some(socket) = &self.socket {
-            // So that who answers too late finds nobody.
-            reset_when_closed(socket.as_fd());
+        match &self.socket {
+            // Not by a reset, which could overtake these words.
+            Some(_) if self.has_asked => _ = self.say(&self.admission.withdrawal),
+            Some(socket) => reset_when_closed(socket.as_fd()),
+            None => {}
         }
     }
 }

@@ -142,7 +142,7 @@ impl Door {
         let Ok(nonce) = nonce() else { return };
         self.last += 1;
         let (number, since) = (self.last, job_time());
-        let Admission { keys, protocol, detect } = self.admission.clone();
+        let Admission { keys, protocol, detect, .. } = self.admission.clone();
         let watched = prepare(socket.as_fd(), detect)
             .and_then(|()| self.poller.add(&socket, number, EventFlags::IN | EventFlags::RDHUP));
         if watched.is_ok() {

@@ -14,7 +14,12 @@ use crate::address;
 use crate::poll::{EventFlags, Found, Poller};
 
 fn admission(name: &str) -> Admission {
-    Admission { keys: [7; 32].into(), protocol: Protocol::new(name, 1), detect: Duration::from_secs(10) }
+    Admission {
+        keys: [7; 32].into(),
+        protocol: Protocol::new(name, 1),
+        detect: Duration::from_secs(10),
+        withdrawal: b"withdrawn".to_vec(),
+    }
 }
 
 fn hello(words: &[u8]) -> Hello {

@@ -47,6 +47,11 @@ const LENT: u8 = 1 << 2;
 const HUNGRY: u8 = 1 << 3;
 const BROKEN: u8 = 1 << 4;
 
+/// All that a side says on a connection that it ends before it has said anything.
+pub fn withdrawal() -> Vec<u8> {
+    Header { taken: 0, frame: Frame::End { broken: false, len: 0 } }.encode().to_vec()
+}
+
 /// The fixed part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use udeck_via::auth::{HostKey, Keys, RankKey, SealedTicket};
-use udeck_via::{Deadline, Descriptor, Error, Listener, Nic, Receive, Reliability, Segment, State, Status};
+use udeck_via::{
+    Deadline, Descriptor, Error, Listener, Nic, Receive, Reliability, Segment, State, Status, ViAttributes,
+};
 
 use crate::kit::{
     Door, End, Pair, address, assert_bytes, contents, nics, pattern, regions, shortly, soon, until,
@@ -273,14 +275,15 @@ fn an_unanswered_request_times_out(fabric: &dyn Fabric) {
 }
 
 fn an_answer_that_comes_too_late_connects_nobody(fabric: &dyn Fabric) {
-    let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
+    let lent = |attributes: &mut ViAttributes| attributes.receive = Receive::Lent;
+    let mut pair = Pair::idle(fabric, &Options::default(), lent);
     let door = Door::new(&pair.b.nic, b"busy");
     let stale = door.stale(&mut pair.a);
     if pair.b.accept(stale, b"").is_ok() {
-        until("the acceptor learns that the requester gave up", || {
-            assert!(pair.b.vi.receive_done().is_none());
-            (pair.b.vi.state() == State::Error).then_some(())
-        });
+        let end = until("the acceptor learns that the requester gave up", || pair.b.vi.arrival().err());
+        // The requester lives: nobody is lost.
+        assert!(matches!(end, Error::Closed), "{end}");
+        assert_eq!(pair.b.vi.state(), State::Error);
         pair.b.vi.disconnect();
     }
     assert_eq!((pair.a.vi.state(), pair.b.vi.state()), (State::Idle, State::Idle));

@@ -71,6 +71,7 @@ fn a_nic_of_another_transport_is_told_so() {
         keys: SECRET.into(),
         protocol: Protocol::new("verbs", 1),
         detect: crate::Options::new(SECRET).detect,
+        withdrawal: Vec::new(),
     };
     let hello = rogue::hello();
     let to = NetAddress { host, discriminator: b"door".to_vec() };

@@ -180,6 +180,14 @@ impl Connection {
         }
     }
 
+    /// The peer gave up waiting for the answer to its request, and never used the connection.
+    pub fn withdrawn(&mut self) {
+        if !self.close.is_ended() {
+            self.end_came(None);
+        }
+        self.lost("the peer gave up waiting for an answer to its request");
+    }
+
     /// The peer broke the protocol: what it is told.
     pub(super) fn break_protocol(&mut self, violation: &Violation) {
         self.close.report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.news);

@@ -27,7 +27,7 @@ pub(super) fn core_with(settings: Settings) -> Arc<Core> {
     let hca = Hca::open(&settings, bind.into()).unwrap();
     let connect_method = ConnectMethod::open(&settings, &hca, (bind, 0).into()).unwrap();
     let (protocol, detect) = (Protocol::new("test", 1), Duration::from_secs(10));
-    let admission = Admission { keys: SECRET.into(), protocol, detect };
+    let admission = Admission { keys: SECRET.into(), protocol, detect, withdrawal: Vec::new() };
     Core::new(hca, connect_method, settings, admission, Memory::fresh(8 << 20).unwrap(), 16, 1 << 20).unwrap()
 }
 

@@ -126,6 +126,12 @@ impl Connection {
         !(self.close.dead || self.broken || self.over || self.holds_back())
     }
 
+    /// The peer gave up waiting for the answer to its request, and never used the connection.
+    pub fn withdrawn(&mut self) {
+        self.close.peer_ended(None, &mut self.news);
+        self.lost("the peer gave up waiting for an answer to its request");
+    }
+
     /// How far it is.
     pub fn phase(&self) -> Phase {
         if self.close.dead {
