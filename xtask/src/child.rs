@@ -112,6 +112,23 @@ pub fn run(
     })
 }
 
+/// Runs a command. What it says is shown, indented, if it is worth that, and its last lines are in the error.
+pub fn run_quoted(command: Command, limit: Duration, worth: impl Fn(&str) -> bool) -> Result<(), String> {
+    let shown = command.get_program().to_string_lossy().into_owned();
+    let mut said = Vec::new();
+    let ended = run(command, limit, |line| {
+        if worth(line) {
+            say!("    {line}");
+        }
+        said.push(line.to_owned());
+    });
+    match ended {
+        Ok(None) => Ok(()),
+        Ok(Some(how)) => Err(format!("{shown}: {how}: {}", said[said.len().saturating_sub(3)..].join(" / "))),
+        Err(error) => Err(format!("{shown}: {error}")),
+    }
+}
+
 fn shown(limit: Duration) -> String {
     match limit.as_secs() {
         seconds if seconds % 60 == 0 => format!("{} minutes", seconds / 60),
@@ -244,5 +261,13 @@ mod tests {
             assert!(Instant::now() < deadline, "process {sleeper} survived");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_command_that_fails_is_quoted_with_its_last_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "for word in a b c d; do echo $word; done; exit 3"]);
+        let problem = run_quoted(command, Duration::from_secs(60), |_| false).unwrap_err();
+        assert_eq!(problem, "sh: exit status: 3: b / c / d");
     }
 }

