@@ -1,6 +1,6 @@
 //! The command line, and the plan that it asks for.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
@@ -29,8 +29,9 @@ Examples:
   deckperf overlap --sizes 64K,1M                how much of a transfer hides behind computation
   deckperf clones                                many clones of a mailbox: idle, and flooding it
   deckperf costs --ranks 100                     making, keeping, waiting, and starting 100 ranks
-  deckperf peers --transport tcp                 over TCP, beside raw sockets and the others over TCP
   deckperf peers                                 beside MPICH, Open MPI, UCX and libfabric, where installed
+  deckperf peers --peers DIR                     and beside today's, which `cargo xtask peers DIR` gets
+  deckperf peers --transport tcp                 over TCP, beside raw sockets and the others over TCP
   deckperf --stats --transport tcp               no timing: bytes that the library copies for a message, by protocol
   deckperf --explain                             no timing: which protocol carries which size, and why
   deckperf verify                                no timing: every byte of every message is checked";
@@ -49,7 +50,7 @@ pub struct Cli {
     options: Options,
 }
 
-#[derive(Subcommand, Clone, Copy, Debug)]
+#[derive(Subcommand, Clone, Debug)]
 enum Command {
     /// One-way time of a message: half the round trip of a ping-pong
     Latency,
@@ -85,7 +86,12 @@ enum Command {
     #[command(hide = true)]
     StartTime(costs::start_time::Order),
     /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
-    Peers,
+    Peers {
+        /// Beside those in this folder, too: DIR/mpich, DIR/openmpi, DIR/ucx, DIR/libfabric (`cargo xtask peers DIR` gets
+        /// today's releases)
+        #[arg(long, value_name = "DIR")]
+        peers: Option<PathBuf>,
+    },
     /// A rank of ours that `peers` conducts; started alone, all of them
     #[command(hide = true)]
     PeerRank {
@@ -272,7 +278,7 @@ impl Cli {
     pub fn task(self) -> Result<Task, clap::Error> {
         let Cli { command, explain, options } = self;
         if options.layer == Layer::Vi
-            && let Some(name) = command.and_then(Command::of_mailboxes_only)
+            && let Some(name) = command.as_ref().and_then(Command::of_mailboxes_only)
         {
             return Err(conflict(&format!("`{name}` is about mailboxes; --layer vi has no such thing")));
         }
@@ -288,8 +294,10 @@ impl Cli {
                 Err(conflict("--explain is about what carries messages of a mailbox; it measures nothing"))
             }
             (Some(Command::PeerRank { ranks }), _) => Ok(Task::PeerRank(ranks, options.course())),
-            (Some(Command::Peers), Layer::Mailbox) => options.peers_plan().map(Task::Peers),
-            (Some(Command::Peers), Layer::Vi) => Err(conflict("`peers` compares mailboxes, not --layer vi")),
+            (Some(Command::Peers { peers }), Layer::Mailbox) => options.peers_plan(peers).map(Task::Peers),
+            (Some(Command::Peers { .. }), Layer::Vi) => {
+                Err(conflict("`peers` compares mailboxes, not --layer vi"))
+            }
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes; --layer vi measures"))
@@ -309,7 +317,7 @@ impl Cli {
 
 impl Command {
     /// Its name, if virtual interfaces know no such thing.
-    fn of_mailboxes_only(self) -> Option<&'static str> {
+    fn of_mailboxes_only(&self) -> Option<&'static str> {
         match self {
             Command::Overlap { .. } => Some("overlap"),
             Command::Clones { .. } => Some("clones"),
@@ -343,12 +351,12 @@ impl Options {
         Ok(vi::Plan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
     }
 
-    fn peers_plan(self) -> Result<peers::Plan, clap::Error> {
+    fn peers_plan(self, folder: Option<PathBuf>) -> Result<peers::Plan, clap::Error> {
         if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
             return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
         }
         let course = self.course();
-        Ok(peers::Plan { time: self.time_or(peers::SECONDS), format: self.format, course })
+        Ok(peers::Plan { time: self.time_or(peers::SECONDS), format: self.format, course, folder })
     }
 
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
@@ -641,7 +649,9 @@ mod tests {
         let Task::Peers(plan) = task("deckperf peers --format json") else { panic!("compares") };
         assert_eq!((plan.time, plan.format), (Duration::from_secs(peers::SECONDS), Format::Json));
         let Task::Peers(plan) = task("deckperf peers --time 2") else { panic!("compares") };
-        assert_eq!((plan.time, plan.format), (Duration::from_secs(2), Format::Table));
+        assert_eq!((plan.time, plan.format, plan.folder), (Duration::from_secs(2), Format::Table, None));
+        let Task::Peers(plan) = task("deckperf peers --peers some/where") else { panic!("compares") };
+        assert_eq!(plan.folder, Some("some/where".into()));
         assert!(error("deckperf peers --sizes 8").contains("sizes of its own"));
         assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
         assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));

@@ -1,6 +1,6 @@
 //! What can go wrong in a run.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 use udeck::Protocol;
 
@@ -37,6 +37,17 @@ pub enum Failure {
     /// `deckperf peers` as a rank, or on one processor.
     #[error("peers: {0}")]
     CannotConduct(&'static str),
+    /// `deckperf peers --peers DIR`, where there are none.
+    #[error(
+        "peers: there is nothing to compare with in {folder}: looked for {places}; `cargo xtask peers {folder}` gets \
+         today's releases", folder = folder.display()
+    )]
+    NoPeers {
+        /// As it was given.
+        folder: PathBuf,
+        /// What was looked for.
+        places: String,
+    },
     /// Pinning or a raw measurement failed.
     #[error("{what}: {source}")]
     System {

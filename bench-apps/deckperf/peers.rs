@@ -8,6 +8,8 @@
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
+//! `library.rs` finds the other libraries, installed ones and those in the folder of `--peers`.
+//!
 //! All jobs live from the beginning to the end, and all but one of them block in a system call at any time: the
 //! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only what ran in
 //! the same round (`bounds.rs`). What is compared, and with which result it is good, is data (`targets.rs`).
@@ -16,6 +18,7 @@ mod confidence;
 mod contenders;
 mod export;
 mod job;
+mod library;
 mod mpi;
 mod rank;
 mod report;
@@ -26,7 +29,7 @@ mod table;
 mod targets;
 mod whole;
 
-use std::{env, time::Duration};
+use std::{env, path::PathBuf, time::Duration};
 
 pub use self::request::{Column, Test, WINDOW};
 pub use rank::serve;
@@ -40,7 +43,7 @@ use crate::{
 };
 
 /// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// For the whole run, but for its start.
     pub time: Duration,
@@ -48,6 +51,8 @@ pub struct Plan {
     pub format: Format,
     /// What messages travel over.
     pub course: Course,
+    /// Where libraries lie beside those that are installed.
+    pub folder: Option<PathBuf>,
 }
 
 /// Programs that are run whole get one turn in a round, and there are ten of them: fewer rounds leave them without
@@ -72,7 +77,8 @@ pub fn measure(plan: &Plan) -> Result<String> {
         .map_err(Failure::system("restricting this process to two processors"))?;
 
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
-    let mut field = Contenders::assemble(scratch.path(), cores, plan.course)?;
+    let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
+    let mut field = Contenders::assemble(scratch.path(), cores, plan.course, folder.as_deref())?;
     let bar = crate::progress_bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;

@@ -1,9 +1,16 @@
 //! Who takes part, and how each of them is run on this host.
 
-use std::{env, path::Path, process::Command, thread, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
 
 use super::{
     job::Job,
+    library::{ADVICE, Found, Library, Prefix, check_folder},
     mpi::{Installed, MPIS},
     request::{Column, Request, Test, Way},
     schedule::{Mode, Runner, Series, Who},
@@ -24,8 +31,25 @@ pub struct Peer {
     pub name: &'static str,
     /// Of the library.
     pub version: String,
+    /// Of the installation, unless it is the system's.
+    pub prefix: Option<PathBuf>,
     /// That it is run with.
     pub flags: String,
+}
+
+impl Peer {
+    fn new(library: &Library, found: &Found, flags: String) -> Self {
+        let prefix = match &found.prefix {
+            Prefix::System => None,
+            Prefix::Folder(folder) => Some(folder.clone()),
+        };
+        Peer { name: library.name, version: found.version.clone(), prefix, flags }
+    }
+
+    /// No other peer's: there may be several releases of a library.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.name, self.version)
+    }
 }
 
 /// All contenders, alive. Between two batches each of them blocks in a system call.
@@ -36,18 +60,29 @@ pub struct Contenders {
     pub missing: Vec<String>,
     jobs: Vec<(Who, usize, Job)>,
     /// The peer's number and its program.
-    programs: Vec<(usize, &'static Program)>,
+    programs: Vec<(usize, &'static Program, Found)>,
     raw: Baselines,
     cores: [usize; 2],
     course: Course,
 }
 
 impl Contenders {
-    /// Starts all jobs, on `cores`, to which this process is restricted already. Blocks for some seconds.
+    /// Starts all jobs, on `cores`, to which this process is restricted already: ours, and those of all libraries that are
+    /// installed or lie in `folder`. Blocks for some seconds.
     ///
     /// # Errors
-    /// That ours do not start. A peer that does not is missing.
-    pub fn assemble(scratch: &Path, cores: [usize; 2], course: Course) -> Result<Self> {
+    /// That ours do not start, or that there is nothing in `folder`. A peer that does not start is missing.
+    pub fn assemble(
+        scratch: &Path,
+        cores: [usize; 2],
+        course: Course,
+        folder: Option<&Path>,
+    ) -> Result<Self> {
+        let libraries =
+            MPIS.iter().map(|mpi| &mpi.library).chain(PROGRAMS.iter().map(|program| &program.library));
+        if let Some(folder) = folder {
+            check_folder(folder, libraries)?;
+        }
         let largest = course.rows().iter().map(|row| row.column.bytes).max().unwrap_or(0);
         let raw = Baselines::new(Some(cores), largest);
         let (peers, missing) = (Vec::new(), Vec::new());
@@ -59,40 +94,39 @@ impl Contenders {
             field.jobs.push((Who::Ours, ranks, job));
         }
         for mpi in &MPIS {
-            match mpi.install(scratch) {
-                Ok(installed) => field.enter(scratch, &installed),
-                Err(None) => field.missing.push(absent(mpi.name, mpi.packages)),
-                Err(Some(why)) => field.missing.push(format!("{}: {why}", mpi.name)),
+            for found in field.find(&mpi.library, folder) {
+                match mpi.install(found, scratch, field.peers.len()) {
+                    Ok(installed) => field.enter(scratch, &installed),
+                    Err(why) => field.missing.push(format!("{}: {why}", mpi.library.name)),
+                }
             }
         }
         for program in &PROGRAMS {
-            match program.version() {
-                Some(version) => {
-                    field.programs.push((field.peers.len(), program));
-                    field.peers.push(Peer {
-                        name: program.name,
-                        version,
-                        flags: program.flags(course).to_owned(),
-                    });
-                }
-                None => field.missing.push(absent(program.name, program.package)),
+            for found in field.find(&program.library, folder) {
+                field.peers.push(Peer::new(&program.library, &found, program.flags(course).to_owned()));
+                field.programs.push((field.peers.len() - 1, program, found));
             }
         }
+        field.missing.extend(folder.is_none().then(|| ADVICE.to_owned()));
         Ok(field)
     }
 
+    fn find(&mut self, library: &Library, folder: Option<&Path>) -> Vec<Found> {
+        let (found, missing) = library.find(folder);
+        self.missing.extend(missing);
+        found
+    }
+
     fn enter(&mut self, scratch: &Path, installed: &Installed) {
-        let (number, name) = (self.peers.len(), installed.mpi.name);
-        self.peers.push(Peer {
-            name,
-            version: installed.version.clone(),
-            flags: installed.flags(self.course),
-        });
+        let number = self.peers.len();
+        let peer = Peer::new(&installed.mpi.library, &installed.found, installed.flags(self.course));
+        let title = peer.title();
+        self.peers.push(peer);
         for ranks in self.course.job_sizes() {
             let command = installed.command(ranks, self.cores.len(), self.course);
             match Job::start(scratch, &format!("peer-{number}-{ranks}"), ranks, command) {
                 Ok(job) => self.jobs.push((Who::Peer(number), ranks, job)),
-                Err(why) => self.missing.push(format!("{name}, {ranks} ranks: {why}")),
+                Err(why) => self.missing.push(format!("{title}, {ranks} ranks: {why}")),
             }
         }
     }
@@ -112,7 +146,7 @@ impl Contenders {
                 let way = if *who == Who::Ours { row.ours } else { row.theirs };
                 add(*who, way, column, Mode::Conducted);
             }
-            for (number, program) in &self.programs {
+            for (number, program, _) in &self.programs {
                 if row.theirs == Way::Send && program.does(column) {
                     add(Who::Peer(*number), Way::Send, column, Mode::Whole);
                 }
@@ -155,10 +189,6 @@ fn ours(ranks: usize, course: Course) -> Result<Command> {
     Ok(command)
 }
 
-fn absent(name: &str, packages: &str) -> String {
-    format!("{name}: not installed (apt install {packages})")
-}
-
 impl Runner for Contenders {
     fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
         let index = match who {
@@ -174,9 +204,9 @@ impl Runner for Contenders {
     }
 
     fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String> {
-        let own = |program: &&(usize, _)| who == Who::Peer(program.0);
-        if let Some((_, program)) = self.programs.iter().find(own) {
-            return program.measure(column, self.cores, self.course);
+        let own = |program: &&(usize, _, _)| who == Who::Peer(program.0);
+        if let Some((_, program, found)) = self.programs.iter().find(own) {
+            return program.measure(found, column, self.cores, self.course);
         }
         if self.course != Course::Memory {
             return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
@@ -192,7 +222,7 @@ impl Runner for Contenders {
         match who {
             Who::Ours => "µDECK".to_owned(),
             Who::Limit => "the machine's limit".to_owned(),
-            Who::Peer(number) => self.peers[number].name.to_owned(),
+            Who::Peer(number) => self.peers[number].title(),
         }
     }
 }
@@ -201,22 +231,6 @@ impl Runner for Contenders {
 mod tests {
     use super::*;
     use crate::peers::targets::Against;
-
-    #[test]
-    fn who_is_absent_is_named_with_what_brings_it() {
-        let lines: Vec<String> = MPIS.iter().map(|mpi| absent(mpi.name, mpi.packages)).collect();
-        assert_eq!(
-            lines,
-            [
-                "MPICH: not installed (apt install mpich libmpich-dev)",
-                "Open MPI: not installed (apt install openmpi-bin libopenmpi-dev)"
-            ]
-        );
-        assert_eq!(
-            absent(PROGRAMS[1].name, PROGRAMS[1].package),
-            "libfabric: not installed (apt install libfabric-bin)"
-        );
-    }
 
     #[test]
     fn every_target_against_a_limit_has_one() {

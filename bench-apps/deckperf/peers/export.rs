@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     confidence::Ratio,
+    contenders::Peer,
     report::{Check, Comparison, Line, Report},
     targets::Bound,
 };
@@ -39,7 +40,7 @@ pub fn json(report: &Report) -> String {
     let peers = report
         .peers
         .iter()
-        .map(|peer| json!({ "name": peer.name, "version": peer.version, "flags": peer.flags }));
+        .map(|peer| json!({ "name": peer.name, "version": peer.version, "prefix": peer.prefix, "flags": peer.flags }));
     let object = json!({
         "udeck": machine.version,
         "date": machine.date,
@@ -84,15 +85,15 @@ fn row(report: &Report, line: &Line) -> Value {
         "unit": line.row.unit.name(),
         "ours": line.ours,
         "others": others.collect::<Vec<_>>(),
-        "best_peer": line.best.map(|best| report.peers[best].name),
+        "best_peer": line.best.map(|best| report.peers[best].title()),
         "targets": checks.collect::<Vec<_>>(),
     })
 }
 
 /// The limit, and the peers.
-fn others<'r>(report: &'r Report, line: &'r Line) -> impl Iterator<Item = (&'static str, Comparison)> + 'r {
-    let peers = report.peers.iter().map(|peer| peer.name).zip(line.peers.iter().copied());
-    std::iter::once(("limit", line.limit)).chain(peers)
+fn others<'r>(report: &'r Report, line: &'r Line) -> impl Iterator<Item = (String, Comparison)> + 'r {
+    let peers = report.peers.iter().map(Peer::title).zip(line.peers.iter().copied());
+    std::iter::once(("limit".to_owned(), line.limit)).chain(peers)
 }
 
 fn wanted(bound: Bound) -> String {
@@ -126,8 +127,8 @@ mod tests {
         assert_eq!(text.lines().count(), 1 + 4 * Course::Memory.rows().len() + targets);
         for line in [
             "\"8 B\",us,ours,1.1250,,,,,,,",
-            "\"8 B\",us,UCX,3.3750,6,0.3333,0.3333,0.3333,,,",
-            "\"barrier, 8 ranks\",us,UCX,,0,,,,,,",
+            "\"8 B\",us,UCX 1.13.1,3.3750,6,0.3333,0.3333,0.3333,,,",
+            "\"barrier, 8 ranks\",us,UCX 1.13.1,,0,,,,,,",
             "\"8 B\",us,\"the raw limit\",,6,1.2500,1.2500,1.2500,<=1.5,met,benchmarks.md",
             "\"8 B rate\",M/s,\"the raw limit\",,6,0.8000,0.8000,0.8000,>=0.6,met,issue 4",
         ] {
@@ -145,10 +146,14 @@ mod tests {
     fn json_holds_the_peers_and_every_row() {
         let value: Value = serde_json::from_str(&json(&sample())).expect("valid JSON");
         assert_eq!(value["peers"][1]["version"], "1.13.1");
+        assert_eq!(
+            (&value["peers"][0]["prefix"], &value["peers"][1]["prefix"]),
+            (&json!("/peers/mpich"), &Value::Null)
+        );
         assert_eq!(value["missing"][0], "libfabric: not installed (apt install libfabric-bin)");
         let rows = value["rows"].as_array().expect("rows");
         assert_eq!(rows.len(), Course::Memory.rows().len());
-        assert_eq!((&rows[0]["best_peer"], &rows[0]["protocol"]), (&json!("UCX"), &json!("auto")));
+        assert_eq!((&rows[0]["best_peer"], &rows[0]["protocol"]), (&json!("UCX 1.13.1"), &json!("auto")));
         assert_eq!(rows[0]["targets"][1]["verdict"], "met");
         assert_eq!(rows[0]["others"][0]["name"], "limit");
     }

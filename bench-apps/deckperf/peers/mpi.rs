@@ -1,13 +1,16 @@
-//! MPI libraries: which are installed, how their programs are built, and how their jobs are started.
+//! MPI libraries: how their programs are built, and how their jobs are started.
 
 use std::{
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Stdio},
 };
 
-use super::{job::last_lines, targets::Course};
+use super::{
+    job::last_lines,
+    library::{Found, Library},
+    targets::Course,
+};
 
 /// The program that every MPI runs.
 const SOURCE: &str = include_str!("peer.c");
@@ -17,120 +20,122 @@ const SOURCE: &str = include_str!("peer.c");
 /// slices. Preloaded, this keeps the ranks in our session, where Open MPI's and ours are.
 const SAME_SESSION: &str = "#include <unistd.h>\npid_t setsid(void) { return getsid(0); }\n";
 
-/// An implementation of MPI, as Debian packs it, or as the only one of a system.
+/// An implementation of MPI.
 #[derive(Debug)]
 pub struct Mpi {
-    /// As its makers call it.
-    pub name: &'static str,
-    /// What brings it, in Debian.
-    pub packages: &'static str,
-    /// Of its programs where several MPIs live side by side: `mpicc.mpich`.
-    suffix: &'static str,
-    /// In what `mpirun --version` says.
-    mark: &'static str,
-    /// Its launcher puts each rank into one.
-    own_sessions: bool,
+    /// Which.
+    pub library: Library,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Its launcher puts each rank into a session of its own.
+    Mpich,
+    OpenMpi,
 }
 
 /// One that is here, with its program built.
 #[derive(Debug)]
 pub struct Installed {
+    /// Where, and which release.
+    pub found: Found,
     /// Which.
     pub mpi: &'static Mpi,
-    /// Of the library, as its launcher says.
-    pub version: String,
-    launcher: OsString,
     program: PathBuf,
     preload: Option<PathBuf>,
 }
 
-/// In the order of the columns.
+/// In the order of the columns. Where several MPIs live side by side, Debian's programs are called `mpicc.mpich`.
 pub const MPIS: [Mpi; 2] = [
     Mpi {
-        name: "MPICH",
-        packages: "mpich libmpich-dev",
-        suffix: ".mpich",
-        mark: "HYDRA",
-        own_sessions: true,
+        library: Library {
+            name: "MPICH",
+            folder: "mpich",
+            packages: "mpich libmpich-dev",
+            is_fetched: true,
+            program: "mpirun",
+            aliases: &["mpirun.mpich"],
+            version: ["", ""],
+            mark: "HYDRA",
+        },
+        kind: Kind::Mpich,
     },
     Mpi {
-        name: "Open MPI",
-        packages: "openmpi-bin libopenmpi-dev",
-        suffix: ".openmpi",
-        mark: "Open",
-        own_sessions: false,
+        library: Library {
+            name: "Open MPI",
+            folder: "openmpi",
+            packages: "openmpi-bin libopenmpi-dev",
+            is_fetched: true,
+            program: "mpirun",
+            aliases: &["mpirun.openmpi"],
+            version: ["", ""],
+            mark: "Open",
+        },
+        kind: Kind::OpenMpi,
     },
 ];
 
 impl Mpi {
-    /// Builds the program into `scratch`.
+    /// Builds the program into `scratch`, in files named by `number`.
     ///
     /// # Errors
-    /// `None`: it is not installed. Else what the compiler said.
-    pub fn install(&'static self, scratch: &Path) -> Result<Installed, Option<String>> {
-        let (launcher, version) = self.launcher().ok_or(None)?;
-        let program = scratch.join(format!("program{}", self.suffix));
-        self.build(&launcher, &["-O3"], SOURCE, &program).map_err(Some)?;
-        let preload = match self.own_sessions {
-            true => {
-                let library = scratch.join(format!("session{}.so", self.suffix));
-                self.build(&launcher, &["-shared", "-fPIC"], SAME_SESSION, &library).map_err(Some)?;
+    /// What the compiler said.
+    pub fn install(&'static self, found: Found, scratch: &Path, number: usize) -> Result<Installed, String> {
+        let program = scratch.join(format!("program-{number}"));
+        self.build(&found, &["-O3"], SOURCE, &program)?;
+        let preload = match self.kind {
+            Kind::Mpich => {
+                let library = scratch.join(format!("session-{number}.so"));
+                self.build(&found, &["-shared", "-fPIC"], SAME_SESSION, &library)?;
                 Some(library)
             }
-            false => None,
+            Kind::OpenMpi => None,
         };
-        Ok(Installed { mpi: self, version, launcher: launcher.into(), program, preload })
+        Ok(Installed { mpi: self, found, program, preload })
     }
 
-    fn build(&self, launcher: &str, flags: &[&str], source: &str, output: &Path) -> Result<(), String> {
+    fn build(&self, found: &Found, flags: &[&str], source: &str, output: &Path) -> Result<(), String> {
         let file = output.with_extension("c");
         fs::write(&file, source).map_err(|error| format!("{}: {error}", file.display()))?;
-        let compiler = launcher.replace("mpirun", "mpicc");
-        let mut command = Command::new(&compiler);
+        let mut command = found.prefix.command(&found.name.replace("mpirun", "mpicc"));
         command.args(flags).args(["-w", "-o"]).arg(output).arg(&file).stdin(Stdio::null());
-        match command.output() {
+        let built = command.output();
+        let compiler = command.get_program().display();
+        match built {
             Ok(built) if built.status.success() => Ok(()),
             Ok(built) => {
                 let said = last_lines(&String::from_utf8_lossy(&built.stderr));
                 Err(format!("{compiler} cannot build the peer's program ({}){said}", built.status))
             }
-            Err(error) => Err(format!("{compiler}: {error} (apt install {})", self.packages)),
+            Err(error) => Err(format!("{compiler}: {error} (apt install {})", self.library.packages)),
         }
     }
 
-    /// Its name, and what it says of its version.
-    fn launcher(&self) -> Option<(String, String)> {
-        let names = [format!("mpirun{}", self.suffix), "mpirun".to_owned()];
-        names.into_iter().find_map(|name| {
-            let Output { stdout, .. } =
-                Command::new(&name).arg("--version").stdin(Stdio::null()).output().ok()?;
-            let said = String::from_utf8_lossy(&stdout);
-            said.contains(self.mark).then(|| (name, version(&said)))
-        })
-    }
-
-    /// What keeps its messages off shared memory, over the loopback device: flags, and settings for UCX, which Debian's
-    /// MPICH is built on.
+    /// What keeps its messages off shared memory, over the loopback device: flags, and settings for UCX, on which MPICH
+    /// is built.
     fn network(&self) -> (&'static [&'static str], &'static [(&'static str, &'static str)]) {
-        match self.suffix {
-            ".openmpi" => (
+        match self.kind {
+            Kind::OpenMpi => (
                 &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
                 &[],
             ),
-            _ => (&[], &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]),
+            Kind::Mpich => {
+                (&[], &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")])
+            }
         }
     }
 
     /// Open MPI counts processors for itself and yields only if it finds fewer than ranks, so it is told both.
     fn flags(&self, oversubscribed: bool) -> &'static [&'static str] {
-        match (self.suffix, oversubscribed) {
-            (".openmpi", false) => {
+        match (self.kind, oversubscribed) {
+            (Kind::OpenMpi, false) => {
                 &["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "0"]
             }
-            (".openmpi", true) => {
+            (Kind::OpenMpi, true) => {
                 &["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
             }
-            _ => &[],
+            (Kind::Mpich, _) => &[],
         }
     }
 }
@@ -138,7 +143,7 @@ impl Mpi {
 impl Installed {
     /// Starts `ranks` ranks of the program.
     pub fn command(&self, ranks: usize, processors: usize, course: Course) -> Command {
-        let mut command = Command::new(&self.launcher);
+        let mut command = self.found.prefix.command(self.found.name);
         command.args(["-n", &ranks.to_string()]).args(self.mpi.flags(ranks > processors));
         if course != Course::Memory {
             let (flags, settings) = self.mpi.network();
@@ -148,9 +153,12 @@ impl Installed {
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }
-        // Without them Open MPI starts nothing for root, who is all there is in many a container.
+        // Without them Open MPI (PRTE, since release 5) starts nothing for root, who is all there is in many a container.
         if rustix::process::geteuid().is_root() {
-            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+            for of in ["OMPI", "PRTE"] {
+                command.env(format!("{of}_ALLOW_RUN_AS_ROOT"), "1");
+                command.env(format!("{of}_ALLOW_RUN_AS_ROOT_CONFIRM"), "1");
+            }
         }
         command
     }
@@ -175,47 +183,44 @@ impl Installed {
     }
 }
 
-/// The first word that begins with a digit and has a dot.
-pub fn version(said: &str) -> String {
-    let is_version = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
-    said.split_whitespace().find(is_version).unwrap_or("of an unknown version").to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::scratch::Scratch;
+    use crate::peers::{library::Prefix, scratch::Scratch};
 
-    #[test]
-    fn versions_are_found_in_what_launchers_say() {
-        assert_eq!(version("mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to x"), "4.1.4");
-        assert_eq!(version("HYDRA build details:\n    Version:      4.0.2\n    Release Date: Thu"), "4.0.2");
-        assert_eq!(version("# Version 1.13.1\n"), "1.13.1");
-        assert_eq!(version("fi_info: 1.17.0\nlibfabric: 1.17.0\n"), "1.17.0");
-        assert_eq!(version("no idea"), "of an unknown version");
+    fn found(name: &'static str) -> Found {
+        Found { version: String::new(), prefix: Prefix::System, name }
     }
 
     #[test]
     fn a_compiler_that_fails_is_quoted() {
         let scratch = Scratch::new().expect("a folder");
         // `false` stands for a compiler that refuses.
-        let why = MPIS[0].build("false", &[], SOURCE, &scratch.path().join("program")).expect_err("refuses");
+        let why = MPIS[0].install(found("false"), scratch.path(), 0).expect_err("refuses");
         assert!(why.starts_with("false cannot build the peer's program (exit status: 1)"), "{why}");
-        let why = MPIS[1]
-            .build("no-such-mpicc", &[], SOURCE, &scratch.path().join("program"))
-            .expect_err("no file");
-        assert!(why.ends_with("(apt install openmpi-bin libopenmpi-dev)"), "{why}");
+        let why = MPIS[1].install(found("no-such-mpirun"), scratch.path(), 1).expect_err("no file");
+        assert!(
+            why.starts_with("no-such-mpicc: ") && why.ends_with("(apt install openmpi-bin libopenmpi-dev)"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_folders_own_compiler_and_launcher_are_used() {
+        let prefix = Prefix::Folder("/p/mpich".into());
+        let found = Found { version: String::new(), prefix, name: "mpirun" };
+        let scratch = Scratch::new().expect("a folder");
+        let why = MPIS[0].install(found.clone(), scratch.path(), 0).expect_err("no file");
+        assert!(why.starts_with("/p/mpich/bin/mpicc: "), "{why}");
+        let installed = Installed { found, mpi: &MPIS[0], program: "program".into(), preload: None };
+        let command = installed.command(2, 2, Course::Memory);
+        assert_eq!(command.get_program(), "/p/mpich/bin/mpirun");
     }
 
     #[test]
     fn over_a_network_nobody_uses_shared_memory() {
-        let installed = |mpi| Installed {
-            mpi,
-            version: String::new(),
-            launcher: "mpirun".into(),
-            program: "program".into(),
-            preload: None,
-        };
+        let installed =
+            |mpi| Installed { mpi, found: found("mpirun"), program: "program".into(), preload: None };
         let [mpich, open] = [installed(&MPIS[0]), installed(&MPIS[1])];
         let course = Course::Network("tcp");
         let command = mpich.command(2, 2, course);
@@ -235,7 +240,7 @@ mod tests {
         for mpi in &MPIS {
             let yields = |crowded| mpi.flags(crowded).ends_with(&["mpi_yield_when_idle", "1"]);
             assert!(!yields(false));
-            assert_eq!(yields(true), mpi.name == "Open MPI");
+            assert_eq!(yields(true), mpi.kind == Kind::OpenMpi);
         }
     }
 }

@@ -120,7 +120,7 @@ impl Line {
             Against::Limit => ("the raw limit".to_owned(), self.limit.ratio),
             Against::Ours(title) => (format!("ours, {title}"), ours(title).ratio),
             Against::BestPeer => match self.best {
-                Some(best) => (format!("best peer, {}", peers[best].name), self.peers[best].ratio),
+                Some(best) => (format!("best peer, {}", peers[best].title()), self.peers[best].ratio),
                 None => ("best peer: there is none".to_owned(), None),
             },
         };
@@ -222,9 +222,14 @@ pub fn sample() -> Report {
         losses: vec!["UCX, 2 ranks: did not end within 20 s, killed".to_owned()],
     };
     let machine = Machine::sample("one on core 0, one on core 1", "shm");
-    let peer = |name, version: &str| Peer { name, version: version.to_owned(), flags: "no flags".to_owned() };
+    let peer = |name, version: &str, prefix: Option<&str>| Peer {
+        name,
+        version: version.to_owned(),
+        prefix: prefix.map(Into::into),
+        flags: "no flags".to_owned(),
+    };
     let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
-    let peers = vec![peer("MPICH", "4.0.2"), peer("UCX", "1.13.1")];
+    let peers = vec![peer("MPICH", "5.0.2", Some("/peers/mpich")), peer("UCX", "1.13.1", None)];
     Report::new(machine, Course::Memory, peers, missing, &outcome)
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{
     confidence::Ratio,
+    contenders::Peer,
     report::{Line, Report},
     targets::Bound,
 };
@@ -16,7 +17,7 @@ pub fn render(report: &Report) -> String {
         text += &wrapped(
             "# Peer:    ",
             "#          ",
-            &format!("{} {}: {}", peer.name, peer.version, peer.flags),
+            &format!("{}{}: {}", peer.title(), place(peer), peer.flags),
         );
     }
     for (title, lines) in [("# Missing: ", &report.missing), ("# Failed:  ", &report.losses)] {
@@ -29,11 +30,18 @@ pub fn render(report: &Report) -> String {
     text + &figures(report) + &targets(report)
 }
 
+/// Nothing of what is installed.
+fn place(peer: &Peer) -> String {
+    peer.prefix.as_ref().map_or(String::new(), |prefix| format!(" in {}", prefix.display()))
+}
+
 fn figures(report: &Report) -> String {
-    let names = report.peers.iter().map(|peer| peer.name);
-    let names: String =
-        ["ours", "limit"].into_iter().chain(names).map(|name| format!("{name:>10}")).collect();
-    let mut text = format!("\n{:<24}{:>5}{names}   ours / best peer\n", "# What", "unit");
+    let cells = |words: &[&str]| words.iter().map(|word| format!("{word:>10}")).collect::<String>();
+    let names: Vec<&str> = report.peers.iter().map(|peer| peer.name).collect();
+    let versions: Vec<&str> = report.peers.iter().map(|peer| peer.version.as_str()).collect();
+    let mut text = format!("\n{:<49}{}\n", "#", cells(&names));
+    let start = cells(&["ours", "limit"]);
+    text += &format!("{:<24}{:>5}{start}{}   ours / best peer\n", "# What", "unit", cells(&versions));
     let mut before = None;
     for line in &report.lines {
         if before.replace(line.row.column.test).is_some_and(|test| test != line.row.column.test) {
@@ -99,10 +107,12 @@ mod tests {
     fn a_run_reads_like_this() {
         let text = render(&sample());
         for line in [
-            "# Peer:    MPICH 4.0.2: no flags",
+            "# Peer:    MPICH 5.0.2 in /peers/mpich: no flags",
+            "# Peer:    UCX 1.13.1: no flags",
             "# Missing: libfabric: not installed (apt install libfabric-bin)",
             "# Failed:  UCX, 2 ranks: did not end within 20 s, killed",
-            "# What                   unit      ours     limit     MPICH       UCX   ours / best peer",
+            "#                                                     MPICH       UCX",
+            "# What                   unit      ours     limit     5.0.2    1.13.1   ours / best peer",
             "8 B                        us      1.12     0.900      4.50      3.38   0.333 (0.333 to 0.333)",
             "barrier, 8 ranks           us      1.12     0.900      4.50         -   0.250 (0.250 to 0.250)",
             "# Target                ours divided by              ratio (95 % bounds)      wanted   verdict       \

@@ -4,14 +4,14 @@
 use std::{
     io::Read,
     net::{Ipv4Addr, TcpListener},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
     job::{ends, last_lines},
-    mpi,
+    library::{Found, Library},
     request::{Column, Test},
     targets::Course,
 };
@@ -20,17 +20,12 @@ use crate::cli::Payload;
 /// A benchmark that comes with a library; it runs as a server and a client.
 #[derive(Debug)]
 pub struct Program {
-    /// Of the library.
-    pub name: &'static str,
-    /// What brings it, in Debian.
-    pub package: &'static str,
+    /// Whose.
+    pub library: Library,
     /// Its flags, for the report: over memory, over a network.
     flags: [&'static str; 2],
-    /// Settings that keep it off shared memory.
-    network: &'static [(&'static str, &'static str)],
-    executable: &'static str,
-    /// What says the library's version.
-    version: [&'static str; 2],
+    /// Its settings: over memory, over a network.
+    settings: [&'static [(&'static str, &'static str)]; 2],
     server: fn(&Column, &str, Course) -> Vec<String>,
     client: fn(&Column, &str, Course) -> Vec<String>,
     /// µs per message in what the client printed.
@@ -41,27 +36,39 @@ pub struct Program {
 /// In the order of the columns.
 pub const PROGRAMS: [Program; 2] = [
     Program {
-        name: "UCX",
-        package: "ucx-utils",
+        library: Library {
+            name: "UCX",
+            folder: "ucx",
+            packages: "ucx-utils",
+            is_fetched: true,
+            program: "ucx_perftest",
+            aliases: &[],
+            version: ["ucx_info", "-v"],
+            mark: "",
+        },
         flags: [
-            "ucx_perftest -t tag_lat (median), tag_bw -O 64",
+            "UCX_TLS=shm,self ucx_perftest -t tag_lat (median), tag_bw -O 64",
             "UCX_TLS=tcp,self UCX_NET_DEVICES=lo ucx_perftest -t tag_lat (median), tag_bw -O 64",
         ],
-        network: &[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")],
-        executable: "ucx_perftest",
-        version: ["ucx_info", "-v"],
+        settings: [&[("UCX_TLS", "shm,self")], &[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")]],
         server: |_, port, _| words(&format!("-p {port}")),
         client: ucx_client,
         figure: ucx_figure,
         streams: true,
     },
     Program {
-        name: "libfabric",
-        package: "libfabric-bin",
+        library: Library {
+            name: "libfabric",
+            folder: "libfabric",
+            packages: "libfabric-bin",
+            is_fetched: false,
+            program: "fi_pingpong",
+            aliases: &[],
+            version: ["fi_info", "--version"],
+            mark: "",
+        },
         flags: ["fi_pingpong -p shm -e rdm", "FI_TCP_IFACE=lo fi_pingpong -p tcp;ofi_rxm -e rdm"],
-        network: &[("FI_TCP_IFACE", "lo")],
-        executable: "fi_pingpong",
-        version: ["fi_info", "--version"],
+        settings: [&[], &[("FI_TCP_IFACE", "lo")]],
         server: |column, port, course| {
             words(&format!("-p {} -e rdm {} -B {port}", provider(course), fabric_size(column)))
         },
@@ -85,17 +92,6 @@ impl Program {
         self.flags[usize::from(course != Course::Memory)]
     }
 
-    /// `None` if it is not here.
-    pub fn version(&'static self) -> Option<String> {
-        // It prints its usage, and that it was asked to.
-        Command::new(self.executable).arg("-h").stdin(Stdio::null()).output().ok()?;
-        let [program, argument] = self.version;
-        let said = Command::new(program).arg(argument).stdin(Stdio::null()).output();
-        Some(mpi::version(
-            &said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default(),
-        ))
-    }
-
     /// Whether it can do this.
     pub fn does(&self, column: &Column) -> bool {
         let test = column.test == Test::Latency || column.test == Test::Stream && self.streams;
@@ -106,18 +102,24 @@ impl Program {
     ///
     /// # Errors
     /// That it did not start, end in time, or print a figure, and what it said.
-    pub fn measure(&self, column: &Column, cores: [usize; 2], course: Course) -> Result<f64, String> {
+    pub fn measure(
+        &self,
+        found: &Found,
+        column: &Column,
+        cores: [usize; 2],
+        course: Course,
+    ) -> Result<f64, String> {
         let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
-        let mut server = self.spawn((self.server)(column, &port, course), cores[1], course)?;
+        let mut server = self.spawn(found, (self.server)(column, &port, course), cores[1], course)?;
         let deadline = Instant::now() + RUN_LIMIT;
         let mut why = String::new();
         for _ in 0..ATTEMPTS {
-            let client = self.spawn((self.client)(column, &port, course), cores[0], course)?;
-            let printed = client.output(deadline.saturating_duration_since(Instant::now()))?;
+            let client = self.spawn(found, (self.client)(column, &port, course), cores[0], course)?;
+            let [printed, complaints] = client.output(deadline.saturating_duration_since(Instant::now()))?;
             if let Some(micros) = (self.figure)(column, &printed).filter(|micros| *micros > 0.0) {
                 return Ok(micros);
             }
-            why = format!("{} printed no figure{}", self.executable, last_lines(&printed));
+            why = format!("{} printed no figure{}", found.name, last_lines(&(printed + &complaints)));
             if ends(&server.0, BETWEEN_ATTEMPTS) || Instant::now() > deadline {
                 break;
             }
@@ -127,22 +129,28 @@ impl Program {
     }
 
     /// The core is inherited from the thread that starts it.
-    fn spawn(&self, arguments: Vec<String>, core: usize, course: Course) -> Result<Running, String> {
-        let settings = if course == Course::Memory { &[] } else { self.network };
+    fn spawn(
+        &self,
+        found: &Found,
+        arguments: Vec<String>,
+        core: usize,
+        course: Course,
+    ) -> Result<Running, String> {
+        let settings = self.settings[usize::from(course != Course::Memory)];
+        let mut command = found.prefix.command(found.name);
         let start = || {
             udeck::sys::pin_to_cpu(core)?;
-            let mut command = Command::new(self.executable);
             command
                 .args(arguments)
                 .envs(settings.iter().copied())
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
-                .stderr(Stdio::null())
+                .stderr(Stdio::piped())
                 .spawn()
         };
         let started = thread::scope(|scope| scope.spawn(start).join());
         let child = started.map_err(|_| "the thread that starts it failed".to_owned())?;
-        child.map(Running).map_err(|error| format!("{}: {error}", self.executable))
+        child.map(Running).map_err(|error| format!("{}: {error}", command.get_program().display()))
     }
 }
 
@@ -150,15 +158,22 @@ impl Program {
 struct Running(Child);
 
 impl Running {
-    /// What it prints until it ends by itself. A few lines, which fit into the pipe.
-    fn output(mut self, limit: Duration) -> Result<String, String> {
+    /// What it prints, and what it complains of, until it ends by itself. A few lines, which fit into the pipes.
+    fn output(mut self, limit: Duration) -> Result<[String; 2], String> {
         if !ends(&self.0, limit) {
             return Err(format!("did not end within {} s, killed", RUN_LIMIT.as_secs()));
         }
-        let mut printed = Vec::new();
-        let read = self.0.stdout.take().map(|mut pipe| pipe.read_to_end(&mut printed));
-        read.transpose().map_err(|error| format!("reading what it printed: {error}"))?;
-        Ok(String::from_utf8_lossy(&printed).into_owned())
+        let read = |pipe: Option<&mut dyn Read>| {
+            let mut bytes = Vec::new();
+            let read = pipe.map(|pipe| pipe.read_to_end(&mut bytes));
+            read.transpose().map_err(|error| format!("reading what it printed: {error}"))?;
+            Ok::<_, String>(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let Child { stdout, stderr, .. } = &mut self.0;
+        Ok([
+            read(stdout.as_mut().map(|pipe| pipe as &mut dyn Read))?,
+            read(stderr.as_mut().map(|pipe| pipe as &mut dyn Read))?,
+        ])
     }
 
     fn stop(&mut self) {
@@ -228,6 +243,7 @@ fn fabric_figure(_: &Column, printed: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::library::Prefix;
 
     fn column(test: Test, bytes: usize) -> Column {
         Column { test, ranks: 2, payload: Payload::Untouched, bytes }
@@ -261,11 +277,29 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_has_no_version() {
-        static MISSING: Program = Program { executable: "deckperf-has-no-such-peer", ..PROGRAMS[0] };
-        assert_eq!(MISSING.version(), None);
-        let why =
-            MISSING.measure(&column(Test::Latency, 8), [0, 1], Course::Memory).expect_err("is not there");
+    fn a_program_that_is_not_there_is_named_with_its_place() {
+        let found = |prefix| Found { version: "1.0".to_owned(), prefix, name: "deckperf-has-no-such-peer" };
+        let measure = |prefix| {
+            let (found, column) = (found(prefix), column(Test::Latency, 8));
+            PROGRAMS[0].measure(&found, &column, [0, 1], Course::Memory).expect_err("is not there")
+        };
+        let why = measure(Prefix::System);
         assert!(why.starts_with("deckperf-has-no-such-peer: "), "{why}");
+        let why = measure(Prefix::Folder("/p/ucx".into()));
+        assert!(why.starts_with("/p/ucx/bin/deckperf-has-no-such-peer: "), "{why}");
+    }
+
+    #[test]
+    fn a_client_that_fails_is_quoted_with_its_complaint() {
+        let [ucx, _] = PROGRAMS;
+        let program = Program {
+            server: |_, _, _| words("-c true"),
+            client: |_, _, _| vec!["-c".to_owned(), "echo no libucx.so >&2; exit 127".to_owned()],
+            ..ucx
+        };
+        let found = Found { version: String::new(), prefix: Prefix::System, name: "sh" };
+        let cpu = udeck::sys::usable_cpus()[0];
+        let why = program.measure(&found, &column(Test::Latency, 8), [cpu, cpu], Course::Memory);
+        assert_eq!(why.expect_err("fails"), "sh printed no figure\n    no libucx.so");
     }
 }

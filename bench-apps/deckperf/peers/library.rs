@@ -1,0 +1,295 @@
+//! Finding a library to compare with: in the folder of `--peers`, where each has a prefix of its own, and among what is
+//! installed.
+//!
+//! ```text
+//! DIR/mpich/bin/mpirun   DIR/openmpi/bin/mpirun   DIR/ucx/bin/ucx_perftest   DIR/libfabric/bin/fi_pingpong
+//! ```
+//!
+//! `cargo xtask peers DIR` makes the first three. Both may take part, each as a column of its own, because a distribution's
+//! release is often years older. Where it is the same release, the folder's does for both.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::failure::{Failure, Result};
+
+/// What is looked for.
+#[derive(Debug)]
+pub struct Library {
+    /// As its makers call it.
+    pub name: &'static str,
+    /// Its prefix, below the folder of `--peers`.
+    pub folder: &'static str,
+    /// What brings it, in Debian.
+    pub packages: &'static str,
+    /// Whether `cargo xtask peers` does.
+    pub is_fetched: bool,
+    /// The program that is run. Among what is installed it may have other names, which come first.
+    pub program: &'static str,
+    /// Those names.
+    pub aliases: &'static [&'static str],
+    /// What says the version; empty: the program itself.
+    pub version: [&'static str; 2],
+    /// In what that says, if it is this library's.
+    pub mark: &'static str,
+}
+
+/// Where an installation lies.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prefix {
+    /// Where the shell finds programs.
+    System,
+    /// `bin`, `lib` and `include` are in it.
+    Folder(PathBuf),
+}
+
+/// One that is here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Of the library, as it says.
+    pub version: String,
+    /// Where.
+    pub prefix: Prefix,
+    /// Of the program, as it is called there.
+    pub name: &'static str,
+}
+
+impl Prefix {
+    /// This program of the installation, not started yet.
+    pub fn command(&self, program: &str) -> Command {
+        match self {
+            Prefix::System => Command::new(program),
+            Prefix::Folder(folder) => {
+                let mut command = Command::new(folder.join("bin").join(program));
+                // Some installations were made for another place.
+                command.env("LD_LIBRARY_PATH", folder.join("lib"));
+                command
+            }
+        }
+    }
+}
+
+impl Library {
+    /// In the order of the columns, and sentences about what was looked for in vain.
+    pub fn find(&self, folder: Option<&Path>) -> (Vec<Found>, Vec<String>) {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        let mut add = |looked: Result<Option<Found>, String>| match looked {
+            Ok(one) => found.extend(one),
+            Err(why) => missing.push(format!("{}: {why}", self.name)),
+        };
+        if let Some(folder) = folder {
+            add(self.look(Prefix::Folder(folder.join(self.folder))));
+        }
+        add(self.look(Prefix::System));
+        found.dedup_by(|system, folder| system.version == folder.version);
+        let in_folder = found.iter().any(|one| one.prefix != Prefix::System);
+        if !in_folder && missing.is_empty() && (self.is_fetched || found.is_empty()) {
+            missing.extend(self.advice(folder, found.is_empty()));
+        }
+        (found, missing)
+    }
+
+    /// `None`: it is not there. An error: it is, but of no use.
+    fn look(&self, prefix: Prefix) -> Result<Option<Found>, String> {
+        let names = self.aliases.iter().filter(|_| prefix == Prefix::System).chain([&self.program]);
+        for &name in names {
+            let Some(said) = self.ask(&prefix, name)? else { continue };
+            if said.contains(self.mark) {
+                return Ok(Some(Found { version: version(&said), prefix, name }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What it says of its version; `None`: there is no such program.
+    fn ask(&self, prefix: &Prefix, name: &str) -> Result<Option<String>, String> {
+        let is_there = match prefix {
+            Prefix::System => run(prefix, name, "-h").is_ok(),
+            Prefix::Folder(folder) => folder.join("bin").join(name).exists(),
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        let [program, word] = if self.version[0].is_empty() { [name, "--version"] } else { self.version };
+        match run(prefix, program, word) {
+            Ok(said) => Ok(Some(said)),
+            // What is installed may lack the program that says it.
+            Err(_) if *prefix == Prefix::System => Ok(Some(String::new())),
+            Err(why) => Err(why),
+        }
+    }
+
+    fn advice(&self, folder: Option<&Path>, is_alone: bool) -> Option<String> {
+        let Library { name, packages, .. } = self;
+        match folder {
+            Some(folder) => {
+                let way = if self.is_fetched {
+                    format!("`cargo xtask peers {}` gets it", folder.display())
+                } else {
+                    format!("apt install {packages}")
+                };
+                Some(format!("{name}: there is no {} ({way})", self.place(folder)))
+            }
+            None if is_alone => Some(format!("{name}: not installed (apt install {packages})")),
+            None => None,
+        }
+    }
+
+    /// Where its program lies in the folder of `--peers`.
+    fn place(&self, folder: &Path) -> String {
+        folder.join(self.folder).join("bin").join(self.program).display().to_string()
+    }
+}
+
+/// Without a folder, where today's releases come from.
+pub const ADVICE: &str = "releases of today: `cargo xtask peers DIR` gets MPICH, Open MPI and UCX, `deckperf peers --peers DIR` \
+                          measures beside them";
+
+/// That there is something in the folder: a mistyped one is no reason to compare with less.
+///
+/// # Errors
+/// What was looked for, where, and how to get it.
+pub fn check_folder<'l>(folder: &Path, libraries: impl Iterator<Item = &'l Library>) -> Result {
+    let places: Vec<String> = libraries.map(|library| library.place(folder)).collect();
+    if places.iter().any(|place| Path::new(place).exists()) {
+        return Ok(());
+    }
+    Err(Failure::NoPeers { folder: folder.to_owned(), places: places.join(", ") })
+}
+
+/// What it prints. The status says nothing: some end badly when they have shown their usage.
+fn run(prefix: &Prefix, program: &str, word: &str) -> Result<String, String> {
+    let mut command = prefix.command(program);
+    let output = command.arg(word).stdin(Stdio::null()).output();
+    let name = command.get_program().display();
+    let output = output.map_err(|error| format!("{name}: {error}"))?;
+    if output.status.code().is_none_or(|code| code == 127) {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{name} ends with {}: {}", output.status, why.trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The first word that begins with a digit and has a dot.
+fn version(said: &str) -> String {
+    let is_version = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    said.split_whitespace().find(is_version).unwrap_or("of an unknown version").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::{mpi::MPIS, scratch::Scratch, whole::PROGRAMS};
+
+    /// Nobody's, so that no test depends on what is installed.
+    const LIBRARY: Library = Library {
+        name: "Some",
+        folder: "some",
+        packages: "some-dev",
+        is_fetched: true,
+        program: "deckperf-no-such-program",
+        aliases: &[],
+        version: ["", ""],
+        mark: "Some",
+    };
+
+    /// A folder in which a shell has put `script` as the library's program. (Not we: other tests' children might still have it
+    /// open for writing when it is started.)
+    fn folder_with(library: &Library, script: &str) -> Scratch {
+        let folder = Scratch::new().expect("a folder");
+        let place = library.place(folder.path());
+        let text = format!(
+            "mkdir -p $(dirname {place}); printf '#!/bin/sh\\n{script}\\n' > {place}; chmod 755 {place}"
+        );
+        assert!(Command::new("sh").args(["-c", &text]).status().expect("a shell").success());
+        folder
+    }
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        assert_eq!(version("mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to x"), "4.1.4");
+        assert_eq!(version("mpirun (Open MPI) 5.0.11\n\nReport bugs to x"), "5.0.11");
+        assert_eq!(version("HYDRA build details:\n    Version:      4.0.2\n    Release Date: Thu"), "4.0.2");
+        assert_eq!(version("# Version 1.13.1\n"), "1.13.1");
+        assert_eq!(version("# Library version: 1.22.0\n# Library path: x/libucs.so.0\n"), "1.22.0");
+        assert_eq!(version("fi_info: 1.17.0\nlibfabric: 1.17.0\n"), "1.17.0");
+        assert_eq!(version("no idea"), "of an unknown version");
+    }
+
+    #[test]
+    fn a_library_is_found_in_its_folder_with_its_own_libraries() {
+        let folder = folder_with(&LIBRARY, "echo Some 7.1, $LD_LIBRARY_PATH");
+        let (found, missing) = LIBRARY.find(Some(folder.path()));
+        let prefix = Prefix::Folder(folder.path().join("some"));
+        let wanted = Found { version: "7.1,".to_owned(), prefix: prefix.clone(), name: LIBRARY.program };
+        assert_eq!((found, missing), (vec![wanted], Vec::new()));
+        let said = run(&prefix, LIBRARY.program, "-h").expect("runs");
+        assert!(said.trim().ends_with("/some/lib"), "{said}");
+    }
+
+    #[test]
+    fn another_librarys_program_of_that_name_is_not_taken() {
+        let folder = folder_with(&LIBRARY, "echo Other 7.1");
+        let (found, missing) = LIBRARY.find(Some(folder.path()));
+        assert!(found.is_empty() && missing.len() == 1, "{missing:?}");
+    }
+
+    #[test]
+    fn what_is_there_and_does_not_run_is_quoted() {
+        let folder = folder_with(&LIBRARY, "echo no libsome.so >&2; exit 127");
+        let (found, missing) = LIBRARY.find(Some(folder.path()));
+        assert!(found.is_empty());
+        let why = "deckperf-no-such-program ends with exit status: 127: no libsome.so";
+        assert!(
+            missing.len() == 1 && missing[0].starts_with("Some: ") && missing[0].ends_with(why),
+            "{missing:?}"
+        );
+    }
+
+    #[test]
+    fn the_systems_stands_beside_the_folders_unless_it_is_the_same_release() {
+        // Every system has it, and both say this.
+        let library = |mark| Library { program: "sh", version: ["echo", "Some-1.0 1.0"], mark, ..LIBRARY };
+        let folder = folder_with(&library("Some"), "");
+        let copied = Command::new("cp").arg("/bin/echo").arg(folder.path().join("some/bin")).status();
+        assert!(copied.expect("runs").success());
+        let (found, missing) = library("Some").find(Some(folder.path()));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(missing.is_empty() && found[0].prefix != Prefix::System);
+        let (found, _) = library("Some").find(None);
+        assert!(found.len() == 1 && found[0].prefix == Prefix::System, "{found:?}");
+    }
+
+    #[test]
+    fn what_is_absent_is_named_with_what_brings_it() {
+        let absent = |library: &Library, folder: Option<&str>| {
+            library.advice(folder.map(Path::new), true).expect("an advice")
+        };
+        let [mpich, open] = [&MPIS[0].library, &MPIS[1].library];
+        let [ucx, fabric] = [&PROGRAMS[0].library, &PROGRAMS[1].library];
+        assert_eq!(absent(mpich, None), "MPICH: not installed (apt install mpich libmpich-dev)");
+        assert_eq!(absent(open, None), "Open MPI: not installed (apt install openmpi-bin libopenmpi-dev)");
+        assert_eq!(
+            absent(ucx, Some("/p")),
+            "UCX: there is no /p/ucx/bin/ucx_perftest (`cargo xtask peers /p` gets it)"
+        );
+        assert_eq!(
+            absent(fabric, Some("/p")),
+            "libfabric: there is no /p/libfabric/bin/fi_pingpong (apt install libfabric-bin)"
+        );
+    }
+
+    #[test]
+    fn a_folder_without_any_of_them_is_an_error_that_says_what_was_looked_for() {
+        let folder = folder_with(&LIBRARY, "");
+        assert!(check_folder(folder.path(), [&LIBRARY].into_iter()).is_ok());
+        let error = check_folder(Path::new("/no/such"), [&LIBRARY, &PROGRAMS[0].library].into_iter());
+        assert_eq!(
+            error.expect_err("is empty").to_string(),
+            "peers: there is nothing to compare with in /no/such: looked for /no/such/some/bin/deckperf-no-such-program, \
+             /no/such/ucx/bin/ucx_perftest; `cargo xtask peers /no/such` gets today's releases"
+        );
+    }
+}
