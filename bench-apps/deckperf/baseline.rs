@@ -196,7 +196,7 @@ impl Mean {
 }
 
 /// Runs `far` on a thread of its own and `near` on this one, each on its core.
-fn on_both_cores<N, F: Send>(
+pub fn on_both_cores<N, F: Send>(
     cpus: Option<[usize; 2]>,
     near: impl FnOnce() -> N,
     far: impl FnOnce() -> F + Send,

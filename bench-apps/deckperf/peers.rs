@@ -4,7 +4,8 @@
 //!   conductor (this process, no rank)
 //!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs
 //!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, mpi.rs, job.rs
-//!     ├ two threads ────────── raw cache line and memcpy, or raw TCP sockets      ../raw.rs, ../sockets.rs
+//!     ├ two threads ────────── raw cache line, memcpy and a bare ring,            ../baseline.rs, floor.rs,
+//!     │                        or raw TCP sockets                                 ../sockets.rs
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
@@ -12,11 +13,12 @@
 //!
 //! All jobs live from the beginning to the end, and all but one of them block in a system call at any time: the
 //! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only what ran in
-//! the same round (`bounds.rs`). What is compared, and with which result it is good, is data (`targets.rs`).
+//! the same round (`confidence.rs`). What is compared, and with which result it is good, is data (`targets.rs`).
 
 mod confidence;
 mod contenders;
 mod export;
+mod floor;
 mod job;
 mod library;
 mod mpi;

@@ -41,7 +41,11 @@ const RULES: &[Rule] = &[
     },
     // The umbrella for `deckrun --doctor`: what a job would find, only the registry knows.
     Rule { folder: "src/launch", may: &[".", "src/auth", "src/boot", "src/sys"], tests_may: &[] },
-    Rule { folder: "bench-apps/deckperf", may: &[".", "src/launch"], tests_may: &[] },
+    Rule {
+        folder: "bench-apps/deckperf",
+        may: &[".", "src/launch", "bench-apps/fast-paths"],
+        tests_may: &[],
+    },
     Rule { folder: "bench-apps/fast-paths", may: &["."], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &["."], tests_may: &[] },
     Rule {

@@ -9,10 +9,11 @@ use std::{
 };
 
 use super::{
+    floor::Floor,
     job::Job,
     library::{ADVICE, Found, Library, Prefix, check_folder},
     mpi::{Installed, MPIS},
-    request::{Column, Request, Test, Way},
+    request::{Column, Request, Test, WINDOW, Way},
     schedule::{Mode, Runner, Series, Who},
     targets::Course,
     whole::{PROGRAMS, Program},
@@ -62,6 +63,7 @@ pub struct Contenders {
     /// The peer's number and its program.
     programs: Vec<(usize, &'static Program, Found)>,
     raw: Baselines,
+    floor: Floor,
     cores: [usize; 2],
     course: Course,
 }
@@ -86,8 +88,16 @@ impl Contenders {
         let largest = course.rows().iter().map(|row| row.column.bytes).max().unwrap_or(0);
         let raw = Baselines::new(Some(cores), largest);
         let (peers, missing) = (Vec::new(), Vec::new());
-        let mut field =
-            Contenders { peers, missing, jobs: Vec::new(), programs: Vec::new(), raw, cores, course };
+        let mut field = Contenders {
+            peers,
+            missing,
+            jobs: Vec::new(),
+            programs: Vec::new(),
+            raw,
+            floor: Floor::new(),
+            cores,
+            course,
+        };
         for ranks in course.job_sizes() {
             let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks, course)?);
             let job = job.map_err(|what| Failure::Contender { who: field.name(Who::Ours), what })?;
@@ -156,6 +166,9 @@ impl Contenders {
                 Some(mode) => add(Who::Limit, Way::Bare, column, mode),
                 None => {}
             }
+            if has_floor(column, self.course) {
+                add(Who::Floor, Way::Bare, column, Mode::Itself);
+            }
         }
         all
     }
@@ -180,6 +193,12 @@ fn limit(column: &Column, course: Course) -> Option<Mode> {
         Test::Stream => untouched.then_some(Mode::Itself),
         Test::Barrier => Some(Mode::Conducted),
     }
+}
+
+/// Short messages between two ranks that share memory.
+fn has_floor(column: &Column, course: Course) -> bool {
+    let message = column.test != Test::Barrier && column.bytes == 8;
+    course == Course::Memory && column.ranks == 2 && message
 }
 
 fn ours(ranks: usize, course: Course) -> Result<Command> {
@@ -208,13 +227,22 @@ impl Runner for Contenders {
         if let Some((_, program, found)) = self.programs.iter().find(own) {
             return program.measure(found, column, self.cores, self.course);
         }
+        let failed = |_| "the thread that measures it failed";
+        if who == Who::Floor {
+            let (floor, cores) = (&mut self.floor, self.cores);
+            let measure = || match column.test {
+                Test::Stream => floor.stream(WINDOW, cores),
+                _ => floor.ping_pong(cores),
+            };
+            let floor = thread::scope(|scope| scope.spawn(measure).join());
+            return floor.map_err(failed)?.map_err(|error| format!("the floor: {error}"));
+        }
         if self.course != Course::Memory {
             return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
         }
         // On a thread of its own, because the near side stays pinned; what this thread starts must not be.
         let measured = thread::scope(|scope| scope.spawn(|| self.raw.measure(column.bytes)).join());
-        let sample =
-            measured.map_err(|_| "the thread that measures it failed")?.map_err(|error| error.to_string())?;
+        let sample = measured.map_err(failed)?.map_err(|error| error.to_string())?;
         Ok(sample.copies.map_or(sample.line, |copies| copies.out))
     }
 
@@ -222,6 +250,7 @@ impl Runner for Contenders {
         match who {
             Who::Ours => "µDECK".to_owned(),
             Who::Limit => "the machine's limit".to_owned(),
+            Who::Floor => "the floor".to_owned(),
             Who::Peer(number) => self.peers[number].title(),
         }
     }
@@ -233,11 +262,12 @@ mod tests {
     use crate::peers::targets::Against;
 
     #[test]
-    fn every_target_against_a_limit_has_one() {
+    fn every_target_against_a_limit_or_the_floor_has_one() {
         for course in [Course::Memory, Course::Network("tcp"), Course::Network("udp")] {
             for row in course.rows() {
-                let wants = row.targets.iter().any(|target| target.against == Against::Limit);
-                assert!(!wants || limit(&row.column, course).is_some(), "{}", row.title);
+                let wants = |against| row.targets.iter().any(|target| target.against == against);
+                assert!(!wants(Against::Limit) || limit(&row.column, course).is_some(), "{}", row.title);
+                assert!(!wants(Against::Floor) || has_floor(&row.column, course), "{}", row.title);
             }
         }
     }

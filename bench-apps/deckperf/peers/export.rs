@@ -10,7 +10,7 @@ use super::{
 };
 use crate::export::field;
 
-const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,source";
+const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,goal";
 
 /// A header line; then for each row a line for ours, the limit and each peer; then one for each target.
 pub fn csv(report: &Report) -> String {
@@ -25,10 +25,10 @@ pub fn csv(report: &Report) -> String {
         }
         for check in &line.checks {
             let Check { target, against, ratio, verdict } = check;
-            let (wanted, verdict, source) = (wanted(target.bound), verdict.name(), target.source);
+            let (wanted, verdict, goal) = (wanted(target.bound), verdict.name(), target.goal.name());
             let rounds = ratio.map_or(0, |ratio| ratio.figures);
             let ratio = ratio_fields(*ratio);
-            text += &format!("{start},\"{against}\",,{rounds}{ratio},{wanted},{verdict},{source}\n");
+            text += &format!("{start},\"{against}\",,{rounds}{ratio},{wanted},{verdict},{goal}\n");
         }
     }
     text
@@ -72,7 +72,7 @@ fn row(report: &Report, line: &Line) -> Value {
             "ratio": ratio(check.ratio),
             "wanted": wanted(check.target.bound),
             "verdict": check.verdict.name(),
-            "source": check.target.source,
+            "goal": check.target.goal.name(),
         })
     });
     json!({
@@ -90,10 +90,13 @@ fn row(report: &Report, line: &Line) -> Value {
     })
 }
 
-/// The limit, and the peers.
+/// The limit, the floor, and the peers.
 fn others<'r>(report: &'r Report, line: &'r Line) -> impl Iterator<Item = (String, Comparison)> + 'r {
     let peers = report.peers.iter().map(Peer::title).zip(line.peers.iter().copied());
-    std::iter::once(("limit".to_owned(), line.limit)).chain(peers)
+    [("limit", line.limit), ("floor", line.floor)]
+        .map(|(name, one)| (name.to_owned(), one))
+        .into_iter()
+        .chain(peers)
 }
 
 fn wanted(bound: Bound) -> String {
@@ -124,13 +127,13 @@ mod tests {
     fn csv_has_a_line_for_everybody_and_every_target() {
         let text = csv(&sample());
         let targets: usize = Course::Memory.rows().iter().map(|row| row.targets.len()).sum();
-        assert_eq!(text.lines().count(), 1 + 4 * Course::Memory.rows().len() + targets);
+        assert_eq!(text.lines().count(), 1 + 5 * Course::Memory.rows().len() + targets);
         for line in [
             "\"8 B\",us,ours,1.1250,,,,,,,",
             "\"8 B\",us,UCX 1.13.1,3.3750,6,0.3333,0.3333,0.3333,,,",
             "\"barrier, 8 ranks\",us,UCX 1.13.1,,0,,,,,,",
-            "\"8 B\",us,\"the raw limit\",,6,1.2500,1.2500,1.2500,<=1.5,met,benchmarks.md",
-            "\"8 B rate\",M/s,\"the raw limit\",,6,0.8000,0.8000,0.8000,>=0.6,met,issue 4",
+            "\"8 B\",us,\"the raw limit\",,6,1.2500,1.2500,1.2500,<=1.6,met,near-limit",
+            "\"8 B rate\",M/s,\"the floor\",,6,0.9000,0.9000,0.9000,>=0.5,met,near-limit",
         ] {
             assert!(text.lines().any(|printed| printed == line), "{line}\nis missing in\n{text}");
         }

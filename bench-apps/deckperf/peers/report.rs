@@ -37,6 +37,8 @@ pub struct Line {
     pub ours: Option<f64>,
     /// The machine's.
     pub limit: Comparison,
+    /// What a message needs at least.
+    pub floor: Comparison,
     /// One per peer.
     pub peers: Vec<Comparison>,
     /// Of the peers, whose figure is best.
@@ -96,7 +98,7 @@ impl Line {
     fn new(row: &'static Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Self {
         let ours = outcome.of(Who::Ours, row.ours, &row.column);
         let compare = |theirs: Option<&Figures>| Comparison::new(row, ours, theirs);
-        let limit = compare(outcome.of(Who::Limit, Way::Bare, &row.column));
+        let bare = |who| compare(outcome.of(who, Way::Bare, &row.column));
         let of = |number| outcome.of(Who::Peer(number), row.theirs, &row.column);
         let median = |number: &usize| of(*number).and_then(Figures::median).unwrap_or(f64::INFINITY);
         let best = (0..peers.len())
@@ -105,7 +107,8 @@ impl Line {
         let mut line = Line {
             row,
             ours: ours.and_then(Figures::median).map(|micros| row.show(micros)),
-            limit,
+            limit: bare(Who::Limit),
+            floor: bare(Who::Floor),
             peers: (0..peers.len()).map(|number| compare(of(number))).collect(),
             best,
             checks: Vec::new(),
@@ -118,6 +121,7 @@ impl Line {
     fn check(&self, target: &'static Target, peers: &[Peer], ours: impl Fn(&str) -> Comparison) -> Check {
         let (against, ratio) = match target.against {
             Against::Limit => ("the raw limit".to_owned(), self.limit.ratio),
+            Against::Floor => ("the floor".to_owned(), self.floor.ratio),
             Against::Ours(title) => (format!("ours, {title}"), ours(title).ratio),
             Against::BestPeer => match self.best {
                 Some(best) => (format!("best peer, {}", peers[best].title()), self.peers[best].ratio),
@@ -187,7 +191,9 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
     let sockets = "all over the loopback device; limit: two threads that spin on the two ends of a TCP connection, with the \
                    same sizes and windows";
     let limits = "limit: latency a cache line's hand-over or, from 4 KiB, a memcpy out of the other core's dirty lines; \
-                  rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks)";
+                  rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks); floor: \
+                  the same turns by a ring that checks length, tag and state, gives credit every 16th message, and fences \
+                  and looks whether to wake the receiver, without a library around it";
     let limits = if course == Course::Memory { limits } else { sockets };
     vec![rounds.into(), bounds.into(), rest.into(), limits.into()]
 }
@@ -202,11 +208,13 @@ pub fn sample() -> Report {
         let who = [
             (Who::Ours, row.ours, 1.0),
             (Who::Limit, Way::Bare, 0.8),
+            (Who::Floor, Way::Bare, 0.9),
             (Who::Peer(0), row.theirs, 4.0),
             (Who::Peer(1), row.theirs, 3.0),
         ];
         for (who, way, micros) in who {
-            if who == Who::Peer(1) && row.column.ranks > 2 {
+            let (small, crowded) = (row.column.bytes == 8, row.column.ranks > 2);
+            if crowded && matches!(who, Who::Peer(1) | Who::Floor) || !small && who == Who::Floor {
                 continue;
             }
             let mut one = Series::new(who, way, row.column, Mode::Conducted);

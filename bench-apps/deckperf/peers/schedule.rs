@@ -16,6 +16,8 @@ pub enum Who {
     Ours,
     /// The machine's own.
     Limit,
+    /// What a message needs at least.
+    Floor,
     /// The peer of this number.
     Peer(usize),
 }
