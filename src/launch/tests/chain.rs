@@ -109,11 +109,14 @@ fn below_mount(cgroup: &str) -> Result<PathBuf, String> {
 
 /// The cgroup of this process, if cgroups that can be killed may be made in it: as deckrun does, but found by other means.
 fn writable() -> Option<PathBuf> {
+    static TRIALS: AtomicU32 = AtomicU32::new(0);
     let try_it = || {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
         let own = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("there is no cgroup v2")?;
         let own = below_mount(own)?;
-        let trial = own.join(format!("chain-test-{}", std::process::id()));
+        // Another test may be trying, too.
+        let number = TRIALS.fetch_add(1, Ordering::Relaxed);
+        let trial = own.join(format!("chain-test-{}.{number}", std::process::id()));
         let in_words = |error: std::io::Error| format!("{}: {error}", own.display());
         fs::create_dir(&trial).map_err(in_words)?;
         let may_kill = trial.join("cgroup.kill").exists();

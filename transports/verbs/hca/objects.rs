@@ -7,6 +7,7 @@
 mod srq;
 
 use std::ffi::c_void;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -458,7 +459,7 @@ impl Drop for Qp {
 }
 
 /// Memory that a device may still write must not be used for anything else. (A device that is gone writes nothing.)
-fn insist(failed: i32, what: &str) {
+fn insist(failed: i32, what: impl Display) {
     if !matches!(failed, 0 | libc::EIO | libc::ENODEV) {
         // Aborts whatever becomes of the words.
         let _abort = Abort;
@@ -497,13 +498,20 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
-    const NAME: &str =
-        "hca::objects::tests::a_device_that_keeps_memory_ends_the_process_though_nobody_reads_why";
     /// Set in the process that is to end.
     const IS_DOOMED: &str = "UDECK_TEST_DEVICE_KEEPS_MEMORY";
+
+    /// The test of this name again, in a process that is to abort.
+    fn aborts(name: &str, stderr: impl Into<Stdio>) {
+        let mut doomed = Command::new(std::env::current_exe().unwrap());
+        doomed.args([&format!("hca::objects::tests::{name}"), "--exact", "--nocapture"]);
+        let ended = doomed.env(IS_DOOMED, "1").stderr(stderr).output().unwrap();
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{ended:?}");
+    }
 
     #[test]
     fn a_device_that_keeps_memory_ends_the_process_though_nobody_reads_why() {
@@ -512,8 +520,23 @@ mod tests {
         }
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut doomed = Command::new(std::env::current_exe().unwrap());
-        doomed.args([NAME, "--exact", "--nocapture"]).env(IS_DOOMED, "1").stderr(writer);
-        assert_eq!(doomed.output().unwrap().status.signal(), Some(libc::SIGABRT));
+        aborts("a_device_that_keeps_memory_ends_the_process_though_nobody_reads_why", writer);
+    }
+
+    /// Cannot be printed.
+    struct Unspeakable;
+
+    impl Display for Unspeakable {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            panic!("while printing")
+        }
+    }
+
+    #[test]
+    fn a_device_that_keeps_memory_ends_the_process_though_saying_so_panics() {
+        if std::env::var_os(IS_DOOMED).is_some() {
+            return insist(libc::EBUSY, Unspeakable);
+        }
+        aborts("a_device_that_keeps_memory_ends_the_process_though_saying_so_panics", Stdio::piped());
     }
 }
