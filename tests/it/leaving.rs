@@ -164,3 +164,35 @@ fn a_look_does_not_wait_for_the_launcher() {
     assert!(matches!(error, Error::PeerLost { rank: 0, .. }), "{error}");
     relay.let_go();
 }
+
+/// A rank's end is seen by its connections, each in words of its own, and told by the launcher: whatever the call, the program
+/// reads the launcher's.
+#[test]
+fn one_loss_is_told_in_the_same_words_by_every_call() {
+    let (job, streams) = Job::new(2).expect("a name service");
+    let clients: Vec<_> = streams.into_iter().map(|stream| Client::new(stream).unwrap()).collect();
+    let fabric = udeck_sim::Fabric::new(1);
+    let mut worlds = clients.into_iter().zip(["killed", "stayer"]).map(|(client, name)| {
+        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+        let nic = fabric.nic(name, options).expect("the name is free");
+        World::new(client, vec![nic], config(), true).expect("a world")
+    });
+    let (killed, stayer) = (worlds.next().unwrap(), worlds.next().unwrap());
+    let (inbox, its_inbox) = (stayer.mailbox::<u64>("in").unwrap(), killed.mailbox::<u64>("its").unwrap());
+    let (outbox, to_it) = (killed.postbox::<u64>("in").unwrap(), stayer.postbox::<u64>("its").unwrap());
+    outbox.post(&[7][..]).expect("there is room");
+    assert_eq!(inbox.retrieve().expect("it was posted")[..], [7]);
+    fabric.kill("killed");
+    job.reporter().report_ended(0, "killed by SIGKILL");
+    let told = [
+        inbox.retrieve().map(|_| ()).unwrap_err(),
+        to_it.post(&[7][..]).map_err(Error::from).unwrap_err(),
+        to_it.flush().unwrap_err(),
+        stayer.barrier().unwrap_err(),
+    ];
+    for error in told {
+        let Error::PeerLost { rank: 0, how } = &error else { panic!("{error}") };
+        assert_eq!(how, "killed by SIGKILL", "{error}");
+    }
+    drop(its_inbox);
+}

@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::{Event, LONG, config, ranks_believing};
-use udeck::{Config, Error, Result, World};
+use crate::common::{Event, LONG, SHORT, config, ranks_believing};
+use udeck::{Config, End, Error, Result, World, select};
 
 /// Longer than any test lasts: whoever waits for it is found out.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
@@ -169,4 +169,27 @@ fn of_a_name_that_nobody_has_made_it_is_said_who_is_lost() {
         while told.retrieve().is_err() {}
         world.finish()
     });
+}
+
+/// Nothing else wakes who waits for ends alone: before it sleeps, between its look and its sleep, or in it.
+#[test]
+fn who_waits_for_ends_alone_hears_of_each() {
+    for pause in [Duration::ZERO, SHORT] {
+        for _ in 0..10 {
+            ranks(4, true, move |world| {
+                if world.rank() == 0 {
+                    let endings = world.endings()?;
+                    world.barrier()?;
+                    for _ in 1..world.size() {
+                        assert_eq!(select(&[&endings])?, 0);
+                        assert_eq!(endings.try_next().expect("it was named").how, End::Finished);
+                    }
+                } else {
+                    world.barrier()?;
+                    std::thread::sleep(pause * world.rank() as u32);
+                }
+                world.finish()
+            });
+        }
+    }
 }

@@ -91,7 +91,8 @@ impl Scene {
         assert!(!self.intrude(own(), None, &[POSTBOX, 0], control));
         assert!(!self.intrude(anybody, None, &[POSTBOX, 0], control));
         self.honest_posts(2);
-        // In the hand-shake, with all that it knows.
+        // In the hand-shake, with all that it knows. Who is called proves itself first, and this library believes it as little; one
+        // that looks away is met in the transports' own tests of their hand-shakes.
         let key = self.rogue.welcome().key;
         let posing = Keys::of_rank(self.rogue.welcome().secret, HONEST, key);
         // A ticket of its own making, or it would get no further than its own library.

@@ -189,8 +189,18 @@ mod tests {
             keys.learn(5, &SealedTicket::new((1, &host.rank(1)), (5, &host.rank(5))));
             keys
         };
-        assert!(matches!(run(to_5, &posing(5)), Err(Refusal::Proof(_))));
-        assert!(matches!(run(posing(2).call(Some(5)).unwrap(), &rank(5)), Err(Refusal::Proof(_))));
+        // Each is refused by the side that it deceives: the words are that side's.
+        let refused = |why: &str| Err(Refusal::Proof(why.into()));
+        assert_eq!(run(to_5, &posing(5)), refused("it does not prove to be rank 5 of this job"));
+        // Who is called proves itself first, so a caller that has made up its ticket has to look away.
+        let (_, meet) = Handshake::connect(posing(2).call(Some(5)).unwrap(), BOOT, [1; 32]);
+        let (mut acceptor, posing) =
+            (Handshake::accept(rank(5), BOOT, [2; 32]), posing(2).call(Some(5)).unwrap());
+        assert!(matches!(acceptor.input(&meet), Ok(Step::Send(Datagram::Prove { .. }))));
+        let proof = [&VERSION.to_le_bytes()[..], &BOOT, &[1; 32], &[2; 32]];
+        let join = Datagram::Join { mac: posing.prove(PROTOCOL, CONNECTOR, &proof) };
+        let not_2 = refused("it claims to be rank 2 of this job, and does not prove it");
+        assert_eq!(acceptor.input(&join).map(|_| (None, None)), not_2);
     }
 
     fn meet(version: u32, boot_id: [u8; 16], nonce: Nonce) -> Datagram {

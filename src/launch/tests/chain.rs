@@ -9,7 +9,7 @@ use std::{
     ffi::CString,
     fs,
     io::{BufRead, BufReader},
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -22,23 +22,26 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Where a chain looks whether it may go on; set in the ranks.
 const FOLDER: &str = "DECKRUN_TEST_FOLDER";
-/// How long each member of a chain waits before it makes the next one, and then lives: the oldest has hundreds behind it, of
+/// How long each member of a chain waits before it makes the next one, and then lives: the oldest has a hundred and more behind it, of
 /// which only its own child is seen when it dies.
 const PAUSE: Duration = Duration::from_micros(300);
 const LIFE: Duration = Duration::from_millis(300);
+/// So many have been made when a rank goes on: whoever kills one after the other is far behind then.
+const LONG_CHAIN: u32 = 100;
 
 /// Not a test but what the ranks run, when it is told where: leaves a chain behind that no longer belongs to it.
 #[test]
 fn chain() {
     let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
-    let go_on = CString::new(folder.join("go-on").as_os_str().as_bytes()).unwrap();
+    let path = |name: &str| CString::new(folder.join(name).as_os_str().as_bytes()).unwrap();
+    let (go_on, is_long) = (path("go-on"), path("is-long"));
     // SAFETY: the child only makes system calls that are safe after a fork of a process with threads, and never returns.
     if unsafe { libc::fork() } == 0 {
-        be_a_chain(&go_on, Instant::now() + 2 * LONG);
+        be_a_chain(&go_on, &is_long, Instant::now() + 2 * LONG);
     }
 }
 
-fn be_a_chain(go_on: &CString, until: Instant) -> ! {
+fn be_a_chain(go_on: &CString, is_long: &CString, until: Instant) -> ! {
     let sleep = |time: Duration| {
         let time = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
         // SAFETY: the time lives through the call, and nobody asks for the rest.
@@ -49,8 +52,13 @@ fn be_a_chain(go_on: &CString, until: Instant) -> ! {
         for descriptor in 0..64 {
             libc::close(descriptor);
         }
+        let mut made = 0;
         while libc::access(go_on.as_ptr(), libc::F_OK) == 0 && Instant::now() < until {
             libc::setsid();
+            made += 1;
+            if made == LONG_CHAIN {
+                libc::close(libc::creat(is_long.as_ptr(), 0o600));
+            }
             sleep(PAUSE);
             if libc::fork() != 0 {
                 sleep(LIFE);
@@ -79,6 +87,7 @@ impl Folder {
         let (program, folder) = (env::current_exe().unwrap(), self.0.display());
         format!(
             "{FOLDER}={folder} {} --exact chain --nocapture >{folder}/said 2>&1 || exit 9; \
+             while [ ! -e {folder}/is-long ]; do sleep 0.01; done; \
              grep ^0:: /proc/self/cgroup >{folder}/cgroup; echo ready; {then}",
             program.display()
         )
@@ -203,6 +212,26 @@ fn a_chain_ends_although_the_watcher_is_killed() {
     assert_eq!(job.exit_code(), Some(137));
     assert_eq!(left(&mark), [""; 0]);
     assert!(!folder.cgroup().exists());
+}
+
+/// No descendant of deckrun's, and so nobody whom it could find one by one: what kills this one is `cgroup.kill`.
+#[test]
+fn a_stranger_in_the_cgroup_ends_with_the_job() {
+    if writable().is_none() {
+        return;
+    }
+    let _alone = one_at_a_time();
+    for options in [HERE, ELSEWHERE] {
+        let folder = Folder::new();
+        let job = Running::start(options, &folder.script("exec sleep 600"), 1);
+        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+        fs::write(folder.cgroup().join("cgroup.procs"), stranger.id().to_string()).unwrap();
+        job.signal(Signal::TERM);
+        assert_eq!(job.exit_code(), Some(143));
+        // Too late if it was killed.
+        kill_process(Pid::from_child(&stranger), Signal::TERM).unwrap();
+        assert_eq!(stranger.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
 
 /// What ranks make below the job's cgroup goes with it.
