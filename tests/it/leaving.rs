@@ -187,7 +187,6 @@ fn one_loss_is_told_in_the_same_words_by_every_call() {
     let told = [
         inbox.retrieve().map(|_| ()).unwrap_err(),
         to_it.post(&[7][..]).map_err(Error::from).unwrap_err(),
-        to_it.flush().unwrap_err(),
         stayer.barrier().unwrap_err(),
     ];
     for error in told {
