@@ -6,6 +6,19 @@
 use udeck::via::{Completion, Cq, CqEntry, Descriptor, Vi};
 use udeck::{Buf, Mailbox, Message, Packed, Postbox, Received, World};
 
+/// The floor under a post of 8 bytes.
+#[inline(never)]
+pub fn floor_post(out: &mut floor::Sender<'_>, small: &[u8; 8]) {
+    out.post(small, 1).expect("posting to the bare ring");
+}
+
+/// The floor under a retrieve of 8 bytes: the message, and its tag.
+#[inline(never)]
+pub fn floor_retrieve(inbox: &mut floor::Receiver<'_>) -> (u64, u64) {
+    let message = inbox.poll().expect("the bare ring is intact").expect("a message has come");
+    (message.payload[0], message.tag)
+}
+
 /// Zeroed.
 #[inline(never)]
 pub fn buf_make(world: &World, elements: usize) -> Buf<u64> {
@@ -28,6 +41,21 @@ pub fn mailbox_post(out: &Postbox<u64>, small: Buf<u64>) {
 pub fn mailbox_retrieve(inbox: &Mailbox<u64>) -> u64 {
     let message = inbox.retrieve().expect("retrieving a small message");
     message[0]
+}
+
+/// Of a message that is not there at the first look, but at the next, as in a ping-pong: waits, reads the message and drops it.
+#[cfg(feature = "waited")]
+#[inline(never)]
+pub fn mailbox_retrieve_waited(inbox: &Mailbox<u64>) -> u64 {
+    let message = inbox.retrieve().expect("waiting for a small message");
+    message[0]
+}
+
+/// The post that happens in between, which is not part of it.
+#[cfg(feature = "waited")]
+#[inline(never)]
+pub fn mailbox_retrieve_waited_bare() {
+    crate::waited::post_prepared();
 }
 
 /// Takes back, too, what the receiver dropped before.

@@ -6,6 +6,8 @@
 
 mod counted;
 mod interfaces;
+#[cfg(feature = "waited")]
+mod waited;
 
 use std::hint::black_box;
 
@@ -28,12 +30,25 @@ fn main() -> Result {
 fn run(rounds: usize) -> Result {
     // Not the environment's settings: they would be counted, too.
     let world = udeck::init_with(Config::default())?;
+    bare(rounds);
     buffers(&world, rounds);
     mailboxes(&world, rounds)?;
+    #[cfg(feature = "waited")]
+    waits(&world, rounds)?;
     packed(&world, rounds)?;
     interfaces::run(world.nic(), rounds)?;
     world.finish()?;
     over_tcp(rounds)
+}
+
+/// What all of it is compared with.
+fn bare(rounds: usize) {
+    let mut ring = floor::Ring::default();
+    let (mut out, mut inbox) = ring.ends();
+    for round in 0..rounds as u64 {
+        counted::floor_post(&mut out, black_box(&round.to_ne_bytes()));
+        assert_eq!(counted::floor_retrieve(&mut inbox), (round, 1));
+    }
 }
 
 fn buffers(world: &World, rounds: usize) {
@@ -57,6 +72,22 @@ fn mailboxes(world: &World, rounds: usize) -> Result {
         counted::hand_off_post(&out, large);
         assert_eq!(counted::hand_off_retrieve(&inbox), round);
     }
+    Ok(())
+}
+
+/// Each message comes while its retrieve waits.
+#[cfg(feature = "waited")]
+fn waits(world: &World, rounds: usize) -> Result {
+    let inbox = world.mailbox::<u64>("fast-paths.waited")?;
+    waited::post_by(Some(world.postbox("fast-paths.waited")?));
+    for round in 0..rounds as u64 {
+        let mut small = world.buf::<u64>(SMALL)?;
+        small[0] = round;
+        waited::prepare(small);
+        udeck_sys::on_next_miss(counted::mailbox_retrieve_waited_bare);
+        assert_eq!(counted::mailbox_retrieve_waited(&inbox), round);
+    }
+    waited::post_by(None);
     Ok(())
 }
 

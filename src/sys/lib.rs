@@ -34,6 +34,7 @@ pub mod leader_follower;
 mod library;
 #[cfg(not(loom))]
 mod limits;
+mod missed;
 pub mod parker;
 pub mod position;
 mod prefetch;
@@ -73,6 +74,9 @@ pub use job_clock::{JobClock, job_time, join_job_clock};
 pub use library::library;
 #[cfg(not(loom))]
 pub use limits::{descriptor_advice, file_system_size, is_shortage, make_room_for_descriptors};
+pub use missed::missed;
+#[cfg(feature = "missed-look")]
+pub use missed::on_next_miss;
 #[cfg(not(loom))]
 pub use say::stderr_line;
 pub use wait::{Habit, Pause, Spinner};

@@ -12,6 +12,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::missed::missed;
+
 /// What the waiter should do before it looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
@@ -118,6 +120,7 @@ impl Spinner {
     /// then on.
     #[inline]
     pub fn pause(&mut self) -> Pause {
+        missed();
         self.looks = self.looks.wrapping_add(1);
         if !self.spin_for.is_zero() {
             if !self.looks.is_multiple_of(self.looks_per_clock) {

@@ -47,7 +47,8 @@ const RULES: &[Rule] = &[
         may: &[".", "src/launch", "bench-apps/fast-paths"],
         tests_may: &[],
     },
-    Rule { folder: "bench-apps/fast-paths", may: &["."], tests_may: &[] },
+    // The counts of a wait need a feature of it.
+    Rule { folder: "bench-apps/fast-paths", may: &[".", "src/sys"], tests_may: &[] },
     Rule { folder: "bench-apps/nas-ft", may: &["."], tests_may: &[] },
     Rule {
         folder: "tests/conformance",

@@ -22,9 +22,9 @@ use verdict::{Row, Tolerance};
 
 /// Below the root.
 const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
-/// The programs, and where their paths are: one function each.
+/// The programs with their features, and where their paths are: one function each.
 const PROGRAMS: [(&str, &str); 2] =
-    [("fast-paths", "fast_paths::counted"), ("verbs-paths", "verbs_paths::counted")];
+    [("fast-paths --features waited", "fast_paths::counted"), ("verbs-paths", "verbs_paths::counted")];
 /// The instruction set's baseline, which every processor of the target has: otherwise the same commit would count
 /// differently on two machines. glibc ignores what it does not know.
 const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligned_Load,-SSSE3,-ERMS,-FSRM";
@@ -91,7 +91,7 @@ fn compare(workspace: &Workspace, limit: Duration) -> Result<Report, String> {
 }
 
 fn show(rows: &[Row]) {
-    println!("{:20} {:>12} {:>10} {:>8}", "path", "instructions", "recorded", "change");
+    println!("{:24} {:>12} {:>10} {:>8}", "path", "instructions", "recorded", "change");
     rows.iter().for_each(|row| println!("{row}"));
 }
 
@@ -116,19 +116,20 @@ fn no_valgrind() -> Result<Option<String>, String> {
 /// Instructions per operation, by path, of all programs.
 fn count(workspace: &Workspace, toolchain: &Toolchain, limit: Duration) -> Result<record::Paths, String> {
     let mut paths = record::Paths::new();
-    for (package, module) in PROGRAMS {
-        paths.extend(record::above_bare(count_in(package, module, workspace, toolchain, limit)?));
+    for (program, module) in PROGRAMS {
+        paths.extend(record::above_bare(count_in(program, module, workspace, toolchain, limit)?));
     }
     Ok(paths)
 }
 
 fn count_in(
-    package: &str,
+    program: &str,
     module: &str,
     workspace: &Workspace,
     toolchain: &Toolchain,
     limit: Duration,
 ) -> Result<record::Paths, String> {
+    let package = program.split(' ').next().unwrap_or(program);
     let output = workspace.target.join(format!("{package}.callgrind"));
     let log = workspace.target.join(format!("{package}.valgrind.log"));
     // A run that ends early must not pass with the counts of the one before.
@@ -138,7 +139,7 @@ fn count_in(
         }
         _ => {}
     }
-    let command = command(package, &toolchain.target, &output, &log);
+    let command = command(program, &toolchain.target, &output, &log);
     println!("    $ {command}");
     let ended = command
         .run(&workspace.root, limit, |_| {})
@@ -152,7 +153,7 @@ fn count_in(
 }
 
 /// Builds the program and runs it under callgrind.
-fn command(package: &str, target: &str, output: &Path, log: &Path) -> Cargo {
+fn command(program: &str, target: &str, output: &Path, log: &Path) -> Cargo {
     let runner = [
         "env".into(),
         BASELINE.into(),
@@ -167,7 +168,7 @@ fn command(package: &str, target: &str, output: &Path, log: &Path) -> Cargo {
     ];
     // The words of `{:?}` are TOML's, for paths that people have.
     Cargo::new("run --release -p")
-        .arg(package)
+        .args(program)
         .arg("--config")
         .arg(format!("target.{target}.runner = {runner:?}"))
         // Flags of the user's own, such as `-C target-cpu=native`, would count other instructions.

@@ -68,8 +68,8 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Toolchain { rustc, target } = &self.toolchain;
-        write!(f, "{HEADER}\n{:20} {rustc}\n{:20} {target}\n\n", "rustc", "target")?;
-        self.paths.iter().try_for_each(|(path, count)| writeln!(f, "{path:20} {count:8.1}"))
+        write!(f, "{HEADER}\n{:24} {rustc}\n{:24} {target}\n\n", "rustc", "target")?;
+        self.paths.iter().try_for_each(|(path, count)| writeln!(f, "{path:24} {count:8.1}"))
     }
 }
 

@@ -89,7 +89,7 @@ impl fmt::Display for Row {
         // No "-0.0".
         let rounded = |change: f64| (change * 10.0).round() / 10.0 + 0.0;
         let change = self.change().map_or("-".into(), |change| format!("{:+.1} %", rounded(change)));
-        write!(f, "{:20} {:>12} {:>10} {change:>8}", self.path, number(self.counted), number(self.recorded))
+        write!(f, "{:24} {:>12} {:>10} {change:>8}", self.path, number(self.counted), number(self.recorded))
     }
 }
 

@@ -1,0 +1,31 @@
+//! The message that comes while a retrieve waits, although one thread drives both ends: the library says when a look was in
+//! vain, and then it is posted ([`udeck_sys::on_next_miss`]).
+
+use std::cell::RefCell;
+
+use udeck::{Buf, Postbox};
+
+/// The postbox, and this round's message.
+type Prepared = (Postbox<u64>, Option<Buf<u64>>);
+
+thread_local! {
+    static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
+}
+
+/// By this postbox; `None`: no more.
+pub fn post_by(out: Option<Postbox<u64>>) {
+    PREPARED.set(out.map(|out| (out, None)));
+}
+
+/// What [`post_prepared`] is to post.
+pub fn prepare(small: Buf<u64>) {
+    PREPARED.with_borrow_mut(|prepared| prepared.as_mut().expect("a postbox").1 = Some(small));
+}
+
+/// Posts the message of this round.
+pub fn post_prepared() {
+    PREPARED.with_borrow_mut(|prepared| {
+        let (out, small) = prepared.as_mut().expect("a postbox");
+        out.post(small.take().expect("a message")).expect("posting while the mailbox waits");
+    });
+}
