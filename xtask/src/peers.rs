@@ -197,7 +197,8 @@ impl Peer {
     }
 }
 
-/// What a program says. Its exit status says nothing where it shows its usage; one that cannot be loaded ends with 127.
+/// What a program says. Its end says nothing: some end badly when they have shown their usage, or crash over it (UCX 1.18). But
+/// one that cannot be loaded ends with 127.
 fn said(prefix: &Path, program: &str, word: &str) -> Result<String, String> {
     let program = prefix.join(program);
     let output = Command::new(&program)
@@ -206,7 +207,7 @@ fn said(prefix: &Path, program: &str, word: &str) -> Result<String, String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("{}: {error}", program.display()))?;
-    if output.status.code().is_none_or(|code| code == 127) {
+    if output.status.code() == Some(127) {
         let why = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{}: {}: {}", program.display(), output.status, why.trim()));
     }

@@ -9,6 +9,7 @@
 //! release is often years older. Where it is the same release, the folder's does for both.
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -103,22 +104,17 @@ impl Library {
         Ok(None)
     }
 
-    /// What it says of its version; `None`: there is no such program.
+    /// What it says of its version; `None`: there is no such program. An error: there is, and it does not run.
     fn ask(&self, prefix: &Prefix, name: &str) -> Result<Option<String>, String> {
-        let is_there = match prefix {
-            Prefix::System => run(prefix, name, "-h").is_ok(),
-            Prefix::Folder(folder) => folder.join("bin").join(name).exists(),
-        };
-        if !is_there {
+        let [program, word] = self.version;
+        if program.is_empty() {
+            return run(prefix, name, "--version");
+        }
+        if run(prefix, name, "-h")?.is_none() {
             return Ok(None);
         }
-        let [program, word] = if self.version[0].is_empty() { [name, "--version"] } else { self.version };
-        match run(prefix, program, word) {
-            Ok(said) => Ok(Some(said)),
-            // What is installed may lack the program that says it.
-            Err(_) if *prefix == Prefix::System => Ok(Some(String::new())),
-            Err(why) => Err(why),
-        }
+        // The program that says it may be in another package, which is not installed.
+        Ok(Some(run(prefix, program, word)?.unwrap_or_default()))
     }
 
     fn advice(&self, folder: Option<&Path>, is_alone: bool) -> Option<String> {
@@ -159,17 +155,22 @@ pub fn check_folder<'l>(folder: &Path, libraries: impl Iterator<Item = &'l Libra
     Err(Failure::NoPeers { folder: folder.to_owned(), places: places.join(", ") })
 }
 
-/// What it prints. The status says nothing: some end badly when they have shown their usage.
-fn run(prefix: &Prefix, program: &str, word: &str) -> Result<String, String> {
+/// What it prints; `None`: there is no such program. Its end says nothing, because some end badly when they have shown their
+/// usage, or crash over it (UCX 1.18); but 127 is that of a program that cannot be loaded.
+fn run(prefix: &Prefix, program: &str, word: &str) -> Result<Option<String>, String> {
     let mut command = prefix.command(program);
     let output = command.arg(word).stdin(Stdio::null()).output();
     let name = command.get_program().display();
-    let output = output.map_err(|error| format!("{name}: {error}"))?;
-    if output.status.code().is_none_or(|code| code == 127) {
+    let output = match output {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{name}: {error}")),
+    };
+    if output.status.code() == Some(127) {
         let why = String::from_utf8_lossy(&output.stderr);
         return Err(format!("{name} ends with {}: {}", output.status, why.trim()));
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
 /// The first word that begins with a digit and has a dot.
@@ -225,7 +226,7 @@ mod tests {
         let prefix = Prefix::Folder(folder.path().join("some"));
         let wanted = Found { version: "7.1,".to_owned(), prefix: prefix.clone(), name: LIBRARY.program };
         assert_eq!((found, missing), (vec![wanted], Vec::new()));
-        let said = run(&prefix, LIBRARY.program, "-h").expect("runs");
+        let said = run(&prefix, LIBRARY.program, "-h").expect("runs").expect("is there");
         assert!(said.trim().ends_with("/some/lib"), "{said}");
     }
 
@@ -246,6 +247,16 @@ mod tests {
             missing.len() == 1 && missing[0].starts_with("Some: ") && missing[0].ends_with(why),
             "{missing:?}"
         );
+    }
+
+    #[test]
+    fn what_is_installed_and_does_not_run_is_quoted_too() {
+        // `env` ends as a program does whose libraries are missing.
+        let library = Library { program: "env", version: ["env", LIBRARY.program], ..LIBRARY };
+        let (found, missing) = library.find(None);
+        assert!(found.is_empty());
+        let why = "Some: env ends with exit status: 127: ";
+        assert!(missing.len() == 1 && missing[0].starts_with(why), "{missing:?}");
     }
 
     #[test]

@@ -120,9 +120,9 @@ impl Mpi {
                 &["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"],
                 &[],
             ),
-            Kind::Mpich => {
-                (&[], &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")])
-            }
+            // Not `UCX_NET_DEVICES=lo`: the UCX in MPICH 5 then finds no way from rank to rank. Between addresses of one host the
+            // system takes the loopback device in any case.
+            Kind::Mpich => (&[], &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self")]),
         }
     }
 
@@ -147,7 +147,7 @@ impl Installed {
         command.args(["-n", &ranks.to_string()]).args(self.mpi.flags(ranks > processors));
         if course != Course::Memory {
             let (flags, settings) = self.mpi.network();
-            command.args(flags).envs(settings.iter().copied());
+            command.args(flags).envs(settings.iter().copied()).env("DECKPERF_NO_WINDOW", "1");
         }
         command.arg(&self.program);
         if let Some(library) = &self.preload {

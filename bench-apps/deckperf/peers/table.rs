@@ -39,7 +39,10 @@ fn figures(report: &Report) -> String {
     let cells = |words: &[&str]| words.iter().map(|word| format!("{word:>10}")).collect::<String>();
     let names: Vec<&str> = report.peers.iter().map(|peer| peer.name).collect();
     let versions: Vec<&str> = report.peers.iter().map(|peer| peer.version.as_str()).collect();
-    let mut text = format!("\n{:<59}{}\n", "#", cells(&names));
+    let mut text = "\n".to_owned();
+    if !names.is_empty() {
+        text += &format!("{:<59}{}\n", "#", cells(&names));
+    }
     let start = cells(&["ours", "limit", "floor"]);
     text += &format!("{:<24}{:>5}{start}{}   ours / best peer\n", "# What", "unit", cells(&versions));
     let mut before = None;
