@@ -28,7 +28,11 @@ use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SI
 use udeck_sys::JobClock;
 
 use crate::{
-    Bind, End, LaunchError, cgroup::Cgroup, link::wire::Sink, orphans::dead_child, output::Source,
+    Bind, End, LaunchError,
+    cgroup::Cgroup,
+    link::wire::Sink,
+    orphans::{count_look, dead_child},
+    output::Source,
     signals::Mask,
 };
 
@@ -156,6 +160,7 @@ impl Ranks {
     }
 
     fn reap_one(&mut self, rank: u32, pid: Pid) -> Option<(u32, End)> {
+        count_look();
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         // Looked at before it is reaped: as long as it is not, the group's number cannot go to somebody else.
         let status = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT).ok().flatten()?;
@@ -318,5 +323,49 @@ fn explain(work: &Work, rank: u32, source: io::Error) -> LaunchError {
         Some(libc::ENOENT | libc::ENOTDIR) => LaunchError::NotFound { program },
         Some(libc::EACCES | libc::ENOEXEC) => LaunchError::NotExecutable { program, source },
         _ => LaunchError::Spawn { rank, program, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{getrlimit, kill_process};
+
+    use super::*;
+    use crate::orphans::LOOKS;
+
+    const NAME: &str = "ranks::tests::the_end_of_a_rank_costs_no_look_at_the_others";
+    /// Set in a process that has no children of other tests.
+    const IS_ALONE: &str = "DECKRUN_TEST_IS_ALONE";
+
+    #[test]
+    fn the_end_of_a_rank_costs_no_look_at_the_others() {
+        if std::env::var_os(IS_ALONE).is_none() {
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            let ended = alone.args([NAME, "--exact", "--nocapture"]).env(IS_ALONE, "1").output().unwrap();
+            return assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        }
+        let work = Work {
+            program: "sleep".into(),
+            args: vec!["600".into()],
+            env: Vec::new(),
+            bind: Bind::None,
+            output: Pipes::Inherited,
+            first: 0,
+            count: 64,
+            size: 64,
+        };
+        let (mask, descriptors) = (Mask::current().unwrap(), getrlimit(Resource::Nofile));
+        let setting = Setting { mask, descriptors, cgroup: None, relay_input: false };
+        let (mut ranks, _wires) = Ranks::start(&work, &setting, &JobClock::new().unwrap()).unwrap();
+        kill_process(ranks.pids[40].unwrap(), Signal::KILL).unwrap();
+        while dead_child().is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        LOOKS.set(0);
+        assert_eq!(ranks.reap(), [(40, End::Killed(libc::SIGKILL))]);
+        assert!(LOOKS.get() <= 3, "{} looks", LOOKS.get());
+        LOOKS.set(0);
+        assert_eq!(ranks.reap(), []);
+        assert_eq!(LOOKS.get(), 1);
     }
 }
