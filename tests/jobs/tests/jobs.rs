@@ -381,6 +381,14 @@ mod deckperf {
     }
 
     #[test]
+    fn peers_of_a_folder_without_any_says_what_it_looked_for() {
+        let ended = Bin::deckperf().alone().args(["peers", "--peers", "/nonexistent"]).run().fails();
+        for said in ["looked for /nonexistent/mpich/bin/mpirun, ", "`cargo xtask peers /nonexistent` gets"] {
+            assert!(ended.stderr.contains(said), "{ended}");
+        }
+    }
+
+    #[test]
     fn peers_starts_its_own_ranks() {
         let ended = Bin::deckperf().ranks(2).arg("peers").run().fails();
         assert!(ended.stderr.contains("run `deckperf peers` without deckrun"), "{ended}");
