@@ -82,42 +82,45 @@ fn perform(link: &Link<'_>, order: Order) -> Result<(Duration, verify::Tally)> {
 pub fn ping_pong(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
     let outlet = link.outlet(batch.protocol)?;
     let leads = link.leads();
-    let mut started = Instant::now();
-    for turn in 0..batch.warm_up + batch.iterations {
-        if turn == batch.warm_up {
-            started = Instant::now();
-        }
+    timed(batch, |turn| {
         if leads {
             send(link, outlet, batch, turn)?;
-            receive(link, batch, turn)?;
+            receive(link, batch, turn)
         } else {
             receive(link, batch, turn)?;
-            send(link, outlet, batch, turn)?;
+            send(link, outlet, batch, turn)
         }
-    }
-    Ok(started.elapsed())
+    })
 }
 
 /// Windows of messages from rank 0, each acknowledged when its last message has been taken.
 pub fn stream(link: &Link<'_>, batch: &Batch, window: u64) -> Result<Duration> {
     let outlet = link.outlet(batch.protocol)?;
     let leads = link.leads();
-    let mut started = Instant::now();
-    for turn in 0..batch.warm_up + batch.iterations {
-        if turn == batch.warm_up {
-            started = Instant::now();
-        }
+    timed(batch, |turn| {
         if leads {
             for slot in 0..window {
                 send(link, outlet, batch, turn * window + slot)?;
             }
-            link.await_acknowledgement()?;
+            link.await_acknowledgement()
         } else {
             for slot in 0..window {
                 receive(link, batch, turn * window + slot)?;
             }
-            link.acknowledge()?;
+            link.acknowledge()
         }
+    })
+}
+
+/// How long the batch's turns take, without those that warm up.
+#[inline]
+fn timed(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
+    let mut started = Instant::now();
+    for number in 0..batch.warm_up + batch.iterations {
+        if number == batch.warm_up {
+            started = Instant::now();
+        }
+        turn(number)?;
     }
     Ok(started.elapsed())
 }

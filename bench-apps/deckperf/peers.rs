@@ -37,7 +37,7 @@ pub use self::request::{Column, Test, WINDOW};
 pub use rank::serve;
 
 pub use self::targets::Course;
-use self::{contenders::Contenders, report::Report, scratch::Scratch};
+use self::{contenders::Contenders, report::PeersReport, scratch::Scratch};
 use crate::{
     cli::Format,
     failure::{Failure, Result},
@@ -90,5 +90,5 @@ pub fn measure(plan: &Plan) -> Result<String> {
     let pinning = format!("one on core {first}, one on core {second}{crowd}");
     let machine = Machine::describe(pinning, plan.course.transport().to_owned());
     let Contenders { peers, missing, .. } = field;
-    Ok(Report::new(machine, plan.course, peers, missing, &outcome).render(plan.format))
+    Ok(PeersReport::new(machine, plan.course, peers, missing, &outcome).render(plan.format))
 }

@@ -27,7 +27,7 @@ use contender::{contenders, ways};
 use ends::Ends;
 use experiment::Conductor;
 use order::Order;
-use report::Report;
+use report::ViReport;
 
 /// So many VIs the receiver has in the overview's tables by number.
 pub const COUNTS: [usize; 7] = [1, 10, 20, 30, 40, 100, 1000];
@@ -73,5 +73,5 @@ pub fn measure(
     let results = rounds::measure(plan.pace, contenders(&plan, &ways), &mut conductor, progress)?;
     link.tell(&Order::Stop.encode())?;
     let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
-    Ok(Report::new(Machine::describe(places, transport), plan, results).render())
+    Ok(ViReport::new(Machine::describe(places, transport), plan, results).render())
 }

@@ -96,6 +96,19 @@ pub fn ranks_believing<F>(
     judge(threads);
 }
 
+/// A message of `len` elements, and everything else that there is memory for.
+pub fn hoard(world: &World, len: usize) -> (Buf<u8>, Vec<Buf<u8>>) {
+    let message = world.buf::<u8>(len).unwrap();
+    let (mut all, mut piece) = (Vec::new(), len);
+    while piece >= 64 {
+        match world.buf::<u8>(piece) {
+            Ok(buf) => all.push(buf),
+            Err(_) => piece /= 2,
+        }
+    }
+    (message, all)
+}
+
 /// Fails with what the ranks failed with, by number.
 fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();

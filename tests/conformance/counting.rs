@@ -1,21 +1,19 @@
 //! A NIC that counts what is registered with it, and has limits of its own, in front of one that does the work.
 
-#![allow(unsafe_code, reason = "it implements the transport contract, around another device")]
+#![allow(unsafe_code, reason = "it stands between the VI layer and a device")]
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use udeck_via::mem::Rights;
-use udeck_via::transport::{Connected, Device, Hello, OnRequest, Owner, Queues, Registration, Waiter};
-use udeck_via::{Arena, Deadline, Error, MemHandle, NetAddress, Nic, NicAttributes, Ptag, Result};
+use udeck_faults::{Connection, Interpose, wrapped};
+use udeck_via::transport::{Port, Registration, Waiter};
+use udeck_via::{Error, Nic, NicAttributes, Result};
 
-/// The counting NIC's device.
+/// What stands in front of the NIC.
 #[derive(Debug)]
-pub struct Counting {
-    inner: Arc<dyn Device>,
-    attributes: NicAttributes,
+struct Counting {
+    limits: fn(&mut NicAttributes),
     books: Arc<Books>,
 }
 
@@ -35,17 +33,10 @@ struct Counted {
     books: Arc<Books>,
 }
 
-impl Counting {
-    /// A counting NIC in front of `nic`, with its attributes as `limits` leaves them.
-    pub fn in_front_of(nic: &Nic, limits: impl FnOnce(&mut NicAttributes)) -> (Nic, Arc<Books>) {
-        let mut attributes = nic.attributes().clone();
-        limits(&mut attributes);
-        let books = Arc::<Books>::default();
-        // SAFETY: what is called on it is what the VI layer called on this one.
-        let inner = unsafe { nic.raw_device() };
-        let device = Counting { inner, attributes, books: books.clone() };
-        (Nic::new(Arc::new(device)), books)
-    }
+/// A counting NIC in front of `nic`, with its attributes as `limits` leaves them.
+pub fn counting(nic: &Nic, limits: fn(&mut NicAttributes)) -> (Nic, Arc<Books>) {
+    let books = Arc::<Books>::default();
+    (wrapped(nic, Counting { limits, books: books.clone() }), books)
 }
 
 impl Books {
@@ -73,85 +64,39 @@ impl Drop for Counted {
     }
 }
 
-#[deny(clippy::missing_trait_methods)]
-// SAFETY: every call is passed on as it came, or fails before it has done anything, to a device that keeps the contract.
-unsafe impl Device for Counting {
-    fn attributes(&self) -> &NicAttributes {
-        &self.attributes
+// SAFETY: ports and waiters stay what they are; a call on the device is made, or fails before it has done anything.
+unsafe impl Interpose for Counting {
+    fn port(&self, port: Box<dyn Port>, _: &Connection<'_>) -> Box<dyn Port> {
+        port
     }
-    fn outbox(&self) -> &Arc<Arena> {
-        self.inner.outbox()
+
+    fn waiter(&self, waiter: Box<dyn Waiter>, _: u64) -> Box<dyn Waiter> {
+        waiter
     }
-    fn landing(&self) -> &Arc<Arena> {
-        self.inner.landing()
+
+    fn attributes(&self, mut inner: NicAttributes) -> NicAttributes {
+        (self.limits)(&mut inner);
+        inner
     }
-    fn expose(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.inner.expose(offset, len, ptag)
-    }
-    fn expose_for(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
-        self.inner.expose_for(offset, len, ptag, rights)
-    }
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.inner.share(offset, len, ptag)
-    }
-    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+
+    fn conceals(&self) -> Result {
         if self.books.fails() {
             return Err(Error::Timeout { what: "a peer to leave".into(), waited: Duration::ZERO });
         }
-        self.inner.conceal(handle, deadline)
+        Ok(())
     }
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.inner.conceal_later(handle, memory);
-    }
-    fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
+
+    fn registration(
+        &self,
+        bytes: usize,
+        register: &dyn Fn() -> Result<Box<dyn Registration>>,
+    ) -> Result<Box<dyn Registration>> {
         if self.books.fails() {
             return Err(Error::InvalidParameter("the hardware does not want this memory".into()));
         }
-        let inner = self.inner.register(memory)?;
-        let bytes = memory.len();
+        let inner = register()?;
         self.books.registered.fetch_add(1, Ordering::Relaxed);
         self.books.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(Box::new(Counted { _inner: inner, bytes, books: self.books.clone() }))
-    }
-    fn waiter(&self) -> Result<Box<dyn Waiter>> {
-        self.inner.waiter()
-    }
-    fn listen(&self, discriminator: &[u8], on_request: OnRequest) -> Result {
-        self.inner.listen(discriminator, on_request)
-    }
-    fn unlisten(&self, discriminator: &[u8]) {
-        self.inner.unlisten(discriminator);
-    }
-    fn connect(
-        &self,
-        to: &NetAddress,
-        peer: Option<u32>,
-        hello: &Hello,
-        queues: Queues<'_>,
-        deadline: Deadline,
-    ) -> Result<Connected> {
-        self.inner.connect(to, peer, hello, queues, deadline)
-    }
-    fn reclaim(&self) {
-        self.inner.reclaim();
-    }
-    fn reclaim_recent(&self) {
-        self.inner.reclaim_recent();
-    }
-    fn undelivered(&self) -> usize {
-        self.inner.undelivered()
-    }
-    fn bytes_copied(&self) -> u64 {
-        self.inner.bytes_copied()
-    }
-    fn messages_dropped(&self) -> u64 {
-        self.inner.messages_dropped()
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.inner.failure()
-    }
-    fn count_copied(&self, bytes: usize) {
-        self.inner.count_copied(bytes);
     }
 }

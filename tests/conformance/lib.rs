@@ -28,6 +28,7 @@
 pub mod cases;
 pub mod counting;
 pub mod kit;
+pub mod lent;
 pub mod rules;
 mod runner;
 

@@ -17,10 +17,12 @@ mod arrivals;
 mod desk;
 mod port;
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
 
-use udeck_via::Reliability;
 use udeck_via::transport::{Port, Waiter};
+use udeck_via::{Error, Reliability, Result};
 
 use super::random::Dice;
 use super::{Connection, Interpose, When};
@@ -166,10 +168,13 @@ unsafe impl Interpose for Fault {
         Box::new(FaultyWaiter::new(waiter, self.trouble.plan(None), self.seed, number, &self.desks))
     }
 
-    fn lingers(&self) -> bool {
+    fn conceals(&self) -> Result {
         match &self.trouble {
-            Trouble::Honest(luck) => self.dice.lock().throw([&luck.linger])[0],
-            Trouble::Lying(_) => false,
+            Trouble::Honest(luck) if self.dice.lock().throw([&luck.linger])[0] => {
+                let what = "a peer that lingers in a window".into();
+                Err(Error::Timeout { what, waited: Duration::ZERO })
+            }
+            _ => Ok(()),
         }
     }
 }

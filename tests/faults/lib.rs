@@ -36,7 +36,6 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use udeck_sys::Deadline;
 use udeck_via::Nic;
@@ -62,9 +61,24 @@ pub unsafe trait Interpose: Send + Sync + Debug {
     fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port>;
     /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter>;
-    /// Whether a window that is taken back now is still in use, as if a peer stayed inside.
-    fn lingers(&self) -> bool {
-        false
+    /// Before a window is taken back.
+    ///
+    /// # Errors
+    /// Why it stays, for example a peer that is still inside.
+    fn conceals(&self) -> Result {
+        Ok(())
+    }
+    /// Around the registration of so many bytes.
+    ///
+    /// # Errors
+    /// What `register` says, which registers the memory with the device, or why it was not asked.
+    fn registration(
+        &self,
+        bytes: usize,
+        register: &dyn Fn() -> Result<Box<dyn Registration>>,
+    ) -> Result<Box<dyn Registration>> {
+        let _ = bytes;
+        register()
     }
     /// What the NIC says of itself; asked once, when it is wrapped. No ability may be added.
     fn attributes(&self, inner: NicAttributes) -> NicAttributes {
@@ -166,10 +180,7 @@ unsafe impl Device for Wrapped {
     }
 
     fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
-        if self.layer.interpose.lingers() {
-            let what = "a peer that lingers in a window".into();
-            return Err(Error::Timeout { what, waited: Duration::ZERO });
-        }
+        self.layer.interpose.conceals()?;
         self.inner.conceal(handle, deadline)
     }
 
@@ -178,7 +189,7 @@ unsafe impl Device for Wrapped {
     }
 
     fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
-        self.inner.register(memory)
+        self.layer.interpose.registration(memory.len(), &|| self.inner.register(memory))
     }
 
     fn count_copied(&self, bytes: usize) {

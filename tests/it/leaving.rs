@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::common::{LONG, SHORT, config};
 use udeck::via::Nic;
-use udeck::{Error, NicOptions, ReceiveModel, World};
+use udeck::{Error, Mailbox, NicOptions, Postbox, ReceiveModel, World};
 use udeck_boot::{Client, local::Job};
 use udeck_faults::{Call, Fault, Lies, Trace, When, wrapped};
 
@@ -111,28 +111,47 @@ fn pass(mut from: UnixStream, mut to: UnixStream, first: impl Fn()) -> io::Resul
     }
 }
 
+/// Rank 0, which has posted a 7 and is to leave, and the mailbox of rank 1, which hears the launcher through a relay. Both are on a
+/// simulated fabric.
+struct Parting {
+    _outbox: Postbox<u64>,
+    inbox: Mailbox<u64>,
+    _stayer: World,
+    leaver: World,
+    fabric: udeck_sim::Fabric,
+    relay: Arc<Relay>,
+    _job: Job,
+}
+
+impl Parting {
+    fn new() -> Self {
+        let (job, streams) = Job::new(2).expect("a name service");
+        let [first, second] = <[_; 2]>::try_from(streams).unwrap();
+        let (second, relay) = Relay::start(second);
+        let fabric = udeck_sim::Fabric::new(1);
+        let world = |name: &str, stream| {
+            let client = Client::new(stream).unwrap();
+            let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+            let nic = fabric.nic(name, options).expect("the name is free");
+            World::new(client, vec![nic], config(), true).expect("a world")
+        };
+        let (leaver, stayer) = (world("leaver", first), world("stayer", second));
+        let inbox = stayer.mailbox::<u64>("in").unwrap();
+        let outbox = leaver.postbox::<u64>("in").unwrap();
+        outbox.post(&[7][..]).expect("there is room");
+        Parting { _outbox: outbox, inbox, _stayer: stayer, leaver, fabric, relay, _job: job }
+    }
+}
+
 /// The end of its connections comes before the launcher's word: who breaks off without a goodbye on them may have said it there.
 #[test]
 fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
-    let (_job, streams) = Job::new(2).expect("a name service");
-    let [first, second] = <[_; 2]>::try_from(streams).unwrap();
-    let (second, relay) = Relay::start(second);
-    let fabric = udeck_sim::Fabric::new(1);
-    let world = |name: &str, client: Client| {
-        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
-        let nic = fabric.nic(name, options).expect("the name is free");
-        World::new(client, vec![nic], config(), true).expect("a world")
-    };
-    let leaver = world("leaver", Client::new(first).unwrap());
-    let stayer = world("stayer", Client::new(second).unwrap());
-    let inbox = stayer.mailbox::<u64>("in").unwrap();
-    let outbox = leaver.postbox::<u64>("in").unwrap();
-    outbox.post(&[7][..]).expect("there is room");
-    relay.hold_up();
-    leaver.finish().unwrap();
-    fabric.kill("leaver");
-    assert_eq!(inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
-    let error = inbox.retrieve_timeout(LONG).unwrap_err();
+    let ranks = Parting::new();
+    ranks.relay.hold_up();
+    ranks.leaver.finish().unwrap();
+    ranks.fabric.kill("leaver");
+    assert_eq!(ranks.inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
+    let error = ranks.inbox.retrieve_timeout(LONG).unwrap_err();
     assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
 }
 
@@ -140,29 +159,16 @@ fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
 /// told at a later look.
 #[test]
 fn a_look_does_not_wait_for_the_launcher() {
-    let (_job, streams) = Job::new(2).expect("a name service");
-    let [first, second] = <[_; 2]>::try_from(streams).unwrap();
-    let (second, relay) = Relay::start(second);
-    let fabric = udeck_sim::Fabric::new(1);
-    let world = |name: &str, client: Client| {
-        let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
-        let nic = fabric.nic(name, options).expect("the name is free");
-        World::new(client, vec![nic], config(), true).expect("a world")
-    };
-    let leaver = world("leaver", Client::new(first).unwrap());
-    let stayer = world("stayer", Client::new(second).unwrap());
-    let inbox = stayer.mailbox::<u64>("in").unwrap();
-    let outbox = leaver.postbox::<u64>("in").unwrap();
-    outbox.post(&[7][..]).expect("there is room");
-    assert_eq!(inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
-    relay.silence();
-    fabric.kill("leaver");
+    let ranks = Parting::new();
+    assert_eq!(ranks.inbox.retrieve_timeout(LONG).expect("it was posted")[..], [7]);
+    ranks.relay.silence();
+    ranks.fabric.kill("leaver");
     for _ in 0..10 {
-        assert!(inbox.try_retrieve().expect("nobody knows yet").is_none());
+        assert!(ranks.inbox.try_retrieve().expect("nobody knows yet").is_none());
     }
-    let error = inbox.retrieve_timeout(LONG).unwrap_err();
+    let error = ranks.inbox.retrieve_timeout(LONG).unwrap_err();
     assert!(matches!(error, Error::PeerLost { rank: 0, .. }), "{error}");
-    relay.let_go();
+    ranks.relay.let_go();
 }
 
 /// A rank's end is seen by its connections, each in words of its own, and told by the launcher: whatever the call, the program

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, patterned, ranks};
+use crate::common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, hoard, patterned, ranks};
 use udeck::{Error, Packed, Postbox, Protocol, World};
 
 #[test]
@@ -97,9 +97,8 @@ fn memory_that_comes_free_wakes_a_post_that_waits_for_it() {
     let _inbox = world.mailbox::<u8>("in").unwrap();
     let out = world.postbox::<u8>("in").unwrap();
     out.set_protocol(Protocol::Eager).unwrap();
-    let hoard = hoard(&world, 64 << 10);
-    let mut message = Some(hoard.0);
-    let hoarded = hoard.1;
+    let (message, hoarded) = hoard(&world, 64 << 10);
+    let mut message = Some(message);
     // No room for the copy that `eager` makes.
     let failed = out.try_post(message.take().unwrap()).unwrap_err();
     assert!(matches!(failed.error, Error::WouldBlock { .. }), "{}", failed.error);
@@ -118,20 +117,6 @@ fn memory_that_comes_free_wakes_a_post_that_waits_for_it() {
         drop(hoarded);
         posted.wait();
     });
-}
-
-/// A message, and everything else that there is memory for.
-fn hoard(world: &World, len: usize) -> (udeck::Buf<u8>, Vec<udeck::Buf<u8>>) {
-    let message = world.buf::<u8>(len).unwrap();
-    let mut all = Vec::new();
-    let mut piece = len;
-    while piece >= 64 {
-        match world.buf::<u8>(piece) {
-            Ok(buf) => all.push(buf),
-            Err(_) => piece /= 2,
-        }
-    }
-    (message, all)
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crate::common::{LONG, alone, assert_pattern, asynchronous, patterned, ranks};
+use crate::common::{LONG, alone, assert_pattern, asynchronous, hoard, patterned, ranks};
 use futures_core::Stream;
-use udeck::{Buf, Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result, World};
+use udeck::{Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result};
 
 /// Wakes a thread, and counts.
 struct Bell {
@@ -320,19 +320,6 @@ fn memory_that_comes_free_lets_a_post_go_on() {
     drop(hoarded);
     bell.wait(0);
     block_on(posting).unwrap();
-}
-
-/// A message, and everything else that there is memory for.
-fn hoard(world: &World, len: usize) -> (Buf<u8>, Vec<Buf<u8>>) {
-    let message = world.buf::<u8>(len).unwrap();
-    let (mut all, mut piece) = (Vec::new(), len);
-    while piece >= 64 {
-        match world.buf::<u8>(piece) {
-            Ok(buf) => all.push(buf),
-            Err(_) => piece /= 2,
-        }
-    }
-    (message, all)
 }
 
 #[test]

@@ -14,18 +14,14 @@ mod unreliable;
 
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use udeck_via::{Arrival, Cq, Deadline, Error, Listener, NetAddress, Nic, Receive, Vi, ViAttributes};
+use udeck_conformance::kit::soon;
+use udeck_conformance::lent::{End, check, pair};
+use udeck_via::Nic;
 
 use crate::{Options, Settings, Source};
 
 const SECRET: [u8; 32] = [0x5a; 32];
-
-/// Long enough that only a lost event gets here.
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
-}
 
 /// A failure of the device meets all that are open: one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -79,71 +75,4 @@ fn inject(event: u32, number: u32) {
     // SAFETY: the stand-in declares it so.
     let inject: extern "C" fn(u32, u32) -> i32 = unsafe { std::mem::transmute(inject) };
     assert_eq!(inject(event, number), 0, "event {event} of {number}");
-}
-
-/// A VI that receives lent, and its completion queue.
-struct End {
-    vi: Vi,
-    cq: Cq,
-}
-
-impl End {
-    fn new(nic: &Nic) -> Self {
-        let attributes = ViAttributes { receive: Receive::Lent, ..ViAttributes::new(nic.ptag()) };
-        End { vi: Vi::new(nic, attributes).unwrap(), cq: Cq::new(nic).unwrap() }
-    }
-
-    fn connect(&mut self, to: &NetAddress) -> udeck_via::Result<Vec<u8>> {
-        let cq = self.cq.handle();
-        self.vi.connect(to, &cq, &cq, b"", soon())
-    }
-
-    fn accept(&mut self, listener: &Listener) {
-        let cq = self.cq.handle();
-        listener.wait(soon()).unwrap().accept(&mut self.vi, &cq, &cq, b"").unwrap();
-    }
-
-    /// The next arrival, or the end of the connection.
-    fn next(&mut self) -> udeck_via::Result<Arrival> {
-        let deadline = soon();
-        loop {
-            if let Some(arrival) = self.vi.arrival()? {
-                return Ok(arrival);
-            }
-            assert!(!deadline.passed(), "nothing came");
-            self.cq.wait(Deadline::after(Duration::from_millis(100)), || false);
-        }
-    }
-
-    fn end(&mut self) -> Error {
-        loop {
-            if let Err(end) = self.next() {
-                return end;
-            }
-        }
-    }
-}
-
-/// Two connected ends of two NICs.
-fn pair(a: &Nic, b: &Nic) -> (End, End) {
-    let host = b.attributes().address.clone();
-    let (listener, to) =
-        (Listener::new(b, b"door").unwrap(), NetAddress { host, discriminator: b"door".to_vec() });
-    let (mut left, mut right) = (End::new(a), End::new(b));
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| left.connect(&to));
-        right.accept(&listener);
-        asking.join().unwrap().unwrap();
-    });
-    (left, right)
-}
-
-/// A message goes there and back.
-fn check(left: &mut End, right: &mut End) {
-    let one_way = |from: &mut End, to: &mut End| {
-        from.vi.send_inline(Some(7), b"", b"works").unwrap();
-        assert_eq!(to.next().unwrap().immediate, Some(7));
-    };
-    one_way(left, right);
-    one_way(right, left);
 }

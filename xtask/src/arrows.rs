@@ -52,8 +52,8 @@ const RULES: &[Rule] = &[
     Rule { folder: "bench-apps/nas-ft", may: &["."], tests_may: &[] },
     Rule {
         folder: "tests/conformance",
-        may: &["src/via"],
-        tests_may: &["transports/*", "tests/faults", "tests/mock-verbs", "src/boot", "src/sys"],
+        may: &["src/via", "tests/faults"],
+        tests_may: &["transports/*", "tests/mock-verbs", "src/boot", "src/sys"],
     },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "tests/soak", may: &["*"], tests_may: &["*"] },

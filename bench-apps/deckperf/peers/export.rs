@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use super::{
     confidence::Ratio,
     contenders::Peer,
-    report::{Check, Comparison, Line, Report},
+    report::{Check, Comparison, Line, PeersReport},
     targets::Bound,
 };
-use crate::export::field;
+use crate::export::{field, machine_json};
 
 const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,goal";
 
 /// A header line; then for each row a line for ours, the limit and each peer; then one for each target.
-pub fn csv(report: &Report) -> String {
+pub fn csv(report: &PeersReport) -> String {
     let mut text = format!("{COLUMNS}\n");
     for line in &report.lines {
         // A title may have a comma.
@@ -35,7 +35,7 @@ pub fn csv(report: &Report) -> String {
 }
 
 /// One object: `machine`, `method`, `peers`, `missing`, `failed`, `rows`; what was not measured is null.
-pub fn json(report: &Report) -> String {
+pub fn json(report: &PeersReport) -> String {
     let machine = &report.machine;
     let peers = report
         .peers
@@ -44,14 +44,7 @@ pub fn json(report: &Report) -> String {
     let object = json!({
         "udeck": machine.version,
         "date": machine.date,
-        "machine": {
-            "cpu": machine.cpu,
-            "cores": machine.cores,
-            "kernel": machine.kernel,
-            "build": machine.build,
-            "pinning": machine.pinning,
-            "transport": machine.transport,
-        },
+        "machine": machine_json(machine),
         "method": report.method,
         "peers": peers.collect::<Vec<_>>(),
         "missing": report.missing,
@@ -61,7 +54,7 @@ pub fn json(report: &Report) -> String {
     format!("{object:#}\n")
 }
 
-fn row(report: &Report, line: &Line) -> Value {
+fn row(report: &PeersReport, line: &Line) -> Value {
     let column = &line.row.column;
     let others = others(report, line).map(|(name, other)| {
         json!({ "name": name, "figure": other.figure, "rounds": other.figures, "ours_ratio": ratio(other.ratio) })
@@ -91,7 +84,7 @@ fn row(report: &Report, line: &Line) -> Value {
 }
 
 /// The limit, the floor, and the peers.
-fn others<'r>(report: &'r Report, line: &'r Line) -> impl Iterator<Item = (String, Comparison)> + 'r {
+fn others<'r>(report: &'r PeersReport, line: &'r Line) -> impl Iterator<Item = (String, Comparison)> + 'r {
     let peers = report.peers.iter().map(Peer::title).zip(line.peers.iter().copied());
     [("limit", line.limit), ("floor", line.floor)]
         .map(|(name, one)| (name.to_owned(), one))

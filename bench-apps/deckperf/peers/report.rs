@@ -14,7 +14,7 @@ use super::{
 use crate::{cli::Format, machine::Machine};
 
 /// Everything that is printed.
-pub struct Report {
+pub struct PeersReport {
     /// Where it was measured.
     pub machine: Machine,
     /// In the order of the columns.
@@ -70,7 +70,7 @@ pub struct Check {
     pub verdict: Verdict,
 }
 
-impl Report {
+impl PeersReport {
     /// Works out all ratios and verdicts.
     pub fn new(
         machine: Machine,
@@ -200,7 +200,7 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
 
 /// A small run for the tests of the formats: ours takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
 #[cfg(test)]
-pub fn sample() -> Report {
+pub fn sample() -> PeersReport {
     use super::schedule::{Mode, Series};
 
     let mut series = Vec::new();
@@ -238,14 +238,14 @@ pub fn sample() -> Report {
     };
     let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
     let peers = vec![peer("MPICH", "5.0.2", Some("/peers/mpich")), peer("UCX", "1.13.1", None)];
-    Report::new(machine, Course::Memory, peers, missing, &outcome)
+    PeersReport::new(machine, Course::Memory, peers, missing, &outcome)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn line<'r>(report: &'r Report, title: &str) -> &'r Line {
+    fn line<'r>(report: &'r PeersReport, title: &str) -> &'r Line {
         report.lines.iter().find(|line| line.row.title == title).expect(title)
     }
 
@@ -288,10 +288,10 @@ mod tests {
 
     #[test]
     fn without_peers_their_targets_are_open() {
-        let Report { machine, .. } = sample();
+        let PeersReport { machine, .. } = sample();
         let nothing =
             Outcome { series: Vec::new(), rounds: 0, elapsed: Default::default(), losses: Vec::new() };
-        let report = Report::new(machine, Course::Memory, Vec::new(), Vec::new(), &nothing);
+        let report = PeersReport::new(machine, Course::Memory, Vec::new(), Vec::new(), &nothing);
         for check in report.lines.iter().flat_map(|line| &line.checks) {
             assert!(check.ratio.is_none() && check.verdict == Verdict::Inconclusive);
         }

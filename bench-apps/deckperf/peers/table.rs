@@ -5,13 +5,13 @@ use std::fmt::Write;
 use super::{
     confidence::Ratio,
     contenders::Peer,
-    report::{Line, Report},
+    report::{Line, PeersReport},
     targets::Bound,
 };
 use crate::table::{head, three_digits, wrapped};
 
 /// The head, the table, and the targets.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &PeersReport) -> String {
     let mut text = head(&report.machine, &report.method);
     for peer in &report.peers {
         text += &wrapped(
@@ -35,7 +35,7 @@ fn place(peer: &Peer) -> String {
     peer.prefix.as_ref().map_or(String::new(), |prefix| format!(" in {}", prefix.display()))
 }
 
-fn figures(report: &Report) -> String {
+fn figures(report: &PeersReport) -> String {
     let cells = |words: &[&str]| words.iter().map(|word| format!("{word:>10}")).collect::<String>();
     let names: Vec<&str> = report.peers.iter().map(|peer| peer.name).collect();
     let versions: Vec<&str> = report.peers.iter().map(|peer| peer.version.as_str()).collect();
@@ -59,7 +59,7 @@ fn figures(report: &Report) -> String {
     text
 }
 
-fn targets(report: &Report) -> String {
+fn targets(report: &PeersReport) -> String {
     let mut text = format!(
         "\n{:<24}{:<29}{:<25}{:<9}{:<14}{}\n",
         "# Target", "ours divided by", "ratio (95 % bounds)", "wanted", "verdict", "goal"

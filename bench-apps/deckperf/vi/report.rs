@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Everything that is printed.
-pub struct Report {
+pub struct ViReport {
     machine: Machine,
     plan: Plan,
     results: Results<Contender>,
@@ -31,7 +31,7 @@ pub struct Report {
 const COLUMNS: &str = "size,transfer,look,vis,traffic,test,unit,p50,p99,raw_line_us,raw_memcpy_us,\
 raw_two_memcpys_us";
 
-impl Report {
+impl ViReport {
     /// Works out the findings.
     pub fn new(machine: Machine, plan: Plan, results: Results<Contender>) -> Self {
         let findings = findings(&plan, &results);
@@ -260,7 +260,7 @@ mod tests {
     use crate::vi::contender::{contenders, ways};
 
     /// Every figure is different, so that each is recognised in its place.
-    fn sample(format: Format) -> Report {
+    fn sample(format: Format) -> ViReport {
         let plan = Plan { format, ..plan() };
         let mut results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
         for (number, series) in results.posts.iter_mut().enumerate() {
@@ -271,7 +271,7 @@ mod tests {
         }
         (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
         let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
-        Report::new(machine, plan, results)
+        ViReport::new(machine, plan, results)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use udeck_via::mem::UserMemory;
 use udeck_via::{Caps, Descriptor, Error, Nic, Ptag, RemoteBuffer, Rights, Vi, ViAttributes, Window};
 
-use crate::counting::Counting;
+use crate::counting::{Books, counting};
 use crate::kit::{Pair, assert_bytes, nics, pattern, soon};
 use crate::{Case, Fabric, Options};
 
@@ -191,7 +191,7 @@ fn set_attributes_that_fails_changes_nothing(fabric: &dyn Fabric) {
 }
 
 fn a_window_that_is_not_quiet_gives_no_rights(fabric: &dyn Fabric) {
-    let (nic, books) = Counting::in_front_of(&fabric.open(&Options::default()), |_| {});
+    let (nic, books) = counting(&fabric.open(&Options::default()), |_| {});
     let (ptag, other) = (nic.ptag(), nic.ptag());
     let mut window = nic.window(64, ptag).unwrap();
     let old = window.remote();
@@ -205,14 +205,14 @@ fn a_window_that_is_not_quiet_gives_no_rights(fabric: &dyn Fabric) {
     assert_ne!(window.remote().handle, old.handle);
 }
 
-fn counting(fabric: &dyn Fabric) -> (Nic, std::sync::Arc<crate::counting::Books>) {
-    Counting::in_front_of(&fabric.open(&Options::default()), |limits| {
+fn limited(fabric: &dyn Fabric) -> (Nic, std::sync::Arc<Books>) {
+    counting(&fabric.open(&Options::default()), |limits| {
         (limits.max_registrations, limits.max_registered_bytes) = (3, 1000);
     })
 }
 
 fn registrations_end_with_their_memory(fabric: &dyn Fabric) {
-    let (nic, books) = counting(fabric);
+    let (nic, books) = limited(fabric);
     let ptag = nic.ptag();
     let region = nic.register(vec![0u16; 50], ptag).unwrap();
     assert_eq!(books.live(), (1, 100));
@@ -233,7 +233,7 @@ fn registrations_end_with_their_memory(fabric: &dyn Fabric) {
 }
 
 fn a_registration_is_there_the_next_time(fabric: &dyn Fabric) {
-    let (nic, books) = counting(fabric);
+    let (nic, books) = limited(fabric);
     let mut memory = UserMemory::new(vec![0u8; 100]);
     for round in 0..5u8 {
         let mut region = nic.register_memory(memory, nic.ptag()).unwrap();
@@ -251,7 +251,7 @@ fn a_registration_is_there_the_next_time(fabric: &dyn Fabric) {
 }
 
 fn what_the_device_refuses_comes_back(fabric: &dyn Fabric) {
-    let (nic, books) = counting(fabric);
+    let (nic, books) = limited(fabric);
     let ptag = nic.ptag();
     books.fail(1);
     let (error, buffer) = nic.register(vec![8u8; 1000], ptag).unwrap_err();
@@ -262,7 +262,7 @@ fn what_the_device_refuses_comes_back(fabric: &dyn Fabric) {
 }
 
 fn the_longest_unused_registration_makes_room(fabric: &dyn Fabric) {
-    let (nic, books) = counting(fabric);
+    let (nic, books) = limited(fabric);
     let ptag = nic.ptag();
     let set_aside = |memory: UserMemory<Vec<u8>>| {
         nic.register_memory(memory, ptag).unwrap().into_memory::<Vec<u8>>().unwrap()
@@ -281,7 +281,7 @@ fn the_longest_unused_registration_makes_room(fabric: &dyn Fabric) {
 }
 
 fn registrations_in_use_are_bounded(fabric: &dyn Fabric) {
-    let (nic, books) = counting(fabric);
+    let (nic, books) = limited(fabric);
     let ptag = nic.ptag();
     let full = |len: usize| {
         let (error, buffer) = nic.register(vec![0u8; len], ptag).unwrap_err();
@@ -305,8 +305,7 @@ fn lockable() -> Option<usize> {
 }
 
 fn pinned_memory_is_bounded_by_the_kernel(fabric: &dyn Fabric) {
-    let (nic, books) =
-        Counting::in_front_of(&fabric.open(&Options::default()), |limits| limits.pins_memory = true);
+    let (nic, books) = counting(&fabric.open(&Options::default()), |limits| limits.pins_memory = true);
     let ptag = nic.ptag();
     // Untouched, so that it costs address space only; and not too much of that.
     let len = lockable().filter(|&limit| limit < 1 << 30).map_or(1 << 20, |limit| limit + 1);
@@ -318,6 +317,6 @@ fn pinned_memory_is_bounded_by_the_kernel(fabric: &dyn Fabric) {
             assert_eq!(books.live(), (0, 0), "the kernel was not even asked");
         }
     }
-    let (plain, _) = Counting::in_front_of(&fabric.open(&Options::default()), |_| {});
+    let (plain, _) = counting(&fabric.open(&Options::default()), |_| {});
     plain.register(vec![0u8; len], plain.ptag()).expect("a NIC that does not pin does not care");
 }

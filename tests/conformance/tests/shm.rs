@@ -1,10 +1,10 @@
 //! The suite over shared memory: trusting, as jobs run by default, and not.
 
+mod common;
+
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use udeck_conformance::{Fabric, Options};
-use udeck_sys::reactor::Reactor;
 use udeck_via::Nic;
 
 struct Shm {
@@ -18,14 +18,7 @@ impl Fabric for Shm {
     }
 
     fn open(&self, options: &Options) -> Nic {
-        let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
-        let options = udeck_shm::Options {
-            keys: options.keys.clone(),
-            arena_limit: options.arena_limit,
-            arenas: None,
-            trusting: self.trusting,
-        };
-        udeck_shm::open(options, reactor).expect("the NIC opens")
+        common::shm(options, self.trusting)
     }
 }
 

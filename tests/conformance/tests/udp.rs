@@ -1,11 +1,11 @@
 //! The suite over UDP: within this host, by IPv4 and by IPv6, and over the memory of another NIC.
 
+mod common;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use udeck_conformance::{Fabric, Options};
-use udeck_sys::reactor::Reactor;
 use udeck_udp::{Memory, Source};
 use udeck_via::Nic;
 
@@ -25,19 +25,12 @@ impl Fabric for Udp {
         let mut ours = udeck_udp::Options::new(options.keys.clone());
         ours.bind = SocketAddr::new(self.interface, 0);
         ours.memory = if self.shares {
-            Source::Shared(Memory::of(&shm(options)))
+            Source::Shared(Memory::of(&common::shm(options, true)))
         } else {
             Source::Fresh(options.arena_limit)
         };
         udeck_udp::open(&ours).expect("the NIC opens")
     }
-}
-
-fn shm(options: &Options) -> Nic {
-    let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
-    let Options { keys, arena_limit, .. } = options.clone();
-    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(keys) };
-    udeck_shm::open(options, reactor).expect("the NIC opens")
 }
 
 fn main() -> ExitCode {

@@ -3,13 +3,13 @@
 //! joined by the bootstrap, and through rdma_cm where there is one; and over iWARP where there is a device, as the
 //! stand-in has one.
 
+mod common;
+
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 
 use udeck_conformance::{Fabric, Options};
-use udeck_sys::reactor::Reactor;
 use udeck_verbs::{Connect, Memory, Source};
 use udeck_via::{Error, Nic, Result};
 
@@ -33,7 +33,7 @@ impl Verbs {
     fn try_open(&self, options: &Options) -> Result<Nic> {
         let mut ours = udeck_verbs::Options::new(options.keys.clone())?;
         ours.memory = if self.shares {
-            Source::Shared(Memory::of(&shm(options)))
+            Source::Shared(Memory::of(&common::shm(options, true)))
         } else {
             Source::Fresh(options.arena_limit)
         };
@@ -66,13 +66,6 @@ impl Fabric for Verbs {
     fn open(&self, options: &Options) -> Nic {
         self.try_open(options).expect("the NIC opens")
     }
-}
-
-fn shm(options: &Options) -> Nic {
-    let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
-    let Options { keys, arena_limit, .. } = options.clone();
-    let options = udeck_shm::Options { arena_limit, ..udeck_shm::Options::new(keys) };
-    udeck_shm::open(options, reactor).expect("the NIC opens")
 }
 
 fn main() -> ExitCode {

@@ -12,7 +12,7 @@ use crate::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Waiter};
+use udeck_via::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Registration, Waiter};
 use udeck_via::{NetAddress, NicAttributes, Reliability};
 
 fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
@@ -32,8 +32,15 @@ unsafe impl Interpose for Box<dyn Interpose> {
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
         (**self).waiter(waiter, number)
     }
-    fn lingers(&self) -> bool {
-        (**self).lingers()
+    fn conceals(&self) -> udeck_via::Result {
+        (**self).conceals()
+    }
+    fn registration(
+        &self,
+        bytes: usize,
+        register: &dyn Fn() -> udeck_via::Result<Box<dyn Registration>>,
+    ) -> udeck_via::Result<Box<dyn Registration>> {
+        (**self).registration(bytes, register)
     }
     fn attributes(&self, inner: NicAttributes) -> NicAttributes {
         (**self).attributes(inner)

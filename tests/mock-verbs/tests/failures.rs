@@ -8,23 +8,7 @@ use kit::*;
 use std::time::Duration;
 use udeck_mock_verbs::abi::*;
 
-const IMPATIENT: Wish = Wish {
-    kind: IBV_QPT_RC,
-    all_signalled: true,
-    entries: 64,
-    cap: ibv_qp_cap {
-        max_send_wr: 16,
-        max_recv_wr: 16,
-        max_send_sge: 4,
-        max_recv_sge: 4,
-        max_inline_data: 64,
-    },
-    shared: false,
-    timeout: 8,
-    retries: 1,
-    rnr_retries: 1,
-    access: IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
-};
+const IMPATIENT: Wish = Wish { timeout: 8, rnr_retries: 1, ..Wish::USUAL };
 
 /// Posts a write of four bytes to `address` of `key`, and tells how it ended.
 fn write(a: &mut Side, address: u64, key: u32) -> u32 {

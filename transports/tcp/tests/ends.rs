@@ -8,11 +8,11 @@ use proptest::test_runner::{Config, TestRunner};
 use udeck_via::mem::Fill;
 use udeck_via::{Error, State};
 
-use super::{End, check, door, nic, nic_with, pair, rogue};
+use super::{End, check, listen, nic, nic_with, pair, rogue};
 
 /// A rogue that is connected to an end of `nic`'s.
 fn connected(nic: &udeck_via::Nic) -> (std::net::TcpStream, End) {
-    let (listener, _) = door(nic);
+    let (listener, _) = listen(nic);
     let mut end = End::new(nic);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| rogue::connect(nic));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use udeck_via::{Cq, Nic, Receive, Vi, ViAttributes};
 
-use super::{check, door, nic, options, pair, soon};
+use super::{check, listen, nic, options, pair, soon};
 use crate::device;
 
 /// The NIC's helper, below /proc.
@@ -67,7 +67,7 @@ fn a_helper_that_meets_somebody_at_work_sleeps() {
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    assert_eq!(left.next().unwrap().immediate, Some(9));
+    assert_eq!(left.arrival().unwrap().immediate, Some(9));
 }
 
 /// As many as there are descriptors for, at most a thousand, on one completion queue; each is heard.
@@ -76,7 +76,7 @@ fn a_thousand_vis_on_one_queue_are_heard() {
     const VIS: usize = 1000;
     udeck_sys::make_room_for_descriptors(3000).unwrap();
     let (a, b) = (nic(), nic());
-    let (listener, to) = door(&b);
+    let (listener, to) = listen(&b);
     let (a_cq, mut b_cq) = (Cq::new(&a).unwrap(), Cq::new(&b).unwrap());
     let (mut senders, mut receivers, asker) = (Vec::new(), Vec::new(), a_cq.handle());
     std::thread::scope(|scope| {

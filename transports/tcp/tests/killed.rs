@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use udeck_via::{Error, NetAddress, Nic};
 
-use super::{End, check, door, nic, nic_with, pair, soon};
+use super::{End, check, listen, nic, nic_with, pair, soon};
 
 const ADDRESS: &str = "UDECK_TCP_TEST_PEER";
 
@@ -17,14 +17,14 @@ fn peer() {
     let mut end = End::new(&nic);
     end.connect(&NetAddress { host: address.into_bytes(), discriminator: b"door".to_vec() }).unwrap();
     end.vi.send_inline(Some(1), b"", b"here").unwrap();
-    let _ = end.next();
+    let _ = end.arrival();
     end.vi.send_inline(Some(2), b"", b"still here").unwrap();
-    let _ = end.next();
+    let _ = end.arrival();
 }
 
 /// That process, connected to an end of `nic`'s.
 fn start(nic: &Nic) -> (Child, End) {
-    let (listener, to) = door(nic);
+    let (listener, to) = listen(nic);
     let mut end = End::new(nic);
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::killed::peer", "--nocapture"])
@@ -33,7 +33,7 @@ fn start(nic: &Nic) -> (Child, End) {
         .spawn()
         .unwrap();
     end.accept(&listener);
-    assert_eq!(end.next().unwrap().immediate, Some(1));
+    assert_eq!(end.arrival().unwrap().immediate, Some(1));
     (child, end)
 }
 
@@ -77,7 +77,7 @@ fn a_stopped_process_goes_on() {
     std::thread::sleep(detect * 3);
     assert!(end.vi.arrival().unwrap().is_none(), "it is connected, and says nothing");
     signal(&child, "-CONT");
-    assert_eq!(end.next().unwrap().immediate, Some(2));
+    assert_eq!(end.arrival().unwrap().immediate, Some(2));
     child.kill().unwrap();
     child.wait().unwrap();
     let deadline = soon();

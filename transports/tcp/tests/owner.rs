@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::Wake;
+use std::time::Duration;
 
 use udeck_via::transport::{Armed, Body};
-use udeck_via::{Source, Watcher};
+use udeck_via::{Arrival, Cq, NetAddress, Receive, Source, Vi, ViAttributes, Watcher};
 
 use super::*;
 
@@ -43,7 +44,7 @@ fn what_its_owner_has_read_is_named_until_it_was_taken() {
             assert_eq!(named(&mut right), Source::Receive);
         }
         for _ in 0..2 {
-            let Arrival { immediate, body } = right.next().unwrap();
+            let Arrival { immediate, body } = right.arrival().unwrap();
             assert_eq!(immediate, Some(number));
             assert!(matches!(body, Body::Inline(bytes) if bytes.bytes() == b"short"));
         }
@@ -60,7 +61,7 @@ fn what_its_owner_has_read_keeps_it_from_sleeping() {
         assert_eq!(named(&mut right), Source::Receive);
         assert_eq!(right.cq.arm(), Armed::News);
         assert_eq!(named(&mut right), Source::Receive);
-        assert_eq!(right.next().unwrap().immediate, Some(number));
+        assert_eq!(right.arrival().unwrap().immediate, Some(number));
         while right.cq.poll().is_some() {}
     }
 }
@@ -71,7 +72,7 @@ fn who_is_read_first_does_not_keep_others_from_being_named() {
     let (mut busy, mut right) = pair(&a, &b);
     check(&mut busy, &mut right);
     // A second connection whose queues are at the same completion queue.
-    let (listener, to) = super::door(&b);
+    let (listener, to) = super::listen(&b);
     let mut quiet = End::new(&a);
     let attributes = ViAttributes { context: 1, ..*right.vi.attributes() };
     let mut other = udeck_via::Vi::new(&b, attributes).unwrap();
@@ -105,7 +106,7 @@ fn what_was_taken_is_not_named_again() {
     for number in 0..100 {
         post(&mut left, number);
         assert_eq!(named(&mut right), Source::Receive);
-        assert_eq!(right.next().unwrap().immediate, Some(number));
+        assert_eq!(right.arrival().unwrap().immediate, Some(number));
         let _ = right.cq.arm();
         // Disarms it: while it is armed, what its owner reads is announced.
         events.post_event(1).unwrap();
@@ -173,7 +174,7 @@ fn what_its_owner_reads_while_it_is_armed_wakes_the_sleeper() {
         for number in 0..20 {
             // The connection is read first from here on, and is not on the list of announced ones.
             post(&mut left, number);
-            let _ = right.next().unwrap();
+            let _ = right.arrival().unwrap();
             let deadline = soon();
             while right.cq.poll().is_some() || right.cq.arm() != Armed::Yes {
                 assert!(!deadline.passed(), "it cannot be armed");
@@ -188,7 +189,7 @@ fn what_its_owner_reads_while_it_is_armed_wakes_the_sleeper() {
                 assert!(!deadline.passed(), "one message lies there, and nobody is woken");
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let _ = right.next().unwrap();
+            let _ = right.arrival().unwrap();
         }
     });
 }
@@ -198,7 +199,7 @@ fn what_its_owner_reads_while_it_is_armed_wakes_the_sleeper() {
 #[test]
 fn who_only_sends_here_does_not_keep_others_from_being_read() {
     let (a, b) = (nic(), Stoppable::new());
-    let (listener, to) = door(&b.nic);
+    let (listener, to) = listen(&b.nic);
     let (mut here, mut there) = (Cq::new(&b.nic).unwrap(), Cq::new(&b.nic).unwrap());
     let accepted = |context, receive: &Cq| {
         let attributes = ViAttributes { context, receive: Receive::Lent, ..ViAttributes::new(b.nic.ptag()) };

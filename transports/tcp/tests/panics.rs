@@ -1,8 +1,10 @@
 //! A helper that panics, and a listener's handler.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::*;
+use udeck_via::{Error, Listener, NetAddress};
 
 fn assert_told(error: Error) {
     assert!(error.to_string().contains("has panicked: no luck"), "{error}");
@@ -15,14 +17,14 @@ fn a_helper_that_panics_is_an_error_of_all_that_its_nic_serves() {
     let (failing, other) = (Nic::new(device), nic());
     let (mut left, mut right) = pair(&other, &failing);
     check(&mut left, &mut right);
-    let (listener, at) = door(&failing);
+    let (listener, at) = listen(&failing);
     let bomb = NetAddress { discriminator: b"bomb".to_vec(), ..at };
     End::new(&other).connect(&bomb).unwrap_err();
     assert_told(right.end());
     left.end();
     assert_told(listener.wait(soon()).unwrap_err());
     assert_told(Listener::new(&failing, b"later").unwrap_err());
-    let (_living, elsewhere) = door(&other);
+    let (_living, elsewhere) = listen(&other);
     assert_told(End::new(&failing).connect(&elsewhere).unwrap_err());
     assert_told(failing.check().unwrap_err());
     other.check().unwrap();

@@ -46,7 +46,7 @@ fn post(nic: &Nic, end: &mut End, len: usize, times: usize) {
 
 fn take(end: &mut End, len: usize, times: usize) {
     for _ in 0..times {
-        let arrival = end.next().unwrap();
+        let arrival = end.arrival().unwrap();
         assert!(matches!(&arrival.body, Body::Lent(_, lent) if lent.as_slice().unwrap().len() == len));
     }
 }

@@ -110,7 +110,9 @@ fn objects_go_in_any_order() {
         let mut block = a.outbox().block(100_000, Fill::Keep).unwrap();
         block.bytes_mut().fill(7);
         left.vi.hand_off(None, b"", block).unwrap();
-        let udeck_via::transport::Body::Lent(_, message) = right.next().unwrap().body else { panic!("lent") };
+        let udeck_via::transport::Body::Lent(_, message) = right.arrival().unwrap().body else {
+            panic!("lent")
+        };
         let mut parts: [Option<Part>; 4] = [
             Some(Part::Nic(a)),
             Some(Part::Nic(b)),

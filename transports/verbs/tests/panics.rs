@@ -4,6 +4,7 @@ use udeck_via::transport::Device;
 
 use super::*;
 use crate::device::VerbsDevice;
+use udeck_via::{Error, Listener, NetAddress};
 
 fn assert_told(error: Error) {
     assert!(error.to_string().contains("has panicked: no luck"), "{error}");

@@ -101,7 +101,7 @@ fn messages_that_a_program_leaves_lying_hold_up_no_others() {
     };
     let take = |to: &mut End, round: u32| {
         for number in 0..MESSAGES {
-            let arrival = to.next().unwrap();
+            let arrival = to.arrival().unwrap();
             assert_eq!(arrival.immediate, Some(round + number));
             if let Body::Lent(_, message) = arrival.body {
                 assert!(

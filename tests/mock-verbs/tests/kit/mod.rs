@@ -157,26 +157,30 @@ pub struct Wish {
     pub access: u32,
 }
 
+impl Wish {
+    pub const USUAL: Self = Wish {
+        kind: IBV_QPT_RC,
+        all_signalled: true,
+        entries: 64,
+        cap: ibv_qp_cap {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        },
+        shared: false,
+        // 4.096 µs times 2^12: 17 ms, twice.
+        timeout: 12,
+        retries: 1,
+        rnr_retries: 7,
+        access: IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+    };
+}
+
 impl Default for Wish {
     fn default() -> Self {
-        Wish {
-            kind: IBV_QPT_RC,
-            all_signalled: true,
-            entries: 64,
-            cap: ibv_qp_cap {
-                max_send_wr: 16,
-                max_recv_wr: 16,
-                max_send_sge: 4,
-                max_recv_sge: 4,
-                max_inline_data: 64,
-            },
-            shared: false,
-            // 4.096 µs times 2^12: 17 ms, twice.
-            timeout: 12,
-            retries: 1,
-            rnr_retries: 7,
-            access: IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
-        }
+        Wish::USUAL
     }
 }
 

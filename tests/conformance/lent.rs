@@ -1,0 +1,84 @@
+//! Two ends that receive lent: what the transports' own tests of failures connect.
+
+use std::time::Duration;
+
+use udeck_via::{Arrival, Cq, Deadline, Error, Listener, NetAddress, Nic, Receive, Result, Vi, ViAttributes};
+
+use crate::kit::soon;
+
+/// A VI that receives lent, and its completion queue.
+pub struct End {
+    /// Its VI.
+    pub vi: Vi,
+    /// Where its work queues report.
+    pub cq: Cq,
+}
+
+impl End {
+    /// An idle end on `nic`.
+    pub fn new(nic: &Nic) -> Self {
+        let attributes = ViAttributes { receive: Receive::Lent, ..ViAttributes::new(nic.ptag()) };
+        End { vi: Vi::new(nic, attributes).unwrap(), cq: Cq::new(nic).unwrap() }
+    }
+
+    /// Asks for a connection.
+    pub fn connect(&mut self, to: &NetAddress) -> Result<Vec<u8>> {
+        let cq = self.cq.handle();
+        self.vi.connect(to, &cq, &cq, b"", soon())
+    }
+
+    /// Answers the listener's next request.
+    pub fn accept(&mut self, listener: &Listener) {
+        let cq = self.cq.handle();
+        listener.wait(soon()).unwrap().accept(&mut self.vi, &cq, &cq, b"").unwrap();
+    }
+
+    /// The next arrival, or the end of the connection.
+    pub fn arrival(&mut self) -> Result<Arrival> {
+        let deadline = soon();
+        loop {
+            if let Some(arrival) = self.vi.arrival()? {
+                return Ok(arrival);
+            }
+            assert!(!deadline.passed(), "nothing came");
+            self.cq.wait(Deadline::after(Duration::from_millis(100)), || false);
+        }
+    }
+
+    /// How the connection ends, after whatever arrives before.
+    pub fn end(&mut self) -> Error {
+        loop {
+            if let Err(end) = self.arrival() {
+                return end;
+            }
+        }
+    }
+}
+
+/// A listener of `nic`, and where it is.
+pub fn listen(nic: &Nic) -> (Listener, NetAddress) {
+    let host = nic.attributes().address.clone();
+    (Listener::new(nic, b"door").unwrap(), NetAddress { host, discriminator: b"door".to_vec() })
+}
+
+/// Two connected ends of two NICs.
+pub fn pair(a: &Nic, b: &Nic) -> (End, End) {
+    let (listener, to) = listen(b);
+    let (mut left, mut right) = (End::new(a), End::new(b));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| left.connect(&to));
+        right.accept(&listener);
+        asking.join().unwrap().unwrap();
+    });
+    (left, right)
+}
+
+/// A message goes there and back.
+pub fn check(left: &mut End, right: &mut End) {
+    let one_way = |from: &mut End, to: &mut End| {
+        from.vi.send_inline(Some(7), b"", b"works").unwrap();
+        assert_eq!(to.arrival().unwrap().immediate, Some(7));
+    };
+    one_way(left, right);
+    one_way(right, left);
+}
