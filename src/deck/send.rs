@@ -38,7 +38,7 @@ use crate::protocol::Protocol;
 use crate::protocol::auto::Selector;
 use crate::protocol::handshake::Pairs;
 use crate::protocol::link::SendLink;
-use crate::protocol::rdma_read::Shown;
+use crate::protocol::rdma_read::AnnouncedReads;
 use crate::route::Route;
 use crate::suspicion::Suspicion;
 use crate::world_state::WorldState;
@@ -66,7 +66,7 @@ pub(crate) struct Channel {
     queue: Queue,
     tickets: Tickets,
     /// Messages that the mailbox reads.
-    shown: Shown,
+    announced_reads: AnnouncedReads,
     /// From when on the connection is broken.
     suspicion: RefCell<Option<Box<Suspicion>>>,
     /// Whether a call that did not wait would have waited for what nobody tells of: memory, or the mailbox's reading.
@@ -106,7 +106,7 @@ impl Channel {
             number,
             queue: Queue::default(),
             tickets: Tickets::default(),
-            shown: Shown::default(),
+            announced_reads: AnnouncedReads::default(),
             suspicion: RefCell::default(),
             #[cfg(feature = "async")]
             has_to_look: std::cell::Cell::default(),
@@ -116,7 +116,7 @@ impl Channel {
 
     /// Whether messages wait for the mailbox.
     pub fn has_queued(&self) -> bool {
-        !self.queue.is_empty() || !self.shown.is_empty()
+        !self.queue.is_empty() || !self.announced_reads.is_empty()
     }
 
     /// The mailbox's rank.

@@ -4,7 +4,7 @@ use udeck_via::{Block, Error as ViaError, fault};
 
 use super::link::SendLink;
 use super::message_block::MessageBlock;
-use super::rdma_read::Shown;
+use super::rdma_read::AnnouncedReads;
 use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
 
 /// A message, and how far it is.
@@ -99,7 +99,7 @@ impl Outgoing {
 
     /// Completes the message, which is the first, if that can be.
     #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
-    pub fn advance(self, link: &mut SendLink, shown: &mut Shown) -> Result<(), Stays> {
+    pub fn advance(self, link: &mut SendLink, announced_reads: &mut AnnouncedReads) -> Result<(), Stays> {
         match self {
             Outgoing::Eager(message) => {
                 message.advance(link).map_err(|(error, message)| (Some(error), Outgoing::Eager(message)))
@@ -113,9 +113,9 @@ impl Outgoing {
             Outgoing::RdmaWrite(message) => {
                 message.advance(link).map_err(|(error, message)| (error, Outgoing::RdmaWrite(message)))
             }
-            Outgoing::RdmaRead(block) => {
-                shown.announce(block, link).map_err(|(error, block)| (Some(error), Outgoing::RdmaRead(block)))
-            }
+            Outgoing::RdmaRead(block) => announced_reads
+                .announce(block, link)
+                .map_err(|(error, block)| (Some(error), Outgoing::RdmaRead(block))),
         }
     }
 

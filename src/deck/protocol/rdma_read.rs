@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The announcement takes its place in the ring, so order is kept without the queue, and the sender has nothing more to do.
-//! What is left is the message's memory: it waits in [`Shown`] until the mailbox says that it has read it, or the connection
+//! What is left is the message's memory: it waits in [`AnnouncedReads`] until the mailbox says that it has read it, or the connection
 //! ends. At the mailbox the ring is not read on until the message is here.
 
 use std::collections::VecDeque;
@@ -26,29 +26,29 @@ use crate::world_state::WorldState;
 // ---- the poster's side ----
 
 /// Messages that may wait for being read. Each takes an entry of the NIC's windows; beyond, messages wait in the queue.
-const MAX_SHOWN: usize = 16;
+const MAX_ANNOUNCED: usize = 16;
 
 /// Announced messages, in the order in which they will be read.
 #[derive(Debug, Default)]
-pub(crate) struct Shown(VecDeque<ShownBlock>);
+pub(crate) struct AnnouncedReads(VecDeque<AnnouncedBlock>);
 
 /// A message that the mailbox reads; in the end it is dropped.
 #[derive(Debug)]
-enum ShownBlock {
+enum AnnouncedBlock {
     Own(Readable),
     Shared(Readable<Arc<Block>>),
 }
 
-impl ShownBlock {
+impl AnnouncedBlock {
     fn len(&self) -> usize {
         match self {
-            ShownBlock::Own(readable) => readable.len(),
-            ShownBlock::Shared(readable) => readable.len(),
+            AnnouncedBlock::Own(readable) => readable.len(),
+            AnnouncedBlock::Shared(readable) => readable.len(),
         }
     }
 }
 
-impl Shown {
+impl AnnouncedReads {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -59,7 +59,7 @@ impl Shown {
 
     /// Of all of them together.
     pub fn bytes(&self) -> usize {
-        self.0.iter().map(ShownBlock::len).sum()
+        self.0.iter().map(AnnouncedBlock::len).sum()
     }
 
     /// Announces a message that the mailbox may read from now on. It comes back if nobody has heard of it.
@@ -68,16 +68,16 @@ impl Shown {
         block: MessageBlock,
         link: &mut SendLink,
     ) -> Result<(), (ViaError, MessageBlock)> {
-        if self.len() >= MAX_SHOWN {
+        if self.len() >= MAX_ANNOUNCED {
             let full = ViaError::Full { what: "the list of messages to be read", bound: "".into() };
             return Err((full, block));
         }
         let source = match block {
             MessageBlock::Own(block) => {
-                show(block, link).map(ShownBlock::Own).map_err(|(e, block)| (e, MessageBlock::Own(block)))
+                show(block, link).map(AnnouncedBlock::Own).map_err(|(e, block)| (e, MessageBlock::Own(block)))
             }
             MessageBlock::Shared(block) => show(block, link)
-                .map(ShownBlock::Shared)
+                .map(AnnouncedBlock::Shared)
                 .map_err(|(e, block)| (e, MessageBlock::Shared(block))),
         }?;
         fault::point("read.announced");

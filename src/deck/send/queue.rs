@@ -137,7 +137,7 @@ impl Channel {
     /// The queue, or what is to be read, has changed.
     pub(super) fn note_queued(&self) {
         let queued: usize = self.queue.iter().map(|waiting| waiting.message.block().capacity()).sum();
-        self.account.note_queued(queued + self.shown.bytes());
+        self.account.note_queued(queued + self.announced_reads.bytes());
     }
 
     // ---- the mailbox's answers ----
@@ -170,7 +170,7 @@ impl Channel {
                 }
             }
             Kind::Fin => {
-                self.shown.finish();
+                self.announced_reads.finish();
             }
             Kind::Ack | Kind::Nack => self.pairs.on_answer(kind, part, immediate),
             Kind::Refused => self.on_refusal(part, immediate, &String::from_utf8_lossy(rest)),
@@ -188,7 +188,7 @@ impl Channel {
             return self.pairs.on_refusal(pair, why);
         }
         let ticket = if kind == Kind::AskRead as u32 {
-            self.shown.finish().then_some(None)
+            self.announced_reads.finish().then_some(None)
         } else {
             self.asked().and_then(|at| self.queue.remove(at)).map(|waiting| waiting.ticket)
         };
@@ -211,7 +211,7 @@ impl Channel {
     fn advance(&mut self) -> Result<bool, ViaError> {
         let mut advanced = false;
         while let Some(Waiting { message, ticket }) = self.queue.pop_front() {
-            match message.advance(&mut self.link, &mut self.shown) {
+            match message.advance(&mut self.link, &mut self.announced_reads) {
                 Ok(()) => advanced = true,
                 Err((error, message)) => {
                     self.queue.push_front(Waiting { message, ticket });
@@ -245,7 +245,7 @@ impl Channel {
 
     /// The connection is over: what was queued, or not yet read, is lost.
     pub(super) fn fail(&mut self, error: &ViaError) {
-        let (why, mut lost) = (error.to_string(), self.shown.len());
+        let (why, mut lost) = (error.to_string(), self.announced_reads.len());
         for waiting in std::mem::take(&mut self.queue) {
             match waiting.ticket {
                 Some(number) => self.tickets.fail(number, self.loss(error)),
@@ -255,7 +255,7 @@ impl Channel {
         if lost > 0 {
             self.note_undelivered(lost, &why);
         }
-        self.shown.clear();
+        self.announced_reads.clear();
         self.note_queued();
     }
 
