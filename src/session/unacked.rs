@@ -120,8 +120,8 @@ impl Unacked {
         self.ended.pop_front()
     }
 
-    /// [`udeck_via::transport::Port::want_room`].
-    pub fn want_room(&mut self, news: &mut News) {
+    /// [`udeck_via::transport::Port::request_send_notify`].
+    pub fn request_send_notify(&mut self, news: &mut News) {
         self.wants_room = true;
         // What is over already is news to who has not looked since.
         news.send |= !self.ended.is_empty();

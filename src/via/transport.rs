@@ -590,7 +590,7 @@ pub unsafe trait Port: Send + Debug {
     /// back to their arena by the way. A port that offers reliable reception tells all [`Fate`]s; others only
     /// [`Fate::Arrived`] and [`Fate::Lost`], and of reads what [`Port::rdma_read`] says. Everything ends when the
     /// connection does, or when the peer is done with it thereafter. The send queue's notifier is told as of room
-    /// ([`Port::want_room`]).
+    /// ([`Port::request_send_notify`]).
     fn ended(&mut self) -> Option<(u64, Fate)>;
 
     /// The receipt for the arrival that [`Port::receive`] gave last, if its sender waits for one and the arrival is
@@ -609,7 +609,7 @@ pub unsafe trait Port: Send + Debug {
 
     /// Asks that the send queue's notifier be told when there is room again, or a buffer came back. Call it
     /// before the last look.
-    fn want_room(&mut self);
+    fn request_send_notify(&mut self);
 
     /// Where to ask, at any time and from any thread, what the peer has of the outbox. Also after [`Port::leave`], while
     /// there is anything. `None`: this transport cannot tell.
@@ -629,7 +629,7 @@ pub unsafe trait Port: Send + Debug {
     fn close(&mut self, broken: Option<&str>);
 
     /// Closes, and lets go of everything but the buffers that the peer still reads: the receive queue's notifier no
-    /// longer names this port; the send queue's does, as if by [`Port::want_room`], when one of them comes back, until
+    /// longer names this port; the send queue's does, as if by [`Port::request_send_notify`], when one of them comes back, until
     /// the port is dropped. Only [`Port::ended`] and [`Port::keep`] are called from now on.
     fn leave(&mut self);
 }

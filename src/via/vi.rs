@@ -376,9 +376,9 @@ impl Vi {
 
     /// Asks that the send queue's completion queue name this VI when there may be room again. Look once more
     /// afterwards, then wait.
-    pub fn want_room(&mut self) {
+    pub fn request_send_notify(&mut self) {
         if let Some(port) = self.port.as_mut().filter(|_| !is_forked()) {
-            port.want_room();
+            port.request_send_notify();
         }
     }
 

@@ -52,7 +52,7 @@ enum Trouble {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Luck {
     /// Posts, the refused ones counted, that are refused as [`udeck_via::transport::Refused::Busy`]. Who then asks for room
-    /// ([`Port::want_room`]) is told of it at once.
+    /// ([`Port::request_send_notify`]) is told of it at once.
     pub busy: When,
     /// Looks for news that find none, and name the queue again that was named last. At 1 a queue is never empty.
     pub spurious_news: When,

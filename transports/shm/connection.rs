@@ -169,7 +169,7 @@ impl Connection {
     }
 
     /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
-    /// news was published; the fence pairs with the one in `Port::want_room`.
+    /// news was published; the fence pairs with the one in `Port::request_send_notify`.
     #[inline]
     pub fn tell_sender(&self) {
         fence(Ordering::SeqCst);

@@ -616,7 +616,7 @@ unsafe impl Port for ShmPort {
         self.connection.keep(number, owner)
     }
 
-    fn want_room(&mut self) {
+    fn request_send_notify(&mut self) {
         self.waiting = true;
         self.connection.outgoing.sender().waiting.store(1, Ordering::Relaxed);
         // Pairs with the fence in `Connection::tell_sender`: the flag is up before the caller's last look.
@@ -651,7 +651,7 @@ unsafe impl Port for ShmPort {
     fn leave(&mut self) {
         self.close(None);
         self.connection.detach_receive();
-        self.want_room();
+        self.request_send_notify();
     }
 }
 

@@ -241,7 +241,7 @@ unsafe impl Port for SimPort {
         })
     }
 
-    fn want_room(&mut self) {
+    fn request_send_notify(&mut self) {
         self.with(|world| {
             if let Some(connection) = world.connections.get_mut(&self.connection) {
                 connection.ends[self.side].wants_room = true;
@@ -277,7 +277,7 @@ unsafe impl Port for SimPort {
     fn leave(&mut self) {
         self.close(None);
         self.with(|world| world.detach(self.connection, self.side, Queue::Receive));
-        self.want_room();
+        self.request_send_notify();
     }
 }
 

@@ -180,8 +180,8 @@ unsafe impl Port for VerbsPort {
         self.link.with(|connection| connection.keep(number, owner))
     }
 
-    fn want_room(&mut self) {
-        self.link.with(Connection::want_room);
+    fn request_send_notify(&mut self) {
+        self.link.with(Connection::request_send_notify);
     }
 
     fn ledger(&self) -> Option<Weak<dyn Ledger>> {
@@ -204,7 +204,7 @@ unsafe impl Port for VerbsPort {
     fn leave(&mut self) {
         self.close(None);
         self.link.detach(Queue::Receive);
-        self.want_room();
+        self.request_send_notify();
     }
 }
 

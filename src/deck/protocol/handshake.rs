@@ -156,7 +156,7 @@ fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, O
     fault::point("handshake.sent");
     let done = host.wait_until(time, |host| {
         let Some(data) = &mut host.pairs().data else { return Err(ViaError::Closed) };
-        data.vi.want_room();
+        data.vi.request_send_notify();
         Ok(data.vi.send_done())
     });
     match done {

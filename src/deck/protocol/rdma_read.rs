@@ -125,7 +125,7 @@ pub(crate) fn read(
         Ok(Reading::Done(block)) => Ok(was_read(block, tag, link)),
         Ok(Reading::UnderWay(_)) => {
             // Who asks is told, and looks once more: so what ended in between is not missed.
-            link.vi.want_room();
+            link.vi.request_send_notify();
             Ok(Served::UnderWay)
         }
         Err((error, _)) => was_not_read(error, link),
@@ -136,7 +136,7 @@ pub(crate) fn read(
 pub(crate) fn finish(tag: u32, link: &mut RecvLink) -> Result<Served, Malformed> {
     let mut done = link.vi.read_done();
     if done.is_none() {
-        link.vi.want_room();
+        link.vi.request_send_notify();
         // Once more: what ended before that is not told.
         done = link.vi.read_done();
     }

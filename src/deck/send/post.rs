@@ -104,7 +104,7 @@ impl Channel {
             if asked {
                 self.wait(look_again(&error, deadline));
             } else {
-                self.link.vi.want_room();
+                self.link.vi.request_send_notify();
             }
             asked = !asked;
             match self.send(block, protocol) {
@@ -225,7 +225,7 @@ impl Host for Channel {
         mut look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T> {
         loop {
-            self.link.vi.want_room();
+            self.link.vi.request_send_notify();
             match look(self) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}

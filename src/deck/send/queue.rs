@@ -89,7 +89,7 @@ impl Channel {
             let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
             let deadline = self.may_wait(until, start, &full)?;
             // Its head may wait for room: ask to be told, look once more, then wait.
-            self.link.vi.want_room();
+            self.link.vi.request_send_notify();
             if !self.progress() {
                 self.wait(deadline);
                 self.progress();

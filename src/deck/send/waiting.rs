@@ -41,7 +41,7 @@ impl Channel {
             self.progress();
             self.undelivered()?;
             if !self.has_queued() {
-                self.link.vi.want_room();
+                self.link.vi.request_send_notify();
                 match self.link.vi.unread() {
                     Ok(0) => return Ok(()),
                     Ok(_) => {}
@@ -87,7 +87,7 @@ impl Channel {
         let start = Instant::now();
         loop {
             // Ask to be told of room, look once more, then wait.
-            self.link.vi.want_room();
+            self.link.vi.request_send_notify();
             self.progress();
             if self.is_over(number) {
                 return Ok(());
@@ -159,7 +159,7 @@ mod tasks {
                     break;
                 }
             }
-            self.link.vi.want_room();
+            self.link.vi.request_send_notify();
         }
 
         /// Gets ready to be woken by whatever the peer does from now on, and no later than the second says: where others move

@@ -215,8 +215,8 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
         self.link.with(|connection, _| connection.keep(number, owner))
     }
 
-    fn want_room(&mut self) {
-        self.link.with(|connection, _| connection.want_room());
+    fn request_send_notify(&mut self) {
+        self.link.with(|connection, _| connection.request_send_notify());
     }
 
     fn ledger(&self) -> Option<Weak<dyn Ledger>> {
@@ -241,7 +241,7 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
     fn leave(&mut self) {
         self.close(None);
         self.link.detach(Queue::Receive);
-        self.want_room();
+        self.request_send_notify();
     }
 }
 

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `VipCQNotify(cq, context, handler)` | `cq.notify(context, handler)` |
 //! | `VipRecvNotify(vi, context, handler)` | the VI's receive queue on a `Cq` of its own; `(vi, context)` is the state, and the handler asks `vi.receive_done()` |
-//! | `VipSendNotify(vi, context, handler)` | likewise with the send queue and `vi.send_done()`; [`crate::Vi::want_room`] asks that the send queue be named |
+//! | `VipSendNotify(vi, context, handler)` | likewise with the send queue and `vi.send_done()`; [`crate::Vi::request_send_notify`] asks that the send queue be named |
 //! | one notification per call | the handler breaks at the first |
 //!
 //! The thread owns the queue and the state, so the handler needs no locks, and nobody else can take the completions

@@ -71,7 +71,7 @@ impl Vi {
 
     /// Reads from the peer's window, or from what it shares ([`crate::Nic::readable`]), as many bytes as the block has. The
     /// peer learns nothing of it. If the read is not over when this returns, [`Vi::read_done`] tells when it is: ask to be
-    /// told ([`Vi::want_room`]), look once more, then wait.
+    /// told ([`Vi::request_send_notify`]), look once more, then wait.
     ///
     /// # Errors
     /// The block comes back with [`Error::Full`] (try again), [`Error::RdmaProtection`], [`Error::Unsupported`],

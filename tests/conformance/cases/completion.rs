@@ -136,7 +136,7 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     pair.a.drain_news();
     until("the connection is full", || pair.a.vi.send_inline(None, b"", b"x").err());
-    pair.a.vi.want_room();
+    pair.a.vi.request_send_notify();
     let full = pair.a.vi.send_inline(None, b"", b"x").unwrap_err();
     assert!(matches!(full, Error::Full { .. }), "{full}");
     let (b, found) = (&mut pair.b, AtomicBool::new(false));
@@ -155,7 +155,7 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
         until("room", || {
             let entry = pair.a.cq.wait(soon(), || false).expect("news of room");
             assert_eq!(entry.source, Source::Send);
-            pair.a.vi.want_room();
+            pair.a.vi.request_send_notify();
             pair.a.vi.send_inline(None, b"", b"y").ok()
         });
         found.store(true, Ordering::Release);
@@ -167,14 +167,14 @@ fn who_waits_for_room_is_told_of_the_end(fabric: &dyn Fabric) {
     let (Pair { mut a, b }, _receive_cq) = report_apart(fabric);
     until("the connection is full", || a.vi.send_inline(None, b"", b"x").err());
     a.drain_news();
-    a.vi.want_room();
+    a.vi.request_send_notify();
     drop(b.vi);
     let end = until("the end", || {
         let entry = a.cq.wait(soon(), || false).expect("the end is news to who waits for room");
         assert_eq!(entry.source, Source::Send);
         match a.vi.send_inline(None, b"", b"x") {
             Ok(()) | Err(Error::Full { .. }) => {
-                a.vi.want_room();
+                a.vi.request_send_notify();
                 None
             }
             Err(error) => Some(error),
@@ -208,9 +208,9 @@ fn two_queues_of_one_vi_report_apart(fabric: &dyn Fabric) {
     assert_eq!(left.cq.poll(), None, "the send queue has no news");
     assert!(left.vi.arrival().unwrap().is_some());
 
-    left.vi.want_room();
+    left.vi.request_send_notify();
     left.vi.post_send(Descriptor::new([left.region(&[1; 5000])])).unwrap();
-    left.vi.want_room();
+    left.vi.request_send_notify();
     drop(right.arrival());
     let completion = until("the send's end", || {
         let entry = left.cq.wait(soon(), || false).expect("news of the send");

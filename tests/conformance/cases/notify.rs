@@ -75,12 +75,12 @@ fn a_handler_sees_the_end_of_a_send(fabric: &dyn Fabric) {
     let Pair { mut a, mut b } = Pair::posted(fabric);
     b.post_receive(5000);
     a.post_send(&pattern(1, 5000));
-    a.vi.want_room();
+    a.vi.request_send_notify();
     let (tell, told) = mpsc::channel();
     let notify = serve(a, move |vi, entry| {
         if entry.source == Source::Send {
             std::iter::from_fn(|| vi.send_done()).for_each(|completion| tell.send(completion).unwrap());
-            vi.want_room();
+            vi.request_send_notify();
         }
     });
     assert_eq!(b.received(), pattern(1, 5000));

@@ -305,8 +305,8 @@ unsafe impl Port for FaultyPort {
         self.inner.keep(number, owner)
     }
 
-    fn want_room(&mut self) {
-        self.inner.want_room();
+    fn request_send_notify(&mut self) {
+        self.inner.request_send_notify();
         self.wants_room = true;
         self.tell_of_feigned_room();
     }

@@ -161,7 +161,7 @@ fn a_port() {
         answers.push(format!("{:?}", port.receive().map(|none| none.is_none())));
         answers.extend((0..2).map(|_| format!("{:?}", port.ended())));
         answers.push(format!("{:?}", port.keep(7, Box::new(8)).unwrap_err().downcast::<i32>()));
-        port.want_room();
+        port.request_send_notify();
         port.fence();
         answers.push(format!("{:?}", port.unread()));
         port.close(Some("broken"));

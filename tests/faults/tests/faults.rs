@@ -64,7 +64,7 @@ fn busy_is_no_more_than_a_refusal_and_room_is_named() {
         lucky(Luck { busy: When::Numbers(vec![0, 1, 3]), ..Luck::default() });
     assert!(matches!(port.send(None, b"", b"x"), Err(Refused::Busy)));
     assert_eq!(woken(&notifier), 0, "nobody has asked");
-    port.want_room();
+    port.request_send_notify();
     assert!(woken(&notifier) > 0);
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
     // The last look, after asking: its refusal has to be followed by news, too.
@@ -72,7 +72,7 @@ fn busy_is_no_more_than_a_refusal_and_room_is_named() {
     assert!(matches!(refused, Err((Refused::Busy, Held::Caller(3)))), "{refused:?}");
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
     assert_eq!(waiter.poll(), None);
-    assert_eq!(script.take_calls(), ["want_room", "poll"], "nothing was posted");
+    assert_eq!(script.take_calls(), ["request_send_notify", "poll"], "nothing was posted");
     port.send(None, b"", b"x").unwrap();
     assert!(matches!(port.send(None, b"", b"x"), Err(Refused::Busy)));
     assert_eq!(waiter.poll(), None, "room was asked for before the last post that was taken, not since");
@@ -246,9 +246,9 @@ fn rumours_name_what_was_named_before() {
 fn a_waiter_with_something_at_hand_does_not_sleep() {
     let Rig { script, mut port, mut waiter, .. } = lucky(Luck { busy: When::Chance(1.0), ..Luck::default() });
     let _ = port.send(None, b"", b"x");
-    port.want_room();
+    port.request_send_notify();
     waiter.park(Duration::from_millis(5));
-    assert_eq!(script.take_calls(), ["want_room"]);
+    assert_eq!(script.take_calls(), ["request_send_notify"]);
     waiter.poll();
     waiter.park(Duration::from_millis(5));
     assert_eq!(script.take_calls(), ["park 5ms"]);
@@ -261,7 +261,7 @@ fn a_port_that_was_left_is_named_no_more() {
     let mut other = connect(&device, &notifier, Reliability::Delivery);
     for port in [&mut port, &mut other] {
         let _ = port.send(None, b"", b"x");
-        port.want_room();
+        port.request_send_notify();
     }
     script.news.lock().push_back(ready(Queue::Receive));
     port.leave();
@@ -281,7 +281,7 @@ fn each_queue_is_forgotten_where_it_reports() {
     let mut port =
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;
     let _ = port.send(None, b"", b"x");
-    port.want_room();
+    port.request_send_notify();
     port.leave();
     assert_eq!(waiter.poll(), None);
 }

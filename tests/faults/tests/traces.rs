@@ -100,8 +100,8 @@ fn connections_and_waiters_are_told_apart() {
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0
     });
     seen.lock().clear();
-    ports[1].want_room();
-    ports[0].want_room();
+    ports[1].request_send_notify();
+    ports[0].request_send_notify();
     waiters[1].park(Duration::ZERO);
     let who: Vec<_> = seen.lock().iter().map(|event| event.who).collect();
     assert_eq!(who, [Who::Connection(1), Who::Connection(0), Who::Waiter(1)]);
@@ -124,7 +124,7 @@ fn accepted_connections_are_wrapped_like_requested_ones() {
     };
     device.listen(b"here", Box::new(accept)).unwrap();
     inner.request();
-    accepted.lock().as_mut().unwrap().want_room();
+    accepted.lock().as_mut().unwrap().request_send_notify();
     let calls: Vec<_> = log.events().into_iter().map(|event| event.call).collect();
     assert_eq!(calls, [Call::Connect { reliability: Reliability::Reception, context: 4 }, Call::WantRoom]);
 }
@@ -148,9 +148,9 @@ fn printed_events_are_lines_and_a_full_disk_stops_nothing() {
     }
     let (script, paper) = (Script::default(), Paper::default());
     let (mut port, _waiter) = connected(&script, Trace::printing(paper.clone()));
-    port.want_room();
+    port.request_send_notify();
     let text = String::from_utf8(paper.0.lock().clone()).unwrap();
     assert!(text.ends_with(" connection 0: want room -> done\n") && text.lines().count() == 2, "{text}");
-    (0..100).for_each(|_| port.want_room());
-    assert_eq!(script.take_calls().iter().filter(|call| *call == "want_room").count(), 101);
+    (0..100).for_each(|_| port.request_send_notify());
+    assert_eq!(script.take_calls().iter().filter(|call| *call == "request_send_notify").count(), 101);
 }

@@ -147,8 +147,8 @@ unsafe impl Port for TracedPort {
         kept
     }
 
-    fn want_room(&mut self) {
-        self.inner.want_room();
+    fn request_send_notify(&mut self) {
+        self.inner.request_send_notify();
         self.note(Call::WantRoom, Outcome::Done);
     }
 

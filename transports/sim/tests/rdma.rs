@@ -323,7 +323,7 @@ fn a_wait_for_a_read_ends_with_the_answer() {
     let window = window(&pair, Rights::READ);
     pair.a.rdma_read(block(&pair), window.remote()).unwrap();
     while pair.a_cq.poll().is_some() {}
-    pair.a.want_room();
+    pair.a.request_send_notify();
     assert!(pair.a.read_done().is_none());
     // A sleeper lets time pass, until it is named.
     pair.a_cq.wait(common::soon(), || false).expect("the send queue is named");

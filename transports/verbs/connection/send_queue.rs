@@ -192,7 +192,7 @@ impl Connection {
             return Err((refused, held));
         }
         if self.reads >= MESSAGES {
-            self.unacked.want_room(&mut self.news);
+            self.unacked.request_send_notify(&mut self.news);
             return Err((Refused::Busy, held));
         }
         self.reads += 1;
@@ -205,9 +205,9 @@ impl Connection {
         self.fence = self.reads > 0;
     }
 
-    /// [`udeck_via::transport::Port::want_room`].
-    pub fn want_room(&mut self) {
-        self.unacked.want_room(&mut self.news);
+    /// [`udeck_via::transport::Port::request_send_notify`].
+    pub fn request_send_notify(&mut self) {
+        self.unacked.request_send_notify(&mut self.news);
     }
 
     /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.

@@ -114,9 +114,9 @@ impl Connection {
         self.fence = (!self.reads.is_empty()).then_some(self.next_read);
     }
 
-    /// [`udeck_via::transport::Port::want_room`].
-    pub(crate) fn want_room(&mut self) {
-        self.unacked.want_room(&mut self.news);
+    /// [`udeck_via::transport::Port::request_send_notify`].
+    pub(crate) fn request_send_notify(&mut self) {
+        self.unacked.request_send_notify(&mut self.news);
     }
 
     /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.

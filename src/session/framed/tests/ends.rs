@@ -227,7 +227,7 @@ fn the_queue_is_bounded_and_its_end_is_told() {
     let port = pair.ends[0].port();
     (0..MESSAGES).for_each(|_| port.send(None, b"", b"").unwrap());
     assert!(matches!(port.send(None, b"", b""), Err(Refused::Busy)));
-    port.want_room();
+    port.request_send_notify();
     assert!(matches!(port.send(None, b"", b""), Err(Refused::Busy)));
     pair.settle();
     pair.ends[0].told.iter().for_each(|told| _ = told.take());

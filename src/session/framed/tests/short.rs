@@ -121,7 +121,7 @@ impl Call {
                 String::new()
             }
             Call::WantRoom => {
-                connection.want_room();
+                connection.request_send_notify();
                 String::new()
             }
             Call::Nothing => String::new(),

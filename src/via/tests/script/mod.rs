@@ -360,8 +360,8 @@ unsafe impl Port for ScriptedPort {
         self.0.asked(format!("keep {number}"));
         Err(owner)
     }
-    fn want_room(&mut self) {
-        self.0.asked("want_room");
+    fn request_send_notify(&mut self) {
+        self.0.asked("request_send_notify");
     }
     fn unread(&mut self) -> Result<u32, Refused> {
         self.0.asked("unread");

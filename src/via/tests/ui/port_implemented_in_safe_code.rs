@@ -33,7 +33,7 @@ impl Port for Keeper {
     fn keep(&mut self, _: u64, owner: Owner) -> Result<(), Owner> {
         Err(owner)
     }
-    fn want_room(&mut self) {}
+    fn request_send_notify(&mut self) {}
     fn unread(&mut self) -> Result<u32, Refused> {
         Ok(0)
     }

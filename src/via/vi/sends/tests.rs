@@ -36,7 +36,7 @@ unsafe impl Port for Script {
     fn keep(&mut self, _: u64, _: Owner) -> Result<(), Owner> {
         unreachable!()
     }
-    fn want_room(&mut self) {
+    fn request_send_notify(&mut self) {
         unreachable!()
     }
     fn unread(&mut self) -> Result<u32, Refused> {

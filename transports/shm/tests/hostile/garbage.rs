@@ -163,7 +163,7 @@ impl Attack {
             }
             10 => self.vi.unread().map(drop),
             11 => {
-                self.vi.want_room();
+                self.vi.request_send_notify();
                 self.vi.reclaim();
                 Ok(())
             }
