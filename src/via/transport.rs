@@ -17,7 +17,7 @@
 //!   device to the VI layer. [`crate::Nic::raw_device`] is `unsafe`.
 //!
 //! *The caller's part*, kept by the VI layer: what it exposes is a live block of [`Device::landing`], of which no slice
-//! exists until [`Device::conceal`] was `Ok`; segments lie in live blocks of [`Device::outbox`], which nobody writes (for
+//! exists until [`Device::revoke`] was `Ok`; segments lie in live blocks of [`Device::outbox`], which nobody writes (for
 //! [`Port::rdma_read`], nobody reads or writes) until the call says, or [`Port::ended`], that they are the caller's
 //! again, and those of a [`Held::Block`] or [`Held::Owner`] in what is in it; memory in [`Device::register`] stays allocated until the registration is dropped; and a port belongs to a VI
 //! of the device that made it. The [`Deadline`]s, numbers and names of the other calls are free.
@@ -47,7 +47,7 @@ use udeck_sys::Deadline;
 ///
 /// * [`Device::outbox`] and [`Device::landing`] are the same arenas at every call. No peer writes the first. None
 ///   accesses the second but inside what is exposed, by the rights that it was exposed with.
-/// * When [`Device::conceal`] was `Ok`, nobody is in that memory nor comes to it; [`Device::conceal_later`] keeps its
+/// * When [`Device::revoke`] was `Ok`, nobody is in that memory nor comes to it; [`Device::revoke_later`] keeps its
 ///   memory until that is so.
 /// * Memory is not accessed any more when its [`Registration`] has been dropped.
 /// * Its ports, those of its [`Incoming`] requests too, keep [`Port`]'s contract.
@@ -76,28 +76,28 @@ pub unsafe trait Device: Send + Sync + Debug {
         Err(Error::Unsupported { what: "a readable window", needed: Caps::RDMA_READ, have })
     }
     /// Lets peers read `[offset, offset + len)` of the *outbox* arena over VIs of tag `ptag`: memory that nobody writes
-    /// until [`Device::conceal`] has taken this back.
+    /// until [`Device::revoke`] has taken this back.
     ///
     /// # Errors
     /// [`crate::Error::Unsupported`] where there is no RDMA read; [`crate::Error::Full`] when the table of windows is.
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         let _ = (offset, len, ptag);
         let have = self.attributes().caps;
         Err(Error::Unsupported { what: "a message that peers read", needed: Caps::RDMA_READ, have })
     }
-    /// Takes [`Device::expose`] or [`Device::share`] back, and waits until no peer is in the middle of a write. New writes fail from
+    /// Takes [`Device::expose`] or [`Device::expose_outbox`] back, and waits until no peer is in the middle of a write. New writes fail from
     /// the moment of the call.
     ///
     /// # Errors
     /// [`crate::Error::Timeout`] when a write is still under way at the deadline. Then it may be called again, and ends
     /// when those writes have, whatever others began meanwhile.
-    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result;
-    /// As [`Device::conceal`] for an owner that does not wait: keeps `memory`, which the window lies in, and drops it
-    /// once no peer is in the middle of an access any more. Also after a [`Device::conceal`] that timed out.
+    fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result;
+    /// As [`Device::revoke`] for an owner that does not wait: keeps `memory`, which the window lies in, and drops it
+    /// once no peer is in the middle of an access any more. Also after a [`Device::revoke`] that timed out.
     ///
     /// As it is here, for transports on which no access is ever under way.
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        if self.conceal(handle, Deadline::now()).is_err() {
+    fn revoke_later(&self, handle: MemHandle, memory: Owner) {
+        if self.revoke(handle, Deadline::now()).is_err() {
             // Memory that is never handed out again cannot be spoilt.
             std::mem::forget(memory);
         }
@@ -139,7 +139,7 @@ pub unsafe trait Device: Send + Sync + Debug {
         queues: Queues<'_>,
         deadline: Deadline,
     ) -> Result<Connected>;
-    /// Collects what peers have given back or left ([`Device::conceal_later`]), after an arena ran dry.
+    /// Collects what peers have given back or left ([`Device::revoke_later`]), after an arena ran dry.
     fn reclaim(&self);
     /// Collects what those few peers have given back to whom most recently something was lent: cheap enough before
     /// every large allocation, so that the same few blocks go to and fro and stay in the caches.
@@ -527,7 +527,7 @@ pub unsafe trait Port: Send + Debug {
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)>;
 
-    /// Copies `len` bytes of the peer's window, or of what it [shares](Device::share), to `segments` (offset and length in
+    /// Copies `len` bytes of the peer's window, or of what it [shares](Device::expose_outbox), to `segments` (offset and length in
     /// the outbox arena; the caller owns them, and nobody else reads them), one after another, where `len` is what the
     /// segments hold.
     ///

@@ -79,7 +79,7 @@ unsafe impl Interpose for Counting {
         inner
     }
 
-    fn conceals(&self) -> Result {
+    fn revokes(&self) -> Result {
         if self.books.fails() {
             return Err(Error::Timeout { what: "a peer to leave".into(), waited: Duration::ZERO });
         }

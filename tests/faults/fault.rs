@@ -168,7 +168,7 @@ unsafe impl Interpose for Fault {
         Box::new(FaultyWaiter::new(waiter, self.trouble.plan(None), self.seed, number, &self.desks))
     }
 
-    fn conceals(&self) -> Result {
+    fn revokes(&self) -> Result {
         match &self.trouble {
             Trouble::Honest(luck) if self.dice.lock().throw([&luck.linger])[0] => {
                 let what = "a peer that lingers in a window".into();

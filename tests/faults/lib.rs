@@ -65,7 +65,7 @@ pub unsafe trait Interpose: Send + Sync + Debug {
     ///
     /// # Errors
     /// Why it stays, for example a peer that is still inside.
-    fn conceals(&self) -> Result {
+    fn revokes(&self) -> Result {
         Ok(())
     }
     /// Around the registration of so many bytes.
@@ -175,17 +175,17 @@ unsafe impl Device for Wrapped {
         self.inner.expose_for(offset, len, ptag, rights)
     }
 
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.inner.share(offset, len, ptag)
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.inner.expose_outbox(offset, len, ptag)
     }
 
-    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
-        self.layer.interpose.conceals()?;
-        self.inner.conceal(handle, deadline)
+    fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        self.layer.interpose.revokes()?;
+        self.inner.revoke(handle, deadline)
     }
 
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.inner.conceal_later(handle, memory);
+    fn revoke_later(&self, handle: MemHandle, memory: Owner) {
+        self.inner.revoke_later(handle, memory);
     }
 
     fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {

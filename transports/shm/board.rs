@@ -138,7 +138,7 @@ impl Board {
     }
 
     /// As [`Board::expose`], outbox memory, to be read.
-    pub fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    pub fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         self.publish(Exposed { tag: ptag.0, offset, len: len as u64, rights: READABLE | IN_OUTBOX })
     }
 

@@ -291,12 +291,12 @@ unsafe impl Device for ShmDevice {
         self.board.expose(offset, len, ptag, rights)
     }
 
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         self.revoking.sweep(&self.board);
-        self.board.share(offset, len, ptag)
+        self.board.expose_outbox(offset, len, ptag)
     }
 
-    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+    fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result {
         let start = Instant::now();
         let mut visitors = self.withdraw(handle);
         // A writer is inside for as long as its copy takes; one that is stopped there, until the deadline.
@@ -320,7 +320,7 @@ unsafe impl Device for ShmDevice {
         Ok(())
     }
 
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+    fn revoke_later(&self, handle: MemHandle, memory: Owner) {
         let visitors = self.withdraw(handle);
         self.revoking.keep(handle, visitors, memory);
         self.revoking.sweep(&self.board);

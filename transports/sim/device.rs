@@ -177,7 +177,7 @@ pub fn port(
 }
 
 // SAFETY: the arenas are fixed when it opens; RDMA looks up the window and copies under the world's one lock, so that
-// nobody is inside a window when `conceal` has the lock. `Fabric::nic` gives out the NIC only.
+// nobody is inside a window when `revoke` has the lock. `Fabric::nic` gives out the NIC only.
 unsafe impl Device for SimDevice {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
@@ -202,13 +202,13 @@ unsafe impl Device for SimDevice {
         self.publish(Exposed { offset, len, ptag, rights, in_outbox: false })
     }
 
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         self.require_read("a message that peers read")?;
         self.publish(Exposed { offset, len, ptag, rights: Rights::READ, in_outbox: true })
     }
 
     /// Writes and reads happen under the fabric's lock: none is under way when this returns.
-    fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
+    fn revoke(&self, handle: MemHandle, _: Deadline) -> Result {
         self.shared.with(|world| world.nodes[self.node].windows.remove(&handle.0));
         Ok(())
     }

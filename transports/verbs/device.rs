@@ -82,7 +82,7 @@ impl VerbsDevice {
 }
 
 // SAFETY: the arenas are fixed when it opens. Peers' devices get at the landing arena by regions that `Windows` registers for
-// what is exposed, with those rights, and deregisters when it is concealed; at the outbox by those for what is shared, and by
+// what is exposed, with those rights, and deregisters when it is revoked; at the outbox by those for what is shared, and by
 // regions that they can only read; and by requests of ours at blocks of the outbox that a connection made for them, and at
 // what a read was posted with. Ports keep the rest. `open` gives out the NIC only.
 unsafe impl Device for VerbsDevice {
@@ -106,18 +106,18 @@ unsafe impl Device for VerbsDevice {
         self.core.windows.expose(offset, len, ptag, rights, false)
     }
 
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         self.core.windows.expose(offset, len, ptag, Rights::READ, true)
     }
 
     /// Waits no longer than the device needs to end what it is doing there.
-    fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
-        self.core.windows.conceal(handle);
+    fn revoke(&self, handle: MemHandle, _: Deadline) -> Result {
+        self.core.windows.revoke(handle);
         Ok(())
     }
 
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.core.windows.conceal_later(handle, memory);
+    fn revoke_later(&self, handle: MemHandle, memory: Owner) {
+        self.core.windows.revoke_later(handle, memory);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {

@@ -49,7 +49,7 @@ impl Windows {
         Windows { table: Mutex::default(), bound, memory: memory.clone(), told: Once::new() }
     }
 
-    /// [`udeck_via::transport::Device::expose_for`], and with `in_outbox` [`udeck_via::transport::Device::share`].
+    /// [`udeck_via::transport::Device::expose_for`], and with `in_outbox` [`udeck_via::transport::Device::expose_outbox`].
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
@@ -78,16 +78,16 @@ impl Windows {
         }
     }
 
-    /// [`udeck_via::transport::Device::conceal`]. Waits for the device, which ends what it is doing there.
-    pub fn conceal(&self, handle: MemHandle) {
+    /// [`udeck_via::transport::Device::revoke`]. Waits for the device, which ends what it is doing there.
+    pub fn revoke(&self, handle: MemHandle) {
         let window = self.table.lock().remove(&handle.0);
         // Without the lock: it may take a while.
         drop(window);
     }
 
-    /// [`udeck_via::transport::Device::conceal_later`].
-    pub fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.conceal(handle);
+    /// [`udeck_via::transport::Device::revoke_later`].
+    pub fn revoke_later(&self, handle: MemHandle, memory: Owner) {
+        self.revoke(handle);
         drop(memory);
     }
 
@@ -125,7 +125,7 @@ impl Window {
         let write = if self.rights.write { access::REMOTE_WRITE | access::LOCAL_WRITE } else { 0 };
         let read = if self.rights.read { access::REMOTE_READ } else { 0 };
         // SAFETY: the arena is mapped as long as the table's memory is, which goes after its windows; the VI layer exposes
-        // memory of which no slice exists, or that nobody writes and peers only read, until it is concealed.
+        // memory of which no slice exists, or that nobody writes and peers only read, until it is revoked.
         let mr = unsafe { Mr::new(&domain.pd, memory, write | read, true) };
         mr.map_err(|error| cannot_register(self.len, &error))
     }

@@ -144,16 +144,16 @@ unsafe impl<N: Network> Device for SessionDevice<N> {
         self.network.windows().expose(offset, len, ptag, rights)
     }
 
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.network.windows().share(offset, len, ptag)
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.network.windows().expose_outbox(offset, len, ptag)
     }
 
-    fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
-        self.network.windows().conceal(handle, deadline)
+    fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result {
+        self.network.windows().revoke(handle, deadline)
     }
 
-    fn conceal_later(&self, handle: MemHandle, memory: Owner) {
-        self.network.windows().conceal_later(handle, memory);
+    fn revoke_later(&self, handle: MemHandle, memory: Owner) {
+        self.network.windows().revoke_later(handle, memory);
     }
 
     fn waiter(&self) -> Result<Box<dyn Waiter>> {

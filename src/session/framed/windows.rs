@@ -87,11 +87,11 @@ impl Windows {
         })
     }
 
-    /// [`udeck_via::transport::Device::share`].
+    /// [`udeck_via::transport::Device::expose_outbox`].
     ///
     /// # Errors
     /// As [`Windows::expose`].
-    pub fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+    pub fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         let rights = Rights::READ;
         self.publish(Entry {
             offset,
@@ -122,11 +122,11 @@ impl Windows {
         }
     }
 
-    /// [`udeck_via::transport::Device::conceal`]. Blocks while a peer's access is under way.
+    /// [`udeck_via::transport::Device::revoke`]. Blocks while a peer's access is under way.
     ///
     /// # Errors
     /// [`Error::Timeout`] when one still is at the deadline.
-    pub fn conceal(&self, handle: MemHandle, deadline: Deadline) -> Result {
+    pub fn revoke(&self, handle: MemHandle, deadline: Deadline) -> Result {
         let start = std::time::Instant::now();
         let mut table = self.table.lock();
         loop {
@@ -146,8 +146,8 @@ impl Windows {
         }
     }
 
-    /// [`udeck_via::transport::Device::conceal_later`].
-    pub fn conceal_later(&self, handle: MemHandle, memory: Owner) {
+    /// [`udeck_via::transport::Device::revoke_later`].
+    pub fn revoke_later(&self, handle: MemHandle, memory: Owner) {
         let mut table = self.table.lock();
         let over = match table.get_mut(&handle.0) {
             Some(entry) if entry.inside > 0 => {
@@ -200,7 +200,7 @@ impl Drop for Inside {
         if entry.inside > 0 || !entry.closed {
             return;
         }
-        // Who waits in `conceal` finds it gone, or takes it away. Memory that was left to us goes now.
+        // Who waits in `revoke` finds it gone, or takes it away. Memory that was left to us goes now.
         let memory = entry.memory.take();
         if memory.is_some() {
             table.remove(&self.handle);

@@ -64,7 +64,7 @@ impl Nic {
             return Err(Error::InvalidParameter("the block belongs to another NIC".into()));
         }
         let tag = self.tags().take(ptag, Carrier::Window)?;
-        Ok((self.device().share(block.offset(), block.len(), ptag)?, tag))
+        Ok((self.device().expose_outbox(block.offset(), block.len(), ptag)?, tag))
     }
 }
 
@@ -88,7 +88,7 @@ impl<B: Ownership> Readable<B> {
     /// this moment all the same gets what is written there next.
     pub fn recall(mut self) -> B {
         let block = self.block.take().expect("present until taken apart");
-        self.device.conceal_later(self.handle, Box::new(()));
+        self.device.revoke_later(self.handle, Box::new(()));
         block
     }
 
@@ -98,10 +98,10 @@ impl<B: Ownership> Readable<B> {
     /// [`Error::Timeout`] when a peer is still reading at the deadline: the NIC takes the memory back when it has left.
     pub fn revoke(mut self, deadline: Deadline) -> Result<B> {
         let block = self.block.take().expect("present until taken apart");
-        match self.device.conceal(self.handle, deadline) {
+        match self.device.revoke(self.handle, deadline) {
             Ok(()) => Ok(block),
             Err(error) => {
-                self.device.conceal_later(self.handle, Box::new(block));
+                self.device.revoke_later(self.handle, Box::new(block));
                 Err(error)
             }
         }
@@ -115,7 +115,7 @@ impl<B: Ownership> Drop for Readable<B> {
         }
         // Without a deadline to spend: a peer may be reading at this very moment.
         if let Some(block) = self.block.take() {
-            self.device.conceal_later(self.handle, Box::new(block));
+            self.device.revoke_later(self.handle, Box::new(block));
         }
     }
 }

@@ -122,7 +122,7 @@ impl Window {
     pub fn close(&mut self, deadline: Deadline) -> Result {
         if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
             self.exposure = Exposure::Closing(handle);
-            self.device.conceal(handle, deadline)?;
+            self.device.revoke(handle, deadline)?;
             self.exposure = Exposure::Closed;
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Window {
     /// Stops new accesses; the device keeps the memory until none is under way.
     fn close_later(&self, block: Block) {
         if let Exposure::Open(handle) | Exposure::Closing(handle) = self.exposure {
-            self.device.conceal_later(handle, Box::new(block));
+            self.device.revoke_later(handle, Box::new(block));
         }
     }
 

@@ -32,8 +32,8 @@ unsafe impl Interpose for Box<dyn Interpose> {
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
         (**self).waiter(waiter, number)
     }
-    fn conceals(&self) -> udeck_via::Result {
-        (**self).conceals()
+    fn revokes(&self) -> udeck_via::Result {
+        (**self).revokes()
     }
     fn registration(
         &self,
@@ -97,8 +97,8 @@ fn a_device() {
             format!("{:?}", device.expose(1, 2, Ptag(3))),
             format!("{:?}", device.expose_for(1, 2, Ptag(3), Rights::WRITE)),
             format!("{:?}", device.expose_for(1, 2, Ptag(3), Rights::BOTH)),
-            format!("{:?}", device.share(1, 2, Ptag(3))),
-            format!("{:?}", device.conceal(MemHandle(8), Deadline::now())),
+            format!("{:?}", device.expose_outbox(1, 2, Ptag(3))),
+            format!("{:?}", device.revoke(MemHandle(8), Deadline::now())),
             format!("{:?}", device.listen(b"here", Box::new(|_| {}))),
             format!("{:?}", connected.unwrap().1),
             device.bytes_copied().to_string(),
@@ -107,7 +107,7 @@ fn a_device() {
         ];
         assert!(device.register(NonNull::from(&mut [0u8; 5])).is_err());
         device.count_copied(77);
-        device.conceal_later(MemHandle(8), Box::new(()));
+        device.revoke_later(MemHandle(8), Box::new(()));
         device.unlisten(b"here");
         device.reclaim();
         device.reclaim_recent();

@@ -176,7 +176,7 @@ fn a_window_that_is_taken_back_gets_no_more_of_a_write() {
     let _block = write(&mut pair, to, None, 1).unwrap();
     pair.send(0, 1 << 20);
     pair.receive(1, 32 + 4000, 4000);
-    pair.ends[1].windows.conceal(pair.ends[1].window, Deadline::now()).unwrap();
+    pair.ends[1].windows.revoke(pair.ends[1].window, Deadline::now()).unwrap();
     pair.ends[1].fill_window(&[0; 10_000]);
     pair.settle();
     assert_eq!(pair.ends[1].look(0, 10_000), [0; 10_000]);
@@ -203,15 +203,15 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
     pair.receive(1, 1000, 0);
     pair.send(1, 10_000);
     let (windows, window) = (pair.ends[1].windows.clone(), pair.ends[1].window);
-    assert!(matches!(windows.conceal(window, Deadline::now()), Err(Error::Timeout { .. })));
+    assert!(matches!(windows.revoke(window, Deadline::now()), Err(Error::Timeout { .. })));
     let gone = Arc::new(AtomicBool::new(false));
-    windows.conceal_later(window, Box::new(Kept(gone.clone())));
+    windows.revoke_later(window, Box::new(Kept(gone.clone())));
     assert!(!gone.load(Ordering::Relaxed));
     pair.receive(0, 10_000, 10_000);
     assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
     pair.acknowledge(1, 0);
     assert!(gone.load(Ordering::Relaxed));
-    windows.conceal(window, Deadline::now()).unwrap();
+    windows.revoke(window, Deadline::now()).unwrap();
     // There is nothing to read any more, which ends no connection.
     pair.ends[0].port().rdma_read(&segments, from, Held::Caller(2)).unwrap();
     pair.settle();

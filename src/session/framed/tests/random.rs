@@ -461,7 +461,7 @@ impl Run {
             end.port = None;
             let left = end.memory.outbox.usage();
             assert_eq!((left.used, left.blocks), (0, 0), "memory is not home");
-            end.windows.conceal(end.window, udeck_via::Deadline::now()).unwrap();
+            end.windows.revoke(end.window, udeck_via::Deadline::now()).unwrap();
         }
     }
 }

@@ -168,7 +168,7 @@ fn a_write_lands_where_it_may_and_its_immediate_data_come_when_all_has() {
     end.link.with(|connection, _| {
         let mut landing = connection.land(second.content, 5000).expect("it is exposed");
         assert!(landing.fill(4000, &second.bytes[4000..]));
-        end.windows.conceal(handle, Deadline::now()).unwrap();
+        end.windows.revoke(handle, Deadline::now()).unwrap();
         assert!(!landing.fill(0, &second.bytes[..4000]), "it was taken back meanwhile");
         assert!(!landing.fill(4999, b"ab"), "beyond its end");
         connection.missed(second.number, Some(landing));

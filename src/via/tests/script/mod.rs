@@ -154,16 +154,16 @@ unsafe impl Device for ScriptedDevice {
         self.script.asked(format!("expose_for {offset} {len} {ptag:?} {rights:?}"));
         Ok(MemHandle(2))
     }
-    fn share(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
-        self.script.asked(format!("share {offset} {len} {ptag:?}"));
+    fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
+        self.script.asked(format!("expose_outbox {offset} {len} {ptag:?}"));
         Ok(MemHandle(3))
     }
-    fn conceal(&self, handle: MemHandle, _: Deadline) -> Result {
-        self.script.asked(format!("conceal {handle:?}"));
+    fn revoke(&self, handle: MemHandle, _: Deadline) -> Result {
+        self.script.asked(format!("revoke {handle:?}"));
         Err(Error::Closed)
     }
-    fn conceal_later(&self, handle: MemHandle, _: Owner) {
-        self.script.asked(format!("conceal_later {handle:?}"));
+    fn revoke_later(&self, handle: MemHandle, _: Owner) {
+        self.script.asked(format!("revoke_later {handle:?}"));
     }
     fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
         self.script.asked(format!("register {} bytes", memory.len()));
