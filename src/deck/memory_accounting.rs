@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use udeck_via::transport::Ledger;
+use udeck_via::transport::LentMemory;
 
 use crate::error::is_internal;
 use crate::recv::memory_budget::{Memory, MemoryBudget};
@@ -26,7 +26,7 @@ pub(crate) struct PostboxAccount {
     /// Bytes of messages that wait for the mailbox.
     queued: AtomicUsize,
     /// What the mailbox's process has of ours; `None`: the transport cannot tell.
-    lent: Option<Weak<dyn Ledger>>,
+    lent: Option<Weak<dyn LentMemory>>,
 }
 
 /// Of one world: its channels, also those that are gone while something of theirs is lent, and its mailboxes.
@@ -42,7 +42,7 @@ impl PostboxAccount {
     }
 
     fn lent(&self) -> usize {
-        self.lent.as_ref().and_then(Weak::upgrade).map_or(0, |ledger| ledger.lent())
+        self.lent.as_ref().and_then(Weak::upgrade).map_or(0, |lent| lent.lent())
     }
 }
 
@@ -51,7 +51,7 @@ impl Accounting {
         &self,
         mailbox: &str,
         owner: u32,
-        lent: Option<Weak<dyn Ledger>>,
+        lent: Option<Weak<dyn LentMemory>>,
     ) -> Arc<PostboxAccount> {
         let postbox = Arc::new(PostboxAccount {
             mailbox: mailbox.to_owned(),

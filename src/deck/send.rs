@@ -91,7 +91,7 @@ impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<WorldState>, to: NetAddress, target: Target, route: Route) -> Self {
         let counters = world.counters(&target.mailbox);
         let Target { mailbox, owner, number } = target;
-        let account = world.accounting().open_postbox(&mailbox, owner, vi.ledger());
+        let account = world.accounting().open_postbox(&mailbox, owner, vi.lent_memory());
         let selector = Selector::new(&world.config().auto, vi.nic().caps());
         Channel {
             _world: world.clone(),

@@ -613,7 +613,7 @@ pub unsafe trait Port: Send + Debug {
 
     /// Where to ask, at any time and from any thread, what the peer has of the outbox. Also after [`Port::leave`], while
     /// there is anything. `None`: this transport cannot tell.
-    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
         None
     }
 
@@ -657,7 +657,7 @@ impl Held {
 }
 
 /// What a connection's peer has of the outbox: for errors that say where the memory is. Asking may be slow.
-pub trait Ledger: Send + Sync {
+pub trait LentMemory: Send + Sync {
     /// Bytes that were sent in place and have not come back ([`Held::bytes`]).
     fn lent(&self) -> usize;
 }

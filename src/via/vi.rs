@@ -19,7 +19,7 @@ use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
-use crate::transport::{Arrival, Found, Held, Inline, Ledger, Owner, Port, Queues, Refused};
+use crate::transport::{Arrival, Found, Held, Inline, LentMemory, Owner, Port, Queues, Refused};
 use limits::Limits;
 pub(crate) use queues::{Piece, Pieces};
 use queues::{Staged, StandIn};
@@ -389,8 +389,8 @@ impl Vi {
 
     /// Where to ask what the peer of the present connection has of the outbox; `None` without one, and where the
     /// transport cannot tell. Does not keep the connection.
-    pub fn ledger(&self) -> Option<Weak<dyn Ledger>> {
-        self.port.as_ref()?.ledger()
+    pub fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+        self.port.as_ref()?.lent_memory()
     }
 
     /// How many messages the peer has not read yet. It does not tell of each: who waits for that asks again now and then.

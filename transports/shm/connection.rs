@@ -1,6 +1,6 @@
 //! One connection as this process sees it: shared memory, the peer's doorbells, and who holds which lent buffer.
 
-mod ledger;
+mod lent_memory;
 #[cfg(test)]
 mod tests;
 

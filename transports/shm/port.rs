@@ -9,7 +9,9 @@ use udeck_sys::fault;
 use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_sys::window::Visit;
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
-use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
+use udeck_via::transport::{
+    Arrival, Body, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Refused,
+};
 use udeck_via::{MemHandle, Reliability, RemoteBuffer};
 
 use crate::board::{IN_OUTBOX, READABLE, WRITABLE};
@@ -623,9 +625,9 @@ unsafe impl Port for ShmPort {
         fence(Ordering::SeqCst);
     }
 
-    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
-        let ledger: Arc<dyn Ledger> = self.connection.clone();
-        Some(Arc::downgrade(&ledger))
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+        let lent: Arc<dyn LentMemory> = self.connection.clone();
+        Some(Arc::downgrade(&lent))
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

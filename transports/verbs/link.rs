@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use udeck_session::{Acknowledge, Announce, News};
 use udeck_sys::job_time;
 use udeck_sys::ranked::{RankedGuard, RankedMutex};
-use udeck_via::transport::{Fate, Inline, Ledger, Queue as WorkQueue, Reporter};
+use udeck_via::transport::{Fate, Inline, LentMemory, Queue as WorkQueue, Reporter};
 
 use crate::completion_queue::Slot;
 use crate::completions::{number_of, request_of};
@@ -497,7 +497,7 @@ fn words_of(failure: u32, vendor: u32) -> String {
     }
 }
 
-impl Ledger for VerbsLink {
+impl LentMemory for VerbsLink {
     fn lent(&self) -> usize {
         self.shared.lock().connection.lent_bytes()
     }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Weak};
 use udeck_session::{Taken, What, is_posted_for};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+use udeck_via::transport::{
+    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Queue, Refused,
+};
 
 use crate::connection::Connection;
 use crate::link::VerbsLink;
@@ -184,7 +186,7 @@ unsafe impl Port for VerbsPort {
         self.link.with(Connection::request_send_notify);
     }
 
-    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
         let link: Weak<VerbsLink> = Arc::downgrade(&self.link);
         Some(link)
     }

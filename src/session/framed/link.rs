@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use udeck_via::transport::{Fate, Ledger, Queue, Reporter};
+use udeck_via::transport::{Fate, LentMemory, Queue, Reporter};
 
 use crate::framed::connection::Connection;
 use crate::memory::Acknowledge;
@@ -175,7 +175,7 @@ impl<D: Driver> Link<D> {
     }
 }
 
-impl<D: Driver> Ledger for Link<D> {
+impl<D: Driver> LentMemory for Link<D> {
     fn lent(&self) -> usize {
         self.shared.lock().connection.lent_bytes()
     }

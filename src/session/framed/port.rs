@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Queue, Refused};
+use udeck_via::transport::{
+    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Queue, Refused,
+};
 
 use crate::framed::connection::Connection;
 use crate::framed::link::{Driver, Link, Watch, Watching};
@@ -219,7 +221,7 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
         self.link.with(|connection, _| connection.request_send_notify());
     }
 
-    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
         let link: Weak<Link<D>> = Arc::downgrade(&self.link);
         Some(link)
     }

@@ -10,7 +10,7 @@ use crate::Connection;
 use crate::random::Dice;
 use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, Ledger, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Refused};
 
 #[derive(Debug)]
 pub struct FaultyPort {
@@ -311,8 +311,8 @@ unsafe impl Port for FaultyPort {
         self.tell_of_feigned_room();
     }
 
-    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
-        self.inner.ledger()
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+        self.inner.lent_memory()
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::{Call, Outcome, Sink, Who};
 use udeck_via::mem::{Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::{
-    Armed, Arrival, Fate, Found, Held, Inline, Landed, Ledger, Notifier, Owner, Port, Ready, Refused, Waiter,
+    Armed, Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Notifier, Owner, Port, Ready, Refused,
+    Waiter,
 };
 
 #[derive(Debug)]
@@ -152,8 +153,8 @@ unsafe impl Port for TracedPort {
         self.note(Call::WantRoom, Outcome::Done);
     }
 
-    fn ledger(&self) -> Option<Weak<dyn Ledger>> {
-        self.inner.ledger()
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+        self.inner.lent_memory()
     }
 
     fn unread(&mut self) -> Result<u32, Refused> {

@@ -460,10 +460,10 @@ fn a_link_tells_what_of_the_outbox_is_out() {
     let block = pair.ends[0].block(1000, 0);
     let (segments, bytes) = ([(block.offset(), 1000)], block.capacity());
     pair.ends[0].port().lend(None, &[], &segments, Held::Block(block)).unwrap();
-    let ledger = pair.ends[0].port().ledger().unwrap();
-    assert_eq!(ledger.upgrade().unwrap().lent(), bytes);
+    let lent = pair.ends[0].port().lent_memory().unwrap();
+    assert_eq!(lent.upgrade().unwrap().lent(), bytes);
     pair.settle();
-    assert_eq!(ledger.upgrade().unwrap().lent(), 0);
+    assert_eq!(lent.upgrade().unwrap().lent(), 0);
 }
 
 /// Both have closed, and what each still has for the other waits for room there: neither waits for the other's program.
