@@ -45,7 +45,7 @@ pub use framed::{
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
 pub use news::News;
-pub use taken::{Taken, What, is_posted_for};
+pub use taken::{Taken, TakenBody, is_posted_for};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
 pub use unacked::{Unacked, keep};

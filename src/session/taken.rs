@@ -7,18 +7,18 @@ use udeck_via::transport::{Arrival, Body, Inline};
 
 use crate::memory::{Acknowledge, Store, receipt};
 
-/// Something that was taken.
+/// A message that was taken.
 pub struct Taken {
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// What it is.
-    pub what: What,
+    /// Its bytes.
+    pub body: TakenBody,
     /// The message's number, if its sender waits for a receipt.
     pub receipt: Option<u32>,
 }
 
-/// What it is.
-pub enum What {
+/// Where the bytes of a taken message are.
+pub enum TakenBody {
     /// A short message.
     Inline(Inline),
     /// A header, and a body of which so many of the first bytes lie in the place that the program looked for it with.
@@ -35,11 +35,13 @@ impl Taken {
         whom: impl FnOnce() -> Arc<dyn Acknowledge>,
         kept: &mut Option<Lent>,
     ) -> Arrival {
-        let Taken { immediate, what, receipt: number } = self;
-        let body = match what {
-            What::Inline(bytes) => Body::Inline(bytes),
-            What::Body(head, store, _) => Body::Lent(head, store.lend(number.map(|number| (whom(), number)))),
-            What::Written(len) => {
+        let Taken { immediate, body, receipt: number } = self;
+        let body = match body {
+            TakenBody::Inline(bytes) => Body::Inline(bytes),
+            TakenBody::Body(head, store, _) => {
+                Body::Lent(head, store.lend(number.map(|number| (whom(), number))))
+            }
+            TakenBody::Written(len) => {
                 *kept = number.map(|number| receipt(whom(), number));
                 Body::Written(len)
             }

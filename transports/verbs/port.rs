@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use udeck_session::{Taken, What, is_posted_for};
+use udeck_session::{Taken, TakenBody, is_posted_for};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
@@ -55,14 +55,14 @@ impl VerbsPort {
     /// Puts it where a program has posted for it, if it is short, or came without a header and fits.
     fn land(&mut self, taken: Taken, to: &mut [u8]) -> Landed {
         let immediate = taken.immediate;
-        match &taken.what {
+        match &taken.body {
             // It has come since the shorter way was tried.
-            What::Inline(bytes) => {
+            TakenBody::Inline(bytes) => {
                 let fitting = bytes.len().min(to.len());
                 to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
                 Landed::Copied { immediate, len: bytes.len() }
             }
-            What::Body(head, store, _) if head.is_empty() && is_posted_for(store.len(), to.len()) => {
+            TakenBody::Body(head, store, _) if head.is_empty() && is_posted_for(store.len(), to.len()) => {
                 let len = store.len();
                 to[..len].copy_from_slice(store.bytes());
                 self.link.with(|connection| {

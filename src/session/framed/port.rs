@@ -13,7 +13,7 @@ use udeck_via::transport::{
 
 use crate::framed::connection::Connection;
 use crate::framed::link::{Driver, Link, Watch, Watching};
-use crate::taken::{Taken, What, is_posted_for};
+use crate::taken::{Taken, TakenBody, is_posted_for};
 
 /// The two work queues of a VI over a [`Link`].
 pub struct SessionPort<D: Driver> {
@@ -76,7 +76,7 @@ impl<D: Driver> SessionPort<D> {
     /// # Errors
     /// [`Refused::Lost`] when some of it lies in a place that the program looked for it with, and did not use again.
     fn arrival(&mut self, taken: Taken) -> Result<Arrival, Refused> {
-        if let What::Body(_, _, 1..) = taken.what {
+        if let TakenBody::Body(_, _, 1..) = taken.body {
             let why = "the place that a message was coming to was not the one that it was received with";
             self.link.with(|connection, _| {
                 if let Some(number) = taken.receipt {
@@ -176,14 +176,14 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         let Some(taken) = self.next(to)? else { return Ok(None) };
         let immediate = taken.immediate;
-        match &taken.what {
-            What::Inline(bytes) => {
+        match &taken.body {
+            TakenBody::Inline(bytes) => {
                 let (bytes, len) = (bytes.bytes(), bytes.bytes().len());
                 let fitting = len.min(to.len());
                 to[..fitting].copy_from_slice(&bytes[..fitting]);
                 Ok(Some(Landed::Copied { immediate, len }))
             }
-            What::Body(head, store, landed)
+            TakenBody::Body(head, store, landed)
                 if head.bytes().is_empty() && is_posted_for(store.len(), to.len()) =>
             {
                 let (len, landed) = (store.len(), *landed);

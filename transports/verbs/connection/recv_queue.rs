@@ -1,6 +1,6 @@
 //! What the program takes, and the credits that follow from that.
 
-use udeck_session::{Store, Taken, What};
+use udeck_session::{Store, Taken, TakenBody};
 use udeck_via::transport::{Fate, Inline, Refused};
 
 use super::{Connection, MESSAGES};
@@ -108,12 +108,14 @@ impl Connection {
         };
         self.count_taken();
         let taken = match item {
-            Item::Short { immediate, bytes } => Taken { immediate, what: What::Inline(bytes), receipt: None },
+            Item::Short { immediate, bytes } => {
+                Taken { immediate, body: TakenBody::Inline(bytes), receipt: None }
+            }
             Item::Body { immediate, head, store, receipt } => {
-                Taken { immediate, what: What::Body(head, store, 0), receipt }
+                Taken { immediate, body: TakenBody::Body(head, store, 0), receipt }
             }
             Item::Written { immediate, len, receipt } => {
-                Taken { immediate: Some(immediate), what: What::Written(len), receipt }
+                Taken { immediate: Some(immediate), body: TakenBody::Written(len), receipt }
             }
             Item::Offer(_) | Item::Silent => unreachable!("none lies in front"),
         };

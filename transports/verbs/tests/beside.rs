@@ -1,7 +1,7 @@
 //! Two queue pairs, of which either may be faster: what the peer says on one, and what comes on the other, in any order.
 
 use udeck_session::Memory;
-use udeck_session::What;
+use udeck_session::TakenBody;
 use udeck_via::Reliability;
 use udeck_via::transport::{Hello, Refused};
 
@@ -93,7 +93,7 @@ fn a_write_completes_only_when_each_piece_has_come() {
     connection.written_unreliable(1, 50);
     wrote(&mut connection, 2, 2, 150);
     let arrival = connection.take().expect("it stands").expect("a write");
-    assert!(matches!((arrival.immediate, arrival.what), (Some(2), What::Written(150))));
+    assert!(matches!((arrival.immediate, arrival.body), (Some(2), TakenBody::Written(150))));
     // The first, the last and the middle one are missing; and one is of another write, whose word was lost.
     connection.written_unreliable(4, 50);
     wrote(&mut connection, 5, 2, 150);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_session::Memory;
-use udeck_session::What;
+use udeck_session::TakenBody;
 use udeck_session::admission::{Admission, Protocol};
 use udeck_via::Reliability;
 use udeck_via::transport::Hello;
@@ -62,7 +62,7 @@ fn a_message_that_completes_before_its_link_is_there_is_kept() {
     b.completions.add(right_number, &right);
     assert!(right.has_arrivals());
     let taken = right.with(Connection::take).unwrap().expect("the early message");
-    let What::Inline(bytes) = taken.what else { panic!("a short one") };
+    let TakenBody::Inline(bytes) = taken.body else { panic!("a short one") };
     assert_eq!((taken.immediate, bytes.bytes()), (Some(7), &b"early"[..]));
     for link in [left, right] {
         link.give_up("the test is over");

@@ -7,7 +7,7 @@ use super::outgoing::Then;
 use crate::credits::Credits;
 use crate::framed::wire::Frame;
 use crate::memory::Store;
-use crate::taken::{Taken, What};
+use crate::taken::{Taken, TakenBody};
 use crate::{BYTES, MESSAGES};
 
 /// Something that arrived and was not taken, in the order of the stream.
@@ -151,14 +151,14 @@ impl Connection {
         }
         let taken = match item {
             Item::Inline { immediate, bytes } => {
-                Taken { immediate, what: What::Inline(bytes), receipt: None }
+                Taken { immediate, body: TakenBody::Inline(bytes), receipt: None }
             }
             Item::Body { immediate, head, store, landed, receipt } => {
-                Taken { immediate, what: What::Body(head, store, landed), receipt }
+                Taken { immediate, body: TakenBody::Body(head, store, landed), receipt }
             }
 
             Item::Written { immediate, len, receipt } => {
-                Taken { immediate: Some(immediate), what: What::Written(len), receipt }
+                Taken { immediate: Some(immediate), body: TakenBody::Written(len), receipt }
             }
             Item::Silent => unreachable!("none lies in front"),
         };
