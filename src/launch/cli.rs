@@ -186,7 +186,7 @@ impl Cli {
         }
         if let Some(limit) = self.detect {
             // The transports' own limit is in whole seconds.
-            job = job.detect_within(limit).env("DECK_DETECT", limit.as_secs().to_string());
+            job = job.detect_timeout(limit).env("DECK_DETECT", limit.as_secs().to_string());
         }
         for (name, value) in self.env {
             job = job.env(name, value);

@@ -178,7 +178,7 @@ impl Job {
 
     /// After how long without any answer another host counts as lost (10 s unless told; at least 2 s). A process that is
     /// stopped is not: its kernel answers.
-    pub fn detect_within(mut self, limit: Duration) -> Job {
+    pub fn detect_timeout(mut self, limit: Duration) -> Job {
         self.detect = limit.max(Duration::from_secs(2));
         self
     }

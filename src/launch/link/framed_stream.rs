@@ -52,11 +52,11 @@ impl FramedStream {
         let Keys { outgoing: sealing, incoming } = keys;
         let mut link =
             FramedStream { stream, frames: Opener::new(incoming), sealing, out: VecDeque::new(), detect };
-        link.detect_within(detect)?;
+        link.detect_timeout(detect)?;
         Ok(link)
     }
 
-    fn detect_within(&mut self, detect: Duration) -> io::Result<()> {
+    fn detect_timeout(&mut self, detect: Duration) -> io::Result<()> {
         let probes = detect.as_secs().clamp(1, 127) as u32;
         sockopt::set_tcp_keepidle(&self.stream, PROBE)?;
         sockopt::set_tcp_keepintvl(&self.stream, PROBE)?;
@@ -80,7 +80,7 @@ impl FramedStream {
 
     /// As before [`detect_death_only`](FramedStream::detect_death_only).
     pub(crate) fn detect_again(&mut self) -> io::Result<()> {
-        self.detect_within(self.detect)
+        self.detect_timeout(self.detect)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
