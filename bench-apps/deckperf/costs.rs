@@ -41,7 +41,7 @@ pub fn measure(link: &Link<'_>, plan: &Plan, places: String, mut progress: impl 
     progress();
     let start_time = (plan.ranks > 0).then(|| start_time::run(plan.ranks)).transpose()?;
     progress();
-    link.tell(&[])?;
+    link.send_words(&[])?;
     let machine = Machine::describe(places, link.world().nic().attributes().name.clone());
     let report = TableReport {
         method: report::method(plan),
@@ -60,5 +60,5 @@ pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
     creation::serve(link)?;
     idle::serve_memory(link)?;
     idle::block(link, plan.blocked)?;
-    link.hear().map(drop) // rank 0 is done
+    link.receive_words().map(drop) // rank 0 is done
 }

@@ -38,14 +38,14 @@ impl Runner for Conductor<'_, '_> {
 
 /// Rank 0's side of one order: what it took, what both libraries copied, and what rank 1 found.
 pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)> {
-    link.tell(&order.encode()?)?;
+    link.send_words(&order.encode()?)?;
     let copied_before = link.world().stats().bytes_copied;
     let (elapsed, mut tally) = perform(link, order)?;
     let copied_here = link.world().stats().bytes_copied - copied_before;
 
     // Everything has arrived here, so the other rank's last copies are made: now it may count them.
-    link.tell(&[])?;
-    let report = link.hear()?;
+    link.send_words(&[])?;
+    let report = link.receive_words()?;
     let &[copied_there, messages, bytes, mismatches] = &report[..] else {
         return Err(Failure::BadReport(report.len()));
     };
@@ -57,15 +57,15 @@ pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)>
 /// core to the raw measurements.
 pub fn follow(link: &Link<'_>) -> Result {
     loop {
-        let order = Order::decode(&link.hear()?)?;
+        let order = Order::decode(&link.receive_words()?)?;
         if order == Order::Stop {
             return Ok(());
         }
         let copied_before = link.world().stats().bytes_copied;
         let (_, tally) = perform(link, order)?;
-        link.hear()?;
+        link.receive_words()?;
         let copied = link.world().stats().bytes_copied - copied_before;
-        link.tell(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
+        link.send_words(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
     }
 }
 

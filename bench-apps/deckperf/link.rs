@@ -82,25 +82,25 @@ impl<'w> Link<'w> {
         self.retrieve(Protocol::Auto, 0).map(drop)
     }
 
-    /// An order, or a report.
-    pub fn tell(&self, words: &[u64]) -> Result {
+    /// Sends an order or a report to the peer.
+    pub fn send_words(&self, words: &[u64]) -> Result {
         let mut message = self.world.buf(words.len())?;
         message.copy_from_slice(words);
         Ok(self.words_out.post(message)?)
     }
 
-    /// What the peer told.
-    pub fn hear(&self) -> Result<Received<u64>> {
+    /// Waits for an order or a report of the peer.
+    pub fn receive_words(&self) -> Result<Received<u64>> {
         Ok(self.words_in.retrieve()?)
     }
 
-    /// The same, waiting at most `limit`.
-    pub fn hear_within(&self, limit: Duration) -> Result<Received<u64>> {
+    /// As [`Link::receive_words`], for at most `limit`.
+    pub fn receive_words_timeout(&self, limit: Duration) -> Result<Received<u64>> {
         Ok(self.words_in.retrieve_timeout(limit)?)
     }
 
-    /// What the peer told, if it did.
-    pub fn try_hear(&self) -> Result<Option<Received<u64>>> {
+    /// An order or a report of the peer, if one is there.
+    pub fn try_receive_words(&self) -> Result<Option<Received<u64>>> {
         Ok(self.words_in.try_retrieve()?)
     }
 }

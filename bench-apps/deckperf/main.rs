@@ -143,7 +143,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Peers(_) | Task::PeerRank(..) => Ok(String::new()),
         Task::Explain(sizes) => Ok(explain::table(&link, sizes)?),
     };
-    link.tell(&Order::Stop.encode()?)?;
+    link.send_words(&Order::Stop.encode()?)?;
     Ok(printed)
 }
 
@@ -227,8 +227,8 @@ impl Places {
         if let Some(cpu) = mine {
             udeck::sys::pin_to_cpu(cpu).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
         }
-        link.tell(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
-        let report = link.hear()?;
+        link.send_words(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
+        let report = link.receive_words()?;
         let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
         let theirs = usize::try_from(theirs).ok().filter(|_| theirs != NOT_PINNED);
         Ok(Self { usable, pinned: mine.zip(theirs).map(|(mine, theirs)| [mine, theirs]) })

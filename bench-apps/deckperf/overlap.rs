@@ -81,7 +81,7 @@ pub fn measure(
             break;
         }
     }
-    link.tell(&Order::Stop.encode()?)?;
+    link.send_words(&Order::Stop.encode()?)?;
     let nic = &link.world().nic().attributes().name;
     let transport = format!("{nic}; copy has {} fragments under way", link.world().config().copy_window);
     let machine = Machine::describe(places, transport);

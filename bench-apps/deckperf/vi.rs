@@ -71,7 +71,7 @@ pub fn measure(
     let ends = Ends::open(link, &ways, plan.largest())?;
     let mut conductor = Conductor { link, raw, ends };
     let results = rounds::measure(plan.pace, contenders(&plan, &ways), &mut conductor, progress)?;
-    link.tell(&Order::Stop.encode())?;
+    link.send_words(&Order::Stop.encode())?;
     let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
     Ok(ViReport::new(Machine::describe(places, transport), plan, results).render())
 }

@@ -43,11 +43,11 @@ fn name(size: usize) -> String {
 pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<Flood> {
     let inbox = link.world().mailbox::<u8>(&name(size))?;
     let before = memory::proportional()?;
-    link.tell(&[])?;
+    link.send_words(&[])?;
     let [before_there, idle_there] = heard(link)?;
     let idle = memory::proportional()?;
-    link.tell(&[])?; // pour
-    link.hear()?; // every clone has posted
+    link.send_words(&[])?; // pour
+    link.receive_words()?; // every clone has posted
 
     let mut delivered = vec![0; clones];
     for _ in 0..clones * each {
@@ -55,10 +55,10 @@ pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<
         *delivered.get_mut(tag).ok_or_else(|| Failure::BadOrder(format!("a message of clone {tag}")))? += 1;
     }
     let during = memory::proportional()?;
-    link.tell(&[])?; // stop
+    link.send_words(&[])?; // stop
     let [during_there, blocks] = heard(link)?;
     drop(inbox);
-    link.tell(&[])?;
+    link.send_words(&[])?;
     let [after_there] = heard(link)?;
     let after = memory::proportional()?;
     let queue = link.world().nic().attributes().max_descriptors_per_queue;
@@ -74,11 +74,11 @@ pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<
 /// Rank 1: keeps the queues of all clones full until it is told to stop.
 pub fn pour(link: &Link<'_>, clones: usize, size: usize) -> Result {
     let world = link.world();
-    link.hear()?;
+    link.receive_words()?;
     let before = memory::proportional()?;
     let postboxes = (0..clones).map(|_| Ok(world.postbox(&name(size))?)).collect::<Result<Vec<_>>>()?;
-    link.tell(&[before, memory::proportional()?])?;
-    link.hear()?;
+    link.send_words(&[before, memory::proportional()?])?;
+    link.receive_words()?;
     let visit = || -> Result {
         for (number, postbox) in postboxes.iter().enumerate() {
             fill(link, postbox, number, size)?;
@@ -86,17 +86,17 @@ pub fn pour(link: &Link<'_>, clones: usize, size: usize) -> Result {
         Ok(())
     };
     visit()?;
-    link.tell(&[])?;
+    link.send_words(&[])?;
     let (nic, mut blocks) = (world.nic(), 0);
-    while link.try_hear()?.is_none() {
+    while link.try_receive_words()?.is_none() {
         visit()?;
         blocks = blocks.max(nic.outbox().usage().blocks as u64);
     }
-    link.tell(&[memory::proportional()?, blocks])?;
-    link.hear()?;
+    link.send_words(&[memory::proportional()?, blocks])?;
+    link.receive_words()?;
     drop(postboxes);
     nic.reclaim();
-    link.tell(&[memory::proportional()?])
+    link.send_words(&[memory::proportional()?])
 }
 
 /// Messages of one clone before the next one's turn: a mailbox that takes them as fast as they come would keep the posting
@@ -122,7 +122,7 @@ fn fill(link: &Link<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> R
 }
 
 fn heard<const WORDS: usize>(link: &Link<'_>) -> Result<[u64; WORDS]> {
-    let report = link.hear()?;
+    let report = link.receive_words()?;
     report[..].try_into().map_err(|_| Failure::BadReport(report.len()))
 }
 

@@ -175,7 +175,7 @@ impl<'l, 'w> Conductor<'l, 'w> {
 
     /// Lets rank 1 go on.
     pub fn stop(self) -> Result {
-        self.link.tell(&STOP)
+        self.link.send_words(&STOP)
     }
 }
 
@@ -187,11 +187,11 @@ impl Runner for Conductor<'_, '_> {
         let listener = order.contender.tcp.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.transpose().map_err(failed())?;
         let address = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(failed())?;
-        self.link.tell(&order.encode(address.map_or(0, |address| address.port())))?;
+        self.link.send_words(&order.encode(address.map_or(0, |address| address.port())))?;
         let accept = |listener: TcpListener| listener.accept().map(|(stream, _)| stream);
         let stream = listener.map(accept).transpose().map_err(failed())?;
         let idle = stream.map(Idle::wait_for).transpose()?;
-        self.link.hear()?; // rank 1 is ready
+        self.link.receive_words()?; // rank 1 is ready
         let elapsed = self.ends.of(order.contender.clones)?.ping_pong(self.link.world(), order.shape)?;
         idle.into_iter().for_each(Idle::end);
         Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
@@ -204,11 +204,11 @@ impl Runner for Conductor<'_, '_> {
 
 /// Rank 1: follows orders until there are no more.
 pub fn follow(link: &Link<'_>, mut ends: Ends) -> Result {
-    while let Some((order, port)) = Order::decode(&link.hear()?)? {
+    while let Some((order, port)) = Order::decode(&link.receive_words()?)? {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
         let stream = order.contender.tcp.then(connect).transpose().map_err(Failure::system(TCP))?;
         let idle = stream.map(Idle::wait_for).transpose()?;
-        link.tell(&[])?;
+        link.send_words(&[])?;
         ends.of(order.contender.clones)?.ping_pong(link.world(), order.shape)?;
         idle.into_iter().for_each(Idle::end);
     }

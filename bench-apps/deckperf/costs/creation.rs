@@ -50,14 +50,14 @@ pub fn measure(link: &Link<'_>, batch: usize) -> Result<Creation> {
             found.round_trips.push(lasted);
         }
     }
-    link.tell(&[])?;
+    link.send_words(&[])?;
     Ok(found)
 }
 
 /// Rank 1: has the mailbox, and leaves it to the library to answer.
 pub fn serve(link: &Link<'_>) -> Result {
     let _cloned = link.world().mailbox::<u8>(TARGET)?;
-    link.hear().map(drop)
+    link.receive_words().map(drop)
 }
 
 fn timed<R>(what: impl FnOnce() -> R) -> (R, f64) {

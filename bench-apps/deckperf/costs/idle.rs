@@ -38,8 +38,8 @@ pub fn memory(link: &Link<'_>, connections: usize) -> Result<Memory> {
     let world = link.world();
     drop(world.postbox::<u8>(CROWD)?); // whatever the first one takes besides
     let both = || -> Result<u64> {
-        link.tell(&[])?;
-        let report = link.hear()?;
+        link.send_words(&[])?;
+        let report = link.receive_words()?;
         let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
         Ok(theirs + memory::proportional()?)
     };
@@ -55,10 +55,10 @@ pub fn memory(link: &Link<'_>, connections: usize) -> Result<Memory> {
 pub fn serve_memory(link: &Link<'_>) -> Result {
     let inbox = link.world().mailbox::<u8>(CROWD)?;
     for _ in 0..3 {
-        link.hear()?;
+        link.receive_words()?;
         // Takes note of the connections that came, and of those that ended.
         while inbox.try_retrieve()?.is_some() {}
-        link.tell(&[memory::proportional()?])?;
+        link.send_words(&[memory::proportional()?])?;
     }
     Ok(())
 }
@@ -81,9 +81,9 @@ impl Blocked {
 
 /// Rank 0: asks what rank 1 took.
 pub fn blocked(link: &Link<'_>, limit: Duration) -> Result<Blocked> {
-    link.tell(&[])?;
+    link.send_words(&[])?;
     // This rank blocks too, and longer: no core is busy on behalf of the other.
-    let report = link.hear_within(limit * 2 + Duration::from_secs(60))?;
+    let report = link.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
     let &[processor, lasted] = &report[..] else { return Err(Failure::BadReport(report.len())) };
     Ok(Blocked { processor: Duration::from_nanos(processor), lasted: Duration::from_nanos(lasted) })
 }
@@ -91,7 +91,7 @@ pub fn blocked(link: &Link<'_>, limit: Duration) -> Result<Blocked> {
 /// Rank 1: is blocked in `retrieve` for `limit`, because nobody posts.
 pub fn block(link: &Link<'_>, limit: Duration) -> Result {
     let silent = link.world().mailbox::<u8>("costs.silent")?;
-    link.hear()?;
+    link.receive_words()?;
     let (before, started) = (processor_time(), Instant::now());
     match silent.retrieve_timeout(limit) {
         Err(Error::Deadline { .. }) => {}
@@ -99,7 +99,7 @@ pub fn block(link: &Link<'_>, limit: Duration) -> Result {
         Ok(_) => return Err(Failure::BadOrder("a message in a mailbox that nobody knows".into())),
     }
     let (lasted, processor) = (started.elapsed(), processor_time() - before);
-    link.tell(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
+    link.send_words(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
 }
 
 /// Of this process, all threads, user and system.

@@ -147,7 +147,7 @@ impl Order {
 /// Rank 0's side of a batch: how long its messages, and the computation, took.
 pub fn conduct(link: &Link<'_>, batch: Batch) -> Result<Duration> {
     let Batch { side, protocol, size, iterations, .. } = batch;
-    link.tell(&Order::Take { side, protocol, size, iterations }.encode()?)?;
+    link.send_words(&Order::Take { side, protocol, size, iterations }.encode()?)?;
     let mut lasted = Duration::ZERO;
     for _ in 0..iterations {
         lasted += match side {
@@ -182,7 +182,7 @@ fn receive(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
 /// Rank 1: follows orders until there are no more. It never computes.
 pub fn follow(link: &Link<'_>) -> Result {
     loop {
-        let Order::Take { side, protocol, size, iterations } = Order::decode(&link.hear()?)? else {
+        let Order::Take { side, protocol, size, iterations } = Order::decode(&link.receive_words()?)? else {
             return Ok(());
         };
         for _ in 0..iterations {

@@ -111,13 +111,13 @@ impl<'l> Greeter<'l> {
     fn new(link: &'l Link<'_>, mine: Option<RemoteBuffer>) -> Result<Self> {
         let nic = link.world().nic();
         let side = if link.leads() {
-            let host = link.hear()?.iter().map(|&word| word as u8).collect();
+            let host = link.receive_words()?.iter().map(|&word| word as u8).collect();
             Side::Asks(NetAddress { host, discriminator: DOOR.to_vec() })
         } else {
             // Listens before it says where.
             let listener = Listener::new(nic, DOOR)?;
             let words: Vec<u64> = nic.attributes().address.iter().map(|&byte| u64::from(byte)).collect();
-            link.tell(&words)?;
+            link.send_words(&words)?;
             Side::Answers(listener)
         };
         let deadline = Deadline::after(link.world().config().setup);

@@ -37,12 +37,12 @@ impl Runner for Conductor<'_, '_> {
     /// What it took; the time that both ranks let the other fall asleep is not the messages'.
     fn post(&mut self, order: Order) -> Result<Sample> {
         let link = self.link;
-        link.tell(&order.encode())?;
+        link.send_words(&order.encode())?;
         let mut turn = Turn::prepare(link, &mut self.ends, order)?;
-        link.hear()?; // rank 1 is prepared too
+        link.receive_words()?; // rank 1 is prepared too
         let lasted = turn.perform()?;
         let rested = turn.finish()?;
-        let report = link.hear()?;
+        let report = link.receive_words()?;
         let &[rested_there] = &report[..] else { return Err(Failure::BadReport(report.len())) };
         let resting = rested + Duration::from_nanos(rested_there);
         Ok(Sample { lasted, elapsed: lasted.saturating_sub(resting), copied: 0 })
@@ -59,15 +59,15 @@ pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
     let ways = ways(plan, link.world().nic().caps());
     let mut ends = Ends::open(link, &ways, plan.largest())?;
     loop {
-        let order = Order::decode(&link.hear()?)?;
+        let order = Order::decode(&link.receive_words()?)?;
         if order == Order::Stop {
             return Ok(());
         }
         let mut turn = Turn::prepare(link, &mut ends, order)?;
-        link.tell(&[])?;
+        link.send_words(&[])?;
         turn.perform()?;
         let rested = turn.finish()?;
-        link.tell(&[rested.as_nanos() as u64])?;
+        link.send_words(&[rested.as_nanos() as u64])?;
     }
 }
 
