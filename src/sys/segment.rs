@@ -197,11 +197,6 @@ impl Mapping {
         self.len
     }
 
-    /// Whether this process may write here.
-    pub fn is_writable(&self) -> bool {
-        self.writable
-    }
-
     /// The address of `offset`, if `len` bytes from there lie inside. What may be done with it is the caller's
     /// to know.
     #[inline]

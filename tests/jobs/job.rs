@@ -178,15 +178,6 @@ impl Running {
     pub fn so_far(&self) -> String {
         self.said[0].text()
     }
-
-    /// Waits until it has complained with a line that contains `what`, and returns it.
-    ///
-    /// # Panics
-    /// When the job's limit passes first.
-    #[must_use]
-    pub fn complaint_with(&self, what: &str) -> String {
-        self.said[1].wait_for(what, 1, self.limit)
-    }
 }
 
 /// What has been read so far.
