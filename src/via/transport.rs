@@ -611,8 +611,8 @@ pub unsafe trait Port: Send + Debug {
     /// before the last look.
     fn request_send_notify(&mut self);
 
-    /// Where to ask, at any time and from any thread, what the peer has of the outbox. Also after [`Port::leave`], while
-    /// there is anything. `None`: this transport cannot tell.
+    /// Tells, at any time and from any thread, how much memory of the outbox the peer holds; after [`Port::leave`], too, until
+    /// all has come back. `None` if this transport does not know.
     fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
         None
     }
@@ -656,7 +656,7 @@ impl Held {
     }
 }
 
-/// What a connection's peer has of the outbox: for errors that say where the memory is. Asking may be slow.
+/// Memory of the outbox that a connection's peer holds. Error messages use it to say where the memory is. A call may be slow.
 pub trait LentMemory: Send + Sync {
     /// Bytes that were sent in place and have not come back ([`Held::bytes`]).
     fn lent(&self) -> usize;

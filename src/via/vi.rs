@@ -374,8 +374,8 @@ impl Vi {
         self.port.as_mut().filter(|_| !is_forked())?.receive_lent(head)
     }
 
-    /// Asks that the send queue's completion queue name this VI when there may be room again. Look once more
-    /// afterwards, then wait.
+    /// Requests one notification: the send queue's completion queue names this VI when the send queue may have room again.
+    /// After this call, look at the send queue once more, then wait.
     pub fn request_send_notify(&mut self) {
         if let Some(port) = self.port.as_mut().filter(|_| !is_forked()) {
             port.request_send_notify();
@@ -387,8 +387,8 @@ impl Vi {
         self.collect_sends();
     }
 
-    /// Where to ask what the peer of the present connection has of the outbox; `None` without one, and where the
-    /// transport cannot tell. Does not keep the connection.
+    /// Tells how much memory of the outbox the peer of the current connection holds. `None` if there is no connection, or if
+    /// the transport does not know. It does not keep the connection alive.
     pub fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
         self.port.as_ref()?.lent_memory()
     }
