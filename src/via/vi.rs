@@ -374,7 +374,7 @@ impl Vi {
         self.port.as_mut().filter(|_| !is_forked())?.receive_lent(head)
     }
 
-    /// Requests one notification: the send queue's completion queue names this VI when the send queue may have room again.
+    /// Requests notification: until the next post, the send queue's completion queue names this VI when there may be room again.
     /// After this call, look at the send queue once more, then wait.
     pub fn request_send_notify(&mut self) {
         if let Some(port) = self.port.as_mut().filter(|_| !is_forked()) {
