@@ -311,10 +311,6 @@ impl Tamper {
 
     fn spoilt(&mut self, mut datagram: Vec<u8>) -> Vec<u8> {
         self.random.spoil(&mut datagram);
-        if !self.random.one_in(8) {
-            // Whom it is for and what it is, most often: it would be for nobody.
-            sum(&mut datagram);
-        }
         datagram
     }
 
@@ -323,32 +319,15 @@ impl Tamper {
         let at = self.random.below(datagram.len().min(other.len()).max(1));
         datagram.truncate(at);
         datagram.extend(&other[at.min(other.len())..]);
-        sum(&mut datagram);
         datagram
     }
 }
 
-/// As `transports/udp/wire.rs` has it.
-fn sum(datagram: &mut [u8]) {
-    if datagram.len() >= 16 {
-        datagram[4..8].fill(0);
-        let sum = crc32c::crc32c(datagram);
-        datagram[4..8].copy_from_slice(&sum.to_le_bytes());
-    }
-}
-
+/// Looks like a QUIC packet, most often one that begins a connection.
 fn forged(random: &mut Random) -> Vec<u8> {
-    let len = 16 + random.below(1300);
+    let len = 1200 + random.below(200);
     let mut datagram = random.bytes(len);
-    datagram[..4].copy_from_slice(&[
-        2,
-        1 + random.below(8) as u8,
-        random.below(16) as u8,
-        random.below(33) as u8,
-    ]);
-    if random.one_in(2) {
-        datagram[8..16].fill(0);
-    }
-    sum(&mut datagram);
+    let version = if random.one_in(4) { random.below(256) as u8 } else { 1 };
+    datagram[..6].copy_from_slice(&[0xc0 | random.below(64) as u8, 0, 0, 0, version, random.below(24) as u8]);
     datagram
 }

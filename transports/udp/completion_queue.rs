@@ -8,7 +8,7 @@ use udeck_session::poll::Bell;
 use udeck_via::Result;
 use udeck_via::transport::{Queue, Queues};
 
-use crate::core::{Core, UdpLink};
+use crate::core::{Core, QuicLink};
 
 pub type CompletionQueue = completion_queue::CompletionQueue<BesideSocket>;
 pub type Slots = completion_queue::Slots<BesideSocket>;
@@ -25,7 +25,7 @@ pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots> {
 }
 
 impl Backend for BesideSocket {
-    type Link = UdpLink;
+    type Link = QuicLink;
     type SlotData = ();
 
     fn sleep(&self, bell: &Bell, limit: Duration) {
@@ -33,5 +33,5 @@ impl Backend for BesideSocket {
     }
 
     /// What its link still has to send, timers see to.
-    fn vacated(&self, _queue: Queue, _link: Arc<UdpLink>, (): ()) {}
+    fn vacated(&self, _queue: Queue, _link: Arc<QuicLink>, (): ()) {}
 }

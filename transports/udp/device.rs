@@ -4,24 +4,25 @@
 
 use std::sync::Arc;
 
+use udeck_session::admission::{MAX_DISCRIMINATOR, MAX_PRIVATE};
 use udeck_session::{Driver, Listeners, Memory, Network, SessionDevice, Windows, address};
 use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 
-use crate::calls::connect;
-use crate::core::{Core, UdpLink};
+use crate::connect::connect;
+use crate::core::{Core, QuicLink};
+use crate::helper;
+use crate::options::Options;
 use crate::socket::Socket;
-use crate::waiter::UdpWaiter;
-use crate::wire::greeting::{MAX_DISCRIMINATOR, MAX_PRIVATE};
-use crate::{Options, helper};
+use crate::waiter::QuicWaiter;
 
 /// Longest message: a piece has 32 bits to say where in it it belongs, a header included.
 const LONGEST: usize = u32::MAX as usize - 63;
 
 /// The UDP NIC of a process.
-pub type UdpDevice = SessionDevice<Core>;
+pub type QuicDevice = SessionDevice<Core>;
 
-pub fn open(options: &Options) -> Result<Arc<UdpDevice>> {
+pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     address::check_bind(options.bind)?;
     let memory = options.memory.open()?;
     let max_transfer = memory.outbox.usage().limit.min(LONGEST);
@@ -32,7 +33,7 @@ pub fn open(options: &Options) -> Result<Arc<UdpDevice>> {
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(options, memory, max_transfer, socket)
-        .map_err(|error| Error::os("opening a NIC's bell", error))?;
+        .map_err(|error| Error::os("opening a NIC's bell, or making its key", error))?;
     let device = SessionDevice::new(attributes, core.clone());
     helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)
@@ -54,7 +55,7 @@ unsafe impl Network for Core {
     }
 
     fn waiter(self: &Arc<Self>) -> Result<Box<dyn Waiter>> {
-        Ok(Box::new(UdpWaiter::open(self)?))
+        Ok(Box::new(QuicWaiter::open(self)?))
     }
 
     fn connect(
@@ -68,14 +69,14 @@ unsafe impl Network for Core {
         connect(self, to, peer, hello, &queues, deadline)
     }
 
-    /// What was sent is given back when the peer has it: whoever reads the socket learns that.
+    /// What was sent is given back when QUIC has taken it: whoever reads the socket makes room.
     fn reclaim(self: &Arc<Self>) {
-        self.serve();
+        self.serve_all();
     }
 
     fn undelivered(self: &Arc<Self>) -> usize {
-        self.serve();
-        let is_done = |link: &UdpLink| link.with(|connection, driver| driver.is_done(connection));
+        self.serve_all();
+        let is_done = |link: &QuicLink| link.with(|connection, driver| driver.is_done(connection));
         self.links().iter().filter(|link| !is_done(link)).count()
     }
 

@@ -1,290 +1,213 @@
-//! A link's two streams in datagrams. (An unreliable VI's messages are not in them: [`crate::unreliable`].)
+//! A VI's two streams of frames in its QUIC stream. (An unreliable VI's messages are not in them: [`crate::unreliable`].)
 //!
 //! Everything here happens with the link's lock held, on whichever thread has work for it: the one that posts, the one
 //! that polls, the helper. No call waits.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use quinn_proto::StreamId;
 use udeck_session::{Connection, Driver, Phase, Pieces};
 use udeck_sys::job_time;
 
-use crate::core::{Core, Tomb};
-use crate::flow::{Flow, Names, State, Transmit};
-use crate::icmp::{Report, Verdict};
-use crate::neighbours::{Vigil, socket_at};
-use crate::socket::Batch;
+use crate::core::Core;
+use crate::peer::{Peer, Read, Standing, State};
 use crate::unreliable::Unreliable;
-use crate::wire::{Close, Kind, Packet, open};
+use crate::wire::WITHDRAWN;
 
-/// How long it leaves a kernel alone that takes nothing.
-const PAUSE: Duration = Duration::from_millis(1);
+/// How long who looks waits for another reader: never long, because it may be waited for itself.
+const TURN: Duration = Duration::from_micros(50);
+/// The same for the last look. Who reads may have been interrupted, with what is looked for in its hands.
+const LAST_TURN: Duration = Duration::from_millis(100);
+/// Bytes that are gathered at a time.
+const GATHER: usize = 64 << 10;
 
 /// See the module.
-pub struct UdpDriver {
-    pub(super) core: Arc<Core>,
-    names: Names,
-    peer: SocketAddr,
-    pub(super) flow: Flow,
-    /// What is built, and what the kernel did not take.
-    pub(super) batch: Batch,
-    pub(super) unreliable: Option<Box<Unreliable>>,
-    pub(super) vigil: Vigil,
-    /// The kernel took nothing: it is tried again then.
-    stalled: Option<Instant>,
-    /// The NIC calls at that time.
-    called: Option<Instant>,
+pub struct QuicDriver {
+    pub core: Arc<Core>,
+    /// What the NIC calls the link.
+    pub number: u64,
+    pub peer: Arc<Peer>,
+    pub stream: StreamId,
+    pub unreliable: Option<Box<Unreliable>>,
+    /// What was gathered, and QUIC has not taken yet.
+    waiting: Bytes,
+    /// Bytes of the stream that were gathered.
+    gathered: u64,
+    /// Nobody reads them any more.
+    deaf: bool,
+    chunks: Vec<Bytes>,
+    has_heard: bool,
     /// Since when the program is gone and the peer is waited for.
     waits_since: Option<Instant>,
     over: bool,
 }
 
-impl UdpDriver {
+impl QuicDriver {
     /// `unreliable`: for a connection whose messages go outside the stream.
     pub fn new(
         core: Arc<Core>,
-        names: Names,
-        peer: SocketAddr,
-        vigil: Vigil,
-        flow: Flow,
+        (number, peer, stream): (u64, Arc<Peer>, StreamId),
         unreliable: Option<Box<Unreliable>>,
     ) -> Self {
-        let batch = Batch::default();
-        UdpDriver {
+        QuicDriver {
             core,
-            names,
+            number,
             peer,
-            flow,
-            batch,
+            stream,
             unreliable,
-            vigil,
-            stalled: None,
-            called: None,
+            waiting: Bytes::new(),
+            gathered: 0,
+            deaf: false,
+            chunks: Vec::new(),
+            has_heard: false,
             waits_since: None,
             over: false,
         }
     }
 
-    /// A datagram came. [`UdpDriver::answer`] when there are no more.
-    pub fn take(&mut self, connection: &mut Connection, now: Instant, datagram: &[u8]) {
+    /// Takes what has come for it, and goes on with what waits.
+    pub fn serve(&mut self, connection: &mut Connection) {
         if self.over {
             return;
         }
-        let Ok(opened) = open(datagram) else { return };
-        if opened.kind == Kind::Piece {
-            return self.take_piece(connection, now, &opened);
-        }
-        let Ok(packet) = Packet::decode(&opened) else { return };
-        let received = self.flow.receive(now, &packet, &mut |bytes| {
+        let end = {
+            let peer = self.peer.clone();
+            let mut state = peer.lock();
+            self.take_datagrams(&mut state);
+            peer.read(&mut state, self.stream, &mut self.chunks)
+        };
+        for chunk in self.chunks.drain(..) {
+            self.has_heard = true;
             let direct = connection.direct();
-            connection.came(direct, 0, bytes);
-        });
-        // What has no effect needs no answer.
-        if received.is_ok() {
-            self.vigil.heard();
+            connection.came(direct, 0, &chunk);
         }
-    }
-
-    /// After what came, or a time: gives back what has arrived, sends what there is, and looks how it stands.
-    pub fn answer(&mut self, connection: &mut Connection, now: Instant) {
-        if self.over {
-            return;
+        self.land_datagrams(connection);
+        match end {
+            Read::Blocked => {}
+            // Behind a goodbye, it is an end in order.
+            Read::Finished => connection.hung_up(),
+            Read::Reset(WITHDRAWN) if !self.has_heard => connection.withdrawn(),
+            Read::Reset(_) => connection.hung_up(),
+            Read::Over(Standing::Closed) => connection.hung_up(),
+            Read::Over(why) => connection.lost(&why.why().unwrap_or_default()),
         }
-        connection.released(self.flow.released().min(connection.queued()));
-        self.settle_pieces(connection, now);
-        self.send(connection, now);
-        self.settle(connection, now);
-    }
-
-    /// The time that it asked for has come.
-    pub fn time(&mut self, connection: &mut Connection, now: Instant) {
-        self.called = None;
-        if self.flow.is_silent(now) && self.vigil.excuses(socket_at(self.peer)) {
-            self.flow.excuse(now);
-        }
-        if self.flow.timer().is_some_and(|timer| timer <= now) {
-            self.flow.time(now);
-        }
-        self.answer(connection, now);
-    }
-
-    /// The network says something of a datagram of this connection's.
-    pub fn hear_report(&mut self, connection: &mut Connection, report: &Report) {
-        if self.over {
-            return;
-        }
-        match report.verdict {
-            // A router that is too old to say how much, or a liar, says 0.
-            Verdict::TooBig(_) => self.flow.carries(report.carries().unwrap_or(0)),
-            Verdict::NobodyThere => {
-                let to = report.to;
-                connection.lost(&format!(
-                    "the process at {to} has died, or closed its NIC by force: nobody is there"
-                ));
-            }
-        }
-        self.settle(connection, job_time());
+        self.settle_pieces(connection, job_time());
+        self.send(connection);
+        self.settle(connection);
     }
 
     /// The NIC has failed.
     pub fn fail(&mut self, connection: &mut Connection, why: &str) {
         connection.lost(why);
-        self.settle(connection, job_time());
+        self.settle(connection);
     }
 
-    /// The helper's look at what no datagram tells of.
+    /// The helper's look at what no packet tells of.
     pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
-        let has_all = self.flow.released() == connection.queued() && !connection.holds_back();
-        if !self.over && connection.is_closed() && has_all {
+        if self.over {
+            return;
+        }
+        if connection.is_closed() && self.has_gone(connection) {
             let since = *self.waits_since.get_or_insert(now);
             if now.duration_since(since) >= patience {
                 connection.lost("the peer does not answer the end of the connection");
-                self.settle(connection, now);
+                self.settle(connection);
             }
         }
     }
 
-    fn send(&mut self, connection: &mut Connection, now: Instant) {
-        if self.stalled.is_some_and(|until| until > now) || !self.flush(connection, now) {
-            return;
-        }
-        self.flow.offer(connection.queued());
-        while let Some(transmit) = self.flow.transmit_loaded(now) {
-            if !self.add(connection, now, transmit) {
-                return;
+    fn has_gone(&self, connection: &Connection) -> bool {
+        connection.has_left() && self.waiting.is_empty()
+    }
+
+    fn send(&mut self, connection: &mut Connection) {
+        let peer = self.peer.clone();
+        let mut state = peer.lock();
+        while !self.deaf && self.fill(connection, &mut state) {
+            if !peer.write(&mut state, self.stream, &mut self.waiting) {
+                (self.deaf, self.waiting) = (true, Bytes::new());
             }
-        }
-        self.send_pieces(connection, now);
-        // What is to be acknowledged, if nothing has carried it.
-        if self.stalled.is_none()
-            && let Some(transmit) = self.flow.transmit(now)
-        {
-            self.add(connection, now, transmit);
-        }
-        self.flush(connection, now);
-    }
-
-    /// `false`: it counts as lost, one datagram of many.
-    fn add(&mut self, connection: &mut Connection, now: Instant, transmit: Transmit) -> bool {
-        if !self.batch.takes(transmit.size(), self.core.socket.most()) && !self.flush(connection, now) {
-            return false;
-        }
-        self.build(connection, transmit);
-        true
-    }
-
-    fn build(&mut self, connection: &Connection, mut transmit: Transmit) {
-        let datagram = self.batch.add(transmit.size());
-        let (header, payload) = datagram.split_at_mut(transmit.header.bytes().len());
-        let (mut at, mut done) = (transmit.range.start, 0);
-        while at < transmit.range.end {
-            let mut pieces = Pieces::new();
-            let len = connection.gather(at, (transmit.range.end - at) as usize, &mut pieces);
-            if len == 0 {
-                // It is not offered, so it is not asked for.
+            if !self.waiting.is_empty() {
                 break;
             }
-            done += pieces.copy_to(&mut payload[done..]);
-            at += len as u64;
         }
-        transmit.header.seal([&*payload]);
-        header.copy_from_slice(transmit.header.bytes());
+        if self.deaf {
+            connection.released(connection.queued());
+        }
+        self.send_pieces(connection, &mut state);
+        peer.settle(&mut state);
     }
 
-    /// Whether the kernel took what was built.
-    pub(super) fn flush(&mut self, connection: &mut Connection, now: Instant) -> bool {
-        if self.batch.is_empty() {
+    /// Gathers what is to be written next; whether there is something.
+    fn fill(&mut self, connection: &mut Connection, state: &mut State) -> bool {
+        if !self.waiting.is_empty() {
             return true;
         }
-        match self.core.socket.send_batch(self.peer, &self.batch) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.stalled = Some(now + PAUSE);
-                return false;
-            }
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
-                self.flow.too_long(self.batch.longest());
-            }
-            // Lost on its way, as it were: silence or what comes next tells.
-            Ok(()) | Err(_) => {}
+        let mut pieces = Pieces::new();
+        let len = connection.gather(self.gathered, GATHER, &mut pieces);
+        if len == 0 {
+            return false;
         }
-        self.batch.clear();
-        self.stalled = None;
-        self.pieces_left(connection);
+        state.gathered.resize(len, 0);
+        pieces.copy_to(&mut state.gathered);
+        self.waiting = state.gathered.split().freeze();
+        self.gathered += len as u64;
+        connection.released(self.gathered);
         true
     }
 
-    fn settle(&mut self, connection: &mut Connection, now: Instant) {
-        match self.flow.state() {
-            State::Open | State::Over(_) => {}
-            // Its NIC is there and knows nothing of the connection.
-            State::Closed(_) if self.flow.delivered() == 0 => connection.withdrawn(),
-            State::Closed(_) => connection.hung_up(),
-            State::Silent => {
-                let seconds = self.core.detect.as_secs();
-                connection.lost(&format!("nothing was heard of {} for {seconds} seconds", self.peer));
-            }
-        }
+    fn settle(&mut self, connection: &mut Connection) {
         if connection.phase() == Phase::Broken {
-            connection.lost(&format!("{} broke the protocol", self.peer));
+            // The words for the peer are in the stream.
+            connection.lost(&format!("{} broke the protocol", self.peer.at));
         }
-        match connection.phase() {
-            Phase::Open | Phase::Broken => self.call_me(),
-            Phase::Over { .. } => self.close(now),
-        }
-    }
-
-    fn close(&mut self, now: Instant) {
-        if std::mem::replace(&mut self.over, true) {
-            return;
-        }
-        // Told to whoever still sends; a peer that is over itself does not.
-        self.batch.clear();
-        self.flow.close(Close(0));
-        if let Some(mut transmit) = self.flow.transmit(now) {
-            transmit.header.seal([]);
-            let _ = self.core.socket.send(self.peer, transmit.header.bytes());
-        }
-        self.core.forget_link(self.names.ours, Tomb { theirs: self.names.theirs, peer: self.peer });
-    }
-
-    /// Asks to be called in time. While the kernel takes nothing, that is when it is tried again: whatever is due before
-    /// could not be sent.
-    fn call_me(&mut self) {
-        let pieces = self.unreliable.as_ref().and_then(|unreliable| unreliable.timer());
-        let wanted = self.stalled.or_else(|| self.flow.timer().into_iter().chain(pieces).min());
-        if let Some(wanted) = wanted.filter(|wanted| self.called.is_none_or(|called| *wanted < called)) {
-            self.called = Some(wanted);
-            self.core.call_at(wanted, self.names.ours);
+        if let Phase::Over { .. } = connection.phase()
+            && !std::mem::replace(&mut self.over, true)
+        {
+            let whole = self.waiting.is_empty() && !self.deaf;
+            let (peer, stream) = (self.peer.clone(), self.stream);
+            peer.with(|state| peer.leave(state, stream, whole));
+            self.core.forget_link(self.number);
         }
     }
 }
 
-impl Driver for UdpDriver {
+impl Driver for QuicDriver {
     fn pump(&mut self, connection: &mut Connection) {
         if !self.over {
-            let now = job_time();
-            self.send(connection, now);
-            self.settle(connection, now);
+            self.send(connection);
+            self.settle(connection);
         }
     }
 
     fn look(&mut self, connection: &mut Connection) {
         let core = self.core.clone();
-        let now = job_time();
-        let mut any = false;
-        core.look_for(self.names.ours, &mut |datagram| {
-            any = true;
-            self.take(connection, now, datagram);
-        });
-        if any {
-            self.answer(connection, now);
+        if core.look_for(&self.peer, self.stream, TURN) {
+            self.serve(connection);
         }
     }
 
-    /// Without a look: whoever asks has read the socket.
+    fn look_last(&mut self, connection: &mut Connection) {
+        let core = self.core.clone();
+        if core.look_for(&self.peer, self.stream, LAST_TURN) {
+            self.serve(connection);
+        }
+    }
+
+    /// Whoever asks has read the socket.
     fn is_done(&mut self, connection: &mut Connection) -> bool {
-        self.over || (connection.has_left() && self.batch.is_empty())
+        if self.over {
+            return true;
+        }
+        if !self.has_gone(connection) {
+            return false;
+        }
+        let peer = self.peer.clone();
+        peer.with(|state| {
+            peer.has_arrived(state, self.stream, self.gathered)
+                && (self.unreliable.is_none() || peer.datagrams_left(state))
+        })
     }
 }

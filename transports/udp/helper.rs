@@ -12,6 +12,7 @@ use udeck_sys::{job_time, thread};
 
 use crate::core::Core;
 use crate::incoming::REQUESTS;
+use crate::peer::Standing;
 
 const NAME: &str = "udp-helper";
 /// How long who looks by itself is left alone.
@@ -55,6 +56,10 @@ fn run(core: &Arc<Core>) {
     while let Some(request) = core.next_request() {
         drop(request);
     }
+    for peer in core.peers() {
+        peer.shut(Standing::Closed);
+    }
+    core.forget_peers();
 }
 
 /// When it is done next.
@@ -63,6 +68,9 @@ fn check(core: &Arc<Core>, now: Instant) -> Instant {
     let patience = if closing { LAST_PATIENCE } else { core.detect };
     for link in core.links() {
         link.with(|connection, driver| driver.check(connection, now, patience));
+    }
+    for peer in core.peers() {
+        peer.check(now, core.detect);
     }
     now + if closing { LAST_CHECK } else { CHECK.min(core.detect / 4) }
 }

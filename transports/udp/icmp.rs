@@ -1,11 +1,11 @@
 //! What the network says of datagrams that this NIC has sent: ICMP messages, which the kernel keeps in the socket's error
 //! queue (`IP_RECVERR`).
 //!
-//! Anybody may send one, and the kernel compares nothing but addresses and ports. What it says is believed only if it
-//! quotes our datagram by what nobody off its way can know, and two things only: that nobody is at the peer's port, from
-//! the peer's own host, and that a datagram was too long for its path. All else (a host or a network that is not reached,
-//! a packet filter's words) may be over in a moment: whether a peer is gone, its silence tells, after the time that the
-//! user has chosen for that.
+//! Anybody may send one, and the kernel compares nothing but addresses and ports. One thing is believed, and only if the
+//! message quotes our datagram by what nobody off its way can know: that nobody is at the peer's port, from the peer's own
+//! host. How long datagrams may be, QUIC finds out by itself. All else (a host or a network that is not reached, a packet
+//! filter's words) may be over in a moment: whether a peer is gone, its silence tells, after the time that the user has chosen
+//! for that.
 
 #![allow(unsafe_code, reason = "system calls that rustix lacks")]
 
@@ -18,34 +18,13 @@ pub const QUOTE: usize = 576;
 /// Bytes of control messages: one of these, with room to spare.
 const CONTROL: usize = 256;
 
-/// What became of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Its destination's host says that no socket is at that port.
-    NobodyThere,
-    /// The path carries packets of at most so many bytes, IP header included.
-    TooBig(u32),
-}
-
-/// An ICMP message that may be believed if its quote is.
+/// Nobody is at the port that a datagram was sent to, says an ICMP message that may be believed if its quote is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Where the datagram went.
     pub to: SocketAddr,
-    pub verdict: Verdict,
     /// How it began, as far as the message says.
     pub quote: Vec<u8>,
-}
-
-impl Report {
-    /// Longest UDP payload that the path carries, where that is what it says.
-    pub fn carries(&self) -> Option<usize> {
-        let headers = 8 + if self.to.is_ipv4() { 20 } else { 40 };
-        match self.verdict {
-            Verdict::TooBig(mtu) => (mtu as usize).checked_sub(headers),
-            Verdict::NobodyThere => None,
-        }
-    }
 }
 
 /// Takes a message out of the socket's error queue. `None`: there was none. `Some(None)`: one that says nothing of use.
@@ -96,12 +75,9 @@ impl Raw {
         let to = address(&self.name[..self.name_len])?;
         let (error, offender) = extended_error(&self.control[..self.control_len])?;
         let from = address(offender).map(|from| from.ip());
-        let verdict = error.verdict()?;
         // Whether a port is open is its own host's business: a filter on the way knows nothing of it.
-        if verdict == Verdict::NobodyThere && from != Some(to.ip()) {
-            return None;
-        }
-        Some(Report { to, verdict, quote: self.quote[..self.quote_len].to_vec() })
+        let is_believed = error.is_closed_port() && from == Some(to.ip());
+        is_believed.then(|| Report { to, quote: self.quote[..self.quote_len].to_vec() })
     }
 }
 
@@ -110,18 +86,12 @@ struct ExtendedError {
     origin: u8,
     kind: u8,
     code: u8,
-    info: u32,
 }
 
 impl ExtendedError {
-    fn verdict(&self) -> Option<Verdict> {
-        match (self.origin, self.kind, self.code) {
-            (libc::SO_EE_ORIGIN_ICMP, 3, 3) | (libc::SO_EE_ORIGIN_ICMP6, 1, 4) => Some(Verdict::NobodyThere),
-            (libc::SO_EE_ORIGIN_ICMP, 3, 4) | (libc::SO_EE_ORIGIN_ICMP6, 2, _) => {
-                Some(Verdict::TooBig(self.info))
-            }
-            _ => None,
-        }
+    fn is_closed_port(&self) -> bool {
+        let said = (self.origin, self.kind, self.code);
+        said == (libc::SO_EE_ORIGIN_ICMP, 3, 3) || said == (libc::SO_EE_ORIGIN_ICMP6, 1, 4)
     }
 }
 
@@ -142,8 +112,7 @@ fn extended_error(mut control: &[u8]) -> Option<(ExtendedError, &[u8])> {
         );
         if matches {
             let (error, offender) = data.split_first_chunk::<16>()?;
-            let info = u32::from_ne_bytes([error[8], error[9], error[10], error[11]]);
-            let error = ExtendedError { origin: error[4], kind: error[5], code: error[6], info };
+            let error = ExtendedError { origin: error[4], kind: error[5], code: error[6] };
             return Some((error, offender));
         }
         control = control.get(align(len)..)?;
@@ -164,11 +133,7 @@ fn address(name: &[u8]) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use udeck_via::Reliability;
-
     use super::*;
-    use crate::fixture::{End, connect, open, soon, works};
-    use crate::wire::VERSION;
 
     fn name(ip: [u8; 4], port: u16) -> Vec<u8> {
         let mut name = (libc::AF_INET as u16).to_ne_bytes().to_vec();
@@ -198,16 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn two_things_are_believed() {
+    fn one_thing_is_believed() {
         let host = [10, 0, 0, 2];
         let nobody = told(3, 3, 0, host).expect("a report");
-        assert_eq!((nobody.verdict, nobody.to), (Verdict::NobodyThere, "10.0.0.2:4000".parse().unwrap()));
-        assert_eq!((nobody.quote.len(), nobody.carries()), (20, None));
-        let too_big = told(3, 4, 1400, [10, 0, 0, 9]).expect("a report");
-        assert_eq!(too_big.carries(), Some(1372));
+        assert_eq!((nobody.to, nobody.quote.len()), ("10.0.0.2:4000".parse().unwrap(), 20));
         assert_eq!(told(3, 3, 0, [10, 0, 0, 9]), None, "another's word on that port");
-        for (kind, code) in [(3, 0), (3, 1), (3, 13), (11, 0), (12, 0), (4, 0)] {
-            assert_eq!(told(kind, code, 0, host), None);
+        for (kind, code) in [(3, 0), (3, 1), (3, 4), (3, 13), (11, 0), (12, 0), (4, 0)] {
+            assert_eq!(told(kind, code, 1400, host), None);
         }
     }
 
@@ -221,34 +183,5 @@ mod tests {
         }
         assert!(extended_error(&[0; 64]).is_none(), "a message without a length is no message");
         assert!(extended_error(&[0xff; 64]).is_none());
-    }
-
-    #[test]
-    fn a_link_hears_how_long_its_datagrams_may_be_and_stays() {
-        let ((core_a, nic_a), (core_b, nic_b)) = (open(), open());
-        let (mut a, mut b) =
-            (End::new(&nic_a, Reliability::Delivery), End::new(&nic_b, Reliability::Delivery));
-        connect(&mut a, &mut b);
-        let datagram = || core_a.links()[0].with(|_, driver| driver.flow.datagram());
-        let deadline = soon();
-        while datagram() < 8000 {
-            works(&mut a, &mut b);
-            assert!(!deadline.passed(), "the loopback device carries more than {}", datagram());
-        }
-        let theirs = core_b.numbers()[0];
-        let report = |theirs: u64| Report {
-            to: std::str::from_utf8(&nic_b.attributes().address).unwrap().parse().unwrap(),
-            verdict: Verdict::TooBig(1500),
-            quote: [&[VERSION, 1, 0, 0, 0, 0, 0, 0], &theirs.to_le_bytes()[..]].concat(),
-        };
-        core_a.hear(&report(theirs ^ 1));
-        assert!(datagram() >= 8000, "who guesses is not believed");
-        core_a.hear(&report(theirs));
-        assert_eq!(datagram(), 1472);
-        works(&mut a, &mut b);
-        core_a.hear(&Report { verdict: Verdict::NobodyThere, ..report(theirs ^ 1) });
-        works(&mut a, &mut b);
-        core_a.hear(&Report { verdict: Verdict::NobodyThere, ..report(theirs) });
-        assert!(a.vi.arrival().is_err());
     }
 }

@@ -2,136 +2,92 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
+use quinn_proto::StreamId;
 use udeck_session::Side;
+use udeck_session::admission::wire::{Answer, Request};
 use udeck_via::transport::{Hello, Incoming, Port, Queues};
 use udeck_via::{Error, Result};
 
 use crate::completion_queue::take_slots;
-use crate::core::{Core, Made};
-use crate::door::Caller;
-use crate::flow::Names;
-use crate::shares::Shares;
-use crate::tombs::Tomb;
-use crate::wire::greeting::{Answer, Ask, Process};
+use crate::core::Core;
+use crate::peer::Peer;
 
-/// How many wait for the helper.
+/// Requests that the helper delivers before it looks at the socket again.
 pub const REQUESTS: usize = 1024;
 
-/// Those that wait for the helper.
-#[derive(Default)]
-pub struct Requests {
-    waiting: VecDeque<Box<IncomingRequest>>,
-    shares: Shares,
-}
-
-impl Requests {
-    /// The one for which there is no place now: the last one of whoever has most of them, or this one.
-    pub fn put(&mut self, request: Box<IncomingRequest>) -> Option<Box<IncomingRequest>> {
-        let mut without_place = None;
-        if self.waiting.len() >= REQUESTS {
-            let mine = self.shares.of(request.caller.origin());
-            let largest = self.shares.largest().filter(|&largest| self.shares.of(largest) > mine + 1);
-            let Some(largest) = largest else { return Some(request) };
-            let last = self.waiting.iter().rposition(|other| other.caller.origin() == largest);
-            without_place = last.and_then(|at| self.waiting.remove(at));
-            self.shares.remove(largest);
-        }
-        self.shares.add(request.caller.origin());
-        self.waiting.push_back(request);
-        without_place
-    }
-
-    pub fn take(&mut self) -> Option<Box<IncomingRequest>> {
-        let request = self.waiting.pop_front()?;
-        self.shares.remove(request.caller.origin());
-        Some(request)
-    }
-}
+/// Those that wait for the helper. A peer has as many as it may have streams.
+pub type Requests = VecDeque<Box<IncomingRequest>>;
 
 /// See the module. Dropped unanswered, it is refused.
 pub struct IncomingRequest {
     core: Arc<Core>,
-    caller: Caller,
-    round_trip: Duration,
-    process: Process,
-    pub discriminator: Vec<u8>,
-    hello: Hello,
+    peer: Arc<Peer>,
+    stream: StreamId,
+    /// The rank that asks.
+    rank: Option<u32>,
+    request: Request,
     answered: bool,
 }
 
 impl IncomingRequest {
-    pub fn new(core: Arc<Core>, caller: Caller, ask: Ask) -> Self {
-        let Ask { round_trip, process, discriminator, hello, .. } = ask;
-        IncomingRequest { core, caller, round_trip, process, discriminator, hello, answered: false }
-    }
-
-    pub fn caller(&self) -> &Caller {
-        &self.caller
+    pub fn new(
+        core: Arc<Core>,
+        peer: Arc<Peer>,
+        stream: StreamId,
+        rank: Option<u32>,
+        request: Request,
+    ) -> Self {
+        IncomingRequest { core, peer, stream, rank, request, answered: false }
     }
 
     /// Gives it to whoever listens.
     pub fn deliver(self: Box<Self>) {
-        match self.core.listeners.get(&self.discriminator) {
+        match self.core.listeners.get(&self.request.discriminator) {
             Some(listener) => (listener.lock())(self),
             None => self.refuse(&Answer::NoMatch),
         }
     }
 
-    pub fn refuse(mut self, answer: &Answer) {
-        self.answer(answer);
-    }
-
-    /// It is dropped without an answer.
-    pub fn forget(mut self) {
+    fn refuse(mut self, answer: &Answer) {
         self.answered = true;
-    }
-
-    fn answer(&mut self, answer: &Answer) -> bool {
-        !std::mem::replace(&mut self.answered, true)
-            && self.core.door.answer(&self.core, &self.caller, answer)
+        self.peer.with(|state| self.peer.answer(state, self.stream, answer));
     }
 }
 
 impl Incoming for IncomingRequest {
     fn hello(&self) -> &Hello {
-        &self.hello
+        &self.request.hello
     }
 
     fn peer(&self) -> Option<u32> {
-        self.caller.pair.caller()
+        self.rank
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
         let slots = take_slots(&self.core, &queues)?;
-        let core = self.core.clone();
-        let names = Names { ours: core.fresh()?, theirs: self.caller.exchange.number };
-        let made = Made {
-            names,
-            peer: self.caller.from,
-            process: self.process,
-            ours: hello,
-            theirs: &self.hello,
-            side: Side::Accepted,
-            round_trip: self.round_trip,
-        };
-        // Before the answer: what follows that finds the link.
-        let link = core.establish(&made);
-        let accepted = Answer::Accepted { number: names.ours, process: core.process, hello: hello.clone() };
-        if !self.answer(&accepted) {
-            core.forget_link(names.ours, Tomb { theirs: names.theirs, peer: self.caller.from });
-            return Err(Error::Lost("the requester has given up".into()));
+        self.answered = true;
+        let (core, peer) = (self.core.clone(), self.peer.clone());
+        let accepted = Answer::Accepted(hello.clone(), Vec::new());
+        let link = peer.with(|state| {
+            peer.answer(state, self.stream, &accepted).then(|| {
+                let link = core.establish(&peer, self.stream, (hello, &self.request.hello), Side::Accepted);
+                peer.attach(state, self.stream, &link);
+                link
+            })
+        });
+        match link {
+            Some(link) => Ok(core.port(link, slots, &queues)),
+            None => Err(Error::Lost("the requester has given up".into())),
         }
-        Ok(Core::port(link, slots, &queues))
     }
 
-    fn reject(mut self: Box<Self>, reason: &str) {
-        self.answer(&Answer::Rejected(reason.to_owned()));
+    fn reject(self: Box<Self>, reason: &str) {
+        self.refuse(&Answer::Rejected(reason.to_owned()));
     }
 
-    fn reject_reliability(mut self: Box<Self>) {
-        self.answer(&Answer::Reliability);
+    fn reject_reliability(self: Box<Self>) {
+        self.refuse(&Answer::Reliability);
     }
 }
 
@@ -141,7 +97,8 @@ impl Drop for IncomingRequest {
             return;
         }
         if !self.answered {
-            self.answer(&Answer::Rejected("the request was dropped unanswered".into()));
+            let answer = Answer::Rejected("the request was dropped unanswered".into());
+            self.peer.with(|state| self.peer.answer(state, self.stream, &answer));
         }
     }
 }

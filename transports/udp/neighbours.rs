@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use udeck_sys::boot_id;
 
-use crate::wire::greeting::Process;
+use crate::wire::Process;
 
 /// A socket of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,17 +158,8 @@ fn neighbour(line: &str, wanted: &str) -> Option<Neighbour> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::sync::Arc;
-    use std::time::{Duration, Instant};
-
-    use udeck_session::Side;
-    use udeck_via::Reliability;
-    use udeck_via::transport::Hello;
 
     use super::*;
-    use crate::core::{Core, Made};
-    use crate::fixture::open_with;
-    use crate::flow::Names;
 
     #[test]
     fn a_socket_is_found_where_it_is_bound_and_says_what_lies_unread() {
@@ -213,76 +204,6 @@ mod tests {
         assert!(!vigil.excuses(Some(Neighbour { inode: 6, ..busy })), "another process");
     }
 
-    /// How long a peer may be silent in these tests.
-    const DETECT: Duration = Duration::from_millis(200);
-
-    /// A connection with who has this socket. It stands until the end that is given back.
-    fn connected(core: &Arc<Core>, peer: &UdpSocket) -> u64 {
-        connected_with(core, peer, Process::default())
-    }
-
-    /// As [`connected`], with who says that it is this process.
-    fn connected_with(core: &Arc<Core>, peer: &UdpSocket, process: Process) -> u64 {
-        let hello = Hello {
-            reliability: Reliability::Delivery,
-            writable_ptag: None,
-            readable_ptag: None,
-            private_data: Vec::new(),
-        };
-        let names = Names { ours: core.fresh().unwrap(), theirs: 77 };
-        let (peer, round_trip) = (peer.local_addr().unwrap(), Duration::from_millis(1));
-        let made = Made { names, peer, process, ours: &hello, theirs: &hello, side: Side::Asked, round_trip };
-        drop(core.establish(&made));
-        core.call_at(Instant::now(), names.ours);
-        names.ours
-    }
-
-    fn stands(core: &Core, number: u64) -> bool {
-        core.link(number).is_some()
-    }
-
-    fn ends(core: &Core, number: u64) -> bool {
-        let limit = Instant::now() + Duration::from_secs(60);
-        while stands(core, number) && Instant::now() < limit {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        !stands(core, number)
-    }
-
-    #[test]
-    fn a_process_that_reads_nothing_is_silent_for_as_long_as_it_likes_and_not_dead() {
-        let (core, _nic) = open_with(|options| options.detect = DETECT);
-        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let number = connected(&core, &peer);
-        std::thread::sleep(10 * DETECT);
-        assert!(stands(&core, number), "its process is there");
-        drop(peer);
-        assert!(ends(&core, number), "it is gone");
-    }
-
-    /// The socket is this process's, as if that were a forked child of the peer: it stays open and is not read.
-    #[test]
-    fn a_process_that_is_dead_is_not_excused_by_who_has_its_socket() {
-        let (core, _nic) = open_with(|options| options.detect = DETECT);
-        for reaped in [true, false] {
-            let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-            let number = connected_with(&core, &peer, Process { pid: process.id(), ..ourselves() });
-            let pid = Pid::from_child(&process);
-            rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-            std::thread::sleep(10 * DETECT);
-            let stood = stands(&core, number);
-            process.kill().unwrap();
-            if reaped {
-                process.wait().unwrap();
-            }
-            let ended = ends(&core, number);
-            process.wait().unwrap();
-            assert!(stood, "it is stopped");
-            assert!(ended, "it is dead");
-        }
-    }
-
     #[test]
     fn numbers_of_another_namespace_say_nothing() {
         let ours = ourselves();
@@ -290,19 +211,6 @@ mod tests {
         for namespace in [0, ours.namespace + 1] {
             let other = Process { namespace, ..ours };
             assert!(Vigil::over(ours, other).owner.is_none() && Vigil::over(other, ours).owner.is_none());
-        }
-    }
-
-    #[test]
-    fn a_process_that_reads_and_never_answers_does_not_know_the_connection() {
-        let (core, _nic) = open_with(|options| options.detect = DETECT);
-        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let number = connected(&core, &peer);
-        peer.set_read_timeout(Some(DETECT / 20)).unwrap();
-        let limit = Instant::now() + Duration::from_secs(60);
-        while stands(&core, number) {
-            let _ = peer.recv(&mut [0; 2000]);
-            assert!(Instant::now() < limit, "it was never given up");
         }
     }
 }

@@ -5,54 +5,15 @@
 //! misses a piece is *missed*, when its sender gives it up, when nothing comes of it for long, or when newer ones need its
 //! place. Each message either arrives or is missed, once.
 //!
-//! Datagrams are [`crate::flow::Flow`]'s as much as those of the stream are: it cuts the pieces, counts them as under way,
-//! has them acknowledged, and slows down when they are lost (as RFC 9221 has it). [`Departed`] knows of what the sender need
-//! not wait any more.
-//!
-//! ```
-//! # use std::time::Instant;
-//! use udeck_udp::flow::{Flow, Names, Options};
-//! use udeck_udp::pieces::{Assembly, Limits, Message};
-//! use udeck_udp::wire::{Piece, open};
-//! use udeck_session::Content;
-//!
-//! let (now, options) = (Instant::now(), Options::default());
-//! let mut sender = Flow::new(now, Names { ours: 1, theirs: 2 }, &options);
-//! let mut receiver = Flow::new(now, Names { ours: 2, theirs: 1 }, &options);
-//! let mut assembly = Assembly::<Vec<u8>>::new(Limits::default());
-//!
-//! let message = [42; 2000];
-//! let content = Content::Message { immediate: None, lent: true, head: 0 };
-//! let (mut at, mut got) = (0, None);
-//! while at < 2000 {
-//!     let cut = sender.cut(at, 2000, &content).expect("the network has room");
-//!     let mut piece = sender.piece(now, 0, &cut, &content, false);
-//!     let payload = &message[cut.range.start as usize..cut.range.end as usize];
-//!     piece.seal([payload]);
-//!     let datagram = [piece.bytes(), payload].concat();
-//!     at = cut.range.end;
-//!
-//!     let piece = Piece::decode(&open(&datagram)?)?;
-//!     receiver.receive_piece(now, &piece).expect("a new one");
-//!     let arrived = assembly.receive(now, &piece, 256, |_, len| Some(vec![0; len]));
-//!     if let Ok(Some(Message::Assembled(memory))) = arrived {
-//!         got = Some(memory);
-//!     }
-//! }
-//! assert_eq!(got.as_deref(), Some(&message[..]));
-//! # Ok::<(), udeck_udp::wire::Malformed>(())
-//! ```
-
-mod departed;
+//! Datagrams are QUIC's: it counts them as under way, and slows down when they are lost (RFC 9221).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use udeck_session::{Content, Landing};
 
-use crate::flow::Ranges;
+use crate::ranges::Ranges;
 use crate::wire::Piece;
-pub use departed::Departed;
 
 /// Most separate parts of a message that may have arrived at a time. A piece that makes one more ends it.
 pub const MAX_PARTS: usize = 256;
@@ -128,17 +89,6 @@ pub enum Dropped {
     Scattered,
 }
 
-/// What happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Messages that arrived.
-    pub arrived: u64,
-    /// Messages that were missed.
-    pub missed: u64,
-    /// Pieces that were dropped.
-    pub dropped: u64,
-}
-
 /// The messages of a connection that have not arrived whole.
 #[derive(Debug)]
 pub struct Assembly<B> {
@@ -150,7 +100,6 @@ pub struct Assembly<B> {
     partial: usize,
     bytes: usize,
     missed: VecDeque<(u64, Option<B>)>,
-    stats: Stats,
 }
 
 #[derive(Debug)]
@@ -174,15 +123,7 @@ struct Partial<B> {
 impl<B: Land> Assembly<B> {
     /// Takes so much.
     pub fn new(limits: Limits) -> Self {
-        Assembly {
-            limits,
-            floor: 0,
-            slots: VecDeque::new(),
-            partial: 0,
-            bytes: 0,
-            missed: VecDeque::new(),
-            stats: Stats::default(),
-        }
+        Assembly { limits, floor: 0, slots: VecDeque::new(), partial: 0, bytes: 0, missed: VecDeque::new() }
     }
 
     /// A piece came. `end`: the first number that the peer may not use yet; at most a few hundred after the first that is
@@ -192,22 +133,6 @@ impl<B: Land> Assembly<B> {
     /// # Errors
     /// Why it was dropped.
     pub fn receive<'a>(
-        &mut self,
-        now: Instant,
-        piece: &Piece<'a>,
-        end: u64,
-        room: impl FnOnce(Content, usize) -> Option<B>,
-    ) -> Result<Option<Message<'a, B>>, Dropped> {
-        let received = self.take(now, piece, end, room);
-        match &received {
-            Ok(Some(_)) => self.stats.arrived += 1,
-            Ok(None) => {}
-            Err(_) => self.stats.dropped += 1,
-        }
-        received
-    }
-
-    fn take<'a>(
         &mut self,
         now: Instant,
         piece: &Piece<'a>,
@@ -317,26 +242,25 @@ impl<B: Land> Assembly<B> {
         self.missed.pop_front()
     }
 
-    /// What happened so far.
-    pub fn stats(&self) -> Stats {
-        self.stats
-    }
-
+    #[cfg(test)]
     /// Bytes of the incomplete messages.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
+    #[cfg(test)]
     /// Incomplete messages.
     pub fn len(&self) -> usize {
         self.partial
     }
 
+    #[cfg(test)]
     /// Whether no message is incomplete.
     pub fn is_empty(&self) -> bool {
         self.partial == 0
     }
 
+    #[cfg(test)]
     /// Messages that are known of, from the first that is not done with.
     pub fn span(&self) -> usize {
         self.slots.len()
@@ -345,7 +269,6 @@ impl<B: Land> Assembly<B> {
     fn miss(&mut self, number: u64) {
         let memory = self.done(number);
         self.missed.push_back((number, memory));
-        self.stats.missed += 1;
     }
 
     /// What there was of it.

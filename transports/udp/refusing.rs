@@ -1,58 +1,12 @@
 //! A NIC whose socket takes nothing for a while, as one does whose interface is slower than its program: nobody is held
 //! longer than it asked for, and what was refused goes later.
 
-use std::io;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use udeck_via::{Deadline, Descriptor, Nic, Reliability};
 
 use crate::fixture::{End, connect, open, soon, works};
-
-/// What the kernel refuses, as a test wants it.
-#[derive(Default)]
-pub struct Refusal(Mutex<Refused>);
-
-#[derive(Default)]
-struct Refused {
-    /// All of it.
-    always: bool,
-    /// After every so many calls, for that long; 0: never.
-    every: u32,
-    pause: Duration,
-    calls: u32,
-    until: Option<Instant>,
-}
-
-impl Refusal {
-    /// Refuses everything from now on, or nothing.
-    pub fn always(&self, always: bool) {
-        *self.0.lock() = Refused { always, ..Refused::default() };
-    }
-
-    /// Refuses for `pause` after each `every`th call.
-    pub fn now_and_then(&self, every: u32, pause: Duration) {
-        *self.0.lock() = Refused { every, pause, ..Refused::default() };
-    }
-
-    /// Whether the kernel takes what is given to it now.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: it does not.
-    pub fn ask(&self) -> io::Result<()> {
-        let mut refused = self.0.lock();
-        let now = Instant::now();
-        if refused.always || refused.until.is_some_and(|until| until > now) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        refused.calls += 1;
-        if refused.every > 0 && refused.calls.is_multiple_of(refused.every) {
-            refused.until = Some(now + refused.pause);
-        }
-        Ok(())
-    }
-}
 
 /// Runs `test` on a thread of its own, so that one that never returns fails.
 fn within_reason(test: impl FnOnce() + Send + 'static) {

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use udeck_sys::atomic::{AtomicBool, Ordering};
 
-use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
 use crate::icmp::{self, Report};
+#[cfg(test)]
+use crate::refusal::Refusal;
 
-/// Bytes of a batch to send.
-const BATCH: usize = 63 << 10;
 /// Datagrams, or runs of them from one sender, that one call receives.
 const RUNS: usize = 8;
 /// Bytes of a run.
@@ -34,7 +34,7 @@ pub struct Socket {
     troubled: AtomicBool,
     /// What a test makes the kernel refuse.
     #[cfg(test)]
-    pub refusal: crate::refusing::Refusal,
+    pub refusal: Refusal,
 }
 
 impl Socket {
@@ -54,33 +54,25 @@ impl Socket {
             state,
             troubled: AtomicBool::new(false),
             #[cfg(test)]
-            refusal: crate::refusing::Refusal::default(),
+            refusal: Refusal::default(),
         };
         Ok((socket, at))
     }
 
+    /// Sends datagrams of `segment_size` bytes each, the last of which may be shorter; or one.
+    ///
     /// # Errors
     /// The kernel's, [`io::ErrorKind::WouldBlock`] among them.
-    pub fn send(&self, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
-        self.transmit(to, datagram, None)
-    }
-
-    /// # Errors
-    /// As [`Socket::send`].
-    pub fn send_batch(&self, to: SocketAddr, batch: &Batch) -> io::Result<()> {
-        let segment = (batch.count > 1).then_some(batch.segment);
-        self.transmit(to, &batch.bytes, segment)
-    }
-
-    fn transmit(
+    pub fn transmit(
         &self,
         destination: SocketAddr,
         contents: &[u8],
         segment_size: Option<usize>,
+        ecn: Option<EcnCodepoint>,
     ) -> io::Result<()> {
         #[cfg(test)]
         self.refusal.ask()?;
-        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        let transmit = Transmit { destination, ecn, contents, segment_size, src_ip: None };
         let mut outcome = Ok(());
         for _ in 0..ATTEMPTS {
             outcome = self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
@@ -103,6 +95,11 @@ impl Socket {
     /// The next thing that the network says of what was sent. `None`: nothing more. `Some(None)`: nothing of use.
     pub fn next_report(&self) -> Option<Option<Report>> {
         icmp::next(self.as_fd())
+    }
+
+    /// Bytes of datagrams that the kernel holds until they are read: half of what it counts, the rest is its own.
+    pub fn holds(&self) -> usize {
+        self.state.recv_buffer_size(UdpSockRef::from(&self.socket)).map_or(0, |size| size / 2)
     }
 
     /// Datagrams that one batch may hold.
@@ -149,51 +146,18 @@ impl Room {
     }
 
     /// The datagrams of the first `runs` runs that were received.
-    pub fn datagrams(&self, runs: usize) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+    pub fn datagrams(&self, runs: usize) -> impl Iterator<Item = Datagram<'_>> {
         self.metas[..runs].iter().zip(self.buffers.chunks_exact(RUN)).flat_map(|(meta, buffer)| {
-            buffer[..meta.len.min(RUN)].chunks(meta.stride.max(1)).map(|datagram| (meta.addr, datagram))
+            let datagrams = buffer[..meta.len.min(RUN)].chunks(meta.stride.max(1));
+            datagrams.map(|bytes| Datagram { from: meta.addr, ecn: meta.ecn, bytes })
         })
     }
 }
 
-/// Datagrams to one peer, one behind another: all as long as the first but the last, which may be shorter.
-#[derive(Debug, Default)]
-pub struct Batch {
-    bytes: Vec<u8>,
-    segment: usize,
-    count: usize,
-    last: usize,
-}
-
-impl Batch {
-    /// Whether a datagram of `size` bytes can go with it, where a batch holds at most `most`.
-    pub fn takes(&self, size: usize, most: usize) -> bool {
-        let alike = size <= self.segment && self.last == self.segment;
-        self.count == 0 || (alike && self.count < most && self.bytes.len() + size <= BATCH)
-    }
-
-    /// A new datagram at its end, of `size` bytes, to be filled.
-    pub fn add(&mut self, size: usize) -> &mut [u8] {
-        if self.count == 0 {
-            self.segment = size;
-        }
-        (self.count, self.last) = (self.count + 1, size);
-        let at = self.bytes.len();
-        self.bytes.resize(at + size, 0);
-        &mut self.bytes[at..]
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Bytes of its longest datagram.
-    pub fn longest(&self) -> usize {
-        self.segment
-    }
-
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        (self.segment, self.count, self.last) = (0, 0, 0);
-    }
+/// One that was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    pub from: SocketAddr,
+    pub ecn: Option<EcnCodepoint>,
+    pub bytes: &'a [u8],
 }

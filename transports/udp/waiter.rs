@@ -15,22 +15,22 @@ use crate::core::Core;
 const BURST: u32 = 16;
 
 /// See the module.
-pub struct UdpWaiter {
+pub struct QuicWaiter {
     core: Arc<Core>,
     cq: Arc<CompletionQueue>,
     looks: u32,
 }
 
-impl UdpWaiter {
+impl QuicWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let cq = core.completion_queues.open(|_| BesideSocket(core.clone()))?;
-        Ok(UdpWaiter { core: core.clone(), cq, looks: 0 })
+        Ok(QuicWaiter { core: core.clone(), cq, looks: 0 })
     }
 }
 
-impl Waiter for UdpWaiter {
+impl Waiter for QuicWaiter {
     fn poll(&mut self) -> Option<Ready> {
         self.cq.note_look();
         self.looks = self.looks.wrapping_add(1);
@@ -69,8 +69,8 @@ impl Waiter for UdpWaiter {
     }
 }
 
-impl std::fmt::Debug for UdpWaiter {
+impl std::fmt::Debug for QuicWaiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UdpWaiter({:?})", self.cq)
+        write!(f, "QuicWaiter({:?})", self.cq)
     }
 }

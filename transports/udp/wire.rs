@@ -1,175 +1,198 @@
-//! Datagrams. Everything decoded here comes from a network and is checked.
+//! What is said on the control stream, and datagrams of unreliable VIs. All integers are little-endian.
+//!
+//! The side that has called opens the control stream, the first of the connection. Each side begins it with a [`Hello`]; the
+//! caller's also says whom it calls ([`Claim`]). Behind that follow [`Control`] messages.
 //!
 //! ```text
-//!       0         1         2         3         4         5         6         7
-//!      +---------+---------+---------+---------+---------+---------+---------+---------+
-//!    0 | version | kind    | flags   | ranges  | CRC-32C of the datagram, this as zero |
-//!      +---------+---------+---------+---------+---------+---------+---------+---------+
-//!    8 | connection: the number that its receiver gave it; 0 if it gave none           |
-//!      +---------+---------+---------+---------+---------+---------+---------+---------+
-//!   16 | by kind: wire/packet.rs, wire/piece.rs, wire/greeting.rs                      |
+//! hello    versions: datagrams u16, frames u16 | process: namespace u64, pid u32 | claim (of the caller) 8 bytes | proof 32 bytes
+//! control  kind u8 (1 confirm, 2 confirmed) | stream u64 | offset u64
 //! ```
-//! The front is the same in all versions, and so are Meet and Prove: that is how two that differ find out (`versions.rs`).
 //!
-//! Numbers are little-endian. `flags` and `ranges` belong to the kind, and are zero where it does not use them.
+//! Every other stream is a VI's. It begins with a request one way and an answer the other way
+//! ([`udeck_session::admission::wire`]); what follows is `udeck_session::framed`'s.
 
-pub mod greeting;
-mod packet;
+use udeck_via::auth::{Claim, Proof};
+
 mod piece;
 
-pub use packet::{AckRanges, Acks, Close, Flags, HEADER, MAX_HEADER, MAX_RANGES, Packet, PacketHeader};
-pub use piece::{MAX_PIECE_HEADER, PIECE_HEADER, Piece, PieceHeader};
+pub use piece::Piece;
 
-/// Version of all datagrams.
-pub const VERSION: u8 = 3;
-/// Bytes that all kinds begin with.
-pub const FRONT: usize = 16;
-/// Packet numbers, stream offsets and message numbers are smaller. At a packet every nanosecond it lasts for 146 years.
-pub const NUMBERS: u64 = 1 << 62;
+/// The version of all that is in here.
+pub const VERSION: u16 = 3;
+/// Bytes of a hello without a claim.
+pub const HELLO: usize = 4 + 12 + 32;
+/// Bytes of a control message.
+pub const CONTROL: usize = 17;
 
-/// What a datagram is.
+/// Streams are reset by that when their VI's connection is over or lost.
+pub const OVER: u32 = 0;
+/// Streams are reset by that when who asked gave up before an answer came.
+pub const WITHDRAWN: u32 = 1;
+
+/// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A [`Packet`] of a reliable stream.
-    Packet = 1,
-    /// A [`Piece`] of an unreliable message.
-    Piece = 2,
-    /// [`greeting::Meet`].
-    Meet = 3,
-    /// [`greeting::Prove`].
-    Prove = 4,
-    /// [`greeting::Ask`].
-    Ask = 5,
-    /// [`greeting::Answer`].
-    Answer = 6,
-    /// [`greeting::Withdraw`].
-    Withdraw = 7,
+pub enum Close {
+    /// It is not needed any more, or its NIC was closed.
+    Done,
+    /// The caller does not prove what it claims.
+    Stranger,
+    /// The caller wants another process.
+    OtherProcess,
+    /// The other side broke the protocol.
+    Broken,
 }
 
-/// Not a datagram of ours, or not as it was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// Too short for what it says it is.
-    #[error("a datagram that is too short")]
-    Short,
-    /// Another version, or no datagram of ours at all.
-    #[error("a datagram of version {0}, not {VERSION}")]
-    Version(u8),
-    /// The checksum does not match.
-    #[error("a datagram that was spoilt on its way")]
-    Checksum,
-    /// A kind, flag or number that nobody who keeps to the protocol sends.
-    #[error("a datagram that breaks the protocol: {0}")]
-    Protocol(&'static str),
+impl Close {
+    pub fn code(self) -> u32 {
+        match self {
+            Close::Done => 0,
+            Close::Stranger => 1,
+            Close::OtherProcess => 2,
+            Close::Broken => 3,
+        }
+    }
+
+    pub fn of(code: u64) -> Self {
+        match code {
+            0 => Close::Done,
+            1 => Close::Stranger,
+            2 => Close::OtherProcess,
+            _ => Close::Broken,
+        }
+    }
 }
 
-/// Which connection a datagram says it is for, before anything else of it is looked at.
-pub fn connection(datagram: &[u8]) -> Option<u64> {
-    let (front, _) = datagram.split_first_chunk::<FRONT>()?;
-    (front[0] == VERSION).then(|| word(front, 8))
-}
-
-/// A datagram whose front and checksum are right.
+/// What a side speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened<'a> {
-    /// What it is.
-    pub kind: Kind,
-    /// [`connection`].
-    pub connection: u64,
-    flags: u8,
-    ranges: u8,
-    rest: &'a [u8],
+pub struct Versions {
+    pub datagrams: u16,
+    pub frames: u16,
 }
 
-/// Checks a datagram's front and sum.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn open(datagram: &[u8]) -> Result<Opened<'_>, Malformed> {
-    match version(datagram) {
-        None => Err(Malformed::Short),
-        Some(VERSION) => open_any(datagram),
-        Some(other) => Err(Malformed::Version(other)),
+/// What this build speaks.
+pub const OURS: Versions = Versions { datagrams: VERSION, frames: udeck_session::framed::wire::VERSION };
+
+/// Which process a side is, for a peer on the same host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid namespace; 0: it does not know.
+    pub namespace: u64,
+    pub pid: u32,
+}
+
+/// What each side begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub versions: Versions,
+    pub process: Process,
+    /// The caller's; not in the other side's.
+    pub claim: Option<Claim>,
+    /// All zero: none is given, because the versions differ.
+    pub proof: Proof,
+}
+
+impl Hello {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HELLO + Claim::LEN);
+        out.extend(self.versions.encode());
+        out.extend(self.process.encode());
+        out.extend(self.claim.iter().flat_map(Claim::encode));
+        out.extend(self.proof);
+        out
+    }
+
+    /// Bytes of it.
+    pub fn len(with_claim: bool) -> usize {
+        HELLO + if with_claim { Claim::LEN } else { 0 }
+    }
+
+    /// `None`: these are not so many bytes.
+    pub fn decode(bytes: &[u8], with_claim: bool) -> Option<Self> {
+        let (datagrams, rest) = bytes.split_first_chunk()?;
+        let (frames, rest) = rest.split_first_chunk()?;
+        let (namespace, rest) = rest.split_first_chunk()?;
+        let (pid, rest) = rest.split_first_chunk()?;
+        let (claim, rest) = rest.split_at_checked(if with_claim { Claim::LEN } else { 0 })?;
+        let claim = claim.first_chunk().map(|bytes| Claim::decode(*bytes));
+        let proof = rest.try_into().ok()?;
+        let versions =
+            Versions { datagrams: u16::from_le_bytes(*datagrams), frames: u16::from_le_bytes(*frames) };
+        let process = Process { namespace: u64::from_le_bytes(*namespace), pid: u32::from_le_bytes(*pid) };
+        Some(Hello { versions, process, claim, proof })
     }
 }
 
-/// The version that a datagram says it is of: the first byte, in all versions.
-pub fn version(datagram: &[u8]) -> Option<u8> {
-    datagram.first_chunk::<FRONT>().map(|front| front[0])
-}
-
-/// As [`open`], of whatever version it is: the front and the sum are the same in all of them.
-///
-/// # Errors
-/// [`Malformed`].
-pub fn open_any(datagram: &[u8]) -> Result<Opened<'_>, Malformed> {
-    let (front, rest) = datagram.split_first_chunk::<FRONT>().ok_or(Malformed::Short)?;
-    let mut blank = *front;
-    blank[4..8].fill(0);
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&blank), rest);
-    if front[4..8] != sum.to_le_bytes() {
-        return Err(Malformed::Checksum);
+impl Versions {
+    pub fn encode(self) -> [u8; 4] {
+        let [[a, b], [c, d]] = [self.datagrams.to_le_bytes(), self.frames.to_le_bytes()];
+        [a, b, c, d]
     }
-    let kind = match front[1] {
-        1 => Kind::Packet,
-        2 => Kind::Piece,
-        3 => Kind::Meet,
-        4 => Kind::Prove,
-        5 => Kind::Ask,
-        6 => Kind::Answer,
-        7 => Kind::Withdraw,
-        _ => return Err(Malformed::Protocol("a kind that is not known")),
-    };
-    Ok(Opened { kind, connection: word(front, 8), flags: front[2], ranges: front[3], rest })
 }
 
-/// Writes the checksum into a header (of any kind), which `payload` follows in the datagram, piece after piece.
-///
-/// # Panics
-/// When `header` is shorter than [`FRONT`].
-pub fn seal<'a>(header: &mut [u8], payload: impl IntoIterator<Item = &'a [u8]>) {
-    header[4..8].fill(0);
-    let sum = payload.into_iter().fold(crc32c::crc32c(header), crc32c::crc32c_append);
-    header[4..8].copy_from_slice(&sum.to_le_bytes());
+impl Process {
+    pub fn encode(self) -> [u8; 12] {
+        let mut out = [0; 12];
+        out[..8].copy_from_slice(&self.namespace.to_le_bytes());
+        out[8..].copy_from_slice(&self.pid.to_le_bytes());
+        out
+    }
 }
 
-fn front(kind: Kind, flags: u8, ranges: u8, connection: u64) -> [u8; FRONT] {
-    let mut front = [0; FRONT];
-    front[..4].copy_from_slice(&[VERSION, kind as u8, flags, ranges]);
-    front[8..].copy_from_slice(&connection.to_le_bytes());
-    front
+/// What is said about one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Say when so many bytes of that stream have come.
+    Confirm { stream: u64, offset: u64 },
+    /// So many bytes of that stream have come.
+    Confirmed { stream: u64, offset: u64 },
 }
 
-fn word(bytes: &[u8; FRONT], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
-/// Takes numbers off the front of what follows.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed::Short)?;
-        self.0 = rest;
-        Ok(*head)
+impl Control {
+    pub fn encode(self) -> [u8; CONTROL] {
+        let (kind, stream, offset) = match self {
+            Control::Confirm { stream, offset } => (1, stream, offset),
+            Control::Confirmed { stream, offset } => (2, stream, offset),
+        };
+        let mut out = [kind; CONTROL];
+        out[1..9].copy_from_slice(&stream.to_le_bytes());
+        out[9..].copy_from_slice(&offset.to_le_bytes());
+        out
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    /// A number below [`NUMBERS`].
-    fn number(&mut self) -> Result<u64, Malformed> {
-        let number = self.u64()?;
-        if number < NUMBERS { Ok(number) } else { Err(Malformed::Protocol("a number beyond all bounds")) }
+    /// `None`: there is no such message.
+    pub fn decode(bytes: &[u8; CONTROL]) -> Option<Self> {
+        let number = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let (stream, offset) = (number(1), number(9));
+        match bytes[0] {
+            1 => Some(Control::Confirm { stream, offset }),
+            2 => Some(Control::Confirmed { stream, offset }),
+            _ => None,
+        }
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_comes_back() {
+        let process = Process { namespace: 5 << 40, pid: 7 };
+        for claim in [None, Some(Claim::decode([3; 8]))] {
+            let hello = Hello { versions: OURS, process, claim, proof: [9; 32] };
+            let bytes = hello.encode();
+            assert_eq!(bytes.len(), Hello::len(claim.is_some()));
+            assert_eq!(Hello::decode(&bytes, claim.is_some()), Some(hello));
+            assert_eq!(Hello::decode(&bytes[1..], claim.is_some()), None);
+        }
+        for control in
+            [Control::Confirm { stream: 4, offset: 1 << 50 }, Control::Confirmed { stream: 8, offset: 3 }]
+        {
+            assert_eq!(Control::decode(&control.encode()), Some(control));
+        }
+        assert_eq!(Control::decode(&[3; CONTROL]), None);
+        for close in [Close::Done, Close::Stranger, Close::OtherProcess, Close::Broken] {
+            assert_eq!(Close::of(close.code().into()), close);
+        }
+    }
+}

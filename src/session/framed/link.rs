@@ -20,6 +20,12 @@ pub trait Driver: Send + 'static {
     /// ago may do nothing.)
     fn look(&mut self, connection: &mut Connection);
 
+    /// The program closes the connection: take in what has come, also what another thread has in hand. May wait for that
+    /// thread, for a moment.
+    fn look_last(&mut self, connection: &mut Connection) {
+        self.look(connection);
+    }
+
     /// Whether all that was posted comes to the peer without this process, as far as is known after a look; or never will.
     fn is_done(&mut self, connection: &mut Connection) -> bool;
 }

@@ -237,7 +237,13 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
 
     fn close(&mut self, broken: Option<&str>) {
         drop(self.receipt.take());
-        self.link.with(|connection, _| connection.close(broken));
+        self.link.with(|connection, driver| {
+            // What has come by now was sent to a VI that stands.
+            if !connection.is_closed() {
+                driver.look_last(connection);
+            }
+            connection.close(broken);
+        });
     }
 
     fn leave(&mut self) {

@@ -1,5 +1,4 @@
 use super::*;
-use crate::wire::{AckRanges, NUMBERS, PIECE_HEADER, PieceHeader, open, seal};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -14,23 +13,14 @@ fn message(number: u64, len: u32) -> Vec<u8> {
 }
 
 fn piece(message: u64, offset: u32, total: u32, payload: &[u8]) -> Piece<'_> {
-    Piece {
-        connection: 1,
-        number: 0,
-        message,
-        offset,
-        total,
-        content: MESSAGE,
-        last: false,
-        acks: None,
-        payload,
-    }
+    Piece { stream: 4, message, offset, total, content: MESSAGE, payload }
 }
 
 fn datagram(piece: &Piece<'_>) -> Vec<u8> {
-    let mut header = PieceHeader::new(piece, None::<AckRanges<std::iter::Empty<_>>>);
-    header.seal(piece.payload.chunks(100));
-    [header.bytes(), piece.payload].concat()
+    let mut bytes = Vec::new();
+    piece.put_header(&mut bytes);
+    bytes.extend(piece.payload);
+    bytes
 }
 
 /// Message `number` in datagrams of at most `size` bytes.
@@ -39,13 +29,13 @@ fn datagrams(number: u64, bytes: &[u8], size: usize) -> Vec<Vec<u8>> {
     if bytes.is_empty() {
         return vec![datagram(&piece(number, 0, 0, &[]))];
     }
-    let room = size - PIECE_HEADER;
+    let room = size - Piece::header_len(&MESSAGE);
     let cut = |(nth, part)| datagram(&piece(number, (nth * room) as u32, total, part));
     bytes.chunks(room).enumerate().map(cut).collect()
 }
 
 fn receive(assembly: &mut Heap, now: Instant, datagram: &[u8]) -> Result<Option<Vec<u8>>, Dropped> {
-    let piece = Piece::decode(&open(datagram).unwrap()).unwrap();
+    let piece = Piece::decode(datagram).unwrap();
     let message = assembly.receive(now, &piece, piece.message + END, |_, len| Some(vec![0; len]))?;
     Ok(message.map(|message| match message {
         Message::Whole(bytes) => bytes.to_vec(),
@@ -63,7 +53,7 @@ fn short_and_empty_messages_take_one_datagram_and_no_memory() {
     for (number, len) in [0, 1, 1152].into_iter().enumerate() {
         let bytes = message(5, len);
         let [datagram] = &datagrams(number as u64, &bytes, 1200)[..] else { panic!("one datagram") };
-        let piece = Piece::decode(&open(datagram).unwrap()).unwrap();
+        let piece = Piece::decode(datagram).unwrap();
         let got = assembly.receive(Instant::now(), &piece, END, |_, _| panic!("memory"));
         assert_eq!(got, Ok(Some(Message::Whole(&bytes[..]))));
         let again = assembly.receive(Instant::now(), &piece, END, |_, _| panic!("memory"));
@@ -97,7 +87,6 @@ fn what_newer_ones_tell_of_is_waited_for_too() {
     assert!(receive(&mut assembly, now, &short(1)).unwrap().is_some(), "in any order");
     assembly.time(now + Limits::default().patience);
     assert_eq!((missed(&mut assembly), assembly.span()), (vec![0, 2], 0));
-    assert_eq!(assembly.stats(), Stats { arrived: 2, missed: 2, dropped: 0 });
 }
 
 #[test]
@@ -207,12 +196,10 @@ proptest! {
                 let (late, copies, spoilt) = *ways.next().unwrap();
                 untouched &= late == 0 && copies > 0 && !spoilt;
                 for copy in 0..u32::from(copies) {
-                    let mut bytes = bytes.clone();
-                    if spoilt {
-                        let at = place as usize % bytes.len();
-                        bytes[at] ^= 1u8 << (place % 8);
+                    // QUIC takes none that is spoilt.
+                    if !spoilt {
+                        under_way.insert((place + late + copy, place, copy), bytes.clone());
                     }
-                    under_way.insert((place + late + copy, place, copy), bytes);
                 }
                 place += 1;
             }
@@ -222,8 +209,7 @@ proptest! {
         for ((when, ..), bytes) in under_way {
             let now = start + Duration::from_micros(100) * when;
             assembly.time(now);
-            let Ok(opened) = open(&bytes) else { continue };
-            let piece = Piece::decode(&opened).unwrap();
+            let piece = Piece::decode(&bytes).unwrap();
             if let Ok(Some(bytes)) = receive(&mut assembly, now, &bytes) {
                 let number = piece.message as usize;
                 prop_assert_eq!(&bytes, &message(piece.message, lengths[number]));
@@ -237,7 +223,7 @@ proptest! {
         prop_assert_eq!((assembly.len(), assembly.bytes(), assembly.span()), (0, 0, 0));
         // Short enough that nothing displaces it, and no piece was touched: it is there.
         for (number, len) in lengths.iter().enumerate() {
-            prop_assert!(got[number] == 1 || !whole[number] || *len as usize > datagram - PIECE_HEADER, "{number}");
+            prop_assert!(got[number] == 1 || !whole[number] || *len as usize > datagram - Piece::header_len(&MESSAGE), "{number}");
         }
     }
 
@@ -258,16 +244,14 @@ proptest! {
     /// A peer that keeps to the wire format and to nothing else.
     #[test]
     fn prop_a_hostile_peer_takes_bounded_memory(
-        pieces in prop::collection::vec((prop_oneof![0u64..4, 0u64..300, 0u64..NUMBERS], 0u32..3000, 0u32..5000, 0u16..1400), 1..300),
+        pieces in prop::collection::vec((prop_oneof![0u64..4, 0u64..300, 0u64..u64::MAX], 0u32..3000, 0u32..5000, 0u16..1400), 1..300),
     ) {
         let limits = Limits { message: 4000, messages: 4, bytes: 9000, patience: Duration::from_secs(1) };
         let (now, mut assembly) = (Instant::now(), Heap::new(limits.clone()));
         for (number, offset, total, len) in pieces {
             let payload = vec![0xa5; usize::from(len)];
-            let mut datagram = datagram(&piece(number, offset, total, &payload));
-            seal(&mut datagram, []);
-            let opened = open(&datagram).unwrap();
-            let Ok(piece) = Piece::decode(&opened) else { continue };
+            let datagram = datagram(&piece(number, offset, total, &payload));
+            let Some(piece) = Piece::decode(&datagram) else { continue };
             let got = assembly.receive(now, &piece, END, |_, len| Some(vec![0; len]));
             if let Ok(Some(Message::Assembled(bytes))) = got {
                 prop_assert!(bytes.iter().all(|byte| *byte == 0xa5), "no byte that was not sent");

@@ -1,9 +1,9 @@
 //! A helper that panics.
 
-use udeck_via::{Listener, NetAddress};
+use udeck_via::{Error, Listener, NetAddress, Nic, Reliability};
 
-use super::*;
-use crate::fixture::soon;
+use crate::fixture::{End, connect, soon};
+use crate::{Options, Source, device};
 
 fn assert_told(error: Error) {
     assert!(error.to_string().contains("has panicked: no luck"), "{error}");
@@ -22,7 +22,7 @@ fn end_of(end: &mut End) -> Error {
 
 #[test]
 fn a_helper_that_panics_is_an_error_of_all_that_its_nic_serves() {
-    let options = Options { memory: Source::Fresh(ARENA), ..Options::new([3; 32]) };
+    let options = Options { memory: Source::Fresh(8 << 20), ..Options::new([3; 32]) };
     let device = device::open(&options).unwrap();
     device.network().listeners.listen(b"bomb", Box::new(|_| panic!("no luck"))).unwrap();
     let (failing, other) = (Nic::new(device), crate::open(&options).unwrap());

@@ -1,0 +1,288 @@
+//! A QUIC connection with another NIC, and the streams in it: one for control, and one for each VI.
+//!
+//! Both sides may have called: a NIC uses a connection that stands, whoever called. [`State`] lies behind one lock, which is
+//! taken after that of a VI's link and before that of the endpoint. What comes for links is noted under it
+//! ([`crate::core::Core::note_ready`]) and given to them afterwards, by whoever holds no link's lock.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `handshake` | both sides prove who they are |
+//! | `streams` | requests, answers, and the bytes of VIs |
+//! | `events` | what QUIC tells: new streams, what can be read and written, the end |
+//! | `transmit` | packets to the socket, and when to be called |
+
+mod events;
+mod handshake;
+mod streams;
+mod transmit;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use parking_lot::{Mutex, MutexGuard};
+use quinn_proto::{Connection, ConnectionEvent, ConnectionHandle, StreamId, VarInt};
+use udeck_session::poll::Bell;
+use udeck_sys::job_time;
+use udeck_via::auth::Pair;
+
+use crate::core::Core;
+use crate::neighbours::{Vigil, socket_at};
+use crate::wire::{Close, Process};
+pub use handshake::Standing;
+pub use streams::{Call, Outcome, Read, Stream};
+
+/// How long a hand-shake may take that nobody of this side waits for.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a connection without VIs is kept for the next one.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub struct Peer {
+    pub core: Arc<Core>,
+    pub handle: ConnectionHandle,
+    pub at: SocketAddr,
+    /// Whether this side has called.
+    pub called: bool,
+    /// Both sides have proved who they are.
+    stands: AtomicBool,
+    /// It cannot be used any more.
+    over: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// Under the lock.
+pub struct State {
+    pub quic: Connection,
+    pub standing: Standing,
+    /// Who calls whom, and what both know; of a connection that was called, as soon as the caller has said it.
+    pub pair: Option<Pair>,
+    pub streams: HashMap<StreamId, Stream>,
+    /// Rung when it stands, or does not come to stand, and when a stream can be opened.
+    bells: Vec<Arc<Bell>>,
+    control: Control,
+    transmit: transmit::Transmit,
+    /// Where what is written is gathered.
+    pub gathered: BytesMut,
+    vigil: Vigil,
+    heard: Heard,
+    since: Instant,
+    /// Since when it has no streams.
+    idle_since: Option<Instant>,
+}
+
+/// What is said on the control stream.
+struct Control {
+    stream: Option<StreamId>,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+/// When the peer was heard last.
+struct Heard {
+    /// Frames that had come then.
+    frames: u64,
+    at: Instant,
+}
+
+impl State {
+    /// Whether somebody of this side waits for it.
+    fn is_awaited(&mut self) -> bool {
+        self.bells.retain(|bell| Arc::strong_count(bell) > 1);
+        !self.bells.is_empty()
+    }
+
+    /// What is being sent.
+    pub fn transmit(&mut self) -> &mut transmit::Transmit {
+        &mut self.transmit
+    }
+}
+
+impl Peer {
+    /// `pair`: of a connection that this side has called for.
+    pub fn new(
+        core: &Arc<Core>,
+        (handle, quic): (ConnectionHandle, Connection),
+        pair: Option<Pair>,
+    ) -> Arc<Self> {
+        let now = job_time();
+        let at = quic.remote_address();
+        let called = pair.is_some();
+        let state = State {
+            quic,
+            standing: Standing::Shaking,
+            pair,
+            streams: HashMap::new(),
+            bells: Vec::new(),
+            control: Control { stream: None, incoming: Vec::new(), outgoing: Vec::new() },
+            transmit: transmit::Transmit::default(),
+            gathered: BytesMut::new(),
+            vigil: Vigil::default(),
+            heard: Heard { frames: 0, at: now },
+            since: now,
+            idle_since: None,
+        };
+        let (stands, over, state) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::new(state));
+        Arc::new(Peer { core: core.clone(), handle, at, called, stands, over, state })
+    }
+
+    /// Whether it cannot be used any more.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether both sides have proved who they are.
+    pub fn stands(&self) -> bool {
+        self.stands.load(Ordering::Acquire)
+    }
+
+    /// Whether a VI's stream is noted as having something to take.
+    pub fn is_listed(&self, stream: StreamId) -> bool {
+        matches!(self.lock().streams.get(&stream), Some(Stream::Linked(flow)) if flow.listed)
+    }
+
+    /// Takes in what came for it. [`Peer::flush`] when it has been served.
+    pub fn take(self: &Arc<Self>, events: impl IntoIterator<Item = ConnectionEvent>) {
+        let mut state = self.lock();
+        events.into_iter().for_each(|event| state.quic.handle_event(event));
+        self.take_events(&mut state);
+    }
+
+    /// Sends what there is to send.
+    pub fn flush(self: &Arc<Self>) {
+        self.send(&mut self.lock(), job_time());
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Works under the lock, and sends what there is to send.
+    pub fn with<R>(self: &Arc<Self>, work: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let result = work(&mut state);
+        self.settle(&mut state);
+        result
+    }
+
+    /// Whoever works under the lock does this at the end: takes in what QUIC tells, and sends.
+    pub fn settle(self: &Arc<Self>, state: &mut State) {
+        let now = job_time();
+        self.take_events(state);
+        self.send(state, now);
+    }
+
+    /// The time that it asked for has come.
+    pub fn time(self: &Arc<Self>, now: Instant) {
+        let mut state = self.lock();
+        state.transmit.called = None;
+        if state.quic.poll_timeout().is_some_and(|due| due <= now) {
+            state.quic.handle_timeout(now);
+        }
+        self.take_events(&mut state);
+        self.send(&mut state, now);
+    }
+
+    /// The rank that the other side has proved to be.
+    pub fn rank(&self, state: &State) -> Option<u32> {
+        let pair = state.pair.as_ref()?;
+        if self.called { pair.callee() } else { pair.caller() }
+    }
+
+    /// Ends the connection: the other side is told `close`, and whoever works with it here `why`.
+    pub fn close(self: &Arc<Self>, state: &mut State, close: Close, why: Standing) {
+        state.quic.close(job_time(), VarInt::from_u32(close.code()), bytes::Bytes::new());
+        self.end(state, why);
+    }
+
+    /// It cannot be used any more: everybody is told.
+    fn end(self: &Arc<Self>, state: &mut State, why: Standing) {
+        if self.over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        state.standing = why;
+        self.core.forget_peer_at(self, self.rank(state));
+        for stream in state.streams.values_mut() {
+            stream.end(&self.core, &state.standing);
+        }
+        state.bells.drain(..).for_each(|bell| bell.ring());
+    }
+
+    /// `bell` is rung when something changes for who waits.
+    pub fn ring(state: &mut State, bell: &Arc<Bell>) {
+        if !state.bells.iter().any(|other| Arc::ptr_eq(other, bell)) {
+            state.bells.push(bell.clone());
+        }
+    }
+
+    /// The helper's look at what no packet tells of.
+    pub fn check(self: &Arc<Self>, now: Instant, detect: Duration) {
+        let mut state = self.lock();
+        if matches!(state.standing, Standing::Stands) {
+            self.check_silence(&mut state, now, detect);
+        } else if now.duration_since(state.since) >= HANDSHAKE && !state.is_awaited() {
+            self.close(&mut state, Close::Done, Standing::Closed);
+        }
+        if state.streams.is_empty() && matches!(state.standing, Standing::Stands) {
+            let since = *state.idle_since.get_or_insert(now);
+            if now.duration_since(since) >= LINGER {
+                self.close(&mut state, Close::Done, Standing::Closed);
+            }
+        } else {
+            state.idle_since = None;
+        }
+        self.settle(&mut state);
+    }
+
+    /// Whether the peer answers what keeps the connection alive.
+    fn check_silence(self: &Arc<Self>, state: &mut State, now: Instant, detect: Duration) {
+        let frames = state.quic.stats().frame_rx;
+        let heard = frames.acks + frames.ping + frames.stream + frames.datagram;
+        if heard != state.heard.frames {
+            state.heard = Heard { frames: heard, at: now };
+            state.vigil.heard();
+        }
+        if now.duration_since(state.heard.at) < detect {
+            return;
+        }
+        if state.vigil.excuses(socket_at(self.at)) {
+            state.heard.at = now;
+            return;
+        }
+        let seconds = detect.as_secs();
+        let why = format!("nothing was heard of {} for {seconds} seconds", self.at);
+        self.close(state, Close::Done, Standing::Lost(why));
+    }
+
+    /// The network says that nobody is at its port. `quote`: how a datagram began that was sent there.
+    pub fn nobody_there(self: &Arc<Self>, quote: &[u8]) {
+        let mut state = self.lock();
+        if state.transmit.has_sent(quote) {
+            let why = match state.standing {
+                Standing::Shaking => Standing::Nobody,
+                _ => Standing::Lost(format!(
+                    "the process at {} has died, or closed its NIC by force: nobody is there",
+                    self.at
+                )),
+            };
+            self.close(&mut state, Close::Done, why);
+            self.settle(&mut state);
+        }
+    }
+
+    /// The NIC is closed, or has failed.
+    pub fn shut(self: &Arc<Self>, why: Standing) {
+        let mut state = self.lock();
+        self.close(&mut state, Close::Done, why);
+        self.settle(&mut state);
+    }
+
+    /// Which process the other side says it is.
+    fn watch_over(&self, state: &mut State, theirs: Process) {
+        state.vigil = Vigil::over(self.core.process, theirs);
+        state.heard.at = job_time();
+    }
+}

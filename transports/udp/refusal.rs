@@ -1,0 +1,50 @@
+//! A socket that takes nothing for a while, in tests.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// What the kernel refuses, as a test wants it.
+#[derive(Default)]
+pub struct Refusal(Mutex<Refused>);
+
+#[derive(Default)]
+struct Refused {
+    /// All of it.
+    always: bool,
+    /// After every so many calls, for that long; 0: never.
+    every: u32,
+    pause: Duration,
+    calls: u32,
+    until: Option<Instant>,
+}
+
+impl Refusal {
+    /// Refuses everything from now on, or nothing.
+    pub fn always(&self, always: bool) {
+        *self.0.lock() = Refused { always, ..Refused::default() };
+    }
+
+    /// Refuses for `pause` after each `every`th call.
+    pub fn now_and_then(&self, every: u32, pause: Duration) {
+        *self.0.lock() = Refused { every, pause, ..Refused::default() };
+    }
+
+    /// Whether the kernel takes what is given to it now.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`]: it does not.
+    pub fn ask(&self) -> io::Result<()> {
+        let mut refused = self.0.lock();
+        let now = Instant::now();
+        if refused.always || refused.until.is_some_and(|until| until > now) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        refused.calls += 1;
+        if refused.every > 0 && refused.calls.is_multiple_of(refused.every) {
+            refused.until = Some(now + refused.pause);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! What the conformance suite cannot ask: one connection for many VIs, who listens or meddles on the way, and silence.
+
+mod panics;
+mod relay;
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use udeck_via::{Deadline, Descriptor, Error, Listener, NetAddress, Nic, Reliability};
+
+use crate::core::Core;
+use crate::fixture::{End, connect, open, open_with, soon, works};
+use crate::icmp::Report;
+use relay::Relay;
+
+fn ends(a: &Nic, b: &Nic) -> (End, End) {
+    (End::new(a, Reliability::Delivery), End::new(b, Reliability::Delivery))
+}
+
+/// Connects by way of a relay.
+fn connect_by(relay: &Relay, a: &mut End, b: &mut End) {
+    let listener = Listener::new(&b.nic, b"here").unwrap();
+    let to = NetAddress { host: relay.address(), discriminator: b"here".to_vec() };
+    let cq = a.cq.handle();
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| a.vi.connect(&to, &cq, &cq, b"", soon()));
+        let cq = b.cq.handle();
+        listener.wait(soon()).unwrap().accept(&mut b.vi, &cq, &cq, b"").unwrap();
+        asking.join().unwrap().unwrap();
+    });
+}
+
+fn call(nic: &Nic, to: &[u8], deadline: Deadline) -> Error {
+    let mut end = End::new(nic, Reliability::Delivery);
+    let cq = end.cq.handle();
+    let to = NetAddress { host: to.to_vec(), discriminator: b"here".to_vec() };
+    end.vi.connect(&to, &cq, &cq, b"", deadline).unwrap_err()
+}
+
+/// The end of its connection, and how long that took.
+fn end_of(end: &mut End) -> (Error, Duration) {
+    let (since, limit) = (Instant::now(), soon());
+    loop {
+        match end.vi.arrival() {
+            Err(error) => return (error, since.elapsed()),
+            Ok(_) => assert!(!limit.passed(), "it never ends"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn standing(core: &Core) -> usize {
+    core.peers().iter().filter(|peer| peer.stands() && !peer.is_over()).count()
+}
+
+#[test]
+fn all_vis_of_two_nics_share_a_connection_whoever_calls() {
+    let ((core_a, a), (core_b, b)) = (open(), open());
+    let mut pairs: Vec<_> = (0..20).map(|_| ends(&a, &b)).collect();
+    for (nth, (left, right)) in pairs.iter_mut().enumerate() {
+        if nth % 2 == 0 {
+            connect(left, right)
+        } else {
+            connect(right, left)
+        }
+        works(left, right);
+        works(right, left);
+    }
+    assert_eq!((standing(&core_a), standing(&core_b)), (1, 1));
+}
+
+#[test]
+fn nothing_that_is_sent_can_be_read_on_the_way() {
+    let ((_, a), (_, b)) = (open(), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    connect_by(&relay, &mut left, &mut right);
+    let text: Vec<u8> = b"a secret that is told often; ".iter().copied().cycle().take(60_000).collect();
+    let mut region = a.region(text.len(), left.ptag).unwrap();
+    region.copy_from_slice(&text);
+    left.vi.post_send(Descriptor::new([region])).unwrap();
+    let deadline = soon();
+    while right.vi.arrival().unwrap().is_none() {
+        assert!(!deadline.passed(), "it never came");
+    }
+    let seen = relay.seen();
+    assert!(seen.iter().map(Vec::len).sum::<usize>() > text.len(), "it went by the relay");
+    let readable = |datagram: &&Vec<u8>| {
+        datagram.windows(12).any(|part| text.windows(12).take(29).any(|told| told == part))
+    };
+    assert_eq!(seen.iter().filter(readable).count(), 0);
+    // Neither is whom it calls: that would say which program runs.
+    assert!(!seen.iter().any(|datagram| datagram.windows(4).any(|part| part == b"here")));
+}
+
+#[test]
+fn what_was_heard_of_a_connection_is_worth_nothing_later() {
+    let ((_, a), (core_b, b)) = (open(), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    connect_by(&relay, &mut left, &mut right);
+    works(&mut left, &mut right);
+    let before = standing(&core_b);
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = std::str::from_utf8(&b.attributes().address).unwrap().to_owned();
+    for datagram in relay.seen() {
+        stranger.send_to(&datagram, &to).unwrap();
+    }
+    works(&mut left, &mut right);
+    works(&mut right, &mut left);
+    assert_eq!(standing(&core_b), before);
+}
+
+#[test]
+fn messages_come_over_a_network_that_loses_doubles_and_reorders() {
+    let ((_, a), (_, b)) = (open(), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    relay.meddle(20);
+    connect_by(&relay, &mut left, &mut right);
+    for _ in 0..50 {
+        works(&mut left, &mut right);
+        works(&mut right, &mut left);
+    }
+    assert!(relay.lost() > 0, "it has lost some");
+}
+
+/// A relay that ends both connections is two sessions: neither side takes the other's proof. It is played by two NICs that do
+/// not know the secret; the first one is called in place of the one that was meant.
+#[test]
+fn a_process_in_the_middle_proves_nothing() {
+    let ((_, a), (_, middle)) = (open(), open_with(|options| options.keys = [8; 32].into()));
+    let error = call(&a, &middle.attributes().address, soon());
+    assert!(matches!(error, Error::Rejected(_)), "{error}");
+    assert!(error.to_string().contains("does not know this job's secret"), "{error}");
+}
+
+/// Where nobody is.
+fn gone() -> std::net::SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn where_nobody_is_a_call_says_so_at_once() {
+    let (_, a) = open();
+    let error = call(&a, gone().to_string().as_bytes(), soon());
+    assert!(error.to_string().contains("where nobody is"), "{error}");
+}
+
+#[test]
+fn who_says_nothing_is_waited_for_until_the_deadline() {
+    let (_, a) = open();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = silent.local_addr().unwrap().to_string();
+    let error = call(&a, to.as_bytes(), Deadline::after(Duration::from_millis(100)));
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
+
+fn only_peer(core: &Core) -> Arc<crate::peer::Peer> {
+    let [peer] = &core.peers()[..] else { panic!("one connection") };
+    peer.clone()
+}
+
+#[test]
+fn icmp_is_believed_where_it_quotes_what_was_sent() {
+    let ((core, a), (_, b)) = (open(), open());
+    let (mut left, mut right) = ends(&a, &b);
+    connect(&mut left, &mut right);
+    works(&mut left, &mut right);
+    let to = only_peer(&core).at;
+    let sent = only_peer(&core).lock().transmit().last_sent();
+    let forged = [&[0x40][..], &[7; 8], &[0; 20]].concat();
+    core.hear(&Report { to, quote: forged });
+    core.hear(&Report { to: gone(), quote: [&[0x40], &sent[..]].concat() });
+    works(&mut left, &mut right);
+    core.hear(&Report { to, quote: [&[0x40], &sent[..]].concat() });
+    let (error, _) = end_of(&mut left);
+    assert!(error.to_string().contains("nobody is there"), "{error}");
+}
+
+const DETECT: Duration = Duration::from_millis(400);
+
+#[test]
+fn a_peer_that_is_cut_off_is_lost() {
+    let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    connect_by(&relay, &mut left, &mut right);
+    works(&mut left, &mut right);
+    // It is read, and never answered.
+    relay.cut();
+    let (error, _) = end_of(&mut left);
+    assert!(error.to_string().contains("nothing was heard"), "{error}");
+}
+
+#[test]
+fn a_peer_of_this_host_that_reads_nothing_is_stopped_and_not_dead() {
+    let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    connect_by(&relay, &mut left, &mut right);
+    works(&mut left, &mut right);
+    relay.stop(true);
+    let until = Instant::now() + 8 * DETECT;
+    while Instant::now() < until {
+        assert!(left.vi.arrival().expect("its process is there").is_none());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    relay.stop(false);
+    works(&mut left, &mut right);
+}
+
+#[test]
+fn a_nic_that_is_closed_ends_its_connections_in_order_and_can_be_called_again() {
+    let (_, a) = open();
+    let (core_b, b) = open();
+    let (mut left, mut right) = ends(&a, &b);
+    connect(&mut left, &mut right);
+    works(&mut left, &mut right);
+    drop((right, b));
+    assert!(matches!(end_of(&mut left).0, Error::Closed));
+    drop(core_b);
+    let (_, c) = open();
+    let (mut left, mut right) = ends(&a, &c);
+    connect(&mut left, &mut right);
+    works(&mut left, &mut right);
+}
