@@ -23,7 +23,8 @@ const CLOCK: &str = "shift=2";
 /// For the kernel: a quick start, and few words.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 quiet loglevel=4 apparmor=0 audit=0 nokaslr mitigations=off \
      cryptomgr.notests no_timer_check clocksource=acpi_pm random.trust_cpu=on";
-const MEMORY_MIB: u32 = 832;
+/// Half of what is left of it beside the files as they are loaded holds the files.
+const MEMORY_MIB: u32 = 1280;
 
 /// For an answer of QEMU's.
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
