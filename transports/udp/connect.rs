@@ -70,8 +70,8 @@ impl Caller<'_> {
         if let Some(why) = self.meet(peer)? {
             return Ok(Outcome::Ended(why));
         }
-        let (ours, outcome) = (request.hello.clone(), Mutex::default());
-        let call = Arc::new(Call { ours, outcome, bell: self.bell.clone() });
+        let (ours, outcome, asked) = (request.hello.clone(), Mutex::default(), Mutex::default());
+        let call = Arc::new(Call { ours, outcome, asked, bell: self.bell.clone() });
         let stream = self.ask(peer, request, &call)?;
         let Some(stream) = stream else { return Ok(Outcome::Ended(peer.lock().standing.clone())) };
         let answered = self.wait("an answer from the process", peer, || call.outcome.lock().take().map(Ok));

@@ -163,6 +163,10 @@ impl Core {
             self.call_due(now);
         }
         self.serve_ready();
+        // Those that became ready meanwhile.
+        if self.ready_count.load(Ordering::Acquire) > 0 {
+            self.rest.rouse();
+        }
         any
     }
 
@@ -426,7 +430,8 @@ impl Core {
     /// Nobody calls them any more.
     pub fn forget_peers(&self) {
         let peers = (std::mem::take(&mut *self.by_address.lock()), std::mem::take(&mut *self.peers.write()));
-        drop(peers);
+        let rest = (std::mem::take(&mut *self.ready.lock()), std::mem::take(&mut *self.requests.lock()));
+        drop((peers, rest));
     }
 
     #[cold]

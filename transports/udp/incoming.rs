@@ -72,7 +72,7 @@ impl Incoming for IncomingRequest {
         let link = peer.with(|state| {
             peer.answer(state, self.stream, &accepted).then(|| {
                 let link = core.establish(&peer, self.stream, (hello, &self.request.hello), Side::Accepted);
-                peer.attach(state, self.stream, &link);
+                peer.attach(state, self.stream, (&link, hello.reliability), None);
                 link
             })
         });

@@ -61,6 +61,8 @@ pub struct State {
     /// Who calls whom, and what both know; of a connection that was called, as soon as the caller has said it.
     pub pair: Option<Pair>,
     pub streams: HashMap<StreamId, Stream>,
+    /// Requests and answers that flow control has held up: what is left of each goes before anything else of its stream.
+    unsent: HashMap<StreamId, Vec<u8>>,
     /// Rung when it stands, or does not come to stand, and when a stream can be opened.
     bells: Vec<Arc<Bell>>,
     control: Control,
@@ -116,6 +118,7 @@ impl Peer {
             standing: Standing::Shaking,
             pair,
             streams: HashMap::new(),
+            unsent: HashMap::new(),
             bells: Vec::new(),
             control: Control { stream: None, incoming: Vec::new(), outgoing: Vec::new() },
             transmit: transmit::Transmit::default(),

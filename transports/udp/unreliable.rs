@@ -110,9 +110,14 @@ impl QuicDriver {
             unreliable.assembly.give_up(now, upto);
         }
         unreliable.assembly.time(now);
-        let flight = flight(&peer.lock());
+        let (flight, have_left) = {
+            let mut state = peer.lock();
+            (flight(&state), peer.datagrams_left(&mut state))
+        };
         let mut given_up = None;
+        // What still waits in QUIC's buffer has not left.
         while let Some((at, upto)) = unreliable.left.front().copied()
+            && have_left
             && at + flight <= now
         {
             given_up = Some(upto);
@@ -124,7 +129,8 @@ impl QuicDriver {
         if unreliable.called.is_some_and(|called| called <= now) {
             unreliable.called = None;
         }
-        let wanted = unreliable.timer(flight);
+        let wanted =
+            unreliable.timer(flight).map(|wanted| if have_left { wanted } else { wanted.max(now + flight) });
         if let Some(wanted) = wanted.filter(|wanted| unreliable.called.is_none_or(|called| *wanted < called))
         {
             unreliable.called = Some(wanted);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quinn_proto::{Event, StreamEvent, StreamId};
 
-use super::streams::stream_id;
+use super::streams::{finish_sent, stream_id};
 use super::{Peer, State, Stream};
 use crate::wire::Piece;
 
@@ -68,6 +68,7 @@ impl Peer {
         if state.control.stream == Some(id) {
             return self.write_control(state);
         }
+        finish_sent(state, id);
         if let Some(Stream::Linked(flow)) = state.streams.get_mut(&id) {
             flow.list(&self.core);
         }

@@ -132,10 +132,8 @@ impl Peer {
             {
                 Standing::OtherVersion(None)
             }
-            // A NIC at its address knows nothing of it: the one that did has ended.
-            ConnectionError::Reset => {
-                Standing::Lost(format!("the process at {} has died, and another one is there", self.at))
-            }
+            // Its NIC has closed it, and the packet that said so was lost.
+            ConnectionError::Reset => Standing::Closed,
             other => Standing::Lost(format!("its QUIC connection with {} broke: {other}", self.at)),
         }
     }

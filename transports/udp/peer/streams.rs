@@ -9,6 +9,7 @@ use quinn_proto::{Dir, ReadError, ReadableError, StreamId, VarInt, WriteError};
 use udeck_session::Side;
 use udeck_session::admission::wire::{Answer, HEAD, Request};
 use udeck_session::poll::Bell;
+use udeck_via::Reliability;
 use udeck_via::transport::Hello;
 
 use super::handshake::code;
@@ -45,6 +46,8 @@ pub struct Flow {
     /// The peer was asked about so many bytes, and has confirmed so many.
     asking: u64,
     confirmed: u64,
+    /// Whether it is an unreliable VI's.
+    unreliable: bool,
     /// Messages of an unreliable VI.
     pub datagrams: VecDeque<Bytes>,
 }
@@ -53,6 +56,8 @@ pub struct Flow {
 pub struct Call {
     pub ours: Hello,
     pub outcome: Mutex<Option<Outcome>>,
+    /// The peer has accepted, and asks about bytes behind its answer, which has not come yet.
+    pub asked: Mutex<Option<u64>>,
     pub bell: Arc<Bell>,
 }
 
@@ -77,9 +82,9 @@ pub enum Read {
 }
 
 impl Flow {
-    pub fn new(link: Arc<QuicLink>) -> Self {
-        let (read, asking, confirmed) = (0, 0, 0);
-        Flow { link, listed: false, read, asked: None, asking, confirmed, datagrams: VecDeque::new() }
+    pub fn new(link: Arc<QuicLink>, unreliable: bool) -> Self {
+        let (read, asking, confirmed, datagrams) = (0, 0, 0, VecDeque::new());
+        Flow { link, listed: false, read, asked: None, asking, confirmed, unreliable, datagrams }
     }
 
     /// The link has something to take.
@@ -91,6 +96,9 @@ impl Flow {
 
     /// A datagram for it; `false`: there is no place.
     pub fn add(&mut self, core: &Core, datagram: Bytes) -> bool {
+        if !self.unreliable {
+            return false;
+        }
         let has_place = self.datagrams.len() < DATAGRAMS;
         if has_place {
             self.datagrams.push_back(datagram);
@@ -123,8 +131,8 @@ impl Peer {
     /// Asks for a connection. `None`: the other side takes no more streams now.
     pub fn ask(&self, state: &mut State, request: &Request, call: &Arc<Call>) -> Option<StreamId> {
         let stream = state.quic.streams().open(Dir::Bi)?;
-        // A request is shorter than any window; who has closed the stream meanwhile is heard of.
-        let _ = state.quic.send_stream(stream).write(&request.encode());
+        state.unsent.insert(stream, request.encode());
+        flush_unsent(state, stream);
         state.streams.insert(stream, Stream::Calling(call.clone(), Vec::new()));
         Some(stream)
     }
@@ -133,6 +141,7 @@ impl Peer {
     pub fn withdraw(&self, state: &mut State, stream: StreamId) {
         if matches!(state.streams.get(&stream), Some(Stream::Calling(..))) {
             state.streams.remove(&stream);
+            state.unsent.remove(&stream);
             let _ = state.quic.send_stream(stream).reset(code(WITHDRAWN));
             let _ = state.quic.recv_stream(stream).stop(code(WITHDRAWN));
         }
@@ -141,27 +150,38 @@ impl Peer {
     /// An answer may have come.
     fn hear_answer(self: &Arc<Self>, state: &mut State, stream: StreamId) {
         let Some(Stream::Calling(call, mut bytes)) = state.streams.remove(&stream) else { return };
-        match take_message(state, stream, &mut bytes, Answer::len_of) {
-            Message::Partial => _ = state.streams.insert(stream, Stream::Calling(call, bytes)),
-            Message::Ended => call.end(Outcome::Refused(Answer::Rejected("it broke off the request".into()))),
+        let refused = match take_message(state, stream, &mut bytes, Answer::len_of) {
+            Message::Partial => {
+                state.streams.insert(stream, Stream::Calling(call, bytes));
+                return;
+            }
+            Message::Ended => Answer::Rejected("it broke off the request".into()),
             Message::Whole => match Answer::decode(&bytes) {
                 Ok(Answer::Accepted(theirs, _)) => {
                     let link = self.core.establish(self, stream, (&call.ours, &theirs), Side::Asked);
-                    self.attach(state, stream, &link);
-                    call.end(Outcome::Accepted(link, theirs));
+                    let level = call.ours.reliability;
+                    self.attach(state, stream, (&link, level), *call.asked.lock());
+                    return call.end(Outcome::Accepted(link, theirs));
                 }
-                Ok(refused) => {
-                    let _ = state.quic.send_stream(stream).finish();
-                    call.end(Outcome::Refused(refused));
-                }
-                Err(_) => call.end(Outcome::Refused(Answer::Rejected("its answer makes no sense".into()))),
+                Ok(refused) => refused,
+                Err(_) => Answer::Rejected("its answer makes no sense".into()),
             },
-        }
+        };
+        self.drop_stream(state, stream);
+        call.end(Outcome::Refused(refused));
     }
 
     /// The stream is that link's from now on.
-    pub fn attach(&self, state: &mut State, stream: StreamId, link: &Arc<QuicLink>) {
-        let mut flow = Box::new(Flow::new(link.clone()));
+    /// `asked`: the peer wants to know already when so many bytes were read.
+    pub fn attach(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        (link, level): (&Arc<QuicLink>, Reliability),
+        asked: Option<u64>,
+    ) {
+        let mut flow = Box::new(Flow::new(link.clone(), level == Reliability::Unreliable));
+        flow.asked = asked;
         // What has come behind the answer, or the end, was told before.
         flow.list(&self.core);
         state.streams.insert(stream, Stream::Linked(flow));
@@ -203,17 +223,23 @@ impl Peer {
         if !matches!(state.streams.get(&stream), Some(Stream::Asked)) {
             return false;
         }
-        let written = state.quic.send_stream(stream).write(&answer.encode()).is_ok();
+        if !matches!(state.quic.send_stream(stream).stopped(), Ok(None)) {
+            self.drop_stream(state, stream);
+            return false;
+        }
+        state.unsent.insert(stream, answer.encode());
+        flush_unsent(state, stream);
         if !matches!(answer, Answer::Accepted(..)) {
-            let _ = state.quic.send_stream(stream).finish();
             let _ = state.quic.recv_stream(stream).stop(code(OVER));
             state.streams.remove(&stream);
+            finish_sent(state, stream);
         }
-        written
+        true
     }
 
     fn drop_stream(&self, state: &mut State, stream: StreamId) {
         state.streams.remove(&stream);
+        state.unsent.remove(&stream);
         let _ = state.quic.send_stream(stream).reset(code(OVER));
         let _ = state.quic.recv_stream(stream).stop(code(OVER));
     }
@@ -256,6 +282,9 @@ impl Peer {
 
     /// Writes as much as there is room for. `false`: nobody reads the stream any more.
     pub fn write(&self, state: &mut State, stream: StreamId, bytes: &mut Bytes) -> bool {
+        if !flush_unsent(state, stream) {
+            return true;
+        }
         while !bytes.is_empty() {
             match state.quic.send_stream(stream).write_chunks(std::slice::from_mut(bytes)) {
                 Ok(_) => {}
@@ -268,8 +297,8 @@ impl Peer {
 
     /// A VI's connection is over. `whole`: all that was written is to arrive.
     pub fn leave(&self, state: &mut State, stream: StreamId, whole: bool) {
-        let mut sending = state.quic.send_stream(stream);
-        let finished = whole && sending.finish().is_ok();
+        let whole = whole && state.unsent.remove(&stream).is_none();
+        let finished = whole && state.quic.send_stream(stream).finish().is_ok();
         if !finished {
             let _ = state.quic.send_stream(stream).reset(code(OVER));
         }
@@ -283,7 +312,7 @@ impl Peer {
         if flow.confirmed >= written || self.is_over() {
             return true;
         }
-        if flow.asking == flow.confirmed {
+        if flow.asking == flow.confirmed && state.control.outgoing.len() < UNREAD {
             flow.asking = written;
             self.say(state, &Control::Confirm { stream: stream.into(), offset: written }.encode());
         }
@@ -310,6 +339,10 @@ impl Peer {
     }
 
     fn hear_control(self: &Arc<Self>, state: &mut State, stream: StreamId) {
+        // Of anybody else, nothing more is read: its window stays shut.
+        if !matches!(state.standing, Standing::Shaking | Standing::Stands) {
+            return;
+        }
         let mut chunks = Vec::new();
         read(state, stream, &mut chunks);
         chunks.iter().for_each(|chunk| state.control.incoming.extend_from_slice(chunk));
@@ -321,14 +354,17 @@ impl Peer {
                 streams.into_iter().for_each(|stream| self.readable(state, stream));
             }
         }
-        while let (Standing::Stands, Some(bytes)) = (&state.standing, state.control.incoming.first_chunk()) {
+        let incoming = std::mem::take(&mut state.control.incoming);
+        let mut rest = &incoming[..];
+        while let (Standing::Stands, Some((bytes, behind))) = (&state.standing, rest.split_first_chunk()) {
             let Some(control) = Control::decode(bytes) else {
                 let why = Standing::Lost(format!("{} broke the protocol", self.at));
                 return self.close(state, crate::wire::Close::Broken, why);
             };
-            state.control.incoming.drain(..crate::wire::CONTROL);
+            rest = behind;
             self.hear_about(state, control);
         }
+        state.control.incoming = rest.to_vec();
     }
 
     fn hear_about(&self, state: &mut State, control: Control) {
@@ -337,6 +373,7 @@ impl Peer {
                 let known = stream_id(stream).and_then(|id| state.streams.get_mut(&id));
                 match known {
                     Some(Stream::Linked(flow)) if flow.read < offset => flow.asked = Some(offset),
+                    Some(Stream::Calling(call, _)) => *call.asked.lock() = Some(offset),
                     // One that is over has read what it wanted.
                     _ => self.say(state, &Control::Confirmed { stream, offset }.encode()),
                 }
@@ -348,6 +385,28 @@ impl Peer {
                 }
             }
         }
+    }
+}
+
+/// Whether all of its request or answer has been taken.
+pub fn flush_unsent(state: &mut State, stream: StreamId) -> bool {
+    let Some(rest) = state.unsent.get_mut(&stream) else { return true };
+    while !rest.is_empty() {
+        match state.quic.send_stream(stream).write(rest) {
+            Ok(written) => drop(rest.drain(..written)),
+            Err(WriteError::Blocked) => return false,
+            // Nobody reads it: that is heard of elsewhere.
+            Err(WriteError::Stopped(_) | WriteError::ClosedStream) => break,
+        }
+    }
+    state.unsent.remove(&stream);
+    true
+}
+
+/// Ends a stream that is nobody's any more, when its answer has been taken.
+pub fn finish_sent(state: &mut State, stream: StreamId) {
+    if flush_unsent(state, stream) && !state.streams.contains_key(&stream) {
+        let _ = state.quic.send_stream(stream).finish();
     }
 }
 
