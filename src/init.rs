@@ -11,7 +11,7 @@ use udeck_via::Nic;
 
 use crate::registry::{NicOptions, TRANSPORTS, open_nic};
 use crate::settings;
-use choose::{Opening, Places, choose};
+use choose::{Opening, Places, Wanted, choose};
 
 /// For each peer, if they all connect: two links (one made by either side), of four descriptors each: a socket, the
 /// reactor's hold on it, the watch for the process's death, and the peer's outbox.
@@ -82,12 +82,33 @@ fn world(client: Client, config: Config) -> Result<World> {
     udeck_sys::make_room_for_descriptors(descriptors).map_err(no_room)?;
     let hosts = hosts(welcome);
     let places = Places { rank: welcome.rank, hosts: &hosts, interface: welcome.address };
-    let openings = choose(&places, config.transport.as_deref(), TRANSPORTS)?;
+    let wanted = Wanted { transports: config.transport.as_deref(), encrypt: config.encrypt };
+    let openings = choose(&places, wanted, TRANSPORTS)?;
     let mut options = NicOptions::new(client.keys());
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
-    let (nics, unavailable) = open_all(&openings, options)?;
+    let (nics, mut unavailable) = open_all(&openings, options)?;
+    if config.encrypt && config.transport.is_none() && places.has_others() {
+        unavailable.extend(unencrypted(&nics));
+    }
     let oversubscribed = places.here(welcome.size) > shared_cpus();
     World::with_unavailable(client, nics, unavailable, config, oversubscribed)
+}
+
+/// What would be taken between hosts if it were encrypted: how many of `nics` are better, and why.
+fn unencrypted(nics: &[Nic]) -> Vec<UnavailableTransport> {
+    let is_open = |name: &str| {
+        nics.iter()
+            .any(|nic| nic.attributes().name.trim_end_matches(|last: char| last.is_ascii_digit()) == name)
+    };
+    let (mut better, mut left_out) = (0, Vec::new());
+    for transport in TRANSPORTS {
+        if is_open(transport.name) {
+            better += 1;
+        } else if transport.network && transport.by_default && !transport.encrypted {
+            left_out.push((better, SkippedTransport::new(transport.name, choose::NOT_ENCRYPTED)));
+        }
+    }
+    left_out
 }
 
 /// The number of each rank's host; none if all run on one.

@@ -15,6 +15,8 @@ pub(crate) struct Transport {
     pub name: &'static str,
     /// Whether it reaches other hosts.
     pub network: bool,
+    /// Whether it encrypts and authenticates all that it sends to other hosts, as its NIC's attributes say.
+    pub encrypted: bool,
     /// Whether it is used where nobody asks for it by name.
     pub by_default: bool,
     /// Whether its NIC can only be over memory of its own: the others then are over that.
@@ -32,7 +34,8 @@ impl Transport {
     pub fn pretended(name: &'static str, network: bool, by_default: bool) -> Self {
         let open = |_: &NicOptions| unreachable!("only chosen");
         let (describe, place) = (|_: &Tree| Vec::new(), |_| None);
-        Transport { name, network, by_default, own_memory: !network, open, describe, place }
+        let encrypted = name == "udp";
+        Transport { name, network, encrypted, by_default, own_memory: !network, open, describe, place }
     }
 }
 
@@ -41,6 +44,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
     Transport {
         name: "shm",
         network: false,
+        encrypted: false,
         by_default: true,
         own_memory: true,
         open: open_shm,
@@ -50,6 +54,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
     Transport {
         name: "verbs",
         network: true,
+        encrypted: false,
         by_default: true,
         own_memory: false,
         open: open_verbs,
@@ -59,6 +64,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
     Transport {
         name: "tcp",
         network: true,
+        encrypted: false,
         by_default: true,
         own_memory: false,
         open: open_tcp,
@@ -68,6 +74,7 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
     Transport {
         name: "udp",
         network: true,
+        encrypted: true,
         by_default: false,
         own_memory: false,
         open: open_udp,

@@ -14,6 +14,7 @@ const KNOWN: &[&str] = &[
     "DECK_CPUS",
     "DECK_DEADLINE",
     "DECK_DETECT",
+    "DECK_ENCRYPT",
     "DECK_EXPLAIN",
     "DECK_PROTOCOL",
     "DECK_RANK",

@@ -39,6 +39,9 @@ pub struct Config {
     /// How long another host may be silent before its ranks are taken for lost (`DECK_DETECT`, seconds, from 2 on); `None`:
     /// the transport's own time.
     pub detect: Option<Duration>,
+    /// Whether messages to other hosts go by transports only that encrypt and authenticate them on the whole path
+    /// (`DECK_ENCRYPT`, `1` or `0`). Within a host any transport is taken: nothing leaves it.
+    pub encrypt: bool,
     /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
     /// (`DECK_EXPLAIN`, `1` or `0`).
     pub explain: bool,
@@ -57,6 +60,7 @@ impl Default for Config {
             trusting: true,
             transport: None,
             detect: None,
+            encrypt: false,
             explain: false,
         }
     }
@@ -125,12 +129,15 @@ impl Config {
             config.detect =
                 Some(detect.ok_or_else(|| bad("DECK_DETECT", text, "a number of seconds from 2 on"))?);
         }
-        if let Some(text) = lookup("DECK_EXPLAIN") {
-            config.explain = match text.as_str() {
-                "1" => true,
-                "0" => false,
-                _ => return Err(bad("DECK_EXPLAIN", text, "1 or 0")),
-            };
+        for (variable, set) in [("DECK_ENCRYPT", &mut config.encrypt), ("DECK_EXPLAIN", &mut config.explain)]
+        {
+            if let Some(text) = lookup(variable) {
+                *set = match text.as_str() {
+                    "1" => true,
+                    "0" => false,
+                    _ => return Err(bad(variable, text, "1 or 0")),
+                };
+            }
         }
         Ok(config)
     }
@@ -186,6 +193,7 @@ mod tests {
         assert!(!with("DECK_TRUST", "none").unwrap().trusting);
         assert_eq!(with("DECK_TRANSPORT", "near,far").unwrap(), Config::default().over("near,far"));
         assert_eq!(with("DECK_DETECT", "5").unwrap().detect, Some(Duration::from_secs(5)));
+        assert!(with("DECK_ENCRYPT", "1").unwrap().encrypt && !with("DECK_ENCRYPT", "0").unwrap().encrypt);
         assert!(with("DECK_EXPLAIN", "1").unwrap().explain && !with("DECK_EXPLAIN", "0").unwrap().explain);
         assert_eq!(Config::from_lookup(|_| None).unwrap(), Config::default());
     }

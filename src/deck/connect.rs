@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_boot::{BootError, Maker};
-use udeck_via::{Caps, Cq, Deadline, Error as ViaError, NetAddress, Receive, Vi, ViAttributes, stderr_line};
+use udeck_via::{
+    Caps, Cq, Deadline, Error as ViaError, NetAddress, NicAttributes, Receive, Vi, ViAttributes, stderr_line,
+};
 
 use self::attempt::Attempt;
 use self::wire::{Advert, Endpoint};
@@ -36,13 +38,26 @@ struct Way<'a> {
     leads: Result<&'a Endpoint, String>,
 }
 
-/// The ways of a rank on `host`, in order of preference.
-fn ways<'a>(world_nics: impl Iterator<Item = &'a WorldNic>, host: &[u8], advert: &'a Advert) -> Vec<Way<'a>> {
+/// Why this NIC leads to no mailbox of a rank on host `theirs`, from `ours`; an empty name is an unknown host. `encrypt`: what
+/// leaves the host, or may, has to be encrypted.
+fn barred(attributes: &NicAttributes, ours: &[u8], theirs: &[u8], encrypt: bool) -> Option<&'static str> {
+    let (unknown, other) = (ours.is_empty() || theirs.is_empty(), ours != theirs);
+    match attributes.host_only {
+        true if !unknown && other => Some("it runs on another host"),
+        false if encrypt && !attributes.encrypted && (unknown || other) => {
+            Some("it is not encrypted (DECK_ENCRYPT)")
+        }
+        _ => None,
+    }
+}
+
+/// The ways of a rank, in order of preference.
+fn ways<'a>(world: &'a WorldState, advert: &'a Advert) -> Vec<Way<'a>> {
     let mut ways = Vec::new();
-    for world_nic in world_nics {
-        let elsewhere = !host.is_empty() && !advert.host.is_empty() && host != advert.host;
-        if world_nic.nic.attributes().host_only && elsewhere {
-            ways.push(Way { world_nic, leads: Err("it runs on another host".into()) });
+    for world_nic in world.nics().iter() {
+        let attributes = world_nic.nic.attributes();
+        if let Some(why) = barred(attributes, world.host(), &advert.host, world.config().encrypt) {
+            ways.push(Way { world_nic, leads: Err(why.into()) });
             continue;
         }
         let endpoints = advert.endpoints.iter().filter(|endpoint| endpoint.transport == world_nic.transport);
@@ -118,7 +133,7 @@ fn lookup_error(world: &WorldState, name: &str, error: BootError) -> Error {
 /// Connects to the mailbox that is advertised so.
 fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
     let deadline = attempt.deadline;
-    let ways = ways(world.nics().iter(), world.host(), advert);
+    let ways = ways(world, advert);
     let last = ways.iter().rposition(|way| way.leads.is_ok());
     let mut skipped = Vec::new();
     for (at, Way { world_nic, leads }) in ways.iter().enumerate() {
@@ -131,7 +146,8 @@ fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Atte
                     Ok((vi, cq, to)) => {
                         let place = world.nics().iter().position(|other| std::ptr::eq(other, *world_nic));
                         let skipped = world.nics().all_skipped(place.unwrap_or(0), skipped);
-                        let route = Route { transport: world_nic.transport.clone(), skipped };
+                        let encrypted = world_nic.nic.attributes().encrypted;
+                        let route = Route { transport: world_nic.transport.clone(), encrypted, skipped };
                         explain(world, target.owner, &route);
                         return Ok(Channel::new(vi, cq, world.clone(), to, target, route));
                     }
@@ -235,6 +251,26 @@ fn is_no_way(error: &ViaError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_encrypted_leaves_no_host_where_that_is_asked_for() {
+        let attributes = |host_only, encrypted| {
+            let mut attributes = NicAttributes::new("nic0");
+            (attributes.host_only, attributes.encrypted) = (host_only, encrypted);
+            attributes
+        };
+        let (near, open, sealed) =
+            (attributes(true, false), attributes(false, false), attributes(false, true));
+        let may =
+            |nic: &NicAttributes, theirs: &[u8], encrypt| barred(nic, b"here", theirs, encrypt).is_none();
+        for theirs in [&b"here"[..], b"there", b""] {
+            assert!(may(&sealed, theirs, true) && may(&open, theirs, false));
+            // Of an unknown host it is not known that it is this one.
+            assert_eq!(may(&open, theirs, true), theirs == b"here");
+            assert_eq!(may(&near, theirs, true), theirs != b"there");
+        }
+        assert!(barred(&open, b"", b"there", true).is_some_and(|why| why.contains("not encrypted")));
+    }
 
     #[test]
     fn answers_are_final_and_silence_is_not() {

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 pub struct Route {
     /// The transport.
     pub transport: String,
+    /// Whether all that it carries is encrypted and authenticated on the whole path.
+    pub encrypted: bool,
     /// Those that this rank would have preferred, the best first.
     pub skipped: Vec<SkippedTransport>,
 }
@@ -50,9 +52,10 @@ impl fmt::Display for Route {
 impl Route {
     /// In brackets what [`Route`]'s text says after a colon.
     fn brief(&self) -> String {
+        let encrypted = if self.encrypted { ", encrypted" } else { "" };
         match self.skipped.len() {
-            0 => self.transport.clone(),
-            _ => format!("{} ({})", self.transport, told(&self.skipped)),
+            0 => format!("{}{encrypted}", self.transport),
+            _ => format!("{}{encrypted} ({})", self.transport, told(&self.skipped)),
         }
     }
 }
@@ -97,8 +100,11 @@ mod tests {
 
     #[test]
     fn a_route_says_why_it_is_no_better_one() {
-        let mut route =
-            Route { transport: "far".into(), skipped: vec![skipped("near", "it runs on another host")] };
+        let mut route = Route {
+            transport: "far".into(),
+            encrypted: false,
+            skipped: vec![skipped("near", "it runs on another host")],
+        };
         assert_eq!(route.to_string(), "far: near not possible: it runs on another host");
         let line = "deck: rank 2 -> rank 0: far (near: it runs on another host)";
         assert_eq!(explanation(2, 0, &route), line);
@@ -107,7 +113,11 @@ mod tests {
             route.to_string(),
             "far: near not possible: it runs on another host; card not possible: none is there"
         );
-        let direct = Route { transport: "near".into(), skipped: vec![] };
+        route.encrypted = true;
+        let line =
+            "deck: rank 2 -> rank 0: far, encrypted (near: it runs on another host; card: none is there)";
+        assert_eq!(explanation(2, 0, &route), line);
+        let direct = Route { transport: "near".into(), encrypted: false, skipped: vec![] };
         assert_eq!(direct.to_string(), "near");
         assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near");
     }

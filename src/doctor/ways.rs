@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     init::{
-        choose::{Places, Relation, choose, why_not},
+        choose::{Places, Relation, Wanted, choose, why_not},
         open_all,
     },
     registry::{NicOptions, TRANSPORTS},
@@ -37,25 +37,21 @@ pub(super) fn find(question: &Question) -> Ways {
             return Ways { findings: vec![finding], can_run: false };
         }
     };
-    let wanted = question.transports.as_deref().or(config.transport.as_deref());
+    let transports = question.transports.as_deref().or(config.transport.as_deref());
+    let wanted = Wanted { transports, encrypt: config.encrypt };
     let mut options = NicOptions::new([0; 32]);
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
     let (within, within_works) = way(Relation::SameHost, question, wanted, &options);
     let (beyond, beyond_works) = way(Relation::OtherHost, question, wanted, &options);
     let mut findings = vec![within, beyond];
-    if let Some(wanted) = wanted {
+    if let Some(wanted) = wanted.transports {
         findings.insert(0, Finding::ok("asked for", format!("{wanted} only (--transport, DECK_TRANSPORT)")));
     }
     Ways { findings, can_run: within_works && (beyond_works || !question.several_hosts) }
 }
 
 /// The way between two ranks in this relation, and whether it leads anywhere.
-fn way(
-    relation: Relation,
-    question: &Question,
-    wanted: Option<&str>,
-    options: &NicOptions,
-) -> (Finding, bool) {
+fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &NicOptions) -> (Finding, bool) {
     let (subject, hosts): (_, &[u32]) = match relation {
         Relation::SameHost => ("same host", &[0, 0]),
         Relation::OtherHost => ("other hosts", &[0, 1]),
@@ -84,13 +80,19 @@ fn way(
     };
     let unavailable: Vec<SkippedTransport> = unavailable.into_iter().map(|(_, skipped)| skipped).collect();
     // As a postbox takes the first that leads there.
-    let leads = |nic: &&Nic| relation == Relation::SameHost || !nic.attributes().host_only;
+    let leads = |nic: &&Nic| {
+        let attributes = nic.attributes();
+        relation == Relation::SameHost || !attributes.host_only && (attributes.encrypted || !wanted.encrypt)
+    };
     let Some(nic) = nics.iter().find(leads) else {
         let finding = Finding::problem(subject, "none of them reaches another host", "--transport shm,tcp");
         return (finding, false);
     };
     let taken = nic.attributes().name.trim_end_matches(|last: char| last.is_ascii_digit());
-    let why = if wanted.is_some() { String::new() } else { reasons(relation, taken, &unavailable) };
+    let why = match wanted.transports {
+        Some(_) => String::new(),
+        None => reasons(relation, taken, wanted.encrypt, &unavailable),
+    };
     (Finding::ok(subject, format!("{taken}{}{why}", place(nic, taken))), true)
 }
 
@@ -110,12 +112,12 @@ fn place(nic: &Nic, transport: &str) -> String {
 }
 
 /// Why it is no better one.
-fn reasons(relation: Relation, taken: &str, unavailable: &[SkippedTransport]) -> String {
+fn reasons(relation: Relation, taken: &str, encrypt: bool, unavailable: &[SkippedTransport]) -> String {
     let better = TRANSPORTS.iter().take_while(|transport| transport.name != taken);
     let reasons: Vec<_> = better
         .filter_map(|transport| {
             let absent = unavailable.iter().find(|skipped| skipped.transport == transport.name);
-            let why = why_not(transport, relation).or(absent.map(|skipped| &skipped.why[..]))?;
+            let why = why_not(transport, relation, encrypt).or(absent.map(|skipped| &skipped.why[..]))?;
             Some(format!("{}: {why}", transport.name))
         })
         .collect();

@@ -24,6 +24,11 @@ impl Places<'_> {
         self.hosts.iter().filter(|host| **host == own).count()
     }
 
+    /// Whether other ranks run on other hosts.
+    pub fn has_others(&self) -> bool {
+        self.company().1
+    }
+
     fn own(&self) -> Option<u32> {
         self.hosts.get(self.rank as usize).copied()
     }
@@ -36,6 +41,15 @@ impl Places<'_> {
         let elsewhere = others().any(|(_, host)| *host != own);
         (others().any(|(_, host)| *host == own) || !elsewhere, elsewhere)
     }
+}
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted<'a> {
+    /// These transports, in this order.
+    pub transports: Option<&'a str>,
+    /// Between hosts, only transports that encrypt.
+    pub encrypt: bool,
 }
 
 /// A NIC to open.
@@ -55,43 +69,72 @@ pub(crate) enum Relation {
     OtherHost,
 }
 
+/// Why a transport is not taken where encryption is asked for.
+pub(crate) const NOT_ENCRYPTED: &str = "it is not encrypted (--encrypt)";
+
 /// Why a transport is not taken between ranks in this relation, if nobody asks for it; `None`: it is, if there is no better
 /// one.
-pub(crate) fn why_not(transport: &Transport, relation: Relation) -> Option<&'static str> {
+pub(crate) fn why_not(transport: &Transport, relation: Relation, encrypt: bool) -> Option<&'static str> {
     match (relation, transport.network) {
         (Relation::OtherHost, false) => Some("it reaches ranks of its own host only"),
         (Relation::SameHost, true) => Some("it is for other hosts"),
+        _ if encrypt && transport.network => (!transport.encrypted).then_some(NOT_ENCRYPTED),
         _ if !transport.by_default => Some("it is taken when asked for only (--transport)"),
         _ => None,
     }
 }
 
 /// The NICs that a rank uses, in order of preference: those that `wanted` names; otherwise one for this host if others run
-/// here, and one for the network if others run elsewhere.
+/// here, and one for the network if others run elsewhere. Where encryption is asked for, a NIC that does not encrypt listens
+/// on this host only.
 pub(crate) fn choose(
     places: &Places<'_>,
-    wanted: Option<&str>,
+    wanted: Wanted<'_>,
     existing: &[Transport],
 ) -> Result<Vec<Opening>> {
-    let bind = |transport: &Transport| if transport.network { places.interface } else { None };
-    let optional = wanted.is_none();
+    let is_open = |transport: &Transport| transport.network && (transport.encrypted || !wanted.encrypt);
+    let bind = |transport: &Transport| if is_open(transport) { places.interface } else { None };
+    let optional = wanted.transports.is_none();
     let opening =
         |transport: &Transport| Opening { transport: transport.name, bind: bind(transport), optional };
-    if let Some(wanted) = wanted {
-        return Ok(named(wanted, existing)?.into_iter().map(opening).collect());
-    }
     let (here, elsewhere) = places.company();
-    let suits = |transport: &&Transport| {
-        let taken = |relation| why_not(transport, relation).is_none();
-        (here && taken(Relation::SameHost)) || (elsewhere && taken(Relation::OtherHost))
+    let chosen: Vec<&Transport> = match wanted.transports {
+        Some(names) => named(names, existing)?,
+        None => {
+            let taken =
+                |transport: &Transport, relation| why_not(transport, relation, wanted.encrypt).is_none();
+            let suits = |transport: &&Transport| {
+                (here && taken(transport, Relation::SameHost))
+                    || (elsewhere && taken(transport, Relation::OtherHost))
+            };
+            existing.iter().filter(suits).collect()
+        }
     };
-    let chosen: Vec<&Transport> = existing.iter().filter(suits).collect();
-    if elsewhere && !chosen.iter().any(|transport| transport.network) {
-        let why = "this build has no transport that reaches the job's other hosts".to_owned();
-        let source = Box::new(udeck_via::Error::InvalidParameter(why));
-        return Err(Error::Via { what: "choosing transports".into(), source });
+    let asked_for = wanted.transports.is_some() && !wanted.encrypt;
+    if elsewhere && !asked_for && !chosen.iter().any(|transport| is_open(transport)) {
+        return Err(no_way_out(wanted, &chosen, existing));
     }
     Ok(chosen.into_iter().map(opening).collect())
+}
+
+/// No transport reaches the job's other hosts as the user wants it.
+#[cold]
+fn no_way_out(wanted: Wanted<'_>, chosen: &[&Transport], existing: &[Transport]) -> Error {
+    let names = |transports: &mut dyn Iterator<Item = &Transport>| {
+        transports.map(|transport| transport.name).collect::<Vec<_>>().join(", ")
+    };
+    let why = match wanted.transports {
+        _ if !wanted.encrypt => "this build has no transport that reaches the job's other hosts".to_owned(),
+        None => "this build has no transport that encrypts (--encrypt, DECK_ENCRYPT)".to_owned(),
+        Some(_) => format!(
+            "none of {} encrypts what goes to the job's other hosts, and --encrypt (DECK_ENCRYPT) wants that; add one that \
+             does to --transport (DECK_TRANSPORT): {}",
+            names(&mut chosen.iter().copied()),
+            names(&mut existing.iter().filter(|transport| transport.encrypted))
+        ),
+    };
+    let source = Box::new(udeck_via::Error::InvalidParameter(why));
+    Error::Via { what: "choosing transports".into(), source }
 }
 
 /// Those of a list, as the list has them.
@@ -135,7 +178,7 @@ mod tests {
 
     fn chosen(rank: u32, hosts: &[u32], wanted: Option<&str>) -> Vec<&'static str> {
         let places = Places { rank, hosts, interface: Some(INTERFACE) };
-        let openings = choose(&places, wanted, &existing()).unwrap();
+        let openings = choose(&places, Wanted { transports: wanted, encrypt: false }, &existing()).unwrap();
         for opening in &openings {
             assert_eq!(opening.bind, (opening.transport != "shm").then_some(INTERFACE), "{opening:?}");
             assert_eq!(opening.optional, wanted.is_none(), "{opening:?}");
@@ -171,7 +214,8 @@ mod tests {
         }
         for wanted in ["", "shm,", "smh", "shm,shm", "SHM", "shm tcp"] {
             let places = Places { rank: 0, hosts: &[], interface: None };
-            let error = choose(&places, Some(wanted), &existing()).unwrap_err();
+            let error = choose(&places, Wanted { transports: Some(wanted), encrypt: false }, &existing())
+                .unwrap_err();
             assert!(matches!(&error, Error::Config { value, .. } if value == wanted), "{error}");
             assert!(error.to_string().contains("there are: shm, verbs, tcp, udp"), "{error}");
         }
@@ -180,9 +224,38 @@ mod tests {
     #[test]
     fn a_build_without_a_network_says_so() {
         let places = Places { rank: 0, hosts: &[0, 0, 1], interface: None };
-        let error = choose(&places, None, &existing()[..1]).unwrap_err();
+        let error = choose(&places, Wanted::default(), &existing()[..1]).unwrap_err();
         assert!(error.to_string().contains("other hosts"), "{error}");
-        assert_eq!(choose(&places, Some("shm"), &existing()[..1]).unwrap().len(), 1, "he wanted it");
+        assert_eq!(
+            choose(&places, Wanted { transports: Some("shm"), encrypt: false }, &existing()[..1])
+                .unwrap()
+                .len(),
+            1,
+            "he wanted it"
+        );
+    }
+
+    #[test]
+    fn what_is_to_be_encrypted_leaves_the_host_by_what_encrypts() {
+        let encrypted = |hosts: &[u32], transports| {
+            let places = Places { rank: 0, hosts, interface: Some(INTERFACE) };
+            choose(&places, Wanted { transports, encrypt: true }, &existing())
+        };
+        let names = |openings: Vec<Opening>| {
+            openings.into_iter().map(|opening| (opening.transport, opening.bind)).collect::<Vec<_>>()
+        };
+        let open = Some(INTERFACE);
+        assert_eq!(names(encrypted(&[0, 0], None).unwrap()), [("shm", None)]);
+        assert_eq!(names(encrypted(&[0, 1], None).unwrap()), [("udp", open)]);
+        assert_eq!(names(encrypted(&[0, 0, 1], None).unwrap()), [("shm", None), ("udp", open)]);
+        // One that does not encrypt is reached from this host only.
+        assert_eq!(names(encrypted(&[0, 1], Some("tcp,udp")).unwrap()), [("tcp", None), ("udp", open)]);
+        assert_eq!(names(encrypted(&[0, 0], Some("tcp")).unwrap()), [("tcp", None)]);
+        let error = encrypted(&[0, 1], Some("verbs,tcp")).unwrap_err().to_string();
+        assert!(error.contains("none of verbs, tcp encrypts") && error.contains(": udp"), "{error}");
+        let tcp = &existing()[2];
+        assert_eq!(why_not(tcp, Relation::OtherHost, true), Some(NOT_ENCRYPTED));
+        assert_eq!(why_not(tcp, Relation::OtherHost, false), None);
     }
 
     #[test]

@@ -80,6 +80,12 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "LIST", value_parser = transports)]
     transport: Option<String>,
 
+    /// Let messages leave a host encrypted and authenticated only, by transports that do that on the whole path: udp. Within a
+    /// host they take shared memory. What deckruns say to each other (output, names, ends of ranks) is authenticated, and not
+    /// encrypted
+    #[arg(long)]
+    encrypt: bool,
+
     /// Write to standard error which transport each rank uses to each other rank, when it first does, and why no better one.
     #[arg(long)]
     explain: bool,
@@ -180,6 +186,9 @@ impl Cli {
         }
         if let Some(name) = self.transport {
             job = job.env("DECK_TRANSPORT", name);
+        }
+        if self.encrypt {
+            job = job.env("DECK_ENCRYPT", "1");
         }
         if self.explain {
             job = job.env("DECK_EXPLAIN", "1");

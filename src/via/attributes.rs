@@ -112,6 +112,8 @@ pub struct NicAttributes {
     pub caps: Caps,
     /// Whether it reaches processes of this host only.
     pub host_only: bool,
+    /// Whether all that it sends to other hosts is encrypted and authenticated on the whole path.
+    pub encrypted: bool,
     /// Longest discriminator a connection may be made by.
     pub max_discriminator: usize,
     /// Longest private data that travels with a connection request or its answer.
@@ -164,6 +166,7 @@ impl NicAttributes {
             identity: None,
             caps: Caps::default(),
             host_only: false,
+            encrypted: false,
             max_discriminator: 0,
             max_private_data: 0,
             max_descriptors_per_queue: 0,

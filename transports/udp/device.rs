@@ -30,6 +30,7 @@ pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
         .map_err(|error| Error::os(format!("opening a socket at {}", options.bind), error))?;
     let mut attributes = udeck_session::attributes("udp0", at, max_transfer);
     attributes.identity = options.keys.rank();
+    attributes.encrypted = true;
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(options, memory, max_transfer, socket)

@@ -17,6 +17,7 @@ pub const CASES: &[Case] = &[
     ("messages_over_ipv6", over_v6),
     ("what_ranks_posted_comes_when_they_have_left", left_behind),
     ("the_choice_of_transports_is_explained", explained),
+    ("what_is_to_be_encrypted_leaves_a_host_by_udp", encrypted),
     ("ranks_of_one_host_and_two_users_use_the_network", two_users),
     ("nas_ft_on_three_hosts", nas_ft),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
@@ -70,6 +71,33 @@ fn left_behind() {
         let job = network.deckrun(2).args(["--transport", transport, "--", LEAVER, "late"]);
         job.run().ok().clean().line_with("24 messages came of each of 5 ranks");
     }
+}
+
+fn encrypted() {
+    let network = Network::new(2);
+    let ended =
+        network.deckrun(2).args(["--encrypt", "--explain", "--", TALKER, "exchange"]).run().ok().clean();
+    let ways: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("deck: rank ")).collect();
+    let to = |from: usize, to: usize| {
+        let way = format!("deck: rank {from} -> rank {to}: ");
+        ways.iter()
+            .find_map(|line| Some(line.split_once(&way)?.1.to_owned()))
+            .unwrap_or_else(|| panic!("{ended}"))
+    };
+    assert_eq!(to(0, 1), "shm", "{ended}");
+    assert!(
+        to(0, 2).starts_with("udp, encrypted (") && to(0, 2).contains("tcp: it is not encrypted"),
+        "{ended}"
+    );
+    let ended = network
+        .deckrun(2)
+        .args(["--encrypt", "--transport", "shm,tcp", "--", TALKER, "exchange"])
+        .run()
+        .fails();
+    assert!(
+        ended.stderr.contains("none of shm, tcp encrypts") && ended.stderr.contains("add one that does"),
+        "{ended}"
+    );
 }
 
 fn explained() {
