@@ -95,7 +95,7 @@ impl Caller<'_> {
                     if let Some(error) = state.failure(self.core.detect) {
                         return Some(Err(self.os(error)));
                     }
-                    Peer::ring(&mut state, &self.bell);
+                    state.notify(&self.bell);
                     None
                 }
                 why => Some(Ok(Some(why.clone()))),
@@ -112,7 +112,7 @@ impl Caller<'_> {
                 }
                 let stream = peer.ask(state, request, call);
                 if stream.is_none() {
-                    Peer::ring(state, &self.bell);
+                    state.notify(&self.bell);
                 }
                 stream.map(|stream| Ok(Some(stream)))
             })

@@ -91,6 +91,13 @@ struct Heard {
 }
 
 impl State {
+    /// `bell` is rung once when something changes for who waits.
+    pub fn notify(&mut self, bell: &Arc<Bell>) {
+        if !self.bells.iter().any(|other| Arc::ptr_eq(other, bell)) {
+            self.bells.push(bell.clone());
+        }
+    }
+
     /// Whether somebody of this side waits for it.
     fn is_awaited(&mut self) -> bool {
         self.bells.retain(|bell| Arc::strong_count(bell) > 1);
@@ -214,13 +221,6 @@ impl Peer {
         state.bells.drain(..).for_each(|bell| bell.ring());
     }
 
-    /// `bell` is rung when something changes for who waits.
-    pub fn ring(state: &mut State, bell: &Arc<Bell>) {
-        if !state.bells.iter().any(|other| Arc::ptr_eq(other, bell)) {
-            state.bells.push(bell.clone());
-        }
-    }
-
     /// The helper's look at what no packet tells of.
     pub fn check(self: &Arc<Self>, now: Instant, detect: Duration) {
         let mut state = self.lock();
@@ -287,5 +287,95 @@ impl Peer {
     fn watch_over(&self, state: &mut State, theirs: Process) {
         state.vigil = Vigil::over(self.core.process, theirs);
         state.heard.at = job_time();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use udeck_via::Reliability;
+    use udeck_via::transport::Hello;
+
+    use super::*;
+    use crate::fixture::{End, connect, open, works};
+    use crate::wire::Control;
+
+    /// Two connected ends, and the connection as each side has it.
+    fn pair() -> ([(Arc<Core>, End); 2], [Arc<Peer>; 2]) {
+        let ((core_a, a), (core_b, b)) = (open(), open());
+        let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
+        connect(&mut a, &mut b);
+        works(&mut a, &mut b);
+        let peers = [&core_a, &core_b].map(|core| core.peers()[0].clone());
+        ([(core_a, a), (core_b, b)], peers)
+    }
+
+    /// One VI may use all that flow control allows, while another one connects: neither the request nor the answer is lost.
+    #[test]
+    fn what_flow_control_holds_up_of_a_connect_goes_later() {
+        for held_up in [0, 1] {
+            let (ends, peers) = pair();
+            let window = 1 << 20;
+            peers[held_up].with(|state| state.quic.set_send_window(0));
+            let freed = peers[held_up].clone();
+            let free = std::thread::spawn(move || {
+                // Until something waits to be sent: a few bytes first, so that it goes in parts.
+                while freed.with(|state| state.unsent.is_empty()) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                freed.with(|state| state.quic.set_send_window(5));
+                std::thread::sleep(Duration::from_millis(20));
+                freed.with(|state| state.quic.set_send_window(window));
+            });
+            let [mut left, mut right] = [0, 1].map(|side| End::new(&ends[side].1.nic, Reliability::Delivery));
+            connect(&mut left, &mut right);
+            free.join().unwrap();
+            works(&mut left, &mut right);
+            works(&mut right, &mut left);
+        }
+    }
+
+    #[test]
+    fn nothing_more_is_read_of_who_speaks_another_version() {
+        let (ends, [a, b]) = pair();
+        b.lock().standing = Standing::OtherVersion(None);
+        a.with(|state| a.say(state, &[0; 10_000]));
+        let until = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < until {
+            ends.iter().for_each(|(core, _)| _ = core.serve());
+            assert!(b.lock().control.incoming.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_an_answer_that_has_not_come_is_not_confirmed() {
+        let (_ends, [a, _b]) = pair();
+        let ours = Hello {
+            reliability: Reliability::Delivery,
+            writable_ptag: None,
+            readable_ptag: None,
+            private_data: Vec::new(),
+        };
+        let bell = Arc::new(Bell::new().unwrap());
+        let call = Arc::new(Call { ours, outcome: Mutex::default(), asked: Mutex::default(), bell });
+        let mut state = a.lock();
+        let stream = StreamId::new(quinn_proto::Side::Client, quinn_proto::Dir::Bi, 77);
+        state.streams.insert(stream, Stream::Calling(call.clone(), Vec::new()));
+        let sent = |state: &State| state.quic.stats().frame_tx.stream + state.control.outgoing.len() as u64;
+        let before = sent(&state);
+        a.hear_about(&mut state, Control::Confirm { stream: stream.into(), offset: 500 });
+        assert_eq!((*call.asked.lock(), sent(&state)), (Some(500), before));
+    }
+
+    #[test]
+    fn datagrams_of_a_reliable_vi_are_not_kept() {
+        let (_ends, [a, _b]) = pair();
+        let mut state = a.lock();
+        let flow = state.streams.values_mut().find_map(|stream| match stream {
+            Stream::Linked(flow) => Some(flow),
+            _ => None,
+        });
+        let flow = flow.expect("its VI");
+        assert!(!flow.add(&a.core, bytes::Bytes::from_static(b"anything")));
+        assert!(flow.datagrams.is_empty());
     }
 }

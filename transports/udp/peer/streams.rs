@@ -171,8 +171,7 @@ impl Peer {
         call.end(Outcome::Refused(refused));
     }
 
-    /// The stream is that link's from now on.
-    /// `asked`: the peer wants to know already when so many bytes were read.
+    /// The stream is that link's from now on. `asked`: the peer wants to know already when so many bytes were read.
     pub fn attach(
         &self,
         state: &mut State,
@@ -367,7 +366,7 @@ impl Peer {
         state.control.incoming = rest.to_vec();
     }
 
-    fn hear_about(&self, state: &mut State, control: Control) {
+    pub(super) fn hear_about(&self, state: &mut State, control: Control) {
         match control {
             Control::Confirm { stream, offset } => {
                 let known = stream_id(stream).and_then(|id| state.streams.get_mut(&id));
