@@ -22,6 +22,9 @@ pub enum LaunchError {
     /// Nothing to run.
     #[error("no program given: deckrun -n 4 PROGRAM [ARGUMENTS]")]
     NoProgram,
+    /// Another job of this process runs.
+    #[error("this process runs a job already: one at a time")]
+    Busy,
     /// An environment variable that cannot be set.
     #[error("the environment variable {}: {why}", name.display())]
     BadVariable {
@@ -223,6 +226,7 @@ impl LaunchError {
             | LaunchError::Host { .. }
             | LaunchError::NoDirectory { .. }
             | LaunchError::Unkillable { .. }
+            | LaunchError::Busy
             | LaunchError::WatcherLost { .. }
             | LaunchError::System { .. } => 125,
         }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{
@@ -200,6 +201,8 @@ impl Job {
     pub fn run(self) -> Result<Outcome, LaunchError> {
         self.check()?;
         let shares = self.shares()?;
+        // The guards of two jobs would each hold the other one's pipes open, and wait for its ranks as orphans.
+        let _only = ONLY.try_lock().ok_or(LaunchError::Busy)?;
         let said = guard::run(|cgroup| guard::encoded(supervise::run(&self, &shares, cgroup)));
         let said = said.map_err(LaunchError::system("starting a process to watch over the job"))?;
         guard::decoded(said, &self.program)
@@ -260,6 +263,9 @@ pub fn launch_self(job: Job) -> Result<Option<Outcome>, LaunchError> {
     job.program(program).args(env::args_os().skip(1)).run().map(Some)
 }
 
+/// Held while a job of this process runs.
+static ONLY: Mutex<()> = Mutex::new(());
+
 fn fault(name: &OsStr, value: &OsStr) -> Option<&'static str> {
     let has = |text: &OsStr, byte| text.as_encoded_bytes().contains(&byte);
     if name.is_empty() || has(name, b'=') {
@@ -274,6 +280,12 @@ fn fault(name: &OsStr, value: &OsStr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_runs_one_job_at_a_time() {
+        let _first = ONLY.lock();
+        assert!(matches!(Job::new(1).program("true").run(), Err(LaunchError::Busy)));
+    }
 
     #[test]
     fn a_job_is_checked_before_anything_starts() {
