@@ -138,8 +138,9 @@ fn is_summary(line: &str) -> bool {
         && parts.any(|part| is_count(part, " skipped"))
 }
 
+/// `test ring::fills ... FAILED`; some harnesses align the words behind the names.
 fn failure(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::trim_end)
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
 
 running 3 tests
 test ring::wraps ... ok
-test ring::fills ... FAILED
+test ring::fills   ... FAILED
 test ring::slow ... ignored, takes an hour
 
 test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s

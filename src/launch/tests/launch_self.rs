@@ -1,6 +1,6 @@
 //! Jobs of this very program: what `launch_self` starts, and what the ranks see of their launcher.
 //!
-//! Run bare, `main` launches itself once per scenario and checks the outcome; run as a rank, it plays its part.
+//! `main` launches itself once per scenario and checks the outcome; run as a rank, it plays its part.
 
 use std::{
     env,
@@ -11,6 +11,7 @@ use std::{
 };
 
 use deckrun::{Bind, End, Failure, Job, OnFailure, Outcome, launch_self};
+use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Signal, getpid, kill_process};
 use udeck_boot::{BootError, Client, ENV_BOOT_FD, Event, Record};
 
@@ -21,15 +22,11 @@ type Part = fn(&Client);
 
 /// What each rank does, and how the job must end. `Continue`, so that every rank's own checks count.
 const SCENARIOS: [(&str, Part, &[Failure]); 5] = [
-    ("ranks find each other", find_each_other, &[]),
-    (
-        "a crash is news with its signal's name",
-        crash,
-        &[Failure { rank: 2, end: End::Killed(libc::SIGKILL) }],
-    ),
-    ("an exit without goodbye is news and no failure", leave_in_silence, &[]),
-    ("a rank's children do not hold its connection", have_a_child, &[]),
-    ("a process joins once", join_twice, &[]),
+    ("ranks_find_each_other", find_each_other, &[]),
+    ("a_crash_is_news_with_its_signals_name", crash, &[Failure { rank: 2, end: End::Killed(libc::SIGKILL) }]),
+    ("an_exit_without_goodbye_is_news_and_no_failure", leave_in_silence, &[]),
+    ("a_ranks_children_do_not_hold_its_connection", have_a_child, &[]),
+    ("a_process_joins_once", join_twice, &[]),
 ];
 
 fn main() {
@@ -38,12 +35,17 @@ fn main() {
         return play(&Client::from_env().unwrap().expect("a rank has a launcher"));
     }
     assert!(Client::from_env().unwrap().is_none(), "nobody has launched this process");
-    for (name, _, failures) in SCENARIOS {
-        let job = Job::new(RANKS).env(SCENARIO, name).bind(Bind::None).on_failure(OnFailure::Continue);
-        let outcome = launch_self(job.timeout(LONG)).unwrap().expect("this process is no rank");
-        assert_eq!(outcome, Outcome { failures: failures.to_vec(), stop: None }, "{name}");
-        println!("ok: {name}");
-    }
+    let trials = SCENARIOS.map(|(name, _, failures)| {
+        Trial::test(name, move || {
+            let job = Job::new(RANKS).env(SCENARIO, name).bind(Bind::None).on_failure(OnFailure::Continue);
+            let outcome = launch_self(job.timeout(LONG)).unwrap().expect("this process is no rank");
+            assert_eq!(outcome, Outcome { failures: failures.to_vec(), stop: None });
+            Ok(())
+        })
+    });
+    // One after another: a process launches one job at a time.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials.into()).exit();
 }
 
 /// Far enough for a slow machine; nothing waits for it unless it fails.
