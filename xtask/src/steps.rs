@@ -11,7 +11,7 @@ pub struct Step {
     pub lane: Lane,
 }
 
-/// What a step runs beside. Those that wait more than they compute run beside others.
+/// What a step runs beside. Those that wait more than they compute, or use one processor, run beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Nothing: before all lanes. It keeps the processors busy by itself.
@@ -20,7 +20,8 @@ pub enum Lane {
     First,
     /// Jobs. One after another: with other features their programs lie in the same place.
     Second,
-    /// The guests, whose clocks stand while they have no processor.
+    /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, and what is compiled
+    /// or counted on one processor.
     Third,
 }
 
@@ -69,20 +70,10 @@ pub fn all(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let mut steps = static_checks();
     steps.extend(in_process_tests(tests, &folder("loom")));
     steps.extend(whole_jobs(tests, &folder("release"), &folder("debug")));
-    steps.push(Step {
-        by_program: true,
-        lane: Lane::Third,
-        ..step(
-            "rdma",
-            "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages",
-            Work::Rdma,
-        )
-    });
-    steps.push(step(
-        "counts",
-        "no fast path needs 5 % more instructions than recorded; skipped without valgrind",
-        Work::Counts,
-    ));
+    let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
+    steps.push(step("rdma", about, Work::Rdma).on(Lane::Third).by_program());
+    let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
+    steps.push(step("counts", about, Work::Counts).on(Lane::Third));
     steps
 }
 
@@ -149,28 +140,27 @@ fn in_process_tests(tests: &str, loom_target: &str) -> Vec<Step> {
             "doc",
             "examples in the documentation run, and its links lead somewhere",
             Work::Commands(vec![(Role::Tests, doc_tests), (Role::Check, doc)]),
-        ),
+        )
+        .on(Lane::Third),
         step(
             "proptest",
             "properties over random inputs; a failure prints what replays it",
             one(Role::SomeTests, properties),
-        ),
+        )
+        .on(Lane::Third),
         step(
             "ui",
             "misuse of memory in flight does not compile; a twin that differs in one line does",
             one(Role::SomeTests, ui),
-        ),
-        Step {
-            by_program: true,
-            lane: Lane::First,
-            ..step(
-                "conformance",
-                "the one suite that every transport passes",
-                one(Role::SomeTests, conformance),
-            )
-        },
-        step("loom", "rings and wake-ups under every interleaving", one(Role::SomeTests, loom)),
-        step("lines", "a short message costs one shared cache line", one(Role::SomeTests, lines)),
+        )
+        .on(Lane::Third),
+        step("conformance", "the one suite that every transport passes", one(Role::SomeTests, conformance))
+            .on(Lane::First)
+            .by_program(),
+        step("loom", "rings and wake-ups under every interleaving", one(Role::SomeTests, loom))
+            .on(Lane::Third),
+        step("lines", "a short message costs one shared cache line", one(Role::SomeTests, lines))
+            .on(Lane::Second),
     ]
 }
 
@@ -204,40 +194,42 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
     // Where there can be no namespaces all of them are skipped, and that is no failure.
     hosts.push((Role::Tests, run));
     vec![
-        Step {
-            lane: Lane::Second,
-            ..step(
-                "jobs",
-                "whole jobs: the examples and bench-apps, alone and through deckrun",
-                Work::Commands(jobs),
-            )
-        },
-        Step {
-            lane: Lane::Second,
-            ..step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
-        },
-        Step {
-            lane: Lane::First,
-            ..step(
-                "soak",
-                "a minute of random jobs under random faults; a failure prints the command that replays it",
-                Work::Commands(soak),
-            )
-        },
-        Step {
-            by_program: true,
-            lane: Lane::Second,
-            ..step(
-                "hosts",
-                "jobs over several hosts, which are network namespaces; needs root",
-                Work::Commands(hosts),
-            )
-        },
+        step(
+            "jobs",
+            "whole jobs: the examples and bench-apps, alone and through deckrun",
+            Work::Commands(jobs),
+        )
+        .on(Lane::Second),
+        step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
+            .on(Lane::Second),
+        step(
+            "soak",
+            "a minute of random jobs under random faults; a failure prints the command that replays it",
+            Work::Commands(soak),
+        )
+        .on(Lane::First),
+        step(
+            "hosts",
+            "jobs over several hosts, which are network namespaces; needs root",
+            Work::Commands(hosts),
+        )
+        .on(Lane::Second)
+        .by_program(),
     ]
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {
     Step { name, about, work, by_program: false, lane: Lane::Alone }
+}
+
+impl Step {
+    fn on(self, lane: Lane) -> Self {
+        Step { lane, ..self }
+    }
+
+    fn by_program(self) -> Self {
+        Step { by_program: true, ..self }
+    }
 }
 
 #[cfg(test)]
