@@ -78,6 +78,12 @@ impl Keys {
         is_same(&self.job, &other.job)
     }
 
+    /// The key of what is said, at `address`, of connections that whoever had that address before this process has left: QUIC's
+    /// stateless resets. All of the job have it.
+    pub fn reset_key(&self, address: &str) -> [u8; 32] {
+        mac(&self.job, "udeck reset", &[address.as_bytes()])
+    }
+
     /// The launcher has sent a ticket for rank `callee`.
     pub fn learn(&self, callee: u32, sealed: &SealedTicket) {
         if let Some(own) = &self.own {

@@ -12,6 +12,7 @@
 //!             │    └─ ticket of r for s   MAC(accept key of s, "udeck ticket", r)
 //!             └─ seal        MAC(rank key, "udeck seal", s)      hides a ticket for s on its way to the rank
 //! job key            MAC(secret, "udeck job")                    of connections on which nobody says who he is
+//!   └─ reset key       MAC(job key, "udeck reset", address)          of QUIC's stateless resets from that address
 //! ```
 //!
 //! Rank `r` gets its ticket for `s` from the launcher, when it looks up a name of `s`; the launcher knows who asks, by

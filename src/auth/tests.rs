@@ -55,6 +55,10 @@ fn the_schedule_is_as_it_is_written() {
         prove(&pair, "caller"),
         hex("596d68870950d625d2192fce453a47bf75fd6ccf1b93188e240f5a026604e84c")
     );
+    assert_eq!(
+        keys(2, &[]).reset_key("10.0.0.7:4000"),
+        hex("60cfb2a8a2198ef434edebaa266119ce9142fea6d62d2b9f6245937cef7836a4")
+    );
     let anybody = Keys::from([7; 32]).call(None).unwrap();
     assert_eq!(
         prove(&anybody, "caller"),

@@ -101,10 +101,10 @@ impl Core {
         options: &Options,
         memory: Memory,
         max_transfer: usize,
-        socket: Socket,
+        (socket, address): (Socket, SocketAddr),
     ) -> io::Result<Arc<Self>> {
-        let Setup { endpoint, server, client, grant } =
-            tls::setup(options.detect, options.max_datagram, socket.holds())?;
+        let reset_key = options.keys.reset_key(&address.to_string());
+        let Setup { endpoint, server, client, grant } = tls::setup(options, &reset_key, socket.holds())?;
         let endpoint = Endpoint::new(Arc::new(endpoint), Some(Arc::new(server)), true, None);
         Ok(Arc::new(Core {
             keys: options.keys.clone(),

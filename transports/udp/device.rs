@@ -33,7 +33,7 @@ pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     attributes.encrypted = true;
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
-    let core = Core::new(options, memory, max_transfer, socket)
+    let core = Core::new(options, memory, max_transfer, (socket, at))
         .map_err(|error| Error::os("opening a NIC's bell, or making its key", error))?;
     let device = SessionDevice::new(attributes, core.clone());
     helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;

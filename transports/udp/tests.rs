@@ -226,3 +226,49 @@ fn a_nic_that_is_closed_ends_its_connections_in_order_and_can_be_called_again() 
     connect(&mut left, &mut right);
     works(&mut left, &mut right);
 }
+
+/// A process that is killed and another one of the job that gets its address: the first packet that goes there tells.
+#[test]
+fn a_process_that_takes_the_place_of_another_one_says_so_at_once() {
+    for killed_calls in [false, true] {
+        let never = |options: &mut crate::Options| options.detect = Duration::from_secs(3600);
+        let ((_, a), (core_b, b)) = (open_with(never), open_with(never));
+        let address = host_of(&b);
+        // Without it, the kernel would say that nobody is there while there is none.
+        let relay = Relay::to(if killed_calls { &a } else { &b });
+        let (mut left, mut right) = ends(&a, &b);
+        if killed_calls {
+            connect_by(&relay, &mut right, &mut left)
+        } else {
+            connect_by(&relay, &mut left, &mut right)
+        }
+        works(&mut left, &mut right);
+        core_b.socket.refusal.always(true);
+        drop((right, b, core_b));
+        let (_core_c, c) = open_again_at(address);
+        left.vi.post_send(Descriptor::new([a.region(8, left.ptag).unwrap()])).unwrap();
+        let (error, _) = end_of(&mut left);
+        assert!(error.to_string().contains("does not know this connection"), "{error}");
+        let (mut left, mut right) = ends(&a, &c);
+        connect(&mut left, &mut right);
+        works(&mut left, &mut right);
+    }
+}
+
+fn host_of(nic: &Nic) -> std::net::SocketAddr {
+    std::str::from_utf8(&nic.attributes().address).unwrap().parse().unwrap()
+}
+
+/// A NIC at an address that another one has had, as soon as that is gone.
+fn open_again_at(address: std::net::SocketAddr) -> (Arc<Core>, Nic) {
+    let limit = soon();
+    loop {
+        let mut options = crate::Options::new([7; 32]);
+        (options.memory, options.bind) = (crate::Source::Fresh(8 << 20), address);
+        match crate::device::open(&options) {
+            Ok(device) => return (device.network().clone(), Nic::new(device)),
+            Err(error) => assert!(!limit.passed(), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -12,8 +12,10 @@ use std::time::Duration;
 use quinn_proto::congestion::CubicConfig;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
-    ClientConfig, Connection, EndpointConfig, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt,
+    ClientConfig, Connection, EndpointConfig, MtuDiscoveryConfig, RandomConnectionIdGenerator, ServerConfig,
+    TransportConfig, VarInt,
 };
+use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::Ed25519KeyPair;
 use rustls::client::Resumption;
@@ -24,11 +26,15 @@ use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
+use crate::options::Options;
+
 /// What both sides call what they speak. Its version is said in the first control message, so that both can be named.
 const ALPN: &[u8] = b"udeck";
 /// The name that is asked for; keys carry none.
 pub const NAME: &str = "udeck";
 
+/// Bytes of a connection id.
+pub const CONNECTION_ID: usize = 8;
 /// Streams that a peer may have open: its VIs here, and requests.
 const STREAMS: u32 = 4096;
 /// Bytes of a peer's streams that nobody has read, at most; and of one that has not proved who it is.
@@ -63,12 +69,13 @@ pub struct Grant {
     pub window: VarInt,
 }
 
-/// `detect`: how long a peer may be silent; `max_datagram`: longest UDP payload to try; `window`: bytes that the kernel holds of
-/// what has come. More than that is not asked of a peer at a time: it would be lost, and sent again.
+/// `reset_key`: of stateless resets. `window`: bytes that the kernel holds of what has come. More than that is not asked of a
+/// peer at a time: it would be lost, and sent again.
 ///
 /// # Errors
 /// The system has no random numbers.
-pub fn setup(detect: Duration, max_datagram: usize, window: usize) -> io::Result<Setup> {
+pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Result<Setup> {
+    let Options { detect, max_datagram, .. } = *options;
     let provider = Arc::new(provider::default_provider());
     let window = VarInt::from_u32((window as u32).clamp(LEAST_WINDOW, WINDOW));
     let grant = Grant { streams: VarInt::from_u32(STREAMS), window };
@@ -77,10 +84,18 @@ pub fn setup(detect: Duration, max_datagram: usize, window: usize) -> io::Result
     server.transport_config(Arc::new(transport(detect, max_datagram, unproven, window))).migration(false);
     let mut client = ClientConfig::new(Arc::new(calling(provider).map_err(io::Error::other)?));
     client.transport_config(Arc::new(transport(detect, max_datagram, grant, window)));
-    let mut endpoint = EndpointConfig::default();
+    Ok(Setup { endpoint: endpoint(max_datagram, reset_key)?, server, client, grant })
+}
+
+/// A process that has the address of one that has died, and the same reset key, answers packets for that one's connections
+/// by a stateless reset (RFC 9000, section 10.3), so that their other ends notice. All of the job have the key. A token follows
+/// from the key and a connection id, so nobody may guess those: they are all random. (quinn's usual ones have 24 random bits.)
+fn endpoint(max_datagram: usize, reset_key: &[u8; 32]) -> io::Result<EndpointConfig> {
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
+    config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID)));
     let longest = max_datagram.clamp(1200, 65527) as u16;
-    endpoint.max_udp_payload_size(longest).map_err(io::Error::other)?;
-    Ok(Setup { endpoint, server, client, grant })
+    config.max_udp_payload_size(longest).map_err(io::Error::other)?;
+    Ok(config)
 }
 
 fn transport(detect: Duration, max_datagram: usize, grant: Grant, stream_window: VarInt) -> TransportConfig {

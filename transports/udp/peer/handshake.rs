@@ -132,8 +132,10 @@ impl Peer {
             {
                 Standing::OtherVersion(None)
             }
-            // Its NIC has closed it, and the packet that said so was lost.
-            ConnectionError::Reset => Standing::Closed,
+            ConnectionError::Reset => Standing::Lost(format!(
+                "the process at {} does not know this connection: it has taken the address of one that has died or closed its NIC",
+                self.at
+            )),
             other => Standing::Lost(format!("its QUIC connection with {} broke: {other}", self.at)),
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use udeck_session::address::is_outage;
 
 use super::{Peer, State};
+use crate::tls::CONNECTION_ID;
 
 /// How long it leaves a kernel alone that takes nothing.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -62,10 +63,9 @@ impl Transmit {
 /// The destination connection id of a QUIC packet (RFC 9000, section 17): of a short one, as long as ours are.
 fn destination(packet: &[u8]) -> Option<&[u8]> {
     const LONG: u8 = 0x80;
-    const SHORT_LEN: usize = 8;
     match packet.first()? & LONG {
-        0 => packet.get(1..1 + SHORT_LEN),
-        _ => packet.get(6..6 + usize::from(*packet.get(5)?)).filter(|id| id.len() >= SHORT_LEN),
+        0 => packet.get(1..1 + CONNECTION_ID),
+        _ => packet.get(6..6 + usize::from(*packet.get(5)?)).filter(|id| id.len() >= CONNECTION_ID),
     }
 }
 
