@@ -299,8 +299,10 @@ mod tests {
     use crate::fixture::{End, connect, open, works};
     use crate::wire::Control;
 
+    type Ends = [(Arc<Core>, End); 2];
+
     /// Two connected ends, and the connection as each side has it.
-    fn pair() -> ([(Arc<Core>, End); 2], [Arc<Peer>; 2]) {
+    fn pair() -> (Ends, [Arc<Peer>; 2]) {
         let ((core_a, a), (core_b, b)) = (open(), open());
         let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
         connect(&mut a, &mut b);
