@@ -85,10 +85,10 @@ impl<T: Payload> Mailbox<T> {
     #[inline(never)]
     fn retrieve_slow(&self, found: Found, to: &mut Received<T>) -> Result {
         let mut inbox = self.inbox.borrow_mut();
-        if !inbox.next_slow(found, to.parcel_mut(), false)? {
-            // The clock is read only now that there is nothing to take.
+        if !inbox.next_slow(found, to.parcel_mut(), false)? && !inbox.wait_in_place(to.parcel_mut())? {
+            // The clock is read only now that nothing comes soon.
             let deadline = Deadline::after(self.world.config().deadline);
-            *to.parcel_mut() = inbox.next(deadline)?;
+            inbox.wait_for_next(to.parcel_mut(), deadline)?;
         }
         self.give_out(&mut inbox, to.parcel_mut())
     }
@@ -124,7 +124,8 @@ impl<T: Payload> Mailbox<T> {
     /// As [`Mailbox::retrieve`].
     pub fn retrieve_timeout(&self, limit: Duration) -> Result<Received<T>> {
         let mut inbox = self.inbox.borrow_mut();
-        let mut received = Received::new(inbox.next(Deadline::after(limit))?);
+        let mut received = Received::new(Parcel::NONE);
+        inbox.next(received.parcel_mut(), Deadline::after(limit))?;
         self.give_out(&mut inbox, received.parcel_mut())?;
         Ok(received)
     }

@@ -129,10 +129,12 @@ impl Inbox {
         &self.counters
     }
 
-    /// The next message.
-    pub fn next(&mut self, deadline: Deadline) -> Result<Parcel> {
-        let mut parcel = Parcel::NONE;
-        if self.try_next(&mut parcel, false)? { Ok(parcel) } else { self.wait_for_next(deadline) }
+    /// Puts the next message into `parcel`.
+    pub fn next(&mut self, parcel: &mut Parcel, deadline: Deadline) -> Result {
+        if self.try_next(parcel, false)? || self.wait_in_place(parcel)? {
+            return Ok(());
+        }
+        self.wait_for_next(parcel, deadline)
     }
 
     /// A message that could not be given out after all: the next one again.

@@ -152,6 +152,21 @@ impl Cq {
         Some(self.waiter.poll_all()?.into())
     }
 
+    /// The work queue that had news last, while no other has any, and there is no event and no wake-up. Whoever waits for a
+    /// message may look at that VI itself ([`crate::Vi::arrival_short`]) a few times, which is quicker, and then asks again. `None`
+    /// whenever the transport cannot tell: poll.
+    pub fn sole_active(&mut self) -> Option<CqEntry> {
+        if is_forked() || self.shared.has_events() {
+            return None;
+        }
+        self.waiter.sole_active().map(CqEntry::from)
+    }
+
+    /// Whether waits yield soon instead of spinning: see [`Cq::set_oversubscribed`].
+    pub fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed
+    }
+
     #[inline]
     fn look(&mut self) -> Option<CqEntry> {
         if is_forked() {

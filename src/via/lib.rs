@@ -67,5 +67,7 @@ pub use transport::{Arrival, Queue};
 pub use udeck_auth as auth;
 pub use udeck_sys::process::{check as check_process, is_forked};
 pub use udeck_sys::quota;
-pub use udeck_sys::{Budget, Deadline, Home, Pause, Spinner, fault, host_key, say, stderr_line, thread};
+pub use udeck_sys::{
+    Budget, Deadline, Home, Pause, Spinner, fault, host_key, missed, say, stderr_line, thread,
+};
 pub use vi::{ReadDone, Reading, State, Vi};

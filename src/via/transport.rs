@@ -282,6 +282,11 @@ pub trait Waiter: Send + Debug {
     fn poll_all(&mut self) -> Option<Ready> {
         self.poll().or_else(|| self.poll())
     }
+    /// The receive queue that had news last, while no other queue has any: whoever waits for a message may look there (at the
+    /// VI) a few times instead of polling, and then asks again. `None`: poll.
+    fn sole_active(&mut self) -> Option<Ready> {
+        None
+    }
     /// Sleeps until there may be news, at most `limit` (and never long: sleeps are bounded). May return early.
     fn park(&mut self, limit: Duration);
     /// Gets ready for a sleep that another thread sleeps in its place, or this one on several waiters at once.

@@ -99,6 +99,10 @@ impl Waiter for Loner {
         self.0.poll_all()
     }
 
+    fn sole_active(&mut self) -> Option<Ready> {
+        self.0.sole_active()
+    }
+
     fn park(&mut self, limit: Duration) {
         self.0.park(limit);
     }

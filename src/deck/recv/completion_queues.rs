@@ -132,6 +132,14 @@ impl CompletionQueues {
         self.poll_quiet()
     }
 
+    /// The connection that had a message last, while nothing else has come, where spinning for it pays.
+    pub fn sole_active(&mut self) -> Option<u64> {
+        if !self.others.is_empty() || self.first.is_oversubscribed() {
+            return None;
+        }
+        self.first.sole_active().map(|entry| entry.context)
+    }
+
     /// So many messages were taken of one connection without asking anybody.
     #[inline]
     pub fn passed_over(&mut self, messages: u32) {

@@ -48,10 +48,13 @@ impl Inbox {
                 Some(parcel) => parcel,
                 None => match self.longest_waiting() {
                     Some(too_long) => return Ok(Err(too_long)),
-                    None => match self.wait_for_any(deadline)? {
-                        Some(parcel) => parcel,
-                        None => continue,
-                    },
+                    None => {
+                        let mut parcel = Parcel::NONE;
+                        if !self.wait_for_any(&mut parcel, deadline)? {
+                            continue;
+                        }
+                        parcel
+                    }
                 },
             };
             let postbox = (parcel.rank, parcel.postbox);

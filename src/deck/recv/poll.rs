@@ -127,7 +127,7 @@ impl Inbox {
 
     /// What a connection has that was named: whether that is a message, which then is in `parcel`.
     #[inline]
-    fn receive_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
+    pub(super) fn receive_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
         let context = context as usize;
         if !matches!(self.connections.get(context), Some(Some(_))) {
             self.let_in();
@@ -145,9 +145,18 @@ impl Inbox {
             return Ok(parcel.fill(found));
         }
         let found = connection.link.vi.arrival_short(parcel.place());
-        if found == Found::Nothing {
-            return Ok(false);
-        }
+        if found == Found::Nothing { Ok(false) } else { self.receive_found(found, context, parcel) }
+    }
+
+    /// What a look at a connection has found, and put into `parcel` if it is short: whether it amounts to a message.
+    #[inline(always)]
+    pub(super) fn receive_found(
+        &mut self,
+        found: Found,
+        context: usize,
+        parcel: &mut Parcel,
+    ) -> Result<bool> {
+        let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
         let is_message = connection.name_short(found, parcel, &self.counters).is_some();
         self.begin_burst(context);
         if is_message { Ok(true) } else { self.receive_long(found, context, parcel) }

@@ -11,6 +11,7 @@ pub const CASES: &[Case] = &[
     case!(a_flood_is_served_fairly),
     case!(a_quiet_vi_is_heard_in_a_flood),
     case!(a_rhythm_starves_nobody),
+    case!(who_looks_at_one_hears_of_the_others),
     case!(connections_leave_nothing_behind),
 ];
 
@@ -78,6 +79,34 @@ fn join(door: &Door, (a, a_cq): (&Nic, &CqHandle), (b, b_cq): (&Nic, &CqHandle),
         asker.join().unwrap().unwrap();
     });
     (left, right)
+}
+
+/// As long as a completion queue says that one VI alone is active, nothing else has news: no other VI, no event, no wake-up.
+fn who_looks_at_one_hears_of_the_others(fabric: &dyn Fabric) {
+    let mut crowd = Crowd::new(fabric, 2);
+    let handle = crowd.cq.handle();
+    let active = |crowd: &mut Crowd| {
+        while crowd.cq.poll().is_some() {}
+        for _ in 0..100 {
+            until("room", || crowd.senders[0].send_inline(None, b"", b"first").ok());
+            assert_eq!(crowd.serve_one(), 0);
+            while crowd.cq.poll().is_some() {}
+        }
+        let sole = crowd.cq.sole_active();
+        let sole = sole.map(|entry| (entry.context, entry.source));
+        assert!(sole.is_none_or(|sole| sole == (0, Source::Receive)), "{sole:?}");
+    };
+    active(&mut crowd);
+    handle.post_event(77).unwrap();
+    assert_eq!(crowd.cq.sole_active(), None, "there is an event");
+    active(&mut crowd);
+    handle.wake();
+    assert_eq!(crowd.cq.sole_active(), None, "there is a wake-up");
+    active(&mut crowd);
+    until("room", || crowd.senders[1].send_inline(None, b"", b"second").ok());
+    // Over a network it is on its way.
+    until("the other one is heard of", || crowd.cq.sole_active().is_none().then_some(()));
+    assert_eq!(crowd.serve_one(), 1);
 }
 
 fn every_vi_of_many_is_served(fabric: &dyn Fabric) {

@@ -198,6 +198,10 @@ impl Waiter for TracedWaiter {
         Some(ready)
     }
 
+    fn sole_active(&mut self) -> Option<Ready> {
+        self.inner.sole_active()
+    }
+
     fn park(&mut self, limit: Duration) {
         self.inner.park(limit);
         self.sink.note(self.who, Call::Park { limit }, Outcome::Done);
