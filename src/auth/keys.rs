@@ -162,6 +162,14 @@ impl Pair {
         }
     }
 
+    /// What it means, to a caller, that who it called takes the caller's proof for none.
+    pub fn why_refused(&self) -> String {
+        match self.caller() {
+            Some(rank) => format!("it says that this process does not prove to be rank {rank} of its job"),
+            None => "it says that this process does not know its job's secret".into(),
+        }
+    }
+
     /// What it means, to who is called, that the caller's proof is none.
     pub fn why_wrong_caller(&self) -> String {
         match self.caller() {

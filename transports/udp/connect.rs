@@ -23,8 +23,8 @@ use crate::wire::OURS;
 /// Whatever it waits for, a call looks that often.
 const LOOK: Duration = Duration::from_millis(100);
 /// A connection that stood may turn out to be one with a process that has ended. Then one with the process that is
-/// there now is tried.
-const ATTEMPTS: usize = 2;
+/// there now is tried, so many times.
+const ATTEMPTS: usize = 1;
 
 /// # Errors
 /// As [`udeck_via::transport::Device::connect`].
@@ -44,16 +44,20 @@ pub fn connect(
     let caller = Caller { core, at, since: Instant::now(), deadline, bell };
     let request =
         Request { discriminator: to.discriminator.clone(), hello: hello.clone(), parameters: Vec::new() };
-    for attempt in 1..=ATTEMPTS {
+    let mut attempts = 0;
+    loop {
         let peer = core.peer_at(at, rank)?;
         let stood = peer.stands();
         match caller.call(&peer, &request)? {
             Outcome::Accepted(link, theirs) => return Ok((core.port(link, slots, queues), theirs)),
-            Outcome::Ended(_) if stood && attempt < ATTEMPTS => {}
+            Outcome::Ended(_) if stood && attempts < ATTEMPTS => attempts += 1,
+            // It had to make place for another caller, or the NIC is being closed: then nobody will be there soon.
+            Outcome::Ended(Standing::Closed) if !stood && !deadline.passed() => {
+                core.rest.sleep(core, &caller.bell, LOOK.min(deadline.remaining()));
+            }
             outcome => return Err(caller.meaning(outcome, &request)),
         }
     }
-    Err(Error::Lost(format!("the process at {at} ended every connection")))
 }
 
 /// Who waits.

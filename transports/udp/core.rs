@@ -38,6 +38,7 @@ use crate::rest::Rest;
 use crate::socket::{Datagram, Room, Socket};
 use crate::timers::Timers;
 use crate::tls::{self, Grant, Setup};
+use crate::unproven::{self, Place, Unproven};
 use crate::unreliable::Unreliable;
 use crate::wire::Process;
 
@@ -49,8 +50,6 @@ pub type QuicLink = Link<QuicDriver>;
 
 /// Batches in a row before who serves looks at what it found.
 const BATCHES: usize = 16;
-/// Connections of callers that have not proved who they are.
-const STRANGERS: usize = 64;
 /// All connections.
 const PEERS: usize = 16_384;
 /// Addresses of which refusals are told, once each.
@@ -207,7 +206,11 @@ impl Core {
                         self.give(before, &mut touched);
                     }
                 },
-                Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming),
+                Some(DatagramEvent::NewConnection(incoming)) => {
+                    // Before a connection's number can be another one's.
+                    self.give(run.take(), &mut touched);
+                    self.admit(now, incoming);
+                }
                 Some(DatagramEvent::Response(transmit)) => {
                     let _ = self.socket.transmit(transmit.destination, &answer[..transmit.size], None, None);
                 }
@@ -235,15 +238,16 @@ impl Core {
     #[cold]
     fn admit(self: &Arc<Self>, now: Instant, incoming: Incoming) {
         let mut answer = Vec::new();
-        let mut endpoint = self.endpoint.lock();
         if !incoming.remote_address_validated() {
             // It shows that it receives there before anything is kept of it.
-            if let Ok(transmit) = endpoint.retry(incoming, &mut answer) {
+            if let Ok(transmit) = self.endpoint.lock().retry(incoming, &mut answer) {
                 let _ = self.socket.transmit(transmit.destination, &answer[..transmit.size], None, None);
             }
             return;
         }
-        if self.is_closing() || !self.has_place() {
+        let has_place = !self.is_closing() && self.make_place(incoming.remote_address().ip(), now);
+        let mut endpoint = self.endpoint.lock();
+        if !has_place {
             return endpoint.ignore(incoming);
         }
         match endpoint.accept(incoming, now, &mut answer, None) {
@@ -261,11 +265,25 @@ impl Core {
         }
     }
 
-    /// Whether one more may call that has not proved who it is.
-    fn has_place(&self) -> bool {
-        let peers = self.peers.read();
-        let strangers = peers.values().filter(|peer| !peer.called && !peer.stands()).count();
-        strangers < STRANGERS && peers.len() < PEERS
+    /// Whether one more may call that has not proved who it is. Another one is sent away for it, perhaps.
+    pub fn make_place(&self, from: IpAddr, now: Instant) -> bool {
+        let (unproven, count) = {
+            let peers = self.peers.read();
+            let unproven = peers.values().filter(|peer| peer.is_unproven());
+            let entry =
+                |peer: &Arc<Peer>| Unproven { number: peer.handle.0, at: peer.at.ip(), since: peer.since };
+            (unproven.map(entry).collect::<Vec<_>>(), peers.len())
+        };
+        match unproven::place(&unproven, from, now) {
+            Place::Free => count < PEERS,
+            Place::Of(number) => {
+                if let Some(peer) = self.peer_of(number) {
+                    peer.dismiss();
+                }
+                true
+            }
+            Place::None => false,
+        }
     }
 
     /// What the network says of what was sent, a round of it: whoever wants may go on saying something.

@@ -21,6 +21,7 @@
 //! | `core` | what the NIC's objects share: who reads the socket, its peers, its links |
 //! | `peer` | a QUIC connection and its streams, with a guide of its own |
 //! | `connect`, `incoming` | the two sides of a connection request |
+//! | `unproven` | callers that have not proved who they are: how many are kept |
 //! | `driver` | a VI's stream |
 //! | `unreliable`, `pieces`, `ranges`, `dropped` | messages of unreliable VIs, beside the stream |
 //! | `timers` | who wants to be called |
@@ -31,7 +32,7 @@
 //! | `icmp` | what the network says of datagrams that were sent |
 //!
 //! # Trust
-//! Who calls shows that it receives where it says before anything is kept of it (Retry). Both sides prove who they are, over
+//! Who calls shows that it receives where it says before anything is kept of it (Retry), and then has little time and room. Both sides prove who they are, over
 //! this TLS session, before anything else of them is heard. From then on all is encrypted and authenticated (TLS 1.3). Who
 //! controls the path can hold up and lose packets, and sees how many there are and how long; nothing else. One ICMP message
 //! is believed, that a peer's port is closed, and only where it quotes a connection id of what was sent there.
@@ -64,6 +65,7 @@ mod socket;
 mod tests;
 mod timers;
 mod tls;
+mod unproven;
 mod unreliable;
 mod waiter;
 mod wire;

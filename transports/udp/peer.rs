@@ -24,19 +24,20 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use parking_lot::{Mutex, MutexGuard};
-use quinn_proto::{Connection, ConnectionEvent, ConnectionHandle, StreamId, VarInt};
+use quinn_proto::{Connection, ConnectionEvent, ConnectionHandle, EndpointEvent, StreamId, VarInt};
 use udeck_session::poll::Bell;
 use udeck_sys::job_time;
 use udeck_via::auth::Pair;
 
 use crate::core::Core;
 use crate::neighbours::{Vigil, socket_at};
+use crate::unproven;
 use crate::wire::{Close, Process};
 pub use handshake::Standing;
+#[cfg(test)]
+pub use handshake::{CALLEE, CALLER, said};
 pub use streams::{Call, Outcome, Read, Stream};
 
-/// How long a hand-shake may take that nobody of this side waits for.
-const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long a connection without VIs is kept for the next one.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -47,6 +48,8 @@ pub struct Peer {
     pub at: SocketAddr,
     /// Whether this side has called.
     pub called: bool,
+    /// When it began.
+    pub since: Instant,
     /// Both sides have proved who they are.
     stands: AtomicBool,
     /// It cannot be used any more.
@@ -71,7 +74,8 @@ pub struct State {
     pub gathered: BytesMut,
     vigil: Vigil,
     heard: Heard,
-    since: Instant,
+    /// The endpoint knows nothing of it any more.
+    forgotten: bool,
     /// Since when it has no streams.
     idle_since: Option<Instant>,
 }
@@ -132,11 +136,11 @@ impl Peer {
             gathered: BytesMut::new(),
             vigil: Vigil::default(),
             heard: Heard { frames: 0, at: now },
-            since: now,
+            forgotten: false,
             idle_since: None,
         };
         let (stands, over, state) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::new(state));
-        Arc::new(Peer { core: core.clone(), handle, at, called, stands, over, state })
+        Arc::new(Peer { core: core.clone(), handle, at, called, since: now, stands, over, state })
     }
 
     /// Whether it cannot be used any more.
@@ -147,6 +151,11 @@ impl Peer {
     /// Whether both sides have proved who they are.
     pub fn stands(&self) -> bool {
         self.stands.load(Ordering::Acquire)
+    }
+
+    /// Whether it has called and not proved yet who it is.
+    pub fn is_unproven(&self) -> bool {
+        !self.called && !self.stands()
     }
 
     /// Whether a VI's stream is noted as having something to take.
@@ -189,6 +198,9 @@ impl Peer {
     pub fn time(self: &Arc<Self>, now: Instant) {
         let mut state = self.lock();
         state.transmit.called = None;
+        if self.is_unproven() && now.duration_since(self.since) >= unproven::LIMIT {
+            return self.dismiss_locked(&mut state);
+        }
         if state.quic.poll_timeout().is_some_and(|due| due <= now) {
             state.quic.handle_timeout(now);
         }
@@ -206,6 +218,32 @@ impl Peer {
     pub fn close(self: &Arc<Self>, state: &mut State, close: Close, why: Standing) {
         state.quic.close(job_time(), VarInt::from_u32(close.code()), bytes::Bytes::new());
         self.end(state, why);
+    }
+
+    /// Ends it at once, if it has not proved meanwhile who it is. The other side is told, and nothing of it is kept.
+    pub fn dismiss(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if self.is_unproven() {
+            self.dismiss_locked(&mut state);
+        }
+    }
+
+    fn dismiss_locked(self: &Arc<Self>, state: &mut State) {
+        self.close(state, Close::Done, Standing::Closed);
+        self.send(state, job_time());
+        if !std::mem::replace(&mut state.forgotten, true) {
+            self.core.forget_peer(self);
+            let _ = self.core.endpoint.lock().handle_event(self.handle, EndpointEvent::drained());
+        }
+    }
+
+    /// Asks the NIC to call it when QUIC wants that, or when it has to have proved who it is.
+    fn call_in_time(&self, state: &mut State, wanted: Option<Instant>) {
+        if !state.forgotten {
+            let proof = self.is_unproven().then(|| self.since + unproven::LIMIT);
+            let wanted = wanted.into_iter().chain(proof).min();
+            self.core.note_due(wanted, &mut state.transmit.called, self.number());
+        }
     }
 
     /// It cannot be used any more: everybody is told.
@@ -226,7 +264,7 @@ impl Peer {
         let mut state = self.lock();
         if matches!(state.standing, Standing::Stands) {
             self.check_silence(&mut state, now, detect);
-        } else if now.duration_since(state.since) >= HANDSHAKE && !state.is_awaited() {
+        } else if self.called && now.duration_since(self.since) >= unproven::LIMIT && !state.is_awaited() {
             self.close(&mut state, Close::Done, Standing::Closed);
         }
         if state.streams.is_empty() && matches!(state.standing, Standing::Stands) {

@@ -1,7 +1,10 @@
 //! What the conformance suite cannot ask: one connection for many VIs, who listens or meddles on the way, and silence.
 
 mod panics;
+mod proofs;
+mod raw;
 mod relay;
+mod unproven;
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -133,7 +136,7 @@ fn a_process_in_the_middle_proves_nothing() {
     let ((_, a), (_, middle)) = (open(), open_with(|options| options.keys = [8; 32].into()));
     let error = call(&a, &middle.attributes().address, soon());
     assert!(matches!(error, Error::Rejected(_)), "{error}");
-    assert!(error.to_string().contains("does not know this job's secret"), "{error}");
+    assert!(error.to_string().contains("does not know its job's secret"), "{error}");
 }
 
 /// Where nobody is.

@@ -53,10 +53,10 @@ const FIRST_RTT: Duration = Duration::from_millis(50);
 /// How a NIC's endpoint is set up.
 pub struct Setup {
     pub endpoint: EndpointConfig,
-    /// Grants a caller what it needs to prove who it is.
+    /// Both grant the other side what it needs to prove who it is.
     pub server: ServerConfig,
     pub client: ClientConfig,
-    /// What a caller is granted when it has.
+    /// What it is granted when it has.
     pub grant: Grant,
 }
 
@@ -79,11 +79,13 @@ pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Resu
     let provider = Arc::new(provider::default_provider());
     let window = VarInt::from_u32((window as u32).clamp(LEAST_WINDOW, WINDOW));
     let grant = Grant { streams: VarInt::from_u32(STREAMS), window };
-    let unproven = Grant { streams: VarInt::from_u32(1), window: VarInt::from_u32(LEAST_WINDOW) };
+    // The caller opens the control stream.
+    let [caller, callee] = [1, 0]
+        .map(|streams| Grant { streams: VarInt::from_u32(streams), window: VarInt::from_u32(LEAST_WINDOW) });
     let mut server = ServerConfig::with_crypto(Arc::new(accepting(&provider)?));
-    server.transport_config(Arc::new(transport(detect, max_datagram, unproven, window))).migration(false);
+    server.transport_config(Arc::new(transport(detect, max_datagram, caller, window))).migration(false);
     let mut client = ClientConfig::new(Arc::new(calling(provider).map_err(io::Error::other)?));
-    client.transport_config(Arc::new(transport(detect, max_datagram, grant, window)));
+    client.transport_config(Arc::new(transport(detect, max_datagram, callee, window)));
     Ok(Setup { endpoint: endpoint(max_datagram, reset_key)?, server, client, grant })
 }
 

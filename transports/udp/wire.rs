@@ -32,7 +32,7 @@ pub const WITHDRAWN: u32 = 1;
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// It is not needed any more, or its NIC was closed.
+    /// It is not needed any more, its NIC was closed, or the caller has not proved in time who it is.
     Done,
     /// The caller does not prove what it claims.
     Stranger,

@@ -16,7 +16,8 @@ impl Peer {
             let Some(event) = state.quic.poll() else { break };
             self.take_event(state, event);
         }
-        self.core.note_due(state.quic.poll_timeout(), &mut state.transmit.called, self.number());
+        let wanted = state.quic.poll_timeout();
+        self.call_in_time(state, wanted);
     }
 
     /// The endpoint's number of it, by which it is called.
@@ -26,9 +27,13 @@ impl Peer {
 
     fn exchange_with_endpoint(self: &Arc<Self>, state: &mut State) {
         while let Some(event) = state.quic.poll_endpoint_events() {
+            if state.forgotten {
+                continue;
+            }
             if event.is_drained() {
                 // Before its number can be another one's.
                 self.core.forget_peer(self);
+                state.forgotten = true;
             }
             let answer = self.core.endpoint.lock().handle_event(self.handle, event);
             if let Some(answer) = answer {

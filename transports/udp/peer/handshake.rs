@@ -21,7 +21,7 @@ pub enum Standing {
     Closed,
     /// Nobody is at that address.
     Nobody,
-    /// The other side does not prove who it is.
+    /// A side does not prove who it is.
     Stranger(String),
     /// The other side is another process than was called.
     OtherProcess,
@@ -31,13 +31,14 @@ pub enum Standing {
     Lost(String),
 }
 
-const CALLER: &[u8] = b"caller";
-const CALLEE: &[u8] = b"callee";
+pub const CALLER: &[u8] = b"caller";
+pub const CALLEE: &[u8] = b"callee";
 
 impl Peer {
     /// The TLS hand-shake is over.
     pub(super) fn connected(self: &Arc<Self>, state: &mut State) {
-        if !self.called {
+        // If it has ended already, QUIC says next why.
+        if !self.called || state.quic.is_closed() {
             return;
         }
         let Some(pair) = &state.pair else { return };
@@ -106,10 +107,10 @@ impl Peer {
         state.standing = Standing::Stands;
         self.stands.store(true, Ordering::Release);
         self.watch_over(state, theirs.process);
+        let grant = self.core.grant();
+        state.quic.set_max_concurrent_streams(Dir::Bi, grant.streams);
+        state.quic.set_receive_window(grant.window);
         if !self.called {
-            let grant = self.core.grant();
-            state.quic.set_max_concurrent_streams(Dir::Bi, grant.streams);
-            state.quic.set_receive_window(grant.window);
             self.core.note_caller(self, self.rank(state));
         }
         state.bells.drain(..).for_each(|bell| bell.ring());
@@ -132,6 +133,14 @@ impl Peer {
             {
                 Standing::OtherVersion(None)
             }
+            // It was sent away, and that was lost; or what follows.
+            ConnectionError::Reset if matches!(state.standing, Standing::Shaking) => Standing::Closed,
+            // During the TLS hand-shake, QUIC does not carry our codes.
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code == TransportErrorCode::APPLICATION_ERROR =>
+            {
+                Standing::Closed
+            }
             ConnectionError::Reset => Standing::Lost(format!(
                 "the process at {} does not know this connection: it has taken the address of one that has died or closed its NIC",
                 self.at
@@ -144,7 +153,7 @@ impl Peer {
         match close {
             Close::Done => Standing::Closed,
             Close::Stranger => {
-                let why = state.pair.as_ref().map(udeck_via::auth::Pair::why_wrong_callee);
+                let why = state.pair.as_ref().map(udeck_via::auth::Pair::why_refused);
                 Standing::Stranger(why.unwrap_or_default())
             }
             Close::OtherProcess => Standing::OtherProcess,
@@ -157,7 +166,7 @@ impl Peer {
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 /// What a proof holds for, besides the session.
-fn said(hello: &Hello) -> Vec<u8> {
+pub fn said(hello: &Hello) -> Vec<u8> {
     [&hello.versions.encode()[..], &hello.process.encode()].concat()
 }
 

@@ -121,7 +121,7 @@ impl Peer {
     /// could not be sent.
     fn call_me(&self, state: &mut State) {
         let wanted = state.transmit.stalled.or_else(|| state.quic.poll_timeout());
-        self.core.note_due(wanted, &mut state.transmit.called, self.number());
+        self.call_in_time(state, wanted);
     }
 }
 

@@ -1,0 +1,118 @@
+//! Who has not proved who it is: what it is granted, how long, and beside how many others.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use quinn_proto::Dir;
+use udeck_sys::job_time;
+use udeck_via::{NetAddress, Reliability};
+
+use super::raw::Raw;
+use super::{connect, ends, host_of, open, open_with, soon, works};
+use crate::fixture::End;
+use crate::unproven::{LIMIT, PLACES};
+
+/// What QUIC would be called for comes much later.
+fn quiet(options: &mut crate::Options) {
+    options.detect = Duration::from_secs(3600);
+}
+
+#[test]
+fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
+    let (core, b) = open_with(quiet);
+    let mut raw = Raw::new();
+    raw.call(host_of(&b));
+    raw.until("a TLS session", |raw| raw.is_connected);
+    // Until QUIC has nothing more to do: then the NIC calls it for this.
+    let long = Duration::from_secs(60);
+    raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
+    assert!(core.timers.wait(job_time(), long) <= LIMIT, "nobody looks at it in time");
+    let [peer] = &core.peers()[..] else { panic!("one connection") };
+    peer.time(peer.since + LIMIT - Duration::from_millis(1));
+    assert!(!peer.is_over());
+    peer.time(peer.since + LIMIT);
+    assert!(peer.is_over() && core.peers().is_empty(), "it is kept");
+    assert_eq!(core.endpoint.lock().open_connections(), 0);
+    raw.until("its end", |raw| raw.lost.is_some());
+}
+
+/// The one that calls is granted more by the one that is called when that has proved who it is, and the other way round.
+#[test]
+fn who_has_proved_nothing_has_one_stream_and_little_room() {
+    let (_, b) = open_with(quiet);
+    let mut caller = Raw::new();
+    caller.call(host_of(&b));
+    caller.until("a TLS session", |raw| raw.is_connected);
+    let control = caller.quic().streams().open(Dir::Bi).expect("the control stream");
+    assert!(caller.quic().streams().open(Dir::Bi).is_none(), "another stream of a caller");
+    assert_eq!(room(&mut caller, control), 64 << 10, "for a caller");
+
+    let (_, a) = open_with(quiet);
+    let mut callee = Raw::new();
+    let to = NetAddress { host: callee.address().to_string().into_bytes(), discriminator: b"here".to_vec() };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut end = End::new(&a, Reliability::Delivery);
+            let cq = end.cq.handle();
+            end.vi.connect(&to, &cq, &cq, b"", soon()).unwrap_err()
+        });
+        let hello = callee.hear(56);
+        assert_eq!(hello.len(), 56);
+        assert!(callee.quic().streams().open(Dir::Bi).is_none(), "a stream of one that is called");
+        let control = callee.control();
+        assert_eq!(room(&mut callee, control), 64 << 10, "for one that is called");
+        callee.quic().close(std::time::Instant::now(), 1u32.into(), bytes::Bytes::new());
+        callee.look();
+    });
+}
+
+/// Bytes that QUIC lets it send on that stream, before anything is answered.
+fn room(raw: &mut Raw, stream: quinn_proto::StreamId) -> usize {
+    let (mut sent, bytes) = (0, vec![0; 8 << 10]);
+    while let Ok(written) = raw.quic().send_stream(stream).write(&bytes) {
+        sent += written;
+    }
+    sent
+}
+
+#[test]
+fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
+    let other = |options: &mut crate::Options| options.bind = "127.0.0.2:0".parse().unwrap();
+    let ((core_b, b), (_, a)) = (open_with(quiet), open_with(other));
+    let unproven = || core_b.peers().iter().filter(|peer| peer.is_unproven()).count();
+    let mut flood: Vec<Raw> = Vec::new();
+    // On a slow machine the first of them may have been sent away meanwhile.
+    while unproven() < PLACES {
+        let mut raw = Raw::new();
+        raw.call(host_of(&b));
+        raw.until("a TLS session", |raw| raw.is_connected);
+        flood.push(raw);
+    }
+    assert!(core_b.make_place(host_of(&a).ip(), job_time()), "there is no place");
+    assert!(unproven() < PLACES, "nobody has made place");
+    let (mut left, mut right) = ends(&a, &b);
+    connect(&mut left, &mut right);
+    works(&mut left, &mut right);
+}
+
+/// Who had to make place for another one tries again.
+#[test]
+fn who_is_sent_away_before_it_has_proved_who_it_is_calls_again() {
+    let ((core_b, b), (_, a)) = (open(), open());
+    let (mut left, mut right) = ends(&a, &b);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut dismissed, limit) = (0, soon());
+            while dismissed < 3 && !is_over.load(Ordering::Relaxed) && !limit.passed() {
+                for peer in core_b.peers().iter().filter(|peer| peer.is_unproven()) {
+                    peer.dismiss();
+                    dismissed += 1;
+                }
+            }
+        });
+        connect(&mut left, &mut right);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    works(&mut left, &mut right);
+}
