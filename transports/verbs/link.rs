@@ -137,6 +137,11 @@ impl VerbsLink {
         self.core.completions.look();
     }
 
+    /// Takes all that has completed, on all links. Without the lock.
+    pub fn look_last(&self) {
+        self.core.completions.take_all();
+    }
+
     /// Whether something lies there for the program to receive. Without the lock: what it says may be over already.
     pub fn has_arrivals(&self) -> bool {
         self.arrivals.load(Ordering::Acquire)

@@ -200,6 +200,10 @@ unsafe impl Port for VerbsPort {
 
     fn close(&mut self, broken: Option<&str>) {
         drop(self.receipt.take());
+        // What has come by now was sent to a VI that stands.
+        if !self.link.with(|connection| connection.is_closed()) {
+            self.link.look_last();
+        }
         self.link.with(|connection| connection.close(broken));
     }
 

@@ -3,6 +3,7 @@
 
 mod beside;
 mod choice;
+mod close;
 mod early;
 mod failures;
 mod hostile;

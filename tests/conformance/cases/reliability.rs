@@ -22,6 +22,7 @@ pub const CASES: &[Case] = &[
     case!(a_write_whose_immediate_data_find_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_without_immediate_data_needs_no_receive, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(a_write_without_immediate_data_waits_for_no_program, RELIABLE_RECEPTION, RDMA_WRITE),
+    case!(a_write_that_is_in_place_is_done_though_the_receiver_disconnects, RELIABLE_RECEPTION, RDMA_WRITE),
     case!(after_an_error_both_connect_again, RELIABLE_RECEPTION),
     case!(a_delivered_send_is_done_before_anybody_looks, RELIABLE_DELIVERY),
     case!(a_delivered_send_says_nothing_of_its_arrival, RELIABLE_DELIVERY),
@@ -319,6 +320,33 @@ fn a_write_without_immediate_data_waits_for_no_program(fabric: &dyn Fabric) {
     }
     for _ in 0..3 {
         assert_eq!([pair.b.arrival().immediate, pair.b.arrival().immediate], [Some(1), Some(2)]);
+    }
+}
+
+/// What has come before the receiver disconnects counts, although its program has not looked since. The second write's data
+/// say that the first one's have come, with all that belongs to them.
+fn a_write_that_is_in_place_is_done_though_the_receiver_disconnects(fabric: &dyn Fabric) {
+    let mut pair = pair(fabric, Reliability::Reception);
+    let mut window = pair.b.nic.window(100, pair.b.ptag).unwrap();
+    for round in 0..40 {
+        window.write(0, &[0; 100]).unwrap();
+        let (first, second) = (pattern(2 * round + 1, 100), pattern(2 * round + 2, 100));
+        for bytes in [&first, &second] {
+            let write = Descriptor::rdma_write([pair.a.region(bytes)], window.remote());
+            pair.a.vi.post_send(write).unwrap();
+        }
+        until("the second write is in place", || {
+            assert!(pair.a.vi.unread().is_ok(), "time passes, and the receiver does not look");
+            let mut there = vec![0; 100];
+            window.read(0, &mut there).unwrap();
+            (there == second).then_some(())
+        });
+        pair.b.vi.disconnect();
+        assert_eq!(end_of_send(&mut pair), (Status::Done, 100, first), "round {round}");
+        let (status, _, bytes) = end_of_send(&mut pair);
+        assert!(matches!(status, Status::Done | Status::Flushed) && bytes == second, "{status:?}");
+        pair.a.vi.disconnect();
+        pair.connect();
     }
 }
 

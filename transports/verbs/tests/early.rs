@@ -18,7 +18,7 @@ use crate::hca::Hca;
 use crate::link::VerbsLink;
 use crate::oob::Oob;
 
-fn core() -> Arc<Core> {
+pub(super) fn core() -> Arc<Core> {
     core_with(Settings::default())
 }
 
