@@ -69,8 +69,8 @@ impl Thresholds {
 
 /// What [`Thresholds`] mean for one connection: the only place where it is decided how a message travels.
 ///
-/// The two questions that most messages are settled by ([`Selector::is_short`], [`Selector::is_handed_off`]) cost a
-/// comparison each. [`Selector::resolve`] answers for the others, and agrees with them.
+/// Most messages are settled by its [`Dispatch`], a comparison each. [`Selector::resolve`] answers for the others, and agrees
+/// with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selector {
     /// The size from which on `Auto` takes a protocol, in the order in which they are asked; `None`: never, or the connection
@@ -81,6 +81,28 @@ pub(crate) struct Selector {
     /// By `Auto`, these and longer ones are handed off: the first row.
     hand_off_from: usize,
     caps: Caps,
+}
+
+/// Which messages go at once by the protocol that is set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dispatch {
+    pub protocol: Protocol,
+    short_below: usize,
+    hand_off_from: usize,
+}
+
+impl Dispatch {
+    /// Whether a message of `len` bytes travels inside its descriptor.
+    #[inline]
+    pub fn is_short(&self, len: usize) -> bool {
+        len < self.short_below
+    }
+
+    /// Whether it is handed off by the protocol of that name.
+    #[inline]
+    pub fn is_handed_off(&self, len: usize) -> bool {
+        len >= self.hand_off_from
+    }
 }
 
 impl Selector {
@@ -102,24 +124,15 @@ impl Selector {
         self.caps
     }
 
-    /// Whether a message of `len` bytes travels inside its descriptor.
-    #[inline]
-    pub fn is_short(&self, protocol: Protocol, len: usize) -> bool {
-        match protocol {
-            Protocol::Auto => len < self.inline_below,
-            Protocol::Eager => len <= MAX_INLINE,
-            _ => false,
-        }
-    }
-
-    /// Whether it is handed off by the protocol of that name.
-    #[inline]
-    pub fn is_handed_off(&self, protocol: Protocol, len: usize) -> bool {
-        match protocol {
-            Protocol::Auto => len >= self.hand_off_from,
-            Protocol::HandOff => true,
-            _ => false,
-        }
+    /// What the protocol that is set means for most messages.
+    pub fn dispatch(&self, protocol: Protocol) -> Dispatch {
+        let (short_below, hand_off_from) = match protocol {
+            Protocol::Auto => (self.inline_below, self.hand_off_from),
+            Protocol::Eager => (MAX_INLINE + 1, Thresholds::NEVER),
+            Protocol::HandOff => (0, 0),
+            _ => (0, Thresholds::NEVER),
+        };
+        Dispatch { protocol, short_below, hand_off_from }
     }
 
     /// The step that carries it. Where there is no hand-off the transport gives the receiver a copy of its own anyway: then
@@ -276,9 +289,9 @@ mod tests {
                 prop_assert_eq!(selector.explain(len).protocol, chosen);
                 // No message in memory is of that length.
                 if len != usize::MAX {
-                    prop_assert_eq!(selector.is_handed_off(Protocol::Auto, len), chosen == Protocol::HandOff);
+                    prop_assert_eq!(selector.dispatch(Protocol::Auto).is_handed_off(len), chosen == Protocol::HandOff);
                 }
-                if selector.is_short(Protocol::Auto, len) {
+                if selector.dispatch(Protocol::Auto).is_short(len) {
                     prop_assert_eq!(selector.resolve(Protocol::Auto, len), Protocol::Eager);
                     prop_assert!(len <= MAX_INLINE);
                 }

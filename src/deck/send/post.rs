@@ -9,6 +9,8 @@ use super::requests::Ticket;
 use super::{Channel, Failed};
 use crate::connect::attempt::Attempt;
 use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::protocol::auto::Dispatch;
 use crate::protocol::handshake::{self, Host, Pairs, Time};
 use crate::protocol::link::{SendLink, is_busy};
 use crate::protocol::message_block::{MessageBlock, Refused};
@@ -17,29 +19,25 @@ use crate::wait_policy::{WaitPolicy, look_again};
 use crate::wire::{Introduction, Role};
 
 impl Channel {
-    /// Sends what most messages are: short, with nothing before them and room at the mailbox. `false`: nothing was done, and
-    /// the slow path finds out why.
+    /// Sends what most messages are: short ([`Dispatch::is_short`]), with nothing queued before them and room at the mailbox.
+    /// `false`: nothing was done, and the slow path finds out why.
     #[inline]
-    pub fn post_short(&mut self, bytes: &[u8], tag: u32, protocol: Protocol) -> bool {
-        if !self.selector.is_short(protocol, bytes.len())
-            || self.has_queued()
-            || self.link.world.has_undelivered()
-        {
+    pub fn post_short(&mut self, bytes: &[u8], tag: u32) -> bool {
+        debug_assert!(!self.has_queued());
+        if self.link.world.has_undelivered() {
             return false;
         }
         eager::post_short(&mut self.link, bytes, tag)
     }
 
-    /// Likewise what most long messages are: handed off. Otherwise the message comes back.
+    /// Likewise what most long messages are: handed off ([`Dispatch::is_handed_off`]). Otherwise the message comes back.
     #[inline]
-    pub fn post_handed_off(&mut self, block: Block, protocol: Protocol) -> Result<(), Block> {
-        let len = block.len();
-        if !self.selector.is_handed_off(protocol, len)
-            || self.has_queued()
-            || self.link.world.has_undelivered()
-        {
+    pub fn post_handed_off(&mut self, block: Block) -> Result<(), Block> {
+        debug_assert!(!self.has_queued());
+        if self.link.world.has_undelivered() {
             return Err(block);
         }
+        let len = block.len();
         hand_off::send_own(&mut self.link, block)?;
         self.link.counters.posted(len);
         Ok(())

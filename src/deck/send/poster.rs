@@ -11,6 +11,7 @@ use super::requests::Ticket;
 use super::{Channel, Failed};
 use crate::error::{Error, Result, Titled, check_process};
 use crate::progress::{Advance, Slot};
+use crate::protocol::auto::Dispatch;
 use crate::protocol::message_block::MessageBlock;
 use crate::protocol::{MAX_INLINE, Protocol};
 use crate::wait_policy::WaitPolicy;
@@ -22,7 +23,7 @@ const MAX_RETURNED: usize = 64;
 /// A postbox of any type.
 pub struct Poster {
     slot: RefCell<ChannelSlot>,
-    protocol: Cell<Protocol>,
+    dispatch: Cell<Dispatch>,
     world: Arc<WorldState>,
     name: String,
     returned: RefCell<VecDeque<Returned>>,
@@ -31,6 +32,7 @@ pub struct Poster {
 /// Where the channel is: with us, so that posting needs no lock; or where the helper can reach it too, while messages
 /// wait for the mailbox's answer.
 enum ChannelSlot {
+    /// Nothing is queued in it.
     Own(Box<Channel>),
     Shared(Arc<Slot<Channel>>),
     /// Only for the moment of moving.
@@ -46,8 +48,8 @@ pub(crate) struct Returned {
 impl Poster {
     pub(crate) fn new(world: &Arc<WorldState>, name: &str, channel: Channel) -> Self {
         Poster {
+            dispatch: Cell::new(channel.selector().dispatch(world.config().protocol)),
             slot: RefCell::new(ChannelSlot::Own(Box::new(channel))),
-            protocol: Cell::new(world.config().protocol),
             world: world.clone(),
             name: name.to_owned(),
             returned: RefCell::default(),
@@ -64,19 +66,21 @@ impl Poster {
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
-        self.protocol.get()
+        self.dispatch.get().protocol
     }
 
     pub(crate) fn set_protocol(&self, protocol: Protocol) -> Result {
         check_process()?;
-        self.with_channel(|channel| channel.check(protocol))?;
-        self.protocol.set(protocol);
+        let dispatch = self.with_channel(|channel| {
+            channel.check(protocol).map(|()| channel.selector().dispatch(protocol))
+        })?;
+        self.dispatch.set(dispatch);
         Ok(())
     }
 
     /// Sets a protocol until what is returned is dropped.
     pub(crate) fn set_protocol_for_now(&self, protocol: Protocol) -> Result<Restore<'_>> {
-        let usual = Restore(&self.protocol, self.protocol.get());
+        let usual = Restore(&self.dispatch, self.dispatch.get());
         self.set_protocol(protocol).map(|()| usual)
     }
 
@@ -103,16 +107,19 @@ impl Poster {
     /// What most messages are: short, and quickly sent.
     #[inline]
     fn post_short(&self, bytes: &[u8], tag: u32) -> bool {
-        match &mut *self.slot.borrow_mut() {
-            ChannelSlot::Own(channel) => channel.post_short(bytes, tag, self.protocol.get()),
-            _ => false,
-        }
+        self.dispatch.get().is_short(bytes.len())
+            && match &mut *self.slot.borrow_mut() {
+                ChannelSlot::Own(channel) => channel.post_short(bytes, tag),
+                _ => false,
+            }
     }
 
     #[inline(never)]
     fn post_long_block(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
         let posted = match &mut *self.slot.borrow_mut() {
-            ChannelSlot::Own(channel) => channel.post_handed_off(block, self.protocol.get()),
+            ChannelSlot::Own(channel) if self.dispatch.get().is_handed_off(block.len()) => {
+                channel.post_handed_off(block)
+            }
             _ => Err(block),
         };
         match posted {
@@ -152,8 +159,9 @@ impl Poster {
         check_process()?;
         // A channel that the helper has was not asked yet, and may have nothing queued any more.
         let is_shared = matches!(&*self.slot.borrow(), ChannelSlot::Shared(_));
+        let is_untried = is_shared && self.dispatch.get().is_short(bytes.len());
         self.post_slow(|channel, protocol| {
-            if is_shared && channel.post_short(bytes, tag, protocol) {
+            if is_untried && !channel.has_queued() && channel.post_short(bytes, tag) {
                 return Ok(None);
             }
             channel.post_copy(bytes, tag, protocol, policy)
@@ -164,13 +172,13 @@ impl Poster {
     fn post_slow<R>(&self, post: impl FnOnce(&mut Channel, Protocol) -> R) -> R {
         let mut slot = self.slot.borrow_mut();
         if let ChannelSlot::Own(channel) = &mut *slot {
-            let result = post(channel, self.protocol.get());
+            let result = post(channel, self.protocol());
             if channel.has_queued() {
                 slot.share(&self.world);
             }
             return result;
         }
-        slot.visit(&self.world, |channel| post(channel, self.protocol.get()))
+        slot.visit(&self.world, |channel| post(channel, self.protocol()))
     }
 
     /// Acts on the channel, wherever it is. Nothing is posted.
@@ -259,7 +267,7 @@ impl Drop for Poster {
 }
 
 /// Sets a postbox's protocol as it was before.
-pub(crate) struct Restore<'a>(&'a Cell<Protocol>, Protocol);
+pub(crate) struct Restore<'a>(&'a Cell<Dispatch>, Dispatch);
 
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
