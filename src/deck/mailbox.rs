@@ -258,6 +258,7 @@ impl<T: Pod> Mailbox<T> {
 
 /// It is the next one again, and found by the longer way.
 #[cold]
+#[inline(never)]
 fn put_back<T: Payload>(inbox: &mut Inbox, received: &mut Received<T>) -> Found {
     inbox.put_back(std::mem::replace(received.parcel_mut(), Parcel::NONE));
     Found::Nothing
