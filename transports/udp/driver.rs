@@ -104,17 +104,28 @@ impl QuicDriver {
         self.settle(connection);
     }
 
-    /// The helper's look at what no packet tells of.
-    pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration) {
-        if self.over {
+    /// The helper's look at what no packet tells of: whether a peer that does not answer the end is still waited for.
+    /// `closing`: the NIC is closed.
+    pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration, closing: bool) {
+        if self.over || !connection.is_closed() {
             return;
         }
-        if connection.is_closed() && self.has_gone(connection) {
+        let heard = self.peer.lock().last_heard();
+        let gives_up = if self.has_gone(connection) {
             let since = *self.waits_since.get_or_insert(now);
-            if now.duration_since(since) >= patience {
-                connection.lost("the peer does not answer the end of the connection");
-                self.settle(connection);
+            let is_late = now.duration_since(since) >= patience;
+            // QUIC still has to send it to a peer that is silent. That one is there, or its connection would be lost.
+            let is_silent = heard < since + patience / 2;
+            if is_late && is_silent && !closing {
+                self.waits_since = Some(now);
             }
+            is_late && (closing || !is_silent)
+        } else {
+            closing && now.duration_since(heard) >= self.core.detect
+        };
+        if gives_up {
+            connection.lost("the peer does not answer the end of the connection");
+            self.settle(connection);
         }
     }
 

@@ -21,7 +21,7 @@ const NAP: Duration = Duration::from_millis(1);
 const CHECK: Duration = Duration::from_secs(2);
 /// The same when the NIC is closed and the thread shall end.
 const LAST_CHECK: Duration = Duration::from_millis(50);
-/// How long a closed NIC's links may take to end.
+/// How long a closed NIC's links may take to end when QUIC has taken all that they have said.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Starts the thread. It ends when the NIC is closed and its links are over.
@@ -67,7 +67,7 @@ fn check(core: &Arc<Core>, now: Instant) -> Instant {
     let closing = core.is_closing();
     let patience = if closing { LAST_PATIENCE } else { core.detect };
     for link in core.links() {
-        link.with(|connection, driver| driver.check(connection, now, patience));
+        link.with(|connection, driver| driver.check(connection, now, patience, closing));
     }
     for peer in core.peers() {
         peer.check(now, core.detect);

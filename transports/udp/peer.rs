@@ -91,6 +91,8 @@ struct Control {
 struct Heard {
     /// Frames that had come then.
     frames: u64,
+    last: Instant,
+    /// Its silence counts from here: from then, or from when it was last found stopped.
     at: Instant,
 }
 
@@ -106,6 +108,11 @@ impl State {
     fn is_awaited(&mut self) -> bool {
         self.bells.retain(|bell| Arc::strong_count(bell) > 1);
         !self.bells.is_empty()
+    }
+
+    /// When something was last heard of the other side, as far as the helper has looked.
+    pub fn last_heard(&self) -> Instant {
+        self.heard.last
     }
 
     /// What is being sent.
@@ -135,7 +142,7 @@ impl Peer {
             transmit: transmit::Transmit::default(),
             gathered: BytesMut::new(),
             vigil: Vigil::default(),
-            heard: Heard { frames: 0, at: now },
+            heard: Heard { frames: 0, last: now, at: now },
             forgotten: false,
             idle_since: None,
         };
@@ -283,7 +290,7 @@ impl Peer {
         let frames = state.quic.stats().frame_rx;
         let heard = frames.acks + frames.ping + frames.stream + frames.datagram;
         if heard != state.heard.frames {
-            state.heard = Heard { frames: heard, at: now };
+            state.heard = Heard { frames: heard, last: now, at: now };
             state.vigil.heard();
         }
         if now.duration_since(state.heard.at) < detect {

@@ -275,3 +275,62 @@ fn open_again_at(address: std::net::SocketAddr) -> (Arc<Core>, Nic) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// What a VI has posted before it was closed is kept for a peer that is stopped, as long as it is: until it has read it.
+#[test]
+fn what_was_posted_to_a_stopped_peer_comes_although_its_vi_was_closed() {
+    let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    connect_by(&relay, &mut left, &mut right);
+    works(&mut left, &mut right);
+    relay.stop(true);
+    left.vi.post_send(Descriptor::new([a.region(8, left.ptag).unwrap()])).unwrap();
+    drop(left);
+    let until = Instant::now() + 8 * DETECT;
+    while Instant::now() < until {
+        assert!(a.drain(Deadline::after(Duration::from_millis(50))).is_err(), "it was given up");
+    }
+    relay.stop(false);
+    let limit = soon();
+    while right.vi.arrival().expect("it comes before the end").is_none() {
+        assert!(!limit.passed(), "it never came");
+    }
+    assert!(matches!(end_of(&mut right).0, Error::Closed));
+    drop(right);
+    a.drain(soon()).unwrap();
+}
+
+fn until_it_has_no_links(core: &Core) {
+    let limit = soon();
+    while core.has_links() {
+        assert!(!limit.passed(), "a link is kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Its transport answers, its program does not.
+#[test]
+fn a_peer_that_answers_no_end_is_not_waited_for_without_end() {
+    let ((core_a, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
+    let (mut left, mut right) = ends(&a, &b);
+    connect(&mut left, &mut right);
+    works(&mut left, &mut right);
+    drop(left);
+    until_it_has_no_links(&core_a);
+    drop(right);
+}
+
+/// What QUIC does not take any more, because the peer is stopped, does not keep the NIC's thread.
+#[test]
+fn a_nic_that_is_closed_forgets_a_stopped_peer() {
+    let ((core_a, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
+    let relay = Relay::to(&b);
+    let (mut left, mut right) = ends(&a, &b);
+    connect_by(&relay, &mut left, &mut right);
+    works(&mut left, &mut right);
+    relay.stop(true);
+    left.vi.post_send(Descriptor::new([a.region(6 << 20, left.ptag).unwrap()])).unwrap();
+    drop((left, a));
+    until_it_has_no_links(&core_a);
+}
