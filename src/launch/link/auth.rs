@@ -5,10 +5,7 @@
 //! at the root's old address learns nothing that a node would do for it; the proofs differ in their role and cover both
 //! nonces, so that none can be used twice, elsewhere, or by the other side. From the same the connection's [`Keys`] are made.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-
-use udeck_auth::LinkKey;
+use udeck_auth::{LinkKey, Nonce, Proof, is_same, mac};
 
 use super::seal::{Direction, Keys};
 use super::wire::{CHALLENGE_LEN, Challenge, HELLO_LEN, Hello, PROOF_LEN, VERSION};
@@ -51,20 +48,16 @@ impl Node {
         if version != VERSION {
             return Err(Refusal::Version { theirs: version });
         }
-        check(&self.key, ROOT, self.index, &self.nonce, &nonce, &mac)?;
-        let proof = digest(&self.key, NODE, self.index, &self.nonce, &nonce);
-        let key = |role| Direction::new(digest(&self.key, role, self.index, &self.nonce, &nonce));
+        let meeting = Meeting { key: self.key, index: self.index, node: self.nonce, root: nonce };
+        meeting.check(ROOT, &mac)?;
+        let proof = meeting.proof(NODE);
+        let key = |role| Direction::new(meeting.proof(role));
         Ok((proof, Keys { outgoing: key(NODE_FRAMES), incoming: key(ROOT_FRAMES) }))
     }
 }
 
 /// The root's side, for one connection.
-pub(crate) struct Root {
-    key: LinkKey,
-    index: u32,
-    node_nonce: [u8; 32],
-    nonce: [u8; 32],
-}
+pub(crate) struct Root(Meeting);
 
 impl Root {
     /// Answers a node's first record; `keys` are those of all hosts that have a node. With an error the answer tells a node of another version which one this is.
@@ -81,48 +74,43 @@ impl Root {
             return Err((Refusal::Version { theirs: version }, Some(ours.encode())));
         }
         let Some(&key) = keys.get(index as usize) else { return Err((Refusal::Stranger, None)) };
-        let mac = digest(&key, ROOT, index, &node_nonce, &nonce);
-        let challenge = Challenge { version: VERSION, nonce, mac };
-        Ok((Root { key, index, node_nonce, nonce }, challenge.encode()))
+        let meeting = Meeting { key, index, node: node_nonce, root: nonce };
+        let challenge = Challenge { version: VERSION, nonce, mac: meeting.proof(ROOT) };
+        Ok((Root(meeting), challenge.encode()))
     }
 
     /// Which host the node is, once it has proved itself, and the keys for what follows.
     pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), Refusal> {
-        check(&self.key, NODE, self.index, &self.node_nonce, &self.nonce, proof)?;
-        let key = |role| Direction::new(digest(&self.key, role, self.index, &self.node_nonce, &self.nonce));
-        Ok((self.index, Keys { outgoing: key(ROOT_FRAMES), incoming: key(NODE_FRAMES) }))
+        let Root(meeting) = self;
+        meeting.check(NODE, proof)?;
+        let key = |role| Direction::new(meeting.proof(role));
+        Ok((meeting.index, Keys { outgoing: key(ROOT_FRAMES), incoming: key(NODE_FRAMES) }))
     }
 }
 
-const ROOT: &[u8] = b"deckrun root";
-const NODE: &[u8] = b"deckrun node";
-const ROOT_FRAMES: &[u8] = b"deckrun root's frames";
-const NODE_FRAMES: &[u8] = b"deckrun node's frames";
+const ROOT: &str = "deckrun root";
+const NODE: &str = "deckrun node";
+const ROOT_FRAMES: &str = "deckrun root's frames";
+const NODE_FRAMES: &str = "deckrun node's frames";
 
-fn check(
-    key: &LinkKey,
-    role: &[u8],
+/// What both sides know of one connection when they have greeted each other.
+struct Meeting {
+    key: LinkKey,
     index: u32,
-    node: &[u8; 32],
-    root: &[u8; 32],
-    mac: &[u8; 32],
-) -> Result<(), Refusal> {
-    // Takes as long whichever bytes differ.
-    code(key, role, index, node, root).verify_slice(mac).map_err(|_| Refusal::Key)
+    node: Nonce,
+    root: Nonce,
 }
 
-fn digest(key: &LinkKey, role: &[u8], index: u32, node: &[u8; 32], root: &[u8; 32]) -> [u8; 32] {
-    code(key, role, index, node, root).finalize().into_bytes().into()
-}
+impl Meeting {
+    /// That `role` knows the key, for this connection only; or a key for what it sends.
+    fn proof(&self, role: &str) -> Proof {
+        let (version, index) = (VERSION.to_le_bytes(), self.index.to_le_bytes());
+        mac(self.key.as_bytes(), role, &[&version, &index, &self.node, &self.root])
+    }
 
-fn code(key: &LinkKey, role: &[u8], index: u32, node: &[u8; 32], root: &[u8; 32]) -> Hmac<Sha256> {
-    let mut hmac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length");
-    hmac.update(role);
-    hmac.update(&VERSION.to_le_bytes());
-    hmac.update(&index.to_le_bytes());
-    hmac.update(node);
-    hmac.update(root);
-    hmac
+    fn check(&self, role: &str, proof: &Proof) -> Result<(), Refusal> {
+        if is_same(&self.proof(role), proof) { Ok(()) } else { Err(Refusal::Key) }
+    }
 }
 
 #[cfg(test)]
@@ -267,7 +255,7 @@ mod tests {
             for key in [LinkKey::from_bytes(bytes), HostKey::from_bytes(bytes).link()] {
                 let posing = Node { key, index: 0, nonce: [1; 32] };
                 assert_eq!(posing.prove(&challenge).err(), Some(Refusal::Key), "byte {at}");
-                let proof = digest(&key, NODE, 0, &[1; 32], &[2; 32]);
+                let proof = Meeting { key, index: 0, node: [1; 32], root: [2; 32] }.proof(NODE);
                 assert_eq!(root.check(&proof).err(), Some(Refusal::Key), "byte {at}");
             }
         }

@@ -1,31 +1,30 @@
 //! The frames of a link, each with a code that only those can make who know the host's link key.
 //!
 //! ```text
-//!  byte 0        4                     4 + length            20 + length
+//!  byte 0        4                     4 + length            36 + length
 //!       +--------+---------------------+---------------------+
 //!       | length | payload (postcard)  | code                |
 //!       +--------+---------------------+---------------------+
 //! ```
 //!
-//! The code is the beginning of HMAC-SHA-256 over the frame's number in its direction (8 bytes, little-endian, not sent),
-//! length and payload, under a key of this connection and direction ([`super::auth`]). So no frame can be made, changed,
+//! The code is an HMAC-SHA-256 ([`udeck_auth::mac`]) over the frame's number in its direction (not sent), length and payload,
+//! under a key of this connection and direction ([`super::auth`]). So no frame can be made, changed,
 //! left out, sent again, moved, or sent back; what can be is that the connection ends, and everything can be read.
 
-use hmac::{Hmac, KeyInit, Mac};
 use serde::{Serialize, de::DeserializeOwned};
-use sha2::Sha256;
+use udeck_auth::{Proof, is_same, mac};
 use udeck_boot::wire::{Frames, MAX_FRAME, WireError, encode};
 
 use super::framed_stream::Over;
 
 /// A frame's code, in bytes.
-const CODE_LEN: usize = 16;
+const CODE_LEN: usize = size_of::<Proof>();
 
 const HEADER: usize = size_of::<u32>();
 
 /// One direction of a connection: its key, and how many frames there were.
 pub(crate) struct Direction {
-    keyed: Hmac<Sha256>,
+    key: [u8; 32],
     frames: u64,
 }
 
@@ -37,14 +36,12 @@ pub(crate) struct Keys {
 
 impl Direction {
     pub(crate) fn new(key: [u8; 32]) -> Direction {
-        Direction { keyed: Hmac::new_from_slice(&key).expect("HMAC takes keys of any length"), frames: 0 }
+        Direction { key, frames: 0 }
     }
 
     /// For the next frame.
-    fn code(&mut self, frame: &[u8]) -> Hmac<Sha256> {
-        let mut code = self.keyed.clone();
-        code.update(&self.frames.to_le_bytes());
-        code.update(frame);
+    fn code(&mut self, frame: &[u8]) -> Proof {
+        let code = mac(&self.key, "deckrun frame", &[&self.frames.to_le_bytes(), frame]);
         self.frames += 1;
         code
     }
@@ -53,8 +50,8 @@ impl Direction {
     pub(crate) fn seal<T: Serialize>(&mut self, message: &T) -> Result<Vec<u8>, WireError> {
         let mut frame = Vec::new();
         encode(message, &mut frame)?;
-        let code = self.code(&frame).finalize().into_bytes();
-        frame.extend_from_slice(&code[..CODE_LEN]);
+        let code = self.code(&frame);
+        frame.extend_from_slice(&code);
         Ok(frame)
     }
 }
@@ -88,9 +85,10 @@ impl Opener {
             return Err(WireError::FrameTooLong { length: length as u64 }.into());
         }
         let Some((frame, rest)) = rest.split_at_checked(HEADER + length) else { return Ok(None) };
-        let Some(code) = rest.get(..CODE_LEN) else { return Ok(None) };
-        // Takes as long whichever bytes differ.
-        self.direction.code(frame).verify_truncated_left(code).map_err(|_| Over::Forged)?;
+        let Some(code) = rest.first_chunk::<CODE_LEN>() else { return Ok(None) };
+        if !is_same(&self.direction.code(frame), code) {
+            return Err(Over::Forged);
+        }
         let mut frames = Frames::default();
         frames.push(frame);
         self.start += frame.len() + CODE_LEN;

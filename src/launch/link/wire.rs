@@ -23,7 +23,7 @@ use udeck_auth::HostKey;
 use udeck_boot::wire::bounded;
 
 /// The version that this build speaks.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"uDECKrun";
 
