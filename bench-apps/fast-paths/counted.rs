@@ -43,6 +43,20 @@ pub fn mailbox_retrieve(inbox: &Mailbox<u64>) -> u64 {
     message[0]
 }
 
+/// A copy of a value of the program's own, inside the cell.
+#[inline(never)]
+pub fn mailbox_post_value(out: &Postbox<u64>, value: u64) {
+    out.post(&[value][..]).expect("posting a value");
+}
+
+/// Reads sixteen messages where they are shown.
+#[inline(never)]
+pub fn mailbox_drain_16(inbox: &Mailbox<u64>) -> u64 {
+    let mut sum = 0;
+    inbox.drain(16, |message| sum += message[0]).expect("draining small messages");
+    sum
+}
+
 /// Of a message that is not there at the first look, but at the next, as in a ping-pong: waits, reads the message and drops it.
 #[cfg(feature = "waited")]
 #[inline(never)]

@@ -66,6 +66,10 @@ fn mailboxes(world: &World, rounds: usize) -> Result {
         counted::mailbox_post(&out, small);
         assert_eq!(counted::mailbox_retrieve(&inbox), round);
     }
+    for _ in 0..rounds {
+        (0..16).for_each(|value| counted::mailbox_post_value(&out, value));
+        assert_eq!(counted::mailbox_drain_16(&inbox), (0..16).sum());
+    }
     for round in 0..rounds as u64 {
         let mut large = world.buf_reused::<u64>(LARGE)?;
         large[LARGE - 1] = round;

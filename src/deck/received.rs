@@ -31,6 +31,13 @@ impl<T: Payload> Received<T> {
         Received { parcel, cursor: 0, elements: PhantomData }
     }
 
+    /// Gives back what it holds, and can hold the next message.
+    #[inline]
+    pub(crate) fn empty(&mut self) {
+        let _ = self.parcel.place();
+        self.cursor = 0;
+    }
+
     #[inline]
     pub(crate) fn parcel_mut(&mut self) -> &mut Parcel {
         &mut self.parcel

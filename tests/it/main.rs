@@ -11,6 +11,7 @@ mod barrier;
 mod choosing;
 mod deadlines;
 mod doubt;
+mod draining;
 mod errors;
 mod exhaustion;
 mod external_buf;
