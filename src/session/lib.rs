@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
-//! | `close`, `news`, `credits`, `unacked`, `taken` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
+//! | `close`, `news`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
 //! | `listeners` | who listens at which discriminator |
@@ -32,7 +32,7 @@ mod listeners;
 mod memory;
 mod news;
 pub mod poll;
-mod taken;
+mod recv_queue;
 mod unacked;
 
 pub use close::{Close, Violation, cut};
@@ -45,7 +45,7 @@ pub use framed::{
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
 pub use news::News;
-pub use taken::{Taken, TakenBody, is_posted_for};
+pub use recv_queue::{Item, Pending, RecvQueue, Taken, TakenBody};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
 pub use unacked::{Unacked, keep};

@@ -32,7 +32,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ptr::NonNull;
 
-use udeck_session::{Close, Credits, Memory, News, SendWindow, Unacked};
+use udeck_session::{Close, Credits, Memory, News, RecvQueue, SendWindow, Unacked};
 use udeck_via::transport::Hello;
 use udeck_via::{Reliability, RemoteBuffer};
 
@@ -40,7 +40,7 @@ use crate::hca::objects::Mr;
 use crate::memory::Segment;
 use crate::wire::{Far, Note, Part};
 use close::Offered;
-use recv_queue::Item;
+use recv_queue::Offer;
 use rendezvous_read::RendezvousRead;
 use send_engine::Flying;
 use send_queue::Post;
@@ -182,7 +182,7 @@ pub struct Connection {
     control_sent: u32,
     control_heard: u32,
 
-    recv_queue: VecDeque<Item>,
+    recv_queue: RecvQueue<Box<Offer>>,
     /// Offers among it.
     offers: usize,
     /// The offer whose reads are being posted.
@@ -235,7 +235,7 @@ impl Connection {
             says_hungry: false,
             control_sent: 0,
             control_heard: 0,
-            recv_queue: VecDeque::new(),
+            recv_queue: RecvQueue::default(),
             offers: 0,
             reading: None,
             arrived: 0,

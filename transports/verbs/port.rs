@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use udeck_session::{Taken, TakenBody, is_posted_for};
+use udeck_session::Taken;
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
@@ -49,31 +49,6 @@ impl VerbsPort {
                 self.link.with(|connection| post(connection, held))
             }
             other => other,
-        }
-    }
-
-    /// Puts it where a program has posted for it, if it is short, or came without a header and fits.
-    fn land(&mut self, taken: Taken, to: &mut [u8]) -> Landed {
-        let immediate = taken.immediate;
-        match &taken.body {
-            // It has come since the shorter way was tried.
-            TakenBody::Inline(bytes) => {
-                let fitting = bytes.len().min(to.len());
-                to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
-                Landed::Copied { immediate, len: bytes.len() }
-            }
-            TakenBody::Body(head, store, _) if head.is_empty() && is_posted_for(store.len(), to.len()) => {
-                let len = store.len();
-                to[..len].copy_from_slice(store.bytes());
-                self.link.with(|connection| {
-                    connection.count_copied(len);
-                    if let Some(number) = taken.receipt {
-                        connection.acknowledge(number, Fate::Arrived);
-                    }
-                });
-                Landed::Copied { immediate, len }
-            }
-            _ => Landed::Arrival(self.arrival(taken)),
         }
     }
 
@@ -153,7 +128,20 @@ unsafe impl Port for VerbsPort {
         if let Some(immediate) = short {
             return Ok(Some(Landed::Copied { immediate, len }));
         }
-        Ok(self.next()?.map(|taken| self.land(taken, to)))
+        // Another message may have come since.
+        let Some(taken) = self.next()? else { return Ok(None) };
+        let Some((landed, copied)) = taken.land(to) else {
+            return Ok(Some(Landed::Arrival(self.arrival(taken))));
+        };
+        if copied > 0 || taken.receipt.is_some() {
+            self.link.with(|connection| {
+                connection.count_copied(copied);
+                if let Some(number) = taken.receipt {
+                    connection.acknowledge(number, Fate::Arrived);
+                }
+            });
+        }
+        Ok(Some(landed))
     }
 
     fn receive_short(&mut self, to: &mut Inline) -> Found {

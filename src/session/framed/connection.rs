@@ -26,6 +26,7 @@ mod unacked;
 mod unreliable;
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
@@ -36,11 +37,11 @@ use udeck_via::{Ptag, Reliability};
 use crate::close::Close;
 use crate::framed::windows::Windows;
 use crate::memory::Memory;
-use crate::{News, SendWindow, Unacked};
+use crate::{News, RecvQueue, SendWindow, Unacked};
 use incoming::Incoming;
 use outgoing::Outgoing;
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
-use recv_queue::{ByteCredits, Item};
+use recv_queue::ByteCredits;
 use send_queue::HeldBack;
 use unacked::Reading;
 use unreliable::Unreliable;
@@ -124,7 +125,7 @@ pub struct Connection {
     reads_over: Position,
 
     incoming: Incoming,
-    recv_queue: VecDeque<Item>,
+    recv_queue: RecvQueue<Infallible>,
     credits: ByteCredits,
     /// Receipts that our program has yet to give.
     owed: u32,
@@ -169,7 +170,7 @@ impl Connection {
             next_read: Position::START,
             reads_over: Position::START,
             incoming: Incoming::default(),
-            recv_queue: VecDeque::new(),
+            recv_queue: RecvQueue::default(),
             credits: ByteCredits::default(),
             owed: 0,
             close: Close::default(),

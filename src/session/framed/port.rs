@@ -13,7 +13,7 @@ use udeck_via::transport::{
 
 use crate::framed::connection::Connection;
 use crate::framed::link::{Driver, Link, Watch, Watching};
-use crate::taken::{Taken, TakenBody, is_posted_for};
+use crate::recv_queue::{Taken, TakenBody};
 
 /// The two work queues of a VI over a [`Link`].
 pub struct SessionPort<D: Driver> {
@@ -175,29 +175,18 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
     /// does.
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         let Some(taken) = self.next(to)? else { return Ok(None) };
-        let immediate = taken.immediate;
-        match &taken.body {
-            TakenBody::Inline(bytes) => {
-                let (bytes, len) = (bytes.bytes(), bytes.bytes().len());
-                let fitting = len.min(to.len());
-                to[..fitting].copy_from_slice(&bytes[..fitting]);
-                Ok(Some(Landed::Copied { immediate, len }))
-            }
-            TakenBody::Body(head, store, landed)
-                if head.bytes().is_empty() && is_posted_for(store.len(), to.len()) =>
-            {
-                let (len, landed) = (store.len(), *landed);
-                store.copy_part(landed, &mut to[landed..len]);
-                self.link.with(|connection, _| {
-                    connection.count_copied(len - landed);
-                    if let Some(number) = taken.receipt {
-                        connection.acknowledge(number, Fate::Arrived);
-                    }
-                });
-                Ok(Some(Landed::Copied { immediate, len }))
-            }
-            _ => Ok(Some(Landed::Arrival(self.arrival(taken)?))),
+        let Some((landed, copied)) = taken.land(to) else {
+            return Ok(Some(Landed::Arrival(self.arrival(taken)?)));
+        };
+        if copied > 0 || taken.receipt.is_some() {
+            self.link.with(|connection, _| {
+                connection.count_copied(copied);
+                if let Some(number) = taken.receipt {
+                    connection.acknowledge(number, Fate::Arrived);
+                }
+            });
         }
+        Ok(Some(landed))
     }
 
     fn ended(&mut self) -> Option<(u64, Fate)> {

@@ -117,13 +117,13 @@ impl Connection {
 
     /// Nobody takes what lies there. What the device is filling stays until it has; who offered the rest has it back.
     fn clear_recv_queue(&mut self) {
-        for item in std::mem::take(&mut self.recv_queue) {
+        for item in std::mem::take(&mut *self.recv_queue) {
             match item {
-                Item::Offer(offer) if matches!(offer.progress, Progress::Waits) => {
+                Item::Pending(offer) if matches!(offer.progress, Progress::Waits) => {
                     self.offers -= 1;
                     self.notes.push(Note::Read(offer.number));
                 }
-                Item::Offer(_) => {
+                Item::Pending(_) => {
                     self.recv_queue.push_back(item);
                     continue;
                 }
@@ -137,7 +137,7 @@ impl Connection {
     pub(super) fn break_off(&mut self, why: &str) {
         self.close.report_loss(why, &mut self.news);
         // The peer counts them as unread.
-        self.forget_receipts();
+        self.recv_queue.forget_receipts();
         for post in std::mem::take(&mut self.posts) {
             self.drop_post(post.what, Fate::Lost);
         }
@@ -213,9 +213,9 @@ impl Connection {
             self.release_end();
         }
         let Some(fate) = self.close.die(why, &mut self.news) else { return };
-        self.forget_receipts();
+        self.recv_queue.forget_receipts();
         (self.owed, self.reading) = (0, None);
-        self.recv_queue.retain(|item| !matches!(item, Item::Offer(_)));
+        self.recv_queue.retain(|item| !matches!(item, Item::Pending(_)));
         // What lay behind an offer lies in front now.
         self.skip_silent();
         self.notes.clear();
@@ -270,12 +270,5 @@ impl Connection {
     /// its own (by [`Connection::lost`]).
     pub fn is_closed(&self) -> bool {
         self.close.closed
-    }
-
-    /// No receipt will be given for what was not taken; what has arrived can still be read.
-    fn forget_receipts(&mut self) {
-        for item in &mut self.recv_queue {
-            item.forget_receipt();
-        }
     }
 }

@@ -145,7 +145,7 @@ impl Connection {
     fn short_came(&mut self, immediate: Option<u32>, bytes: &[u8]) -> Result<(), Violation> {
         self.arrive()?;
         if !self.close.closed {
-            self.deliver(Item::Short { immediate, bytes: Inline::gather(bytes, &[]) });
+            self.deliver(Item::Inline { immediate, bytes: Inline::gather(bytes, &[]) });
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Connection {
             return violation(format!("a message of {len} bytes, for which there is no memory"));
         };
         let receipt = receipt.then_some(number);
-        self.deliver(Item::Body { immediate, head: Inline::gather(head, &[]), store, receipt });
+        self.deliver(Item::Body { immediate, head: Inline::gather(head, &[]), store, landed: 0, receipt });
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Connection {
         let (head, progress) = (Inline::gather(head, &[]), Progress::Waits);
         self.offers += 1;
         let offer = Offer { immediate, head, len, parts, number, receipt, progress };
-        self.deliver(Item::Offer(Box::new(offer)));
+        self.deliver(Item::Pending(Box::new(offer)));
         Ok(())
     }
 

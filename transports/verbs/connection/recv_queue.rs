@@ -1,34 +1,15 @@
 //! What the program takes, and the credits that follow from that.
 
-use udeck_session::{Store, Taken, TakenBody};
+use udeck_session::{Pending, Store, Taken};
 use udeck_via::transport::{Fate, Inline, Refused};
 
 use super::{Connection, MESSAGES};
 use crate::wire::{Note, Part};
 
-/// Something that arrived and was not taken, in order.
-pub(super) enum Item {
-    Short {
-        immediate: Option<u32>,
-        bytes: Inline,
-    },
-    Body {
-        immediate: Option<u32>,
-        head: Inline,
-        store: Store,
-        receipt: Option<u32>,
-    },
-    /// In its sender's memory as yet. (Boxed, so that the others are moved by a few registers.)
-    Offer(Box<Offer>),
-    Written {
-        immediate: u32,
-        len: usize,
-        receipt: Option<u32>,
-    },
-    /// What nobody is told of.
-    Silent,
-}
+/// (Boxed, so that the others are moved by a few registers.)
+pub(super) type Item = udeck_session::Item<Box<Offer>>;
 
+/// A message that is in its sender's memory as yet.
 pub(super) struct Offer {
     pub immediate: Option<u32>,
     pub head: Inline,
@@ -46,24 +27,13 @@ pub(super) enum Progress {
 
 const _: () = assert!(size_of::<Item>() <= 128);
 
-impl Item {
-    /// Its sender is told otherwise.
-    pub fn forget_receipt(&mut self) {
-        match self {
-            Item::Body { receipt, .. } | Item::Written { receipt, .. } => *receipt = None,
-            Item::Offer(offer) => offer.receipt = false,
-            Item::Short { .. } | Item::Silent => {}
-        }
+impl Pending for Box<Offer> {
+    fn bytes(&self) -> usize {
+        self.len
     }
 
-    /// What it takes here.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Item::Short { bytes, .. } => bytes.bytes().len(),
-            Item::Body { head, store, .. } => head.bytes().len() + store.len(),
-            Item::Offer(offer) => offer.len,
-            Item::Written { .. } | Item::Silent => 0,
-        }
+    fn forget_receipt(&mut self) {
+        self.receipt = false;
     }
 }
 
@@ -71,11 +41,7 @@ impl Connection {
     /// The next arrival if it is a short message, to be looked at; its immediate data. What most are, by the shortest way.
     #[inline]
     pub fn take_short(&mut self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
-        let Some(Item::Short { immediate, bytes }) = self.recv_queue.front() else { return None };
-        look(bytes);
-        let immediate = *immediate;
-        // (There is nothing in it to be dropped, which the compiler does not know.)
-        std::mem::forget(self.recv_queue.pop_front());
+        let immediate = self.recv_queue.take_inline(look)?;
         self.count_taken();
         self.skip_silent();
         self.tell_end_behind();
@@ -93,12 +59,12 @@ impl Connection {
     /// The next arrival, or how it is over.
     pub fn take(&mut self) -> Result<Option<Taken>, Refused> {
         // What is offered is on its way, as long as there is one.
-        if matches!(self.recv_queue.front(), Some(Item::Offer(_))) && !self.close.dead {
+        if matches!(self.recv_queue.front(), Some(Item::Pending(_))) && !self.close.dead {
             return Ok(None);
         }
         let item = loop {
             match self.recv_queue.pop_front() {
-                Some(Item::Offer(_)) => {
+                Some(Item::Pending(_)) => {
                     self.offers = self.offers.saturating_sub(1);
                     self.is_gone(0, true);
                 }
@@ -107,18 +73,7 @@ impl Connection {
             }
         };
         self.count_taken();
-        let taken = match item {
-            Item::Short { immediate, bytes } => {
-                Taken { immediate, body: TakenBody::Inline(bytes), receipt: None }
-            }
-            Item::Body { immediate, head, store, receipt } => {
-                Taken { immediate, body: TakenBody::Body(head, store, 0), receipt }
-            }
-            Item::Written { immediate, len, receipt } => {
-                Taken { immediate: Some(immediate), body: TakenBody::Written(len), receipt }
-            }
-            Item::Offer(_) | Item::Silent => unreachable!("none lies in front"),
-        };
+        let taken = item.into_taken().expect("what the program is not told of never lies in front");
         self.owed += u32::from(taken.receipt.is_some());
         self.skip_silent();
         self.tell_end_behind();
@@ -139,8 +94,8 @@ impl Connection {
     pub fn has_arrivals(&self) -> bool {
         match self.recv_queue.front() {
             None => false,
-            Some(Item::Offer(_)) => {
-                self.close.dead && self.recv_queue.iter().any(|item| !matches!(item, Item::Offer(_)))
+            Some(Item::Pending(_)) => {
+                self.close.dead && self.recv_queue.iter().any(|item| !matches!(item, Item::Pending(_)))
             }
             Some(_) => true,
         }
@@ -160,14 +115,7 @@ impl Connection {
 
     #[inline]
     pub(super) fn skip_silent(&mut self) {
-        if matches!(self.recv_queue.front(), Some(Item::Silent)) {
-            self.skip_all_silent();
-        }
-    }
-
-    fn skip_all_silent(&mut self) {
-        while let Some(Item::Silent) = self.recv_queue.front() {
-            self.recv_queue.pop_front();
+        while self.recv_queue.pop_silent() {
             self.credits.count();
         }
     }

@@ -62,14 +62,14 @@ impl Connection {
         let mut waiting = 0;
         let mut next = None;
         for (at, item) in self.recv_queue.iter().enumerate() {
-            if matches!(item, Item::Offer(offer) if matches!(offer.progress, Progress::Waits)) {
+            if matches!(item, Item::Pending(offer) if matches!(offer.progress, Progress::Waits)) {
                 next = Some(at);
                 break;
             }
             waiting += item.bytes();
         }
         let Some(at) = next.filter(|at| *at == 0 || waiting < WAITING) else { return Ok(false) };
-        let Some(Item::Offer(offer)) = self.recv_queue.get_mut(at) else { return Ok(false) };
+        let Some(Item::Pending(offer)) = self.recv_queue.get_mut(at) else { return Ok(false) };
         let Some(mut store) = Store::whole(&self.memory, offer.len) else {
             return Err(format!("there is no memory for a message of {} bytes", offer.len));
         };
@@ -81,7 +81,7 @@ impl Connection {
 
     fn offer(&mut self, number: u32) -> Option<&mut Offer> {
         self.recv_queue.iter_mut().find_map(|item| match item {
-            Item::Offer(offer) if offer.number == number => Some(&mut **offer),
+            Item::Pending(offer) if offer.number == number => Some(&mut **offer),
             _ => None,
         })
     }
@@ -95,17 +95,17 @@ impl Connection {
         let Some(at) = self
             .recv_queue
             .iter()
-            .position(|item| matches!(item, Item::Offer(offer) if offer.number == number))
+            .position(|item| matches!(item, Item::Pending(offer) if offer.number == number))
         else {
             return;
         };
-        let Some(Item::Offer(offer)) = self.recv_queue.remove(at) else { return };
+        let Some(Item::Pending(offer)) = self.recv_queue.remove(at) else { return };
         self.offers -= 1;
         let Offer { immediate, head, receipt, progress, .. } = *offer;
         // Of one that the program has closed the connection to, nothing is left.
         if let (Progress::Reading(store), false) = (progress, self.close.closed) {
             let receipt = receipt.then_some(number);
-            self.recv_queue.insert(at, Item::Body { immediate, head, store, receipt });
+            self.recv_queue.insert(at, Item::Body { immediate, head, store, landed: 0, receipt });
             self.news.receive = true;
         } else {
             self.is_gone(at, false);

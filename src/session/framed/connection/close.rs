@@ -39,7 +39,7 @@ impl Connection {
     pub(super) fn break_off(&mut self, why: &str) {
         self.close.report_loss(why, &mut self.news);
         // The peer counts them as unread.
-        self.forget_receipts();
+        self.recv_queue.forget_receipts();
         self.say_end(Some(why));
         self.settle_all(Fate::Lost, |_| true);
     }
@@ -81,7 +81,7 @@ impl Connection {
             return;
         }
         self.close.report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.news);
-        self.forget_receipts();
+        self.recv_queue.forget_receipts();
         self.owed = 0;
         self.broken = true;
         if !self.close.closed {
@@ -96,7 +96,7 @@ impl Connection {
     pub fn lost(&mut self, why: &str) {
         let Some(fate) = self.close.die(why, &mut self.news) else { return };
         self.incoming.target = Target::Nowhere;
-        self.forget_receipts();
+        self.recv_queue.forget_receipts();
         self.owed = 0;
         let end = self.outgoing.end();
         while let Some(then) = self.outgoing.pop_released(end) {
@@ -167,13 +167,6 @@ impl Connection {
         if ended && nothing_waits && my_turn && !self.over {
             self.control(Frame::Over, Then::Nothing);
             self.over = true;
-        }
-    }
-
-    /// No receipt will be given for what was not taken; what has arrived can still be read.
-    fn forget_receipts(&mut self) {
-        for item in &mut self.recv_queue {
-            item.forget_receipt();
         }
     }
 }

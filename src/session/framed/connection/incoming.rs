@@ -12,7 +12,7 @@ use super::{Connection, Direct};
 use crate::framed::windows::{Inside, Right};
 use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
 use crate::memory::{Place, Store};
-use crate::taken::is_posted_for;
+use crate::recv_queue::is_posted_for;
 
 /// How far the parser is.
 #[derive(Default)]

@@ -8,11 +8,10 @@ use udeck_via::{Reliability, RemoteBuffer};
 use super::Connection;
 use super::incoming::{Target, no_memory};
 use super::outgoing::{Out, Then};
-use super::recv_queue::Item;
-use crate::MESSAGES;
 use crate::framed::windows::Right;
 use crate::framed::wire::{Frame, Header, Violation};
 use crate::memory::{Place, Store};
+use crate::{Item, MESSAGES};
 
 /// Answers and receipts that a peer can make us keep: what one may wait for that keeps the rules, and again for what is
 /// sent and not acknowledged by a stream that works so.

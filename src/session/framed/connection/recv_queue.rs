@@ -1,36 +1,14 @@
 //! What the program takes, and the credits that follow from that.
 
+use std::convert::Infallible;
+
 use udeck_via::transport::{Fate, Found, Inline, Refused};
 
 use super::Connection;
 use super::outgoing::Then;
 use crate::credits::Credits;
 use crate::framed::wire::Frame;
-use crate::memory::Store;
-use crate::taken::{Taken, TakenBody};
-use crate::{BYTES, MESSAGES};
-
-/// Something that arrived and was not taken, in the order of the stream.
-pub(super) enum Item {
-    Inline {
-        immediate: Option<u32>,
-        bytes: Inline,
-    },
-    Body {
-        immediate: Option<u32>,
-        head: Inline,
-        store: Store,
-        landed: usize,
-        receipt: Option<u32>,
-    },
-    Written {
-        immediate: u32,
-        len: usize,
-        receipt: Option<u32>,
-    },
-    /// A write that nobody is told of, or a message that was dropped.
-    Silent,
-}
+use crate::{BYTES, Item, MESSAGES, Taken};
 
 /// How much the peer may send, and what it knows of that: not only messages are counted, but their bytes.
 #[derive(Default)]
@@ -120,48 +98,14 @@ impl ByteCredits {
     }
 }
 
-impl Item {
-    /// Its sender is told otherwise.
-    pub fn forget_receipt(&mut self) {
-        match self {
-            Item::Body { receipt, .. } | Item::Written { receipt, .. } => *receipt = None,
-            Item::Inline { .. } | Item::Silent => {}
-        }
-    }
-
-    /// What it counts for.
-    fn bytes(&self) -> u64 {
-        let bytes = match self {
-            Item::Inline { bytes, .. } => bytes.bytes().len(),
-            Item::Body { head, store, .. } => head.bytes().len() + store.len(),
-            Item::Written { .. } | Item::Silent => 0,
-        };
-        bytes as u64
-    }
-}
-
 impl Connection {
     /// The next arrival, or how it is over.
     pub(crate) fn take(&mut self) -> Result<Option<Taken>, Refused> {
         let Some(item) = self.recv_queue.pop_front() else {
             return self.end().map_or(Ok(None), Err);
         };
-        if !self.taken_unreliable(item.bytes()) {
-            self.credits.take(item.bytes());
-        }
-        let taken = match item {
-            Item::Inline { immediate, bytes } => {
-                Taken { immediate, body: TakenBody::Inline(bytes), receipt: None }
-            }
-            Item::Body { immediate, head, store, landed, receipt } => {
-                Taken { immediate, body: TakenBody::Body(head, store, landed), receipt }
-            }
-
-            Item::Written { immediate, len, receipt } => {
-                Taken { immediate: Some(immediate), body: TakenBody::Written(len), receipt }
-            }
-            Item::Silent => unreachable!("none lies in front"),
-        };
+        self.count_taken(item.bytes());
+        let taken = item.into_taken().expect("what the program is not told of never lies in front");
         self.owed += u32::from(taken.receipt.is_some());
         self.skip_silent();
         self.tell_end_behind();
@@ -171,20 +115,23 @@ impl Connection {
     /// As [`Connection::take`], of a short message, into `to`.
     #[inline]
     pub(crate) fn take_short(&mut self, to: &mut Inline) -> Found {
-        let Some(Item::Inline { immediate, bytes }) = self.recv_queue.front() else {
+        let taken = self.recv_queue.take_inline(|bytes| *to = *bytes);
+        let Some(immediate) = taken else {
             let stands = self.recv_queue.is_empty() && self.end().is_none();
             return if stands { Found::Nothing } else { Found::Other };
         };
-        let (immediate, len) = (*immediate, bytes.bytes().len() as u64);
-        *to = *bytes;
-        // (There is nothing in it to be dropped, which the compiler does not know.)
-        std::mem::forget(self.recv_queue.pop_front());
-        if !self.taken_unreliable(len) {
-            self.credits.take(len);
-        }
+        self.count_taken(to.len());
         self.skip_silent();
         self.tell_end_behind();
         Found::Short(immediate)
+    }
+
+    #[inline]
+    fn count_taken(&mut self, bytes: usize) {
+        let bytes = bytes as u64;
+        if !self.taken_unreliable(bytes) {
+            self.credits.take(bytes);
+        }
     }
 
     /// The end may have been told while this lay before it: who takes one message at each telling is told of it, too.
@@ -208,30 +155,19 @@ impl Connection {
     }
 
     /// Something arrived.
-    pub(super) fn deliver(&mut self, item: Item) {
-        if matches!(item, Item::Silent) {
-            self.recv_queue.push_back(item);
-            return self.skip_silent();
-        }
+    pub(super) fn deliver(&mut self, item: Item<Infallible>) {
+        let is_silent = matches!(item, Item::Silent);
         self.recv_queue.push_back(item);
-        self.news.receive = true;
+        if is_silent { self.skip_silent() } else { self.news.receive = true }
     }
 
     #[inline(always)]
     fn skip_silent(&mut self) {
-        if matches!(self.recv_queue.front(), Some(Item::Silent)) {
-            self.skip_all_silent();
+        while self.recv_queue.pop_silent() {
+            self.credits.take(0);
         }
         if self.credits.is_due() {
             self.tell_credits();
-        }
-    }
-
-    #[cold]
-    fn skip_all_silent(&mut self) {
-        while let Some(Item::Silent) = self.recv_queue.front() {
-            self.recv_queue.pop_front();
-            self.credits.take(0);
         }
     }
 

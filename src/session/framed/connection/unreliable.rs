@@ -8,6 +8,7 @@
 //! ([`Connection::give_up`], [`Connection::take_given_up`]), as RFC 3758 has it.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,12 +17,11 @@ use udeck_via::transport::{Fate, Inline};
 use udeck_via::{Ptag, RemoteBuffer};
 
 use super::outgoing::{Out, Then};
-use super::recv_queue::Item;
 use super::{Connection, Pieces};
-use crate::MESSAGES;
 use crate::framed::windows::{Right, Windows};
 use crate::framed::wire::{Frame, Header};
 use crate::memory::{Memory, Place, Store};
+use crate::{Item, MESSAGES};
 
 /// What a message that travels outside the stream says besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,7 +319,7 @@ impl Connection {
         self.close.closed || self.close.dead || self.broken || self.close.peer_has_ended()
     }
 
-    fn arrive(&mut self, number: u64, item: Item) {
+    fn arrive(&mut self, number: u64, item: Item<Infallible>) {
         if let Some(unreliable) = &mut self.unreliable {
             unreliable.numbers.push_back(number);
             self.deliver(item);

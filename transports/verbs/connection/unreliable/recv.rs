@@ -32,7 +32,7 @@ impl Connection {
         let Some(in_row) = self.number_came(number)? else { return Ok(()) };
         match frame {
             Frame::Short { immediate, .. } => {
-                self.arrive_unreliable(number, Item::Short { immediate, bytes: Inline::gather(rest, &[]) });
+                self.arrive_unreliable(number, Item::Inline { immediate, bytes: Inline::gather(rest, &[]) });
             }
             Frame::Body { immediate, receipt: false, head, .. } if !self.close.closed => {
                 let (head, body) = rest.split_at(head);
@@ -43,7 +43,10 @@ impl Connection {
                     return Ok(());
                 };
                 let head = Inline::gather(head, &[]);
-                self.arrive_unreliable(number, Item::Body { immediate, head, store, receipt: None });
+                self.arrive_unreliable(
+                    number,
+                    Item::Body { immediate, head, store, landed: 0, receipt: None },
+                );
             }
             Frame::Body { receipt: false, .. } => self.arrive_closed(number),
             Frame::Offer { immediate, receipt: false, head, len, .. } => {
@@ -54,7 +57,7 @@ impl Connection {
                 if self
                     .recv_queue
                     .iter()
-                    .any(|item| matches!(item, Item::Offer(offer) if offer.number == key))
+                    .any(|item| matches!(item, Item::Pending(offer) if offer.number == key))
                 {
                     return violation(format!("offer {key} twice"));
                 }
@@ -66,7 +69,7 @@ impl Connection {
                 let (head, progress) = (Inline::gather(head, &[]), Progress::Waits);
                 let offer = Offer { immediate, head, len, parts, number: key, receipt: false, progress };
                 self.offers += 1;
-                self.arrive_unreliable(number, Item::Offer(Box::new(offer)));
+                self.arrive_unreliable(number, Item::Pending(Box::new(offer)));
             }
             Frame::Wrote { immediate, pieces, len } => {
                 let came = if in_row { run } else { (0, 0) };

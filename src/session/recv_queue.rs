@@ -1,0 +1,228 @@
+//! What arrived and was not taken, and how the program gets it.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use udeck_via::mem::Lent;
+use udeck_via::transport::{Arrival, Body, Inline, Landed};
+
+use crate::memory::{Acknowledge, Store, receipt};
+
+/// What arrived and was not taken, in order. `P`: messages whose bytes are still to be fetched from their sender.
+pub struct RecvQueue<P>(VecDeque<Item<P>>);
+
+/// Something that arrived and was not taken.
+pub enum Item<P> {
+    /// A short message.
+    Inline {
+        /// Immediate data.
+        immediate: Option<u32>,
+        /// Its bytes.
+        bytes: Inline,
+    },
+    /// A message in memory of ours.
+    Body {
+        /// Immediate data.
+        immediate: Option<u32>,
+        /// Its header.
+        head: Inline,
+        /// What is behind the header.
+        store: Store,
+        /// So many of its first bytes lie in the place that the program looked for it with.
+        landed: usize,
+        /// The message's number, if its sender waits for a receipt.
+        receipt: Option<u32>,
+    },
+    /// The immediate data of an RDMA write.
+    Written {
+        /// They.
+        immediate: u32,
+        /// The write's bytes.
+        len: usize,
+        /// The message's number, if its sender waits for a receipt.
+        receipt: Option<u32>,
+    },
+    /// What the program is not told of: a write without immediate data, or a message that was dropped.
+    Silent,
+    /// A message that is still to be fetched.
+    Pending(P),
+}
+
+/// A message that is still to be fetched. [`Infallible`]: where the stream brings everything.
+pub trait Pending {
+    /// The bytes behind its header.
+    fn bytes(&self) -> usize;
+    /// Its sender is told otherwise.
+    fn forget_receipt(&mut self);
+}
+
+impl Pending for Infallible {
+    fn bytes(&self) -> usize {
+        match *self {}
+    }
+
+    fn forget_receipt(&mut self) {
+        match *self {}
+    }
+}
+
+impl<P: Pending> Item<P> {
+    /// How long it is, with its header.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Item::Inline { bytes, .. } => bytes.len(),
+            Item::Body { head, store, .. } => head.len() + store.len(),
+            Item::Pending(pending) => pending.bytes(),
+            Item::Written { .. } | Item::Silent => 0,
+        }
+    }
+
+    fn forget_receipt(&mut self) {
+        match self {
+            Item::Body { receipt, .. } | Item::Written { receipt, .. } => *receipt = None,
+            Item::Pending(pending) => pending.forget_receipt(),
+            Item::Inline { .. } | Item::Silent => {}
+        }
+    }
+
+    /// As it is taken. `None`: the program does not get it, or not yet.
+    #[inline]
+    pub fn into_taken(self) -> Option<Taken> {
+        match self {
+            Item::Inline { immediate, bytes } => {
+                Some(Taken { immediate, body: TakenBody::Inline(bytes), receipt: None })
+            }
+            Item::Body { immediate, head, store, landed, receipt } => {
+                Some(Taken { immediate, body: TakenBody::Body(head, store, landed), receipt })
+            }
+            Item::Written { immediate, len, receipt } => {
+                Some(Taken { immediate: Some(immediate), body: TakenBody::Written(len), receipt })
+            }
+            Item::Silent | Item::Pending(_) => None,
+        }
+    }
+}
+
+impl<P: Pending> RecvQueue<P> {
+    /// Takes a short message, if one lies in front, and lets `look` at it; its immediate data. What most messages are, by the
+    /// shortest way.
+    #[inline]
+    pub fn take_inline(&mut self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
+        let Some(Item::Inline { immediate, bytes }) = self.0.front() else { return None };
+        look(bytes);
+        let immediate = *immediate;
+        // (There is nothing in it to be dropped, which the compiler does not know.)
+        std::mem::forget(self.0.pop_front());
+        Some(immediate)
+    }
+
+    /// Removes what lies in front, if the program is not told of it.
+    #[inline]
+    pub fn pop_silent(&mut self) -> bool {
+        let is_silent = matches!(self.0.front(), Some(Item::Silent));
+        if is_silent {
+            self.0.pop_front();
+        }
+        is_silent
+    }
+
+    /// No receipt will be given for what was not taken; what has arrived can still be read.
+    pub fn forget_receipts(&mut self) {
+        self.0.iter_mut().for_each(Item::forget_receipt);
+    }
+}
+
+impl<P> Default for RecvQueue<P> {
+    fn default() -> Self {
+        RecvQueue(VecDeque::new())
+    }
+}
+
+impl<P> Deref for RecvQueue<P> {
+    type Target = VecDeque<Item<P>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<P> DerefMut for RecvQueue<P> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// A message that was taken.
+pub struct Taken {
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// Its bytes.
+    pub body: TakenBody,
+    /// The message's number, if its sender waits for a receipt.
+    pub receipt: Option<u32>,
+}
+
+/// Where the bytes of a taken message are.
+pub enum TakenBody {
+    /// A short message.
+    Inline(Inline),
+    /// A header, and a body of which so many of the first bytes lie in the place that the program looked for it with.
+    Body(Inline, Store, usize),
+    /// The immediate data of an RDMA write of so many bytes.
+    Written(usize),
+}
+
+impl Taken {
+    /// Copies it to where a program has posted for it, if it is short, or came without a header and fits. Returns how many
+    /// bytes of payload were copied, those of short messages not counted. `None`: the program gets it
+    /// [otherwise](Taken::into_arrival).
+    pub fn land(&self, to: &mut [u8]) -> Option<(Landed, usize)> {
+        let immediate = self.immediate;
+        match &self.body {
+            TakenBody::Inline(bytes) => {
+                let len = bytes.len();
+                let fitting = len.min(to.len());
+                to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
+                Some((Landed::Copied { immediate, len }, 0))
+            }
+            TakenBody::Body(head, store, landed)
+                if head.is_empty() && is_posted_for(store.len(), to.len()) =>
+            {
+                let len = store.len();
+                store.copy_part(*landed, &mut to[*landed..len]);
+                Some((Landed::Copied { immediate, len }, len - landed))
+            }
+            _ => None,
+        }
+    }
+
+    /// As the program gets it, on a connection without a lock held: a [`Lent`] that is dropped takes it. `kept` has the
+    /// receipt for what is no lent message.
+    pub fn into_arrival(
+        self,
+        whom: impl FnOnce() -> Arc<dyn Acknowledge>,
+        kept: &mut Option<Lent>,
+    ) -> Arrival {
+        let Taken { immediate, body, receipt: number } = self;
+        let body = match body {
+            TakenBody::Inline(bytes) => Body::Inline(bytes),
+            TakenBody::Body(head, store, _) => {
+                Body::Lent(head, store.lend(number.map(|number| (whom(), number))))
+            }
+            TakenBody::Written(len) => {
+                *kept = number.map(|number| receipt(whom(), number));
+                Body::Written(len)
+            }
+        };
+        Arrival { immediate, body }
+    }
+}
+
+/// Whether a message of `len` bytes without a header is put into a place of `room` bytes. One that is short might be for
+/// a program that receives lent, and has a place for short messages only.
+pub fn is_posted_for(len: usize, room: usize) -> bool {
+    len > Inline::CAPACITY && len <= room
+}
