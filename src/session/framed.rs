@@ -7,7 +7,7 @@
 //! # A guide for drivers
 //!
 //! **Set-up.** When both sides have said [`Hello`](udeck_via::transport::Hello), make a [`Connection`] of the two
-//! ([`Settings`]), a [`Link`] of it and the [`Driver`], and a [`SessionPort`] of that and a [`Watch`] (the program's two
+//! ([`Settings`]), a [`Link`] of it and the [`Driver`], and a [`SessionPort`] of that and a [`Watch`](crate::Watch) (the program's two
 //! queues at your waiters). Keep the `Arc<Link>` in a table of your own until [`Connection::phase`] says
 //! [`Phase::Over`]: a link lives on after its VI has left.
 //!
@@ -33,7 +33,7 @@
 //! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
 //! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
 //!
-//! **News.** [`Link::with`] announces what there is to the [`Watch`] after it has unlocked. A receive queue is to be
+//! **News.** [`Link::with`] announces what there is to the [`Watch`](crate::Watch) after it has unlocked. A receive queue is to be
 //! named by the waiter as long as [`Link::has_arrivals`].
 //!
 //! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_unreliable`], a message is
@@ -45,7 +45,7 @@
 //! | `wire` | frames as they lie in the stream, decoded as if the peer were hostile |
 //! | `connection` | the two streams and what the program sees of them |
 //! | `windows` | memory that peers reach by RDMA, and how it is taken back |
-//! | `link` | a connection and its driver behind one lock, and who is told the news |
+//! | `link` | a connection and its driver behind one lock |
 //! | `port` | the VI layer's side |
 //! | `device` | a NIC of such connections |
 
@@ -62,6 +62,6 @@ pub use connection::{
     Connection, Content, Direct, Landing, Leaving, Phase, Piece, PieceMut, Pieces, Settings, Side,
 };
 pub use device::{Network, SessionDevice, Source, attributes};
-pub use link::{Announce, Driver, Link, Watch};
+pub use link::{Driver, Link};
 pub use port::SessionPort;
 pub use windows::{Inside, Right, Spot, Windows};

@@ -14,6 +14,7 @@
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
 //! | `close`, `news`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
+//! | `watching` | who is told what happens on a connection |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
 //! | `listeners` | who listens at which discriminator |
@@ -34,13 +35,13 @@ mod news;
 pub mod poll;
 mod recv_queue;
 mod unacked;
+mod watching;
 
 pub use close::{Close, Violation, cut};
 pub use credits::{Credits, SendWindow};
 pub use framed::{
-    Announce, Connection, Content, Direct, Driver, Inside, Landing, Leaving, Link, Network, Phase, Piece,
-    PieceMut, Pieces, Right, SessionDevice, SessionPort, Settings, Side, Source, Spot, Watch, Windows,
-    attributes,
+    Connection, Content, Direct, Driver, Inside, Landing, Leaving, Link, Network, Phase, Piece, PieceMut,
+    Pieces, Right, SessionDevice, SessionPort, Settings, Side, Source, Spot, Windows, attributes,
 };
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
@@ -49,6 +50,7 @@ pub use recv_queue::{Item, Pending, RecvQueue, Taken, TakenBody};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
 pub use unacked::{Unacked, keep};
+pub use watching::{Announce, Watch, Watching};
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
 pub const MESSAGES: u32 = 256;

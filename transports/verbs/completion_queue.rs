@@ -14,7 +14,6 @@ use crate::core::Core;
 use crate::link::VerbsLink;
 
 pub type CompletionQueue = completion_queue::CompletionQueue<BesideChannel>;
-pub type Slot = completion_queue::Slot<BesideChannel>;
 pub type Slots = completion_queue::Slots<BesideChannel>;
 
 /// See the module.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use udeck_session::admission::{Admission, Admitted, MAX_DISCRIMINATOR};
 use udeck_session::completion_queue::CompletionQueues;
 use udeck_session::poll::{Bell, EventFlags, Poller};
-use udeck_session::{Listeners, Memory};
+use udeck_session::{Listeners, Memory, Watch};
 use udeck_sys::{say, thread};
 use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
 use udeck_via::{Error, Reliability, Result};
@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::domain::Domain;
 use crate::endpoint::{Endpoint, UnreliableEndpoint};
 use crate::hca::Hca;
-use crate::link::{VerbsLink, Watching};
+use crate::link::VerbsLink;
 use crate::oob::{Oob, Word};
 use crate::port::VerbsPort;
 use crate::queue::{Kind, Queue, Tags};
@@ -335,8 +335,8 @@ impl Core {
         let context = queues.context;
         send.occupy(Ready { context, queue: WorkQueue::Send }, link.clone(), ());
         receive.occupy(Ready { context, queue: WorkQueue::Receive }, link.clone(), ());
-        let reporter = Some(queues.reporter.clone());
-        link.attach(Watching { send: Some(Arc::new(send)), receive: Some(Arc::new(receive)), reporter });
+        let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
+        link.attach(Watch { send, receive, reporter }.into());
         Ok(Box::new(VerbsPort::new(link)))
     }
 

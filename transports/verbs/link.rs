@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use udeck_session::{Acknowledge, Announce, News};
+use udeck_session::{Acknowledge, News, Watching};
 use udeck_sys::job_time;
 use udeck_sys::ranked::{RankedGuard, RankedMutex};
-use udeck_via::transport::{Fate, Inline, LentMemory, Queue as WorkQueue, Reporter};
+use udeck_via::transport::{Fate, Inline, LentMemory, Queue as WorkQueue};
 
-use crate::completion_queue::Slot;
 use crate::completions::{number_of, request_of};
 use crate::connection::{Connection, Phase, Work};
 use crate::core::Core;
@@ -62,14 +61,6 @@ struct Shared {
     waits_since: Option<Instant>,
     /// Since when the peer is expected to come through rdma_cm.
     invited_since: Option<Instant>,
-}
-
-/// Who is there to be told.
-#[derive(Default)]
-pub struct Watching {
-    pub send: Option<Arc<Slot>>,
-    pub receive: Option<Arc<Slot>>,
-    pub reporter: Option<Arc<Reporter>>,
 }
 
 impl VerbsLink {
@@ -158,10 +149,7 @@ impl VerbsLink {
     /// This queue reports to nobody any more.
     pub fn detach(&self, queue: WorkQueue) {
         let mut shared = self.shared.lock();
-        let former = match queue {
-            WorkQueue::Send => shared.watching.send.take(),
-            WorkQueue::Receive => shared.watching.receive.take(),
-        };
+        let former = shared.watching.detach(queue);
         drop(shared);
         drop(former);
     }
@@ -333,12 +321,7 @@ impl VerbsLink {
 
     fn tell_news(&self, mut shared: RankedGuard<'_, Shared>, over: bool) -> News {
         let news = shared.connection.take_news();
-        // Before the program can find it by looking: that would tell it less.
-        if let (Some(why), Some(reporter)) = (&news.lost, &shared.watching.reporter) {
-            reporter.lost(why);
-        }
-        let send = if news.send { shared.watching.send.clone() } else { None };
-        let receive = if news.receive { shared.watching.receive.clone() } else { None };
+        let announced = shared.watching.report(&news);
         let oob = if over { shared.oob.take() } else { None };
         drop(shared);
         if over {
@@ -351,12 +334,7 @@ impl VerbsLink {
                 manager.forget(self.number);
             }
         }
-        if let Some(send) = send {
-            send.announce();
-        }
-        if let Some(receive) = receive {
-            receive.announce();
-        }
+        announced.into_iter().flatten().for_each(|queue| queue.announce());
         news
     }
 

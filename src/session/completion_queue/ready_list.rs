@@ -7,7 +7,7 @@ use udeck_via::transport::{Notifier, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
 
 use super::{Backend, CompletionQueue, HasArrivals};
-use crate::framed::link::Announce;
+use crate::watching::Announce;
 
 /// Work queues that one completion queue can watch.
 pub const QUEUES: usize = 8192;

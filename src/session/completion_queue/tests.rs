@@ -8,7 +8,7 @@ use udeck_via::Error;
 
 use super::ready_list::slot_at;
 use super::*;
-use crate::framed::link::Announce;
+use crate::watching::Announce;
 
 /// Longer than any wake-up takes: only a lost one gets here.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,14 +1,15 @@
-//! A connection and its driver behind one lock, and who is told the news.
+//! A connection and its driver behind one lock.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use udeck_via::transport::{Fate, LentMemory, Queue, Reporter};
+use udeck_via::transport::{Fate, LentMemory, Queue};
 
 use crate::framed::connection::Connection;
 use crate::memory::Acknowledge;
+use crate::watching::Watching;
 
 /// What moves a connection's streams. It lies under the connection's lock.
 pub trait Driver: Send + 'static {
@@ -30,22 +31,6 @@ pub trait Driver: Send + 'static {
     fn is_done(&mut self, connection: &mut Connection) -> bool;
 }
 
-/// A work queue's place at a waiter.
-pub trait Announce: Send + Sync {
-    /// The queue has news. Called without the link's lock, from any thread; must not block.
-    fn announce(&self);
-}
-
-/// Whom a link reports to.
-pub struct Watch {
-    /// Who learns that there is room to send again, or that something that was posted is over.
-    pub send: Arc<dyn Announce>,
-    /// Who learns that something arrived, or that the connection ended.
-    pub receive: Arc<dyn Announce>,
-    /// Who learns that the connection was lost.
-    pub reporter: Arc<Reporter>,
-}
-
 /// A connection and its driver. Locked by whoever works on them: the program's posts, the thread that polls, the
 /// driver's helper.
 pub struct Link<D> {
@@ -57,14 +42,6 @@ struct Shared<D> {
     connection: Connection,
     driver: D,
     watching: Watching,
-}
-
-/// Who is there to be told.
-#[derive(Default)]
-pub(crate) struct Watching {
-    pub send: Option<Arc<dyn Announce>>,
-    pub receive: Option<Arc<dyn Announce>>,
-    pub reporter: Option<Arc<Reporter>>,
 }
 
 impl<D: Driver> Link<D> {
@@ -124,10 +101,7 @@ impl<D: Driver> Link<D> {
     /// This queue reports to nobody any more.
     pub(crate) fn detach(&self, queue: Queue) {
         let mut shared = self.shared.lock();
-        let former = match queue {
-            Queue::Send => shared.watching.send.take(),
-            Queue::Receive => shared.watching.receive.take(),
-        };
+        let former = shared.watching.detach(queue);
         drop(shared);
         drop(former);
     }
@@ -167,16 +141,9 @@ impl<D: Driver> Link<D> {
         if !news.is_any() {
             return;
         }
-        // Before the program can find it by looking: that would tell it less.
-        if let (Some(why), Some(reporter)) = (&news.lost, &watching.reporter) {
-            reporter.lost(why);
-        }
-        let send = watching.send.clone().filter(|_| news.send);
-        let receive = watching.receive.clone().filter(|_| news.receive);
+        let announced = watching.report(&news);
         drop(shared);
-        for told in [send, receive].into_iter().flatten() {
-            told.announce();
-        }
+        announced.into_iter().flatten().for_each(|queue| queue.announce());
         drop(news);
     }
 }

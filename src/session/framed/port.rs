@@ -12,8 +12,9 @@ use udeck_via::transport::{
 };
 
 use crate::framed::connection::Connection;
-use crate::framed::link::{Driver, Link, Watch, Watching};
+use crate::framed::link::{Driver, Link};
 use crate::recv_queue::{Taken, TakenBody};
+use crate::watching::{Watch, Watching};
 
 /// The two work queues of a VI over a [`Link`].
 pub struct SessionPort<D: Driver> {
@@ -25,8 +26,7 @@ pub struct SessionPort<D: Driver> {
 impl<D: Driver> SessionPort<D> {
     /// The port of a connection that stands; news go to `watch` from now on, and what came before is announced once.
     pub fn new(link: Arc<Link<D>>, watch: Watch) -> Self {
-        let Watch { send, receive, reporter } = watch;
-        Self::watched(link, Watching { send: Some(send), receive: Some(receive), reporter: Some(reporter) })
+        Self::watched(link, watch.into())
     }
 
     pub(crate) fn watched(link: Arc<Link<D>>, watching: Watching) -> Self {

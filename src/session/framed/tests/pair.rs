@@ -16,7 +16,8 @@ use udeck_via::transport::Hello;
 use udeck_via::{Arena, Reliability, RemoteBuffer};
 
 use crate::framed::connection::{Connection, Direct, Phase, Pieces, Settings, Side};
-use crate::framed::link::{Announce, Driver, Link, Watching};
+use crate::framed::link::{Driver, Link};
+use crate::watching::{Announce, Watching};
 use crate::{Memory, SessionPort, Windows};
 
 pub const ARENA: usize = 4 << 20;

@@ -1,0 +1,56 @@
+//! Who is told what happens on a connection.
+
+use std::sync::Arc;
+
+use udeck_via::transport::{Queue, Reporter};
+
+use crate::News;
+
+/// A work queue's place at a waiter.
+pub trait Announce: Send + Sync {
+    /// The queue has news. Called without the link's lock, from any thread; must not block.
+    fn announce(&self);
+}
+
+/// Whom a link reports to.
+pub struct Watch {
+    /// Who learns that there is room to send again, or that something that was posted is over.
+    pub send: Arc<dyn Announce>,
+    /// Who learns that something arrived, or that the connection ended.
+    pub receive: Arc<dyn Announce>,
+    /// Who learns that the connection was lost.
+    pub reporter: Arc<Reporter>,
+}
+
+/// Who is there to be told: as [`Watch`], until the queues are given back.
+#[derive(Default)]
+pub struct Watching {
+    pub(crate) send: Option<Arc<dyn Announce>>,
+    pub(crate) receive: Option<Arc<dyn Announce>>,
+    pub(crate) reporter: Option<Arc<Reporter>>,
+}
+
+impl Watching {
+    /// This queue reports to nobody any more. What it reported to is to be dropped without the link's lock.
+    pub fn detach(&mut self, queue: Queue) -> Option<Arc<dyn Announce>> {
+        match queue {
+            Queue::Send => self.send.take(),
+            Queue::Receive => self.receive.take(),
+        }
+    }
+
+    /// Reports a loss, with the link's lock held: before the program can find it by looking, which would tell it less. Returns
+    /// the queues whose news is to be announced without the lock.
+    pub fn report(&self, news: &News) -> [Option<Arc<dyn Announce>>; 2] {
+        if let (Some(why), Some(reporter)) = (&news.lost, &self.reporter) {
+            reporter.lost(why);
+        }
+        [self.send.clone().filter(|_| news.send), self.receive.clone().filter(|_| news.receive)]
+    }
+}
+
+impl From<Watch> for Watching {
+    fn from(Watch { send, receive, reporter }: Watch) -> Self {
+        Watching { send: Some(send), receive: Some(receive), reporter: Some(reporter) }
+    }
+}
