@@ -15,7 +15,7 @@
 //! | `recv_engine` | what comes: messages, notes, questions |
 //! | `rendezvous_read` | offered messages, which are read from their sender's memory |
 //! | `recv_queue` | what the program takes, and the credits that follow |
-//! | `close` | unacked of which somebody waits for the end; the end, in order or not |
+//! | `close` | who has the memory of what was posted, and what follows when it is over; the end, in order or not |
 //! | `unreliable` | messages that travel on the unreliable queue pair, on a queue pair that may lose them |
 
 mod close;

@@ -12,7 +12,7 @@
 //! | `peer_requests` | what arrived and is not for the program: RDMA, receipts, the end |
 //! | `recv_queue` | what the program takes, and the credits that follow |
 //! | `unreliable` | messages that travel outside of the stream, in datagrams |
-//! | `unacked` | sends of which somebody waits for the end |
+//! | `unacked` | who has the memory of what was posted, and what follows when it is over |
 //! | `close` | the end, in order or not |
 
 mod close;
@@ -112,6 +112,7 @@ pub struct Connection {
     held_back: VecDeque<HeldBack>,
     /// Messages and writes among them.
     unsent: usize,
+    /// What is posted next waits until the reads below this one are over.
     fence: Option<Position>,
     /// Of messages and writes that were posted.
     window: SendWindow,
@@ -236,7 +237,6 @@ impl Connection {
         self.close.dead || (self.outgoing.start() == self.outgoing.end() && !self.holds_back())
     }
 
-    /// Frames that wait to be sent or released.
     /// As if so many more messages had passed each way.
     #[cfg(test)]
     pub(crate) fn age(&mut self, messages: u64) {
@@ -245,6 +245,7 @@ impl Connection {
         self.credits.age(messages);
     }
 
+    /// Frames that wait to be sent or released.
     #[cfg(test)]
     pub(crate) fn frames(&self) -> usize {
         self.outgoing.iter().count()

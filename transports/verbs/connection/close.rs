@@ -1,7 +1,7 @@
-//! Loans of which somebody waits for the end, and how a connection ends.
+//! Who has the memory of what was posted, and how a connection ends.
 //!
 //! In order: each side says *end* when its program closes (no messages come from it any more, and it takes none), but goes on
-//! reading what was offered before, and giving receipts for what its program has taken. When both have, and a side waits for
+//! with the read that it has begun of what was offered, gives the other offers back unread, and gives receipts for what its program has taken. When both have, and a side waits for
 //! nothing any more, it is *done*, and says so on the out-of-band connection; when both are, the queue pair goes.
 
 use std::collections::VecDeque;
@@ -16,16 +16,17 @@ use super::send_queue::{Post, Posted, Then};
 use super::{Connection, Phase};
 use crate::wire::{Note, Violation};
 
-/// A message that the peer reads from our memory. Who awaits a receipt has it in a [`Unacked`].
+/// A message that the peer reads from our memory.
 pub(super) struct Offered {
     pub number: Position,
     /// Its number on the queue pair where messages travel on the unreliable queue pair, once it has one.
     pub unreliable: Option<u32>,
+    /// Who is told when the peer has read it. `None`: somebody awaits a receipt, and [`udeck_session::Unacked`] has that.
     pub held: Option<Held>,
 }
 
 impl Connection {
-    // ---- unacked ----
+    // ---- memory that was posted ----
 
     /// The next end of a caller's send or read.
     pub fn next_ended(&mut self) -> Option<(u64, Fate)> {
