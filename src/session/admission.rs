@@ -7,8 +7,8 @@
 //! An [`Admission`] is what one NIC's two sides have in common: the keys, the [`Protocol`] that is to follow, how soon a
 //! silent host is dead. A NIC that calls one of another protocol, or version, is told so in plain words.
 //!
-//! **To be called**: [`Admission::listen`] gives a [`Door`]. It is readable when it has something to do: watch it in an
-//! epoll instance of your own (or by `poll`), call [`Door::serve`] when it is named, and [`Door::tick`] before each sleep,
+//! **To be called**: [`Admission::listen`] gives a [`RequestListener`]. It is readable when it has something to do: watch it in an
+//! epoll instance of your own (or by `poll`), call [`RequestListener::serve`] when it is named, and [`RequestListener::tick`] before each sleep,
 //! which says how long the sleep may last. Neither waits. What is asked for comes as a [`Pending`]: a request of somebody
 //! who knows the secret. Find its listener ([`crate::Listeners`]), wrap it in your
 //! [`Incoming`](udeck_via::transport::Incoming), and answer: [`Pending::accept`], [`Pending::reject`], ... Dropped, it is
@@ -29,15 +29,15 @@
 //! | file | what it is |
 //! |---|---|
 //! | `wire`, `handshake` | what the two sides say, without sockets |
-//! | `door` | who has called and proved nothing yet |
+//! | `request_listener` | who has called and proved nothing yet |
 //! | `pending` | a request that waits for its answer |
 //! | `call` | the side that asks |
 //! | `socket` | how the sockets are set up |
 
 mod call;
-mod door;
 pub mod handshake;
 mod pending;
+mod request_listener;
 pub mod socket;
 #[cfg(test)]
 mod tests;
@@ -53,8 +53,8 @@ use udeck_via::auth::Keys;
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Result};
 
-pub use door::Door;
 pub use pending::Pending;
+pub use request_listener::RequestListener;
 pub use socket::reset_when_closed;
 pub use wire::{MAX_DISCRIMINATOR, MAX_PARAMETERS, MAX_PRIVATE, Protocol};
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use udeck_via::transport::{Fate, Refused};
 
-use crate::News;
+use crate::Events;
 
 /// How far the end of a connection is, whatever carries it.
 #[derive(Debug, Default)]
@@ -56,34 +56,34 @@ impl Close {
     }
 
     /// The peer has ended it, with words if by an error.
-    pub fn peer_ended(&mut self, words: Option<String>, news: &mut News) {
+    pub fn peer_ended(&mut self, words: Option<String>, events: &mut Events) {
         self.peer_end.get_or_insert(words);
         if let (Some(Some(_)), Some(Refused::Lost(why)), false) = (&self.peer_end, self.end(), self.closed) {
-            news.lost.get_or_insert(why);
+            events.lost.get_or_insert(why);
         }
     }
 
     /// It is lost, unless it was over before.
-    pub fn report_loss(&mut self, why: &str, news: &mut News) {
+    pub fn report_loss(&mut self, why: &str, events: &mut Events) {
         if !self.is_ended() {
             self.lost = Some(why.to_owned());
             if !self.closed {
-                news.lost = Some(why.to_owned());
+                events.lost = Some(why.to_owned());
             }
         }
-        news.tell_end();
+        events.tell_end();
     }
 
     /// Nothing comes or goes any more, as `why` says: what becomes of what is under way. After the peer's end this is an
     /// orderly end that nobody waits for any longer. `None`: it was known.
-    pub fn die(&mut self, why: &str, news: &mut News) -> Option<Fate> {
+    pub fn die(&mut self, why: &str, events: &mut Events) -> Option<Fate> {
         if std::mem::replace(&mut self.dead, true) {
             return None;
         }
         if self.peer_end.is_some() {
             return Some(Fate::Unread);
         }
-        self.report_loss(why, news);
+        self.report_loss(why, events);
         Some(Fate::Lost)
     }
 }

@@ -51,7 +51,7 @@ impl SendWindow {
     ///
     /// # Errors
     /// In words, what is wrong with that.
-    pub fn was_taken(&mut self, narrow: u32, untaken: u32) -> Result<u32, String> {
+    pub fn on_taken(&mut self, narrow: u32, untaken: u32) -> Result<u32, String> {
         let more = narrow.wrapping_sub(self.taken.narrow());
         if more > untaken {
             return Err(format!("{more} messages were taken of the {untaken} that it had not taken"));
@@ -73,7 +73,7 @@ impl SendWindow {
     }
 
     /// The peer has answered.
-    pub fn answered(&mut self) {
+    pub fn on_answer(&mut self) {
         self.asked = false;
     }
 
@@ -133,7 +133,7 @@ impl Credits {
     }
 
     /// The peer asks: what has been taken, or, if it waits for room, to be told when something is.
-    pub fn heard_ask(&mut self, hungry: bool) {
+    pub fn on_ask(&mut self, hungry: bool) {
         self.asked |= !hungry;
         self.hungry |= hungry;
     }
@@ -154,9 +154,9 @@ mod tests {
         let start = Position::START.plus((1 << 32) - 1);
         let mut window = SendWindow::at(start, start);
         (0..3).for_each(|_| window.push());
-        assert_eq!(window.was_taken(start.plus(2).narrow(), window.untaken()), Ok(2));
+        assert_eq!(window.on_taken(start.plus(2).narrow(), window.untaken()), Ok(2));
         assert_eq!((window.untaken(), window.taken()), (1, start.plus(2)));
-        let words = window.was_taken(start.plus(4).narrow(), window.untaken()).unwrap_err();
+        let words = window.on_taken(start.plus(4).narrow(), window.untaken()).unwrap_err();
         assert_eq!(words, "2 messages were taken of the 1 that it had not taken");
         assert_eq!(window.taken(), start.plus(2));
     }
@@ -166,7 +166,7 @@ mod tests {
         let mut credits = Credits::default();
         credits.count();
         assert!(!credits.is_due(64));
-        credits.heard_ask(true);
+        credits.on_ask(true);
         assert!(credits.is_due(64));
         assert_eq!((credits.tell(), credits.untold()), (1, 0));
         (0..15).for_each(|_| credits.count());

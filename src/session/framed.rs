@@ -20,25 +20,25 @@
 //! inside one [`Link::with`].
 //!
 //! **Receiving.** Inside [`Link::with`]: [`Connection::direct`] says where the next bytes of the stream want to lie; read
-//! into those pieces and, behind them, into a scratch buffer; then [`Connection::came`] takes what lies in both. Small
+//! into those pieces and, behind them, into a scratch buffer; then [`Connection::on_receive`] takes what lies in both. Small
 //! frames are parsed out of the scratch, many per read. The [`Direct`] holds a peer's window open: one non-blocking
 //! system call, never a wait. Without a direct place (or with a stream that comes in datagrams) give everything by
-//! `came(connection.direct(), 0, bytes)`: it is copied into place. A scratch of 16 to 64 KiB is right: what of a large
+//! `on_receive(connection.direct(), 0, bytes)`: it is copied into place. A scratch of 16 to 64 KiB is right: what of a large
 //! body lies in it behind its header is copied.
 //!
 //! **The end.** The stream broke: [`Connection::lost`]. The peer's direction ended (EOF): [`Connection::hung_up`], which
 //! tells an end in order from one that is none. Look at [`Connection::phase`] after each of these and after
-//! [`Connection::came`] and [`Connection::released`], and whenever the program has worked (in [`Driver::pump`], which it
+//! [`Connection::on_receive`] and [`Connection::released`], and whenever the program has worked (in [`Driver::pump`], which it
 //! always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*: close as it says, and
 //! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
 //! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
 //!
-//! **News.** [`Link::with`] announces what there is to the [`Watch`](crate::Watch) after it has unlocked. A receive queue is to be
+//! **Events.** [`Link::with`] announces what there is to the [`Watch`](crate::Watch) after it has unlocked. A receive queue is to be
 //! named by the waiter as long as [`Link::has_arrivals`].
 //!
 //! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_unreliable`], a message is
-//! [`Connection::leaving`] until it has [`Connection::left`]; what comes is put into a [`Landing`], and each number is said
-//! to have come or to be [`Connection::missed`], once. Everything else stays in the stream.
+//! [`Connection::next_datagram`] until it has [`Connection::on_datagrams_sent`]; what comes is put into a [`Landing`], and each number is said
+//! to have come or to be [`Connection::on_missed`], once. Everything else stays in the stream.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -59,7 +59,7 @@ pub(crate) mod windows;
 pub mod wire;
 
 pub use connection::{
-    Connection, Content, Direct, Landing, Leaving, Phase, Piece, PieceMut, Pieces, Settings, Side,
+    Connection, Content, Datagram, Direct, Landing, Phase, Piece, PieceMut, Pieces, Settings, Side,
 };
 pub use device::{Network, SessionDevice, Source, attributes};
 pub use link::{Driver, Link};

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
-//! | `close`, `news`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
+//! | `close`, `events`, `credits`, `unacked`, `recv_queue` | what every connection has: how it is closed, what its program is told, how far senders may go ahead, sends without an end yet, what was received |
 //! | `watching` | who is told what happens on a connection |
 //! | `address` | `ip:port`, as NICs are told apart |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |
@@ -28,10 +28,10 @@ pub mod admission;
 mod close;
 pub mod completion_queue;
 mod credits;
+mod events;
 pub mod framed;
 mod listeners;
 mod memory;
-mod news;
 pub mod poll;
 mod recv_queue;
 mod unacked;
@@ -39,13 +39,13 @@ mod watching;
 
 pub use close::{Close, Violation, cut};
 pub use credits::{Credits, SendWindow};
+pub use events::Events;
 pub use framed::{
-    Connection, Content, Direct, Driver, Inside, Landing, Leaving, Link, Network, Phase, Piece, PieceMut,
+    Connection, Content, Datagram, Direct, Driver, Inside, Landing, Link, Network, Phase, Piece, PieceMut,
     Pieces, Right, SessionDevice, SessionPort, Settings, Side, Source, Spot, Windows, attributes,
 };
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
-pub use news::News;
 pub use recv_queue::{Item, Pending, RecvQueue, Taken, TakenBody};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;

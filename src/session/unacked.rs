@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use udeck_sys::position::Position;
 use udeck_via::transport::{Fate, Held, Owner};
 
-use crate::News;
+use crate::Events;
 
 /// See the module.
 #[derive(Default)]
@@ -61,58 +61,58 @@ impl Unacked {
     }
 
     /// Nobody reads the memory of this send any more.
-    pub fn release(&mut self, number: Position, news: &mut News) {
+    pub fn release(&mut self, number: Position, events: &mut Events) {
         if let Some(at) = self.at(number) {
             self.sends[at].released = true;
-            self.end_if_over(at, news);
+            self.end_if_over(at, events);
         }
     }
 
     /// What became of a send. `false`: nobody waits for that.
-    pub fn settle(&mut self, number: Position, fate: Fate, news: &mut News) -> bool {
+    pub fn settle(&mut self, number: Position, fate: Fate, events: &mut Events) -> bool {
         let Some(at) = self.at(number) else { return false };
         self.sends[at].fate.get_or_insert(fate);
-        self.end_if_over(at, news);
+        self.end_if_over(at, events);
         true
     }
 
     /// As [`Unacked::settle`], of the number that is `narrow` on the wire. A receipt may come when 2^32 messages have been
     /// sent since, `sent` in all; then the table tells which one is meant.
-    pub fn settle_named(&mut self, narrow: u32, sent: Position, fate: Fate, news: &mut News) -> bool {
+    pub fn settle_named(&mut self, narrow: u32, sent: Position, fate: Fate, events: &mut Events) -> bool {
         let found = sent.all_of(narrow).find(|number| self.has(*number));
-        found.is_some_and(|number| self.settle(number, fate, news))
+        found.is_some_and(|number| self.settle(number, fate, events))
     }
 
     /// Settles all of which nothing is known and that are meant.
-    pub fn settle_all(&mut self, fate: Fate, news: &mut News, meant: impl Fn(Position) -> bool) {
+    pub fn settle_all(&mut self, fate: Fate, events: &mut Events, meant: impl Fn(Position) -> bool) {
         for send in self.sends.iter_mut().filter(|send| send.fate.is_none() && meant(send.number)) {
             send.fate = Some(fate);
         }
         let mut at = 0;
         while at < self.sends.len() {
-            at += usize::from(!self.end_if_over(at, news));
+            at += usize::from(!self.end_if_over(at, events));
         }
     }
 
-    fn end_if_over(&mut self, at: usize, news: &mut News) -> bool {
+    fn end_if_over(&mut self, at: usize, events: &mut Events) -> bool {
         let Some(Send { released: true, fate: Some(fate), .. }) = self.sends.get(at) else { return false };
         let fate = *fate;
         if let Some(send) = self.sends.remove(at) {
-            self.end(send.held, fate, news);
+            self.end(send.held, fate, events);
         }
         true
     }
 
     /// Something that was posted is over, and nobody reads its memory any more.
     #[inline]
-    pub fn end(&mut self, held: Held, fate: Fate, news: &mut News) {
+    pub fn end(&mut self, held: Held, fate: Fate, events: &mut Events) {
         match held {
             Held::Caller(_) if self.gone => {}
             Held::Caller(number) => self.ended.push_back((number, fate)),
             Held::Block(block) => drop(block),
-            Held::Owner(owner) => news.bury(owner),
+            Held::Owner(owner) => events.bury(owner),
         }
-        self.tell_of_room(news);
+        self.tell_of_room(events);
     }
 
     /// The next end of a caller's send or read.
@@ -121,10 +121,10 @@ impl Unacked {
     }
 
     /// [`udeck_via::transport::Port::request_send_notify`].
-    pub fn request_send_notify(&mut self, news: &mut News) {
+    pub fn request_send_notify(&mut self, events: &mut Events) {
         self.wants_room = true;
         // What is over already is news to who has not looked since.
-        news.send |= !self.ended.is_empty();
+        events.send |= !self.ended.is_empty();
     }
 
     /// The program has posted: there was room.
@@ -135,15 +135,15 @@ impl Unacked {
 
     /// There may be room again.
     #[inline]
-    pub fn tell_of_room(&self, news: &mut News) {
-        news.send |= self.wants_room;
+    pub fn tell_of_room(&self, events: &mut Events) {
+        events.send |= self.wants_room;
     }
 
     /// The program is gone: what has left is nobody's concern any more.
-    pub fn port_gone(&mut self, news: &mut News) {
+    pub fn port_gone(&mut self, events: &mut Events) {
         self.gone = true;
         self.ended = VecDeque::new();
-        self.settle_all(Fate::Unread, news, |_| true);
+        self.settle_all(Fate::Unread, events, |_| true);
     }
 
     /// Who has the memory of these sends.

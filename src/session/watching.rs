@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use udeck_via::transport::{Queue, Reporter};
 
-use crate::News;
+use crate::Events;
 
 /// A work queue's place at a waiter.
 pub trait Announce: Send + Sync {
@@ -41,11 +41,11 @@ impl Watching {
 
     /// Reports a loss, with the link's lock held: before the program can find it by looking, which would tell it less. Returns
     /// the queues whose news is to be announced without the lock.
-    pub fn report(&self, news: &News) -> [Option<Arc<dyn Announce>>; 2] {
-        if let (Some(why), Some(reporter)) = (&news.lost, &self.reporter) {
+    pub fn report(&self, events: &Events) -> [Option<Arc<dyn Announce>>; 2] {
+        if let (Some(why), Some(reporter)) = (&events.lost, &self.reporter) {
             reporter.lost(why);
         }
-        [self.send.clone().filter(|_| news.send), self.receive.clone().filter(|_| news.receive)]
+        [self.send.clone().filter(|_| events.send), self.receive.clone().filter(|_| events.receive)]
     }
 }
 

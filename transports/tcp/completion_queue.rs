@@ -128,7 +128,7 @@ impl Sockets {
                         served = Served::NotAlone;
                     }
                 }
-                Token::Bell | Token::Door | Token::CompletionQueue(_) => {}
+                Token::Bell | Token::Listener | Token::CompletionQueue(_) => {}
             }
         }
         served

@@ -30,7 +30,7 @@ pub const PROTOCOL: Protocol = Protocol::new("tcp", wire::VERSION);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Bell,
-    Door,
+    Listener,
     CompletionQueue(u64),
     Link(u64),
 }
@@ -41,7 +41,7 @@ impl Token {
     pub fn encode(self) -> u64 {
         let (kind, number) = match self {
             Token::Bell => (0, 0),
-            Token::Door => (1, 0),
+            Token::Listener => (1, 0),
             Token::CompletionQueue(number) => (2, number),
             Token::Link(number) => (3, number),
         };
@@ -53,7 +53,7 @@ impl Token {
         let number = token & ((1 << KIND) - 1);
         match token >> KIND {
             0 => Token::Bell,
-            1 => Token::Door,
+            1 => Token::Listener,
             2 => Token::CompletionQueue(number),
             _ => Token::Link(number),
         }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn tokens_round_trip() {
         let most = (1 << KIND) - 1;
-        for token in [Token::Bell, Token::Door, Token::CompletionQueue(7), Token::Link(most)] {
+        for token in [Token::Bell, Token::Listener, Token::CompletionQueue(7), Token::Link(most)] {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

@@ -55,12 +55,12 @@ impl DeferredAck {
     }
 
     /// So much came.
-    pub fn came(&mut self, by_peek: bool, len: usize) {
+    pub fn on_read(&mut self, by_peek: bool, len: usize) {
         self.peeked = if by_peek { len } else { 0 };
         (self.short, self.waited) = (len <= SHORT, false);
     }
 
-    pub fn nothing_came(&mut self) {
+    pub fn on_idle(&mut self) {
         self.waited = true;
     }
 }
@@ -109,7 +109,7 @@ mod tests {
             let message = number.to_ne_bytes();
             near.write_all(&message).unwrap();
             assert_eq!(read(&far, true), message);
-            deferred_ack.came(true, message.len());
+            deferred_ack.on_read(true, message.len());
             early += u32::from(!sys::liveness(near.as_fd()).unwrap().outstanding);
             deferred_ack.settle(far.as_fd()).unwrap();
             late += u32::from(!sys::liveness(near.as_fd()).unwrap().outstanding);
@@ -123,7 +123,7 @@ mod tests {
         let mut deferred_ack = DeferredAck::default();
         near.write_all(b"one").unwrap();
         assert_eq!(read(&far, true), b"one");
-        deferred_ack.came(true, 3);
+        deferred_ack.on_read(true, 3);
         near.write_all(b"another").unwrap();
         deferred_ack.settle(far.as_fd()).unwrap();
         assert_eq!(read(&far, false), b"another");
@@ -133,15 +133,15 @@ mod tests {
     fn it_peeks_while_it_waits_for_short_messages_only() {
         let mut deferred_ack = DeferredAck::default();
         deferred_ack.expect(true);
-        deferred_ack.came(false, 8);
+        deferred_ack.on_read(false, 8);
         assert!(!deferred_ack.may_peek(), "there may be more already");
-        deferred_ack.nothing_came();
+        deferred_ack.on_idle();
         assert!(deferred_ack.may_peek());
         deferred_ack.expect(false);
         assert!(!deferred_ack.may_peek(), "who knows when it looks again");
         deferred_ack.expect(true);
-        deferred_ack.came(false, SHORT + 1);
-        deferred_ack.nothing_came();
+        deferred_ack.on_read(false, SHORT + 1);
+        deferred_ack.on_idle();
         assert!(!deferred_ack.may_peek());
     }
 }

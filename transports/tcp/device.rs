@@ -28,15 +28,15 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
         detect: options.detect,
         withdrawal: wire::withdrawal(),
     };
-    let door = admission.listen(options.bind)?;
-    let mut attributes = udeck_session::attributes("tcp0", door.address(), max_transfer);
+    let listener = admission.listen(options.bind)?;
+    let mut attributes = udeck_session::attributes("tcp0", listener.address(), max_transfer);
     attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
     attributes.max_private_data = MAX_PRIVATE;
     let core = Core::new(admission, memory, max_transfer)
         .map_err(|error| Error::os("opening a NIC's epoll", error))?;
     let device = SessionDevice::new(attributes, core.clone());
-    helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
+    helper::start(core, listener).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)
 }
 

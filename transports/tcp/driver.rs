@@ -147,8 +147,8 @@ impl TcpDriver {
                 let peek = deferred_ack.may_peek();
                 deferred_ack.settle(fd).and_then(|()| {
                     sys::receive_beside(fd, peek, |bytes| {
-                        deferred_ack.came(peek, bytes.len());
-                        connection.came_beside(bytes);
+                        deferred_ack.on_read(peek, bytes.len());
+                        connection.on_receive_beside(bytes);
                     })
                 })
             } else {
@@ -156,8 +156,8 @@ impl TcpDriver {
                 let peek = direct.is_empty() && deferred_ack.may_peek();
                 deferred_ack.settle(fd).and_then(|()| {
                     sys::receive(fd, peek, direct, |direct, filled, rest| {
-                        deferred_ack.came(peek, filled + rest.len());
-                        connection.came(direct, filled, rest);
+                        deferred_ack.on_read(peek, filled + rest.len());
+                        connection.on_receive(direct, filled, rest);
                     })
                 })
             };
@@ -171,7 +171,7 @@ impl TcpDriver {
                     return true;
                 }
                 Err(error) if is_later(&error) => {
-                    self.deferred_ack.nothing_came();
+                    self.deferred_ack.on_idle();
                     return read > 0;
                 }
                 Err(error) => {
@@ -297,7 +297,7 @@ impl Driver for TcpDriver {
     /// anything comes for a process that is no more. So that is waited for, too.
     fn is_done(&mut self, connection: &mut Connection) -> bool {
         self.serve(connection);
-        connection.has_left() && self.is_confirmed()
+        connection.is_all_sent() && self.is_confirmed()
     }
 }
 

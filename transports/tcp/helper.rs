@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use udeck_session::admission::Door;
+use udeck_session::admission::RequestListener;
 use udeck_session::completion_queue::Sleep;
 use udeck_session::poll::{EventFlags, Found};
 use udeck_sys::{job_time, thread};
@@ -31,7 +31,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Helper {
     core: Arc<Core>,
-    door: Option<Door>,
+    listener: Option<RequestListener>,
     /// Completion queues on whose sockets something came, and that are not watched until they are served.
     due: Vec<Due>,
     next_check: Instant,
@@ -51,14 +51,14 @@ struct Due {
 ///
 /// # Errors
 /// The kernel's.
-pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
-    core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
-    let name = format!("tcp-{}", door.address().port());
+pub fn start(core: Arc<Core>, listener: RequestListener) -> io::Result<()> {
+    core.control.add(&listener, Token::Listener.encode(), EventFlags::IN)?;
+    let name = format!("tcp-{}", listener.address().port());
     let next_check = job_time() + CHECK;
     let (failing, its_name) = (core.clone(), name.clone());
     let mut helper = Helper {
         core,
-        door: Some(door),
+        listener: Some(listener),
         due: Vec::new(),
         next_check,
         found: Found::default(),
@@ -71,7 +71,7 @@ impl Helper {
     fn run(&mut self) {
         while !self.core.is_closing() || self.core.has_links() {
             if self.core.is_closing() {
-                self.door = None;
+                self.listener = None;
             }
             let limit = self.limit();
             self.core.control.look(&mut self.found, limit);
@@ -85,8 +85,8 @@ impl Helper {
     /// How long it may sleep.
     fn limit(&mut self) -> Duration {
         let now = job_time();
-        let door = self.door.as_mut().and_then(|door| door.tick(now));
-        let next = door.into_iter().chain([self.next_check]).min().expect("not empty");
+        let listener = self.listener.as_mut().and_then(|listener| listener.tick(now));
+        let next = listener.into_iter().chain([self.next_check]).min().expect("not empty");
         let limit = next.saturating_duration_since(now);
         if self.due.is_empty() { limit } else { limit.min(NAP) }
     }
@@ -94,9 +94,9 @@ impl Helper {
     fn on(&mut self, token: Token) {
         match token {
             Token::Bell => self.core.hush(),
-            Token::Door => {
-                if let Some(door) = &mut self.door {
-                    door.serve(&mut |pending| IncomingRequest::deliver(&self.core, pending));
+            Token::Listener => {
+                if let Some(listener) = &mut self.listener {
+                    listener.serve(&mut |pending| IncomingRequest::deliver(&self.core, pending));
                 }
             }
             Token::CompletionQueue(number) => {

@@ -61,7 +61,7 @@ pub enum Read {
     End,
 }
 
-/// Reads into `direct`'s pieces and behind them into a buffer, which it gives to `came` together with what lies in the
+/// Reads into `direct`'s pieces and behind them into a buffer, which it gives to `on_read` together with what lies in the
 /// pieces. Never waits. `peek`: what was read stays with the kernel, too ([`consume`]).
 ///
 /// # Errors
@@ -71,18 +71,18 @@ pub fn receive(
     socket: BorrowedFd<'_>,
     peek: bool,
     direct: Direct,
-    came: impl FnOnce(Direct, usize, &[u8]),
+    on_read: impl FnOnce(Direct, usize, &[u8]),
 ) -> io::Result<Read> {
-    let mut work = Some((direct, came));
-    // The thread may be ending, and its buffer gone; or it is in use: `came` drops what may do anything.
+    let mut work = Some((direct, on_read));
+    // The thread may be ending, and its buffer gone; or it is in use: `on_read` drops what may do anything.
     let in_buffer = BUFFER.try_with(|buffer| {
         let mut buffer = buffer.try_borrow_mut().ok()?;
-        let (direct, came) = work.take()?;
-        Some(receive_by(socket, peek, direct, &mut buffer, came))
+        let (direct, on_read) = work.take()?;
+        Some(receive_by(socket, peek, direct, &mut buffer, on_read))
     });
     match (in_buffer, work) {
         (Ok(Some(result)), _) => result,
-        (_, Some((direct, came))) => receive_by(socket, peek, direct, &mut [0; 4096], came),
+        (_, Some((direct, on_read))) => receive_by(socket, peek, direct, &mut [0; 4096], on_read),
         (_, None) => unreachable!("it was taken to be used"),
     }
 }
@@ -92,15 +92,15 @@ pub fn receive(
 /// # Errors
 /// As there.
 #[inline]
-pub fn receive_beside(socket: BorrowedFd<'_>, peek: bool, came: impl FnOnce(&[u8])) -> io::Result<Read> {
-    let mut work = Some(came);
+pub fn receive_beside(socket: BorrowedFd<'_>, peek: bool, on_read: impl FnOnce(&[u8])) -> io::Result<Read> {
+    let mut work = Some(on_read);
     let in_buffer = BUFFER.try_with(|buffer| {
         let mut buffer = buffer.try_borrow_mut().ok()?;
         Some(receive_beside_by(socket, peek, &mut buffer, work.take()?))
     });
     match (in_buffer, work) {
         (Ok(Some(result)), _) => result,
-        (_, Some(came)) => receive_beside_by(socket, peek, &mut [0; 4096], came),
+        (_, Some(on_read)) => receive_beside_by(socket, peek, &mut [0; 4096], on_read),
         (_, None) => unreachable!("it was taken to be used"),
     }
 }
@@ -110,13 +110,13 @@ fn receive_beside_by(
     socket: BorrowedFd<'_>,
     peek: bool,
     scratch: &mut [u8],
-    came: impl FnOnce(&[u8]),
+    on_read: impl FnOnce(&[u8]),
 ) -> io::Result<Read> {
     let len = read_beside(socket, peek, scratch)?;
     if len == 0 {
         return Ok(Read::End);
     }
-    came(&scratch[..len]);
+    on_read(&scratch[..len]);
     Ok(if len < scratch.len() { Read::All } else { Read::Some })
 }
 
@@ -126,7 +126,7 @@ fn receive_by(
     peek: bool,
     direct: Direct,
     scratch: &mut [u8],
-    came: impl FnOnce(Direct, usize, &[u8]),
+    on_read: impl FnOnce(Direct, usize, &[u8]),
 ) -> io::Result<Read> {
     let (room, in_place) = (direct.len() + scratch.len(), direct.len());
     let len = match in_place {
@@ -136,7 +136,7 @@ fn receive_by(
     if len == 0 {
         return Ok(Read::End);
     }
-    came(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
+    on_read(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
     Ok(if len < room { Read::All } else { Read::Some })
 }
 

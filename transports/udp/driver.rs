@@ -81,7 +81,7 @@ impl QuicDriver {
         for chunk in self.chunks.drain(..) {
             self.has_heard = true;
             let direct = connection.direct();
-            connection.came(direct, 0, &chunk);
+            connection.on_receive(direct, 0, &chunk);
         }
         self.land_datagrams(connection);
         match end {
@@ -130,7 +130,7 @@ impl QuicDriver {
     }
 
     fn has_gone(&self, connection: &Connection) -> bool {
-        connection.has_left() && self.waiting.is_empty()
+        connection.is_all_sent() && self.waiting.is_empty()
     }
 
     fn send(&mut self, connection: &mut Connection) {

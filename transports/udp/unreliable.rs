@@ -95,8 +95,8 @@ impl QuicDriver {
             unreliable.assembly.receive(now, piece, end, |content, len| connection.land(content, len));
         match received {
             Ok(None) => {}
-            Ok(Some(Message::Whole(bytes))) => connection.came_whole(piece.message, piece.content, bytes),
-            Ok(Some(Message::Assembled(landing))) => connection.came_unreliable(piece.message, landing),
+            Ok(Some(Message::Whole(bytes))) => connection.on_datagram(piece.message, piece.content, bytes),
+            Ok(Some(Message::Assembled(landing))) => connection.on_receive_unreliable(piece.message, landing),
             Err(_) => self.core.dropped.count(0, 1),
         }
         self.tell_missed(connection);
@@ -143,7 +143,7 @@ impl QuicDriver {
         let Some(unreliable) = &mut self.unreliable else { return };
         let mut count = 0;
         while let Some((number, part)) = unreliable.assembly.next_missed() {
-            connection.missed(number, part);
+            connection.on_missed(number, part);
             count += 1;
         }
         self.core.dropped.count(count, 0);
@@ -154,7 +154,7 @@ impl QuicDriver {
         let stream = self.stream.into();
         let Some(unreliable) = &mut self.unreliable else { return };
         let before = unreliable.left.len();
-        while let Some(leaving) = connection.leaving(0) {
+        while let Some(leaving) = connection.next_datagram(0) {
             let Some(most) = state.quic.datagrams().max_size() else { return };
             let room = most.saturating_sub(Piece::header_len(&leaving.content));
             let total = u32::try_from(leaving.len).unwrap_or(u32::MAX);
@@ -191,7 +191,7 @@ impl QuicDriver {
                     }
                     _ => unreliable.left.push_back((now, leaving.number + 1)),
                 }
-                connection.left(1);
+                connection.on_datagrams_sent(1);
             }
         }
         if unreliable.left.len() != before && unreliable.called.is_none() {

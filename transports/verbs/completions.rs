@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
-use udeck_session::News;
+use udeck_session::Events;
 use udeck_sys::ranked::RankedMutex;
 
 use crate::connection::RECEIVES;
@@ -100,7 +100,7 @@ struct Taking {
 /// is, with all that its connection holds.
 #[derive(Default)]
 struct Told {
-    news: Vec<News>,
+    events: Vec<Events>,
     /// Few links complete something at a time, so that nothing is allocated for them.
     links: SmallVec<[Arc<VerbsLink>; 8]>,
     /// A queue has failed: all links are to be told, which drops as much.
@@ -213,12 +213,12 @@ impl Completions {
     pub fn add(&self, number: u32, link: &Arc<VerbsLink>) {
         let taking = self.taking.lock();
         let former = self.routes.lock().insert(number, Route::Link(link.clone()));
-        let news = match former {
+        let events = match former {
             Some(Route::Awaited(came)) if !came.is_empty() => Some(link.completed(&came)),
             _ => None,
         };
         drop(taking);
-        drop(news);
+        drop(events);
     }
 
     pub fn remove(&self, number: u32) {
@@ -351,9 +351,9 @@ impl Completions {
             };
             match link {
                 Some(link) => {
-                    let news = link.completed(run);
-                    if news.has_owners() {
-                        told.news.push(news);
+                    let events = link.completed(run);
+                    if events.has_owners() {
+                        told.events.push(events);
                     }
                     if !told.links.last().is_some_and(|last| Arc::ptr_eq(last, &link)) {
                         told.links.push(link);

@@ -1,7 +1,7 @@
 //! A VI's connection over one queue pair, without a device, sockets, clocks or threads.
 //!
 //! The program's side posts and takes. The device's side is a [`Work`], to which [`Connection::pump`] gives work requests as
-//! long as it has room, and what completes is told by [`Connection::sent`], [`Connection::failed`], [`Connection::came`] and
+//! long as it has room, and what completes is told by [`Connection::sent`], [`Connection::failed`], [`Connection::on_receive`] and
 //! [`Connection::written`]. Memory that was posted is never copied: a request refers to it until it has completed.
 //!
 //! Two queues wait for the device: what the program posts, in order, and what the engine itself has to say or to read,
@@ -32,7 +32,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ptr::NonNull;
 
-use udeck_session::{Close, Credits, Memory, News, RecvQueue, SendWindow, Unacked};
+use udeck_session::{Close, Credits, Events, Memory, RecvQueue, SendWindow, Unacked};
 use udeck_via::transport::Hello;
 use udeck_via::{Reliability, RemoteBuffer};
 
@@ -196,12 +196,12 @@ pub struct Connection {
     owed: u32,
 
     close: Close,
-    said_end: bool,
+    end_sent: bool,
     peer_done: bool,
     /// It failed on this side: what the peer is to be told.
     last_words: Option<String>,
 
-    news: News,
+    events: Events,
 }
 
 impl Connection {
@@ -244,10 +244,10 @@ impl Connection {
             told_heard: 0,
             owed: 0,
             close: Close::default(),
-            said_end: false,
+            end_sent: false,
             peer_done: false,
             last_words: None,
-            news: News::default(),
+            events: Events::default(),
         }
     }
 
@@ -258,19 +258,19 @@ impl Connection {
 
     /// Whether there is something to tell.
     #[inline]
-    pub fn has_news(&self) -> bool {
-        self.news.is_any()
+    pub fn has_events(&self) -> bool {
+        self.events.is_any()
     }
 
     /// What there is to tell.
-    pub fn take_news(&mut self) -> News {
+    pub fn take_events(&mut self) -> Events {
         let arrivals = self.has_arrivals();
-        self.news.take(arrivals)
+        self.events.take(arrivals)
     }
 
     /// There is somebody new to be told.
     pub fn tell_again(&mut self) {
-        self.news.tell_again(self.close.end());
+        self.events.tell_again(self.close.end());
     }
 
     /// Whether a window's place was told, for what it is wanted for.
@@ -297,7 +297,7 @@ impl fmt::Debug for Connection {
             .field("seeking", &self.seeking)
             .field("control", &(self.control_sent, self.control_heard, self.heard, self.told_heard))
             .field("close", &self.close)
-            .field("said_end", &self.said_end)
+            .field("end_sent", &self.end_sent)
             .finish_non_exhaustive()
     }
 }

@@ -35,7 +35,7 @@ use crate::windows::Windows;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     Bell,
-    Door,
+    Listener,
     Channel,
     Events,
     Manager,
@@ -46,7 +46,7 @@ impl Token {
     pub fn encode(self) -> u64 {
         match self {
             Token::Bell => 0,
-            Token::Door => 1,
+            Token::Listener => 1,
             Token::Channel => 2,
             Token::Events => 3,
             Token::Manager => 4,
@@ -58,7 +58,7 @@ impl Token {
     pub fn decode(token: u64) -> Token {
         match token {
             0 => Token::Bell,
-            1 => Token::Door,
+            1 => Token::Listener,
             2 => Token::Channel,
             3 => Token::Events,
             4 => Token::Manager,
@@ -315,7 +315,7 @@ impl Core {
         if asked && self.connect_method.is_cm() {
             connection.greet();
         } else if asked {
-            oob.say(&Word::Ready);
+            oob.send(&Word::Ready);
         }
         let link = VerbsLink::new(self, number, connection, queue, oob, asked);
         self.completions.add(number, &link);
@@ -451,7 +451,7 @@ mod tests {
     fn tokens_round_trip() {
         for token in [
             Token::Bell,
-            Token::Door,
+            Token::Listener,
             Token::Channel,
             Token::Events,
             Token::Manager,

@@ -54,12 +54,12 @@ impl VerbsDevice {
         };
         let withdrawal = Word::Done.encode();
         let admission = Admission { keys, protocol: PROTOCOL, detect, withdrawal };
-        let door = admission.listen(bind)?;
+        let listener = admission.listen(bind)?;
         let max_transfer = memory.outbox.usage().limit.min(LONGEST);
         let windows = WINDOWS.min(hca.attributes.max_mr.max(2) as usize / 2);
         let mut attributes = NicAttributes::new("verbs0");
         let levels = Caps::UNRELIABLE | Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
-        attributes.address = address::encode(door.address());
+        attributes.address = address::encode(listener.address());
         attributes.identity = admission.keys.rank();
         attributes.caps = Caps::RDMA_WRITE | Caps::RDMA_READ | levels;
         attributes.max_descriptors_per_queue = MESSAGES as usize;
@@ -76,7 +76,7 @@ impl VerbsDevice {
         let core = Core::new(hca, connect_method, settings, admission, memory, windows, max_transfer)
             .map_err(|error| Error::os("opening a NIC's descriptors", error))?;
         let device = Arc::new(VerbsDevice { attributes, core: core.clone() });
-        helper::start(core, door).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
+        helper::start(core, listener).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
         Ok(device)
     }
 }
@@ -146,7 +146,7 @@ unsafe impl Device for VerbsDevice {
         let admitted = core.admission.call(to, peer, hello, &core.parameters(&queue), deadline)?;
         if let Err(error) = core.meet(number, &mut queue, &admitted.parameters, deadline) {
             // The peer waits for us, and learns why we do not come.
-            Oob::new(admitted.socket).say(&Word::Broken(error.to_string()));
+            Oob::new(admitted.socket).send(&Word::Broken(error.to_string()));
             return Err(error);
         }
         let theirs = admitted.theirs.clone();

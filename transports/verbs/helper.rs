@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_session::admission::Door;
+use udeck_session::admission::RequestListener;
 use udeck_session::poll::{EventFlags, Found};
 use udeck_sys::{Budget, job_time, thread};
 
@@ -31,7 +31,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Helper {
     core: Arc<Core>,
-    door: Option<Door>,
+    listener: Option<RequestListener>,
     /// Something has completed, and the channel is not watched until somebody has seen to that. The looks that there were.
     due: Option<u64>,
     next_check: Instant,
@@ -42,12 +42,13 @@ struct Helper {
 ///
 /// # Errors
 /// The kernel's.
-pub fn start(core: Arc<Core>, door: Door) -> io::Result<()> {
-    core.control.add(&door, Token::Door.encode(), EventFlags::IN)?;
-    let name = format!("verbs-{}", door.address().port());
+pub fn start(core: Arc<Core>, listener: RequestListener) -> io::Result<()> {
+    core.control.add(&listener, Token::Listener.encode(), EventFlags::IN)?;
+    let name = format!("verbs-{}", listener.address().port());
     let next_check = job_time() + CHECK;
     let (failing, its_name) = (core.clone(), name.clone());
-    let mut helper = Helper { core, door: Some(door), due: None, next_check, found: Found::default() };
+    let mut helper =
+        Helper { core, listener: Some(listener), due: None, next_check, found: Found::default() };
     thread::spawn(name, move || helper.run(), move |why| failing.fail(&its_name, why)).map(drop)
 }
 
@@ -55,9 +56,9 @@ impl Helper {
     fn run(&mut self) {
         while !self.core.is_closing() || !self.core.completions.is_empty() {
             if self.core.is_closing()
-                && let Some(door) = self.door.take()
+                && let Some(listener) = self.listener.take()
             {
-                self.core.control.remove(&door);
+                self.core.control.remove(&listener);
             }
             let limit = self.limit();
             let mut found = std::mem::take(&mut self.found);
@@ -72,8 +73,8 @@ impl Helper {
     /// How long it may sleep.
     fn limit(&mut self) -> Duration {
         let now = job_time();
-        let door = self.door.as_mut().and_then(|door| door.tick(now));
-        let next = door.into_iter().chain([self.next_check]).min().expect("not empty");
+        let listener = self.listener.as_mut().and_then(|listener| listener.tick(now));
+        let next = listener.into_iter().chain([self.next_check]).min().expect("not empty");
         let limit = next.saturating_duration_since(now);
         if self.due.is_some() { limit.min(NAP) } else { limit }
     }
@@ -81,9 +82,11 @@ impl Helper {
     fn on(&mut self, token: Token) {
         match token {
             Token::Bell => self.core.hush(),
-            Token::Door => {
+            Token::Listener => {
                 let core = &self.core;
-                self.door.iter_mut().for_each(|door| door.serve(&mut |pending| pass_on(core, pending)));
+                self.listener
+                    .iter_mut()
+                    .for_each(|listener| listener.serve(&mut |pending| pass_on(core, pending)));
             }
             Token::Channel => {
                 let looks = self.core.completions.looks();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use udeck_session::{Acknowledge, News, Watching};
+use udeck_session::{Acknowledge, Events, Watching};
 use udeck_sys::job_time;
 use udeck_sys::ranked::{RankedGuard, RankedMutex};
 use udeck_via::transport::{Fate, Inline, LentMemory, Queue as WorkQueue};
@@ -52,7 +52,7 @@ struct Shared {
     /// The peer takes what comes.
     ready: bool,
     asked: bool,
-    said_done: bool,
+    done_sent: bool,
     /// Since when the queue pair has failed, and nobody has told why.
     failed_since: Option<Instant>,
     /// Of messages that travel on the unreliable queue pair: from which number on some are missed, and since when.
@@ -81,7 +81,7 @@ impl VerbsLink {
             watching: Watching::default(),
             ready: asked,
             asked,
-            said_done: false,
+            done_sent: false,
             missing_since: None,
             failed_since: None,
             waits_since: None,
@@ -105,7 +105,7 @@ impl VerbsLink {
     pub fn take_short(&self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
         let mut shared = self.shared.lock();
         let taken = shared.connection.take_short(look)?;
-        if shared.connection.has_words() || shared.connection.has_news() {
+        if shared.connection.has_words() || shared.connection.has_events() {
             self.finish(shared);
         } else {
             self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
@@ -158,7 +158,7 @@ impl VerbsLink {
 
     /// Completions of this link, in order. What it returns is to be dropped when nothing is locked any more: it may be
     /// anything.
-    pub fn completed(&self, run: &[Wc]) -> News {
+    pub fn completed(&self, run: &[Wc]) -> Events {
         let mut shared = self.shared.lock();
         let is_unreliable = run.first().is_some_and(|wc| self.unreliable == Some(number_of(wc.wr_id)));
         for (at, wc) in run.iter().enumerate() {
@@ -195,7 +195,7 @@ impl VerbsLink {
     /// tell soon.
     pub fn is_done(&self) -> bool {
         let mut shared = self.shared.lock();
-        let is_done = shared.queue.is_none() || shared.connection.has_left();
+        let is_done = shared.queue.is_none() || shared.connection.is_all_sent();
         if !is_done {
             shared.connection.seek_confirmation();
             self.finish(shared);
@@ -220,7 +220,7 @@ impl VerbsLink {
     pub fn listen(&self) {
         loop {
             let heard = match &mut self.shared.lock().oob {
-                Some(oob) => oob.hear(),
+                Some(oob) => oob.receive(),
                 None => return,
             };
             match heard {
@@ -310,18 +310,22 @@ impl VerbsLink {
         drop(self.tell(shared));
     }
 
-    fn tell(&self, mut shared: RankedGuard<'_, Shared>) -> News {
+    fn tell(&self, mut shared: RankedGuard<'_, Shared>) -> Events {
         let over = shared.work();
         if self.unreliable.is_some() {
             self.tell_missing(&mut shared);
         }
         self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
-        if over || shared.connection.has_news() { self.tell_news(shared, over) } else { News::default() }
+        if over || shared.connection.has_events() {
+            self.tell_events(shared, over)
+        } else {
+            Events::default()
+        }
     }
 
-    fn tell_news(&self, mut shared: RankedGuard<'_, Shared>, over: bool) -> News {
-        let news = shared.connection.take_news();
-        let announced = shared.watching.report(&news);
+    fn tell_events(&self, mut shared: RankedGuard<'_, Shared>, over: bool) -> Events {
+        let events = shared.connection.take_events();
+        let announced = shared.watching.report(&events);
         let oob = if over { shared.oob.take() } else { None };
         drop(shared);
         if over {
@@ -335,7 +339,7 @@ impl VerbsLink {
             }
         }
         announced.into_iter().flatten().for_each(|queue| queue.announce());
-        news
+        events
     }
 
     /// What travels on the unreliable queue pair may be missing: the helper looks again.
@@ -366,7 +370,7 @@ impl Shared {
         if let Some(words) = connection.failure() {
             let words = words.to_owned();
             if let Some(oob) = &self.oob {
-                oob.say(&Word::Broken(words.clone()));
+                oob.send(&Word::Broken(words.clone()));
             }
             drop(queue.take());
             connection.lost(&words);
@@ -378,12 +382,12 @@ impl Shared {
             // everything, and may reset the socket.
             Phase::Done => {
                 if self.asked {
-                    self.say_done();
+                    self.announce_done();
                 }
                 false
             }
             Phase::Over => {
-                self.say_done();
+                self.announce_done();
                 if let Some(oob) = self.oob.as_ref().filter(|_| self.asked) {
                     oob.reset_when_closed();
                 }
@@ -393,9 +397,9 @@ impl Shared {
         }
     }
 
-    fn say_done(&mut self) {
-        if let (Some(oob), false) = (&self.oob, std::mem::replace(&mut self.said_done, true)) {
-            oob.say(&Word::Done);
+    fn announce_done(&mut self) {
+        if let (Some(oob), false) = (&self.oob, std::mem::replace(&mut self.done_sent, true)) {
+            oob.send(&Word::Done);
         }
     }
 
@@ -413,7 +417,7 @@ impl Shared {
                     debug_assert_ne!(wc.wc_flags & wc_flags::WITH_IMM, 0);
                     connection.written(u32::from_be(wc.imm_data), wc.byte_len as usize);
                 } else {
-                    connection.came(queue.received(request, wc.byte_len));
+                    connection.on_receive(queue.received(request, wc.byte_len));
                 }
                 queue.emptied(request);
             }
@@ -441,13 +445,13 @@ impl Shared {
         match (is_receive, wc.status) {
             (false, status::SUCCESS) => {
                 queue.retire(request);
-                connection.left(request);
+                connection.on_sent_unreliable(request);
             }
             (true, status::SUCCESS) => {
                 if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
                     connection.written_unreliable(u32::from_be(wc.imm_data), wc.byte_len as usize);
                 } else {
-                    connection.came_unreliable(queue.received(request, wc.byte_len));
+                    connection.on_receive_unreliable(queue.received(request, wc.byte_len));
                 }
                 queue.emptied(request);
             }

@@ -50,7 +50,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct Oob {
     socket: OwnedFd,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     words: u32,
 }
 
@@ -87,11 +87,11 @@ impl Word {
 
 impl Oob {
     pub fn new(socket: OwnedFd) -> Self {
-        Oob { socket, heard: Vec::new(), words: 0 }
+        Oob { socket, received: Vec::new(), words: 0 }
     }
 
     /// Says it. A peer that is gone is found to be by who reads; few words always find room.
-    pub fn say(&self, word: &Word) {
+    pub fn send(&self, word: &Word) {
         let _ = send(&self.socket, &word.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -99,10 +99,10 @@ impl Oob {
     ///
     /// # Errors
     /// How it ended.
-    pub fn hear(&mut self) -> Result<Option<Word>, End> {
+    pub fn receive(&mut self) -> Result<Option<Word>, End> {
         loop {
-            if let Some((word, len)) = Word::decode(&self.heard)? {
-                self.heard.drain(..len);
+            if let Some((word, len)) = Word::decode(&self.received)? {
+                self.received.drain(..len);
                 self.words += 1;
                 let is_endless = self.words > MOST_WORDS;
                 return if is_endless { Err(End::Nonsense) } else { Ok(Some(word)) };
@@ -110,7 +110,7 @@ impl Oob {
             let mut buffer = [0; 256];
             match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err(End::HungUp),
-                Ok((_, len)) => self.heard.extend(&buffer[..len]),
+                Ok((_, len)) => self.received.extend(&buffer[..len]),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
                 Err(Errno::CONNRESET) => return Err(End::HungUp),
                 Err(error) => return Err(End::Failed(error.into())),

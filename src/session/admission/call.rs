@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use udeck_via::transport::Hello;
 use udeck_via::{Deadline, Error, NetAddress, Result};
 
-use super::handshake::{Connector, Refusal, Told};
+use super::handshake::{ConnectStep, Connector, Refusal};
 use super::socket::{connect_to, prepare, reset_when_closed};
 use super::wire::{Answer, Request, fits};
 use super::{Admission, Admitted, nonce};
@@ -106,7 +106,7 @@ impl<'a> Call<'a> {
 
     /// The whole exchange.
     fn ask(mut self, mut handshake: Connector, meet: &[u8]) -> Result<(Answer, OwnedFd)> {
-        self.say(meet)?;
+        self.send(meet)?;
         let mut buffer = [0; 2048];
         loop {
             let wants = handshake.wants().min(buffer.len());
@@ -115,14 +115,14 @@ impl<'a> Call<'a> {
             } else {
                 "the hand-shake with the process"
             };
-            let len = self.hear(&mut buffer[..wants], what)?;
+            let len = self.receive(&mut buffer[..wants], what)?;
             match handshake.input(&buffer[..len]) {
-                Ok(Told::Nothing) => {}
-                Ok(Told::Send(words)) => {
+                Ok(ConnectStep::Nothing) => {}
+                Ok(ConnectStep::Send(words)) => {
                     self.has_asked = handshake.has_asked();
-                    self.say(&words)?;
+                    self.send(&words)?;
                 }
-                Ok(Told::Answer(answer)) => {
+                Ok(ConnectStep::Answer(answer)) => {
                     let socket = self.socket.take().expect("there until the answer");
                     return Ok((answer, socket));
                 }
@@ -134,7 +134,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn say(&self, words: &[u8]) -> Result {
+    fn send(&self, words: &[u8]) -> Result {
         let Some(socket) = &self.socket else { return Ok(()) };
         match send(socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == words.len() => Ok(()),
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn hear(&self, buffer: &mut [u8], what: &str) -> Result<usize> {
+    fn receive(&self, buffer: &mut [u8], what: &str) -> Result<usize> {
         let Some(socket) = &self.socket else { return Ok(0) };
         loop {
             match recv(socket, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -185,7 +185,7 @@ impl Drop for Call<'_> {
         }
         match &self.socket {
             // Not by a reset, which could overtake these words.
-            Some(_) if self.has_asked => _ = self.say(&self.admission.withdrawal),
+            Some(_) if self.has_asked => _ = self.send(&self.admission.withdrawal),
             Some(socket) => reset_when_closed(socket.as_fd()),
             None => {}
         }

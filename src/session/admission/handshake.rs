@@ -106,7 +106,7 @@ enum Stage {
 
 /// What an acceptor does next.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum AcceptStep {
     /// Waits for more.
     Nothing,
     /// Sends this.
@@ -151,7 +151,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// Why to hang up, perhaps after [`Acceptor::last_words`].
-    pub fn input(&mut self, mut bytes: &[u8]) -> Result<Heard, Refusal> {
+    pub fn input(&mut self, mut bytes: &[u8]) -> Result<AcceptStep, Refusal> {
         let bytes = &mut bytes;
         match &self.stage {
             Stage::Front => {
@@ -159,10 +159,10 @@ impl Acceptor {
                     check_front(self.protocol, &self.inbox.0)?;
                     self.stage = Stage::Meet;
                 }
-                Ok(Heard::Nothing)
+                Ok(AcceptStep::Nothing)
             }
             Stage::Meet => {
-                let Some(meet) = self.inbox.take(bytes, MEET) else { return Ok(Heard::Nothing) };
+                let Some(meet) = self.inbox.take(bytes, MEET) else { return Ok(AcceptStep::Nothing) };
                 let meet = Meet::decode(exactly(&meet)?)?;
                 check_protocol(self.protocol, &meet)?;
                 let other = Refusal::OtherProcess { ours: self.protocol };
@@ -170,20 +170,20 @@ impl Acceptor {
                 let proof = prove(&pair, self.protocol, ACCEPTOR, &meet.nonce, &self.nonce);
                 let own = Meet { protocol: self.protocol, claim: meet.claim, nonce: self.nonce };
                 self.stage = Stage::Join { pair, theirs: meet.nonce };
-                Ok(Heard::Send(encode_prove(&own, &proof)))
+                Ok(AcceptStep::Send(encode_prove(&own, &proof)))
             }
             Stage::Join { pair, theirs } => {
-                let Some(proof) = self.inbox.take(bytes, JOIN) else { return Ok(Heard::Nothing) };
+                let Some(proof) = self.inbox.take(bytes, JOIN) else { return Ok(AcceptStep::Nothing) };
                 if !proves(pair, exactly(&proof)?, self.protocol, CONNECTOR, theirs, &self.nonce) {
                     return Err(wrong(pair.caller(), pair.why_wrong_caller()));
                 }
                 self.stage = Stage::RequestHead { peer: pair.caller() };
-                Ok(Heard::Nothing)
+                Ok(AcceptStep::Nothing)
             }
             Stage::RequestHead { peer } => {
                 let peer = *peer;
                 if !self.inbox.top_up(bytes, HEAD) {
-                    return Ok(Heard::Nothing);
+                    return Ok(AcceptStep::Nothing);
                 }
                 let len = Request::len_of(exactly(&self.inbox.0)?)?;
                 self.stage = Stage::Request { peer, len };
@@ -194,14 +194,14 @@ impl Acceptor {
                 let (peer, len) = (*peer, *len);
                 self.finish(bytes, peer, len)
             }
-            Stage::Over { .. } => Ok(Heard::Nothing),
+            Stage::Over { .. } => Ok(AcceptStep::Nothing),
         }
     }
 
-    fn finish(&mut self, bytes: &mut &[u8], peer: Option<u32>, len: usize) -> Result<Heard, Refusal> {
-        let Some(request) = self.inbox.take(bytes, len) else { return Ok(Heard::Nothing) };
+    fn finish(&mut self, bytes: &mut &[u8], peer: Option<u32>, len: usize) -> Result<AcceptStep, Refusal> {
+        let Some(request) = self.inbox.take(bytes, len) else { return Ok(AcceptStep::Nothing) };
         self.stage = Stage::Over { peer };
-        Ok(Heard::Request(Request::decode(&request)?))
+        Ok(AcceptStep::Request(Request::decode(&request)?))
     }
 
     /// What a connector of another version or transport is told, or one that wants another process, so that it can say so:
@@ -240,7 +240,7 @@ enum Asking {
 
 /// What a connector does next.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ConnectStep {
     /// Waits for more.
     Nothing,
     /// Sends this.
@@ -281,7 +281,7 @@ impl Connector {
     ///
     /// # Errors
     /// Why to hang up.
-    pub fn input(&mut self, mut bytes: &[u8]) -> Result<Told, Refusal> {
+    pub fn input(&mut self, mut bytes: &[u8]) -> Result<ConnectStep, Refusal> {
         let bytes = &mut bytes;
         match self.stage {
             Asking::Front => {
@@ -289,10 +289,10 @@ impl Connector {
                     check_front(self.protocol, &self.inbox.0)?;
                     self.stage = Asking::Prove;
                 }
-                Ok(Told::Nothing)
+                Ok(ConnectStep::Nothing)
             }
             Asking::Prove => {
-                let Some(words) = self.inbox.take(bytes, PROVE) else { return Ok(Told::Nothing) };
+                let Some(words) = self.inbox.take(bytes, PROVE) else { return Ok(ConnectStep::Nothing) };
                 let (meet, proof) = decode_prove(exactly(&words)?)?;
                 check_protocol(self.protocol, &meet)?;
                 let (pair, protocol) = (&self.pair, self.protocol);
@@ -305,25 +305,25 @@ impl Connector {
                 let mut words = prove(pair, protocol, CONNECTOR, &self.nonce, &meet.nonce).to_vec();
                 words.append(&mut self.request);
                 self.stage = Asking::AnswerHead;
-                Ok(Told::Send(words))
+                Ok(ConnectStep::Send(words))
             }
             Asking::AnswerHead => {
                 if !self.inbox.top_up(bytes, HEAD) {
-                    return Ok(Told::Nothing);
+                    return Ok(ConnectStep::Nothing);
                 }
                 let len = Answer::len_of(exactly(&self.inbox.0)?)?;
                 self.stage = Asking::Answer { len };
                 self.finish(bytes, len)
             }
             Asking::Answer { len } => self.finish(bytes, len),
-            Asking::Over => Ok(Told::Nothing),
+            Asking::Over => Ok(ConnectStep::Nothing),
         }
     }
 
-    fn finish(&mut self, bytes: &mut &[u8], len: usize) -> Result<Told, Refusal> {
-        let Some(answer) = self.inbox.take(bytes, len) else { return Ok(Told::Nothing) };
+    fn finish(&mut self, bytes: &mut &[u8], len: usize) -> Result<ConnectStep, Refusal> {
+        let Some(answer) = self.inbox.take(bytes, len) else { return Ok(ConnectStep::Nothing) };
         self.stage = Asking::Over;
-        Ok(Told::Answer(Answer::decode(&answer)?))
+        Ok(ConnectStep::Answer(Answer::decode(&answer)?))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Doors and calls on sockets: a door driven by an epoll instance of its owner's, as a transport drives it.
+//! Listeners and calls on sockets: a listener driven by an epoll instance of its owner's, as a transport drives it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -31,52 +31,56 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-fn to(door: &Door) -> NetAddress {
-    NetAddress { host: address::encode(door.address()), discriminator: b"at".to_vec() }
+fn to(listener: &RequestListener) -> NetAddress {
+    NetAddress { host: address::encode(listener.address()), discriminator: b"at".to_vec() }
 }
 
-fn door(name: &str) -> Door {
+fn listening(name: &str) -> RequestListener {
     admission(name).listen("127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// What an owner's loop does until `done`: it sleeps in its own epoll instance, as long as the door allows.
-fn drive(door: &mut Door, on_request: &mut dyn FnMut(Pending), done: impl Fn(&Door) -> bool) {
-    const DOOR: u64 = 5;
+/// What an owner's loop does until `done`: it sleeps in its own epoll instance, as long as the listener allows.
+fn drive(
+    listener: &mut RequestListener,
+    on_request: &mut dyn FnMut(Pending),
+    done: impl Fn(&RequestListener) -> bool,
+) {
+    const LISTENER: u64 = 5;
     let (poller, mut found) = (Poller::new().unwrap(), Found::default());
-    poller.add(&*door, DOOR, EventFlags::IN).unwrap();
-    while !done(door) {
-        let next = door.tick(Instant::now());
+    poller.add(&*listener, LISTENER, EventFlags::IN).unwrap();
+    while !done(listener) {
+        let next = listener.tick(Instant::now());
         let limit =
             next.map_or(Duration::from_secs(1), |next| next.saturating_duration_since(Instant::now()));
         poller.look(&mut found, limit.min(Duration::from_millis(20)));
         for token in found.tokens() {
-            assert_eq!(token, DOOR);
-            door.serve(on_request);
+            assert_eq!(token, LISTENER);
+            listener.serve(on_request);
         }
     }
 }
 
-/// One call of one door's, and what its request is answered with.
+/// One call of one listener's, and what its request is answered with.
 fn call(
-    door: &mut Door,
+    listener: &mut RequestListener,
     caller: &Admission,
     parameters: &[u8],
     mut answer: impl FnMut(Pending),
 ) -> Result<Admitted> {
-    let to = to(door);
+    let to = to(listener);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| caller.call(&to, None, &hello(b"asks"), parameters, soon()));
-        drive(door, &mut answer, |_| calling.is_finished());
+        drive(listener, &mut answer, |_| calling.is_finished());
         calling.join().unwrap()
     })
 }
 
 #[test]
 fn what_is_left_is_a_socket_and_what_both_sides_said() {
-    let mut door = door("verbs");
+    let mut listener = listening("verbs");
     let mut accepted = None;
     let longest = [9; MAX_PARAMETERS];
-    let called = call(&mut door, &admission("verbs"), &longest, |pending| {
+    let called = call(&mut listener, &admission("verbs"), &longest, |pending| {
         assert_eq!((pending.discriminator(), pending.parameters()), (&b"at"[..], &longest[..]));
         assert_eq!(pending.hello(), &hello(b"asks"));
         accepted = Some(pending.accept(&hello(b"answers"), b"queue pair 17").unwrap());
@@ -85,8 +89,8 @@ fn what_is_left_is_a_socket_and_what_both_sides_said() {
     let accepted = accepted.expect("it was asked");
     assert_eq!((accepted.theirs, accepted.parameters), (hello(b"asks"), longest.to_vec()));
     assert_eq!((called.theirs, called.parameters), (hello(b"answers"), b"queue pair 17".to_vec()));
-    assert_eq!(called.peer, door.address());
-    // The next byte is the transport's, both ways; the door looks at it no more.
+    assert_eq!(called.peer, listener.address());
+    // The next byte is the transport's, both ways; the listener looks at it no more.
     let [mut here, mut there] = [accepted.socket, called.socket].map(TcpStream::from);
     assert_eq!(there.local_addr().unwrap(), accepted.peer);
     let mut words = [0; 8];
@@ -99,14 +103,14 @@ fn what_is_left_is_a_socket_and_what_both_sides_said() {
     there.write_all(b"ready").unwrap();
     here.read_exact(&mut words[..5]).unwrap();
     assert_eq!(&words[..5], b"ready");
-    door.serve(&mut |pending| panic!("{pending:?}"));
+    listener.serve(&mut |pending| panic!("{pending:?}"));
 }
 
 #[test]
 fn each_refusal_is_an_error_of_its_own() {
-    let mut door = door("verbs");
+    let mut listener = listening("verbs");
     let caller = admission("verbs");
-    let mut refused = |answer: fn(Pending)| call(&mut door, &caller, b"", answer).unwrap_err();
+    let mut refused = |answer: fn(Pending)| call(&mut listener, &caller, b"", answer).unwrap_err();
     assert!(matches!(refused(|pending| pending.reject("busy")), Error::Rejected(text) if text == "busy"));
     assert!(matches!(refused(Pending::no_match), Error::NoMatch(at) if at == "at"));
     assert!(matches!(refused(Pending::reject_reliability), Error::InvalidReliability));
@@ -116,58 +120,58 @@ fn each_refusal_is_an_error_of_its_own() {
         assert!(error.to_string().contains("257 bytes"), "{error}");
     });
     assert!(matches!(too_long, Error::Rejected(_)), "{too_long}");
-    let error = caller.call(&to(&door), None, &hello(b""), &[0; 257], soon()).unwrap_err();
+    let error = caller.call(&to(&listener), None, &hello(b""), &[0; 257], soon()).unwrap_err();
     assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
 }
 
 #[test]
 fn who_is_of_another_transport_or_job_is_told_and_does_not_get_in() {
-    let mut door = door("tcp");
-    let error = call(&mut door, &admission("verbs"), b"", |_| panic!("it got in")).unwrap_err();
+    let mut listener = listening("tcp");
+    let error = call(&mut listener, &admission("verbs"), b"", |_| panic!("it got in")).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("it is a NIC of the tcp transport, and this one of verbs"), "{error}");
     let stranger = Admission { keys: [8; 32].into(), ..admission("tcp") };
-    let error = call(&mut door, &stranger, b"", |_| panic!("it got in")).unwrap_err().to_string();
+    let error = call(&mut listener, &stranger, b"", |_| panic!("it got in")).unwrap_err().to_string();
     assert!(error.contains("does not know this job's secret"), "{error}");
 }
 
-/// Its time is the door's to keep: a caller that says half a greeting is hung up on, and nobody else has to come for that.
+/// Its time is the listener's to keep: a caller that says half a greeting is hung up on, and nobody else has to come for that.
 #[test]
 fn a_silent_caller_is_hung_up_on() {
-    let mut door = door("tcp");
-    let mut socket = TcpStream::connect(door.address()).unwrap();
+    let mut listener = listening("tcp");
+    let mut socket = TcpStream::connect(listener.address()).unwrap();
     let meet = Meet { protocol: Protocol::new("tcp", 1), claim: Claim::NOBODY, nonce: [1; 32] }.encode();
     socket.write_all(&meet[..20]).unwrap();
-    assert_eq!(door.tick(Instant::now()), None, "nobody is let in yet");
-    drive(&mut door, &mut |_| panic!("it got in"), |door| !door.is_empty());
-    let until = door.tick(Instant::now()).expect("it is waited for");
-    assert!(!door.is_empty());
-    assert_eq!(door.tick(until), None);
-    assert!(door.is_empty());
+    assert_eq!(listener.tick(Instant::now()), None, "nobody is let in yet");
+    drive(&mut listener, &mut |_| panic!("it got in"), |listener| !listener.is_empty());
+    let until = listener.tick(Instant::now()).expect("it is waited for");
+    assert!(!listener.is_empty());
+    assert_eq!(listener.tick(until), None);
+    assert!(listener.is_empty());
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     // By a reset, if what it said was not looked at yet.
     let end = socket.read(&mut [0; 8]).map_err(|error| error.kind());
     assert!(matches!(end, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{end:?}");
 }
 
-/// The owner may look at a door by any means: it is readable as long as it has something to do.
+/// The owner may look at a listener by any means: it is readable as long as it has something to do.
 #[test]
-fn a_door_is_readable_while_somebody_waits_before_it() {
+fn a_listener_is_readable_while_somebody_waits_before_it() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut door = door("tcp");
-    let readable = |door: &Door, limit: u64| {
+    let mut listener = listening("tcp");
+    let readable = |listener: &RequestListener, limit: u64| {
         let limit = Timespec { tv_sec: limit as _, tv_nsec: 0 };
-        poll(&mut [PollFd::from_borrowed_fd(door.as_fd(), PollFlags::IN)], Some(&limit)).unwrap() > 0
+        poll(&mut [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)], Some(&limit)).unwrap() > 0
     };
-    assert!(!readable(&door, 0));
-    let caller = TcpStream::connect(door.address()).unwrap();
-    assert!(readable(&door, 60) && readable(&door, 0));
-    door.serve(&mut |_| panic!("it got in"));
-    assert!(!readable(&door, 0));
+    assert!(!readable(&listener, 0));
+    let caller = TcpStream::connect(listener.address()).unwrap();
+    assert!(readable(&listener, 60) && readable(&listener, 0));
+    listener.serve(&mut |_| panic!("it got in"));
+    assert!(!readable(&listener, 0));
     drop(caller);
-    assert!(readable(&door, 60));
-    door.serve(&mut |_| panic!("it got in"));
-    assert!(!readable(&door, 0));
+    assert!(readable(&listener, 60));
+    listener.serve(&mut |_| panic!("it got in"));
+    assert!(!readable(&listener, 0));
 }
 
 const UNHEARD: &str = "admission::tests::a_stranger_is_sent_away_though_nobody_reads_why";
@@ -177,12 +181,12 @@ const IS_UNHEARD: &str = "UDECK_TEST_NOBODY_READS_STDERR";
 #[test]
 fn a_stranger_is_sent_away_though_nobody_reads_why() {
     if std::env::var_os(IS_UNHEARD).is_some() {
-        let mut door = door("tcp");
+        let mut listener = listening("tcp");
         let stranger = Admission { keys: [8; 32].into(), ..admission("tcp") };
-        call(&mut door, &stranger, b"", |pending| panic!("{pending:?}")).unwrap_err();
+        call(&mut listener, &stranger, b"", |pending| panic!("{pending:?}")).unwrap_err();
         let mut accepted = None;
         let accept = |pending: Pending| accepted = Some(pending.accept(&hello(b"answers"), b"").unwrap());
-        call(&mut door, &admission("tcp"), b"", accept).expect("the door is served");
+        call(&mut listener, &admission("tcp"), b"", accept).expect("the listener is served");
         return;
     }
     let (reader, writer) = std::io::pipe().unwrap();

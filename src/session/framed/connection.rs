@@ -37,7 +37,7 @@ use udeck_via::{Ptag, Reliability};
 use crate::close::Close;
 use crate::framed::windows::Windows;
 use crate::memory::Memory;
-use crate::{News, RecvQueue, SendWindow, Unacked};
+use crate::{Events, RecvQueue, SendWindow, Unacked};
 use incoming::Incoming;
 use outgoing::Outgoing;
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
@@ -45,7 +45,7 @@ use recv_queue::ByteCredits;
 use send_queue::HeldBack;
 use unacked::Reading;
 use unreliable::Unreliable;
-pub use unreliable::{Content, Landing, Leaving};
+pub use unreliable::{Content, Datagram, Landing};
 
 /// Which end asked for the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub struct Connection {
 
     close: Close,
     /// The end is in the stream, not behind a fence.
-    said_end: bool,
+    end_sent: bool,
     /// Its program takes nothing any more.
     peer_deaf: bool,
     broken: bool,
@@ -141,7 +141,7 @@ pub struct Connection {
     peer_over: bool,
 
     fresh: bool,
-    news: News,
+    events: Events,
 }
 
 impl Connection {
@@ -175,13 +175,13 @@ impl Connection {
             credits: ByteCredits::default(),
             owed: 0,
             close: Close::default(),
-            said_end: false,
+            end_sent: false,
             peer_deaf: false,
             broken: false,
             over: false,
             peer_over: false,
             fresh: false,
-            news: News::default(),
+            events: Events::default(),
         }
     }
 
@@ -233,7 +233,7 @@ impl Connection {
     }
 
     /// Whether all that was posted has been [released](Connection::released), or will never be.
-    pub fn has_left(&self) -> bool {
+    pub fn is_all_sent(&self) -> bool {
         self.close.dead || (self.outgoing.start() == self.outgoing.end() && !self.holds_back())
     }
 
@@ -259,25 +259,25 @@ impl Connection {
     }
 
     /// What there is to tell. Who drives a connection without a [`crate::Link`] asks after every call.
-    pub fn take_news(&mut self) -> News {
-        self.news.take(!self.recv_queue.is_empty())
+    pub fn take_events(&mut self) -> Events {
+        self.events.take(!self.recv_queue.is_empty())
     }
 
-    /// Whether there may be something for [`Connection::take_news`]: mostly there is not.
+    /// Whether there may be something for [`Connection::take_events`]: mostly there is not.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.news.is_any()
+    pub(crate) fn has_events(&self) -> bool {
+        self.events.is_any()
     }
 
-    /// As [`News::take_arrivals`].
+    /// As [`Events::take_arrivals`].
     #[inline]
     pub(crate) fn takes_arrivals(&mut self) -> bool {
-        self.news.take_arrivals()
+        self.events.take_arrivals()
     }
 
     /// There is somebody new to be told.
     pub(crate) fn tell_again(&mut self) {
-        self.news.tell_again(self.close.end());
+        self.events.tell_again(self.close.end());
     }
 
     /// Whether something lies there for the program.

@@ -130,21 +130,21 @@ impl<D: Driver> Link<D> {
     /// Unlocks, and announces what there is.
     #[inline]
     fn announce(&self, shared: MutexGuard<'_, Shared<D>>) {
-        if shared.connection.has_news() {
-            self.announce_news(shared);
+        if shared.connection.has_events() {
+            self.announce_events(shared);
         }
     }
 
-    fn announce_news(&self, mut shared: MutexGuard<'_, Shared<D>>) {
+    fn announce_events(&self, mut shared: MutexGuard<'_, Shared<D>>) {
         let Shared { connection, watching, .. } = &mut *shared;
-        let news = connection.take_news();
-        if !news.is_any() {
+        let events = connection.take_events();
+        if !events.is_any() {
             return;
         }
-        let announced = watching.report(&news);
+        let announced = watching.report(&events);
         drop(shared);
         announced.into_iter().flatten().for_each(|queue| queue.announce());
-        drop(news);
+        drop(events);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use udeck_session::admission::handshake::{Connector, Told};
+use udeck_session::admission::handshake::{ConnectStep, Connector};
 use udeck_session::admission::nonce;
 use udeck_session::admission::wire::{Answer, Request};
 use udeck_via::transport::Hello;
@@ -38,10 +38,10 @@ pub fn connect(nic: &Nic) -> TcpStream {
         let mut words = vec![0; connector.wants()];
         socket.read_exact(&mut words).unwrap();
         match connector.input(&words).unwrap() {
-            Told::Nothing => {}
-            Told::Send(words) => socket.write_all(&words).unwrap(),
-            Told::Answer(Answer::Accepted(..)) => return socket,
-            Told::Answer(other) => panic!("{other:?}"),
+            ConnectStep::Nothing => {}
+            ConnectStep::Send(words) => socket.write_all(&words).unwrap(),
+            ConnectStep::Answer(Answer::Accepted(..)) => return socket,
+            ConnectStep::Answer(other) => panic!("{other:?}"),
         }
     }
 }

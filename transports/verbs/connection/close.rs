@@ -83,22 +83,22 @@ impl Connection {
     }
 
     fn release(&mut self, number: Position) {
-        self.unacked.release(number, &mut self.news);
+        self.unacked.release(number, &mut self.events);
     }
 
     #[inline]
     fn end_held(&mut self, held: Held, fate: Fate) {
-        self.unacked.end(held, fate, &mut self.news);
+        self.unacked.end(held, fate, &mut self.events);
     }
 
     #[inline]
     pub(super) fn tell_of_room(&mut self) {
-        self.unacked.tell_of_room(&mut self.news);
+        self.unacked.tell_of_room(&mut self.events);
     }
 
     /// The program is gone: what has left is nobody's concern any more.
     pub fn port_gone(&mut self) {
-        self.unacked.port_gone(&mut self.news);
+        self.unacked.port_gone(&mut self.events);
     }
 
     // ---- the end ----
@@ -112,7 +112,7 @@ impl Connection {
     pub fn close(&mut self, broken: Option<&str>) {
         self.clear_recv_queue();
         if !self.close.closed {
-            self.say_end(broken);
+            self.send_end(broken);
         }
     }
 
@@ -136,17 +136,17 @@ impl Connection {
 
     /// Ends it by an error that lies with one of the programs, not in the protocol: both learn why.
     pub(super) fn break_off(&mut self, why: &str) {
-        self.close.report_loss(why, &mut self.news);
+        self.close.report_loss(why, &mut self.events);
         // The peer counts them as unread.
         self.recv_queue.forget_receipts();
         for post in std::mem::take(&mut self.posts) {
             self.drop_post(post.what, Fate::Lost);
         }
-        self.say_end(Some(why));
-        self.unacked.settle_all(Fate::Lost, &mut self.news, |_| true);
+        self.send_end(Some(why));
+        self.unacked.settle_all(Fate::Lost, &mut self.events, |_| true);
     }
 
-    fn say_end(&mut self, broken: Option<&str>) {
+    fn send_end(&mut self, broken: Option<&str>) {
         self.close.closed = true;
         if !self.close.dead {
             self.post(Posted::End { words: broken.map(str::to_owned) });
@@ -154,13 +154,13 @@ impl Connection {
     }
 
     /// The peer has ended it.
-    pub(super) fn end_came(&mut self, words: Option<String>) {
-        self.close.peer_ended(words, &mut self.news);
+    pub(super) fn on_end(&mut self, words: Option<String>) {
+        self.close.peer_ended(words, &mut self.events);
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.window.taken();
-        self.unacked.settle_all(Fate::Unread, &mut self.news, |number| number >= taken);
+        self.unacked.settle_all(Fate::Unread, &mut self.events, |number| number >= taken);
         self.drop_accesses();
-        self.news.tell_end();
+        self.events.tell_end();
     }
 
     /// RDMA that the device does not have: the peer says nothing of its windows any more.
@@ -177,28 +177,29 @@ impl Connection {
     pub fn ended_by(&mut self, words: &str) {
         self.release_end();
         if !self.close.is_ended() {
-            self.end_came(Some(words.to_owned()));
+            self.on_end(Some(words.to_owned()));
         }
     }
 
     /// The peer gave up waiting for the answer to its request, and never used the connection.
     pub fn withdrawn(&mut self) {
         if !self.close.is_ended() {
-            self.end_came(None);
+            self.on_end(None);
         }
         self.lost("the peer gave up waiting for an answer to its request");
     }
 
     /// The peer broke the protocol: what it is told.
     pub(super) fn break_protocol(&mut self, violation: &Violation) {
-        self.close.report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.news);
+        self.close
+            .report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.events);
         self.fail(&format!("you broke the protocol: you sent {violation}"));
     }
 
     /// The device does not do what was asked of it, or the protocol was broken: the peer is told `why`, and it is lost.
     pub fn fail(&mut self, why: &str) {
         self.last_words.get_or_insert_with(|| why.to_owned());
-        self.close.report_loss(why, &mut self.news);
+        self.close.report_loss(why, &mut self.events);
     }
 
     /// Whether it has failed on this side: what the peer is to be told, before [`Connection::lost`].
@@ -213,7 +214,7 @@ impl Connection {
         if !self.close.dead {
             self.release_end();
         }
-        let Some(fate) = self.close.die(why, &mut self.news) else { return };
+        let Some(fate) = self.close.die(why, &mut self.events) else { return };
         self.recv_queue.forget_receipts();
         (self.owed, self.reading) = (0, None);
         self.recv_queue.retain(|item| !matches!(item, Item::Pending(_)));
@@ -228,14 +229,14 @@ impl Connection {
                 None => self.release(offered.number),
             }
         }
-        self.unacked.settle_all(fate, &mut self.news, |_| true);
-        self.news.tell_end();
+        self.unacked.settle_all(fate, &mut self.events, |_| true);
+        self.events.tell_end();
     }
 
     /// How far it is.
     #[inline]
     pub fn phase(&self) -> Phase {
-        match (self.close.dead, self.said_end && self.close.peer_has_ended()) {
+        match (self.close.dead, self.end_sent && self.close.peer_has_ended()) {
             (true, _) => Phase::Over,
             (false, false) => Phase::Open,
             (false, true) => self.phase_of_end(),
@@ -246,7 +247,7 @@ impl Connection {
         let nothing_waits = self.owed == 0
             && self.reads == 0
             && self.flying() == 0
-            && self.all_has_left()
+            && self.is_all_posted()
             && self.offered.is_empty()
             && self.offers == 0
             && !self.unacked.is_awaited();
@@ -259,7 +260,7 @@ impl Connection {
 
     /// Whether the program has closed it, and the peer has everything that was sent before.
     pub fn has_sent_all(&self) -> bool {
-        self.said_end && self.flying() == 0 && self.all_has_left() && self.offered.is_empty()
+        self.end_sent && self.flying() == 0 && self.is_all_posted() && self.offered.is_empty()
     }
 
     /// The peer is done: it sends nothing any more and waits for nothing.

@@ -19,7 +19,7 @@ fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
 
 impl Connection {
     /// A frame has come, as a whole.
-    pub fn came(&mut self, bytes: &[u8]) {
+    pub fn on_receive(&mut self, bytes: &[u8]) {
         if self.close.dead {
             return;
         }
@@ -37,14 +37,14 @@ impl Connection {
             return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
         }
         if (taken, heard) != (self.window.taken().narrow(), self.control_heard) {
-            self.was_taken(taken)?;
-            self.was_heard(heard)?;
+            self.on_taken(taken)?;
+            self.on_control_acked(heard)?;
         }
         // What most are.
         if let (Frame::Short { immediate, .. }, false, None) =
             (frame, self.close.peer_has_ended(), &self.unreliable)
         {
-            return self.short_came(immediate, rest);
+            return self.on_short(immediate, rest);
         }
         if !frame.is_numbered() {
             self.heard = self.heard.wrapping_add(1);
@@ -57,12 +57,12 @@ impl Connection {
             return violation(format!("{frame:?} behind its end, or where no messages travel"));
         }
         match frame {
-            Frame::Short { immediate, .. } => self.short_came(immediate, rest),
+            Frame::Short { immediate, .. } => self.on_short(immediate, rest),
             Frame::Body { immediate, receipt, head, len } => {
-                self.body_came(immediate, receipt, rest.split_at(head), len)
+                self.on_body(immediate, receipt, rest.split_at(head), len)
             }
             Frame::Offer { immediate, receipt, head, len, .. } => {
-                self.offer_came(immediate, receipt, rest.split_at(head), len)
+                self.on_offer(immediate, receipt, rest.split_at(head), len)
             }
             Frame::Flush => {
                 let number = self.arrive()?;
@@ -83,19 +83,19 @@ impl Connection {
                 Ok(())
             }
             Frame::Notes { .. } => {
-                rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.noted(note))
+                rest.as_chunks::<{ Note::LEN }>().0.iter().try_for_each(|note| self.on_note(note))
             }
             Frame::Credit => {
-                self.window.answered();
+                self.window.on_answer();
                 Ok(())
             }
             Frame::Ask { hungry } => {
-                self.credits.heard_ask(hungry);
+                self.credits.on_ask(hungry);
                 Ok(())
             }
             Frame::End { broken, .. } => {
                 let words = broken.then(|| String::from_utf8_lossy(rest).into_owned());
-                self.end_came_behind(words);
+                self.on_end_behind(words);
                 Ok(())
             }
             Frame::Where { handle, write } => {
@@ -110,7 +110,7 @@ impl Connection {
             }
             Frame::Here { handle, place } => self.here(handle, place),
             Frame::Wrote { .. } => violation("word of a write where none are"),
-            Frame::Left { upto } => self.heard_left(upto),
+            Frame::Left { upto } => self.on_sent_before(upto),
         }
     }
 
@@ -142,7 +142,7 @@ impl Connection {
         Ok(number)
     }
 
-    fn short_came(&mut self, immediate: Option<u32>, bytes: &[u8]) -> Result<(), Violation> {
+    fn on_short(&mut self, immediate: Option<u32>, bytes: &[u8]) -> Result<(), Violation> {
         self.arrive()?;
         if !self.close.closed {
             self.deliver(Item::Inline { immediate, bytes: Inline::gather(bytes, &[]) });
@@ -150,7 +150,7 @@ impl Connection {
         Ok(())
     }
 
-    fn body_came(
+    fn on_body(
         &mut self,
         immediate: Option<u32>,
         receipt: bool,
@@ -171,7 +171,7 @@ impl Connection {
         Ok(())
     }
 
-    fn offer_came(
+    fn on_offer(
         &mut self,
         immediate: Option<u32>,
         receipt: bool,
@@ -215,18 +215,18 @@ impl Connection {
     }
 
     /// The peer's program has taken so many of our messages.
-    fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
+    fn on_taken(&mut self, taken: u32) -> Result<(), Violation> {
         if self.unreliable.is_some() {
             return self.are_over(taken);
         }
-        let more = self.window.was_taken(taken, self.window.untaken()).map_err(Violation)?;
+        let more = self.window.on_taken(taken, self.window.untaken()).map_err(Violation)?;
         if more > 0 {
             self.tell_of_room();
         }
         Ok(())
     }
 
-    fn was_heard(&mut self, heard: u32) -> Result<(), Violation> {
+    fn on_control_acked(&mut self, heard: u32) -> Result<(), Violation> {
         let unheard = self.control_sent.wrapping_sub(self.control_heard);
         let more = heard.wrapping_sub(self.control_heard);
         if more > unheard {
@@ -236,13 +236,13 @@ impl Connection {
         Ok(())
     }
 
-    fn noted(&mut self, bytes: &[u8; Note::LEN]) -> Result<(), Violation> {
+    fn on_note(&mut self, bytes: &[u8; Note::LEN]) -> Result<(), Violation> {
         let known = match Note::decode(bytes)? {
             // One that is over may have been told of already.
             Note::Read(number) => self.was_read(number) || self.unreliable.is_some(),
             // Of what ended otherwise here, the peer did not know that.
             Note::Receipt(number, fate) => {
-                self.unacked.settle_named(number, self.window.sent(), fate, &mut self.news)
+                self.unacked.settle_named(number, self.window.sent(), fate, &mut self.events)
                     || self.level == Reliability::Reception
                     || self.close.closed
                     || self.close.is_lost()
@@ -284,6 +284,6 @@ impl Connection {
 
     /// What became of a message or flush. `false`: nobody waits for that.
     pub(super) fn settle(&mut self, number: Position, fate: Fate) -> bool {
-        self.unacked.settle(number, fate, &mut self.news)
+        self.unacked.settle(number, fate, &mut self.events)
     }
 }

@@ -52,7 +52,7 @@ impl Connection {
     #[inline]
     fn tell_end_behind(&mut self) {
         if self.recv_queue.is_empty() && self.close.is_ended() {
-            self.news.tell_end_behind();
+            self.events.tell_end_behind();
         }
     }
 
@@ -109,7 +109,7 @@ impl Connection {
     /// Something arrived.
     pub(super) fn deliver(&mut self, item: Item) {
         self.recv_queue.push_back(item);
-        self.news.receive = true;
+        self.events.receive = true;
         self.skip_silent();
     }
 

@@ -106,7 +106,7 @@ impl Connection {
         if let (Progress::Reading(store), false) = (progress, self.close.closed) {
             let receipt = receipt.then_some(number);
             self.recv_queue.insert(at, Item::Body { immediate, head, store, landed: 0, receipt });
-            self.news.receive = true;
+            self.events.receive = true;
         } else {
             self.is_gone(at, false);
         }

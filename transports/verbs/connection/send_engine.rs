@@ -134,39 +134,39 @@ impl Connection {
             if !self.notes.is_empty() {
                 let count = self.notes.len().min(NOTES);
                 let rest: Vec<u8> = self.notes.drain(..count).flat_map(|note: Note| note.encode()).collect();
-                self.say(work, Frame::Notes { count }, &rest)?;
+                self.send_control(work, Frame::Notes { count }, &rest)?;
                 return Ok(true);
             }
             if let Some((handle, write)) = self.says_here.pop_front() {
                 let place = work.find(handle, write);
-                self.say(work, Frame::Here { handle, place }, &[])?;
+                self.send_control(work, Frame::Here { handle, place }, &[])?;
                 return Ok(true);
             }
             if let Some((handle, write)) = self.says_where.take() {
-                self.say(work, Frame::Where { handle, write }, &[])?;
+                self.send_control(work, Frame::Where { handle, write }, &[])?;
                 return Ok(true);
             }
             if let Some(upto) = self.take_word() {
-                self.say(work, Frame::Left { upto }, &[])?;
+                self.send_control(work, Frame::Left { upto }, &[])?;
                 return Ok(true);
             }
             for hungry in [true, false] {
                 let wanted = if hungry { &mut self.says_hungry } else { &mut self.says_ask };
                 if std::mem::take(wanted) {
-                    self.say(work, Frame::Ask { hungry }, &[])?;
+                    self.send_control(work, Frame::Ask { hungry }, &[])?;
                     return Ok(true);
                 }
             }
         }
         if unheard < CONTROL + CREDITS && self.credit_is_due() {
             self.credits.asked = false;
-            self.say(work, Frame::Credit, &[])?;
+            self.send_control(work, Frame::Credit, &[])?;
             return Ok(true);
         }
         Ok(false)
     }
 
-    fn say(&mut self, work: &mut dyn Work, frame: Frame, rest: &[u8]) -> Result<(), String> {
+    fn send_control(&mut self, work: &mut dyn Work, frame: Frame, rest: &[u8]) -> Result<(), String> {
         self.control_sent = self.control_sent.wrapping_add(1);
         self.send_frame(work, frame, rest, &[], false, Then::Nothing)
     }
@@ -376,7 +376,7 @@ impl Connection {
         if self.control_sent.wrapping_sub(self.control_heard) < CONTROL
             && let Some(upto) = self.take_word()
         {
-            self.say(work, Frame::Left { upto }, &[])?;
+            self.send_control(work, Frame::Left { upto }, &[])?;
         }
         if !self.has_told_all() || !work.has_room() {
             self.posts.push_front(Post { fence: false, what: Posted::End { words } });
@@ -387,7 +387,7 @@ impl Connection {
         let text = text.to_owned();
         self.control_sent = self.control_sent.wrapping_add(1);
         self.send_frame(work, frame, text.as_bytes(), &[], false, Then::Nothing)?;
-        self.said_end = true;
+        self.end_sent = true;
         self.abandon();
         Ok(Step::Gone)
     }
@@ -492,14 +492,14 @@ impl Connection {
     }
 
     /// Whether everything that was to be sent has left and was confirmed.
-    pub(super) fn all_has_left(&self) -> bool {
+    pub(super) fn is_all_posted(&self) -> bool {
         self.posts.is_empty() && self.notes.is_empty() && self.says_here.is_empty()
     }
 
     /// Whether all that was posted is with the peer's device, or never will be: ours has nothing of it any more nor will have,
     /// and the peer reads nothing from here.
-    pub fn has_left(&self) -> bool {
-        self.close.dead || (self.flying() == 0 && self.all_has_left() && self.offered.is_empty())
+    pub fn is_all_sent(&self) -> bool {
+        self.close.dead || (self.flying() == 0 && self.is_all_posted() && self.offered.is_empty())
     }
 
     /// Has the device tell when all is done that it has: of most requests it tells only by the way. For want of anything else
@@ -513,7 +513,7 @@ impl Connection {
 
     /// How many requests were given to the device and not confirmed.
     pub fn flying(&self) -> u32 {
-        self.next_token.wrapping_sub(self.retired) + self.leaving()
+        self.next_token.wrapping_sub(self.retired) + self.in_flight_unreliable()
     }
 }
 

@@ -192,7 +192,7 @@ impl Connection {
             return Err((refused, held));
         }
         if self.reads >= MESSAGES {
-            self.unacked.request_send_notify(&mut self.news);
+            self.unacked.request_send_notify(&mut self.events);
             return Err((Refused::Busy, held));
         }
         self.reads += 1;
@@ -207,7 +207,7 @@ impl Connection {
 
     /// [`udeck_via::transport::Port::request_send_notify`].
     pub fn request_send_notify(&mut self) {
-        self.unacked.request_send_notify(&mut self.news);
+        self.unacked.request_send_notify(&mut self.events);
     }
 
     /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.

@@ -9,7 +9,7 @@ use crate::wire::{Frame, Header};
 /// What the peer's engine says.
 fn hear(connection: &mut Connection, frame: Frame, behind: &[u8]) {
     let header = Header { taken: connection.window.taken().narrow(), heard: 0, frame };
-    connection.came(&[&header.encode()[..], behind].concat());
+    connection.on_receive(&[&header.encode()[..], behind].concat());
 }
 
 /// 2^31 messages are minutes: counts of 32 bits called such a message one that was not read, and its memory went back under

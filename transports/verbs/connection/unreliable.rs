@@ -29,7 +29,7 @@ const _: () = assert!(MESSAGES <= u64::BITS);
 pub(super) struct Unreliable {
     // The sender's side.
     /// Requests that the device has, oldest first.
-    flying: VecDeque<Leaving>,
+    flying: VecDeque<InFlight>,
     next_token: u32,
     /// Numbers below were given to the device; those below `gone` have left; of those below `told` the peer knows that.
     left: u32,
@@ -59,7 +59,7 @@ pub(super) struct Unreliable {
     missed: u64,
 }
 
-struct Leaving {
+struct InFlight {
     token: u32,
     then: Then,
     /// Numbers below have left with it.

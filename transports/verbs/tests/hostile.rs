@@ -205,29 +205,29 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
     let (mut numbers, mut next) = (0, 0u32);
     for step in steps {
         match step {
-            Step::Bytes(bytes) => connection.came(&bytes),
+            Step::Bytes(bytes) => connection.on_receive(&bytes),
             Step::Frame(header, bytes, more) => {
                 let len = header.frame.rest().saturating_add_signed(more.into());
                 let mut frame = header.encode().to_vec();
                 frame.extend(bytes.iter().cycle().take(len));
-                connection.came(&frame);
+                connection.on_receive(&frame);
             }
             Step::Offer(len) => {
                 let frame =
                     Frame::Offer { immediate: None, receipt: false, head: 0, parts: 1, len: len.into() };
                 let part = Part { address: 4096, rkey: 1, len }.encode();
-                connection.came(&spoken(frame, &part));
+                connection.on_receive(&spoken(frame, &part));
             }
             Step::Answer(known) => {
                 if let Some(handle) = device.asked.take() {
                     let place = known.then_some(Far { address: 0, rkey: 1, len: 5000 });
-                    connection.came(&spoken(Frame::Here { handle, place }, &[]));
+                    connection.on_receive(&spoken(Frame::Here { handle, place }, &[]));
                 }
             }
             Step::HasRead => {
                 let unreliable = device.unreliable.as_mut().and_then(|unreliable| unreliable.offered.pop());
                 if let Some(number) = unreliable.or_else(|| device.offered.pop()) {
-                    connection.came(&spoken(Frame::Notes { count: 1 }, &Note::Read(number).encode()));
+                    connection.on_receive(&spoken(Frame::Notes { count: 1 }, &Note::Read(number).encode()));
                 }
             }
             Step::Written(immediate, len) => connection.written(immediate, len),
@@ -240,7 +240,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
                 let number = next.wrapping_add(by);
                 let mut spoken = Header { taken: number, heard: key, frame }.encode().to_vec();
                 spoken.extend(rest);
-                connection.came_unreliable(&spoken);
+                connection.on_receive_unreliable(&spoken);
                 next = if by < 100 { number.wrapping_add(1) } else { next };
             }
             Step::Piece(by, len) if unreliable => {
@@ -248,7 +248,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
                 next = if by < 100 { next.wrapping_add(by + 1) } else { next };
             }
             Step::Left(by) if unreliable => {
-                connection.came(&spoken(Frame::Left { upto: next.wrapping_add(by) }, &[]));
+                connection.on_receive(&spoken(Frame::Left { upto: next.wrapping_add(by) }, &[]));
             }
             Step::Miss => {
                 connection.miss();
@@ -260,7 +260,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
                     && let Some(last) = unreliable.taken.pop()
                 {
                     unreliable.taken.clear();
-                    connection.left(last);
+                    connection.on_sent_unreliable(last);
                 }
                 if let Some(last) = device.taken.pop() {
                     device.taken.clear();
@@ -290,7 +290,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
         if let Some(words) = connection.failure().map(str::to_owned) {
             connection.lost(&words);
         }
-        let _ = (connection.take_news(), connection.next_ended(), connection.has_arrivals());
+        let _ = (connection.take_events(), connection.next_ended(), connection.has_arrivals());
         if connection.phase() == Phase::Over {
             break;
         }
@@ -302,7 +302,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
     assert!(connection.end().is_some());
     connection.close(None);
     connection.port_gone();
-    drop(connection.take_news());
+    drop(connection.take_events());
     assert_eq!(memory.outbox.usage().blocks, 0, "the device has nothing, and nobody waits");
 }
 

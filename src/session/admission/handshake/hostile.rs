@@ -67,7 +67,7 @@ fn hear(
     hostile: &mut Hostile,
     acceptor: &mut Acceptor,
     bytes: &[u8],
-    all: &mut Vec<Heard>,
+    all: &mut Vec<AcceptStep>,
 ) -> Result<(), Refusal> {
     let side = |piece: Option<&[u8]>| (acceptor.wants(), piece.map(|piece| acceptor.input(piece)));
     feed(hostile, bytes, side, |heard| all.push(heard))
@@ -77,7 +77,7 @@ fn tell(
     hostile: &mut Hostile,
     connector: &mut Connector,
     bytes: &[u8],
-    all: &mut Vec<Told>,
+    all: &mut Vec<ConnectStep>,
 ) -> Result<(), Refusal> {
     let side = |piece: Option<&[u8]>| (connector.wants(), piece.map(|piece| connector.input(piece)));
     feed(hostile, bytes, side, |told| all.push(told))
@@ -92,7 +92,7 @@ fn shake(hostile: &mut Hostile, answers: &[Vec<u8>]) -> Result<bool, Refusal> {
     let (mut heard, mut told) = (Vec::new(), Vec::new());
     hear(hostile, &mut acceptor, &sent, &mut heard)?;
     let prove = heard.iter().find_map(|heard| match heard {
-        Heard::Send(prove) => Some(*prove),
+        AcceptStep::Send(prove) => Some(*prove),
         _ => None,
     });
     let Some(prove) = prove else { return Ok(false) };
@@ -100,7 +100,7 @@ fn shake(hostile: &mut Hostile, answers: &[Vec<u8>]) -> Result<bool, Refusal> {
     tell(hostile, &mut connector, &answered, &mut told)?;
     assert!(!connector.has_asked() || answered.starts_with(&prove), "the acceptor proved nothing");
     let join = told.iter().find_map(|told| match told {
-        Told::Send(join) => Some(join.clone()),
+        ConnectStep::Send(join) => Some(join.clone()),
         _ => None,
     });
     let Some(join) = join else { return Ok(false) };
@@ -112,7 +112,7 @@ fn shake(hostile: &mut Hostile, answers: &[Vec<u8>]) -> Result<bool, Refusal> {
     );
     let answer = &hostile.frame(answers);
     tell(hostile, &mut connector, answer, &mut told)?;
-    Ok(told.iter().any(|told| matches!(told, Told::Answer(_))))
+    Ok(told.iter().any(|told| matches!(told, ConnectStep::Answer(_))))
 }
 
 #[test]

@@ -48,14 +48,26 @@ fn feed<T: PartialEq>(
     Ok(out)
 }
 
-fn hear(acceptor: &mut Acceptor, bytes: &[u8], step: usize) -> Result<Vec<Heard>, Refusal> {
+fn hear(acceptor: &mut Acceptor, bytes: &[u8], step: usize) -> Result<Vec<AcceptStep>, Refusal> {
     let acceptor = std::cell::RefCell::new(acceptor);
-    feed(bytes, step, || acceptor.borrow().wants(), |now| acceptor.borrow_mut().input(now), &Heard::Nothing)
+    feed(
+        bytes,
+        step,
+        || acceptor.borrow().wants(),
+        |now| acceptor.borrow_mut().input(now),
+        &AcceptStep::Nothing,
+    )
 }
 
-fn tell(connector: &mut Connector, bytes: &[u8], step: usize) -> Result<Vec<Told>, Refusal> {
+fn tell(connector: &mut Connector, bytes: &[u8], step: usize) -> Result<Vec<ConnectStep>, Refusal> {
     let connector = std::cell::RefCell::new(connector);
-    feed(bytes, step, || connector.borrow().wants(), |now| connector.borrow_mut().input(now), &Told::Nothing)
+    feed(
+        bytes,
+        step,
+        || connector.borrow().wants(),
+        |now| connector.borrow_mut().input(now),
+        &ConnectStep::Nothing,
+    )
 }
 
 /// One exchange: the request as the acceptor got it.
@@ -63,15 +75,15 @@ fn run(theirs: u8, step: usize, answer: &Answer) -> Result<(Request, Answer), Re
     let (mut connector, meet) = connector(1);
     let mut acceptor = acceptor(theirs, 2);
     let heard = hear(&mut acceptor, &meet, step)?;
-    let [Heard::Send(prove)] = &heard[..] else { panic!("the acceptor proves first: {heard:?}") };
+    let [AcceptStep::Send(prove)] = &heard[..] else { panic!("the acceptor proves first: {heard:?}") };
     assert!(!acceptor.is_proven() && !connector.has_asked());
     let told = tell(&mut connector, prove, step)?;
-    let [Told::Send(join)] = &told[..] else { panic!("the connector joins: {told:?}") };
+    let [ConnectStep::Send(join)] = &told[..] else { panic!("the connector joins: {told:?}") };
     let mut heard = hear(&mut acceptor, join, step)?;
     assert!(acceptor.is_proven() && connector.has_asked());
-    let Some(Heard::Request(request)) = heard.pop() else { panic!("the request: {heard:?}") };
+    let Some(AcceptStep::Request(request)) = heard.pop() else { panic!("the request: {heard:?}") };
     let mut told = tell(&mut connector, &answer.encode(), step)?;
-    let Some(Told::Answer(answer)) = told.pop() else { panic!("the answer: {told:?}") };
+    let Some(ConnectStep::Answer(answer)) = told.pop() else { panic!("the answer: {told:?}") };
     assert_eq!((acceptor.wants(), connector.wants()), (0, 0));
     Ok((request, answer))
 }
@@ -95,21 +107,21 @@ fn an_empty_request_is_whole_with_its_head() {
     let (mut connector, meet) = Connector::new(Keys::from([7; 32]).call(None).unwrap(), TCP, [1; 32], &empty);
     let (mut acceptor, prove) = met(&meet);
     let join = joined(&mut connector, &prove);
-    assert_eq!(hear(&mut acceptor, &join, 4096), Ok(vec![Heard::Request(empty)]));
+    assert_eq!(hear(&mut acceptor, &join, 4096), Ok(vec![AcceptStep::Request(empty)]));
 }
 
 /// An acceptor that was greeted so, and its answer.
 fn met(meet: &[u8; MEET]) -> (Acceptor, [u8; PROVE]) {
     let mut acceptor = acceptor(7, 2);
     let heard = hear(&mut acceptor, meet, 4096);
-    let Ok([Heard::Send(prove)]) = heard.as_deref() else { panic!("{heard:?}") };
+    let Ok([AcceptStep::Send(prove)]) = heard.as_deref() else { panic!("{heard:?}") };
     (acceptor, *prove)
 }
 
 /// What a connector says to that.
 fn joined(connector: &mut Connector, prove: &[u8]) -> Vec<u8> {
     let told = tell(connector, prove, 4096);
-    let Ok([Told::Send(join)]) = told.as_deref() else { panic!("{told:?}") };
+    let Ok([ConnectStep::Send(join)]) = told.as_deref() else { panic!("{told:?}") };
     join.clone()
 }
 
@@ -193,10 +205,10 @@ fn ranks_prove_who_they_are() {
         let (mut connector, meet) = Connector::new(caller.call(Some(5)).unwrap(), TCP, [1; 32], &request());
         let mut acceptor = Acceptor::new(callee, TCP, [2; 32]);
         let heard = hear(&mut acceptor, &meet, 4096)?;
-        let [Heard::Send(prove)] = &heard[..] else { panic!("the acceptor proves first: {heard:?}") };
+        let [AcceptStep::Send(prove)] = &heard[..] else { panic!("the acceptor proves first: {heard:?}") };
         assert_eq!(acceptor.peer(), None, "nothing is proven yet");
         let told = tell(&mut connector, prove, 4096)?;
-        let [Told::Send(join)] = &told[..] else { panic!("the connector joins: {told:?}") };
+        let [ConnectStep::Send(join)] = &told[..] else { panic!("the connector joins: {told:?}") };
         hear(&mut acceptor, join, 4096)?;
         Ok(acceptor.peer())
     };
@@ -215,7 +227,7 @@ fn a_proof_is_of_its_protocol() {
     let verbs = Meet { protocol: Protocol::new("verbs", 7), ..Meet::decode(&meet).unwrap() };
     let mut acceptor = Acceptor::new([7; 32], verbs.protocol, [2; 32]);
     let heard = hear(&mut acceptor, &verbs.encode(), 4096);
-    let Ok([Heard::Send(prove)]) = heard.as_deref() else { panic!("{heard:?}") };
+    let Ok([AcceptStep::Send(prove)]) = heard.as_deref() else { panic!("{heard:?}") };
     let (theirs, proof) = decode_prove(prove).unwrap();
     let renamed = encode_prove(&Meet { protocol: TCP, ..theirs }, &proof);
     assert_eq!(tell(&mut connector, &renamed, 4096), Err(Refusal::Secret));
@@ -240,7 +252,7 @@ proptest! {
             let (now, later) = rest.split_at(step.min(acceptor.wants()).min(rest.len()));
             rest = later;
             match acceptor.input(now) {
-                Ok(heard) => prop_assert!(!matches!(heard, Heard::Request(_))),
+                Ok(heard) => prop_assert!(!matches!(heard, AcceptStep::Request(_))),
                 Err(_) => break,
             }
             prop_assert!(acceptor.inbox.0.len() < MEET && !acceptor.is_proven());
@@ -270,7 +282,7 @@ proptest! {
             let (now, later) = rest.split_at(connector.wants().min(rest.len()));
             rest = later;
             let Ok(told) = connector.input(now) else { break };
-            prop_assert!(asked || !matches!(told, Told::Answer(_)));
+            prop_assert!(asked || !matches!(told, ConnectStep::Answer(_)));
         }
     }
 }

@@ -31,20 +31,20 @@ impl Connection {
             return;
         }
         self.recv_queue.clear();
-        self.say_end(broken);
+        self.send_end(broken);
         self.try_over();
     }
 
     /// Ends it by an error that lies with the peer but not in its protocol: both programs learn why.
     pub(super) fn break_off(&mut self, why: &str) {
-        self.close.report_loss(why, &mut self.news);
+        self.close.report_loss(why, &mut self.events);
         // The peer counts them as unread.
         self.recv_queue.forget_receipts();
-        self.say_end(Some(why));
+        self.send_end(Some(why));
         self.settle_all(Fate::Lost, |_| true);
     }
 
-    fn say_end(&mut self, broken: Option<&str>) {
+    fn send_end(&mut self, broken: Option<&str>) {
         self.close.closed = true;
         if matches!(self.incoming.target, Target::Store(_) | Target::Window(..)) {
             self.incoming.target = Target::Nowhere;
@@ -61,9 +61,9 @@ impl Connection {
     }
 
     /// The peer has ended it.
-    pub(super) fn end_came(&mut self, broken: bool) {
+    pub(super) fn on_end(&mut self, broken: bool) {
         let words = std::mem::take(&mut self.incoming.words);
-        self.close.peer_ended(broken.then_some(words), &mut self.news);
+        self.close.peer_ended(broken.then_some(words), &mut self.events);
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.window.taken();
         self.settle_all(Fate::Unread, |number| number >= taken);
@@ -72,7 +72,7 @@ impl Connection {
         }
         self.let_go();
         self.stay(Fate::Unread);
-        self.news.tell_end();
+        self.events.tell_end();
     }
 
     /// The peer broke the protocol. What is queued already still leaves, if the stream takes it, and the words last.
@@ -80,7 +80,8 @@ impl Connection {
         if self.broken || self.close.dead {
             return;
         }
-        self.close.report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.news);
+        self.close
+            .report_loss(&format!("the peer broke the protocol: it sent {violation}"), &mut self.events);
         self.recv_queue.forget_receipts();
         self.owed = 0;
         self.broken = true;
@@ -94,7 +95,7 @@ impl Connection {
     /// The stream broke, or the peer is dead: everything under way is lost, nothing is gathered any more. `why` is for
     /// the program. After the peer's end this is an orderly end that nobody waits for any longer. May be repeated.
     pub fn lost(&mut self, why: &str) {
-        let Some(fate) = self.close.die(why, &mut self.news) else { return };
+        let Some(fate) = self.close.die(why, &mut self.events) else { return };
         self.incoming.target = Target::Nowhere;
         self.recv_queue.forget_receipts();
         self.owed = 0;
@@ -110,7 +111,7 @@ impl Connection {
             self.end_read(fate);
         }
         self.settle_all(fate, |_| true);
-        self.news.tell_end();
+        self.events.tell_end();
     }
 
     /// The peer's direction of the stream ended.
@@ -128,7 +129,7 @@ impl Connection {
 
     /// The peer gave up waiting for the answer to its request, and never used the connection.
     pub fn withdrawn(&mut self) {
-        self.close.peer_ended(None, &mut self.news);
+        self.close.peer_ended(None, &mut self.events);
         self.lost("the peer gave up waiting for an answer to its request");
     }
 

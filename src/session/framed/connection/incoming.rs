@@ -63,8 +63,8 @@ impl Connection {
         matches!(self.incoming.stage, Stage::Header)
     }
 
-    /// As [`Connection::came`], of bytes that lie in a driver's scratch only.
-    pub fn came_beside(&mut self, mut scratch: &[u8]) {
+    /// As [`Connection::on_receive`], of bytes that lie in a driver's scratch only.
+    pub fn on_receive_beside(&mut self, mut scratch: &[u8]) {
         while !scratch.is_empty() {
             scratch = match self.parse_short(scratch) {
                 Some(later) => later,
@@ -74,7 +74,7 @@ impl Connection {
         self.try_over();
     }
 
-    /// As [`Connection::came_beside`], without the shorter way for short messages.
+    /// As [`Connection::on_receive_beside`], without the shorter way for short messages.
     #[cfg(test)]
     pub(crate) fn came_by_stages(&mut self, mut scratch: &[u8]) {
         while !scratch.is_empty() {
@@ -108,13 +108,13 @@ impl Connection {
     ///
     /// # Panics
     /// When more is filled than there was room for.
-    pub fn came(&mut self, direct: Direct, filled: usize, scratch: &[u8]) {
+    pub fn on_receive(&mut self, direct: Direct, filled: usize, scratch: &[u8]) {
         assert!(filled <= direct.len(), "{filled} bytes in a place of {}", direct.len());
         drop(direct);
         if let Err(violation) = self.advance(filled) {
             self.break_protocol(&violation);
         }
-        self.came_beside(scratch);
+        self.on_receive_beside(scratch);
     }
 
     /// The places of what comes next of the payload, and what keeps them from being taken back. Of a body that is all that
@@ -226,7 +226,7 @@ impl Connection {
             return None;
         }
         if taken != self.window.taken().narrow() {
-            self.was_taken(taken).ok()?;
+            self.on_taken(taken).ok()?;
         }
         self.incoming.number = self.credits.arrive(len as u64).ok()?;
         if !self.close.closed {

@@ -43,7 +43,7 @@ impl Connection {
         if self.outgoing.answers() > MOST_ANSWERS {
             return violation(format!("more than {MOST_ANSWERS} answers that it does not take"));
         }
-        self.was_taken(taken)?;
+        self.on_taken(taken)?;
         match frame {
             Frame::Message { receipt, lent, head, len, .. } => self.admit_message(receipt, lent, head, len),
             Frame::Write { receipt, handle, offset, len, .. } => {
@@ -137,9 +137,9 @@ impl Connection {
     }
 
     /// The peer's program has taken so many of our messages.
-    pub(super) fn was_taken(&mut self, taken: u32) -> Result<(), Violation> {
+    pub(super) fn on_taken(&mut self, taken: u32) -> Result<(), Violation> {
         let untaken = (self.untaken.len() - self.unsent) as u32;
-        let more = self.window.was_taken(taken, untaken).map_err(Violation)?;
+        let more = self.window.on_taken(taken, untaken).map_err(Violation)?;
         if more > 0 {
             self.untaken_bytes -= self.untaken.drain(..more as usize).sum::<u64>();
             self.let_go();
@@ -152,9 +152,9 @@ impl Connection {
     pub(super) fn complete(&mut self, frame: Frame) -> Result<(), Violation> {
         match frame {
             Frame::Message { immediate, receipt, lent, .. } => {
-                self.message_came(immediate, receipt, lent);
+                self.on_message(immediate, receipt, lent);
             }
-            Frame::Write { immediate, receipt, len, .. } => self.write_came(immediate, receipt, len as usize),
+            Frame::Write { immediate, receipt, len, .. } => self.on_write(immediate, receipt, len as usize),
             Frame::Read { number, handle, offset, len } => self.serve_read(number, handle, offset, len),
             Frame::Data { fate, .. } => self.end_read(fate),
             Frame::Receipt { number, fate } => {
@@ -164,23 +164,23 @@ impl Connection {
                     return violation(format!("a receipt for message {number}, which nobody waits for"));
                 }
             }
-            Frame::Credit => self.window.answered(),
+            Frame::Credit => self.window.on_answer(),
             Frame::Deaf => {
                 self.peer_deaf = true;
                 self.let_go();
             }
             Frame::Ask { hungry } => {
-                self.credits.messages.heard_ask(hungry);
+                self.credits.messages.on_ask(hungry);
                 self.tell_credits();
             }
-            Frame::Forget { upto } => self.heard_given_up(upto),
-            Frame::End { broken, .. } => self.end_came(broken),
+            Frame::Forget { upto } => self.on_given_up(upto),
+            Frame::End { broken, .. } => self.on_end(broken),
             Frame::Over => self.peer_over = true,
         }
         Ok(())
     }
 
-    fn message_came(&mut self, immediate: Option<u32>, receipt: bool, lent: bool) {
+    fn on_message(&mut self, immediate: Option<u32>, receipt: bool, lent: bool) {
         if self.close.closed {
             return;
         }
@@ -195,7 +195,7 @@ impl Connection {
         }
     }
 
-    fn write_came(&mut self, immediate: Option<u32>, receipt: bool, len: usize) {
+    fn on_write(&mut self, immediate: Option<u32>, receipt: bool, len: usize) {
         if self.close.closed {
             return;
         }
@@ -231,7 +231,7 @@ impl Connection {
     /// Answers a read in place: the window stays with its reader until the answer has left.
     fn serve_read(&mut self, number: u32, handle: u32, offset: u64, len: u64) {
         // An end that waits for a fence waits for the peer's answers, and the peer's may for ours.
-        if self.said_end {
+        if self.end_sent {
             return;
         }
         let found = match (usize::try_from(offset), usize::try_from(len)) {

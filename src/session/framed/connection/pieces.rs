@@ -104,7 +104,7 @@ pub struct PieceMut {
 }
 
 /// Where the next bytes of the incoming stream want to lie: up to [`Direct::MOST`] pieces, maybe none. Use it under the
-/// same lock for one non-blocking read, then give it to [`Connection::came`].
+/// same lock for one non-blocking read, then give it to [`Connection::on_receive`].
 #[derive(Debug, Default)]
 pub struct Direct {
     pieces: SmallVec<[PieceMut; crate::SEGMENTS]>,

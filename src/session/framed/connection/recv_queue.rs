@@ -138,7 +138,7 @@ impl Connection {
     #[inline]
     fn tell_end_behind(&mut self) {
         if self.recv_queue.is_empty() && self.close.is_ended() {
-            self.news.tell_end_behind();
+            self.events.tell_end_behind();
         }
     }
 
@@ -151,14 +151,14 @@ impl Connection {
     #[inline]
     pub(super) fn deliver_short(&mut self, immediate: Option<u32>, bytes: &[u8]) {
         self.recv_queue.push_back(Item::Inline { immediate, bytes: Inline::copy_of(bytes) });
-        self.news.receive = true;
+        self.events.receive = true;
     }
 
     /// Something arrived.
     pub(super) fn deliver(&mut self, item: Item<Infallible>) {
         let is_silent = matches!(item, Item::Silent);
         self.recv_queue.push_back(item);
-        if is_silent { self.skip_silent() } else { self.news.receive = true }
+        if is_silent { self.skip_silent() } else { self.events.receive = true }
     }
 
     #[inline(always)]

@@ -116,7 +116,7 @@ impl Connection {
 
     /// [`udeck_via::transport::Port::request_send_notify`].
     pub(crate) fn request_send_notify(&mut self) {
-        self.unacked.request_send_notify(&mut self.news);
+        self.unacked.request_send_notify(&mut self.events);
     }
 
     /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
@@ -278,7 +278,7 @@ impl Connection {
             self.fresh = true;
             return;
         };
-        self.said_end |= matches!(out.then(), Then::Words(_));
+        self.end_sent |= matches!(out.then(), Then::Words(_));
         let taken = self.credits.tell();
         self.outgoing.push(out, taken);
         self.fresh = true;

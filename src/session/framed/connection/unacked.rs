@@ -52,19 +52,19 @@ impl Connection {
     pub(super) fn after(&mut self, then: Then, fate: Fate) {
         match then {
             Then::Held(held) => self.end_held(held, fate),
-            Then::Left(number) => self.unacked.release(number, &mut self.news),
+            Then::Left(number) => self.unacked.release(number, &mut self.events),
             Then::Nothing | Then::Served(_) | Then::Receipt | Then::Words(_) => {}
         }
     }
 
     /// What became of the message whose number is `narrow` on the wire. `false`: nobody waits for that.
     pub(super) fn settle(&mut self, narrow: u32, fate: Fate) -> bool {
-        self.unacked.settle_named(narrow, self.window.sent(), fate, &mut self.news)
+        self.unacked.settle_named(narrow, self.window.sent(), fate, &mut self.events)
     }
 
     /// Settles all of which nothing is known and that are meant.
     pub(super) fn settle_all(&mut self, fate: Fate, meant: impl Fn(Position) -> bool) {
-        self.unacked.settle_all(fate, &mut self.news, meant);
+        self.unacked.settle_all(fate, &mut self.events, meant);
     }
 
     /// The oldest read is over.
@@ -77,16 +77,16 @@ impl Connection {
 
     #[inline]
     pub(super) fn end_held(&mut self, held: Held, fate: Fate) {
-        self.unacked.end(held, fate, &mut self.news);
+        self.unacked.end(held, fate, &mut self.events);
     }
 
     pub(super) fn tell_of_room(&mut self) {
-        self.unacked.tell_of_room(&mut self.news);
+        self.unacked.tell_of_room(&mut self.events);
     }
 
     /// The program is gone: what has left is nobody's concern any more.
     pub(crate) fn port_gone(&mut self) {
-        self.unacked.port_gone(&mut self.news);
+        self.unacked.port_gone(&mut self.events);
         self.try_over();
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Messages and writes are numbered from 0 in the order in which they leave. They are posted, held back and counted as in
 //! the stream: at most [`MESSAGES`] of them, and [`crate::BYTES`] of theirs, are not over at the receiver. There a number is *over*
-//! when its message was taken, or missed: its driver says so of each message that came ([`Connection::came_whole`],
-//! [`Connection::came_unreliable`]) or never will ([`Connection::missed`]). Who takes what is under way does not know that it was
+//! when its message was taken, or missed: its driver says so of each message that came ([`Connection::on_datagram`],
+//! [`Connection::on_receive_unreliable`]) or never will ([`Connection::on_missed`]). Who takes what is under way does not know that it was
 //! lost; the sender's driver does, when nothing more is to be heard of a message, and says it by the stream
 //! ([`Connection::give_up`], [`Connection::take_given_up`]), as RFC 3758 has it.
 
@@ -48,7 +48,7 @@ pub enum Content {
 
 /// A message that is to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaving {
+pub struct Datagram {
     /// Its number.
     pub number: u64,
     /// What it is.
@@ -146,10 +146,10 @@ impl Connection {
     }
 
     /// A message that has not left; `nth` from 0.
-    pub fn leaving(&self, nth: usize) -> Option<Leaving> {
+    pub fn next_datagram(&self, nth: usize) -> Option<Datagram> {
         let unreliable = self.unreliable.as_ref().filter(|_| !self.close.dead)?;
         let (content, out) = unreliable.out.get(nth)?;
-        Some(Leaving { number: unreliable.left + nth as u64, content: *content, len: out.unreliable_len() })
+        Some(Datagram { number: unreliable.left + nth as u64, content: *content, len: out.unreliable_len() })
     }
 
     /// Appends pieces that hold the message from its byte `from`, as [`Connection::gather`] does of the stream.
@@ -169,7 +169,7 @@ impl Connection {
     }
 
     /// The first `count` messages have left: nobody reads their memory any more.
-    pub fn left(&mut self, count: usize) {
+    pub fn on_datagrams_sent(&mut self, count: usize) {
         self.leave(count, Fate::Arrived);
     }
 
@@ -204,7 +204,7 @@ impl Connection {
     /// Tells the peer: by one frame at a time, so that a peer that does not read has no more of our memory.
     pub(super) fn tell_given_up(&mut self) {
         let Some(unreliable) = &mut self.unreliable else { return };
-        let quiet = self.close.dead || self.broken || self.said_end;
+        let quiet = self.close.dead || self.broken || self.end_sent;
         if quiet || unreliable.given_up <= unreliable.told || unreliable.told_at > self.outgoing.start() {
             return;
         }
@@ -231,7 +231,7 @@ impl Connection {
         self.unreliable.as_mut()?.heard.take().map(|upto| upto.min(end))
     }
 
-    pub(super) fn heard_given_up(&mut self, upto: u64) {
+    pub(super) fn on_given_up(&mut self, upto: u64) {
         if let Some(unreliable) = &mut self.unreliable {
             unreliable.heard = unreliable.heard.max(Some(upto));
         }
@@ -266,28 +266,28 @@ impl Connection {
     }
 
     /// A message has come, in one part. (A write needs a [`Landing`].)
-    pub fn came_whole(&mut self, number: u64, content: Content, bytes: &[u8]) {
+    pub fn on_datagram(&mut self, number: u64, content: Content, bytes: &[u8]) {
         let Content::Message { immediate, lent: false, .. } = content else {
             let mut landing = self.land(content, bytes.len());
             let landed = landing.as_mut().is_some_and(|landing| landing.fill(0, bytes));
             return match landing {
-                Some(landing) if landed => self.came_unreliable(number, landing),
-                landing => self.missed(number, landing),
+                Some(landing) if landed => self.on_receive_unreliable(number, landing),
+                landing => self.on_missed(number, landing),
             };
         };
         let inline = Inline::gather(&bytes[..bytes.len().min(Inline::CAPACITY)], &[]);
         let len = inline.bytes().len() as u64;
         if self.takes_none() || !self.credits.has_room_for(len) {
-            return self.missed(number, None);
+            return self.on_missed(number, None);
         }
         self.credits.wait_for(len);
         self.arrive(number, Item::Inline { immediate, bytes: inline });
     }
 
     /// A message has come: all of it lies where it was to go.
-    pub fn came_unreliable(&mut self, number: u64, mut landing: Landing) {
+    pub fn on_receive_unreliable(&mut self, number: u64, mut landing: Landing) {
         if self.takes_none() || !landing.is_whole() {
-            return self.missed(number, Some(landing));
+            return self.on_missed(number, Some(landing));
         }
         let Landing { content, len, to } = landing;
         match (content, to) {
@@ -307,7 +307,7 @@ impl Connection {
     }
 
     /// A message did not come, or only a part of it: it counts as taken.
-    pub fn missed(&mut self, number: u64, part: Option<Landing>) {
+    pub fn on_missed(&mut self, number: u64, part: Option<Landing>) {
         if let Some(Landing { len, to: To::Store { .. }, .. }) = part {
             self.credits.wait_no_more(len as u64);
         }

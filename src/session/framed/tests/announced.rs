@@ -52,7 +52,7 @@ fn resident() -> usize {
 fn announce(connection: &mut Connection, len: usize) {
     let frame = Frame::Message { immediate: None, receipt: false, lent: true, head: 0, len: len as u64 };
     let direct = connection.direct();
-    connection.came(direct, 0, &Header { taken: 0, frame }.encode());
+    connection.on_receive(direct, 0, &Header { taken: 0, frame }.encode());
 }
 
 /// `bytes` come: at most `direct` of them where they want to lie, the others in a scratch.
@@ -60,7 +60,7 @@ fn come(connection: &mut Connection, bytes: &[u8], direct: usize) {
     let place = connection.direct();
     let filled = place.len().min(direct).min(bytes.len());
     fill(&place, &bytes[..filled]);
-    connection.came(place, filled, &bytes[filled..]);
+    connection.on_receive(place, filled, &bytes[filled..]);
 }
 
 fn taken(connection: &mut Connection) -> Vec<u8> {
@@ -138,12 +138,12 @@ fn pieces_out_of_order_take_memory_for_themselves() {
     let mut landing = connection.land(content, GIB).unwrap();
     assert!(landing.fill(GIB - 1000, &[7; 1000]) && landing.fill(GIB / 2, &[7; 1000]));
     assert!(receiver.taken() <= 2 * CHUNK, "{} bytes for two pieces", receiver.taken());
-    connection.missed(0, Some(landing));
+    connection.on_missed(0, Some(landing));
     let bytes = pattern(3 * CHUNK + 77, 9);
     let mut landing = connection.land(content, bytes.len()).unwrap();
     for (at, piece) in bytes.chunks(10_007).enumerate().collect::<Vec<_>>().into_iter().rev() {
         assert!(landing.fill(at * 10_007, piece));
     }
-    connection.came_unreliable(1, landing);
+    connection.on_receive_unreliable(1, landing);
     assert!(taken(&mut connection) == bytes);
 }

@@ -52,7 +52,7 @@ fn cross(pair: &mut Pair, from: usize, sent: &mut u64, buffer: &mut [u8]) {
     });
     pair.ends[1 - from].link.with(|connection, _| {
         let direct = connection.direct();
-        connection.came(direct, 0, &buffer[..len]);
+        connection.on_receive(direct, 0, &buffer[..len]);
     });
 }
 

@@ -150,7 +150,7 @@ impl Target {
             _ => self.connection.released(self.gathered.min(self.connection.queued())),
         }
         while self.connection.next_ended().is_some() {}
-        drop(self.connection.take_news());
+        drop(self.connection.take_events());
     }
 
     fn check(&self) {
@@ -184,7 +184,7 @@ fn nothing_that_a_peer_sends_makes_us_panic_or_hoard() {
         while !rest.is_empty() {
             let (now, later) = rest.split_at((1 + random.below(rest.len() as u64)) as usize);
             let direct = target.connection.direct();
-            target.connection.came(direct, 0, now);
+            target.connection.on_receive(direct, 0, now);
             rest = later;
             if random.one_in(3) {
                 target.act(&mut random);
@@ -217,7 +217,7 @@ fn words(level: Reliability, frames: &[Frame]) -> String {
         if let Frame::Message { head, lent: false, .. } = frame {
             bytes.resize(HEADER + usize::from(head), 1);
         }
-        connection.came(direct, 0, &bytes);
+        connection.on_receive(direct, 0, &bytes);
     }
     assert_eq!(memory.outbox.usage().used, 0, "it was allocated before it was checked");
     assert_eq!(connection.phase(), Phase::Broken);

@@ -44,7 +44,7 @@ impl Driver for Puppet {
         self.receive(connection, most, direct);
     }
     fn is_done(&mut self, connection: &mut Connection) -> bool {
-        connection.has_left()
+        connection.is_all_sent()
     }
 }
 
@@ -57,7 +57,7 @@ impl Puppet {
         let filled = place.len().min(direct).min(most);
         let scratch = bytes.split_off(filled);
         fill(&place, &bytes);
-        connection.came(place, filled, &scratch);
+        connection.on_receive(place, filled, &scratch);
         most
     }
 }

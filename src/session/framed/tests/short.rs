@@ -143,8 +143,8 @@ fn take(connection: &mut Connection) -> String {
 
 /// All that a program and a driver see of a connection.
 fn seen(connection: &mut Connection) -> String {
-    let news = connection.take_news();
-    let told = (news.send, news.receive, news.lost.as_deref(), connection.has_arrivals());
+    let events = connection.take_events();
+    let told = (events.send, events.receive, events.lost.as_deref(), connection.has_arrivals());
     let fresh = connection.take_fresh();
     let mut outgoing = vec![0; 1 << 20];
     let mut pieces = Pieces::new();
@@ -188,7 +188,7 @@ fn short_messages_in_one_step_are_what_the_stages_make_of_them() {
                 let len = random.pick(&[1, 8, 33, 64, 100, 1 << 16, 1 << 16]).min(rest.len());
                 let (piece, later) = rest.split_at(len);
                 twins[0].came_by_stages(piece);
-                twins[1].came_beside(piece);
+                twins[1].on_receive_beside(piece);
                 rest = later;
             }
             let call = Call::any(&mut random, flooded);

@@ -39,7 +39,7 @@ fn programs_helper_and_droppers_meet_at_a_link() {
                     });
                     links[1 - side].with(|connection, _| {
                         let direct = connection.direct();
-                        connection.came(direct, 0, &buffer[..len]);
+                        connection.on_receive(direct, 0, &buffer[..len]);
                     });
                 }
                 thread::yield_now();

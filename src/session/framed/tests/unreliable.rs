@@ -29,7 +29,7 @@ fn pair() -> Pair {
 fn leave(pair: &Pair) -> Vec<Sent> {
     pair.ends[0].link.with(|connection, _| {
         let mut all = Vec::new();
-        while let Some(leaving) = connection.leaving(0) {
+        while let Some(leaving) = connection.next_datagram(0) {
             let mut bytes = Vec::new();
             while bytes.len() < leaving.len {
                 let mut pieces = Pieces::new();
@@ -40,7 +40,7 @@ fn leave(pair: &Pair) -> Vec<Sent> {
                 bytes.extend(there);
             }
             all.push(Sent { number: leaving.number, content: leaving.content, bytes });
-            connection.left(1);
+            connection.on_datagrams_sent(1);
         }
         all
     })
@@ -51,23 +51,23 @@ fn arrive(pair: &Pair, sent: &Sent, part: Option<usize>) {
     let Sent { number, content, bytes } = sent;
     pair.ends[1].link.with(|connection, _| {
         assert!(*number < connection.unreliable_end());
-        let Some(part) = part else { return connection.came_whole(*number, *content, bytes) };
+        let Some(part) = part else { return connection.on_datagram(*number, *content, bytes) };
         let Some(mut landing) = connection.land(*content, bytes.len()) else {
-            return connection.missed(*number, None);
+            return connection.on_missed(*number, None);
         };
         let mut parts: Vec<_> = bytes.chunks(part).enumerate().collect();
         parts.reverse();
         let all = parts.into_iter().all(|(nth, bytes)| landing.fill(nth * part, bytes));
         if all {
-            connection.came_unreliable(*number, landing)
+            connection.on_receive_unreliable(*number, landing)
         } else {
-            connection.missed(*number, Some(landing))
+            connection.on_missed(*number, Some(landing))
         }
     });
 }
 
 fn miss(pair: &Pair, number: u64) {
-    pair.ends[1].link.with(|connection, _| connection.missed(number, None));
+    pair.ends[1].link.with(|connection, _| connection.on_missed(number, None));
 }
 
 fn lend(pair: &mut Pair, len: usize, seed: u64) -> Result<(), Refused> {
@@ -171,7 +171,7 @@ fn a_write_lands_where_it_may_and_its_immediate_data_come_when_all_has() {
         end.windows.revoke(handle, Deadline::now()).unwrap();
         assert!(!landing.fill(0, &second.bytes[..4000]), "it was taken back meanwhile");
         assert!(!landing.fill(4999, b"ab"), "beyond its end");
-        connection.missed(second.number, Some(landing));
+        connection.on_missed(second.number, Some(landing));
         assert!(connection.land(second.content, 5000).is_none());
     });
     let expected = [&pattern(5000, 1)[..4000], &pattern(5000, 2)[4000..]].concat();
@@ -217,7 +217,7 @@ fn what_cannot_leave_any_more_is_given_back() {
         }
         let fate = if by_loss { Fate::Lost } else { Fate::Unread };
         assert_eq!(pair.ends[0].port().ended(), Some((7, fate)));
-        assert!(pair.ends[0].link.with(|connection, _| connection.leaving(0)).is_none());
+        assert!(pair.ends[0].link.with(|connection, _| connection.next_datagram(0)).is_none());
     }
 }
 

@@ -10,7 +10,7 @@ use crate::wire::{Frame, HEADER, Header, Note, Part, Violation};
 
 impl Connection {
     /// A frame has come on the queue pair for messages.
-    pub fn came_unreliable(&mut self, bytes: &[u8]) {
+    pub fn on_receive_unreliable(&mut self, bytes: &[u8]) {
         if self.close.dead {
             return;
         }
@@ -29,7 +29,7 @@ impl Connection {
             return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
         }
         let run = self.unreliable.as_ref().map_or((0, 0), |unreliable| unreliable.run);
-        let Some(in_row) = self.number_came(number)? else { return Ok(()) };
+        let Some(in_row) = self.on_number(number)? else { return Ok(()) };
         match frame {
             Frame::Short { immediate, .. } => {
                 self.arrive_unreliable(number, Item::Inline { immediate, bytes: Inline::gather(rest, &[]) });
@@ -91,7 +91,7 @@ impl Connection {
             return;
         }
         let run = self.unreliable.as_ref().map_or((0, 0), |unreliable| unreliable.run);
-        match self.number_came(number) {
+        match self.on_number(number) {
             Ok(Some(in_row)) => {
                 let before = if in_row { run } else { (0, 0) };
                 if let Some(unreliable) = &mut self.unreliable {
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// Whether it comes right behind the last; `None`: it comes too late.
-    fn number_came(&mut self, number: u32) -> Result<Option<bool>, Violation> {
+    fn on_number(&mut self, number: u32) -> Result<Option<bool>, Violation> {
         let Some(unreliable) = &mut self.unreliable else {
             return violation("a message on a queue pair that is not there");
         };
@@ -154,7 +154,7 @@ impl Connection {
     }
 
     /// So many messages of the peer have left.
-    pub(in crate::connection) fn heard_left(&mut self, upto: u32) -> Result<(), Violation> {
+    pub(in crate::connection) fn on_sent_before(&mut self, upto: u32) -> Result<(), Violation> {
         let Some(unreliable) = &mut self.unreliable else {
             return violation("word of messages on an unreliable queue pair, of which there is none");
         };
@@ -196,13 +196,13 @@ impl Connection {
     }
 
     /// The peer ends it: now, or when what it sent before has come.
-    pub(in crate::connection) fn end_came_behind(&mut self, words: Option<String>) {
+    pub(in crate::connection) fn on_end_behind(&mut self, words: Option<String>) {
         match &mut self.unreliable {
             Some(unreliable) => {
                 unreliable.held_end.get_or_insert(words);
                 self.settle_end();
             }
-            None => self.end_came(words),
+            None => self.on_end(words),
         }
     }
 
@@ -215,7 +215,7 @@ impl Connection {
     /// The peer's end waits for nothing more.
     pub(in crate::connection) fn release_end(&mut self) {
         if let Some(words) = self.unreliable.as_mut().and_then(|unreliable| unreliable.held_end.take()) {
-            self.end_came(words);
+            self.on_end(words);
         }
     }
 }

@@ -7,7 +7,7 @@ use udeck_via::transport::Fate;
 use super::super::send_engine::{Step, fits};
 use super::super::send_queue::{Post, Posted, Segments, Then};
 use super::super::{Connection, How, MESSAGES, Span, Work};
-use super::{Leaving, Unreliable, ahead, violation};
+use super::{InFlight, Unreliable, ahead, violation};
 use crate::memory::Segment;
 use crate::wire::{Far, Frame, Header, MAX_HEAD, Violation};
 
@@ -171,24 +171,24 @@ impl Connection {
 
     fn leave(&mut self, how: How, then: Then) {
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.flying.push_back(Leaving { token: how.token, then, upto: unreliable.left });
+            unreliable.flying.push_back(InFlight { token: how.token, then, upto: unreliable.left });
         }
     }
 
     /// The request of this number, and all before it, have left.
-    pub fn left(&mut self, token: u32) {
-        let is_over = |first: &Leaving| ahead(token, first.token).is_some();
+    pub fn on_sent_unreliable(&mut self, token: u32) {
+        let is_over = |first: &InFlight| ahead(token, first.token).is_some();
         while let Some(unreliable) = &mut self.unreliable
             && unreliable.flying.front().is_some_and(is_over)
         {
-            let Some(Leaving { then, upto, .. }) = unreliable.flying.pop_front() else { break };
+            let Some(InFlight { then, upto, .. }) = unreliable.flying.pop_front() else { break };
             unreliable.gone = upto;
             self.after(then, Fate::Arrived);
         }
         self.tell_of_room();
     }
 
-    pub(in crate::connection) fn leaving(&self) -> u32 {
+    pub(in crate::connection) fn in_flight_unreliable(&self) -> u32 {
         self.unreliable.as_ref().map_or(0, |unreliable| unreliable.flying.len() as u32)
     }
 

@@ -4,7 +4,7 @@ use udeck_via::transport::{Owner, Refused};
 
 /// What has happened that a program waits for: it is gathered under the connection's lock, and told without.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct Events {
     /// There is room again, or something that was posted is over.
     pub send: bool,
     /// Something arrived, or the connection ended.
@@ -17,7 +17,7 @@ pub struct News {
     owners: Vec<Owner>,
 }
 
-impl News {
+impl Events {
     /// Whether there is something to tell or to drop: mostly there is not.
     #[inline]
     pub fn is_any(&self) -> bool {
@@ -32,9 +32,9 @@ impl News {
 
     /// All of it. `arrivals`: whether something lies in the receive queue; what was taken meanwhile is no news.
     pub fn take(&mut self, arrivals: bool) -> Self {
-        let mut news = std::mem::take(self);
-        news.receive = news.receive && arrivals || std::mem::take(&mut news.end);
-        news
+        let mut events = std::mem::take(self);
+        events.receive = events.receive && arrivals || std::mem::take(&mut events.end);
+        events
     }
 
     /// Whether there is nothing to tell but that something arrived, which the one who asks sees by itself: then it is told.

@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use udeck_sys::{descriptor_advice, is_shortage, job_time, say};
 use udeck_via::{Error, Result};
 
-use super::handshake::{Acceptor, Heard};
+use super::handshake::{AcceptStep, Acceptor};
 use super::socket::{accept_from, listen_at, prepare};
 use super::wire::Request;
 use super::{Admission, Pending, nonce};
@@ -41,8 +41,8 @@ const HUNG_UP: &str = "it hung up in the middle of the hand-shake; of another jo
 /// What the poller calls the listener; callers are called by their numbers.
 const LISTENER: u64 = 0;
 
-/// See the module. It is readable ([`AsFd`]) when [`Door::serve`] has something to do.
-pub struct Door {
+/// See the module. It is readable ([`AsFd`]) when [`RequestListener::serve`] has something to do.
+pub struct RequestListener {
     admission: Admission,
     address: SocketAddr,
     listener: OwnedFd,
@@ -72,7 +72,7 @@ impl Admission {
     ///
     /// # Errors
     /// The kernel's: no such interface, the port is taken, no descriptors left.
-    pub fn listen(&self, bind: SocketAddr) -> Result<Door> {
+    pub fn listen(&self, bind: SocketAddr) -> Result<RequestListener> {
         let (listener, address) =
             listen_at(bind).map_err(|error| Error::os(format!("listening at {bind}"), error))?;
         let watched = |poller: Poller| {
@@ -82,7 +82,7 @@ impl Admission {
         let poller = Poller::new()
             .and_then(watched)
             .map_err(|error| Error::os(format!("watching the port {address}"), error))?;
-        Ok(Door {
+        Ok(RequestListener {
             admission: self.clone(),
             address,
             listener,
@@ -98,7 +98,7 @@ impl Admission {
     }
 }
 
-impl Door {
+impl RequestListener {
     /// Where it is.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -170,7 +170,7 @@ impl Door {
     /// A caller has said something.
     fn listen_to(&mut self, number: u64, on_request: &mut dyn FnMut(Pending)) {
         let Some(caller) = self.callers.get_mut(&number) else { return };
-        match caller.hear() {
+        match caller.receive() {
             Ok(None) => {}
             Ok(Some(request)) => {
                 let Some(Caller { socket, from, handshake, .. }) = self.let_go(number) else { return };
@@ -215,7 +215,7 @@ impl Door {
         }
     }
 
-    /// Does what is due. Returns when that is to be done next; [`Door::serve`] may change it.
+    /// Does what is due. Returns when that is to be done next; [`RequestListener::serve`] may change it.
     pub fn tick(&mut self, now: Instant) -> Option<Instant> {
         if self.shut_until.is_some_and(|until| until <= now) {
             self.shut_until = None;
@@ -240,21 +240,21 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for RequestListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for RequestListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Door({}, {} callers)", self.address, self.callers.len())
+        write!(f, "RequestListener({}, {} callers)", self.address, self.callers.len())
     }
 }
 
 impl Caller {
     /// Reads no more than the message under way.
-    fn hear(&mut self) -> std::result::Result<Option<Request>, String> {
+    fn receive(&mut self) -> std::result::Result<Option<Request>, String> {
         let mut buffer = [0; PIECE];
         loop {
             let wants = self.handshake.wants().min(PIECE);
@@ -266,12 +266,12 @@ impl Caller {
                 Err(error) => return Err(error.to_string()),
             };
             match self.handshake.input(&buffer[..len]) {
-                Ok(Heard::Nothing) => {}
-                Ok(Heard::Send(words)) => self.say(&words)?,
-                Ok(Heard::Request(request)) => return Ok(Some(request)),
+                Ok(AcceptStep::Nothing) => {}
+                Ok(AcceptStep::Send(words)) => self.send(&words)?,
+                Ok(AcceptStep::Request(request)) => return Ok(Some(request)),
                 Err(refusal) => {
                     if let Some(words) = Acceptor::last_words(&refusal) {
-                        let _ = self.say(&words);
+                        let _ = self.send(&words);
                     }
                     return Err(refusal.to_string());
                 }
@@ -280,7 +280,7 @@ impl Caller {
     }
 
     /// A fresh socket has room for a few words.
-    fn say(&self, words: &[u8]) -> std::result::Result<(), String> {
+    fn send(&self, words: &[u8]) -> std::result::Result<(), String> {
         match send(&self.socket, words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) if sent == words.len() => Ok(()),
             Ok(_) => Err("its socket takes nothing".into()),
