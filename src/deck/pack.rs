@@ -33,7 +33,7 @@ const ALIGN: usize = 8;
 /// A type that DECK packs: `i8` (DECK_CHAR), `u8`, `i16`, `u16`, `i32`, `u32`, `i64`, `u64`, `f32`, `f64`.
 ///
 /// Sealed: the codes of these types are part of the message layout.
-pub trait PackType: Pod + sealed::Sealed {}
+pub trait PackType: Pod + sealed::SealedElement {}
 
 /// What a packed item holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -258,14 +258,14 @@ impl fmt::Display for ItemType {
 }
 
 mod sealed {
-    pub trait Sealed {
+    pub trait SealedElement {
         const TYPE: super::ItemType;
     }
 }
 
 macro_rules! pack_types {
     ($($element:ty => $item_type:ident),* $(,)?) => { $(
-        impl sealed::Sealed for $element {
+        impl sealed::SealedElement for $element {
             const TYPE: ItemType = ItemType::$item_type;
         }
         impl PackType for $element {}
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn codes_are_distinct_and_sizes_are_the_elements_own() {
         fn check<T: PackType>() {
-            assert_eq!(<T as sealed::Sealed>::TYPE.size(), size_of::<T>());
+            assert_eq!(<T as sealed::SealedElement>::TYPE.size(), size_of::<T>());
             assert!(align_of::<T>() <= ALIGN);
         }
         check::<i8>();
@@ -375,7 +375,7 @@ mod tests {
     fn the_greatest_count_of_every_type_is_malformed_and_does_not_wrap() {
         fn check<T: PackType + fmt::Debug + PartialEq>() {
             let mut bytes = Aligned([0_u8; 24]);
-            bytes.0[..HEADER].copy_from_slice(&encode_header(<T as sealed::Sealed>::TYPE, u32::MAX));
+            bytes.0[..HEADER].copy_from_slice(&encode_header(<T as sealed::SealedElement>::TYPE, u32::MAX));
             assert_eq!(next::<T>(&bytes.0, &mut 0), Err(PackError::Malformed { offset: 0 }));
         }
         check::<u8>();

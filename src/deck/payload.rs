@@ -9,7 +9,7 @@ use crate::postable::Postable;
 /// What a mailbox carries: elements of plain data, or [`Packed`] messages.
 ///
 /// Sealed: implemented for every [`Pod`] type, and for [`Packed`].
-pub trait Payload: sealed::Sealed + Sized + 'static {
+pub trait Payload: sealed::SealedPayload + Sized + 'static {
     /// The library's own message for it.
     type Outgoing: Postable<Self>;
     /// Bytes of one element; lengths of messages are whole numbers of it.
@@ -24,9 +24,9 @@ pub trait Payload: sealed::Sealed + Sized + 'static {
 }
 
 mod sealed {
-    pub trait Sealed {}
-    impl<T: bytemuck::Pod> Sealed for T {}
-    impl Sealed for super::Packed {}
+    pub trait SealedPayload {}
+    impl<T: bytemuck::Pod> SealedPayload for T {}
+    impl SealedPayload for super::Packed {}
 }
 
 impl<T: Pod> Payload for T {

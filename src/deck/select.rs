@@ -16,18 +16,18 @@ use crate::recv::{Inbox, WaitConditions};
 /// What [`select`] waits at: a [`Mailbox`] of any type, or the [`Endings`] of a world.
 ///
 /// Sealed.
-pub trait Selectable: sealed::Sealed {}
+pub trait Selectable: sealed::SealedSelect {}
 
 impl<T: Payload> Selectable for Mailbox<T> {}
 impl Selectable for Endings {}
 
-impl<T: Payload> sealed::Sealed for Mailbox<T> {
+impl<T: Payload> sealed::SealedSelect for Mailbox<T> {
     fn entry(&self) -> SelectEntry<'_> {
         SelectEntry { watched: Watched::Mailbox(self.inbox()), turn: self.turn(), limit: self.usual_limit() }
     }
 }
 
-impl sealed::Sealed for Endings {
+impl sealed::SealedSelect for Endings {
     fn entry(&self) -> SelectEntry<'_> {
         let limit = self.world().config().deadline;
         SelectEntry { watched: Watched::Endings(self), turn: self.turn(), limit }
@@ -35,7 +35,7 @@ impl sealed::Sealed for Endings {
 }
 
 mod sealed {
-    pub trait Sealed {
+    pub trait SealedSelect {
         fn entry(&self) -> super::SelectEntry<'_>;
     }
 }

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct Quota<K> {
     most: u64,
-    taken: Mutex<Taken<K>>,
+    taken: Mutex<Usage<K>>,
 }
 
 #[derive(Debug)]
-struct Taken<K> {
+struct Usage<K> {
     all: u64,
     each: HashMap<K, u64>,
 }
@@ -39,7 +39,7 @@ pub enum Exceeded {
 impl<K: Hash + Eq + Clone> Quota<K> {
     /// Of so much, for all together.
     pub fn new(most: u64) -> Arc<Self> {
-        Arc::new(Quota { most, taken: Mutex::new(Taken { all: 0, each: HashMap::new() }) })
+        Arc::new(Quota { most, taken: Mutex::new(Usage { all: 0, each: HashMap::new() }) })
     }
 
     /// Takes `amount` for somebody, who may have `own` in all.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::cq::{CqHandle, Places};
+use crate::cq::{CqEntryShares, CqHandle};
 use crate::error::{Error, Result};
 use crate::guests::Guest;
 use crate::nic::Nic;
@@ -62,7 +62,7 @@ impl Request {
             return Err(Error::InvalidReliability);
         }
         let hello = vi.hello(private_data)?;
-        let places = match Places::take(send, receive) {
+        let places = match CqEntryShares::take(send, receive) {
             Ok(places) => places,
             Err(full) => {
                 self.incoming.reject(&no_place(
@@ -112,11 +112,11 @@ fn no_place(why: &str) -> String {
 pub struct Listener {
     nic: Nic,
     discriminator: Vec<u8>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<PendingRequests>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingRequests {
     requests: Mutex<VecDeque<Request>>,
     came: Condvar,
     /// The NIC has let go of the handler: no request comes any more.
@@ -124,7 +124,7 @@ struct Waiting {
 }
 
 /// Lies in the handler, and says when that is dropped.
-struct UntilDropped(Arc<Waiting>);
+struct UntilDropped(Arc<PendingRequests>);
 
 impl Drop for UntilDropped {
     fn drop(&mut self) {
@@ -139,7 +139,7 @@ impl Drop for UntilDropped {
     }
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for PendingRequests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} requests", self.requests.lock().len())
     }
@@ -154,7 +154,7 @@ impl Listener {
     /// # Errors
     /// [`Error::InvalidParameter`] when the discriminator is taken or too long.
     pub fn new(nic: &Nic, discriminator: &[u8]) -> Result<Self> {
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(PendingRequests::default());
         let queue = waiting.clone();
         Self::listen(nic, discriminator, waiting, move |request| {
             let mut requests = queue.requests.lock();
@@ -183,7 +183,7 @@ impl Listener {
     fn listen(
         nic: &Nic,
         discriminator: &[u8],
-        waiting: Arc<Waiting>,
+        waiting: Arc<PendingRequests>,
         mut on_request: impl FnMut(Request) + Send + 'static,
     ) -> Result<Self> {
         let device = Arc::downgrade(nic.device());

@@ -27,7 +27,7 @@ use crate::transport::{Armed, Queue, Ready, Waiter};
 pub use cno::Cno;
 pub use handle::CqHandle;
 use handle::Shared;
-pub(crate) use handle::{Place, Places};
+pub(crate) use handle::{CqEntryShare, CqEntryShares};
 pub use notify::Notify;
 pub use watch::{Watch, Watcher};
 

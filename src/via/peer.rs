@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::attributes::NetAddress;
-use crate::cq::{CqHandle, Places};
+use crate::cq::{CqEntryShares, CqHandle};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::report::Alarm;
@@ -48,11 +48,11 @@ pub(crate) struct Peering {
 
 /// Where the program meets the thread on which the connection is made.
 struct Meeting {
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<PeerOutcome>,
     changed: Condvar,
 }
 
-enum Outcome {
+enum PeerOutcome {
     Pending,
     /// We listen, have accepted a request, and wait for its confirmation.
     Accepted(Made),
@@ -103,7 +103,7 @@ impl Vi {
         let peer = self.attributes().peer;
         let alarm = self.nic().alarm().clone();
         let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, peer };
-        let places = Places::take(send, receive)?;
+        let places = CqEntryShares::take(send, receive)?;
         self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
         Ok(())
     }
@@ -155,7 +155,8 @@ impl Peering {
             let what = format!("a peer's address and discriminator of {} bytes, at most {limit}", name.len());
             return Err(Error::InvalidParameter(what));
         }
-        let meeting = Arc::new(Meeting { outcome: Mutex::new(Outcome::Pending), changed: Condvar::new() });
+        let meeting =
+            Arc::new(Meeting { outcome: Mutex::new(PeerOutcome::Pending), changed: Condvar::new() });
         let listens = match own.cmp(&remote.host) {
             Ordering::Less => false,
             Ordering::Greater => {
@@ -188,9 +189,9 @@ impl Peering {
         loop {
             outcome.look();
             let wait = match &*outcome {
-                Outcome::Settled(_) | Outcome::Over => break,
-                Outcome::Accepted(_) => LOOK.min(until.remaining()),
-                Outcome::Pending => until.remaining(),
+                PeerOutcome::Settled(_) | PeerOutcome::Over => break,
+                PeerOutcome::Accepted(_) => LOOK.min(until.remaining()),
+                PeerOutcome::Pending => until.remaining(),
             };
             if self.deadline.passed() {
                 break;
@@ -201,9 +202,9 @@ impl Peering {
             self.meeting.changed.wait_for(&mut outcome, wait);
         }
         // What comes from now on comes too late.
-        match mem::replace(&mut *outcome, Outcome::Over) {
-            Outcome::Settled(result) => Some(result),
-            Outcome::Pending | Outcome::Accepted(_) | Outcome::Over => {
+        match mem::replace(&mut *outcome, PeerOutcome::Over) {
+            PeerOutcome::Settled(result) => Some(result),
+            PeerOutcome::Pending | PeerOutcome::Accepted(_) | PeerOutcome::Over => {
                 Some(Err(Error::Timeout { what: self.whom.clone(), waited: self.since.elapsed() }))
             }
         }
@@ -215,7 +216,7 @@ impl Drop for Peering {
         if udeck_sys::process::is_forked() {
             return;
         }
-        let unclaimed = mem::replace(&mut *self.meeting.outcome.lock(), Outcome::Over);
+        let unclaimed = mem::replace(&mut *self.meeting.outcome.lock(), PeerOutcome::Over);
         self.meeting.changed.notify_all();
         if let Some((nic, name)) = &self.listening {
             nic.device().unlisten(name);
@@ -224,19 +225,19 @@ impl Drop for Peering {
     }
 }
 
-impl Outcome {
+impl PeerOutcome {
     /// Looks for the confirmation of what was accepted. A requester that gave up has closed it: then the next one is
     /// waited for.
     fn look(&mut self) {
-        let Outcome::Accepted(made) = self else { return };
+        let PeerOutcome::Accepted(made) = self else { return };
         match made.port.receive() {
             Ok(None) => {}
             Ok(Some(_)) => {
-                if let Outcome::Accepted(made) = mem::replace(self, Outcome::Over) {
-                    *self = Outcome::Settled(Ok(made));
+                if let PeerOutcome::Accepted(made) = mem::replace(self, PeerOutcome::Over) {
+                    *self = PeerOutcome::Settled(Ok(made));
                 }
             }
-            Err(_) => *self = Outcome::Pending,
+            Err(_) => *self = PeerOutcome::Pending,
         }
     }
 }
@@ -255,7 +256,7 @@ impl Meeting {
         }
         let mut outcome = self.outcome.lock();
         outcome.look();
-        if !matches!(*outcome, Outcome::Pending) {
+        if !matches!(*outcome, PeerOutcome::Pending) {
             drop(outcome);
             incoming.reject("the peer has given up, or is connected already");
             return;
@@ -264,14 +265,14 @@ impl Meeting {
         *outcome = if theirs.reliability == side.hello.reliability {
             let reporter = side.reporter();
             match incoming.accept(&side.hello, side.queues(&reporter)) {
-                Ok(port) => Outcome::Accepted(Made { port, theirs, reporter }),
+                Ok(port) => PeerOutcome::Accepted(Made { port, theirs, reporter }),
                 // The requester is gone, perhaps one from before this request: the next one is waited for.
-                Err(error) if error.is_final() => Outcome::Pending,
-                Err(error) => Outcome::Settled(Err(error)),
+                Err(error) if error.is_final() => PeerOutcome::Pending,
+                Err(error) => PeerOutcome::Settled(Err(error)),
             }
         } else {
             incoming.reject_reliability();
-            Outcome::Settled(Err(Error::InvalidReliability))
+            PeerOutcome::Settled(Err(Error::InvalidReliability))
         };
         self.changed.notify_all();
     }
@@ -308,19 +309,19 @@ impl Meeting {
     fn pause(&self, deadline: Deadline) -> bool {
         let mut outcome = self.outcome.lock();
         self.changed.wait_for(&mut outcome, RETRY);
-        matches!(*outcome, Outcome::Pending) && !deadline.passed()
+        matches!(*outcome, PeerOutcome::Pending) && !deadline.passed()
     }
 
     /// Notes the connection and tells the peer, unless nobody wants it any more: then it is closed again. Returns
     /// whether the matter is settled: not so if the peer has given up in the meantime.
     fn confirm(&self, mut made: Made) -> bool {
         let mut outcome = self.outcome.lock();
-        if !matches!(*outcome, Outcome::Pending) {
+        if !matches!(*outcome, PeerOutcome::Pending) {
             return true;
         }
         let confirmed = made.port.send(None, &[], &[]).is_ok();
         if confirmed {
-            *outcome = Outcome::Settled(Ok(made));
+            *outcome = PeerOutcome::Settled(Ok(made));
             self.changed.notify_all();
         }
         confirmed
@@ -329,8 +330,8 @@ impl Meeting {
     /// Notes the outcome, unless nobody wants it any more.
     fn settle(&self, result: Result<Made>) {
         let mut outcome = self.outcome.lock();
-        if matches!(*outcome, Outcome::Pending) {
-            *outcome = Outcome::Settled(result);
+        if matches!(*outcome, PeerOutcome::Pending) {
+            *outcome = PeerOutcome::Settled(result);
             self.changed.notify_all();
         }
     }

@@ -123,7 +123,7 @@ impl Alarm {
 
     /// As [`Alarm::reporter`], of a connection that a peer has asked for.
     pub(crate) fn reporter_of(self: &Arc<Self>, context: u64, guest: Option<Guest>) -> Arc<Reporter> {
-        let stage = Mutex::new(Stage::Making);
+        let stage = Mutex::new(ConnectionStage::Making);
         Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage, _guest: guest })
     }
 
@@ -158,13 +158,13 @@ pub struct Reporter {
     /// Gone with the NIC's last object: nobody is left to be told.
     alarm: Weak<Alarm>,
     context: u64,
-    stage: Mutex<Stage>,
+    stage: Mutex<ConnectionStage>,
     /// The connection counts as its peer's until it is forgotten here.
     _guest: Option<Guest>,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ConnectionStage {
     /// The program does not know of the connection yet.
     Making,
     /// Lost before the program knew of it.
@@ -178,7 +178,7 @@ enum Stage {
 impl Reporter {
     /// Of a connection whose end nobody is told: for who drives a port without a VI.
     pub fn nobody() -> Arc<Self> {
-        let stage = Mutex::new(Stage::Making);
+        let stage = Mutex::new(ConnectionStage::Making);
         Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, _guest: None })
     }
 
@@ -191,13 +191,13 @@ impl Reporter {
     /// The VI has this connection: from now on its end is the program's concern.
     pub(crate) fn stands(&self) {
         let mut stage = self.stage.lock();
-        match std::mem::replace(&mut *stage, Stage::Standing) {
-            Stage::LostEarly(why) => {
-                *stage = Stage::Over;
+        match std::mem::replace(&mut *stage, ConnectionStage::Standing) {
+            ConnectionStage::LostEarly(why) => {
+                *stage = ConnectionStage::Over;
                 self.raise(ErrorCode::ConnectionLost, why);
             }
-            Stage::Making | Stage::Standing => {}
-            Stage::Over => *stage = Stage::Over,
+            ConnectionStage::Making | ConnectionStage::Standing => {}
+            ConnectionStage::Over => *stage = ConnectionStage::Over,
         }
     }
 
@@ -205,18 +205,18 @@ impl Reporter {
     pub(crate) fn failed(&self, code: ErrorCode, why: &str) {
         let mut stage = self.stage.lock();
         match *stage {
-            Stage::Making => *stage = Stage::LostEarly(why.to_owned()),
-            Stage::Standing => {
-                *stage = Stage::Over;
+            ConnectionStage::Making => *stage = ConnectionStage::LostEarly(why.to_owned()),
+            ConnectionStage::Standing => {
+                *stage = ConnectionStage::Over;
                 self.raise(code, why.to_owned());
             }
-            Stage::LostEarly(_) | Stage::Over => {}
+            ConnectionStage::LostEarly(_) | ConnectionStage::Over => {}
         }
     }
 
     /// The connection ended in order, from here or from there: what comes later is not told.
     pub(crate) fn ended(&self) {
-        *self.stage.lock() = Stage::Over;
+        *self.stage.lock() = ConnectionStage::Over;
     }
 
     fn raise(&self, code: ErrorCode, why: String) {

@@ -22,10 +22,10 @@ use crate::nic::Nic;
 /// threads share it.
 #[derive(Clone)]
 pub struct SharedReceives {
-    inner: Arc<Inner>,
+    inner: Arc<PostedReceives>,
 }
 
-struct Inner {
+struct PostedReceives {
     nic: Nic,
     ptag: Ptag,
     bound: usize,
@@ -35,7 +35,7 @@ struct Inner {
 impl SharedReceives {
     /// An empty queue for up to `bound` descriptors, whose memory carries `ptag`, as do the VIs that share it.
     pub fn new(nic: &Nic, ptag: Ptag, bound: usize) -> Self {
-        let inner = Inner { nic: nic.clone(), ptag, bound, posted: Mutex::default() };
+        let inner = PostedReceives { nic: nic.clone(), ptag, bound, posted: Mutex::default() };
         SharedReceives { inner: Arc::new(inner) }
     }
 

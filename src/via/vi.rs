@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
-use crate::cq::{CqHandle, Place, Places};
+use crate::cq::{CqEntryShare, CqEntryShares, CqHandle};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Carrier, LentSlice, TagUse};
@@ -48,7 +48,7 @@ pub enum State {
 /// An ended connection. Its send queue reports until the last of its sends has: so it keeps its place.
 struct Leaving {
     port: Box<dyn Port>,
-    _place: Place,
+    _place: CqEntryShare,
 }
 
 /// A virtual interface: a send queue and a receive queue, each FIFO, connected to exactly one other.
@@ -67,7 +67,7 @@ pub struct Vi {
     /// Told how the connection of `port` ended.
     reporter: Option<Arc<Reporter>>,
     /// Where its queues report, while it is connected or asks a peer.
-    places: Option<Places>,
+    places: Option<CqEntryShares>,
     /// A peer request that is under way.
     peering: Option<Peering>,
     /// Ended connections, over which a peer still reads what was sent.
@@ -198,7 +198,7 @@ impl Vi {
             return Err(Error::InvalidParameter(what));
         }
         let hello = self.hello(private_data)?;
-        let places = Places::take(send, receive)?;
+        let places = CqEntryShares::take(send, receive)?;
         let context = self.attributes.context;
         let reporter = self.nic.alarm().reporter(context);
         let queues =
@@ -232,7 +232,7 @@ impl Vi {
         }
     }
 
-    pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>, places: Places) {
+    pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>, places: CqEntryShares) {
         self.places = Some(places);
         self.met(port, reporter);
     }
@@ -246,7 +246,7 @@ impl Vi {
         self.state = State::Connected;
     }
 
-    pub(crate) fn pending(&mut self, peering: Peering, places: Places) {
+    pub(crate) fn pending(&mut self, peering: Peering, places: CqEntryShares) {
         self.peering = Some(peering);
         self.places = Some(places);
         self.state = State::ConnectPending;
@@ -284,7 +284,7 @@ impl Vi {
         }
     }
 
-    fn leave(&mut self, mut port: Box<dyn Port>, places: Places) {
+    fn leave(&mut self, mut port: Box<dyn Port>, places: CqEntryShares) {
         port.leave();
         // What came back before the port began to tell of it.
         self.sends.settle(&mut *port, self.attributes.reliability);

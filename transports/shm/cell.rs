@@ -39,7 +39,7 @@ pub enum Content {
 /// A cell that no correct peer writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer wrote a malformed cell (meta {0:#010x})")]
-pub struct Malformed(pub u32);
+pub struct MalformedCell(pub u32);
 
 /// What goes into a cell: meta, aux, and how many words of the payload.
 pub type Encoded = (u32, u64, [u64; PAYLOAD_WORDS], usize);
@@ -138,20 +138,20 @@ pub fn written(len: usize, immediate: Option<u32>, receipt: Option<u16>) -> Enco
 /// Reads a cell.
 ///
 /// # Errors
-/// [`Malformed`]: an unknown kind, or counts that do not fit the cell.
+/// [`MalformedCell`]: an unknown kind, or counts that do not fit the cell.
 #[inline]
-pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), Malformed> {
+pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), MalformedCell> {
     let [kind, count, head, flags] = taken.meta.to_le_bytes();
     let immediate = (flags & HAS_IMMEDIATE != 0).then_some(taken.aux as u32);
     let count = usize::from(count);
     let content = match kind {
         INLINE if count <= PAYLOAD_BYTES => Content::Inline(Inline::new(taken.payload, count)),
-        LENT => decode_lent(taken, count, usize::from(head)).ok_or(Malformed(taken.meta))?,
+        LENT => decode_lent(taken, count, usize::from(head)).ok_or(MalformedCell(taken.meta))?,
         WRITTEN => {
-            let len = usize::try_from(taken.payload[0]).map_err(|_| Malformed(taken.meta))?;
+            let len = usize::try_from(taken.payload[0]).map_err(|_| MalformedCell(taken.meta))?;
             Content::Written(len, (flags & HAS_TOKEN != 0).then_some(token_of(taken)))
         }
-        _ => return Err(Malformed(taken.meta)),
+        _ => return Err(MalformedCell(taken.meta)),
     };
     Ok((immediate, content))
 }

@@ -69,7 +69,7 @@ pub enum Datagram {
 /// Not a datagram of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed datagram on a link")]
-pub struct Malformed;
+pub struct MalformedDatagram;
 
 impl Datagram {
     /// How many descriptors it carries.
@@ -130,8 +130,8 @@ impl Datagram {
     }
 
     /// # Errors
-    /// [`Malformed`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// [`MalformedDatagram`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedDatagram> {
         let mut r = Reader(bytes);
         let datagram = match r.u8()? {
             1 => Datagram::Meet {
@@ -156,15 +156,15 @@ impl Datagram {
                     0 => Why::NoMatch,
                     1 => Why::Rejected,
                     2 => Why::Reliability,
-                    _ => return Err(Malformed),
+                    _ => return Err(MalformedDatagram),
                 },
-                text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| Malformed)?,
+                text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| MalformedDatagram)?,
             },
             8 => Datagram::Goodbye,
             9 => Datagram::Broken,
-            _ => return Err(Malformed),
+            _ => return Err(MalformedDatagram),
         };
-        if r.0.is_empty() { Ok(datagram) } else { Err(Malformed) }
+        if r.0.is_empty() { Ok(datagram) } else { Err(MalformedDatagram) }
     }
 }
 
@@ -192,36 +192,36 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedDatagram> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(MalformedDatagram)?;
         self.0 = rest;
         Ok(*head)
     }
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    fn u8(&mut self) -> Result<u8, MalformedDatagram> {
         Ok(u8::from_le_bytes(self.array()?))
     }
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    fn u32(&mut self) -> Result<u32, MalformedDatagram> {
         Ok(u32::from_le_bytes(self.array()?))
     }
-    fn bytes(&mut self, limit: usize) -> Result<Vec<u8>, Malformed> {
+    fn bytes(&mut self, limit: usize) -> Result<Vec<u8>, MalformedDatagram> {
         let len = usize::from(u16::from_le_bytes(self.array()?));
         if len > limit || len > self.0.len() {
-            return Err(Malformed);
+            return Err(MalformedDatagram);
         }
         let (head, rest) = self.0.split_at(len);
         self.0 = rest;
         Ok(head.to_vec())
     }
-    fn doorbells(&mut self) -> Result<Doorbells, Malformed> {
+    fn doorbells(&mut self) -> Result<Doorbells, MalformedDatagram> {
         let mut bit = || Ok(DoorbellBit { doorbell: self.u32()?, bit: self.u32()? });
         Ok(Doorbells { send: bit()?, receive: bit()? })
     }
-    fn hello(&mut self) -> Result<Hello, Malformed> {
+    fn hello(&mut self) -> Result<Hello, MalformedDatagram> {
         let reliability = match self.u8()? {
             0 => Reliability::Unreliable,
             1 => Reliability::Delivery,
             2 => Reliability::Reception,
-            _ => return Err(Malformed),
+            _ => return Err(MalformedDatagram),
         };
         let mut ptag = || self.u32().map(|ptag| (ptag != 0).then_some(Ptag(ptag)));
         let (writable_ptag, readable_ptag) = (ptag()?, ptag()?);
@@ -306,7 +306,7 @@ mod tests {
         #[test]
         fn prop_a_cut_datagram_is_malformed(datagram in datagram(), cut: prop::sample::Index) {
             let bytes = datagram.encode();
-            prop_assert_eq!(Datagram::decode(&bytes[..cut.index(bytes.len())]), Err(Malformed));
+            prop_assert_eq!(Datagram::decode(&bytes[..cut.index(bytes.len())]), Err(MalformedDatagram));
         }
     }
 }

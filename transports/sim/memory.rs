@@ -60,11 +60,11 @@ impl Drop for Memory {
     }
 }
 
-struct Shared(Arc<Memory>);
+struct BackingMemory(Arc<Memory>);
 
 // SAFETY: `Memory` is valid, 64-byte aligned and zeroed for `len` bytes while an `Arc` lives; inside the fabric only
 // RDMA touches it, in landing memory, of which the arena makes no slices.
-unsafe impl Backing for Shared {
+unsafe impl Backing for BackingMemory {
     fn base(&self) -> NonNull<u8> {
         self.0.base
     }
@@ -78,12 +78,12 @@ unsafe impl Backing for Shared {
 
 /// The arena that messages are sent from.
 pub fn outbox(memory: &Arc<Memory>) -> Arc<Arena> {
-    Arc::new(Arena::new("outbox", REMEDY, false, Box::new(Shared(memory.clone()))))
+    Arc::new(Arena::new("outbox", REMEDY, false, Box::new(BackingMemory(memory.clone()))))
 }
 
 /// The arena that peers write.
 pub fn landing(memory: &Arc<Memory>) -> Arc<Arena> {
-    Arc::new(Arena::new("landing", REMEDY, true, Box::new(Shared(memory.clone()))))
+    Arc::new(Arena::new("landing", REMEDY, true, Box::new(BackingMemory(memory.clone()))))
 }
 
 /// Copies pieces of `from`, one after another, to one place in `to`; both checked. `false` when a piece lies

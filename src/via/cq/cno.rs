@@ -119,10 +119,10 @@ fn doze_on_words(queues: &mut [&mut Cq], deadline: Deadline) -> bool {
 /// One sleep on several queues, each in a thread.
 struct Night {
     queues: Vec<Arc<Shared>>,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<SleepOutcome>,
 }
 
-enum Outcome {
+enum SleepOutcome {
     Pending,
     Found(usize, CqEntry),
     /// One of the threads has panicked.
@@ -137,7 +137,7 @@ fn sleep(
 ) -> Result<Option<(usize, CqEntry)>> {
     let night = Night {
         queues: queues.iter().map(|cq| cq.shared.clone()).collect(),
-        outcome: Mutex::new(Outcome::Pending),
+        outcome: Mutex::new(SleepOutcome::Pending),
     };
     // Noted before `until` is asked: what it does not know yet shows as a later wake-up.
     let wakes: Vec<u64> = night.queues.iter().map(|shared| shared.wakes()).collect();
@@ -149,7 +149,7 @@ fn sleep(
             let (night, wakes) = (&night, wakes[at]);
             let dozing = move || night.doze(at, cq, own, wakes, deadline);
             thread::spawn_scoped(scope, "via-cno", dozing, move |why| {
-                night.end(Outcome::Failed(why.to_owned()))
+                night.end(SleepOutcome::Failed(why.to_owned()))
             })
             .map_err(|error| Error::os("starting a thread that sleeps on a completion queue", error))?;
         }
@@ -159,11 +159,11 @@ fn sleep(
         Ok(())
     })?;
     match night.outcome.into_inner() {
-        Outcome::Found(at, entry) => Ok(Some((at, entry))),
-        Outcome::Failed(why) => {
+        SleepOutcome::Found(at, entry) => Ok(Some((at, entry))),
+        SleepOutcome::Failed(why) => {
             Err(Error::Lost(format!("a thread that sleeps on a completion queue panicked: {why}")))
         }
-        Outcome::Pending | Outcome::Over => Ok(None),
+        SleepOutcome::Pending | SleepOutcome::Over => Ok(None),
     }
 }
 
@@ -186,20 +186,20 @@ impl Night {
     /// Takes an entry of queue `at`, if nobody has found one yet and it has one: then the night is over.
     fn look(&self, at: usize, cq: &mut Cq) -> ControlFlow<()> {
         let mut outcome = self.outcome.lock();
-        if !matches!(*outcome, Outcome::Pending) {
+        if !matches!(*outcome, SleepOutcome::Pending) {
             return ControlFlow::Break(());
         }
         let Some(entry) = cq.poll() else { return ControlFlow::Continue(()) };
-        *outcome = Outcome::Found(at, entry);
+        *outcome = SleepOutcome::Found(at, entry);
         drop(outcome);
         self.rouse_all();
         ControlFlow::Break(())
     }
 
     /// Ends the night, unless it is over.
-    fn end(&self, how: Outcome) {
+    fn end(&self, how: SleepOutcome) {
         let mut outcome = self.outcome.lock();
-        if matches!(*outcome, Outcome::Pending) {
+        if matches!(*outcome, SleepOutcome::Pending) {
             *outcome = how;
             drop(outcome);
             self.rouse_all();
@@ -216,6 +216,6 @@ struct Dawn<'a>(&'a Night);
 
 impl Drop for Dawn<'_> {
     fn drop(&mut self) {
-        self.0.end(Outcome::Over);
+        self.0.end(SleepOutcome::Over);
     }
 }

@@ -48,33 +48,33 @@ impl CqHandle {
         &self.0.notifier
     }
 
-    fn place(&self) -> Result<Place> {
+    fn place(&self) -> Result<CqEntryShare> {
         self.0.attach()?;
-        Ok(Place(self.0.clone()))
+        Ok(CqEntryShare(self.0.clone()))
     }
 }
 
 /// The places of a VI's two work queues on their completion queues, taken before the transport attaches them and
 /// given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Places {
-    pub send: Place,
-    _receive: Place,
+pub(crate) struct CqEntryShares {
+    pub send: CqEntryShare,
+    _receive: CqEntryShare,
 }
 
 /// One work queue's.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Shared>);
+pub(crate) struct CqEntryShare(Arc<Shared>);
 
-impl Places {
+impl CqEntryShares {
     /// # Errors
     /// [`Error::Full`]: nothing is taken.
     pub fn take(send: &CqHandle, receive: &CqHandle) -> Result<Self> {
-        Ok(Places { send: send.place()?, _receive: receive.place()? })
+        Ok(CqEntryShares { send: send.place()?, _receive: receive.place()? })
     }
 }
 
-impl Drop for Place {
+impl Drop for CqEntryShare {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -93,12 +93,12 @@ pub(super) struct Shared {
     wakes: AtomicU64,
     /// The NIC's bound on entries.
     most: usize,
-    books: Mutex<Books>,
+    books: Mutex<EntryCounts>,
 }
 
 /// Who has an entry: `attached + events.len() <= entries`.
 #[derive(Debug)]
-struct Books {
+struct EntryCounts {
     entries: usize,
     attached: usize,
     events: VecDeque<u64>,
@@ -106,7 +106,7 @@ struct Books {
 
 impl Shared {
     pub fn new(notifier: Arc<dyn Notifier>, entries: usize, most: usize) -> Self {
-        let books = Books { entries, attached: 0, events: VecDeque::new() };
+        let books = EntryCounts { entries, attached: 0, events: VecDeque::new() };
         Shared {
             notifier,
             has_events: AtomicBool::new(false),
@@ -178,7 +178,7 @@ impl Shared {
     }
 }
 
-impl Books {
+impl EntryCounts {
     fn taken(&self) -> usize {
         self.attached + self.events.len()
     }

@@ -38,11 +38,11 @@ pub struct Notify<T> {
 /// Where the thread meets those who stop it.
 struct Served<T> {
     stop: AtomicBool,
-    end: Mutex<Option<End<T>>>,
+    end: Mutex<Option<ServedEnd<T>>>,
     ended: Condvar,
 }
 
-enum End<T> {
+enum ServedEnd<T> {
     Whole(Cq, T),
     Panicked(Box<dyn Any + Send>),
 }
@@ -70,7 +70,7 @@ impl Cq {
             }
         };
         // Not the handler's panic, which `serve` catches.
-        let on_panic = move |why: &str| failing.end(End::Panicked(Box::new(why.to_owned())));
+        let on_panic = move |why: &str| failing.end(ServedEnd::Panicked(Box::new(why.to_owned())));
         match thread::spawn("via-notify", serving, on_panic) {
             Ok(_detached) => Ok(Notify { served, handle }),
             Err(error) => {
@@ -96,7 +96,7 @@ impl<T> Notify<T> {
     /// # Panics
     /// With the handler's own panic, if that is how it ended.
     pub fn stop(self, deadline: Deadline) -> Result<(Cq, T), (Error, Self)> {
-        self.tell_to_stop();
+        self.request_stop();
         self.join(deadline)
     }
 
@@ -109,8 +109,8 @@ impl<T> Notify<T> {
     /// As [`Notify::stop`].
     pub fn join(self, deadline: Deadline) -> Result<(Cq, T), (Error, Self)> {
         match self.served.wait(deadline) {
-            Ok(End::Whole(cq, state)) => Ok((cq, state)),
-            Ok(End::Panicked(panic)) => resume_unwind(panic),
+            Ok(ServedEnd::Whole(cq, state)) => Ok((cq, state)),
+            Ok(ServedEnd::Panicked(panic)) => resume_unwind(panic),
             Err(waited) => {
                 let what = "the handler of a completion queue to return".into();
                 Err((Error::Timeout { what, waited }, self))
@@ -118,7 +118,7 @@ impl<T> Notify<T> {
         }
     }
 
-    fn tell_to_stop(&self) {
+    fn request_stop(&self) {
         self.served.stop.store(true, Ordering::Release);
         self.handle.wake();
     }
@@ -129,7 +129,7 @@ impl<T> Drop for Notify<T> {
         if udeck_sys::process::is_forked() {
             return;
         }
-        self.tell_to_stop();
+        self.request_stop();
     }
 }
 
@@ -154,9 +154,9 @@ impl<T> Served<T> {
         handler: impl FnMut(&mut T, CqEntry) -> ControlFlow<()> + Send + 'static,
     ) {
         match catch_unwind(AssertUnwindSafe(|| self.run(&mut cq, &mut state, handler))) {
-            Ok(()) => self.end(End::Whole(cq, state)),
+            Ok(()) => self.end(ServedEnd::Whole(cq, state)),
             Err(panic) => {
-                self.end(End::Panicked(panic));
+                self.end(ServedEnd::Panicked(panic));
                 // May panic in its turn.
                 drop(state);
             }
@@ -174,12 +174,12 @@ impl<T> Served<T> {
         }
     }
 
-    fn end(&self, end: End<T>) {
+    fn end(&self, end: ServedEnd<T>) {
         *self.end.lock() = Some(end);
         self.ended.notify_all();
     }
 
-    fn wait(&self, deadline: Deadline) -> Result<End<T>, Duration> {
+    fn wait(&self, deadline: Deadline) -> Result<ServedEnd<T>, Duration> {
         let start = Instant::now();
         let mut end = self.end.lock();
         loop {

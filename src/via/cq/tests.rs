@@ -20,12 +20,12 @@ fn soon() -> Deadline {
 
 #[derive(Debug, Default)]
 struct Fake {
-    state: Mutex<State>,
+    state: Mutex<WaiterState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaiterState {
     news: VecDeque<Ready>,
     woken: bool,
     asleep: bool,

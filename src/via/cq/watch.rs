@@ -73,10 +73,10 @@ struct Seats {
 
 struct Seat {
     queue: Arc<Shared>,
-    waiting: Option<Waiting>,
+    waiting: Option<ArmedWaker>,
 }
 
-struct Waiting {
+struct ArmedWaker {
     waker: Waker,
     at_latest: Option<Instant>,
 }
@@ -121,7 +121,7 @@ impl Watch {
     /// Wakes `waker`, once, when the queue may have news, or at `at_latest`. The queue has been armed since its last poll
     /// ([`Cq::arm`]). A waker that was left here before is forgotten.
     pub fn wake(&self, waker: &Waker, at_latest: Option<Instant>) {
-        let waiting = Waiting { waker: waker.clone(), at_latest };
+        let waiting = ArmedWaker { waker: waker.clone(), at_latest };
         let (failed, before) = {
             let mut seats = self.bench.seats.lock();
             (seats.failed, seats.set(self.number, Some(waiting)))
@@ -161,7 +161,7 @@ impl Seats {
         Some(self.next)
     }
 
-    fn set(&mut self, number: u64, waiting: Option<Waiting>) -> Option<Waiting> {
+    fn set(&mut self, number: u64, waiting: Option<ArmedWaker>) -> Option<ArmedWaker> {
         let seat = self.taken.get_mut(&number)?;
         std::mem::replace(&mut seat.waiting, waiting)
     }

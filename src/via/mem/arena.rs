@@ -87,15 +87,15 @@ pub struct ArenaUse {
 
 /// Registered memory, handed out in [`Block`]s. Blocks may outlive the arena: its memory goes with the last.
 pub struct Arena {
-    inner: NonNull<Inner>,
+    inner: NonNull<ArenaInner>,
 }
 
-// SAFETY: `Inner`'s mutable state is behind a mutex; its backing is `Send + Sync`.
+// SAFETY: `ArenaInner`'s mutable state is behind a mutex; its backing is `Send + Sync`.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
-struct Inner {
+struct ArenaInner {
     name: &'static str,
     remedy: &'static str,
     peers_write: bool,
@@ -103,12 +103,12 @@ struct Inner {
     pockets: Pockets,
     /// Bytes of what is [reserved](Arena::reserve) for what arrives: at most half of all.
     arriving: AtomicUsize,
-    books: Mutex<Books>,
+    books: Mutex<ArenaState>,
     /// A chunk that somebody took memory for is there, or is not.
     chunk_taken: Condvar,
 }
 
-struct Books {
+struct ArenaState {
     spans: Allocator<u32>,
     /// Whether the chunks' memory was taken from the kernel.
     chunks: Vec<Chunk>,
@@ -124,7 +124,7 @@ struct Books {
 
 /// Private notes on one block. At a stable address while the block lives.
 struct Record {
-    inner: NonNull<Inner>,
+    inner: NonNull<ArenaInner>,
     base: NonNull<u8>,
     offset: u64,
     capacity: usize,
@@ -151,7 +151,7 @@ impl Arena {
         backing: Box<dyn Backing>,
     ) -> Self {
         let lines = u32::try_from(backing.len() / LINE).unwrap_or(u32::MAX);
-        let books = Books {
+        let books = ArenaState {
             // A block takes a line at least: no arena needs a table for more. (The allocator keeps two entries free.)
             spans: Allocator::with_max_allocs(lines, lines.saturating_add(2).min(MAX_BLOCKS)),
             chunks: vec![Chunk::Untaken; backing.len().div_ceil(CHUNK)],
@@ -163,12 +163,20 @@ impl Arena {
         let (pockets, books) = (Pockets::default(), Mutex::new(books));
         let chunk_taken = Condvar::new();
         let arriving = AtomicUsize::new(0);
-        let inner =
-            Box::new(Inner { name, remedy, peers_write, backing, pockets, arriving, books, chunk_taken });
+        let inner = Box::new(ArenaInner {
+            name,
+            remedy,
+            peers_write,
+            backing,
+            pockets,
+            arriving,
+            books,
+            chunk_taken,
+        });
         Arena { inner: NonNull::from(Box::leak(inner)) }
     }
 
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &ArenaInner {
         // SAFETY: freed only after this handle is dropped (`closed`).
         unsafe { self.inner.as_ref() }
     }
@@ -277,12 +285,12 @@ impl Drop for Arena {
     }
 }
 
-impl Inner {
+impl ArenaInner {
     /// A kept block, or one of fresh memory.
     #[cold]
     fn out_of_books(
         &self,
-        this: NonNull<Inner>,
+        this: NonNull<ArenaInner>,
         len: usize,
         class: usize,
         taken: Taken,
@@ -318,8 +326,8 @@ impl Inner {
     /// A block whose memory may be untaken; gives kept blocks back to the span allocator when there is no room otherwise.
     fn carve(
         &self,
-        this: NonNull<Inner>,
-        books: &mut Books,
+        this: NonNull<ArenaInner>,
+        books: &mut ArenaState,
         len: usize,
         class: Option<usize>,
     ) -> Result<Box<Record>> {
@@ -349,7 +357,7 @@ impl Inner {
     }
 
     /// Why there is no block of `len` bytes, although none is kept for reuse.
-    fn no_memory(&self, books: &Books, len: usize) -> Error {
+    fn no_memory(&self, books: &ArenaState, len: usize) -> Error {
         let limit = self.backing.len();
         let has_room = books.used.checked_add(len).is_some_and(|used| used <= limit);
         // That nothing is free where not everything is used is how the span allocator says that its table is full.
@@ -373,7 +381,7 @@ impl Inner {
     }
 }
 
-impl Books {
+impl ArenaState {
     /// Takes a block back.
     fn keep(&mut self, record: Box<Record>) {
         self.used -= record.capacity;
@@ -540,7 +548,7 @@ impl Drop for Block {
 
 /// A block comes home that no pocket takes.
 #[cold]
-fn by_the_books(inner: NonNull<Inner>, record: Box<Record>) {
+fn by_the_books(inner: NonNull<ArenaInner>, record: Box<Record>) {
     // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
     let last = unsafe { inner.as_ref() }.take_back(record);
     if last {

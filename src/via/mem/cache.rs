@@ -85,11 +85,11 @@ pub(crate) struct Cache<R> {
 #[derive(Debug)]
 struct Entry<R> {
     bytes: usize,
-    state: State<R>,
+    state: EntryState<R>,
 }
 
 #[derive(Debug)]
-enum State<R> {
+enum EntryState<R> {
     /// Its user has the registration.
     InUse,
     Idle {
@@ -121,7 +121,8 @@ impl<R> Cache<R> {
     /// [`Error::Full`] when those in use leave no room; nothing is evicted then.
     pub fn acquire(&mut self, identity: Identity, bytes: usize, bounds: Bounds) -> Result<Acquired<R>> {
         if let Some(entry) = self.entries.get_mut(&identity) {
-            let State::Idle { registration, since } = std::mem::replace(&mut entry.state, State::InUse)
+            let EntryState::Idle { registration, since } =
+                std::mem::replace(&mut entry.state, EntryState::InUse)
             else {
                 let what = format!("the registration of {} bytes", entry.bytes);
                 return Err(Error::InUse { what, by: "a region".into() });
@@ -140,7 +141,7 @@ impl<R> Cache<R> {
         }
         self.counts.evictions += evicted.len() as u64;
         self.counts.misses += 1;
-        self.entries.insert(identity, Entry { bytes, state: State::InUse });
+        self.entries.insert(identity, Entry { bytes, state: EntryState::InUse });
         self.counts.entries += 1;
         self.counts.bytes += bytes;
         self.counts.in_use += 1;
@@ -166,7 +167,7 @@ impl<R> Cache<R> {
     pub fn release(&mut self, identity: Identity, registration: R) {
         let entry = self.entries.get_mut(&identity).expect("it was acquired");
         self.clock += 1;
-        entry.state = State::Idle { registration, since: self.clock };
+        entry.state = EntryState::Idle { registration, since: self.clock };
         self.counts.in_use -= 1;
         self.counts.bytes_in_use -= entry.bytes;
         self.idle.insert(self.clock, identity);
@@ -183,7 +184,7 @@ impl<R> Cache<R> {
 
     /// Takes a registration out that nobody uses.
     pub fn invalidate(&mut self, identity: Identity) -> Option<R> {
-        let State::Idle { since, .. } = self.entries.get(&identity)?.state else { return None };
+        let EntryState::Idle { since, .. } = self.entries.get(&identity)?.state else { return None };
         self.idle.remove(&since);
         self.counts.invalidations += 1;
         self.remove(identity)
@@ -194,8 +195,8 @@ impl<R> Cache<R> {
         self.counts.entries -= 1;
         self.counts.bytes -= entry.bytes;
         match entry.state {
-            State::InUse => None,
-            State::Idle { registration, .. } => Some(registration),
+            EntryState::InUse => None,
+            EntryState::Idle { registration, .. } => Some(registration),
         }
     }
 

@@ -17,11 +17,11 @@ use crate::transport::{Device, Registration};
 /// The registrations of one NIC.
 pub(crate) struct Registrar {
     device: Arc<dyn Device>,
-    books: Mutex<Books>,
+    books: Mutex<Registrations>,
 }
 
 #[derive(Default)]
-struct Books {
+struct Registrations {
     cache: Cache<Box<dyn Registration>>,
     /// What is in use, by address. The same bytes may be registered several times.
     live: BTreeMap<(usize, Identity), Live>,

@@ -277,10 +277,10 @@ mod tests {
     }
 
     /// A buffer that says when it is freed.
-    struct Counted(Arc<()>, Box<[u8]>);
+    struct CountedBuffer(Arc<()>, Box<[u8]>);
 
     // SAFETY: the boxed slice's parts, and a count beside them.
-    unsafe impl StableBuffer for Counted {
+    unsafe impl StableBuffer for CountedBuffer {
         type Owner = (Arc<()>, usize);
         fn into_parts(self) -> (NonNull<[u8]>, Self::Owner) {
             let (bytes, len) = self.1.into_parts();
@@ -288,14 +288,14 @@ mod tests {
         }
         unsafe fn from_parts(bytes: NonNull<[u8]>, (count, len): Self::Owner) -> Self {
             // SAFETY: as the caller promises.
-            Counted(count, unsafe { Box::from_parts(bytes, len) })
+            CountedBuffer(count, unsafe { Box::from_parts(bytes, len) })
         }
     }
 
     #[test]
     fn what_is_dropped_is_freed_once() {
         let alive = Arc::new(());
-        let buffer = || Counted(alive.clone(), vec![1; 100].into());
+        let buffer = || CountedBuffer(alive.clone(), vec![1; 100].into());
         drop(UserMemory::new(buffer()));
         drop(UserMemory::new(buffer()).into_allocation());
         assert_eq!(Arc::strong_count(&alive), 1);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::sends::{End, Kind, PostedSend, status_of};
+use super::sends::{ConnectionEnd, Kind, PostedSend, status_of};
 use super::{Limits, State, Vi, not_connected};
 use crate::attributes::{Caps, Receive, Reliability};
 use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
@@ -305,14 +305,14 @@ impl Vi {
         }
         let end = self.port.as_mut().and_then(|port| self.sends.settle(&mut **port, level));
         match end {
-            Some(End::Broken) => {
+            Some(ConnectionEnd::Broken) => {
                 self.state = State::Error;
                 self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
                 self.flush_receives();
             }
-            Some(End::Forbidden) => self.was_forbidden(),
-            Some(End::Closed) if self.state == State::Connected => self.meet_the_end(),
-            Some(End::Closed) | None => {}
+            Some(ConnectionEnd::Forbidden) => self.was_forbidden(),
+            Some(ConnectionEnd::Closed) if self.state == State::Connected => self.meet_the_end(),
+            Some(ConnectionEnd::Closed) | None => {}
         }
     }
 

@@ -44,7 +44,7 @@ pub(super) struct Sends {
 
 /// How a connection ended of which a send has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
+pub(super) enum ConnectionEnd {
     /// The peer has left in order.
     Closed,
     /// By an error.
@@ -69,13 +69,13 @@ pub(super) fn status_of(fate: Fate, level: Reliability, kind: Kind) -> Status {
 }
 
 /// How the connection ends by a send that ended so, if it does.
-fn end_by(status: Status, level: Reliability) -> Option<End> {
+fn end_by(status: Status, level: Reliability) -> Option<ConnectionEnd> {
     match status {
-        Status::Flushed => Some(End::Closed),
-        Status::RemoteDescriptorError | Status::TransportError => Some(End::Broken),
+        Status::Flushed => Some(ConnectionEnd::Closed),
+        Status::RemoteDescriptorError | Status::TransportError => Some(ConnectionEnd::Broken),
         // VIA: an unreliable connection stands whatever is lost on it.
         Status::RdmaProtectionError if level == Reliability::Unreliable => None,
-        Status::RdmaProtectionError => Some(End::Forbidden),
+        Status::RdmaProtectionError => Some(ConnectionEnd::Forbidden),
         Status::Done | Status::LengthError => None,
     }
 }
@@ -116,7 +116,7 @@ impl Sends {
 
     /// Notes what the port says has ended. Returns how the connection ended by it, if it did. At reliable reception
     /// nothing is done behind a send that is not: what is done is a prefix of what was posted.
-    pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> Option<End> {
+    pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> Option<ConnectionEnd> {
         let mut end = None;
         let mut stopped_at = None;
         while let Some((number, fate)) = port.ended() {

@@ -5,7 +5,7 @@
 
 use udeck_sys::segment::CHUNK;
 
-use super::{Books, Inner};
+use super::{ArenaInner, ArenaState};
 use crate::error::{Error, Result};
 
 /// Whether a chunk has memory.
@@ -19,14 +19,14 @@ pub(super) enum Chunk {
     Taken,
 }
 
-impl Books {
+impl ArenaState {
     /// The first chunk of `[start, end)` without memory.
     pub(super) fn first_untaken(&self, start: usize, end: usize) -> Option<usize> {
         (start / CHUNK..end.div_ceil(CHUNK)).find(|&chunk| self.chunks[chunk] != Chunk::Taken)
     }
 }
 
-impl Inner {
+impl ArenaInner {
     /// Takes memory for `[start, end)`, as far as it has none.
     pub(super) fn take_memory(&self, start: usize, end: usize) -> Result {
         let mut books = self.books.lock();
@@ -54,7 +54,7 @@ impl Inner {
 
 /// Says in the books what became of a chunk, also after a panic: others may wait for that.
 struct Taking<'a> {
-    inner: &'a Inner,
+    inner: &'a ArenaInner,
     chunk: usize,
     becomes: Chunk,
 }

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::{Arena, Block, Inner, LARGEST_CLASS, Taken, class_of};
+use super::{Arena, ArenaInner, Block, LARGEST_CLASS, Taken, class_of};
 use crate::error::{Error, Result};
 
 /// A block that is filled as bytes come: its address space is reserved, and counts as used; memory is taken from the
@@ -128,7 +128,7 @@ impl Filling {
         }
     }
 
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &ArenaInner {
         // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
         unsafe { self.block.record().inner.as_ref() }
     }
@@ -141,7 +141,7 @@ impl Drop for Filling {
     }
 }
 
-impl Inner {
+impl ArenaInner {
     /// Counts `len` bytes among what arrives.
     #[inline]
     fn arrive(&self, len: usize) -> Result<usize> {
@@ -178,7 +178,7 @@ mod tests {
     use udeck_sys::segment::CHUNK;
 
     /// Address space of the heap, and how much of it was asked for.
-    struct Counted {
+    struct CountingBacking {
         memory: Vec<[u64; 8]>,
         asked: Arc<AtomicUsize>,
         /// Chunks that there is memory for.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     // SAFETY: heap memory of our own; 8-byte alignment suffices for these tests, which ask no more.
-    unsafe impl Backing for Counted {
+    unsafe impl Backing for CountingBacking {
         fn base(&self) -> NonNull<u8> {
             NonNull::from(&self.memory[..]).cast()
         }
@@ -205,7 +205,7 @@ mod tests {
     fn arena(chunks: usize, most: usize) -> (Arena, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let memory = vec![[0; 8]; chunks * CHUNK / 64];
-        let backing = Counted { memory, asked: asked.clone(), most };
+        let backing = CountingBacking { memory, asked: asked.clone(), most };
         (Arena::new("test", "free something", false, Box::new(backing)), asked)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use super::{Arena, Block, Fill, Inner};
+use super::{Arena, ArenaInner, Block, Fill};
 use crate::error::{Error, Result};
 
 impl Arena {
@@ -29,7 +29,7 @@ impl Arena {
     }
 }
 
-impl Inner {
+impl ArenaInner {
     /// The address of `[offset, offset + len)`, if it is memory taken from the kernel.
     fn committed_at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;

@@ -126,7 +126,7 @@ impl Vi {
         operation: Operation,
         immediate: Option<u32>,
     ) -> Result<Option<Status>> {
-        let Stage { located, mut block } = self.stage(&pieces.pieces())?;
+        let StagedPieces { located, mut block } = self.stage(&pieces.pieces())?;
         if let Some(block) = &mut block
             && !matches!(operation, Operation::Read(_))
         {
@@ -149,21 +149,21 @@ impl Vi {
     }
 
     /// Room in the outbox for the pieces that lie outside.
-    fn stage(&self, places: &[Piece]) -> Result<Stage> {
+    fn stage(&self, places: &[Piece]) -> Result<StagedPieces> {
         // What will be refused anyway is refused before it takes memory.
         self.check_send(places.len(), places.iter().map(|place| place.len).sum())?;
         let outside = places.iter().filter(|place| place.offset.is_none());
         let (count, len) = outside.fold((0, 0), |(count, sum), place| (count + 1, sum + place.len));
         if count == 0 {
-            return Ok(Stage { located: located(places, 0), block: None });
+            return Ok(StagedPieces { located: located(places, 0), block: None });
         }
         let block = self.nic.device().outbox().block(len, Fill::Keep)?;
-        Ok(Stage { located: located(places, block.offset()), block: Some(block) })
+        Ok(StagedPieces { located: located(places, block.offset()), block: Some(block) })
     }
 }
 
 /// The pieces of a post as ports take them: offset in the outbox, and length.
-struct Stage {
+struct StagedPieces {
     located: Located,
     /// Where those outside are brought.
     block: Option<Block>,

@@ -63,7 +63,7 @@ fn posted(done: &[bool]) -> Sends {
     sends
 }
 
-fn settle(sends: &mut Sends, fates: &[(u64, Fate)], level: Reliability) -> Option<End> {
+fn settle(sends: &mut Sends, fates: &[(u64, Fate)], level: Reliability) -> Option<ConnectionEnd> {
     sends.settle(&mut Script(fates.iter().copied().collect()), level)
 }
 
@@ -86,10 +86,10 @@ fn each_fate_is_a_status_of_its_level() {
             let mut sends = posted(&[false]);
             let end = match expected {
                 Done => None,
-                Flushed => Some(End::Closed),
+                Flushed => Some(ConnectionEnd::Closed),
                 RdmaProtectionError if level == Reliability::Unreliable => None,
-                RdmaProtectionError => Some(End::Forbidden),
-                _ => Some(End::Broken),
+                RdmaProtectionError => Some(ConnectionEnd::Forbidden),
+                _ => Some(ConnectionEnd::Broken),
             };
             assert_eq!(settle(&mut sends, &[(0, fate)], level), end, "{fate:?} {level:?}");
             assert_eq!(ends(&mut sends), [expected], "{fate:?} {level:?}");
@@ -111,7 +111,7 @@ fn only_the_oldest_bears_the_error() {
     use Status::{Done, Flushed, TransportError};
     let lost = [(3, Fate::Lost), (1, Fate::Lost), (2, Fate::Lost)];
     let mut sends = posted(&[true, false, false, false]);
-    assert_eq!(settle(&mut sends, &lost, Reliability::Delivery), Some(End::Broken));
+    assert_eq!(settle(&mut sends, &lost, Reliability::Delivery), Some(ConnectionEnd::Broken));
     assert_eq!(ends(&mut sends), [Done, TransportError, Flushed, Flushed]);
 }
 
@@ -120,7 +120,7 @@ fn what_ends_after_an_error_before_it_is_flushed() {
     use Status::{Done, Flushed, RemoteDescriptorError};
     let mut sends = posted(&[false, false, true, false]);
     let fates = [(0, Fate::Arrived), (1, Fate::Refused)];
-    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(End::Broken));
+    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(ConnectionEnd::Broken));
     assert_eq!(ends(&mut sends), [Done, RemoteDescriptorError, Flushed]);
     assert_eq!(settle(&mut sends, &[(3, Fate::Unread)], Reliability::Reception), None);
     assert_eq!(ends(&mut sends), [Flushed]);
@@ -149,7 +149,7 @@ fn what_is_done_is_a_prefix_at_reliable_reception_only() {
     }
     // The peer does.
     let mut sends = posted(&[false, true]);
-    assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], Reliability::Reception), Some(End::Closed));
+    assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], Reliability::Reception), Some(ConnectionEnd::Closed));
     assert_eq!(ends(&mut sends), [Flushed, Flushed]);
 }
 
@@ -209,7 +209,7 @@ fn a_read_that_was_not_answered_is_flushed_at_every_level() {
         let mut sends = Sends::default();
         let (ends_as, owner) = (Status::Done, Err(RawId(0)));
         sends.push(PostedSend { number: 0, status: None, ends_as, kind: Kind::Read, length: 5, owner });
-        assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], level), Some(End::Closed), "{level:?}");
+        assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], level), Some(ConnectionEnd::Closed), "{level:?}");
         assert_eq!(ends(&mut sends), [Status::Flushed], "{level:?}");
     }
 }
@@ -219,7 +219,7 @@ fn what_is_behind_a_forbidden_write_or_read_is_flushed() {
     use Status::{Done, Flushed, RdmaProtectionError};
     let fates = [(1, Fate::Arrived), (0, Fate::Protection)];
     let mut sends = posted(&[false; 2]);
-    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(End::Forbidden));
+    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(ConnectionEnd::Forbidden));
     assert_eq!(ends(&mut sends), [RdmaProtectionError, Flushed]);
     let mut sends = posted(&[false; 2]);
     assert_eq!(settle(&mut sends, &fates, Reliability::Unreliable), None, "nothing breaks it");
