@@ -63,13 +63,13 @@ impl Barrier {
         let (mut tell, mut hear) = (Vec::new(), Vec::new());
         for step in &mut steps {
             match step {
-                BarrierStep::Tell(rank) => {
+                BarrierStep::Send(rank) => {
                     let postbox = Postbox::new(world, &name(*rank), meet(world, *rank)?);
                     postbox.set_protocol(Protocol::Auto)?; // whatever the program wants for its own messages
                     tell.push(postbox);
                     *rank = tell.len() - 1;
                 }
-                BarrierStep::Hear(rank) => {
+                BarrierStep::Receive(rank) => {
                     hear.push(Heard { rank: *rank as u32, tokens: 0 });
                     *rank = hear.len() - 1;
                 }
@@ -90,8 +90,8 @@ impl Barrier {
         let mut clock = Clock { limit, began: None };
         while let Some(step) = self.steps.get(self.at) {
             match *step {
-                BarrierStep::Tell(place) => self.tell(place, world, &mut clock)?,
-                BarrierStep::Hear(place) => self.hear(place, world, &mut clock)?,
+                BarrierStep::Send(place) => self.send_token(place, world, &mut clock)?,
+                BarrierStep::Receive(place) => self.await_token(place, world, &mut clock)?,
             }
             self.at += 1;
         }
@@ -100,7 +100,7 @@ impl Barrier {
         Ok(())
     }
 
-    fn tell(&self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
+    fn send_token(&self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
         let postbox = &self.tell[place];
         let posted = match postbox.poster().post_copy(&[], self.generation, WaitPolicy::None) {
             Err(Error::WouldBlock { .. }) => {
@@ -108,10 +108,10 @@ impl Barrier {
             }
             posted => posted,
         };
-        posted.map(drop).map_err(|error| left(world, error))
+        posted.map(drop).map_err(|error| as_ended(world, error))
     }
 
-    fn hear(&mut self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
+    fn await_token(&mut self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
         let mut budget = Budget::once();
         while self.hear[place].tokens == self.generation {
             if !budget.take() {
@@ -180,8 +180,8 @@ impl Barrier {
     #[cold]
     fn too_late(&self, clock: &mut Clock) -> Error {
         let awaited = self.steps[self.at..].iter().map_while(|step| match step {
-            BarrierStep::Hear(place) => Some(&self.hear[*place]),
-            BarrierStep::Tell(_) => None,
+            BarrierStep::Receive(place) => Some(&self.hear[*place]),
+            BarrierStep::Send(_) => None,
         });
         let mut missing: Vec<u32> =
             awaited.filter(|heard| heard.tokens == self.generation).map(|heard| heard.rank).collect();
@@ -251,7 +251,7 @@ fn meet(world: &Arc<WorldState>, rank: usize) -> Result<Channel> {
         Ok(channel) => Ok(Some(channel)),
         Err(Error::NoSuchMailbox { .. }) => Ok(None),
         Err(Error::NobodyLeft { .. }) => Err(ended(world, rank)),
-        Err(error) => Err(left(world, error)),
+        Err(error) => Err(as_ended(world, error)),
     })
 }
 
@@ -295,7 +295,7 @@ fn lost(world: &WorldState) -> Option<(usize, String)> {
 
 /// The mailbox of a rank that has ended is gone: to the program, the rank is.
 #[cold]
-fn left(world: &WorldState, error: Error) -> Error {
+fn as_ended(world: &WorldState, error: Error) -> Error {
     match error {
         Error::MailboxGone { rank, .. } => ended(world, rank),
         other => other,

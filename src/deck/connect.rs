@@ -21,7 +21,7 @@ use self::wire::{Advert, Endpoint};
 use crate::error::{Error, Result, is_internal};
 use crate::nics::WorldNic;
 use crate::payload::Payload;
-use crate::route::{Route, SkippedTransport, explanation, told};
+use crate::route::{Route, SkippedTransport, explanation, reasons};
 use crate::send::{Channel, Target};
 use crate::suspicion::WORD;
 use crate::wire::{Introduction, Role};
@@ -203,7 +203,7 @@ fn unreachable(
             return Error::MailboxGone { name, rank };
         }
         if until.passed() {
-            return Error::Unreachable { name, rank, tried: told(skipped) };
+            return Error::Unreachable { name, rank, tried: reasons(skipped) };
         }
         std::thread::sleep(WORD_PAUSE);
     }

@@ -11,20 +11,23 @@
 //! | `mailbox`, `recv` | retrieving: typed surface, and the engine behind it |
 //! | `postbox`, `send` | posting: typed surface, and the engine behind it |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
-//! | `wire` | what the two engines say to each other |
-//! | `nics`, `routes` | the NICs of a world, and which of them leads to a mailbox |
+//! | `wire` | the messages between the two engines |
+//! | `connect` | how a postbox finds its mailbox and connects to it |
+//! | `nics`, `route` | the NICs of a world, and which of them leads to a mailbox |
 //! | `progress` | moves rendezvous along while the application computes |
-//! | `buffer`, `message`, `pack`, `received` | messages of either kind, before and after the journey |
+//! | `buffer`, `message`, `pack`, `received`, `parcel` | typed and packed messages: before the post, on their way, and received |
 //! | `message_memory`, `memory_accounting` | memory for messages: waiting for it, and who has it |
 //! | `post_request` | posts that return at once, and their handles |
-//! | `select` | waiting at several mailboxes |
+//! | `select`, `endings` | waiting at several mailboxes, and for the end of ranks |
 //! | `shared_buf` | one message to many mailboxes |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
 //! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
 //! | `suspicion` | a rank whose connection broke, until its fate is known |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
+//! | `wait_policy` | how long a call may wait |
+//! | `config`, `stats`, `error` | settings of a world, counters, errors |
 //!
-//! This crate names no transport: it decides by the abilities (`Caps`) that a NIC has.
+//! This crate names no transport. It chooses protocols by the capabilities (`Caps`) of a NIC.
 //!
 //! Source of the model: DECK (*Distributed Execution and Communication Kernel*), and its port to the Virtual Interface
 //! Architecture (2005).

@@ -157,7 +157,7 @@ impl Inbox {
             self.waiting.forget(context);
         }
         let rank = connection.link.rank;
-        self.queues.left(connection.nic);
+        self.queues.disconnected(connection.nic);
         self.acceptor.leave(context, connection.postbox());
         drop(connection);
         if let Some(how) = lost.filter(|_| !self.reported.contains(&rank)) {
@@ -201,7 +201,7 @@ impl Inbox {
                     if (connection.link.rank as usize) < self.world.size() {
                         self.posters.insert(connection.link.rank);
                     }
-                    self.queues.joined(connection.nic);
+                    self.queues.connected(connection.nic);
                     *place = Some(connection);
                 }
                 (Accepted::Data { data, postbox }, Some(connection)) if postbox == connection.postbox() => {

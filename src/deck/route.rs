@@ -55,13 +55,13 @@ impl Route {
         let encrypted = if self.encrypted { ", encrypted" } else { "" };
         match self.skipped.len() {
             0 => format!("{}{encrypted}", self.transport),
-            _ => format!("{}{encrypted} ({})", self.transport, told(&self.skipped)),
+            _ => format!("{}{encrypted} ({})", self.transport, reasons(&self.skipped)),
         }
     }
 }
 
 /// What stood in the way, one after the other.
-pub(crate) fn told(skipped: &[SkippedTransport]) -> String {
+pub(crate) fn reasons(skipped: &[SkippedTransport]) -> String {
     skipped
         .iter()
         .map(|SkippedTransport { transport, why }| format!("{transport}: {why}"))

@@ -32,7 +32,7 @@ mod armed {
         "retrieve.credited",
         "release.claimed",
         "release.published",
-        "door.accepted",
+        "accept.accepted",
         "announce.said",
         "announce.taken",
         "announce.answered",

@@ -171,7 +171,7 @@ impl Connection {
     /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
     /// news was published; the fence pairs with the one in `Port::request_send_notify`.
     #[inline]
-    pub fn tell_sender(&self) {
+    pub fn notify_sender(&self) {
         fence(Ordering::SeqCst);
         if self.incoming.sender().waiting.load(Ordering::Relaxed) != 0 {
             let doorbell = self.peer_doorbells.send;
@@ -453,7 +453,7 @@ impl LentBooks {
 impl Lender for Connection {
     fn give_back(&self, token: u16) {
         self.returner.give_back(token);
-        self.tell_sender();
+        self.notify_sender();
     }
 
     fn refuse(&self, token: u16) {

@@ -3,11 +3,11 @@
 //! | file | what it is |
 //! |---|---|
 //! | here | windows, listeners, connecting, what comes home |
-//! | `door` | processes that connect to this one |
+//! | `accept` | the listening socket: processes that connect to this one |
 //! | `links` | the links with them, and what comes over those |
 //! | `request` | a connection request, at who is asked |
 
-mod door;
+mod accept;
 mod links;
 mod request;
 
@@ -31,8 +31,8 @@ use udeck_via::{
 };
 
 #[cfg(test)]
-pub(crate) use self::door::MAX_LINKS;
-use self::door::own_address;
+pub(crate) use self::accept::MAX_LINKS;
+use self::accept::own_address;
 use self::links::Links;
 use crate::Options;
 use crate::arenas::Arenas;

@@ -193,7 +193,7 @@ impl ShmPort {
         self.connection.position.store(self.consumer.position(), Ordering::Relaxed);
         if self.consumer.owes_credit() {
             self.consumer.publish_credit();
-            self.connection.tell_sender();
+            self.connection.notify_sender();
         }
     }
 
@@ -621,7 +621,7 @@ unsafe impl Port for ShmPort {
     fn request_send_notify(&mut self) {
         self.waiting = true;
         self.connection.outgoing.sender().waiting.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `Connection::tell_sender`: the flag is up before the caller's last look.
+        // Pairs with the fence in `Connection::notify_sender`: the flag is up before the caller's last look.
         fence(Ordering::SeqCst);
     }
 

@@ -27,8 +27,8 @@ pub(super) enum Plan {
 /// What one rank does. It knows a rank, or a place in a table, of each; and does each at most once in a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BarrierStep {
-    Tell(usize),
-    Hear(usize),
+    Send(usize),
+    Receive(usize),
 }
 
 /// So many exchange with each other.
@@ -74,22 +74,27 @@ fn disseminate(rank: usize, size: usize) -> Vec<BarrierStep> {
     let rounds = distances.take_while(|distance| *distance < size);
     rounds
         .flat_map(|distance| {
-            [BarrierStep::Tell((rank + distance) % size), BarrierStep::Hear((rank + size - distance) % size)]
+            [
+                BarrierStep::Send((rank + distance) % size),
+                BarrierStep::Receive((rank + size - distance) % size),
+            ]
         })
         .collect()
 }
 
 fn exchange(rank: usize, size: usize) -> Vec<BarrierStep> {
     let others = || (1..size).map(|distance| (rank + distance) % size);
-    others().map(BarrierStep::Tell).chain(others().map(BarrierStep::Hear)).collect()
+    others().map(BarrierStep::Send).chain(others().map(BarrierStep::Receive)).collect()
 }
 
 fn climb(rank: usize, size: usize) -> Vec<BarrierStep> {
     let below = || (rank * FAN + 1..=rank * FAN + FAN).take_while(|child| *child < size);
     let above = (rank > 0).then(|| (rank - 1) / FAN);
-    let mut steps: Vec<BarrierStep> = below().map(BarrierStep::Hear).collect();
-    steps.extend(above.into_iter().flat_map(|parent| [BarrierStep::Tell(parent), BarrierStep::Hear(parent)]));
-    steps.extend(below().map(BarrierStep::Tell));
+    let mut steps: Vec<BarrierStep> = below().map(BarrierStep::Receive).collect();
+    steps.extend(
+        above.into_iter().flat_map(|parent| [BarrierStep::Send(parent), BarrierStep::Receive(parent)]),
+    );
+    steps.extend(below().map(BarrierStep::Send));
     steps
 }
 
@@ -116,11 +121,11 @@ mod tests {
             for rank in (0..size).filter(|rank| Some(*rank) != absent) {
                 while let Some(step) = todo[rank].peek() {
                     match *step {
-                        BarrierStep::Tell(peer) => {
+                        BarrierStep::Send(peer) => {
                             assert!(told.insert((rank, peer)), "{rank} tells {peer} twice")
                         }
-                        BarrierStep::Hear(peer) if !told.contains(&(peer, rank)) => break,
-                        BarrierStep::Hear(_) => {}
+                        BarrierStep::Receive(peer) if !told.contains(&(peer, rank)) => break,
+                        BarrierStep::Receive(_) => {}
                     }
                     todo[rank].next();
                     moved = true;
@@ -153,8 +158,8 @@ mod tests {
                 for rank in 0..size {
                     for step in plan.steps(rank, size) {
                         let is_new = match step {
-                            BarrierStep::Tell(peer) => tells.insert((rank, peer)),
-                            BarrierStep::Hear(peer) => hears.insert((peer, rank)),
+                            BarrierStep::Send(peer) => tells.insert((rank, peer)),
+                            BarrierStep::Receive(peer) => hears.insert((peer, rank)),
                         };
                         assert!(is_new, "{plan:?} of {size}, rank {rank}: {step:?} twice");
                     }

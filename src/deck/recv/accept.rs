@@ -20,7 +20,7 @@ pub(super) struct Acceptor {
     /// With the contexts of their connections.
     waiting: Mutex<Vec<(usize, Accepted)>>,
     contexts: Mutex<Contexts>,
-    came: AtomicU32,
+    accepted: AtomicU32,
     /// Being accepted at this moment.
     coming: AtomicU32,
     /// A NIC has let go of its way in, because it has failed.
@@ -96,7 +96,7 @@ impl Acceptor {
         Acceptor {
             waiting: Mutex::default(),
             contexts: Mutex::default(),
-            came: AtomicU32::new(0),
+            accepted: AtomicU32::new(0),
             coming: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             places: Places { taken: Quota::new(u64::MAX), each: LEAST_OF_ONE_RANK.max(PLACES / others) },
@@ -105,8 +105,8 @@ impl Acceptor {
 
     /// How many have come, all in all.
     #[inline]
-    pub fn came(&self) -> u32 {
-        self.came.load(Ordering::Acquire)
+    pub fn accepted(&self) -> u32 {
+        self.accepted.load(Ordering::Acquire)
     }
 
     /// Whether one is being accepted. Who asked for it may know already, and may have posted and finished before it has come.
@@ -196,10 +196,10 @@ impl Acceptor {
             Vi::new(nic, attributes).and_then(|mut vi| request.accept(&mut vi, cq, cq, &[]).map(|()| vi));
         let is_accepted = accepted.is_ok();
         if let Ok(vi) = accepted {
-            fault::point("door.accepted");
+            fault::point("accept.accepted");
             waiting.push((context, wrap(vi)));
             drop(waiting);
-            self.came.fetch_add(1, Ordering::Release);
+            self.accepted.fetch_add(1, Ordering::Release);
         }
         // Only now: whoever sees that it is not coming sees that it has come.
         self.coming.fetch_sub(1, Ordering::Release);

@@ -66,12 +66,12 @@ impl CompletionQueues {
     }
 
     /// A connection has come in by that NIC.
-    pub fn joined(&mut self, world_nic: usize) {
+    pub fn connected(&mut self, world_nic: usize) {
         self.connections[world_nic] += 1;
     }
 
     /// One has ended.
-    pub fn left(&mut self, world_nic: usize) {
+    pub fn disconnected(&mut self, world_nic: usize) {
         self.connections[world_nic] -= 1;
     }
 

@@ -29,7 +29,7 @@ impl<'a> WaitConditions<'a> {
     /// Whether ranks have ended or connections have come since. Lends others a hand.
     pub fn has_changed(&self) -> bool {
         let moved = self.world.help_others();
-        let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.came() != came);
+        let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.accepted() != came);
         moved || self.world.exits().seen() != self.ends || came()
     }
 }
@@ -93,7 +93,8 @@ impl Inbox {
     /// What to wait on, and what to notice by the way.
     pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
         let (world, acceptor) = (&*self.world, &*self.acceptor);
-        let around = WaitConditions { world, acceptor: Some((acceptor, acceptor.came())), ends: self.seen };
+        let around =
+            WaitConditions { world, acceptor: Some((acceptor, acceptor.accepted())), ends: self.seen };
         (self.queues.iter_mut(), around)
     }
 }

@@ -89,7 +89,7 @@ impl Inbox {
 
     /// Waits until there may be a message; whether that is in `parcel` already.
     fn pause(&mut self, parcel: &mut Parcel, deadline: Deadline, pauses: &mut WaitPauses) -> Result<bool> {
-        let (ends, came) = (self.seen, self.acceptor.came());
+        let (ends, came) = (self.seen, self.acceptor.accepted());
         if self.has_connections_held_up() {
             // The completion queue would name such a connection at once.
             let pause = if self.is_reading() { pauses.read_pause } else { MEMORY_PAUSE };
@@ -108,7 +108,7 @@ impl Inbox {
         let (world, acceptor) = (&self.world, &self.acceptor);
         let news = self.queues.wait(world.slice(until), || {
             let moved = world.help_others();
-            moved || world.exits().seen() != ends || acceptor.came() != came || acceptor.has_failed()
+            moved || world.exits().seen() != ends || acceptor.accepted() != came || acceptor.has_failed()
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
@@ -137,7 +137,7 @@ impl Inbox {
 
     /// Asks every VI's own queue once, beginning behind the one that had something last.
     pub(super) fn poll_work_queues(&mut self) -> Result<Option<Parcel>> {
-        if self.acceptor.came() != self.let_in {
+        if self.acceptor.accepted() != self.let_in {
             self.let_in();
         }
         // Where the program's looks are what moves a NIC's bytes, it has to be looked at.
@@ -178,7 +178,7 @@ impl Inbox {
         if self.seen == 0 {
             return Ok(());
         }
-        if self.acceptor.came() != self.let_in {
+        if self.acceptor.accepted() != self.let_in {
             self.let_in();
         }
         let (is_deserted, posters, reported) = (self.world.is_deserted(), &self.posters, &self.reported);
@@ -189,7 +189,7 @@ impl Inbox {
         }
         // In this order: who has finished had its connections accepted, and what is accepted has come.
         let deserted = self.connections.iter().all(Option::is_none) && self.world.is_deserted();
-        if deserted && !self.acceptor.is_admitting() && self.acceptor.came() == self.let_in {
+        if deserted && !self.acceptor.is_admitting() && self.acceptor.accepted() == self.let_in {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
         Ok(())

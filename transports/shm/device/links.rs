@@ -12,7 +12,7 @@ use udeck_sys::{Deadline, is_shortage, socket};
 use udeck_via::{Budget, Error, Result};
 
 use super::ShmDevice;
-use super::door::nonce;
+use super::accept::nonce;
 use super::request::IncomingRequest;
 use crate::connection::Loss;
 use crate::handshake::Handshake;

@@ -25,7 +25,7 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     owner.state.advertise("in", "u8", 1).unwrap();
     let acceptor = inbox.acceptor.clone();
     let wait_for = |connections| {
-        while acceptor.came() < connections {
+        while acceptor.accepted() < connections {
             thread::sleep(Duration::from_millis(1));
         }
     };

@@ -34,7 +34,7 @@ fn passages(point: &str) -> &'static [u64] {
         "doorbell.leaf" | "doorbell.summary" => &[1, 2, 3, 5, 9, 14],
         "doorbell.unparked" => &[1, 2, 4, 7],
         // Once for each of two postboxes.
-        "door.accepted" => &[1, 2],
+        "accept.accepted" => &[1, 2],
         // Once in a quarter ring.
         "retrieve.credited" => &[1, 2, 3, 5, 9],
         _ => &[1, 2, 30, 64, 74, 150, 300],
@@ -51,7 +51,7 @@ pub fn never_passed(point: &str, role: Role, protocol: Protocol) -> Option<&'sta
             Retrieves,
         ) => return Some("the poster does"),
         (
-            "door.accepted" | "announce.taken" | "announce.answered" | "copy.taken" | "read.fetched"
+            "accept.accepted" | "announce.taken" | "announce.answered" | "copy.taken" | "read.fetched"
             | "handshake.granted" | "handshake.received",
             Posts,
         ) => return Some("the retriever does"),

@@ -1,4 +1,4 @@
-//! The door: processes that connect to this one, until they are links.
+//! The listening socket: accepts processes that connect to this one, until they are links.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,7 +45,7 @@ impl ShmDevice {
                     Ok(()) => Interest::Keep,
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
-                            tell_shortage(&error);
+                            report_shortage(&error);
                         }
                         Interest::Rest(SHORTAGE_PAUSE)
                     }
@@ -107,7 +107,7 @@ impl ShmDevice {
             return false;
         }
         if !std::mem::replace(&mut links.told_of_enough, true) {
-            tell_enough(pid, has);
+            report_link_limit(pid, has);
         }
         true
     }
@@ -133,14 +133,14 @@ impl ShmDevice {
 
 /// No call of the program is there to return it: those who connect wait, and only they would say so.
 #[cold]
-fn tell_shortage(error: &io::Error) {
+fn report_shortage(error: &io::Error) {
     let advice = if is_shortage(error) { format!(" ({})", descriptor_advice()) } else { String::new() };
     say!("cannot accept connections and keeps trying: {error}{advice}");
 }
 
-/// As [`tell_shortage`]: the other process is told no more than that its link was closed.
+/// As [`report_shortage`]: the other process is told no more than that its link was closed.
 #[cold]
-fn tell_enough(pid: Option<i32>, has: usize) {
+fn report_link_limit(pid: Option<i32>, has: usize) {
     let pid = process(pid);
     say!("process {pid} has {has} links with this NIC; no more of them are accepted (said once)");
 }
