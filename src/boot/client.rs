@@ -56,7 +56,7 @@ struct Shared {
     writing: Mutex<()>,
     calls: Mutex<Calls>,
     answered: Condvar,
-    news: Mutex<News>,
+    news: Mutex<EventLog>,
     /// This rank has said goodbye or hung up: the connection's end is no news then.
     leaving: AtomicBool,
     /// What proves to other ranks who this one is.
@@ -73,7 +73,7 @@ struct Calls {
 }
 
 #[derive(Default)]
-struct News {
+struct EventLog {
     /// In the order of arrival; at most one per rank and one for the launcher.
     log: Vec<Event>,
     listeners: Vec<Listener>,
@@ -257,7 +257,7 @@ impl Client {
     /// bring the answer. One that owns the client keeps the connection open until the launcher ends it.
     pub fn on_event(&self, listener: Listener) {
         let mut news = self.shared.news.lock();
-        news.log.iter().for_each(|event| tell(&listener, event));
+        news.log.iter().for_each(|event| notify(&listener, event));
         news.listeners.push(listener);
     }
 
@@ -465,14 +465,14 @@ impl Shared {
 }
 
 /// A listener that panics costs neither the others nor the thread anything.
-fn tell(listener: &Listener, event: &Event) {
+fn notify(listener: &Listener, event: &Event) {
     static CALLBACK: Callback = Callback::new("a listener to the launcher's events");
     CALLBACK.call(|| listener(event));
 }
 
-impl News {
+impl EventLog {
     fn add(&mut self, event: Event) {
-        self.listeners.iter().for_each(|listener| tell(listener, &event));
+        self.listeners.iter().for_each(|listener| notify(listener, &event));
         self.log.push(event);
     }
 }

@@ -29,7 +29,7 @@ use rustix::{
 
 use self::{
     peer::{NoOutlet, Peer, Read},
-    reports::{News, Reports},
+    reports::{RankReport, Reports},
 };
 use udeck_auth::RankKey;
 use udeck_sys::JobClock;
@@ -72,8 +72,8 @@ const NAMED: usize = 64;
 /// The longest sleep at a time: `epoll` counts it in milliseconds of 31 bits.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
-/// What the bell is called among the ranks.
-const BELL: u64 = u64::MAX;
+/// The number of the wakeup descriptor among the ranks.
+const WAKEUP: u64 = u64::MAX;
 
 /// The name service at work. Owns the launcher's ends of the connections.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub struct Service {
     peers: Vec<Option<Peer>>,
     /// How many of them there are still.
     connected: usize,
-    /// Watches their sockets, and the bell.
+    /// Watches their sockets, and the wakeup descriptor.
     poller: OwnedFd,
     /// Those of which something may be to be passed on; each is in here once.
     touched: Vec<u32>,
@@ -133,7 +133,7 @@ impl Service {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let (poller, reports) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Reports::new()?);
-        epoll::add(&poller, reports.bell(), EventData::new_u64(BELL), EventFlags::IN)?;
+        epoll::add(&poller, reports.wakeup(), EventData::new_u64(WAKEUP), EventFlags::IN)?;
         let peers: Vec<_> = connections.into_iter().map(|connection| Some(Peer::new(connection))).collect();
         for (rank, peer) in (0u64..).zip(peers.iter().flatten()) {
             if let Some(socket) = peer.socket() {
@@ -185,13 +185,13 @@ impl Service {
             let ready = self.wait()?;
             let now = self.now();
             self.resume(now);
-            for (rank, news) in self.reports.take() {
-                self.hear(now, rank, news, &mut scratch);
+            for (rank, report) in self.reports.take() {
+                self.handle_report(now, rank, report, &mut scratch);
             }
             for rank in ready {
                 self.receive(now, rank, &mut scratch);
             }
-            self.tell_fates(now, &mut scratch);
+            self.answer_fates(now, &mut scratch);
             let actions = self.server.tick(now);
             self.perform(actions);
             self.flush(now, &mut scratch)?;
@@ -222,7 +222,7 @@ impl Service {
     }
 
     /// A rank that another one asks about may have said goodbye, or closed its connection, before it was asked about.
-    fn tell_fates(&mut self, now: Instant, scratch: &mut [u8]) {
+    fn answer_fates(&mut self, now: Instant, scratch: &mut [u8]) {
         for (rank, of, request) in std::mem::take(&mut self.fates) {
             self.drain(now, of, scratch);
             let actions = self.server.handle(now, rank, request);
@@ -231,9 +231,9 @@ impl Service {
     }
 
     /// Serves what a rank has said that has ended, or hears nothing any more: its last word may have been goodbye.
-    fn hear_out(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) {
+    fn drain_ended(&mut self, now: Instant, rank: u32, scratch: &mut [u8]) {
         if let Some(peer) = self.peer(rank) {
-            peer.mute();
+            peer.stop_sending();
             self.serve(now, rank, &[]);
             self.drain(now, rank, scratch);
         }
@@ -265,7 +265,7 @@ impl Service {
         };
         let mut ready = Vec::new();
         for epoll::Event { flags, data } in events.iter().copied() {
-            // The bell is no rank.
+            // The wakeup descriptor is no rank.
             let Ok(rank) = u32::try_from(data.u64()) else { continue };
             self.touch(rank);
             if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
@@ -275,23 +275,23 @@ impl Service {
         Ok(ready)
     }
 
-    fn hear(&mut self, now: Instant, rank: u32, news: News, scratch: &mut [u8]) {
-        let actions = match news {
-            News::Said(bytes) => return self.serve(now, rank, &bytes),
-            News::Taken(bytes) => {
+    fn handle_report(&mut self, now: Instant, rank: u32, report: RankReport, scratch: &mut [u8]) {
+        let actions = match report {
+            RankReport::Said(bytes) => return self.serve(now, rank, &bytes),
+            RankReport::Taken(bytes) => {
                 if let Some(peer) = self.peer(rank) {
                     peer.taken(bytes);
                     self.touch(rank);
                 }
                 return;
             }
-            News::HungUp => {
-                self.hear_out(now, rank, scratch);
+            RankReport::HungUp => {
+                self.drain_ended(now, rank, scratch);
                 self.server.disconnected(now, rank)
             }
-            News::Ended(how, well) => {
+            RankReport::Ended(how, well) => {
                 // A process that it left behind may hold the socket and go on writing.
-                self.hear_out(now, rank, scratch);
+                self.drain_ended(now, rank, scratch);
                 if well && self.server.owes_goodbye(rank) {
                     (self.on_desertion.0)(rank, &how);
                 }
@@ -323,7 +323,7 @@ impl Service {
     /// Serves what a rank said, until it is held.
     fn serve(&mut self, now: Instant, rank: u32, bytes: &[u8]) {
         let Some(peer) = self.peer(rank) else { return };
-        let too_much = !peer.hear(bytes);
+        let too_much = !peer.push(bytes);
         self.touch(rank);
         while let Some(peer) = &mut self.peers[rank as usize] {
             if too_much {
@@ -355,11 +355,11 @@ impl Service {
                     }
                     let mut frame = Vec::new();
                     let sendable = encode(&message, &mut frame).is_ok();
-                    peer.say(&frame);
-                    let is_deaf = peer.out.len() > OUT_BOUND;
+                    peer.queue(&frame);
+                    let is_behind = peer.out.len() > OUT_BOUND;
                     self.touch(to);
-                    if !sendable || is_deaf {
-                        queue.extend(self.server.ended(to, &deaf()));
+                    if !sendable || is_behind {
+                        queue.extend(self.server.ended(to, &stopped_reading()));
                     }
                 }
             }
@@ -382,7 +382,7 @@ impl Service {
             let Some(peer) = &mut self.peers[rank as usize] else { continue };
             peer.is_touched = false;
             if peer.flush(rank, &mut *self.outlet).is_err() {
-                self.hear_out(now, rank, scratch);
+                self.drain_ended(now, rank, scratch);
                 let actions = self.server.disconnected(now, rank);
                 self.perform(actions);
             }
@@ -408,7 +408,7 @@ impl Service {
 }
 
 /// How a rank ended that does not read what it is sent.
-pub fn deaf() -> String {
+pub fn stopped_reading() -> String {
     format!("stopped reading: over {OUT_BOUND} bytes from its launcher lie unread")
 }
 

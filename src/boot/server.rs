@@ -323,7 +323,7 @@ impl Server {
         for waiting in
             self.take_waiting(|w| matches!(&w.awaited, Awaited::Entry(t, n, _) if *t == table && *n == name))
         {
-            self.tell_of(waiting.rank, waiting.id, table, Arc::clone(&record));
+            self.reply_with(waiting.rank, waiting.id, table, Arc::clone(&record));
         }
     }
 
@@ -353,7 +353,7 @@ impl Server {
     ) {
         if let Some(record) = self.store.get(table, &name) {
             let record = Arc::clone(record);
-            return self.tell_of(rank, id, table, record);
+            return self.reply_with(rank, id, table, record);
         }
         let checked = self.store.check_name(&name).and_then(|()| self.may_come(table, &name, maker));
         match (checked, wait) {
@@ -511,7 +511,7 @@ impl Server {
 
     /// Answers with what is registered or stored. Whoever learns what another rank has registered may connect to that one,
     /// and gets what proves to it who calls.
-    fn tell_of(&mut self, to: u32, id: u64, table: Table, record: Arc<Record>) {
+    fn reply_with(&mut self, to: u32, id: u64, table: Table, record: Arc<Record>) {
         let callee = record.owner;
         if let (Table::Names, Some(ours), Some(theirs)) =
             (table, self.keys.get(to as usize), self.keys.get(callee as usize))

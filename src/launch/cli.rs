@@ -55,7 +55,7 @@ pub(crate) struct Cli {
     /// Bind a host's r-th rank to its r-th usable processor, or let ranks run anywhere. Two bound jobs share the same
     /// processors.
     #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
-    bind: Bind,
+    bind: BindArg,
 
     /// Begin each line that a rank writes with its number: "[2] ". Lines never mix. A line over 64 KiB is passed on as it
     /// comes, while the other ranks wait for its end. If they wait for 2 s, their lines interrupt it, and its rest begins
@@ -133,7 +133,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Bind {
+enum BindArg {
     /// As `core` if a host has at least as many usable processors as ranks, else as `none`.
     #[default]
     Auto,
@@ -167,9 +167,9 @@ impl Cli {
             .tag_output(self.tag_output)
             .start_limit(self.start_timeout)
             .bind(match self.bind {
-                Bind::Auto => deckrun::Bind::Auto,
-                Bind::Core => deckrun::Bind::Core,
-                Bind::None => deckrun::Bind::None,
+                BindArg::Auto => deckrun::Bind::Auto,
+                BindArg::Core => deckrun::Bind::Core,
+                BindArg::None => deckrun::Bind::None,
             })
             .on_failure(match self.on_failure {
                 Then::Abort => OnFailure::Abort,

@@ -14,20 +14,20 @@ use std::{
 };
 
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
-    io::{Errno, read, write},
+    event::{PollFd, PollFlags, poll},
+    io::{Errno, read},
     process::getpgrp,
     termios::tcgetpgrp,
 };
-use udeck_sys::thread::spawn;
+use udeck_sys::{EventFd, thread::spawn};
 
 /// How often a process in the background looks whether it has come to the foreground, while there is input.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
 /// The thread that reads the terminal. Ends when dropped, at the input's end, or when rank 0 has gone.
-pub(crate) struct Input {
+pub(crate) struct TerminalInput {
     thread: Option<JoinHandle<Result<(), String>>>,
-    end: Arc<OwnedFd>,
+    end: Arc<EventFd>,
 }
 
 /// Whether standard input has to be relayed.
@@ -35,28 +35,28 @@ pub(crate) fn is_needed() -> bool {
     io::stdin().is_terminal()
 }
 
-impl Input {
-    pub(crate) fn start(to: OwnedFd) -> io::Result<Input> {
+impl TerminalInput {
+    pub(crate) fn start(to: OwnedFd) -> io::Result<TerminalInput> {
         let to = File::from(to);
         rustix::io::ioctl_fionbio(&to, true)?;
-        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let bell = Arc::clone(&end);
+        let end = Arc::new(EventFd::new()?);
+        let own_end = Arc::clone(&end);
         // Whatever the reason, a panic included: rank 0 sees the end of its input.
-        let thread = spawn("deckrun-input", move || drop(relay(to, &bell)), |_| {})?;
-        Ok(Input { thread: Some(thread), end })
+        let thread = spawn("deckrun-input", move || drop(relay(to, &own_end)), |_| {})?;
+        Ok(TerminalInput { thread: Some(thread), end })
     }
 }
 
-impl Drop for Input {
+impl Drop for TerminalInput {
     fn drop(&mut self) {
-        let _ = write(&*self.end, &1u64.to_ne_bytes());
+        self.end.signal();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn relay(mut to: File, end: &OwnedFd) -> io::Result<()> {
+fn relay(mut to: File, end: &EventFd) -> io::Result<()> {
     let terminal = io::stdin();
     let mut buffer = [0; 4096];
     while ready(&terminal, PollFlags::IN, end)? {
@@ -85,7 +85,7 @@ fn relay(mut to: File, end: &OwnedFd) -> io::Result<()> {
 }
 
 /// Sleeps until `fd` is ready: true, or it is time to end: false.
-fn ready(fd: &impl std::os::fd::AsFd, what: PollFlags, end: &OwnedFd) -> Result<bool, Errno> {
+fn ready(fd: &impl std::os::fd::AsFd, what: PollFlags, end: &EventFd) -> Result<bool, Errno> {
     let mut fds = [PollFd::new(end, PollFlags::IN), PollFd::new(fd, what)];
     loop {
         match poll(&mut fds, None) {

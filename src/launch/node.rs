@@ -28,12 +28,12 @@ use crate::{
     cgroup::Cgroup,
     guard,
     link::{
-        auth::{Node, Refusal},
+        auth::{NodeAuth, Refusal},
         framed_stream::FramedStream,
         seal::Keys,
         wire::CHALLENGE_LEN,
     },
-    wait::say_within,
+    wait::message_within,
 };
 
 /// What makes a deckrun a node.
@@ -120,7 +120,10 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Says something that the root is to hear, through the agent.
 fn complain(why: &str) {
-    say_within(LAST_WORDS, &format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()));
+    message_within(
+        LAST_WORDS,
+        &format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()),
+    );
 }
 
 /// What to exit with, and what is still to be said.
@@ -207,7 +210,7 @@ fn prove(
 ) -> io::Result<Result<Keys, Refusal>> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(io::Error::other)?;
-    let (node, hello) = Node::new(key, index, nonce);
+    let (node, hello) = NodeAuth::new(key, index, nonce);
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(&hello)?;
     let mut challenge = [0; CHALLENGE_LEN];

@@ -10,16 +10,13 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{EventfdFlags, PollFlags, eventfd},
-    io::Errno,
-};
-use udeck_sys::thread::spawn;
+use rustix::{event::PollFlags, io::Errno};
+use udeck_sys::{EventFd, thread::spawn};
 
 use crate::{
     link::wire::Sink,
@@ -58,8 +55,8 @@ struct Printer {
     tagged: bool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Rings when something has been written, and at the end.
-    bell: OwnedFd,
+    /// Signalled when something has been written, and at the end.
+    progress: EventFd,
 }
 
 #[derive(Default)]
@@ -87,9 +84,9 @@ pub(crate) fn start(tagged: bool) -> io::Result<(Printers, Drain)> {
 }
 
 fn start_one(sink: Sink, tagged: bool) -> io::Result<Arc<Printer>> {
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let progress = EventFd::new()?;
     let state = Mutex::new(State { feeds: 1, ..State::default() });
-    let printer = Arc::new(Printer { sink, tagged, state, changed: Condvar::new(), bell });
+    let printer = Arc::new(Printer { sink, tagged, state, changed: Condvar::new(), progress });
     let own = Arc::clone(&printer);
     let panicked = Arc::clone(&printer);
     // Whatever became of it: nobody waits for it.
@@ -98,8 +95,8 @@ fn start_one(sink: Sink, tagged: bool) -> io::Result<Arc<Printer>> {
 }
 
 impl Printers {
-    /// Says something to the user, without waiting: a line on standard error.
-    pub(crate) fn say(&self, what: &str) {
+    /// Writes a line for the user to standard error, without waiting.
+    pub(crate) fn message(&self, what: &str) {
         let printer = &self.0[Sink::Stderr as usize];
         let mut state = printer.lock();
         if state.words.len() < MAX_WORDS {
@@ -139,8 +136,8 @@ impl Drain {
         let mut before = self.written();
         let mut give_up_at = Instant::now() + LAST_WAIT;
         while !self.is_done() {
-            let bells = self.0.iter().map(|printer| printer.bell.as_fd());
-            let fds = bells.chain([signals.pending()]).map(|fd| (fd, PollFlags::IN));
+            let progress = self.0.iter().map(|printer| printer.progress.as_fd());
+            let fds = progress.chain([signals.pending()]).map(|fd| (fd, PollFlags::IN));
             ready(fds, hurried.then_some(give_up_at))?;
             while let Some(signal) = signals.take_next() {
                 match signal {
@@ -150,7 +147,7 @@ impl Drain {
                 }
             }
             for printer in &self.0 {
-                let _ = rustix::io::read(&printer.bell, &mut [0; 8]);
+                printer.progress.reset();
             }
             let (now, written) = (Instant::now(), self.written());
             if written != before {
@@ -191,14 +188,14 @@ impl Printer {
                 }
             }
             self.lock().written += 1;
-            self.ring();
+            self.progress.signal();
         }
         self.end();
     }
 
     fn end(&self) {
         self.lock().done = true;
-        self.ring();
+        self.progress.signal();
     }
 
     /// Sleeps until there is something to write.
@@ -271,10 +268,6 @@ impl Printer {
             }
         }
         Ok(())
-    }
-
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 

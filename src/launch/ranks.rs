@@ -32,7 +32,7 @@ use crate::{
     cgroup::Cgroup,
     link::wire::Sink,
     orphans::{count_look, dead_child},
-    output::Source,
+    output::OutputPipe,
     signals::Mask,
 };
 
@@ -81,7 +81,7 @@ pub(crate) struct Wires {
     /// To the name service, from the first rank on.
     pub(crate) boot: Vec<UnixStream>,
     /// What the ranks write, unless they write it themselves.
-    pub(crate) output: Vec<Source>,
+    pub(crate) output: Vec<OutputPipe>,
     /// Rank 0's standard input, when it is relayed.
     pub(crate) input: Option<OwnedFd>,
 }
@@ -200,8 +200,8 @@ impl Shared {
         }
         let (from_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
         let (from_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        wires.output.push(Source::plain(from_stdout, Sink::Stdout));
-        wires.output.push(Source::plain(from_stderr, Sink::Stderr));
+        wires.output.push(OutputPipe::plain(from_stdout, Sink::Stdout));
+        wires.output.push(OutputPipe::plain(from_stderr, Sink::Stderr));
         Ok(Shared(Some((stdout, stderr))))
     }
 }
@@ -262,8 +262,8 @@ fn start(
     prepare_child(&mut command, setting, Signal::KILL, of_rank);
     let mut child = command.spawn()?;
     wires.boot.push(ours);
-    wires.output.extend(child.stdout.take().map(|pipe| Source::tagged(rank, pipe.into(), Sink::Stdout)));
-    wires.output.extend(child.stderr.take().map(|pipe| Source::tagged(rank, pipe.into(), Sink::Stderr)));
+    wires.output.extend(child.stdout.take().map(|pipe| OutputPipe::tagged(rank, pipe.into(), Sink::Stdout)));
+    wires.output.extend(child.stderr.take().map(|pipe| OutputPipe::tagged(rank, pipe.into(), Sink::Stderr)));
     wires.input = wires.input.take().or(child.stdin.take().map(OwnedFd::from));
     Ok(Pid::from_child(&child))
 }

@@ -59,7 +59,7 @@ pub(crate) struct Remotes {
 
 /// Something of the nodes' to poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum PollSource {
     Mail,
     Input,
     Link(usize),
@@ -68,7 +68,7 @@ pub(crate) enum Source {
 
 /// What has become of ranks.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum RankEvent {
     Ended(u32, End),
     /// All ranks of a host that still ran; perhaps none did.
     Lost {
@@ -180,14 +180,15 @@ impl Remotes {
     }
 
     /// What to poll, and for what.
-    pub(crate) fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
-        let mut sources = vec![(Source::Mail, self.collector.bell(), PollFlags::IN)];
+    pub(crate) fn sources(&self) -> Vec<(PollSource, BorrowedFd<'_>, PollFlags)> {
+        let mut sources = vec![(PollSource::Mail, self.collector.wakeup(), PollFlags::IN)];
         if let Some(input) = self.input.as_ref().filter(|_| self.input_under_way < WINDOW) {
-            sources.push((Source::Input, input.as_fd(), PollFlags::IN));
+            sources.push((PollSource::Input, input.as_fd(), PollFlags::IN));
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            sources.extend(node.link().map(|link| (Source::Link(index), link.fd(), link.interest())));
-            sources.extend(node.agent.output().map(|output| (Source::Agent(index), output, PollFlags::IN)));
+            sources.extend(node.link().map(|link| (PollSource::Link(index), link.fd(), link.interest())));
+            sources
+                .extend(node.agent.output().map(|output| (PollSource::Agent(index), output, PollFlags::IN)));
         }
         sources
     }
@@ -196,30 +197,30 @@ impl Remotes {
     ///
     /// # Errors
     /// When a node could not start its ranks, so that there is no job.
-    pub(crate) fn hear(
+    pub(crate) fn handle(
         &mut self,
-        source: Source,
+        source: PollSource,
         reporter: &Reporter,
         scratch: &mut [u8],
-        news: &mut Vec<News>,
+        events: &mut Vec<RankEvent>,
     ) -> Result<(), LaunchError> {
         match source {
-            Source::Mail => {}
-            Source::Agent(index) => self.nodes[index].agent.listen(),
-            Source::Input => self.read_input(scratch),
-            Source::Link(index) => {
+            PollSource::Mail => {}
+            PollSource::Agent(index) => self.nodes[index].agent.listen(),
+            PollSource::Input => self.read_input(scratch),
+            PollSource::Link(index) => {
                 let node = &mut self.nodes[index];
-                let mut ears = node::Ears {
+                let mut sinks = node::EventSinks {
                     index,
                     reporter,
                     printers: &self.printers,
                     mailbox: &self.mailbox,
                     taken: &mut self.input_under_way,
                     input: &mut self.input,
-                    news,
+                    events,
                 };
-                if let Err(over) = node.hear(scratch, &mut ears) {
-                    self.lose(index, &over, news)?;
+                if let Err(over) = node.receive(scratch, &mut sinks) {
+                    self.lose(index, &over, events)?;
                 }
             }
         }
@@ -229,28 +230,28 @@ impl Remotes {
     /// Passes on what the other threads have for the nodes, sends what can be sent, and looks at the agents.
     ///
     /// # Errors
-    /// As [`hear`](Remotes::hear).
-    pub(crate) fn deliver(&mut self, news: &mut Vec<News>) -> Result<(), LaunchError> {
+    /// As [`handle`](Remotes::handle).
+    pub(crate) fn deliver(&mut self, events: &mut Vec<RankEvent>) -> Result<(), LaunchError> {
         for mail in self.collector.take() {
             match mail {
                 Mail::Boot { rank, bytes } => {
                     if let Some(node) = self.node_of(rank) {
-                        node.say_in_pieces(&bytes, |bytes| ToNode::Boot { rank, bytes });
+                        node.send_in_pieces(&bytes, |bytes| ToNode::Boot { rank, bytes });
                     }
                 }
-                Mail::BootHeard { rank, bytes } => {
+                Mail::BootConsumed { rank, bytes } => {
                     if let Some(node) = self.node_of(rank) {
-                        node.say(&ToNode::BootHeard { rank, bytes: bytes as u32 });
+                        node.send(&ToNode::BootConsumed { rank, bytes: bytes as u32 });
                     }
                 }
                 Mail::BootEnd { rank } => {
                     if let Some(node) = self.node_of(rank) {
-                        node.say(&ToNode::BootEnd { rank });
+                        node.send(&ToNode::BootEnd { rank });
                     }
                 }
                 Mail::Written { node, sink, bytes } => self.nodes[node].written(sink, bytes),
                 Mail::Unread { sink } => {
-                    self.nodes.iter_mut().for_each(|node| node.say(&ToNode::Unread { sink }));
+                    self.nodes.iter_mut().for_each(|node| node.send(&ToNode::Unread { sink }));
                 }
             }
         }
@@ -258,7 +259,7 @@ impl Remotes {
             // Reaped here, so that whoever reaps orphans does not find it in the way.
             let _ = self.nodes[index].agent.ended();
             if let Err(over) = self.nodes[index].flush() {
-                self.lose(index, &over, news)?;
+                self.lose(index, &over, events)?;
             }
         }
         match self.nodes.iter().find(|node| node.is_starting()) {
@@ -276,7 +277,7 @@ impl Remotes {
 
     /// Sends a signal to all ranks that run there.
     pub(crate) fn signal(&mut self, number: i32) {
-        self.nodes.iter_mut().for_each(|node| node.say(&ToNode::Signal { number }));
+        self.nodes.iter_mut().for_each(|node| node.send(&ToNode::Signal { number }));
     }
 
     /// Has all ranks there stop, and waits until the nodes have been told, for a second at most.
@@ -314,11 +315,11 @@ impl Remotes {
         }
         self.input_under_way += length;
         if let Some(node) = self.node_of(0) {
-            node.say(&ToNode::Input { bytes: scratch[..length].to_vec() });
+            node.send(&ToNode::Input { bytes: scratch[..length].to_vec() });
         }
     }
 
-    fn lose(&mut self, index: usize, over: &Over, news: &mut Vec<News>) -> Result<(), LaunchError> {
+    fn lose(&mut self, index: usize, over: &Over, events: &mut Vec<RankEvent>) -> Result<(), LaunchError> {
         let node = &mut self.nodes[index];
         if let Some(refusal) = node.refusal() {
             return Err(refusal);
@@ -332,7 +333,7 @@ impl Remotes {
         if node.is_starting() {
             return Err(LaunchError::Host { host, step: Step::Start, why });
         }
-        news.push(News::Lost { host, ranks: node.give_up(), why });
+        events.push(RankEvent::Lost { host, ranks: node.give_up(), why });
         Ok(())
     }
 }

@@ -28,13 +28,13 @@ use crate::{
     cgroup::Cgroup,
     descriptors::Descriptors,
     hosts::{self, Share},
-    input::{self, Input},
+    input::{self, TerminalInput},
     orphans::Orphans,
     outcome::SignalName,
     output::{MAX_LINE, Output},
     print::{self, Printers},
     ranks::{Ranks, Setting, Wires},
-    remote::{self, Joined, News, Remotes, Source},
+    remote::{self, Joined, PollSource, RankEvent, Remotes},
     signals::{Signals, abandoned},
     wait::ready,
 };
@@ -45,7 +45,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// From killing the ranks to giving up on them.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// How long the other ranks' news of a closed connection waits for the word on how its rank ended. Only what closes it and
+/// How long the other ranks' events of a closed connection waits for the word on how its rank ended. Only what closes it and
 /// lives on is told so late: of an end the word comes at once, or when the machine lets this process run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -94,7 +94,7 @@ fn conduct(
     let mut remotes = match joined {
         Joined::All(remotes) => remotes,
         Joined::Interrupted(signal) => {
-            printers.say(&format!("{} before all hosts were there", SignalName(signal)));
+            printers.message(&format!("{} before all hosts were there", SignalName(signal)));
             return Ok(Outcome { failures: Vec::new(), stop: Some(Stop::Signal(signal)) });
         }
     };
@@ -110,7 +110,8 @@ fn conduct(
     service.set_clock(Arc::clone(&clock));
     let teller = printers.clone();
     service.on_desertion(move |rank, how| {
-        teller.say(&format!("rank {rank} {how}: the others take it for lost (World::finish says goodbye)"));
+        teller
+            .message(&format!("rank {rank} {how}: the others take it for lost (World::finish says goodbye)"));
     });
     let reporter = service.reporter();
     let serving = Serving::start(|| service.run()).map_err(system("starting the name service"))?;
@@ -123,7 +124,8 @@ fn conduct(
         remotes.feed(theirs);
         rank_0 = Some(ours);
     }
-    let input = rank_0.map(Input::start).transpose().map_err(system("starting the input's thread"))?;
+    let input =
+        rank_0.map(TerminalInput::start).transpose().map_err(system("starting the input's thread"))?;
 
     let watch = Watch {
         job,
@@ -134,7 +136,7 @@ fn conduct(
         serving: &serving,
         clock: &clock,
         deadline: job.timeout.and_then(|limit| started.checked_add(limit)),
-        phase: Phase::Running,
+        phase: JobPhase::Running,
         given_up: false,
         outcome: Outcome::default(),
     };
@@ -181,14 +183,14 @@ struct Watch<'a> {
     /// The clock of the ranks here and of the name service.
     clock: &'a JobClock,
     deadline: Option<Instant>,
-    phase: Phase,
+    phase: JobPhase,
     /// Nothing more is awaited of the other hosts.
     given_up: bool,
     outcome: Outcome,
 }
 
 #[derive(Clone, Copy)]
-enum Phase {
+enum JobPhase {
     Running,
     /// The ranks have been asked to end.
     Ending {
@@ -199,12 +201,12 @@ enum Phase {
     },
 }
 
-impl Phase {
+impl JobPhase {
     fn limit(&mut self) -> Option<&mut Instant> {
         match self {
-            Phase::Running => None,
-            Phase::Ending { kill_at } => Some(kill_at),
-            Phase::Killed { give_up_at } => Some(give_up_at),
+            JobPhase::Running => None,
+            JobPhase::Ending { kill_at } => Some(kill_at),
+            JobPhase::Killed { give_up_at } => Some(give_up_at),
         }
     }
 }
@@ -232,15 +234,15 @@ impl Watch<'_> {
                     signal => self.interrupted(signal),
                 }
             }
-            let mut news = Vec::new();
+            let mut events = Vec::new();
             for source in sources {
-                self.remotes.hear(source, &self.reporter, &mut scratch, &mut news)?;
+                self.remotes.handle(source, &self.reporter, &mut scratch, &mut events)?;
             }
-            self.remotes.deliver(&mut news)?;
+            self.remotes.deliver(&mut events)?;
             if self.serving.has_failed() {
                 self.nameless();
             }
-            self.note_the_dead(std::mem::take(&mut child_ended), news);
+            self.note_the_dead(std::mem::take(&mut child_ended), events);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
             // Asked again: a pause has moved it.
             if self.due().is_some_and(|due| due <= Instant::now()) {
@@ -266,15 +268,15 @@ impl Watch<'_> {
     fn due(&self) -> Option<Instant> {
         match self.phase {
             // The time that our own reader takes for the last words is its own.
-            Phase::Running if self.is_nobody_left() => None,
-            Phase::Running => self.deadline.into_iter().chain(self.remotes.start_by()).min(),
-            Phase::Ending { kill_at } => Some(kill_at),
-            Phase::Killed { give_up_at } => Some(give_up_at),
+            JobPhase::Running if self.is_nobody_left() => None,
+            JobPhase::Running => self.deadline.into_iter().chain(self.remotes.start_by()).min(),
+            JobPhase::Ending { kill_at } => Some(kill_at),
+            JobPhase::Killed { give_up_at } => Some(give_up_at),
         }
     }
 
     /// Sleeps until something happens or is due; says what of the nodes' is ready.
-    fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<Source>, LaunchError> {
+    fn wait(&self, signals: &Signals, due: Option<Instant>) -> Result<Vec<PollSource>, LaunchError> {
         let sources = self.remotes.sources();
         let own = [signals.pending(), self.serving.as_fd()];
         let all = own.into_iter().map(|fd| (fd, PollFlags::IN));
@@ -284,19 +286,19 @@ impl Watch<'_> {
         Ok(ready.map(|((source, ..), _)| source).collect())
     }
 
-    fn note_the_dead(&mut self, child_ended: bool, news: Vec<News>) {
+    fn note_the_dead(&mut self, child_ended: bool, events: Vec<RankEvent>) {
         let one = |(rank, end): (u32, End)| Ended { ranks: vec![rank], end, how: end.to_string() };
         let dead = if child_ended { self.ranks.reap() } else { Vec::new() };
         let mut ended: Vec<_> = dead.into_iter().map(one).collect();
-        for news in news {
-            match news {
-                News::Ended(rank, end) => ended.push(one((rank, end))),
-                News::Lost { host, ranks, why } if ranks.is_empty() => {
-                    self.printers.say(&format!(
+        for events in events {
+            match events {
+                RankEvent::Ended(rank, end) => ended.push(one((rank, end))),
+                RankEvent::Lost { host, ranks, why } if ranks.is_empty() => {
+                    self.printers.message(&format!(
                         "host {host} was lost ({why}); what its ranks wrote last may be missing"
                     ));
                 }
-                News::Lost { host, ranks, why } => {
+                RankEvent::Lost { host, ranks, why } => {
                     ended.push(Ended {
                         ranks,
                         end: End::Lost,
@@ -336,10 +338,10 @@ impl Watch<'_> {
         let others = self.running();
         let ranks = RankList(ranks);
         if self.outcome.stop.is_none() && self.job.on_failure == OnFailure::Abort && !others.is_empty() {
-            self.printers.say(&format!("{ranks} {how}; ending {}", RankList(&others)));
+            self.printers.message(&format!("{ranks} {how}; ending {}", RankList(&others)));
             self.stop(Stop::Failure, Signal::TERM);
         } else {
-            self.printers.say(&format!("{ranks} {how}"));
+            self.printers.message(&format!("{ranks} {how}"));
         }
     }
 
@@ -347,7 +349,7 @@ impl Watch<'_> {
     fn nameless(&mut self) {
         let running = self.running();
         if self.outcome.stop.is_none() && !running.is_empty() {
-            self.printers.say(&format!("the name service has failed; ending {}", RankList(&running)));
+            self.printers.message(&format!("the name service has failed; ending {}", RankList(&running)));
             self.stop(Stop::Failure, Signal::TERM);
         }
     }
@@ -361,24 +363,24 @@ impl Watch<'_> {
             return;
         }
         if signal == abandoned() {
-            self.printers.say(&format!("deckrun was killed: killing {}", RankList(&running)));
+            self.printers.message(&format!("deckrun was killed: killing {}", RankList(&running)));
             self.outcome.stop = Some(Stop::Signal(libc::SIGKILL));
             return self.kill();
         }
         match (self.phase, Signal::from_named_raw(signal)) {
-            (Phase::Running, Some(passed_on)) => {
+            (JobPhase::Running, Some(passed_on)) => {
                 let grace = GRACE.as_secs();
-                self.printers.say(&format!(
+                self.printers.message(&format!(
                     "{name}: passed on to {}; killed in {grace} s, or at once by another",
                     RankList(&running)
                 ));
                 self.stop(Stop::Signal(signal), passed_on);
             }
-            (Phase::Ending { .. }, _) | (Phase::Running, None) => {
-                self.printers.say(&format!("{name} again: killing {}", RankList(&running)));
+            (JobPhase::Ending { .. }, _) | (JobPhase::Running, None) => {
+                self.printers.message(&format!("{name} again: killing {}", RankList(&running)));
                 self.kill();
             }
-            (Phase::Killed { .. }, _) => {}
+            (JobPhase::Killed { .. }, _) => {}
         }
     }
 
@@ -401,39 +403,39 @@ impl Watch<'_> {
         let running = self.running();
         match self.phase {
             // The last rank may just have ended; or it was another limit, which its owner looks after.
-            Phase::Running if running.is_empty() => {}
-            Phase::Running => {
+            JobPhase::Running if running.is_empty() => {}
+            JobPhase::Running => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     let limit = self.job.timeout.unwrap_or_default();
-                    self.printers.say(&format!(
+                    self.printers.message(&format!(
                         "timeout after {limit:?}: {} still running; ending the job",
                         RankList(&running)
                     ));
                     self.stop(Stop::Timeout { running }, Signal::TERM);
                 }
             }
-            Phase::Ending { .. } => {
+            JobPhase::Ending { .. } => {
                 if !running.is_empty() {
-                    self.printers.say(&format!("{} did not end when asked: killing", RankList(&running)));
+                    self.printers.message(&format!("{} did not end when asked: killing", RankList(&running)));
                 }
                 self.kill();
             }
-            Phase::Killed { .. } if running.is_empty() => self.given_up = true,
-            Phase::Killed { .. } => return Err(LaunchError::Unkillable { ranks: running }),
+            JobPhase::Killed { .. } if running.is_empty() => self.given_up = true,
+            JobPhase::Killed { .. } => return Err(LaunchError::Unkillable { ranks: running }),
         }
         Ok(())
     }
 
     fn stop(&mut self, why: Stop, ask: Signal) {
         self.outcome.stop = Some(why);
-        self.phase = Phase::Ending { kill_at: Instant::now() + GRACE };
+        self.phase = JobPhase::Ending { kill_at: Instant::now() + GRACE };
         self.signal(ask);
     }
 
     fn kill(&mut self) {
         // A host that is out of reach is noticed within the time for that.
         let give_up_at = Instant::now() + STUCK.max(self.job.detect + GRACE);
-        self.phase = Phase::Killed { give_up_at };
+        self.phase = JobPhase::Killed { give_up_at };
         self.signal(Signal::KILL);
     }
 

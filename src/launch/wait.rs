@@ -34,7 +34,7 @@ pub(crate) fn ready<'a>(
 
 /// Says something on standard error, in one write; not if nobody takes it within so long. For a process whose standard error
 /// nobody else writes to.
-pub(crate) fn say_within(limit: Duration, what: &str) {
+pub(crate) fn message_within(limit: Duration, what: &str) {
     let mut line = format!("deckrun: {what}\n").into_bytes();
     // A pipe that is ready takes so much at once.
     line.truncate(PIPE_BUF);

@@ -20,6 +20,8 @@ mod copy;
 mod cpu;
 mod deadline;
 pub mod doorbell;
+#[cfg(not(loom))]
+mod event_fd;
 pub mod fault;
 #[cfg(not(loom))]
 mod futex;
@@ -62,6 +64,8 @@ pub use budget::Budget;
 pub use copy::copy_in;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
+#[cfg(not(loom))]
+pub use event_fd::EventFd;
 #[cfg(not(loom))]
 pub use futex::{MOST_WORDS, sleep_any, wake as wake_sleepers};
 #[cfg(not(loom))]

@@ -13,8 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 
+use crate::event_fd::EventFd;
 use crate::process::{self, Presence};
 
 /// Called when its descriptor is readable or hung up. Returns whether it wants to be called again.
@@ -34,7 +35,7 @@ pub enum Interest {
     Done,
 }
 
-struct Entry {
+struct HandlerSlot {
     /// A duplicate owned by the reactor, so that a closed and reused number can never reach a wrong handler. Goes before the
     /// handler: the last close of the file is the handler's, if that has it.
     fd: OwnedFd,
@@ -44,8 +45,8 @@ struct Entry {
 
 struct Inner {
     epoll: OwnedFd,
-    wake: OwnedFd,
-    entries: Mutex<HashMap<u64, Entry>>,
+    wake: EventFd,
+    entries: Mutex<HashMap<u64, HandlerSlot>>,
     next: AtomicU64,
     stopping: AtomicBool,
     /// Why the thread has ended before its time.
@@ -84,7 +85,7 @@ impl Reactor {
     /// The kernel's: no descriptors or threads left.
     pub fn start(name: &str) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = EventFd::new()?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let inner = Arc::new(Inner {
             epoll,
@@ -114,7 +115,7 @@ impl Reactor {
         // First: an entry that failed may have left its number behind in the kernel's list.
         self.check()?;
         self.inner.watch(&fd, id)?;
-        entries.insert(id, Entry { fd, handler: Some(handler) });
+        entries.insert(id, HandlerSlot { fd, handler: Some(handler) });
         Ok(Token(id))
     }
 
@@ -155,7 +156,7 @@ impl Drop for Reactor {
             return;
         }
         self.inner.stopping.store(true, Ordering::Release);
-        let _ = rustix::io::write(&self.inner.wake, &1u64.to_ne_bytes());
+        self.inner.wake.signal();
         let Some(thread) = self.thread.lock().take() else { return };
         // The last owner may be a handler, on the reactor's own thread: it ends by itself then.
         if thread.thread().id() != std::thread::current().id() {

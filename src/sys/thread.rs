@@ -99,13 +99,13 @@ fn put_hook() {
     }
     ONCE.call_once(|| {
         let before = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| if IS_OURS.get() { tell(panic) } else { before(panic) }));
+        panic::set_hook(Box::new(move |panic| if IS_OURS.get() { report(panic) } else { before(panic) }));
     });
 }
 
 /// In the hook: at once, because a panic that cannot unwind has no later. It waits only for a write that is under way.
 #[cold]
-fn tell(panic: &PanicHookInfo<'_>) {
+fn report(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
     let words = payload.downcast_ref::<&'static str>().copied();
     let words = words.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
@@ -157,14 +157,14 @@ impl Callback {
         match catch_unwind(AssertUnwindSafe(closure)) {
             Ok(result) => Some(result),
             Err(panic) => {
-                self.tell(panic);
+                self.report(panic);
                 None
             }
         }
     }
 
     #[cold]
-    fn tell(&self, panic: Box<dyn Any + Send>) {
+    fn report(&self, panic: Box<dyn Any + Send>) {
         let words = words(panic);
         if !self.told.swap(true, Ordering::Relaxed) {
             crate::say!("{} panicked, and is called again all the same (said once): {words}", self.what);

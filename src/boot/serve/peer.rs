@@ -26,7 +26,7 @@ pub trait Outlet: Send + fmt::Debug {
     /// More bytes for a rank, in order; frames may be cut anywhere between two calls.
     fn send(&mut self, rank: u32, bytes: Vec<u8>);
     /// So many bytes of what the rank said have been dealt with: so many more may come.
-    fn heard(&mut self, rank: u32, bytes: usize);
+    fn consumed(&mut self, rank: u32, bytes: usize);
     /// Nothing more will be said to this rank, or heard from it.
     fn close(&mut self, rank: u32);
 }
@@ -38,7 +38,7 @@ pub(super) struct NoOutlet;
 impl Outlet for NoOutlet {
     fn send(&mut self, _: u32, _: Vec<u8>) {}
 
-    fn heard(&mut self, _: u32, _: usize) {}
+    fn consumed(&mut self, _: u32, _: usize) {}
 
     fn close(&mut self, _: u32) {}
 }
@@ -54,11 +54,11 @@ pub(super) struct Peer {
     /// What its socket is watched for.
     pub(super) watched: EventFlags,
     /// It has ended, or hears nothing any more.
-    is_mute: bool,
+    sends_nothing: bool,
     /// It was held when there was perhaps more to serve.
     is_stalled: bool,
     /// If it is relayed: what has come and was not said to have been dealt with, in bytes.
-    unsaid: usize,
+    unreported: usize,
     /// If it is relayed: what was sent and is not known to have been taken, in bytes.
     under_way: usize,
 }
@@ -78,9 +78,9 @@ impl Peer {
             out,
             is_touched: false,
             watched: EventFlags::IN,
-            is_mute: false,
+            sends_nothing: false,
             is_stalled: false,
-            unsaid: 0,
+            unreported: 0,
             under_way: 0,
         }
     }
@@ -104,25 +104,25 @@ impl Peer {
     }
 
     /// Nothing is said to it any more.
-    pub(super) fn mute(&mut self) {
-        self.is_mute = true;
+    pub(super) fn stop_sending(&mut self) {
+        self.sends_nothing = true;
         self.out.clear();
     }
 
     /// Puts a frame behind what is to be sent.
-    pub(super) fn say(&mut self, frame: &[u8]) {
-        if !self.is_mute {
+    pub(super) fn queue(&mut self, frame: &[u8]) {
+        if !self.sends_nothing {
             self.out.extend(frame);
         }
     }
 
     /// Adds what it said. False: that is more than may come.
-    pub(super) fn hear(&mut self, bytes: &[u8]) -> bool {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
         self.frames.push(bytes);
         if self.is_relayed() {
-            self.unsaid += bytes.len();
+            self.unreported += bytes.len();
         }
-        self.unsaid <= RELAYED_BOUND
+        self.unreported <= RELAYED_BOUND
     }
 
     /// Its next request, unless it is held.
@@ -185,8 +185,8 @@ impl Peer {
             outlet.send(rank, self.out.drain(..fits).collect());
         }
         // What is held lies in `frames`.
-        if self.unsaid >= TELL && !self.is_stalled {
-            outlet.heard(rank, std::mem::take(&mut self.unsaid));
+        if self.unreported >= TELL && !self.is_stalled {
+            outlet.consumed(rank, std::mem::take(&mut self.unreported));
         }
     }
 }

@@ -205,7 +205,7 @@ impl Outlet for ToTest {
         self.0.send((rank, Some(bytes))).unwrap();
     }
 
-    fn heard(&mut self, _: u32, _: usize) {}
+    fn consumed(&mut self, _: u32, _: usize) {}
 
     fn close(&mut self, rank: u32) {
         self.0.send((rank, None)).unwrap();
@@ -341,7 +341,7 @@ impl Outlet for Counting {
         self.0.send(peer::LOOKS.get()).unwrap();
     }
 
-    fn heard(&mut self, _: u32, _: usize) {}
+    fn consumed(&mut self, _: u32, _: usize) {}
 
     fn close(&mut self, _: u32) {}
 }

@@ -12,7 +12,7 @@ use crate::{
 #[derive(Serialize, Deserialize)]
 enum Report {
     Outcome {
-        failures: Vec<(u32, How)>,
+        failures: Vec<(u32, ReportedEnd)>,
         stop: Option<Why>,
     },
     NotStarted(NotStarted),
@@ -24,7 +24,7 @@ enum Report {
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-enum How {
+enum ReportedEnd {
     Exited(i32),
     Killed(i32),
     Lost,
@@ -87,19 +87,19 @@ pub(crate) fn decoded(said: Result<Vec<u8>, End>, program: &OsString) -> Result<
     }
 }
 
-fn how(end: End) -> How {
+fn how(end: End) -> ReportedEnd {
     match end {
-        End::Exited(code) => How::Exited(code),
-        End::Killed(signal) => How::Killed(signal),
-        End::Lost => How::Lost,
+        End::Exited(code) => ReportedEnd::Exited(code),
+        End::Killed(signal) => ReportedEnd::Killed(signal),
+        End::Lost => ReportedEnd::Lost,
     }
 }
 
-fn end(how: How) -> End {
+fn end(how: ReportedEnd) -> End {
     match how {
-        How::Exited(code) => End::Exited(code),
-        How::Killed(signal) => End::Killed(signal),
-        How::Lost => End::Lost,
+        ReportedEnd::Exited(code) => End::Exited(code),
+        ReportedEnd::Killed(signal) => End::Killed(signal),
+        ReportedEnd::Lost => End::Lost,
     }
 }
 

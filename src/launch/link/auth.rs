@@ -29,17 +29,17 @@ pub(crate) enum Refusal {
 pub(crate) type Refused = (Refusal, Option<[u8; CHALLENGE_LEN]>);
 
 /// The node's side.
-pub(crate) struct Node {
+pub(crate) struct NodeAuth {
     key: LinkKey,
     index: u32,
     nonce: [u8; 32],
 }
 
-impl Node {
+impl NodeAuth {
     /// And its first record.
-    pub(crate) fn new(key: LinkKey, index: u32, nonce: [u8; 32]) -> (Node, [u8; HELLO_LEN]) {
+    pub(crate) fn new(key: LinkKey, index: u32, nonce: [u8; 32]) -> (NodeAuth, [u8; HELLO_LEN]) {
         let hello = Hello { version: VERSION, index, nonce };
-        (Node { key, index, nonce }, hello.encode())
+        (NodeAuth { key, index, nonce }, hello.encode())
     }
 
     /// The root has proved itself: the proof to send, and the keys for what follows it.
@@ -57,15 +57,15 @@ impl Node {
 }
 
 /// The root's side, for one connection.
-pub(crate) struct Root(Meeting);
+pub(crate) struct RootAuth(Meeting);
 
-impl Root {
+impl RootAuth {
     /// Answers a node's first record; `keys` are those of all hosts that have a node. With an error the answer tells a node of another version which one this is.
     pub(crate) fn answer(
         keys: &[LinkKey],
         nonce: [u8; 32],
         hello: &[u8; HELLO_LEN],
-    ) -> Result<(Root, [u8; CHALLENGE_LEN]), Refused> {
+    ) -> Result<(RootAuth, [u8; CHALLENGE_LEN]), Refused> {
         let Some(Hello { version, index, nonce: node_nonce }) = Hello::decode(hello) else {
             return Err((Refusal::Stranger, None));
         };
@@ -76,12 +76,12 @@ impl Root {
         let Some(&key) = keys.get(index as usize) else { return Err((Refusal::Stranger, None)) };
         let meeting = Meeting { key, index, node: node_nonce, root: nonce };
         let challenge = Challenge { version: VERSION, nonce, mac: meeting.proof(ROOT) };
-        Ok((Root(meeting), challenge.encode()))
+        Ok((RootAuth(meeting), challenge.encode()))
     }
 
     /// Which host the node is, once it has proved itself, and the keys for what follows.
     pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), Refusal> {
-        let Root(meeting) = self;
+        let RootAuth(meeting) = self;
         meeting.check(NODE, proof)?;
         let key = |role| Direction::new(meeting.proof(role));
         Ok((meeting.index, Keys { outgoing: key(ROOT_FRAMES), incoming: key(NODE_FRAMES) }))
@@ -141,9 +141,9 @@ mod tests {
 
     /// What the root makes of the node of host 3 that has `key`; `alter` changes what the node sends.
     fn meet(key: LinkKey, alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
-        let (node, mut hello) = Node::new(key, 3, [1; 32]);
+        let (node, mut hello) = NodeAuth::new(key, 3, [1; 32]);
         alter(&mut hello);
-        let (root, challenge) = Root::answer(&keys(), [2; 32], &hello).map_err(|(why, _)| why)?;
+        let (root, challenge) = RootAuth::answer(&keys(), [2; 32], &hello).map_err(|(why, _)| why)?;
         let (mut proof, _) = node.prove(&challenge)?;
         alter(&mut proof);
         root.check(&proof).map(|(index, _)| index)
@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn both_sides_have_the_same_keys_for_this_connection_and_no_other() {
         let meet = |nonce| {
-            let (node, hello) = Node::new(key(37), 3, [1; 32]);
-            let Ok((root, challenge)) = Root::answer(&keys(), nonce, &hello) else { panic!() };
+            let (node, hello) = NodeAuth::new(key(37), 3, [1; 32]);
+            let Ok((root, challenge)) = RootAuth::answer(&keys(), nonce, &hello) else { panic!() };
             let (proof, at_node) = node.prove(&challenge).unwrap();
             (root.check(&proof).unwrap().1, at_node)
         };
@@ -176,12 +176,12 @@ mod tests {
     fn each_side_notices_a_stranger() {
         assert_eq!(meet(key(8), |_| {}), Err(Refusal::Key));
         assert_eq!(meet(key(7), |_| {}), Err(Refusal::Key), "the node of another host");
-        let (_, beyond) = Node::new(key(7), 4, [1; 32]);
-        assert!(matches!(Root::answer(&keys(), [2; 32], &beyond), Err((Refusal::Stranger, None))));
-        let (_, hello) = Node::new(key(8), 0, [1; 32]);
-        let Ok((root, _)) = Root::answer(&keys(), [2; 32], &hello) else { panic!() };
+        let (_, beyond) = NodeAuth::new(key(7), 4, [1; 32]);
+        assert!(matches!(RootAuth::answer(&keys(), [2; 32], &beyond), Err((Refusal::Stranger, None))));
+        let (_, hello) = NodeAuth::new(key(8), 0, [1; 32]);
+        let Ok((root, _)) = RootAuth::answer(&keys(), [2; 32], &hello) else { panic!() };
         assert_eq!(root.check(&[0; 32]).unwrap_err(), Refusal::Key);
-        assert!(matches!(Root::answer(&keys(), [2; 32], &[0; 48]), Err((Refusal::Stranger, None))));
+        assert!(matches!(RootAuth::answer(&keys(), [2; 32], &[0; 48]), Err((Refusal::Stranger, None))));
     }
 
     #[test]
@@ -199,11 +199,11 @@ mod tests {
 
     #[test]
     fn a_proof_is_no_good_a_second_time() {
-        let (node, hello) = Node::new(key(7), 0, [1; 32]);
-        let Ok((root, challenge)) = Root::answer(&keys(), [2; 32], &hello) else { panic!() };
+        let (node, hello) = NodeAuth::new(key(7), 0, [1; 32]);
+        let Ok((root, challenge)) = RootAuth::answer(&keys(), [2; 32], &hello) else { panic!() };
         let (proof, _) = node.prove(&challenge).unwrap();
         assert_eq!(root.check(&proof).unwrap().0, 0);
-        let Ok((again, _)) = Root::answer(&keys(), [3; 32], &hello) else { panic!() };
+        let Ok((again, _)) = RootAuth::answer(&keys(), [3; 32], &hello) else { panic!() };
         assert_eq!(again.check(&proof).unwrap_err(), Refusal::Key);
         // Nor is the root's own, sent back.
         let mac = challenge[48..].try_into().unwrap();
@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn versions_that_differ_are_said_on_both_sides() {
-        let (node, mut hello) = Node::new(key(7), 0, [1; 32]);
+        let (node, mut hello) = NodeAuth::new(key(7), 0, [1; 32]);
         hello[8] = 99;
-        let Err((why, Some(answer))) = Root::answer(&keys(), [2; 32], &hello) else { panic!() };
+        let Err((why, Some(answer))) = RootAuth::answer(&keys(), [2; 32], &hello) else { panic!() };
         assert_eq!(why, Refusal::Version { theirs: 99 });
         let mut answer = answer;
         answer[8] = 98;
@@ -247,13 +247,13 @@ mod tests {
         let (told, right) = told_to_a_rank();
         // Welcome (secret and rank key among it), a ticket, and a record.
         assert!(told.len() > 3 * 32, "{}", told.len());
-        let (_, hello) = Node::new(right, 0, [1; 32]);
-        let Ok((root, challenge)) = Root::answer(&[right], [2; 32], &hello) else { panic!() };
+        let (_, hello) = NodeAuth::new(right, 0, [1; 32]);
+        let Ok((root, challenge)) = RootAuth::answer(&[right], [2; 32], &hello) else { panic!() };
         for (at, bytes) in told.windows(32).enumerate() {
             // As the key itself, and as what it is made from.
             let bytes: [u8; 32] = bytes.try_into().unwrap();
             for key in [LinkKey::from_bytes(bytes), HostKey::from_bytes(bytes).link()] {
-                let posing = Node { key, index: 0, nonce: [1; 32] };
+                let posing = NodeAuth { key, index: 0, nonce: [1; 32] };
                 assert_eq!(posing.prove(&challenge).err(), Some(Refusal::Key), "byte {at}");
                 let proof = Meeting { key, index: 0, node: [1; 32], root: [2; 32] }.proof(NODE);
                 assert_eq!(root.check(&proof).err(), Some(Refusal::Key), "byte {at}");

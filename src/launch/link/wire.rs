@@ -116,7 +116,7 @@ pub(crate) enum ToNode {
     /// For rank 0's standard input; empty: its end.
     Input { bytes: Vec<u8> },
     /// The name service has dealt with so much of what this rank said: so much more may come.
-    BootHeard { rank: u32, bytes: u32 },
+    BootConsumed { rank: u32, bytes: u32 },
 }
 
 /// From a node.
@@ -137,7 +137,7 @@ pub(crate) enum ToRoot {
     /// Rank 0 reads no input any more.
     InputEnd,
     /// A rank ended. What it said to the name service came before.
-    Ended { rank: u32, how: How },
+    Ended { rank: u32, how: WireEnd },
     /// All ranks have ended, and everything that they started. Nothing follows.
     Bye,
     /// A rank has taken so much of what the name service says to it: so much more may come.
@@ -161,7 +161,7 @@ pub(crate) struct JobSpec {
     pub(crate) env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where the ranks run.
     pub(crate) directory: Vec<u8>,
-    pub(crate) bind: Bind,
+    pub(crate) bind: WireBind,
     /// Whether output lines are led by their rank.
     pub(crate) tag_output: bool,
     /// After how many milliseconds without a sign of life the root counts as gone.
@@ -171,7 +171,7 @@ pub(crate) struct JobSpec {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Bind {
+pub(crate) enum WireBind {
     Auto,
     Core,
     None,
@@ -209,7 +209,7 @@ pub(crate) enum NotStarted {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum How {
+pub(crate) enum WireEnd {
     Exited(i32),
     Killed(i32),
 }

@@ -28,12 +28,12 @@ pub(super) struct Boot {
     greeting: Option<Frames>,
     out: VecDeque<u8>,
     /// What has come for the rank, and the root was not told that it was taken, in bytes.
-    untold: usize,
+    unreported: usize,
     /// What the rank has said, and the root has not dealt with, in bytes.
-    unheard: usize,
+    unconsumed: usize,
 }
 
-pub(super) enum Heard {
+pub(super) enum ReadOutcome {
     Bytes(usize),
     Nothing,
     /// It closed the connection.
@@ -43,7 +43,7 @@ pub(super) enum Heard {
 impl Boot {
     pub(super) fn new(rank: u32, stream: UnixStream) -> Boot {
         let (greeting, out) = (Some(Frames::default()), VecDeque::new());
-        Boot { rank, stream: Some(stream), greeting, out, untold: 0, unheard: 0 }
+        Boot { rank, stream: Some(stream), greeting, out, unreported: 0, unconsumed: 0 }
     }
 
     /// To be polled, unless it is closed.
@@ -56,28 +56,28 @@ impl Boot {
     }
 
     /// Whether the rank is to be listened to: the root takes more of it.
-    pub(super) fn may_say_more(&self) -> bool {
-        self.unheard < WINDOW
+    pub(super) fn may_receive(&self) -> bool {
+        self.unconsumed < WINDOW
     }
 
     /// The root has dealt with so much of what the rank said.
-    pub(super) fn heard(&mut self, bytes: usize) {
-        self.unheard = self.unheard.saturating_sub(bytes);
+    pub(super) fn consumed(&mut self, bytes: usize) {
+        self.unconsumed = self.unconsumed.saturating_sub(bytes);
     }
 
     /// How much the rank has taken that the root has not been told of, if it is worth a word.
     pub(super) fn taken(&mut self) -> Option<usize> {
         // A welcome is longer here than it came.
-        let taken = self.untold.saturating_sub(self.out.len());
+        let taken = self.unreported.saturating_sub(self.out.len());
         (taken >= TELL).then(|| {
-            self.untold -= taken;
+            self.unreported -= taken;
             taken
         })
     }
 
     /// Takes what the root says to the rank.
     pub(super) fn take(&mut self, bytes: &[u8], own: &Own) -> Result<(), WireError> {
-        self.untold += bytes.len();
+        self.unreported += bytes.len();
         if self.stream.is_none() {
             return Ok(());
         }
@@ -120,25 +120,25 @@ impl Boot {
                 Err(_) => self.out.clear(),
             }
         }
-        let deaf = self.out.len() > OUT_BOUND;
-        if deaf {
+        let is_behind = self.out.len() > OUT_BOUND;
+        if is_behind {
             self.close();
         }
-        !deaf
+        !is_behind
     }
 
     /// Reads once, without waiting.
-    pub(super) fn hear(&mut self, scratch: &mut [u8]) -> Heard {
-        let Some(stream) = &self.stream else { return Heard::Nothing };
+    pub(super) fn receive(&mut self, scratch: &mut [u8]) -> ReadOutcome {
+        let Some(stream) = &self.stream else { return ReadOutcome::Nothing };
         match recv(stream, scratch, RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => ReadOutcome::Nothing,
             Ok((length @ 1.., _)) => {
-                self.unheard += length;
-                Heard::Bytes(length)
+                self.unconsumed += length;
+                ReadOutcome::Bytes(length)
             }
             Ok((0, _)) | Err(_) => {
                 self.close();
-                Heard::End
+                ReadOutcome::End
             }
         }
     }

@@ -11,7 +11,7 @@ use std::{
 use rustix::{event::PollFlags, io::Errno};
 use udeck_boot::wire::{Frames, MAX_FRAME};
 
-use super::session::gone;
+use super::session::root_gone;
 use crate::{
     Bind, LaunchError,
     descriptors::Descriptors,
@@ -87,10 +87,10 @@ pub(super) fn await_start(link: &mut FramedStream, signals: &Signals) -> Result<
         if signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD) {
             return Err("told to end before there was anything to start".into());
         }
-        link.receive(&mut scratch).map_err(gone)?;
-        match link.next().map_err(gone)? {
+        link.receive(&mut scratch).map_err(root_gone)?;
+        match link.next().map_err(root_gone)? {
             Some(ToNode::Start) => return Ok(()),
-            Some(_) => return Err(gone(Over::Unfitting("something before the start"))),
+            Some(_) => return Err(root_gone(Over::Unfitting("something before the start"))),
             None => {}
         }
     }
@@ -120,9 +120,9 @@ pub(super) fn work(spec: JobSpec) -> Work {
             .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
             .collect(),
         bind: match spec.bind {
-            wire::Bind::Auto => Bind::Auto,
-            wire::Bind::Core => Bind::Core,
-            wire::Bind::None => Bind::None,
+            wire::WireBind::Auto => Bind::Auto,
+            wire::WireBind::Core => Bind::Core,
+            wire::WireBind::None => Bind::None,
         },
         output: if spec.tag_output { Pipes::Own } else { Pipes::Shared },
         first: spec.first,

@@ -12,11 +12,11 @@ use std::{
 };
 
 use rustix::{event::PollFlags, process::Signal};
-use udeck_boot::serve::deaf;
+use udeck_boot::serve::stopped_reading;
 use udeck_sys::JobClock;
 
 use super::{
-    boot::{Boot, Heard, Own},
+    boot::{Boot, Own, ReadOutcome},
     complain,
     job_spec::{await_start, prepare, refusal, refuse, work},
 };
@@ -25,7 +25,7 @@ use crate::{
     cgroup::Cgroup,
     link::{
         framed_stream::{FramedStream, Over},
-        wire::{How, JobSpec, MAX_PIECE, Sink, ToNode, ToRoot},
+        wire::{JobSpec, MAX_PIECE, Sink, ToNode, ToRoot, WireEnd},
     },
     orphans::Orphans,
     output::{Gather, MAX_LINE},
@@ -52,12 +52,12 @@ struct Session {
     ranks: Ranks,
     boots: Vec<Boot>,
     outputs: Gather,
-    input: Option<Input>,
-    phase: Phase,
+    input: Option<RankInput>,
+    phase: SessionPhase,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum SessionPhase {
     Running,
     /// All ranks have ended; what they wrote is being sent.
     Finishing,
@@ -67,7 +67,7 @@ enum Phase {
 }
 
 /// Rank 0's standard input.
-struct Input {
+struct RankInput {
     pipe: OwnedFd,
     pending: VecDeque<u8>,
     at_end: bool,
@@ -133,7 +133,7 @@ pub(super) fn run(
     result
 }
 
-pub(super) fn gone(over: Over) -> String {
+pub(super) fn root_gone(over: Over) -> String {
     format!("the root is gone: {over}")
 }
 
@@ -146,7 +146,7 @@ impl Session {
         ranks: Ranks,
         wires: Wires,
     ) -> Result<Session, String> {
-        let input = wires.input.map(|pipe| Input { pipe, pending: VecDeque::new(), at_end: false });
+        let input = wires.input.map(|pipe| RankInput { pipe, pending: VecDeque::new(), at_end: false });
         if let Some(input) = &input {
             rustix::io::ioctl_fionbio(&input.pipe, true).map_err(|error| error.to_string())?;
         }
@@ -160,7 +160,7 @@ impl Session {
             boots: (first..).zip(wires.boot).map(|(rank, stream)| Boot::new(rank, stream)).collect(),
             outputs: Gather::new(wires.output),
             input,
-            phase: Phase::Running,
+            phase: SessionPhase::Running,
         })
     }
 
@@ -190,7 +190,7 @@ impl Session {
                 }
             }
             self.outputs.tidy();
-            if self.phase == Phase::Finishing {
+            if self.phase == SessionPhase::Finishing {
                 for (sink, text) in self.outputs.close_silent(Instant::now()) {
                     self.send_output(sink, text);
                 }
@@ -200,15 +200,15 @@ impl Session {
             }
             orphans.reap(|pid| self.ranks.contains(pid));
             match self.phase {
-                Phase::Running if self.ranks.are_over() => {
+                SessionPhase::Running if self.ranks.are_over() => {
                     orphans.end();
-                    self.phase = Phase::Finishing;
+                    self.phase = SessionPhase::Finishing;
                 }
-                Phase::Finishing if self.outputs.is_empty() => {
+                SessionPhase::Finishing if self.outputs.is_empty() => {
                     self.send(&ToRoot::Bye);
-                    self.phase = Phase::SaidGoodbye { until: Instant::now() + LAST_WAIT };
+                    self.phase = SessionPhase::SaidGoodbye { until: Instant::now() + LAST_WAIT };
                 }
-                Phase::SaidGoodbye { until } if Instant::now() >= until => return Ok(()),
+                SessionPhase::SaidGoodbye { until } if Instant::now() >= until => return Ok(()),
                 _ => {}
             }
         }
@@ -216,8 +216,8 @@ impl Session {
 
     fn ended_by(&self, over: Over) -> Result<(), String> {
         match self.phase {
-            Phase::SaidGoodbye { .. } => Ok(()),
-            _ => Err(gone(over)),
+            SessionPhase::SaidGoodbye { .. } => Ok(()),
+            _ => Err(root_gone(over)),
         }
     }
 
@@ -226,12 +226,14 @@ impl Session {
         let now = Instant::now();
         let items = self.items(signals, now);
         let until = match self.phase {
-            Phase::Running => self.outputs.due(now),
+            SessionPhase::Running => self.outputs.due(now),
             // What can be sent is looked at without waiting for more; else the root's word is awaited.
-            Phase::Finishing if self.outputs.is_empty() => Some(now),
-            Phase::Finishing if items.iter().any(|(item, ..)| matches!(item, Item::Output(_))) => Some(now),
-            Phase::Finishing => self.outputs.due(now),
-            Phase::SaidGoodbye { until } => Some(until),
+            SessionPhase::Finishing if self.outputs.is_empty() => Some(now),
+            SessionPhase::Finishing if items.iter().any(|(item, ..)| matches!(item, Item::Output(_))) => {
+                Some(now)
+            }
+            SessionPhase::Finishing => self.outputs.due(now),
+            SessionPhase::SaidGoodbye { until } => Some(until),
         };
         let ready = ready(items.iter().map(|(_, fd, what)| (*fd, *what)), until)?;
         Ok(items
@@ -249,7 +251,7 @@ impl Session {
             (Item::Link, self.link.fd(), self.link.interest()),
         ];
         for (index, boot) in self.boots.iter().enumerate() {
-            let listen = if has_room && boot.may_say_more() { PollFlags::IN } else { PollFlags::empty() };
+            let listen = if has_room && boot.may_receive() { PollFlags::IN } else { PollFlags::empty() };
             let speak = if boot.has_more_to_say() { PollFlags::OUT } else { PollFlags::empty() };
             // With neither, poll would still report its end, over and over.
             if let Some(stream) = boot.stream().filter(|_| !(listen | speak).is_empty()) {
@@ -269,12 +271,12 @@ impl Session {
     fn serve(&mut self, item: Item, scratch: &mut [u8]) -> Result<(), Over> {
         match item {
             Item::Signals => {}
-            Item::Link => self.hear_root(scratch)?,
+            Item::Link => self.receive_from_root(scratch)?,
             Item::Boot(index) => {
                 self.boots[index].flush();
-                self.tell_taken(index);
-                if self.boots[index].may_say_more() {
-                    self.hear_rank(index, scratch);
+                self.report_taken(index);
+                if self.boots[index].may_receive() {
+                    self.receive_from_rank(index, scratch);
                 }
             }
             Item::Output(index) => {
@@ -286,15 +288,15 @@ impl Session {
         Ok(())
     }
 
-    fn hear_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
+    fn receive_from_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
         self.link.receive(scratch)?;
         while let Some(message) = self.link.next::<ToNode>()? {
             match message {
                 ToNode::Start => return Err(Over::Unfitting("a second start")),
-                ToNode::Boot { rank, bytes } => self.tell_rank(rank, &bytes)?,
-                ToNode::BootHeard { rank, bytes } => {
+                ToNode::Boot { rank, bytes } => self.deliver_to_rank(rank, &bytes)?,
+                ToNode::BootConsumed { rank, bytes } => {
                     if let Some(boot) = self.boot_of(rank) {
-                        boot.heard(bytes as usize);
+                        boot.consumed(bytes as usize);
                     }
                 }
                 ToNode::BootEnd { rank } => {
@@ -338,21 +340,21 @@ impl Session {
         self.boots.get_mut(rank.checked_sub(self.first)? as usize)
     }
 
-    fn tell_rank(&mut self, rank: u32, bytes: &[u8]) -> Result<(), Over> {
+    fn deliver_to_rank(&mut self, rank: u32, bytes: &[u8]) -> Result<(), Over> {
         let own = self.own;
         let Some(boot) = self.boot_of(rank) else {
             return Err(Over::Unfitting("words for a rank not its own"));
         };
         boot.take(bytes, &own)?;
         if !boot.flush() {
-            self.send(&ToRoot::BootEnd { rank, why: Some(deaf()) });
+            self.send(&ToRoot::BootEnd { rank, why: Some(stopped_reading()) });
         }
-        self.tell_taken((rank - self.first) as usize);
+        self.report_taken((rank - self.first) as usize);
         Ok(())
     }
 
     /// Has the root know what a rank has taken.
-    fn tell_taken(&mut self, index: usize) {
+    fn report_taken(&mut self, index: usize) {
         let rank = self.boots[index].rank;
         if let Some(bytes) = self.boots[index].taken() {
             self.send(&ToRoot::BootTaken { rank, bytes: bytes as u32 });
@@ -360,12 +362,14 @@ impl Session {
     }
 
     /// Reads once from a rank. False when there was nothing.
-    fn hear_rank(&mut self, index: usize, scratch: &mut [u8]) -> bool {
+    fn receive_from_rank(&mut self, index: usize, scratch: &mut [u8]) -> bool {
         let rank = self.boots[index].rank;
-        match self.boots[index].hear(scratch) {
-            Heard::Nothing => return false,
-            Heard::Bytes(length) => self.send(&ToRoot::Boot { rank, bytes: scratch[..length].to_vec() }),
-            Heard::End => self.send(&ToRoot::BootEnd { rank, why: None }),
+        match self.boots[index].receive(scratch) {
+            ReadOutcome::Nothing => return false,
+            ReadOutcome::Bytes(length) => {
+                self.send(&ToRoot::Boot { rank, bytes: scratch[..length].to_vec() })
+            }
+            ReadOutcome::End => self.send(&ToRoot::BootEnd { rank, why: None }),
         }
         true
     }
@@ -409,15 +413,15 @@ impl Session {
             // behind may hold the socket and go on writing.
             let index = (rank - self.first) as usize;
             for _ in 0..LAST_READS {
-                if !self.hear_rank(index, scratch) {
+                if !self.receive_from_rank(index, scratch) {
                     break;
                 }
             }
             let how = match end {
-                End::Exited(code) => How::Exited(code),
-                End::Killed(signal) => How::Killed(signal),
+                End::Exited(code) => WireEnd::Exited(code),
+                End::Killed(signal) => WireEnd::Killed(signal),
                 // Only a root loses ranks.
-                End::Lost => How::Killed(libc::SIGKILL),
+                End::Lost => WireEnd::Killed(libc::SIGKILL),
             };
             self.send(&ToRoot::Ended { rank, how });
         }

@@ -22,7 +22,7 @@ pub(crate) const MAX_LINE: usize = 64 << 10;
 pub(crate) const HOLD: Duration = Duration::from_secs(2);
 
 /// One pipe from a rank, or from all of this host's.
-pub(crate) struct Source {
+pub(crate) struct OutputPipe {
     pipe: OwnedFd,
     sink: Sink,
     /// What leads each line; `None`: what is read is passed on as it is.
@@ -30,7 +30,7 @@ pub(crate) struct Source {
     /// The line so far, without its tag, unless that has been passed on.
     line: Vec<u8>,
     /// The line that it is in.
-    stage: Stage,
+    stage: LineState,
     ended: bool,
 }
 
@@ -40,7 +40,7 @@ struct Tag {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum LineState {
     /// Nothing of it has been passed on.
     Kept,
     /// Its beginning has, and its rest is passed on as it comes.
@@ -49,16 +49,16 @@ enum Stage {
     Broken,
 }
 
-impl Source {
+impl OutputPipe {
     /// Of one rank, by lines that are led by its number.
-    pub(crate) fn tagged(rank: u32, pipe: OwnedFd, sink: Sink) -> Source {
+    pub(crate) fn tagged(rank: u32, pipe: OwnedFd, sink: Sink) -> OutputPipe {
         let tag = Some(Tag { rank, text: format!("[{rank}]").into_bytes() });
-        Source { pipe, sink, tag, line: Vec::new(), stage: Stage::Kept, ended: false }
+        OutputPipe { pipe, sink, tag, line: Vec::new(), stage: LineState::Kept, ended: false }
     }
 
     /// Of whomever, as it comes.
-    pub(crate) fn plain(pipe: OwnedFd, sink: Sink) -> Source {
-        Source { pipe, sink, tag: None, line: Vec::new(), stage: Stage::Kept, ended: false }
+    pub(crate) fn plain(pipe: OwnedFd, sink: Sink) -> OutputPipe {
+        OutputPipe { pipe, sink, tag: None, line: Vec::new(), stage: LineState::Kept, ended: false }
     }
 
     /// Reads once, blocking if nothing is there; appends what can be passed on to `out`. False at the pipe's end, with
@@ -81,7 +81,7 @@ impl Source {
         for piece in read.split_inclusive(|byte| *byte == b'\n') {
             let ends = piece.ends_with(b"\n");
             match self.stage {
-                Stage::Kept => {
+                LineState::Kept => {
                     self.line.extend_from_slice(piece);
                     if !ends && self.line.len() < MAX_LINE {
                         continue;
@@ -90,26 +90,26 @@ impl Source {
                     out.push(b' ');
                     out.append(&mut self.line);
                 }
-                Stage::Broken => out.extend(continuation(tag).iter().chain(piece)),
-                Stage::Open => out.extend_from_slice(piece),
+                LineState::Broken => out.extend(continuation(tag).iter().chain(piece)),
+                LineState::Open => out.extend_from_slice(piece),
             }
-            self.stage = if ends { Stage::Kept } else { Stage::Open };
+            self.stage = if ends { LineState::Kept } else { LineState::Open };
         }
     }
 
     /// Appends a last line without end.
     fn finish(&mut self, out: &mut Vec<u8>) {
         match (&self.tag, self.stage) {
-            (Some(Tag { text, .. }), Stage::Kept) if !self.line.is_empty() => {
+            (Some(Tag { text, .. }), LineState::Kept) if !self.line.is_empty() => {
                 out.extend_from_slice(text);
                 out.push(b' ');
                 out.append(&mut self.line);
                 out.push(b'\n');
             }
-            (_, Stage::Open) => out.push(b'\n'),
+            (_, LineState::Open) => out.push(b'\n'),
             _ => {}
         }
-        self.stage = Stage::Kept;
+        self.stage = LineState::Kept;
     }
 }
 
@@ -171,7 +171,7 @@ impl<W: Copy + PartialEq> Turn<W> {
 /// All the pipes of a host's ranks, and what may be read of them.
 #[derive(Default)]
 pub(crate) struct Gather {
-    sources: Vec<Source>,
+    sources: Vec<OutputPipe>,
     /// What was read and is not written yet, in bytes: of standard output and error.
     unwritten: [usize; 2],
     turns: [Turn<u32>; 2],
@@ -180,7 +180,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    pub(crate) fn new(sources: Vec<Source>) -> Gather {
+    pub(crate) fn new(sources: Vec<OutputPipe>) -> Gather {
         Gather { sources, ..Gather::default() }
     }
 
@@ -202,7 +202,7 @@ impl Gather {
         self.turns.iter().filter_map(|turn| turn.held(now)).map(|(_, until)| until).min()
     }
 
-    fn may_read(&self, source: &Source, now: Instant) -> bool {
+    fn may_read(&self, source: &OutputPipe, now: Instant) -> bool {
         let sink = source.sink as usize;
         let turn = &self.turns[sink];
         !source.ended
@@ -220,7 +220,7 @@ impl Gather {
         }
         let source = &self.sources[index];
         let (rank, sink) = (source.tag.as_ref().map(|tag| tag.rank), source.sink);
-        (sink, self.pass(rank, sink, text, source.stage == Stage::Open, now))
+        (sink, self.pass(rank, sink, text, source.stage == LineState::Open, now))
     }
 
     /// Takes out the sources that have ended. Numbers change.
@@ -261,11 +261,11 @@ impl Gather {
             && let Some(other) = self.turns[sink as usize].write(rank, text.len(), is_open, now)
         {
             text.insert(0, b'\n');
-            let is_other = |source: &&mut Source| {
+            let is_other = |source: &&mut OutputPipe| {
                 source.sink == sink && source.tag.as_ref().is_some_and(|tag| tag.rank == other)
             };
             if let Some(source) = self.sources.iter_mut().find(is_other) {
-                source.stage = Stage::Broken;
+                source.stage = LineState::Broken;
             }
         }
         self.unwritten[sink as usize] += text.len();
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     fn tagged(reads: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
-        let mut source = Source::tagged(7, pipe().unwrap().0, Sink::Stdout);
+        let mut source = OutputPipe::tagged(7, pipe().unwrap().0, Sink::Stdout);
         let mut out = Vec::new();
         for read in reads {
             source.split(read, &mut out);
@@ -308,7 +308,7 @@ mod tests {
         let (out, rest) = tagged(&[&long, b"yz", b"\nnext\n"]);
         assert_eq!(out, [b"[7] ", &long[..], b"yz\n[7] next\n"].concat());
         assert!(rest.is_empty());
-        let mut source = Source::tagged(7, pipe().unwrap().0, Sink::Stdout);
+        let mut source = OutputPipe::tagged(7, pipe().unwrap().0, Sink::Stdout);
         let mut out = Vec::new();
         source.split(&long, &mut out);
         source.finish(&mut out);
@@ -319,7 +319,7 @@ mod tests {
     fn others_wait_for_the_end_of_a_long_line_and_break_it_when_its_rest_does_not_come() {
         let ((a, to_a), (b, to_b)) = (pipe().unwrap(), pipe().unwrap());
         let (mut to_a, mut to_b) = (File::from(to_a), File::from(to_b));
-        let sources = vec![Source::tagged(0, a, Sink::Stdout), Source::tagged(1, b, Sink::Stdout)];
+        let sources = vec![OutputPipe::tagged(0, a, Sink::Stdout), OutputPipe::tagged(1, b, Sink::Stdout)];
         let mut gather = Gather::new(sources);
         let (mut scratch, mut now) = (vec![0; MAX_LINE], Instant::now());
         let mut step = |gather: &mut Gather, index, now| {
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn each_source_has_its_turn() {
         let (pipes, writers): (Vec<_>, Vec<_>) = (0..3).map(|_| pipe().unwrap()).unzip();
-        let sources = (0..).zip(pipes).map(|(rank, pipe)| Source::tagged(rank, pipe, Sink::Stdout));
+        let sources = (0..).zip(pipes).map(|(rank, pipe)| OutputPipe::tagged(rank, pipe, Sink::Stdout));
         let mut gather = Gather::new(sources.collect());
         writers.iter().for_each(|writer| assert_eq!(rustix::io::write(writer, b"x\n"), Ok(2)));
         let now = Instant::now();
@@ -370,7 +370,7 @@ mod tests {
     fn what_is_not_written_is_not_read() {
         let (pipe, writer) = pipe().unwrap();
         File::from(writer).write_all(&[b'x'; 100]).unwrap();
-        let mut gather = Gather::new(vec![Source::plain(pipe, Sink::Stderr)]);
+        let mut gather = Gather::new(vec![OutputPipe::plain(pipe, Sink::Stderr)]);
         let now = Instant::now();
         gather.unwritten[Sink::Stderr as usize] = WINDOW;
         assert_eq!((gather.open(now).count(), gather.close_silent(now).len()), (0, 0));

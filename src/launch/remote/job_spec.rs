@@ -28,9 +28,9 @@ pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) ->
         env: env.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
         directory: bytes(directory.as_os_str()),
         bind: match job.bind {
-            Bind::Auto => wire::Bind::Auto,
-            Bind::Core => wire::Bind::Core,
-            Bind::None => wire::Bind::None,
+            Bind::Auto => wire::WireBind::Auto,
+            Bind::Core => wire::WireBind::Core,
+            Bind::None => wire::WireBind::None,
         },
         tag_output: job.tag_output,
         detect_ms: u32::try_from(job.detect.as_millis()).unwrap_or(u32::MAX),

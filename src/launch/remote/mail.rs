@@ -1,16 +1,16 @@
-//! What other threads of the root have for the nodes, and the bell that wakes the thread which sends it.
+//! What other threads of the root have for the nodes. An eventfd wakes the thread that sends it.
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc,
         mpsc::{self, Receiver, Sender},
     },
 };
 
-use rustix::event::{EventfdFlags, eventfd};
 use udeck_boot::serve::Outlet;
+use udeck_sys::EventFd;
 
 use crate::link::wire::Sink;
 
@@ -19,7 +19,7 @@ pub(crate) enum Mail {
     /// From the name service to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
     /// It has dealt with so much of what that rank said.
-    BootHeard { rank: u32, bytes: usize },
+    BootConsumed { rank: u32, bytes: usize },
     /// It has nothing more to say to that rank.
     BootEnd { rank: u32 },
     /// So much of a node's output has been written.
@@ -32,38 +32,38 @@ pub(crate) enum Mail {
 #[derive(Debug, Clone)]
 pub(crate) struct Mailbox {
     mail: Sender<Mail>,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<EventFd>,
 }
 
 /// Where it is taken.
 pub(crate) struct Collector {
     mail: Receiver<Mail>,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<EventFd>,
 }
 
 pub(crate) fn mailbox() -> io::Result<(Mailbox, Collector)> {
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let wakeup = Arc::new(EventFd::new()?);
     let (sender, receiver) = mpsc::channel();
-    Ok((Mailbox { mail: sender, bell: Arc::clone(&bell) }, Collector { mail: receiver, bell }))
+    Ok((Mailbox { mail: sender, wakeup: Arc::clone(&wakeup) }, Collector { mail: receiver, wakeup }))
 }
 
 impl Mailbox {
     pub(crate) fn post(&self, mail: Mail) {
         // Nobody sends any more: nobody is left to send to.
         let _ = self.mail.send(mail);
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.wakeup.signal();
     }
 }
 
 impl Collector {
     /// Readable when there is mail.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn wakeup(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 
     pub(crate) fn take(&self) -> Vec<Mail> {
-        // Reset first, so that what comes in between rings again.
-        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+        // Reset first, so that what comes in between signals again.
+        self.wakeup.reset();
         self.mail.try_iter().collect()
     }
 }
@@ -73,8 +73,8 @@ impl Outlet for Mailbox {
         self.post(Mail::Boot { rank, bytes });
     }
 
-    fn heard(&mut self, rank: u32, bytes: usize) {
-        self.post(Mail::BootHeard { rank, bytes });
+    fn consumed(&mut self, rank: u32, bytes: usize) {
+        self.post(Mail::BootConsumed { rank, bytes });
     }
 
     fn close(&mut self, rank: u32) {

@@ -13,7 +13,7 @@ use std::{
 use udeck_boot::serve::{OUT_BOUND, Reporter, WINDOW as BOOT_WINDOW};
 
 use super::{
-    News,
+    RankEvent,
     agent::Agent,
     mail::{Mail, Mailbox},
 };
@@ -24,7 +24,7 @@ use crate::{
         WINDOW,
         framed_stream::{FramedStream, Over},
         seal::Keys,
-        wire::{How, JobSpec, MAX_PIECE, NotStarted, Sink, ToNode, ToRoot},
+        wire::{JobSpec, MAX_PIECE, NotStarted, Sink, ToNode, ToRoot, WireEnd},
     },
     print::{Printers, Stream},
     words::printable,
@@ -52,7 +52,7 @@ pub(crate) struct Node {
 }
 
 /// Where a node's messages go.
-pub(crate) struct Ears<'a> {
+pub(crate) struct EventSinks<'a> {
     pub(crate) index: usize,
     pub(crate) reporter: &'a Reporter,
     pub(crate) printers: &'a Printers,
@@ -60,10 +60,10 @@ pub(crate) struct Ears<'a> {
     /// Input that is under way.
     pub(crate) taken: &'a mut usize,
     pub(crate) input: &'a mut Option<OwnedFd>,
-    pub(crate) news: &'a mut Vec<News>,
+    pub(crate) events: &'a mut Vec<RankEvent>,
 }
 
-impl Ears<'_> {
+impl EventSinks<'_> {
     /// Has a piece of output written; the node is told when it is.
     fn print(&self, sink: Sink, bytes: Vec<u8>) {
         let (node, length, mailbox) = (self.index, bytes.len(), self.mailbox.clone());
@@ -101,7 +101,7 @@ impl Node {
             directory: OsString::from_vec(spec.directory.clone()),
             refusal: None,
         };
-        node.say(&ToNode::Start);
+        node.send(&ToNode::Start);
         Ok(node)
     }
 
@@ -133,7 +133,7 @@ impl Node {
         std::mem::take(&mut self.running).into_iter().collect()
     }
 
-    pub(crate) fn say(&mut self, message: &ToNode) {
+    pub(crate) fn send(&mut self, message: &ToNode) {
         if let Some(link) = &mut self.link {
             // All of them are shorter than a frame may be.
             let _ = link.send(message);
@@ -142,22 +142,22 @@ impl Node {
 
     /// Has its ranks stop, or continue.
     pub(crate) fn pause(&mut self, pause: bool) {
-        self.say(&ToNode::Signal { number: if pause { libc::SIGSTOP } else { libc::SIGCONT } });
+        self.send(&ToNode::Signal { number: if pause { libc::SIGSTOP } else { libc::SIGCONT } });
         if let Some(link) = &mut self.link {
             // A connection that is over is noticed otherwise.
             let _ = if pause { link.detect_death_only() } else { link.detect_again() };
         }
     }
 
-    pub(crate) fn say_in_pieces(&mut self, bytes: &[u8], message: impl Fn(Vec<u8>) -> ToNode) {
-        bytes.chunks(MAX_PIECE).for_each(|piece| self.say(&message(piece.to_vec())));
+    pub(crate) fn send_in_pieces(&mut self, bytes: &[u8], message: impl Fn(Vec<u8>) -> ToNode) {
+        bytes.chunks(MAX_PIECE).for_each(|piece| self.send(&message(piece.to_vec())));
     }
 
     /// So much of its output has been written: so much more may come.
     pub(crate) fn written(&mut self, sink: Sink, bytes: usize) {
         let unwritten = &mut self.unwritten[sink as usize];
         *unwritten = unwritten.saturating_sub(bytes);
-        self.say(&ToNode::Written { sink, bytes: bytes as u32 });
+        self.send(&ToNode::Written { sink, bytes: bytes as u32 });
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
@@ -169,17 +169,17 @@ impl Node {
     }
 
     /// Reads once and deals with what came.
-    pub(crate) fn hear(&mut self, scratch: &mut [u8], ears: &mut Ears<'_>) -> Result<(), Over> {
+    pub(crate) fn receive(&mut self, scratch: &mut [u8], sinks: &mut EventSinks<'_>) -> Result<(), Over> {
         let Some(link) = &mut self.link else { return Ok(()) };
         link.receive(scratch)?;
         while let Some(link) = &mut self.link {
             let Some(message) = link.next()? else { break };
-            self.take(message, ears)?;
+            self.take(message, sinks)?;
         }
         Ok(())
     }
 
-    fn take(&mut self, message: ToRoot, ears: &mut Ears<'_>) -> Result<(), Over> {
+    fn take(&mut self, message: ToRoot, sinks: &mut EventSinks<'_>) -> Result<(), Over> {
         match message {
             ToRoot::Started => self.starting = false,
             ToRoot::NotStarted(why) => {
@@ -188,18 +188,18 @@ impl Node {
             }
             ToRoot::Boot { rank, bytes } => {
                 self.check_own(rank)?;
-                ears.reporter.relayed(rank, bytes);
+                sinks.reporter.relayed(rank, bytes);
             }
             ToRoot::BootEnd { rank, why } => {
                 self.check_own(rank)?;
                 match why {
-                    Some(why) => ears.reporter.report_ended(rank, &printable(&why)),
-                    None => ears.reporter.hung_up(rank),
+                    Some(why) => sinks.reporter.report_ended(rank, &printable(&why)),
+                    None => sinks.reporter.hung_up(rank),
                 }
             }
             ToRoot::BootTaken { rank, bytes } => {
                 self.check_own(rank)?;
-                ears.reporter.taken(rank, bytes as usize);
+                sinks.reporter.taken(rank, bytes as usize);
             }
             ToRoot::Output { sink, bytes } => {
                 let unwritten = &mut self.unwritten[sink as usize];
@@ -207,19 +207,19 @@ impl Node {
                     return Err(Over::Unfitting("more output than its window"));
                 }
                 *unwritten += bytes.len();
-                ears.print(sink, bytes);
+                sinks.print(sink, bytes);
             }
-            ToRoot::Taken { bytes } => *ears.taken = ears.taken.saturating_sub(bytes as usize),
-            ToRoot::InputEnd => *ears.input = None,
+            ToRoot::Taken { bytes } => *sinks.taken = sinks.taken.saturating_sub(bytes as usize),
+            ToRoot::InputEnd => *sinks.input = None,
             ToRoot::Ended { rank, how } => {
                 if !self.running.remove(&rank) {
                     return Err(Over::Unfitting("the end of a rank that it does not run"));
                 }
                 let end = match how {
-                    How::Exited(code) => End::Exited(code & 0xFF),
-                    How::Killed(signal) => End::Killed(signal & 0x7F),
+                    WireEnd::Exited(code) => End::Exited(code & 0xFF),
+                    WireEnd::Killed(signal) => End::Killed(signal & 0x7F),
                 };
-                ears.news.push(News::Ended(rank, end));
+                sinks.events.push(RankEvent::Ended(rank, end));
             }
             ToRoot::Bye if self.running.is_empty() => self.link = None,
             ToRoot::Bye => return Err(Over::Unfitting("goodbye while ranks run")),

@@ -23,7 +23,7 @@ use crate::{
     End, LaunchError, Step,
     hosts::Share,
     link::{
-        auth::{Refusal, Root},
+        auth::{Refusal, RootAuth},
         seal::Keys,
         wire::{HELLO_LEN, PROOF_LEN},
     },
@@ -89,15 +89,15 @@ struct Stranger {
     since: Instant,
     until: Instant,
     bytes: Vec<u8>,
-    stage: Stage,
+    stage: JoinStage,
 }
 
-enum Stage {
+enum JoinStage {
     Hello,
-    Proof(Root),
+    Proof(RootAuth),
 }
 
-enum Heard {
+enum JoinProgress {
     /// The record is not complete.
     More,
     /// It is the node of this host.
@@ -178,9 +178,9 @@ impl Joining<'_> {
                 }
             }
             // Before and after: whoever has proved itself by now is not sent away.
-            self.hear_strangers();
+            self.receive_from_strangers();
             self.accept();
-            self.hear_strangers();
+            self.receive_from_strangers();
             self.look_at_agents()?;
             if Instant::now() >= self.deadline {
                 return Err(self.late());
@@ -219,13 +219,13 @@ impl Joining<'_> {
             if let Some((index, _)) = slowest {
                 // What has come from it meanwhile counts.
                 let slowest = self.strangers.remove(index);
-                if let Some(slowest) = self.hear(slowest, now) {
+                if let Some(slowest) = self.advance(slowest, now) {
                     self.refuse(slowest.from, Refusal::Slow);
                 }
             }
             if stream.set_nonblocking(true).is_ok() {
                 let (from, until) = (from.ip(), now + PROOF_LIMIT);
-                let stage = Stage::Hello;
+                let stage = JoinStage::Hello;
                 self.strangers.push(Stranger { stream, from, since: now, until, bytes: Vec::new(), stage });
             }
         }
@@ -240,21 +240,21 @@ impl Joining<'_> {
         slowest.map(|(index, stranger)| (index, stranger.since + SLOW))
     }
 
-    fn hear_strangers(&mut self) {
+    fn receive_from_strangers(&mut self) {
         let now = Instant::now();
         for stranger in std::mem::take(&mut self.strangers) {
-            let stays = self.hear(stranger, now);
+            let stays = self.advance(stranger, now);
             self.strangers.extend(stays);
         }
     }
 
     /// Whoever is still to prove itself is given back.
-    fn hear(&mut self, mut stranger: Stranger, now: Instant) -> Option<Stranger> {
-        match stranger.hear(self.invitation.keys) {
-            Heard::More if now < stranger.until => return Some(stranger),
-            Heard::More | Heard::Gone => {}
-            Heard::Refused(why) => self.refuse(stranger.from, why),
-            Heard::Proved(index, keys) => match self.connected.get_mut(index as usize) {
+    fn advance(&mut self, mut stranger: Stranger, now: Instant) -> Option<Stranger> {
+        match stranger.receive(self.invitation.keys) {
+            JoinProgress::More if now < stranger.until => return Some(stranger),
+            JoinProgress::More | JoinProgress::Gone => {}
+            JoinProgress::Refused(why) => self.refuse(stranger.from, why),
+            JoinProgress::Proved(index, keys) => match self.connected.get_mut(index as usize) {
                 Some(place @ None) => *place = Some((stranger.stream, *keys)),
                 _ => self.refuse(stranger.from, Refusal::Stranger),
             },
@@ -264,7 +264,7 @@ impl Joining<'_> {
 
     fn refuse(&mut self, from: IpAddr, why: Refusal) {
         if self.told.len() < MAX_TOLD && self.told.insert(from) {
-            self.invitation.printers.say(&format!("refused a connection from {from}: {why}"));
+            self.invitation.printers.message(&format!("refused a connection from {from}: {why}"));
         }
         self.last_refusal = Some((from, why));
     }
@@ -317,20 +317,20 @@ impl Joining<'_> {
 
 impl Stranger {
     /// Reads what has come, up to the end of the record that is awaited, and answers it.
-    fn hear(&mut self, keys: &[LinkKey]) -> Heard {
+    fn receive(&mut self, keys: &[LinkKey]) -> JoinProgress {
         loop {
             let wanted = match self.stage {
-                Stage::Hello => HELLO_LEN,
-                Stage::Proof(_) => PROOF_LEN,
+                JoinStage::Hello => HELLO_LEN,
+                JoinStage::Proof(_) => PROOF_LEN,
             };
             let mut rest = [0; HELLO_LEN];
             let rest = &mut rest[..wanted - self.bytes.len()];
             match self.stream.read(rest) {
-                Ok(0) => return Heard::Gone,
+                Ok(0) => return JoinProgress::Gone,
                 Ok(length) => self.bytes.extend_from_slice(&rest[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::More,
-                Err(_) => return Heard::Gone,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return JoinProgress::More,
+                Err(_) => return JoinProgress::Gone,
             }
             if self.bytes.len() == wanted
                 && let Some(result) = self.record(keys)
@@ -341,30 +341,30 @@ impl Stranger {
     }
 
     /// A record is complete. `None`: now the next one is awaited.
-    fn record(&mut self, keys: &[LinkKey]) -> Option<Heard> {
+    fn record(&mut self, keys: &[LinkKey]) -> Option<JoinProgress> {
         let bytes = std::mem::take(&mut self.bytes);
         match &self.stage {
-            Stage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {
-                Ok((index, keys)) => Heard::Proved(index, Box::new(keys)),
-                Err(why) => Heard::Refused(why),
+            JoinStage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {
+                Ok((index, keys)) => JoinProgress::Proved(index, Box::new(keys)),
+                Err(why) => JoinProgress::Refused(why),
             }),
-            Stage::Hello => {
+            JoinStage::Hello => {
                 let mut nonce = [0; 32];
                 if getrandom::fill(&mut nonce).is_err() {
-                    return Some(Heard::Gone);
+                    return Some(JoinProgress::Gone);
                 }
-                match Root::answer(keys, nonce, bytes[..].try_into().ok()?) {
+                match RootAuth::answer(keys, nonce, bytes[..].try_into().ok()?) {
                     Ok((root, challenge)) => {
-                        self.stage = Stage::Proof(root);
+                        self.stage = JoinStage::Proof(root);
                         // A fresh connection has room for this.
                         let written = self.stream.write(&challenge);
-                        (written.ok() != Some(challenge.len())).then_some(Heard::Gone)
+                        (written.ok() != Some(challenge.len())).then_some(JoinProgress::Gone)
                     }
                     Err((why, answer)) => {
                         if let Some(answer) = answer {
                             let _ = self.stream.write(&answer);
                         }
-                        Some(Heard::Refused(why))
+                        Some(JoinProgress::Refused(why))
                     }
                 }
             }

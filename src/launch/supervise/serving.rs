@@ -2,32 +2,31 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
     thread::JoinHandle,
 };
 
-use rustix::event::{EventfdFlags, eventfd};
-use udeck_sys::thread::spawn;
+use udeck_sys::{EventFd, thread::spawn};
 
 pub(super) struct Serving {
     thread: JoinHandle<Result<io::Result<()>, String>>,
-    /// Rung when it has ended before its time, by an error or a panic.
-    failed: Arc<OwnedFd>,
+    /// Signalled when it has ended before its time, by an error or a panic.
+    failed: Arc<EventFd>,
 }
 
 impl Serving {
     pub(super) fn start(serve: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<Serving> {
-        let failed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (bell, panicked) = (Arc::clone(&failed), Arc::clone(&failed));
-        let serving = move || serve().inspect_err(|_| ring(&bell));
-        let thread = spawn("deckrun-boot", serving, move |_| ring(&panicked))?;
+        let failed = Arc::new(EventFd::new()?);
+        let (failing, panicking) = (Arc::clone(&failed), Arc::clone(&failed));
+        let serving = move || serve().inspect_err(|_| failing.signal());
+        let thread = spawn("deckrun-boot", serving, move |_| panicking.signal())?;
         Ok(Serving { thread, failed })
     }
 
     /// Says so once.
     pub(super) fn has_failed(&self) -> bool {
-        rustix::io::read(&*self.failed, &mut [0; 8]).is_ok()
+        self.failed.reset()
     }
 
     /// Waits for its end, and says how that came.
@@ -42,10 +41,6 @@ impl AsFd for Serving {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.failed.as_fd()
     }
-}
-
-fn ring(bell: &OwnedFd) {
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 #[cfg(test)]

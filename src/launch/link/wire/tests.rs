@@ -14,7 +14,7 @@ fn sink() -> impl Strategy<Value = Sink> {
 }
 
 fn spec() -> impl Strategy<Value = JobSpec> {
-    let bind = prop_oneof![Just(Bind::Auto), Just(Bind::Core), Just(Bind::None)];
+    let bind = prop_oneof![Just(WireBind::Auto), Just(WireBind::Core), Just(WireBind::None)];
     let numbers = any::<(u32, u32, u32, bool, u32)>();
     (numbers, bytes(), vec(bytes(), 0..5), vec((bytes(), bytes()), 0..5), bytes(), bind).prop_map(
         |((first, count, size, tag_output, detect_ms), program, args, env, directory, bind)| JobSpec {
@@ -42,7 +42,7 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         (sink(), any::<u32>()).prop_map(|(sink, bytes)| ToNode::Written { sink, bytes }),
         sink().prop_map(|sink| ToNode::Unread { sink }),
         bytes().prop_map(|bytes| ToNode::Input { bytes }),
-        any::<(u32, u32)>().prop_map(|(rank, bytes)| ToNode::BootHeard { rank, bytes }),
+        any::<(u32, u32)>().prop_map(|(rank, bytes)| ToNode::BootConsumed { rank, bytes }),
     ]
 }
 
@@ -52,7 +52,7 @@ fn to_root() -> impl Strategy<Value = ToRoot> {
         any::<(u32, i32)>().prop_map(|(rank, errno)| NotStarted::Spawn { rank, errno }),
         ".{0,40}".prop_map(|what| NotStarted::Other { what }),
     ];
-    let how = prop_oneof![any::<i32>().prop_map(How::Exited), any::<i32>().prop_map(How::Killed)];
+    let how = prop_oneof![any::<i32>().prop_map(WireEnd::Exited), any::<i32>().prop_map(WireEnd::Killed)];
     prop_oneof![
         Just(ToRoot::Started),
         refusal.prop_map(ToRoot::NotStarted),
@@ -159,7 +159,7 @@ fn a_list_of_too_many_words_is_refused_before_it_is_made() {
             args: vec![Vec::new(); words],
             env: Vec::new(),
             directory: Vec::new(),
-            bind: Bind::None,
+            bind: WireBind::None,
             tag_output: false,
             detect_ms: 0,
             key: HostKey::from_bytes([0; 32]),

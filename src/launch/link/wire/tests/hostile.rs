@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use udeck_boot::wire::{Frames, encode};
 
 use super::super::*;
-use crate::link::auth::{Node, Root};
+use crate::link::auth::{NodeAuth, RootAuth};
 
 #[path = "../../../../../tests/common/hostile.rs"]
 mod kit;
@@ -33,7 +33,7 @@ fn spec() -> Vec<u8> {
         args: vec![word("-x"), Vec::new()],
         env: vec![(word("A"), word("b"))],
         directory: word("/tmp"),
-        bind: Bind::Core,
+        bind: WireBind::Core,
         tag_output: true,
         detect_ms: 10_000,
         key: HostKey::from_bytes([7; 32]),
@@ -49,7 +49,7 @@ fn to_node() -> Vec<Vec<u8>> {
         ToNode::Written { sink: Sink::Stdout, bytes: 4096 },
         ToNode::Unread { sink: Sink::Stderr },
         ToNode::Input { bytes: word("typed") },
-        ToNode::BootHeard { rank: 3, bytes: 16 << 10 },
+        ToNode::BootConsumed { rank: 3, bytes: 16 << 10 },
     ];
     messages.iter().map(framed).collect()
 }
@@ -64,7 +64,7 @@ fn to_root() -> Vec<Vec<u8>> {
         ToRoot::Output { sink: Sink::Stderr, bytes: b"line\n".to_vec() },
         ToRoot::Taken { bytes: 9 },
         ToRoot::InputEnd,
-        ToRoot::Ended { rank: 3, how: How::Killed(9) },
+        ToRoot::Ended { rank: 3, how: WireEnd::Killed(9) },
         ToRoot::Bye,
         ToRoot::BootTaken { rank: 3, bytes: 16 << 10 },
     ];
@@ -112,9 +112,9 @@ fn nothing_that_strangers_send_is_taken_for_a_proof() {
     let key = udeck_auth::LinkKey::from_bytes([7; 32]);
     let mut hostile = Hostile::new("link, proofs", 20_000);
     while hostile.goes_on() {
-        let (node, hello) = Node::new(key, 3, [1; 32]);
+        let (node, hello) = NodeAuth::new(key, 3, [1; 32]);
         let sent: [u8; HELLO_LEN] = spoilt(&mut hostile, &hello);
-        let Ok((root, challenge)) = Root::answer(&[key; 4], [2; 32], &sent) else { continue };
+        let Ok((root, challenge)) = RootAuth::answer(&[key; 4], [2; 32], &sent) else { continue };
         let heard: [u8; CHALLENGE_LEN] = spoilt(&mut hostile, &challenge);
         // The four bytes that say nothing may be anything.
         let same = heard[..12] == challenge[..12] && heard[16..] == challenge[16..];
