@@ -1,7 +1,7 @@
 //! µDECK: user-level messaging for parallel programs.
 //!
-//! Named mailboxes and messages that move without being copied, over a Virtual Interface layer, over shared memory, RDMA
-//! (InfiniBand, RoCE), TCP and UDP.
+//! A rank posts messages to named mailboxes of other ranks. Messages move without being copied, over shared memory, RDMA
+//! (InfiniBand, RoCE), TCP or UDP. The transports have one interface, the Virtual Interface layer (`udeck-via`).
 //!
 //! ```
 //! # fn main() -> udeck::Result {
@@ -12,7 +12,7 @@
 //!     for part in inbox.iter().take(world.size() - 1) {
 //!         let part = part?;                                // &[f64] where it lies
 //!         println!("{} sent {:.1}", part.source(), part.iter().sum::<f64>());
-//!     }                                                    // dropped: the buffer goes home
+//!     }                                                    // dropped: the sender gets the buffer back
 //! } else {
 //!     let sums = world.postbox::<f64>("sums")?;            // waits until it exists
 //!     let mut buf = world.buf::<f64>(1 << 17)?;            // registered, zeroed
@@ -29,9 +29,9 @@
 //!
 //! A thread waits at several mailboxes, of whatever types, by [`select`]. With the feature `async`, tasks of any executor
 //! wait by `Mailbox::retrieve_async`, `Mailbox::stream` (a `futures_core::Stream`), `Postbox::post_async` and
-//! `Postbox::flush_async`, and hold no thread meanwhile: a thread of the library's (`via-watch`, one for 127 waiting tasks)
-//! sleeps in their place. These calls have no deadlines, which are the executor's matter; a future that is dropped has
-//! taken no message.
+//! `Postbox::flush_async`. A waiting task blocks no thread of the executor: a thread of the library (`via-watch`, one for 127
+//! waiting tasks) sleeps for it. These calls have no deadlines of their own; use the executor's timeouts. A future that is dropped
+//! before it is ready has taken no message.
 //!
 //! ```
 //! # #[cfg(feature = "async")]
@@ -81,12 +81,13 @@
 //!
 //! # Panics in the library's threads
 //!
-//! The library has threads of its own, some of which call closures of the program. A panic there does not end the process: it is
-//! told on stderr and is an error of the calls that it concerns. std tells of a panic before it can be caught, and waits where
-//! stderr is a pipe that nobody reads. So the library puts a panic hook in front of the one that it finds
-//! ([`std::panic::set_hook`]), once, when it starts its first thread: in [`init`], or when the first NIC is opened. It tells of panics of
-//! the library's threads by itself, in one line that waits for nobody, and leaves those of all other threads to the hook that was
-//! there. A hook that a program sets afterwards gets all panics; one that may wait then holds up what the library's thread serves.
+//! The library has threads of its own, and some of them call closures of the program. A panic in such a thread does not end the
+//! process. It is printed to stderr, and the calls that it concerns return an error.
+//!
+//! std prints a panic before it can be caught, and blocks if stderr is a pipe that nobody reads. So the library installs a panic hook
+//! ([`std::panic::set_hook`]) once, when it starts its first thread: in [`init`], or when the first NIC is opened. For panics of the
+//! library's threads the hook prints one line without blocking. For all other threads it calls the hook that was installed before. A
+//! hook that a program installs later gets all panics. If that hook blocks, so does the thread of the library.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 

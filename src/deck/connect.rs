@@ -1,8 +1,7 @@
-//! Connecting to a mailbox: which way a postbox's messages take: by the first of this rank's NICs that the mailbox has, too, and that reaches it.
+//! Connects a postbox to a mailbox, over the first NIC of this rank through which the mailbox can be reached.
 //!
-//! A request that meets nobody, or no answer, says that there is no way by this NIC; the next one is tried, and why is
-//! kept ([`Route`]). A request that is answered is decided: a mailbox that is gone is not looked for by other ways. One that is
-//! refused for want of a place is made again, until the deadline.
+//! If nobody answers a request, the next NIC is tried, and [`Route`] records why. An answer is final: if the mailbox is gone, no
+//! other NIC is tried. If the mailbox has no room for the connection, the request is repeated until the deadline.
 
 pub(crate) mod attempt;
 pub(crate) mod wire;

@@ -1,4 +1,4 @@
-//! The other ranks that end, as a source of news that a program waits for.
+//! The ends of other ranks, as events that a program can wait for.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;

@@ -5,12 +5,12 @@
 //! | file | what it is |
 //! |---|---|
 //! | `eager`, `hand_off`, `copy`, `rdma_write`, `rdma_read`, `handshake` | a protocol |
-//! | `auto` | which one carries a message |
+//! | `auto` | chooses the protocol of a message |
 //! | `link` | what a protocol works on: the two ends of a connection |
 //! | `message_block` | a message's memory on its way |
 //! | `outgoing`, `incoming` | a message in an engine's queue, whatever its protocol |
 //!
-//! The engines (`send`, `recv`) say when a step is taken and in which order; what the step is stands here. A new protocol gets
+//! The engines (`send`, `recv`) decide when a step is taken and in which order. The step itself is written here. A new protocol gets
 //! its file, a variant in [`Protocol`], a line in the functions of `outgoing` and `incoming`, and one where its arrivals are
 //! sorted (`recv/connection.rs`; answers: `send/queue.rs`).
 

@@ -2,17 +2,18 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | here | an inbox: its connections, how they come and end |
+//! | here | an inbox: its connections, and how they begin and end |
 //! | `poll` | the next message, if it is there: the fast path |
 //! | `waiting` | waiting for it, and looking for it among the work queues ([`crate::ReceiveModel`]) |
 //! | `fitting` | the oldest message that fits into a buffer |
 //! | `rendezvous` | serving announcements; connections that wait for memory |
-//! | `readiness` | looking without taking, for waits on several mailboxes and for tasks |
+//! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
 //! | `connection` | one connection, and what arrives on it |
-//! | `accept` | connections, on their way in |
-//! | `burst`, `completion_queues`, `wait_lists`, `memory_budget`, `suspects` | what an inbox consists of |
+//! | `accept` | accepting connections |
+//! | `burst`, `completion_queues`, `wait_lists`, `memory_budget`, `suspects` | parts of an inbox |
 //!
-//! What a message's arrival means is its protocol's (`protocol/*.rs`); here is when it is looked for, and in which order.
+//! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when messages are looked for, and in
+//! which order.
 
 mod accept;
 mod burst;

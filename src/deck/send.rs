@@ -1,22 +1,22 @@
 //! The engine behind a postbox: one connection to a mailbox, and the messages that wait for it.
 //!
-//! Eager and handed-off messages go out at once. A message that must be announced first (`rdma-write`, `copy`) waits
-//! in the queue until the mailbox has answered, and one that was posted without waiting until there is room; whatever is posted
-//! behind it waits too, so that messages of one postbox arrive in order. Announcements run ahead of each other, so that a
-//! stream of them is not a stream of round trips.
+//! Eager and handed-off messages are sent at once. A message that must be announced first (`rdma-write`, `copy`) waits in the
+//! queue until the mailbox has answered. A message that was posted without waiting is queued until there is room. Whatever is
+//! posted behind a queued message is queued too, because the messages of one postbox arrive in order. Several announcements may be
+//! under way at a time, so that a stream of announced messages does not take a round trip for each.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | here | a channel: its connection and its queue |
-//! | `poster` | what a postbox is without its type; where the channel is while messages wait |
+//! | `poster` | a postbox without its type; who holds the channel while messages wait |
 //! | `post` | accepting a message: at once, or after a wait for room |
 //! | `queue` | messages that wait, in order, and the mailbox's answers |
 //! | `requests` | what waits in the queue, and the handles on it |
 //! | `waiting` | flush, handles, and how a channel waits |
 //! | `failure` | what an error means to the program; a connection that broke |
 //!
-//! Nothing here blocks but [`Channel::post`], [`Channel::wait_over`] and [`Channel::flush`], with deadlines.
-//! [`Channel::progress`] may be called by whoever has the channel: the poster, another call of its thread, or the helper.
+//! Only [`Channel::post`], [`Channel::wait_over`] and [`Channel::flush`] block, until their deadlines. Whoever holds the channel
+//! calls [`Channel::progress`]: the poster, another call of its thread, or the progress thread.
 
 mod failure;
 mod post;

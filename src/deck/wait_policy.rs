@@ -1,4 +1,4 @@
-//! How long a call may wait, and how often it looks meanwhile for what nobody tells it.
+//! How long a call may wait, and how often it polls meanwhile for what sends no notification.
 
 use std::time::Duration;
 

@@ -28,12 +28,12 @@ pub(super) fn parse(origin: &str, bytes: &[u8]) -> Result<HostTable> {
         std::str::from_utf8(bytes).map_err(|error| not_utf8(origin, bytes.split_at(error.valid_up_to())))?;
     let mut table = HostTable::from_origin(origin);
     for (index, text) in text.lines().enumerate() {
-        parse_line(&mut table, &Line { origin, line: index + 1, text })?;
+        parse_line(&mut table, &TextLine { origin, line: index + 1, text })?;
     }
     Ok(table)
 }
 
-fn parse_line(table: &mut HostTable, place: &Line<'_>) -> Result<()> {
+fn parse_line(table: &mut HostTable, place: &TextLine<'_>) -> Result<()> {
     let mut words = Words { text: place.text, at: 0 };
     let Some((at, name)) = words.next() else { return Ok(()) };
     if let Err(NameError::BadName { why, .. }) = check_name(name) {
@@ -62,7 +62,7 @@ fn parse_line(table: &mut HostTable, place: &Line<'_>) -> Result<()> {
 fn not_utf8(origin: &str, (before, rest): (&[u8], &[u8])) -> SyntaxError {
     let before = String::from_utf8_lossy(before);
     let (line, text) = before.split('\n').enumerate().last().unwrap_or_default();
-    let place = Line { origin, line: line + 1, text };
+    let place = TextLine { origin, line: line + 1, text };
     place.error(text.len(), "UTF-8", format!("the byte {:#04x}", rest[0]))
 }
 
@@ -132,13 +132,13 @@ impl FromStr for HostTable {
 }
 
 /// A line, for errors.
-struct Line<'a> {
+struct TextLine<'a> {
     origin: &'a str,
     line: usize,
     text: &'a str,
 }
 
-impl Line<'_> {
+impl TextLine<'_> {
     /// `word`, which begins `at` bytes from the line's start, is not what was expected.
     fn unexpected(&self, at: usize, expected: &str, word: &str) -> SyntaxError {
         let cut = if word.chars().nth(SHOWN).is_some() { "..." } else { "" };
