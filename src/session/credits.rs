@@ -1,7 +1,7 @@
 //! Credits: how far the sender of messages may be ahead of the program that receives them.
 //!
 //! The receiver counts what its program has taken, and tells the count in the header of every frame. When no frame goes its
-//! way, it tells it by itself: if the sender has asked, if the sender waits for room, or if a quarter of all credits is untold.
+//! way, it tells it by itself: if the sender has asked, if the sender waits for room, or if a quarter of all credits is not advertised.
 
 use udeck_sys::position::Position;
 
@@ -95,7 +95,7 @@ pub struct Credits {
     /// Messages that were taken.
     pub taken: u32,
     /// What the peer was told of that.
-    told: u32,
+    advertised: u32,
     /// The peer wants to know when more is taken.
     pub hungry: bool,
     /// The peer asked.
@@ -111,15 +111,15 @@ impl Credits {
 
     /// Messages that were taken, and of which the peer does not know it.
     #[inline]
-    pub fn untold(&self) -> u32 {
-        self.taken.wrapping_sub(self.told)
+    pub fn unadvertised(&self) -> u32 {
+        self.taken.wrapping_sub(self.advertised)
     }
 
     /// What goes into the header of a frame that leaves now.
     #[inline]
-    pub fn tell(&mut self) -> u32 {
-        if self.told != self.taken {
-            (self.told, self.hungry) = (self.taken, false);
+    pub fn advertise(&mut self) -> u32 {
+        if self.advertised != self.taken {
+            (self.advertised, self.hungry) = (self.taken, false);
         }
         self.taken
     }
@@ -128,8 +128,8 @@ impl Credits {
     /// them: so who posts little at a time is not held up by the last that was told being on its way still.
     #[inline]
     pub fn is_due(&self, most: u32) -> bool {
-        let untold = self.untold();
-        self.asked || untold >= most / 4 || (self.hungry && untold > 0)
+        let unadvertised = self.unadvertised();
+        self.asked || unadvertised >= most / 4 || (self.hungry && unadvertised > 0)
     }
 
     /// The peer asks: what has been taken, or, if it waits for room, to be told when something is.
@@ -141,7 +141,8 @@ impl Credits {
     /// As if so many more messages had been taken, and told of.
     #[cfg(test)]
     pub fn age(&mut self, messages: u32) {
-        (self.taken, self.told) = (self.taken.wrapping_add(messages), self.told.wrapping_add(messages));
+        (self.taken, self.advertised) =
+            (self.taken.wrapping_add(messages), self.advertised.wrapping_add(messages));
     }
 }
 
@@ -168,10 +169,10 @@ mod tests {
         assert!(!credits.is_due(64));
         credits.on_ask(true);
         assert!(credits.is_due(64));
-        assert_eq!((credits.tell(), credits.untold()), (1, 0));
+        assert_eq!((credits.advertise(), credits.unadvertised()), (1, 0));
         (0..15).for_each(|_| credits.count());
         assert!(!credits.is_due(64), "the question was answered");
         credits.count();
-        assert!(credits.is_due(64), "a quarter is untold");
+        assert!(credits.is_due(64), "a quarter is not advertised");
     }
 }

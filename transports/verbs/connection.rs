@@ -48,15 +48,15 @@ use unreliable::Unreliable;
 
 /// Messages that may be sent and not taken by the peer's program, each way; also reads that may be under way.
 pub const MESSAGES: u32 = 64;
-/// Control frames that may be sent and not heard by the peer's engine; and with those that only tell credits.
+/// Control frames that may be sent and not acknowledged by the peer's engine; and with those that only tell credits.
 const CONTROL: u32 = 8;
 /// Receive buffers: no frame finds none. One is for the end, which is sent in any case; others wait to be posted again
 /// ([`CHAIN`]).
 pub const RECEIVES: u32 = MESSAGES + CONTROL + CREDITS + 1 + (CHAIN - 1);
 /// Receive buffers are posted so many at a time.
 pub const CHAIN: u32 = 8;
-/// Frames of credits on top: one is told when four control frames are untold, and the peer sends no more than
-/// [`CONTROL`] of those, and its own credits, without hearing.
+/// Frames of credits on top: one is sent when four control frames are unacknowledged, and the peer sends no more than
+/// [`CONTROL`] of those, and its own credits, without an acknowledgement.
 const CREDITS: u32 = 8;
 /// Bytes of messages that lie here untaken, beyond which no further offer is read.
 const WAITING: usize = 256 << 10;
@@ -180,7 +180,7 @@ pub struct Connection {
     says_ask: bool,
     says_hungry: bool,
     control_sent: u32,
-    control_heard: u32,
+    control_acked: u32,
 
     recv_queue: RecvQueue<Box<Offer>>,
     /// Offers among it.
@@ -189,9 +189,9 @@ pub struct Connection {
     reading: Option<RendezvousRead>,
     arrived: u32,
     credits: Credits,
-    /// Control frames of the peer's that were heard, and what it knows of that.
-    heard: u32,
-    told_heard: u32,
+    /// Control frames of the peer's that were received, and how many of them it knows to be.
+    control_received: u32,
+    control_ack_sent: u32,
     /// Receipts that our program has yet to give.
     owed: u32,
 
@@ -234,14 +234,14 @@ impl Connection {
             says_ask: false,
             says_hungry: false,
             control_sent: 0,
-            control_heard: 0,
+            control_acked: 0,
             recv_queue: RecvQueue::default(),
             offers: 0,
             reading: None,
             arrived: 0,
             credits: Credits::default(),
-            heard: 0,
-            told_heard: 0,
+            control_received: 0,
+            control_ack_sent: 0,
             owed: 0,
             close: Close::default(),
             end_sent: false,
@@ -295,7 +295,10 @@ impl fmt::Debug for Connection {
             .field("recv_queue", &self.recv_queue.len())
             .field("owed", &self.owed)
             .field("seeking", &self.seeking)
-            .field("control", &(self.control_sent, self.control_heard, self.heard, self.told_heard))
+            .field(
+                "control",
+                &(self.control_sent, self.control_acked, self.control_received, self.control_ack_sent),
+            )
             .field("close", &self.close)
             .field("end_sent", &self.end_sent)
             .finish_non_exhaustive()

@@ -3,11 +3,11 @@
 //! ```text
 //! byte 0      1       2      4       8       12          16     20     24       32    40     + head   + len
 //!      +------+-------+------+-------+-------+-----------+------+------+--------+-----+------+--------+
-//!      | kind | flags | head | taken | heard | immediate | word | 0    | offset | len | head | rest   |
+//!      | kind | flags | head | taken | ack   | immediate | word | 0    | offset | len | head | rest   |
 //!      +------+-------+------+-------+-------+-----------+------+------+--------+-----+------+--------+
 //! ```
 //! Integers are little-endian; a field that its kind does not use is 0. Every frame tells how much of what the receiver has
-//! sent its sender's program has `taken`, and how many control frames its engine has `heard`, both modulo 2³² since the
+//! sent its sender's program has `taken`, and how many control frames its engine has received (`ack`), both modulo 2³² since the
 //! connection was made: so a frame that is lost takes no credit with it.
 //!
 //! | kind | flags | head | immediate | word | offset | len | rest |
@@ -33,7 +33,7 @@
 //!
 //! Where messages travel on the unreliable queue pair, on a queue pair that may lose them (`connection::unreliable`), kinds 1, 2, 3 and 12 and no others
 //! go there. Nobody can count what may be lost: each says its number where others say `taken`, and an offer in the place of
-//! `heard` by what it is noted. An RDMA write with immediate data is numbered too, piece by piece, each by its immediate data:
+//! `ack` by what it is noted. An RDMA write with immediate data is numbered too, piece by piece, each by its immediate data:
 //! those of the program come in *wrote*, behind its pieces. What was taken then counts numbers that are over, in a row; *left*
 //! says that all messages before this number have left.
 
@@ -73,7 +73,7 @@ const _: () = assert!(HEADER == 1 + 1 + 2 + 5 * 4 + 2 * 8 && MAX_WORDS <= EAGER 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub taken: u32,
-    pub heard: u32,
+    pub control_ack: u32,
     pub frame: Frame,
 }
 
@@ -92,7 +92,7 @@ pub enum Frame {
     Written { immediate: u32, len: usize },
     /// What became of messages.
     Notes { count: usize },
-    /// Only to tell what was taken and heard.
+    /// Only to tell what was taken and received.
     Credit,
     /// A credit is wanted: at once, or (`hungry`) as soon as something was taken.
     Ask { hungry: bool },
@@ -140,7 +140,7 @@ struct Fields {
     flags: u8,
     head: u16,
     taken: u32,
-    heard: u32,
+    control_ack: u32,
     immediate: u32,
     word: u32,
     zero: u32,
@@ -180,7 +180,7 @@ impl Header {
     /// As it lies.
     pub fn encode(&self) -> [u8; HEADER] {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        let mut fields = Fields { taken: self.taken, heard: self.heard, ..Fields::default() };
+        let mut fields = Fields { taken: self.taken, control_ack: self.control_ack, ..Fields::default() };
         let to = &mut fields;
         match self.frame {
             Frame::Short { immediate, len } => {
@@ -263,7 +263,7 @@ impl Header {
             13 => Frame::Left { upto: word },
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
-        let header = Header { taken: fields.taken, heard: fields.heard, frame };
+        let header = Header { taken: fields.taken, control_ack: fields.control_ack, frame };
         // What a kind does not use must be 0: so there is one way to say each thing.
         if header.encode() != *bytes {
             return Err(Violation(format!("a frame of kind {kind} with fields that it does not have")));
@@ -335,7 +335,7 @@ impl Fields {
         bytes[0] = self.kind;
         bytes[1] = self.flags;
         bytes[2..4].copy_from_slice(&self.head.to_le_bytes());
-        let words = [self.taken, self.heard, self.immediate, self.word, self.zero];
+        let words = [self.taken, self.control_ack, self.immediate, self.word, self.zero];
         for (at, word) in words.into_iter().enumerate() {
             bytes[4 + 4 * at..8 + 4 * at].copy_from_slice(&word.to_le_bytes());
         }
@@ -347,7 +347,7 @@ impl Fields {
     /// What most frames are, by the shortest way; of others, and of what is wrong, nothing is said here.
     #[inline]
     fn short(&self) -> Option<Header> {
-        let Fields { kind, flags, head, taken, heard, immediate, word, zero, offset, len } = *self;
+        let Fields { kind, flags, head, taken, control_ack, immediate, word, zero, offset, len } = *self;
         let has_immediate = flags == IMMEDIATE;
         let unused = u64::from(head) | u64::from(word | zero) | offset;
         let is_sound = kind == 1
@@ -355,7 +355,7 @@ impl Fields {
             && unused == 0
             && len <= MAX_HEAD as u64;
         let frame = Frame::Short { immediate: has_immediate.then_some(immediate), len: len as usize };
-        is_sound.then_some(Header { taken, heard, frame })
+        is_sound.then_some(Header { taken, control_ack, frame })
     }
 
     #[inline]
@@ -367,7 +367,7 @@ impl Fields {
             flags,
             head: u16::from_le_bytes([low, high]),
             taken: reader.word(),
-            heard: reader.word(),
+            control_ack: reader.word(),
             immediate: reader.word(),
             word: reader.word(),
             zero: reader.word(),
@@ -426,8 +426,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prop_what_is_encoded_is_decoded(taken: u32, heard: u32, frame in frame()) {
-            let header = Header { taken, heard, frame };
+        fn prop_what_is_encoded_is_decoded(taken: u32, control_ack: u32, frame in frame()) {
+            let header = Header { taken, control_ack, frame };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
             prop_assert!(HEADER + frame.rest() <= BLOCK);
         }
@@ -436,7 +436,7 @@ mod tests {
         fn prop_there_is_one_way_to_say_each_thing(bytes: [u8; HEADER], kind in 0..15u8, frame in frame(), at in 0..HEADER) {
             let mut bytes = bytes;
             bytes[0] = kind;
-            let mut nearly = Header { taken: 1, heard: 2, frame }.encode();
+            let mut nearly = Header { taken: 1, control_ack: 2, frame }.encode();
             nearly[at] = bytes[1];
             for bytes in [bytes, nearly] {
                 if let Ok(header) = Header::decode(&bytes) {
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn the_words_name_what_is_wrong() {
         let words = |change: fn(&mut [u8; HEADER])| {
-            let mut bytes = Header { taken: 0, heard: 0, frame: Frame::Credit }.encode();
+            let mut bytes = Header { taken: 0, control_ack: 0, frame: Frame::Credit }.encode();
             change(&mut bytes);
             Header::decode(&bytes).unwrap_err().to_string()
         };

@@ -32,13 +32,13 @@ impl Connection {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
             return violation(format!("a frame of {} bytes", bytes.len()));
         };
-        let Header { taken, heard, frame } = Header::decode(header)?;
+        let Header { taken, control_ack, frame } = Header::decode(header)?;
         if rest.len() != frame.rest() {
             return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
         }
-        if (taken, heard) != (self.window.taken().narrow(), self.control_heard) {
+        if (taken, control_ack) != (self.window.taken().narrow(), self.control_acked) {
             self.on_taken(taken)?;
-            self.on_control_acked(heard)?;
+            self.on_control_acked(control_ack)?;
         }
         // What most are.
         if let (Frame::Short { immediate, .. }, false, None) =
@@ -47,10 +47,10 @@ impl Connection {
             return self.on_short(immediate, rest);
         }
         if !frame.is_numbered() {
-            self.heard = self.heard.wrapping_add(1);
+            self.control_received = self.control_received.wrapping_add(1);
             // The end is sent in any case.
-            if self.heard.wrapping_sub(self.told_heard) > CONTROL + CREDITS + 1 {
-                return violation("more control frames than it may before it has heard of one");
+            if self.control_received.wrapping_sub(self.control_ack_sent) > CONTROL + CREDITS + 1 {
+                return violation("more control frames than it may before one of them is acknowledged");
             }
         }
         if frame.is_numbered() && (self.close.peer_has_ended() || self.unreliable.is_some()) {
@@ -226,13 +226,13 @@ impl Connection {
         Ok(())
     }
 
-    fn on_control_acked(&mut self, heard: u32) -> Result<(), Violation> {
-        let unheard = self.control_sent.wrapping_sub(self.control_heard);
-        let more = heard.wrapping_sub(self.control_heard);
-        if more > unheard {
-            return violation(format!("{more} control frames were heard of {unheard}"));
+    fn on_control_acked(&mut self, control_ack: u32) -> Result<(), Violation> {
+        let unacked = self.control_sent.wrapping_sub(self.control_acked);
+        let more = control_ack.wrapping_sub(self.control_acked);
+        if more > unacked {
+            return violation(format!("{more} control frames were acknowledged of {unacked}"));
         }
-        self.control_heard = heard;
+        self.control_acked = control_ack;
         Ok(())
     }
 

@@ -82,11 +82,11 @@ impl Connection {
             return false;
         }
         let len = head.len() + body.len();
-        let (taken, heard) = (self.credits.tell(), self.heard);
-        self.told_heard = heard;
+        let (taken, control_ack) = (self.credits.advertise(), self.control_received);
+        self.control_ack_sent = control_ack;
         let mut lead = [0; HEADER + MAX_HEAD];
         lead[..HEADER]
-            .copy_from_slice(&Header { taken, heard, frame: Frame::Short { immediate, len } }.encode());
+            .copy_from_slice(&Header { taken, control_ack, frame: Frame::Short { immediate, len } }.encode());
         lead[HEADER..HEADER + head.len()].copy_from_slice(head);
         lead[HEADER + head.len()..HEADER + len].copy_from_slice(body);
         let how = self.how(false, &Then::Nothing);
@@ -129,8 +129,8 @@ impl Connection {
         if !self.has_words() {
             return Ok(false);
         }
-        let unheard = self.control_sent.wrapping_sub(self.control_heard);
-        if unheard < CONTROL {
+        let unacked = self.control_sent.wrapping_sub(self.control_acked);
+        if unacked < CONTROL {
             if !self.notes.is_empty() {
                 let count = self.notes.len().min(NOTES);
                 let rest: Vec<u8> = self.notes.drain(..count).flat_map(|note: Note| note.encode()).collect();
@@ -158,7 +158,7 @@ impl Connection {
                 }
             }
         }
-        if unheard < CONTROL + CREDITS && self.credit_is_due() {
+        if unacked < CONTROL + CREDITS && self.credit_is_due() {
             self.credits.asked = false;
             self.send_control(work, Frame::Credit, &[])?;
             return Ok(true);
@@ -180,9 +180,9 @@ impl Connection {
         fence: bool,
         then: Then,
     ) -> Result<(), String> {
-        let taken = self.credits.tell();
-        self.told_heard = self.heard;
-        let header = Header { taken, heard: self.heard, frame };
+        let taken = self.credits.advertise();
+        self.control_ack_sent = self.control_received;
+        let header = Header { taken, control_ack: self.control_received, frame };
         let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
         lead.extend_from_slice(rest);
         let mut how = self.how(fence, &then);
@@ -373,7 +373,7 @@ impl Connection {
     fn give_end(&mut self, work: &mut dyn Work, words: Option<String>) -> Result<Step, String> {
         // The peer is told what to wait for before that.
         self.owe_word();
-        if self.control_sent.wrapping_sub(self.control_heard) < CONTROL
+        if self.control_sent.wrapping_sub(self.control_acked) < CONTROL
             && let Some(upto) = self.take_word()
         {
             self.send_control(work, Frame::Left { upto }, &[])?;

@@ -8,7 +8,7 @@ use crate::wire::{Frame, Header};
 
 /// What the peer's engine says.
 fn hear(connection: &mut Connection, frame: Frame, behind: &[u8]) {
-    let header = Header { taken: connection.window.taken().narrow(), heard: 0, frame };
+    let header = Header { taken: connection.window.taken().narrow(), control_ack: 0, frame };
     connection.on_receive(&[&header.encode()[..], behind].concat());
 }
 

@@ -45,9 +45,9 @@ pub(super) struct Unreliable {
     /// Numbers below are over; of those from there on, these are.
     base: u32,
     over: u64,
-    /// Numbers below have come or never will; of those below `heard` the peer says that they have left.
+    /// Numbers below have come or never will; of those below `peer_sent` the peer says that they have left.
     next: u32,
-    heard: u32,
+    peer_sent: u32,
     /// Pieces that came last, in a row, and their bytes.
     run: (u32, usize),
     /// Of what lies in the recv_queue.
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Unreliable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unreliable")
             .field("sent", &(self.left, self.gone, self.told, self.flying.len()))
-            .field("came", &(self.base, self.next, self.heard, self.numbers.len()))
+            .field("came", &(self.base, self.next, self.peer_sent, self.numbers.len()))
             .field("held_end", &self.held_end)
             .finish_non_exhaustive()
     }

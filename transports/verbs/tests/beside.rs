@@ -19,18 +19,18 @@ fn connection() -> Connection {
 
 /// On the reliable queue pair.
 fn says(connection: &mut Connection, frame: Frame) {
-    connection.on_receive(&Header { taken: 0, heard: 0, frame }.encode());
+    connection.on_receive(&Header { taken: 0, control_ack: 0, frame }.encode());
 }
 
 /// A message of this number, which says it.
 fn comes(connection: &mut Connection, number: u32) {
     let frame = Frame::Short { immediate: Some(number), len: 0 };
-    connection.on_receive_unreliable(&Header { taken: number, heard: 0, frame }.encode());
+    connection.on_receive_unreliable(&Header { taken: number, control_ack: 0, frame }.encode());
 }
 
 fn wrote(connection: &mut Connection, number: u32, pieces: u32, len: u64) {
     let frame = Frame::Wrote { immediate: number, pieces, len };
-    connection.on_receive_unreliable(&Header { taken: number, heard: 0, frame }.encode());
+    connection.on_receive_unreliable(&Header { taken: number, control_ack: 0, frame }.encode());
 }
 
 const END: Frame = Frame::End { broken: false, len: 0 };
@@ -119,7 +119,8 @@ fn more_than_there_are_numbers_for_is_not_believed() {
         |connection: &mut Connection| connection.written(1, 1),
         |connection: &mut Connection| says(connection, Frame::Short { immediate: None, len: 0 }),
         |connection: &mut Connection| {
-            connection.on_receive_unreliable(&Header { taken: 1, heard: 0, frame: Frame::Credit }.encode());
+            connection
+                .on_receive_unreliable(&Header { taken: 1, control_ack: 0, frame: Frame::Credit }.encode());
         },
     ] {
         let mut connection = connection();

@@ -37,10 +37,10 @@ impl Work for Device {
     fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
         assert!(lead.len() + body.iter().map(|segment| segment.len()).sum::<usize>() <= BLOCK);
         let header = lead.first_chunk::<HEADER>().expect("a header");
-        let Header { taken, heard, frame } = Header::decode(header).expect("what is sent can be read");
+        let Header { taken, control_ack, frame } = Header::decode(header).expect("what is sent can be read");
         match frame {
             Frame::Where { handle, .. } => self.asked = Some(handle),
-            Frame::Offer { .. } if self.is_unreliable => self.offered.push(heard),
+            Frame::Offer { .. } if self.is_unreliable => self.offered.push(control_ack),
             Frame::Offer { .. } => self.offered.push(self.numbered),
             _ => {}
         }
@@ -152,8 +152,11 @@ fn unreliable_frame() -> impl Strategy<Value = Frame> {
 
 fn step() -> impl Strategy<Value = Step> {
     let small = prop_oneof![60 => Just(0u32), 2 => 0..3u32, 1 => any::<u32>()];
-    let header =
-        (small.clone(), small, frame()).prop_map(|(taken, heard, frame)| Header { taken, heard, frame });
+    let header = (small.clone(), small, frame()).prop_map(|(taken, control_ack, frame)| Header {
+        taken,
+        control_ack,
+        frame,
+    });
     prop_oneof![
         1 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Step::Bytes),
         6 => (1..5000u32).prop_map(Step::Offer),
@@ -177,7 +180,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn spoken(frame: Frame, rest: &[u8]) -> Vec<u8> {
-    let mut bytes = Header { taken: 0, heard: 0, frame }.encode().to_vec();
+    let mut bytes = Header { taken: 0, control_ack: 0, frame }.encode().to_vec();
     bytes.extend(rest);
     bytes
 }
@@ -238,7 +241,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
                     rest.as_chunks_mut::<{ Part::LEN }>().0.iter_mut().for_each(|place| *place = part);
                 }
                 let number = next.wrapping_add(by);
-                let mut spoken = Header { taken: number, heard: key, frame }.encode().to_vec();
+                let mut spoken = Header { taken: number, control_ack: key, frame }.encode().to_vec();
                 spoken.extend(rest);
                 connection.on_receive_unreliable(&spoken);
                 next = if by < 100 { number.wrapping_add(1) } else { next };

@@ -146,7 +146,7 @@ fn liar(core: &Arc<Core>, far: &Arc<Core>) -> (Arc<VerbsLink>, Queue, UnixStream
 fn flood(far: &Core, peer: &mut Queue, frames: u32, frame: Frame) {
     let deadline = soon();
     for token in 0..frames {
-        let lead = Header { taken: 0, heard: 0, frame }.encode();
+        let lead = Header { taken: 0, control_ack: 0, frame }.encode();
         let how = How { signalled: true, token, fence: false };
         while let Err(why) = peer.send(&lead, &[], how) {
             assert!(!deadline.passed(), "{why}");

@@ -21,7 +21,7 @@ pub(super) struct ByteCredits {
     /// Those of the longest message since there were none.
     longest: u64,
     /// Bytes of what was taken since the peer was told.
-    untold_bytes: u64,
+    unadvertised_bytes: u64,
     /// Where the last credit frame ends in the stream: it is told again when somebody has gathered that.
     last_at: u64,
 }
@@ -70,7 +70,7 @@ impl ByteCredits {
     /// Another message counts as taken.
     pub fn count(&mut self, bytes: u64) {
         self.messages.count();
-        self.untold_bytes += bytes;
+        self.unadvertised_bytes += bytes;
     }
 
     /// As if so many more messages had come and been taken.
@@ -80,21 +80,21 @@ impl ByteCredits {
         self.messages.age(messages as u32);
     }
 
-    /// As [`Credits::tell`].
+    /// As [`Credits::advertise`].
     #[inline]
-    pub fn tell(&mut self) -> u32 {
-        if self.messages.untold() != 0 {
-            self.untold_bytes = 0;
+    pub fn advertise(&mut self) -> u32 {
+        if self.messages.unadvertised() != 0 {
+            self.unadvertised_bytes = 0;
         }
-        self.messages.tell()
+        self.messages.advertise()
     }
 
     /// Whether the peer should be told without another frame to tell it in. A single long message waits for an answer to
     /// tell it in, unless it fills the room by itself.
     #[inline]
     fn is_due(&self) -> bool {
-        let many = self.messages.untold() >= 2 && self.untold_bytes >= BYTES as u64 / 4;
-        self.messages.is_due(MESSAGES) || many || self.untold_bytes >= BYTES as u64
+        let many = self.messages.unadvertised() >= 2 && self.unadvertised_bytes >= BYTES as u64 / 4;
+        self.messages.is_due(MESSAGES) || many || self.unadvertised_bytes >= BYTES as u64
     }
 }
 

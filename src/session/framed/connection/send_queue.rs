@@ -279,7 +279,7 @@ impl Connection {
             return;
         };
         self.end_sent |= matches!(out.then(), Then::Words(_));
-        let taken = self.credits.tell();
+        let taken = self.credits.advertise();
         self.outgoing.push(out, taken);
         self.fresh = true;
     }

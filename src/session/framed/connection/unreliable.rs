@@ -79,10 +79,10 @@ pub(super) struct Unreliable {
     end: Option<Out>,
     /// Messages below have arrived or never will; what the peer was told of that, and where in the stream that ends.
     given_up: u64,
-    told: u64,
-    told_at: u64,
+    given_up_sent: u64,
+    given_up_sent_at: u64,
     /// What the peer told of it.
-    heard: Option<u64>,
+    peer_given_up: Option<u64>,
 
     /// Numbers below are over.
     base: u64,
@@ -205,15 +205,18 @@ impl Connection {
     pub(super) fn tell_given_up(&mut self) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let quiet = self.close.dead || self.broken || self.end_sent;
-        if quiet || unreliable.given_up <= unreliable.told || unreliable.told_at > self.outgoing.start() {
+        if quiet
+            || unreliable.given_up <= unreliable.given_up_sent
+            || unreliable.given_up_sent_at > self.outgoing.start()
+        {
             return;
         }
-        unreliable.told = unreliable.given_up;
-        let upto = unreliable.told;
+        unreliable.given_up_sent = unreliable.given_up;
+        let upto = unreliable.given_up_sent;
         self.control(Frame::Forget { upto }, Then::Nothing);
         let end = self.outgoing.end();
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.told_at = end;
+            unreliable.given_up_sent_at = end;
         }
     }
 }
@@ -228,12 +231,12 @@ impl Connection {
     /// The peer has given up the messages below, said since this was asked last.
     pub fn take_given_up(&mut self) -> Option<u64> {
         let end = self.unreliable_end();
-        self.unreliable.as_mut()?.heard.take().map(|upto| upto.min(end))
+        self.unreliable.as_mut()?.peer_given_up.take().map(|upto| upto.min(end))
     }
 
     pub(super) fn on_given_up(&mut self, upto: u64) {
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.heard = unreliable.heard.max(Some(upto));
+            unreliable.peer_given_up = unreliable.peer_given_up.max(Some(upto));
         }
     }
 

@@ -24,7 +24,7 @@ impl Connection {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
             return violation(format!("a frame of {} bytes", bytes.len()));
         };
-        let Header { taken: number, heard: key, frame } = Header::decode(header)?;
+        let Header { taken: number, control_ack: key, frame } = Header::decode(header)?;
         if rest.len() != frame.rest() {
             return violation(format!("{frame:?} with {} bytes behind it", rest.len()));
         }
@@ -164,8 +164,8 @@ impl Connection {
                 "word that message {upto} has left, and all from {} on are not over",
                 unreliable.base
             )),
-            Some(_) if ahead(upto, unreliable.heard).is_some() => {
-                unreliable.heard = upto;
+            Some(_) if ahead(upto, unreliable.peer_sent).is_some() => {
+                unreliable.peer_sent = upto;
                 Ok(())
             }
             _ => Ok(()),
@@ -176,14 +176,14 @@ impl Connection {
     /// [misses](Connection::miss) all that have not.
     pub fn awaited(&self) -> Option<u32> {
         let unreliable = self.unreliable.as_ref().filter(|_| !self.close.dead)?;
-        ahead(unreliable.heard, unreliable.next).filter(|by| *by > 0).map(|_| unreliable.next)
+        ahead(unreliable.peer_sent, unreliable.next).filter(|by| *by > 0).map(|_| unreliable.next)
     }
 
     /// What has left the peer and has not come never will.
     pub fn miss(&mut self) {
         let (Some(_), Some(unreliable)) = (self.awaited(), &mut self.unreliable) else { return };
-        unreliable.miss_below(unreliable.heard);
-        (unreliable.next, unreliable.run) = (unreliable.heard, (0, 0));
+        unreliable.miss_below(unreliable.peer_sent);
+        (unreliable.next, unreliable.run) = (unreliable.peer_sent, (0, 0));
         self.credits.taken = unreliable.base;
         // Somebody may wait to hear it.
         self.credits.asked = true;

@@ -152,7 +152,7 @@ impl Connection {
         (rest, body): (&[u8], &[Segment]),
         then: Then,
     ) -> Result<(), String> {
-        let header = Header { taken: self.take_number(false), heard: key, frame };
+        let header = Header { taken: self.take_number(false), control_ack: key, frame };
         let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
         lead.extend_from_slice(rest);
         let how = self.how_unreliable();
