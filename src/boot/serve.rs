@@ -51,7 +51,7 @@ pub const OUT_BOUND: usize = 4 * MAX_FRAME;
 const HELD: usize = OUT_BOUND / 4;
 
 /// What may be under way to a relayed rank, and from it, in bytes, before the other side has said that it has dealt with
-/// it ([`Outlet::heard`], [`Reporter::taken`]).
+/// it ([`Outlet::consumed`], [`Reporter::taken`]).
 pub const WINDOW: usize = 64 << 10;
 
 /// It is said when so much has been dealt with, and not for each message.

@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what was tried, on whom, and what to do.
+//! Errors. Their texts say what was tried, with which rank or mailbox, and what the user can do.
 
 use std::borrow::Cow;
 use std::fmt;

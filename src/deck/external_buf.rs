@@ -1,9 +1,8 @@
 //! Messages in memory that the program allocated, and gets back.
 //!
-//! The memory is registered with the NIC when it is posted, through the NIC's registration cache: a buffer that goes
-//! round and round is registered once. A software NIC cannot show it to peers, so there it is copied once, into memory
-//! of the library's, which then travels by the usual protocols; the buffer itself waits at its postbox until the program
-//! takes it back.
+//! A post registers the memory with the NIC, through the NIC's registration cache: a buffer that is posted again and again is
+//! registered once. A software NIC cannot show such memory to peers. There a post copies it once into memory of the library,
+//! which then travels by the usual protocols. The buffer itself stays at its postbox until the program takes it back.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

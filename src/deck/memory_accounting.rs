@@ -1,8 +1,7 @@
-//! Who holds the message memory, for errors that say so and for waits that ask whether any can come back.
+//! Who holds the message memory. Errors name the holders, and a wait for memory asks whether any of it can come back.
 //!
-//! Posting keeps no books for this. A connection knows what it lent; a channel notes the bytes of its queue when that
-//! changes, a mailbox those that it granted; the rest of what is in use is the program's own. It is all added up when
-//! somebody is out of memory.
+//! To keep posts fast, a post counts nothing. A connection knows what it lent, a channel records the bytes of its queue when the
+//! queue changes, and a mailbox records what it granted. The program holds the rest. The sums are made only when memory runs out.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Memory for messages that the program makes: what it waits for when there is none.
+//! Allocates memory for messages that the program makes, and waits if there is none.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! The NICs of a world: in order of preference, and all over the same memory, so that a message can be made before it is
-//! known where it goes.
+//! The NICs of a world, in order of preference. All of them use the same memory, so that a program can make a message before it
+//! chooses the receiver.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A message that arrived, of any type: what the receiving engine hands to the typed surface.
+//! A received message without its type: the receiving engine passes it to `Mailbox`, which knows the type.
 
 use udeck_via::transport::Inline;
 use udeck_via::{Block, LentSlice, Settled};

@@ -1,4 +1,4 @@
-//! What can be posted, and how it becomes a block of registered memory: the one thing a channel carries.
+//! What can be posted, and how it becomes a block of registered memory, which is all that a channel carries.
 
 use bytemuck::Pod;
 

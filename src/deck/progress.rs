@@ -1,4 +1,4 @@
-//! Moves announced messages along, whoever has time for it.
+//! Progress of announced messages, in whichever thread has time for it.
 //!
 //! A channel with announced messages is put into a [`Slot`]. Its poster moves it along when it calls the library, and so
 //! does every other waiting call of the same process. If the application computes instead, the helper thread notices

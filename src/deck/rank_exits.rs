@@ -1,9 +1,9 @@
-//! Ranks that ended, and who wants to hear of it.
+//! Ranks that ended, and who is notified of it.
 //!
-//! A mailbox tells of lost ranks that have or had a postbox of it; [`crate::Endings`] tells of all that end.
+//! A mailbox reports lost ranks that have or had a postbox of it. [`crate::Endings`] reports all ranks that end.
 //!
-//! The launcher tells every rank when one has finished or is lost; this keeps the news, and wakes whoever waits at a
-//! mailbox, so that a rank learns of the loss of one that it has no connection with.
+//! The launcher tells every rank when a rank has finished or is lost. This file stores these events and wakes whoever waits at a
+//! mailbox. So a rank learns of a loss even if it has no connection with the lost rank.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};

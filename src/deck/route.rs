@@ -1,25 +1,25 @@
-//! By which transport messages travel, and why by no better one: what routes say to users.
+//! The transport of a postbox, and why no better one is used, as text for users.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use parking_lot::Mutex;
 
-/// By which transport a postbox's messages travel, and why by no better one ([`crate::Postbox::route`]).
+/// The transport that a postbox uses, and why it uses no better one ([`crate::Postbox::route`]).
 ///
-/// As text: `tcp: shm not possible: it runs on another host`; where nothing stood in the way, `shm`.
+/// `Display` writes for example `tcp: shm not possible: it runs on another host`, or `shm` if no transport was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
     /// The transport.
     pub transport: String,
-    /// Whether all that it carries is encrypted and authenticated on the whole path.
+    /// Whether the transport encrypts and authenticates all data on the whole path.
     pub encrypted: bool,
-    /// Those that this rank would have preferred, the best first.
+    /// The transports that this rank prefers and that are not possible, the best first.
     pub skipped: Vec<SkippedTransport>,
 }
 
-/// A transport that leads to a mailbox no way.
+/// A transport through which a mailbox cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkippedTransport {
@@ -29,11 +29,11 @@ pub struct SkippedTransport {
     pub why: String,
 }
 
-/// A transport that this host cannot have, and how many of a world's NICs are better all the same.
+/// A transport that is not available on this host, and the number of the world's NICs that rank before it.
 pub type UnavailableTransport = (usize, SkippedTransport);
 
 impl SkippedTransport {
-    /// `why` is for people.
+    /// `why` is the reason, as text for users.
     pub fn new(transport: impl Into<String>, why: impl Into<String>) -> Self {
         SkippedTransport { transport: transport.into(), why: why.into() }
     }

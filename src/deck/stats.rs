@@ -1,4 +1,4 @@
-//! What the library did, counted where it does it.
+//! Counters of what the library did: messages, copies, registrations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

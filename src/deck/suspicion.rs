@@ -1,7 +1,7 @@
 //! A rank whose connection broke, until it is known whether it has finished in order.
 //!
-//! Who finishes tells the launcher before it leaves, but the launcher's word of that may come later than the connection's
-//! end. So the launcher is asked, and whoever has no time to wait for its answer is told the verdict at a later look.
+//! A rank that finishes tells the launcher first and then closes its connections. The launcher's message may arrive after the end
+//! of the connection, so the library asks the launcher. A call that has no time to wait for the answer gets it at a later poll.
 
 use std::time::Duration;
 
