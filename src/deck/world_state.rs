@@ -309,6 +309,12 @@ impl WorldState {
 
     // ---- waiting ----
 
+    /// Whether a message of any postbox waits for an answer, so that a wait has to help it along.
+    #[inline]
+    pub fn has_others_to_help(&self) -> bool {
+        self.progress.is_busy()
+    }
+
     /// Moves announced messages of other postboxes along. Whether any moved: then whoever waits is not idle.
     #[inline]
     pub fn help_others(&self) -> bool {

@@ -56,7 +56,8 @@ impl Inbox {
         let is_quiet = self.model == ReceiveModel::CompletionQueue
             && self.waiting.is_empty()
             && self.set_aside.is_empty()
-            && self.room.is_none();
+            && self.room.is_none()
+            && !self.world.has_others_to_help();
         if is_quiet { self.queues.sole_active().map(|context| context as usize) } else { None }
     }
 
