@@ -41,11 +41,15 @@ impl Watching {
 
     /// Reports a loss, with the link's lock held: before the program can find it by looking, which would tell it less. Returns
     /// the queues whose news is to be announced without the lock.
+    #[inline]
     pub fn report(&self, events: &Events) -> [Option<Arc<dyn Announce>>; 2] {
         if let (Some(why), Some(reporter)) = (&events.lost, &self.reporter) {
             reporter.lost(why);
         }
-        [self.send.clone().filter(|_| events.send), self.receive.clone().filter(|_| events.receive)]
+        // Not cloned and dropped again: mostly one of them has no news.
+        let send = if events.send { self.send.clone() } else { None };
+        let receive = if events.receive { self.receive.clone() } else { None };
+        [send, receive]
     }
 }
 

@@ -325,7 +325,7 @@ impl VerbsLink {
 
     fn tell_events(&self, mut shared: RankedGuard<'_, Shared>, over: bool) -> Events {
         let events = shared.connection.take_events();
-        let announced = shared.watching.report(&events);
+        let [send, receive] = shared.watching.report(&events);
         let oob = if over { shared.oob.take() } else { None };
         drop(shared);
         if over {
@@ -338,7 +338,12 @@ impl VerbsLink {
                 manager.forget(self.number);
             }
         }
-        announced.into_iter().flatten().for_each(|queue| queue.announce());
+        if let Some(send) = send {
+            send.announce();
+        }
+        if let Some(receive) = receive {
+            receive.announce();
+        }
         events
     }
 

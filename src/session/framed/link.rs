@@ -141,9 +141,14 @@ impl<D: Driver> Link<D> {
         if !events.is_any() {
             return;
         }
-        let announced = watching.report(&events);
+        let [send, receive] = watching.report(&events);
         drop(shared);
-        announced.into_iter().flatten().for_each(|queue| queue.announce());
+        if let Some(send) = send {
+            send.announce();
+        }
+        if let Some(receive) = receive {
+            receive.announce();
+        }
         drop(events);
     }
 }
