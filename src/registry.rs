@@ -182,3 +182,21 @@ fn open_udp(options: &NicOptions) -> Result<Nic> {
     udp.detect = options.detect.unwrap_or(udp.detect);
     udeck_udp::open(&udp)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The choice of transports is made by this list, and what a NIC may be used for by its own attribute.
+    #[test]
+    fn every_transport_encrypts_if_its_nic_does() {
+        for transport in TRANSPORTS {
+            let mut options = NicOptions::new([7; 32]);
+            options.arena = Some(8 << 20);
+            match (transport.open)(&options) {
+                Ok(nic) => assert_eq!(nic.attributes().encrypted, transport.encrypted, "{}", transport.name),
+                Err(error) => println!("skipped: {}: {error}", transport.name),
+            }
+        }
+    }
+}
