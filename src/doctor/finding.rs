@@ -94,6 +94,8 @@ pub struct Question {
     pub several_hosts: bool,
     /// `DECK_TRANSPORT`, unless it is in the environment.
     pub transports: Option<String>,
+    /// Whether messages may leave a host encrypted only, although `DECK_ENCRYPT` is not in the environment.
+    pub encrypt: bool,
     /// Below which cgroup the ranks get one of their own, by which all that they start is ended at once; or why they get none.
     pub cgroup: Option<Result<PathBuf, String>>,
 }

@@ -38,7 +38,7 @@ pub(super) fn find(question: &Question) -> Ways {
         }
     };
     let transports = question.transports.as_deref().or(config.transport.as_deref());
-    let wanted = Wanted { transports, encrypt: config.encrypt };
+    let wanted = Wanted { transports, encrypt: question.encrypt || config.encrypt };
     let mut options = NicOptions::new([0; 32]);
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
     let (within, within_works) = way(Relation::SameHost, question, wanted, &options);
@@ -135,13 +135,24 @@ mod tests {
     use crate::doctor::Mark;
 
     fn of(transports: Option<&str>) -> Ways {
+        find(&beyond(transports))
+    }
+
+    /// For a job of several hosts.
+    fn beyond(transports: Option<&str>) -> Question {
         let interface = Some(Ok(IpAddr::from([127, 0, 0, 1])));
-        find(&Question {
-            interface,
-            several_hosts: true,
-            transports: transports.map(str::to_owned),
-            cgroup: None,
-        })
+        let transports = transports.map(str::to_owned);
+        Question { interface, several_hosts: true, transports, ..Question::default() }
+    }
+
+    #[test]
+    fn what_is_to_be_encrypted_is_looked_for_among_what_encrypts() {
+        let encrypted = |transports| find(&Question { encrypt: true, ..beyond(transports) });
+        let text = |ways: &Ways| format!("{:?}", ways.findings);
+        let ways = encrypted(None);
+        assert!(ways.can_run && text(&ways).contains("not encrypted"), "{}", text(&ways));
+        assert!(!text(&of(None)).contains("not encrypted"));
+        assert!(!encrypted(Some("tcp")).can_run && of(Some("tcp")).can_run);
     }
 
     #[test]
@@ -174,7 +185,7 @@ mod tests {
     #[test]
     fn an_address_that_is_not_ours_is_a_problem() {
         let interface = Some(Ok(IpAddr::from([203, 0, 113, 1])));
-        let question = Question { interface, several_hosts: false, transports: None, cgroup: None };
+        let question = Question { interface, ..Question::default() };
         let ways = find(&question);
         assert_eq!(ways.findings.iter().map(|one| one.mark).collect::<Vec<_>>(), [Mark::Ok, Mark::Problem]);
         assert!(ways.can_run, "on this host");

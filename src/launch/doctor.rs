@@ -56,11 +56,12 @@ impl Job {
         let mut whole = Diagnosis { text: String::new(), can_run: true };
         if is_here {
             let transports = self.variable("DECK_TRANSPORT");
+            let encrypt = self.is_to_encrypt();
             let interface = Some(self.interface_towards(&others));
             // Made as for a job, and removed again.
             let cgroup = Some(Cgroup::make().map(|made| made.parent().to_owned()));
             let several_hosts = !others.is_empty();
-            let report = examine(&Question { interface, several_hosts, transports, cgroup });
+            let report = examine(&Question { interface, several_hosts, transports, encrypt, cgroup });
             whole.can_run = report.can_run;
             whole.text = if colour { format!("{report:#}") } else { report.to_string() };
         }
@@ -82,6 +83,11 @@ impl Job {
         set.map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
+    /// Whether the job's ranks are told to.
+    fn is_to_encrypt(&self) -> bool {
+        self.variable("DECK_ENCRYPT").is_some_and(|value| value == "1")
+    }
+
     /// The address of this host towards the others, chosen as for a job.
     fn interface_towards(&self, others: &[&Share]) -> Result<IpAddr, String> {
         let names: Vec<_> = others.iter().map(|share| share.host.as_str()).collect();
@@ -96,6 +102,7 @@ impl Job {
     fn ask(&self, host: &str) -> Result<Asked, String> {
         let mut question: Vec<OsString> = vec![self.remote_deckrun.clone().into(), "--doctor".into()];
         question.extend(self.variable("DECK_TRANSPORT").map(|list| format!("--transport={list}").into()));
+        question.extend(self.is_to_encrypt().then(|| "--encrypt".into()));
         let words = self.agent.words(host, question, self.start_limit);
         let shown = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let mut command = Command::new(&words[0]);
