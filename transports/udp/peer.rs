@@ -260,9 +260,8 @@ impl Peer {
         }
         state.standing = why;
         self.core.forget_peer_at(self, self.rank(state));
-        for stream in state.streams.values_mut() {
-            stream.end(&self.core, &state.standing);
-        }
+        // VIs keep the connection until the program closes them, perhaps for long: nothing else is to stay in it.
+        state.streams.retain(|_, stream| stream.end(&self.core, &state.standing));
         state.bells.drain(..).for_each(|bell| bell.ring());
     }
 
@@ -393,9 +392,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_lies_behind_an_answer_that_has_not_come_is_not_confirmed() {
-        let (_ends, [a, _b]) = pair();
+    /// A request of this side's that is never answered.
+    fn calling(state: &mut State) -> (StreamId, Arc<Call>) {
         let ours = Hello {
             reliability: Reliability::Delivery,
             writable_ptag: None,
@@ -404,9 +402,27 @@ mod tests {
         };
         let bell = Arc::new(Bell::new().unwrap());
         let call = Arc::new(Call { ours, outcome: Mutex::default(), asked: Mutex::default(), bell });
-        let mut state = a.lock();
         let stream = StreamId::new(quinn_proto::Side::Client, quinn_proto::Dir::Bi, 77);
         state.streams.insert(stream, Stream::Calling(call.clone(), Vec::new()));
+        (stream, call)
+    }
+
+    /// VIs of a process that has died keep the connection, perhaps for long; not what called meanwhile.
+    #[test]
+    fn nothing_is_kept_of_a_request_that_the_end_of_the_connection_has_answered() {
+        let (ends, [a, _b]) = pair();
+        let (_, call) = calling(&mut a.lock());
+        a.shut(Standing::Lost("it has died".into()));
+        assert!(matches!(call.outcome.lock().take(), Some(Outcome::Ended(Standing::Lost(_)))));
+        assert_eq!(Arc::strong_count(&call), 1, "and with it a descriptor");
+        drop(ends);
+    }
+
+    #[test]
+    fn what_lies_behind_an_answer_that_has_not_come_is_not_confirmed() {
+        let (_ends, [a, _b]) = pair();
+        let mut state = a.lock();
+        let (stream, call) = calling(&mut state);
         let sent = |state: &State| state.quic.stats().frame_tx.stream + state.control.outgoing.len() as u64;
         let before = sent(&state);
         a.hear_about(&mut state, Control::Confirm { stream: stream.into(), offset: 500 });

@@ -109,13 +109,14 @@ impl Flow {
 }
 
 impl Stream {
-    /// The connection is over.
-    pub(super) fn end(&mut self, core: &Core, why: &Standing) {
+    /// The connection is over. Whether it is still a VI's.
+    pub(super) fn end(&mut self, core: &Core, why: &Standing) -> bool {
         match self {
             Stream::Calling(call, _) => call.end(Outcome::Ended(why.clone())),
             Stream::Linked(flow) => flow.list(core),
             Stream::Requesting(_) | Stream::Asked => {}
         }
+        matches!(self, Stream::Linked(_))
     }
 }
 
