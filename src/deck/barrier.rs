@@ -146,7 +146,7 @@ impl Barrier {
             }
             std::thread::yield_now();
         }
-        match self.inbox.try_retrieve()? {
+        match self.inbox.retrieve_soon()? {
             None => self.wait_for_token(place, world, clock),
             token => Ok(token),
         }
