@@ -120,7 +120,8 @@ impl<T: Payload> Mailbox<T> {
     }
 
     /// Takes the messages that are there, at most `most`, and shows each to `each`: the quickest way to read many short ones, because
-    /// none of them is moved. Returns how many there were; does not wait. `each` may use this mailbox, too.
+    /// none of them is moved. Returns how many there were; does not wait. `each` may use this mailbox, too. What comes meanwhile is
+    /// taken as well, so `most` is what bounds the call, and not how many there were at first.
     ///
     /// # Errors
     /// As [`Mailbox::try_retrieve`]. `each` has seen what came before.

@@ -1,6 +1,6 @@
 //! Ranks that ended, and who is notified of it.
 //!
-//! A mailbox reports lost ranks that have or had a postbox of it. [`crate::Endings`] reports all ranks that end.
+//! A mailbox reports lost ranks that have or had a postbox of it, or that it expects ([`crate::Mailbox::expect`]). [`crate::Endings`] reports all ranks that end.
 //!
 //! The launcher tells every rank when a rank has finished or is lost. This file stores these events and wakes whoever waits at a
 //! mailbox. So a rank learns of a loss even if it has no connection with the lost rank.

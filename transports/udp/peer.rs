@@ -380,6 +380,16 @@ mod tests {
         }
     }
 
+    /// It was ignored for so long that the token of its Retry became too old: it calls again.
+    #[test]
+    fn whoever_was_ignored_for_long_is_not_lost() {
+        let (_ends, [a, _b]) = pair();
+        let (error_code, reason) = (quinn_proto::TransportErrorCode::INVALID_TOKEN, bytes::Bytes::new());
+        let close = quinn_proto::ConnectionClose { error_code, frame_type: None, reason };
+        let standing = a.broken(&a.lock(), &quinn_proto::ConnectionError::ConnectionClosed(close));
+        assert!(matches!(standing, Standing::Closed), "{standing:?}");
+    }
+
     #[test]
     fn nothing_more_is_read_of_who_speaks_another_version() {
         let (ends, [a, b]) = pair();

@@ -53,12 +53,18 @@ impl Inbox {
 
     /// The connection that had the last message, while nothing else is to be looked after.
     fn sole_active(&mut self) -> Option<usize> {
-        let is_quiet = self.model == ReceiveModel::CompletionQueue
+        if self.is_quiet() { self.queues.sole_active().map(|context| context as usize) } else { None }
+    }
+
+    /// Whether a wait has to look for nothing but messages: no rank has ended since this mailbox told of all that it has to.
+    fn is_quiet(&self) -> bool {
+        self.model == ReceiveModel::CompletionQueue
             && self.waiting.is_empty()
             && self.set_aside.is_empty()
             && self.room.is_none()
-            && !self.world.has_others_to_help();
-        if is_quiet { self.queues.sole_active().map(|context| context as usize) } else { None }
+            && self.world.exits().seen() == self.seen
+            && !self.acceptor.has_failed()
+            && !self.world.has_others_to_help()
     }
 
     /// Waits for a message, into `parcel`.
@@ -166,7 +172,7 @@ impl Inbox {
         (!self.waiting.is_empty()).then_some(MEMORY_PAUSE)
     }
 
-    /// Ranks that ended: each lost one is an error once, if it posted here or nobody is left; and when nobody is, so is waiting.
+    /// Ranks that ended: each lost one is an error once, if it has posted here, is expected to, or nobody is left; and when nobody is, so is waiting.
     pub(super) fn report_ends(&mut self) -> Result {
         check_process()?;
         if self.acceptor.has_failed() {
@@ -175,8 +181,8 @@ impl Inbox {
         }
         self.settle_suspects()?;
         // First: who ends after that is seen to have.
-        self.seen = self.world.exits().seen();
-        if self.seen == 0 {
+        let seen = self.world.exits().seen();
+        if seen == 0 {
             return Ok(());
         }
         if self.acceptor.accepted() != self.let_in {
@@ -193,6 +199,8 @@ impl Inbox {
         if deserted && !self.acceptor.is_admitting() && self.acceptor.accepted() == self.let_in {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
+        // Only now: until all is told, each wait comes here first.
+        self.seen = seen;
         Ok(())
     }
 
@@ -221,3 +229,6 @@ impl Inbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,6 +141,12 @@ impl Peer {
             {
                 Standing::Closed
             }
+            // It was not admitted, until the token of the Retry had become too old.
+            ConnectionError::ConnectionClosed(close)
+                if close.error_code == TransportErrorCode::INVALID_TOKEN =>
+            {
+                Standing::Closed
+            }
             ConnectionError::Reset => Standing::Lost(format!(
                 "the process at {} does not know this connection: it has taken the address of one that has died or closed its NIC",
                 self.at
