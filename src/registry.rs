@@ -19,7 +19,7 @@ pub(crate) struct Transport {
     pub encrypted: bool,
     /// Whether it is used where nobody asks for it by name.
     pub by_default: bool,
-    /// Whether its NIC can only be over memory of its own: the others then are over that.
+    /// Whether its NIC cannot use another NIC's arena. If it is open, the other NICs use its arena.
     pub own_memory: bool,
     open: fn(&NicOptions) -> Result<Nic>,
     /// What the system has, and lacks, for it, for `deckrun --doctor`.

@@ -35,7 +35,7 @@ use udeck_via::Caps;
 ///
 /// | protocol | copies | before the data | the post returns | needs |
 /// |---|---|---|---|---|
-/// | `eager` | 2; on a network 0 | nothing | at once | nothing |
+/// | `eager` | 2; on a network 0, over UDP 1 | nothing | at once | nothing |
 /// | `copy` | 2, by fragments | announcement, answer | at once | nothing |
 /// | `rdma-write` | 1, by the sender | announcement, answer | at once | RDMA write |
 /// | `rdma-read` | 1, by the receiver | announcement | at once | RDMA read |

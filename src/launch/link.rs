@@ -3,7 +3,7 @@
 //! ```text
 //!   root                                              node
 //!    │ starts an agent (ssh), writes secret and spec to its standard input ──► reads them
-//!    │ ◄──────────────────────── connects; Hello, Challenge, Proof      (prove.rs)
+//!    │ ◄──────────────────────── connects; Hello, Challenge, Proof      (auth.rs)
 //!    │ Start ──────────────────────────────────────────► starts its ranks
 //!    │ ◄──── Started; then both ways until all of its ranks have ended  (wire.rs)
 //!    │       name service, output, input, signals, ends

@@ -1,7 +1,7 @@
 //! A VI's connection over one reliable, ordered byte stream each way.
 //!
 //! One side of a [`Connection`] is what the VI layer posts and takes ([`SessionPort`]), the other is two streams of frames,
-//! which a *driver* moves: a TCP socket, or a byte stream of the driver's own over datagrams. A [`Link`] puts both behind one
+//! which a *driver* moves: a TCP socket, or a stream of a QUIC connection. A [`Link`] puts both behind one
 //! lock.
 //!
 //! # A guide for drivers
@@ -14,8 +14,8 @@
 //! **Sending.** [`Driver::pump`] is called with the lock held whenever frames were queued. Bytes of the stream have
 //! offsets from 0. [`Connection::gather`] gives pieces of memory, in place, from any offset in
 //! [`Connection::released_to`] .. [`Connection::queued`]; [`Connection::released`] says that what lies before an offset
-//! is not needed any more. TCP: gather from what was written, write, and release what the kernel took. A byte stream
-//! over datagrams: gather again whenever something is to be sent again, and release what was acknowledged. The pieces
+//! is not needed any more. TCP: gather from what was written, write, and release what the kernel took. QUIC keeps
+//! what it may have to send again: gather, copy, give it the copy, and release at once. The pieces
 //! lie in the connection and in memory that it keeps, so nothing may change between gathering and writing: both happen
 //! inside one [`Link::with`].
 //!
@@ -32,6 +32,9 @@
 //! always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*: close as it says, and
 //! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
 //! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
+//!
+//! **Looks.** Whoever waits calls [`Driver::look`], who closes [`Driver::look_last`]: take in what has come, and never wait.
+//! [`Driver::is_done`] says whether all that was sent has left, and the peer has it where that can be known.
 //!
 //! **Events.** [`Link::with`] announces what there is to the [`Watch`](crate::Watch) after it has unlocked. A receive queue is to be
 //! named by the waiter as long as [`Link::has_arrivals`].

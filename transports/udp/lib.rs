@@ -34,8 +34,9 @@
 //! # Trust
 //! Who calls shows that it receives where it says before anything is kept of it (Retry), and then has little time and room. Both sides prove who they are, over
 //! this TLS session, before anything else of them is heard. From then on all is encrypted and authenticated (TLS 1.3). Who
-//! controls the path can hold up and lose packets, and sees how many there are and how long; nothing else. One ICMP message
-//! is believed, that a peer's port is closed, and only where it quotes a connection id of what was sent there.
+//! controls the path can hold up and lose packets, and sees how many there are and how long. It can also end a connection: one ICMP message is
+//! believed, that a peer's port is closed, where it quotes a connection id of what was sent there; and a rank of the job that sees
+//! such an id can make a stateless reset.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
