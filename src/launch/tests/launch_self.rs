@@ -43,9 +43,33 @@ fn main() {
             Ok(())
         })
     });
+    let (arguments, names) = arguments();
+    let is_asked_for = |trial: &Trial| {
+        let fits =
+            |name: &String| if arguments.exact { trial.name() == name } else { trial.name().contains(name) };
+        names.is_empty() || names.iter().any(fits)
+    };
+    libtest_mimic::run(&arguments, trials.into_iter().filter(is_asked_for).collect()).exit();
+}
+
+/// libtest takes several names of tests, libtest-mimic one: they are apart.
+fn arguments() -> (Arguments, Vec<String>) {
+    const WITH_VALUE: [&str; 5] = ["--skip", "--test-threads", "--format", "--color", "--logfile"];
+    let (mut flags, mut names) = (Vec::new(), Vec::new());
+    let mut words = env::args();
+    flags.extend(words.next());
+    while let Some(word) = words.next() {
+        if WITH_VALUE.contains(&word.as_str()) {
+            flags.push(word);
+            flags.extend(words.next());
+        } else if word.starts_with('-') {
+            flags.push(word);
+        } else {
+            names.push(word);
+        }
+    }
     // One after another: a process launches one job at a time.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, trials.into()).exit();
+    (Arguments { test_threads: Some(1), ..Arguments::from_iter(flags) }, names)
 }
 
 /// Far enough for a slow machine; nothing waits for it unless it fails.
