@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 pub use rustix::event::epoll::EventFlags;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use udeck_sys::EventFd;
 
 /// Descriptors that one look names at most; the next look begins with others.
 const BATCH: usize = 64;
@@ -75,26 +76,25 @@ impl AsFd for Poller {
     }
 }
 
-/// A descriptor that ends another thread's sleep.
+/// An eventfd that ends another thread's sleep beside a descriptor.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Bell(EventFd);
 
 impl Bell {
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        EventFd::new().map(Bell)
     }
 
     /// Ends the sleep beside it: that which lasts, or the next.
     pub fn ring(&self) {
-        // It fails only if it was rung 2^64 - 2 times already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        self.0.signal();
     }
 
     /// Takes back that it was rung.
     pub fn hush(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        self.0.reset();
     }
 
     /// Sleeps until it is rung, or something lies in the descriptor `beside` it, at most `limit`. May return early.
