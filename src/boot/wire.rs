@@ -12,7 +12,7 @@
 //! changing it, or anything else here but adding at the end, takes a new [`VERSION`]. `Hello` and `Failed(Refused)` keep
 //! their places for ever, so that two versions can still tell each other that they differ.
 
-use std::{fmt, marker::PhantomData, net::IpAddr, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, ops::Range, sync::Arc, time::Duration};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -187,6 +187,13 @@ impl Welcome {
             before += u64::from(host.ranks);
             u64::from(rank) < before
         })
+    }
+
+    /// The ranks of this rank's host.
+    pub fn neighbours(&self) -> Range<u32> {
+        let own = self.host_of(self.rank).unwrap_or(0);
+        let first: u32 = self.hosts.iter().take(own).map(|host| host.ranks).sum();
+        first..first + self.hosts.get(own).map_or(0, |host| host.ranks)
     }
 
     /// Whether the numbers fit each other.

@@ -9,6 +9,8 @@ use crate::protocol::{Protocol, ReceiveModel};
 
 /// Well below what a connection can lend at a time.
 const MAX_COPY_WINDOW: u32 = 16;
+/// What to do where only some ranks insist on encryption.
+pub(crate) const ENCRYPT_ALL: &str = "set DECK_ENCRYPT=1 for all ranks (deckrun --encrypt)";
 
 /// Settings of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +42,8 @@ pub struct Config {
     /// the transport's own time.
     pub detect: Option<Duration>,
     /// Whether messages to other hosts go by transports only that encrypt and authenticate them on the whole path
-    /// (`DECK_ENCRYPT`, `1` or `0`). Within a host any transport is taken: nothing leaves it.
+    /// (`DECK_ENCRYPT`, `1` or `0`): this rank's postboxes take no others, and its mailboxes refuse others. Within a host any
+    /// transport is taken: nothing leaves it.
     pub encrypt: bool,
     /// Whether to tell on the error stream by which transport each other rank is reached first, and why by no better one
     /// (`DECK_EXPLAIN`, `1` or `0`).

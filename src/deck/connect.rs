@@ -17,6 +17,7 @@ use udeck_via::{
 
 use self::attempt::Attempt;
 use self::wire::{Advert, Endpoint};
+use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
 use crate::nics::WorldNic;
 use crate::payload::Payload;
@@ -37,39 +38,86 @@ struct Way<'a> {
     leads: Result<&'a Endpoint, String>,
 }
 
-/// Why this NIC leads to no mailbox of a rank on host `theirs`, from `ours`; an empty name is an unknown host. `encrypt`: what
-/// leaves the host, or may, has to be encrypted.
-fn barred(attributes: &NicAttributes, ours: &[u8], theirs: &[u8], encrypt: bool) -> Option<&'static str> {
-    let (unknown, other) = (ours.is_empty() || theirs.is_empty(), ours != theirs);
-    match attributes.host_only {
-        true if !unknown && other => Some("it runs on another host"),
-        false if encrypt && !attributes.encrypted && (unknown || other) => {
-            Some("it is not encrypted (DECK_ENCRYPT)")
+/// Where a mailbox is, seen from a rank, and what has to be encrypted between them.
+#[derive(Clone, Copy)]
+struct Path<'a> {
+    /// What names the two hosts; nothing: an unknown host.
+    ours: &'a [u8],
+    theirs: &'a [u8],
+    /// Whether the launcher has started both ranks on one host.
+    started_together: bool,
+    /// Whether this rank insists on encryption between hosts.
+    we_encrypt: bool,
+    /// Whether the mailbox's owner does.
+    they_encrypt: bool,
+}
+
+impl<'a> Path<'a> {
+    fn to(world: &'a WorldState, owner: u32, advert: &'a Advert) -> Self {
+        Path {
+            ours: world.host(),
+            theirs: &advert.host,
+            started_together: world.client().welcome().neighbours().contains(&owner),
+            we_encrypt: world.config().encrypt,
+            they_encrypt: advert.encrypt,
         }
-        _ => None,
+    }
+
+    fn is_unknown(self) -> bool {
+        self.ours.is_empty() || self.theirs.is_empty()
+    }
+
+    /// Whether messages leave the host, or may.
+    fn leaves_host(self) -> bool {
+        self.is_unknown() || self.ours != self.theirs || !self.started_together
+    }
+
+    /// Why this NIC is no way.
+    fn barred(self, attributes: &NicAttributes) -> Option<String> {
+        if attributes.host_only {
+            return (!self.is_unknown() && self.ours != self.theirs)
+                .then(|| "it runs on another host".into());
+        }
+        if attributes.encrypted || !self.leaves_host() {
+            return None;
+        }
+        match (self.we_encrypt, self.they_encrypt) {
+            (true, _) => Some("it is not encrypted (DECK_ENCRYPT)".into()),
+            (false, true) => {
+                Some(format!("it is not encrypted, and the mailbox's rank insists on that; {ENCRYPT_ALL}"))
+            }
+            (false, false) => None,
+        }
+    }
+
+    /// Why a NIC of a transport by which the mailbox cannot be reached is no way.
+    fn unlisted(self, attributes: &NicAttributes, advert: &Advert) -> String {
+        let theirs: Vec<_> = advert.endpoints.iter().map(|endpoint| endpoint.transport.as_str()).collect();
+        if theirs.is_empty() {
+            return "the mailbox can be reached by nothing".into();
+        }
+        let only = format!("the mailbox can be reached by {} only", theirs.join(", "));
+        // It was not told to open what encrypts.
+        let is_untold = attributes.encrypted && self.we_encrypt && !self.they_encrypt && self.leaves_host();
+        if is_untold { format!("{only}; {ENCRYPT_ALL}") } else { only }
     }
 }
 
 /// The ways of a rank, in order of preference.
-fn ways<'a>(world: &'a WorldState, advert: &'a Advert) -> Vec<Way<'a>> {
+fn ways<'a>(world: &'a WorldState, owner: u32, advert: &'a Advert) -> Vec<Way<'a>> {
+    let path = Path::to(world, owner, advert);
     let mut ways = Vec::new();
     for world_nic in world.nics().iter() {
         let attributes = world_nic.nic.attributes();
-        if let Some(why) = barred(attributes, world.host(), &advert.host, world.config().encrypt) {
-            ways.push(Way { world_nic, leads: Err(why.into()) });
+        if let Some(why) = path.barred(attributes) {
+            ways.push(Way { world_nic, leads: Err(why) });
             continue;
         }
         let endpoints = advert.endpoints.iter().filter(|endpoint| endpoint.transport == world_nic.transport);
         let before = ways.len();
         ways.extend(endpoints.map(|endpoint| Way { world_nic, leads: Ok(endpoint) }));
         if ways.len() == before {
-            let theirs =
-                advert.endpoints.iter().map(|endpoint| endpoint.transport.as_str()).collect::<Vec<_>>();
-            let why = match theirs.len() {
-                0 => "the mailbox can be reached by nothing".into(),
-                _ => format!("the mailbox can be reached by {} only", theirs.join(", ")),
-            };
-            ways.push(Way { world_nic, leads: Err(why) });
+            ways.push(Way { world_nic, leads: Err(path.unlisted(attributes, advert)) });
         }
     }
     ways
@@ -132,7 +180,7 @@ fn lookup_error(world: &WorldState, name: &str, error: BootError) -> Error {
 /// Connects to the mailbox that is advertised so.
 fn reach(world: &Arc<WorldState>, target: Target, advert: &Advert, attempt: Attempt) -> Result<Channel> {
     let deadline = attempt.deadline;
-    let ways = ways(world, advert);
+    let ways = ways(world, target.owner, advert);
     let last = ways.iter().rposition(|way| way.leads.is_ok());
     let mut skipped = Vec::new();
     for (at, Way { world_nic, leads }) in ways.iter().enumerate() {
@@ -260,15 +308,49 @@ mod tests {
         };
         let (near, open, sealed) =
             (attributes(true, false), attributes(false, false), attributes(false, true));
-        let may =
-            |nic: &NicAttributes, theirs: &[u8], encrypt| barred(nic, b"here", theirs, encrypt).is_none();
+        let path = |theirs, [we_encrypt, they_encrypt]: [bool; 2]| Path {
+            ours: b"here",
+            theirs,
+            started_together: true,
+            we_encrypt,
+            they_encrypt,
+        };
+        let may = |nic: &NicAttributes, path: Path<'_>| path.barred(nic).is_none();
         for theirs in [&b"here"[..], b"there", b""] {
-            assert!(may(&sealed, theirs, true) && may(&open, theirs, false));
-            // Of an unknown host it is not known that it is this one.
-            assert_eq!(may(&open, theirs, true), theirs == b"here");
-            assert_eq!(may(&near, theirs, true), theirs != b"there");
+            assert!(may(&open, path(theirs, [false, false])));
+            for insists in [[true, false], [false, true], [true, true]] {
+                let path = path(theirs, insists);
+                assert!(may(&sealed, path));
+                // Of an unknown host it is not known that it is this one.
+                assert_eq!(may(&open, path), theirs == b"here");
+                assert_eq!(may(&near, path), theirs != b"there");
+                // Two of the launcher's hosts may be one machine: its word counts.
+                let apart = Path { started_together: false, ..path };
+                assert!(!may(&open, apart) && may(&sealed, apart));
+            }
         }
-        assert!(barred(&open, b"", b"there", true).is_some_and(|why| why.contains("not encrypted")));
+        let unknown = Path { ours: b"", ..path(b"there", [true, false]) };
+        assert!(unknown.barred(&open).is_some_and(|why| why.contains("not encrypted")));
+        let theirs = path(b"there", [false, true]).barred(&open).unwrap();
+        assert!(theirs.contains("insists") && theirs.contains("DECK_ENCRYPT=1"), "{theirs}");
+    }
+
+    #[test]
+    fn a_mailbox_that_nothing_encrypted_leads_to_says_what_to_do() {
+        let mut attributes = NicAttributes::new("sealed0");
+        attributes.encrypted = true;
+        let endpoints = vec![Endpoint { transport: "open".into(), address: vec![1] }];
+        let advert =
+            Advert { encrypt: false, host: b"there".to_vec(), endpoints, kind: "u8".into(), size: 1 };
+        let path = |we_encrypt| Path {
+            ours: b"here",
+            theirs: &advert.host,
+            started_together: false,
+            we_encrypt,
+            they_encrypt: false,
+        };
+        assert_eq!(path(false).unlisted(&attributes, &advert), "the mailbox can be reached by open only");
+        assert!(path(true).unlisted(&attributes, &advert).ends_with(ENCRYPT_ALL));
     }
 
     #[test]

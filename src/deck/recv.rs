@@ -93,7 +93,8 @@ impl Inbox {
             let ptag = world_nic.nic.ptag();
             ptags.push(ptag);
             let open = WhileOpen { acceptor: acceptor.clone(), cq: cq.clone() };
-            let port = AcceptPort { at, nic: world_nic.nic.clone(), cq, ptag };
+            let admits = world.admitted_by(world_nic.nic.attributes());
+            let port = AcceptPort { at, nic: world_nic.nic.clone(), cq, ptag, admits };
             let admit = move |request| open.acceptor.admit(&port, request);
             listeners.push(Listener::with_handler(&world_nic.nic, name.as_bytes(), admit).map_err(failed)?);
         }

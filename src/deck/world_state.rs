@@ -1,13 +1,14 @@
 //! What mailboxes, postboxes and the world have in common.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use udeck_boot::Client;
 use udeck_via::mem::{Arena, Fill};
-use udeck_via::{Block, Deadline, Error as ViaError, Nic, host_key, is_forked};
+use udeck_via::{Block, Deadline, Error as ViaError, Nic, NicAttributes, host_key, is_forked};
 
 use crate::config::Config;
 use crate::connect::wire::{Advert, Endpoint};
@@ -123,6 +124,13 @@ impl WorldState {
         &self.host
     }
 
+    /// The ranks whose messages may come by this NIC: only those of this host if others' have to be encrypted, and it does not do
+    /// that. Where a rank runs is the launcher's word, not the rank's.
+    pub fn admitted_by(&self, attributes: &NicAttributes) -> Range<u32> {
+        let may_cross = attributes.host_only || attributes.encrypted || !self.config.encrypt;
+        if may_cross { 0..self.size as u32 } else { self.client.welcome().neighbours() }
+    }
+
     pub fn explained(&self) -> Option<&Explained> {
         self.explained.as_ref()
     }
@@ -155,6 +163,7 @@ impl WorldState {
             Endpoint { transport, address }
         };
         let advert = Advert {
+            encrypt: self.config.encrypt,
             host: self.host.clone(),
             endpoints: self.nics.iter().map(endpoint).collect(),
             kind: kind.to_owned(),

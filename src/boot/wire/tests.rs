@@ -186,6 +186,12 @@ fn a_rank_has_the_host_that_its_number_falls_on() {
 }
 
 #[test]
+fn a_rank_knows_which_ranks_are_on_its_host() {
+    let neighbours: Vec<_> = (0..5).map(|rank| self::welcome(rank, 5, &[2, 0, 3]).neighbours()).collect();
+    assert_eq!(neighbours, [0..2, 0..2, 2..5, 2..5, 2..5]);
+}
+
+#[test]
 fn a_welcome_whose_numbers_do_not_fit_is_none() {
     assert!(welcome(1, 2, &[1, 1]).is_consistent());
     for wrong in [welcome(2, 2, &[2]), welcome(0, 2, &[1]), welcome(0, 2, &[]), welcome(0, 1, &[u32::MAX, 2])]

@@ -1,15 +1,15 @@
 //! What a mailbox says of itself in the name service. Whoever reads it checks it: any rank can register anything.
 //!
 //! ```text
-//! byte 0         1          5
-//!      | version | u32 size | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text, to the end |
+//! byte 0         1          5            6
+//!      | version | u32 size | u8 encrypt | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text, to the end |
 //!                  endpoint: u8 length, transport (a-z, 0-9); u8 length, address
 //! ```
 
 use crate::wire::Malformed;
 
 /// The version that this build speaks.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// NICs that a mailbox may be reached by. (Public documentation names it: [`crate::World::new`].)
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 /// Bytes of a transport's name.
@@ -20,6 +20,8 @@ pub(crate) const MAX_ADDRESS: usize = u8::MAX as usize;
 /// What a mailbox says of itself in the name service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Advert {
+    /// Whether its owner refuses connections from other hosts that are not encrypted.
+    pub encrypt: bool,
     /// What names the owner's host; nothing: it does not know.
     pub host: Vec<u8>,
     /// The NICs at which it listens, the owner's best first.
@@ -42,6 +44,7 @@ impl Advert {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend(self.size.to_le_bytes());
+        out.push(self.encrypt.into());
         put(&mut out, &self.host);
         out.push(self.endpoints.len() as u8);
         for endpoint in &self.endpoints {
@@ -56,6 +59,10 @@ impl Advert {
         let (&[VERSION, size @ ..], mut rest) = bytes.split_first_chunk::<5>().ok_or(Malformed)? else {
             return Err(Malformed);
         };
+        let (&encrypt @ (0 | 1), behind) = rest.split_first().ok_or(Malformed)? else {
+            return Err(Malformed);
+        };
+        rest = behind;
         let host = take(&mut rest)?.to_vec();
         let (&count, mut rest) = rest.split_first().ok_or(Malformed)?;
         if usize::from(count) > MAX_ENDPOINTS {
@@ -63,7 +70,7 @@ impl Advert {
         }
         let endpoints = (0..count).map(|_| Endpoint::take(&mut rest)).collect::<Result<_, _>>()?;
         let kind = std::str::from_utf8(rest).map_err(|_| Malformed)?.to_owned();
-        Ok(Advert { host, endpoints, kind, size: u32::from_le_bytes(size) })
+        Ok(Advert { encrypt: encrypt == 1, host, endpoints, kind, size: u32::from_le_bytes(size) })
     }
 }
 
@@ -113,8 +120,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prop_adverts_round_trip(host in bytes(), endpoints in endpoints(), kind in ".{0,50}", size: u32) {
-            let advert = Advert { host, endpoints, kind, size };
+        fn prop_adverts_round_trip(
+            encrypt: bool, host in bytes(), endpoints in endpoints(), kind in ".{0,50}", size: u32
+        ) {
+            let advert = Advert { encrypt, host, endpoints, kind, size };
             prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
         }
 
@@ -130,7 +139,8 @@ mod tests {
 
         #[test]
         fn prop_a_spoilt_advert_decodes_or_fails(endpoints in endpoints(), at: prop::sample::Index, to: u8) {
-            let mut bytes = Advert { host: vec![7; 24], endpoints, kind: "u8".into(), size: 1 }.encode();
+            let kind = "u8".into();
+            let mut bytes = Advert { encrypt: true, host: vec![7; 24], endpoints, kind, size: 1 }.encode();
             let at = at.index(bytes.len());
             bytes[at] = to;
             if let Ok(advert) = Advert::decode(&bytes) {
@@ -142,7 +152,9 @@ mod tests {
     #[test]
     fn bounds() {
         let endpoint = |transport: &str| Endpoint { transport: transport.into(), address: vec![1] };
-        let advert = |endpoints| Advert { host: vec![], endpoints, kind: "u8".into(), size: 1 }.encode();
+        let advert = |endpoints| {
+            Advert { encrypt: false, host: vec![], endpoints, kind: "u8".into(), size: 1 }.encode()
+        };
         assert!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS])).is_ok());
         assert_eq!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS + 1])), Err(Malformed));
         for name in ["", "Near", "ne ar", "s\n", "\u{1b}[31m", "abcdefghijklmnopq"] {
@@ -151,6 +163,9 @@ mod tests {
         let mut other_version = advert(vec![endpoint("near")]);
         other_version[0] += 1;
         assert_eq!(Advert::decode(&other_version), Err(Malformed));
+        let mut neither = advert(vec![endpoint("near")]);
+        neither[5] = 2;
+        assert_eq!(Advert::decode(&neither), Err(Malformed), "encrypted or not");
         for len in 0..advert(vec![]).len() - 2 {
             assert_eq!(Advert::decode(&advert(vec![])[..len]), Err(Malformed), "{len} bytes");
         }

@@ -1,6 +1,7 @@
 //! Connections that were accepted on the NICs' own threads, until the mailbox's owner lets them in.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -9,6 +10,7 @@ use udeck_via::quota::{Quota, Share};
 use udeck_via::{Caps, CqHandle, Nic, Ptag, Receive, Reliability, Request, Vi, ViAttributes, fault};
 
 use super::connection::Connection;
+use crate::config::ENCRYPT_ALL;
 use crate::protocol::handshake::RecvData;
 use crate::wire::{Introduction, Role};
 
@@ -68,6 +70,8 @@ pub(super) struct AcceptPort {
     pub nic: Nic,
     pub cq: CqHandle,
     pub ptag: Ptag,
+    /// The ranks that may connect by this NIC ([`crate::world_state::WorldState::admitted_by`]).
+    pub admits: Range<u32>,
 }
 
 /// A connection that comes in.
@@ -133,6 +137,9 @@ impl Acceptor {
         let Some(rank) = request.peer() else {
             return request.reject("a mailbox talks only to ranks of its job that prove which they are");
         };
+        if !port.admits.contains(&rank) {
+            return request.reject(&not_encrypted(rank, &port.nic));
+        }
         let is_own = port.nic.attributes().identity == Some(rank);
         let most = if is_own { u64::MAX } else { self.places.each };
         let Ok(place) = self.places.taken.take(rank, 1, most) else {
@@ -215,6 +222,16 @@ impl Acceptor {
         }
         contexts.free.push(context);
     }
+}
+
+/// What a rank of another host is told.
+#[cold]
+fn not_encrypted(rank: u32, nic: &Nic) -> String {
+    let name = &nic.attributes().name;
+    format!(
+        "messages from other hosts have to be encrypted here (DECK_ENCRYPT); {name} does not encrypt, and rank {rank} runs on \
+         another host; {ENCRYPT_ALL}"
+    )
 }
 
 impl Contexts {

@@ -2,7 +2,8 @@
 
 use std::{env, io::Write, process::ExitCode, time::Duration};
 
-use udeck::{Error, Mailbox, Postbox, Protocol, Result, World};
+use udeck::{Config, Error, Mailbox, NicOptions, Postbox, Protocol, Result, World, open_nic};
+use udeck_boot::Client;
 
 /// Ends a hang; nothing takes so long.
 const LONG: Duration = Duration::from_secs(100);
@@ -20,13 +21,14 @@ const PROTOCOLS: [Protocol; 6] = [
 
 fn main() -> ExitCode {
     let part = env::args().nth(1).unwrap_or_default();
-    let done = udeck::init().and_then(|world| match part.as_str() {
-        "exchange" => exchange(world),
-        "ring" => ring(world, 60),
-        "flood" => flood(world),
-        "endure" => endure(world),
+    let done = match part.as_str() {
+        "exchange" => udeck::init().and_then(exchange),
+        "ring" => udeck::init().and_then(|world| ring(world, 60)),
+        "flood" => udeck::init().and_then(flood),
+        "endure" => udeck::init().and_then(endure),
+        "encrypt" => encrypt(&env::args().nth(2).unwrap_or_default()),
         other => panic!("no part is named {other:?}"),
-    });
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -144,6 +146,37 @@ fn flood(world: World) -> Result {
         }
         outs.iter().try_for_each(|out| out.flush())?;
     }
+    world.finish()
+}
+
+/// Rank 0 insists on encryption, the others were not told to, and each has NICs of its own that listen on its host's address.
+fn encrypt(transports: &str) -> Result {
+    let client = Client::from_env()?.expect("deckrun has started it");
+    let (rank, address) = (client.welcome().rank, client.welcome().address);
+    let mut options = NicOptions::new(client.keys());
+    options.bind = address;
+    let mut nics = Vec::new();
+    for transport in transports.split(',') {
+        let nic = open_nic(&format!("{transport}0"), &options).expect("a NIC");
+        options.memory.get_or_insert_with(|| nic.clone());
+        nics.push(nic);
+    }
+    let mut config = Config::from_env()?;
+    config.encrypt = rank == 0;
+    let world = World::new(client, nics, config, true)?;
+    let (me, size) = (world.rank(), world.size());
+    let inbox = world.mailbox::<u8>(&format!("in{me}"))?;
+    for peer in (0..size).filter(|peer| *peer != me) {
+        let sent = world.postbox::<u8>(&format!("in{peer}")).and_then(|out| {
+            out.post(&[7][..]).map_err(|failed| failed.error)?;
+            Ok(out.route().to_string())
+        });
+        let how = sent.unwrap_or_else(|error| format!("not sent: {error}"));
+        say(&format!("rank {me} -> rank {peer}: {how}"));
+    }
+    // No barrier: rank 0 is not reached by all.
+    say(&format!("rank {me} is done"));
+    while inbox.retrieve_timeout(Duration::from_secs(2)).is_ok() {}
     world.finish()
 }
 

@@ -1,11 +1,14 @@
-//! Connections that come in while others end.
+//! Connections that come in while others end, and those that are not encrypted.
 
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use udeck_boot::{Client, local::Job};
+use udeck_boot::{Client, Host, local::Job, serve::Service, server};
+use udeck_via::{Cq, Deadline, NetAddress, Vi, ViAttributes};
 
 use super::super::Inbox;
+use crate::wire::{Introduction, Role};
 use crate::{Config, Protocol, World};
 
 /// The last step of a data VI's way in, and another NIC's request, may come the other way round: the connection that the data
@@ -46,4 +49,50 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
     assert_eq!(connection.postbox(), (2, 0));
     assert!(connection.data.is_none(), "it is of rank 1's postbox");
     assert!(posting.join().unwrap(), "its connection has ended");
+}
+
+/// A job of one rank on each of two hosts, both with a simulated NIC, which does not encrypt.
+fn on_two_hosts(encrypt: [bool; 2]) -> (thread::JoinHandle<std::io::Result<()>>, [World; 2]) {
+    let host = |name: &str| Host { name: name.into(), ranks: 1 };
+    let config = server::Config::new(2).unwrap().on(vec![host("here"), host("there")], None);
+    let pairs: [_; 2] = std::array::from_fn(|_| UnixStream::pair().unwrap());
+    let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    let service = Service::new(config, ours).unwrap();
+    let service = thread::spawn(|| service.run());
+    let fabric = udeck_sim::Fabric::new(1);
+    let mut worlds =
+        theirs.into_iter().zip(["here", "there"]).zip(encrypt).map(|((stream, name), encrypt)| {
+            let client = Client::new(stream).unwrap();
+            let options = udeck_sim::Options { keys: client.keys(), ..udeck_sim::Options::default() };
+            let config = Config { encrypt, ..Config::default() };
+            World::new(client, vec![fabric.nic(name, options).unwrap()], config, true).unwrap()
+        });
+    let worlds = std::array::from_fn(|_| worlds.next().unwrap());
+    (service, worlds)
+}
+
+/// What the caller believes of encryption does not count: it may not have looked, and it may not have been told.
+#[test]
+fn who_insists_on_encryption_refuses_other_hosts_that_do_without() {
+    for (encrypt, wanted) in [([false; 2], None), ([true, false], Some("DECK_ENCRYPT=1"))] {
+        let (_service, [owner, other]) = on_two_hosts(encrypt);
+        let inbox = owner.mailbox::<u8>("in").unwrap();
+        let nic = other.nic();
+        let deadline = Deadline::after(Duration::from_secs(100));
+        other.state.client().lookup("in", false, deadline.instant()).unwrap();
+        let to = NetAddress { host: owner.nic().attributes().address.clone(), discriminator: b"in".to_vec() };
+        for role in [Role::Control, Role::Data(1)] {
+            let mut attributes = ViAttributes::new(nic.ptag());
+            attributes.peer = Some(0);
+            let (mut vi, cq) = (Vi::new(nic, attributes).unwrap(), Cq::new(nic).unwrap());
+            let introduction = Introduction { postbox: 0, role }.encode();
+            let answer = vi.connect(&to, &cq.handle(), &cq.handle(), &introduction, deadline);
+            let answer = answer.err().map(|error| error.to_string()).unwrap_or_default();
+            match wanted {
+                Some(wanted) => assert!(answer.contains(wanted), "{role:?}: {answer}"),
+                None => assert!(!answer.contains("DECK_ENCRYPT"), "{role:?}: {answer}"),
+            }
+        }
+        drop(inbox);
+    }
 }

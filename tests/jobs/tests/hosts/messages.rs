@@ -18,6 +18,7 @@ pub const CASES: &[Case] = &[
     ("what_ranks_posted_comes_when_they_have_left", left_behind),
     ("the_choice_of_transports_is_explained", explained),
     ("what_is_to_be_encrypted_leaves_a_host_by_udp", encrypted),
+    ("who_insists_on_encryption_takes_nothing_else_from_other_hosts", encrypted_by_one),
     ("ranks_of_one_host_and_two_users_use_the_network", two_users),
     ("nas_ft_on_three_hosts", nas_ft),
     ("a_rank_that_is_killed_is_an_error_to_who_waits", killed_rank),
@@ -98,6 +99,42 @@ fn encrypted() {
         ended.stderr.contains("none of shm, tcp encrypts") && ended.stderr.contains("add one that does"),
         "{ended}"
     );
+}
+
+/// Two ranks on host 0, of which rank 0 was told to encrypt, and one on host 1 that was not. All listen on the network.
+fn encrypted_by_one() {
+    let network = Network::new(2);
+    let hosts = format!("localhost:2,{}:1", network.host(1));
+    let interface = network.v4(0).to_string();
+    let run = |transports: &str| {
+        let job = network.bare_deckrun().args([
+            "--hosts",
+            &hosts,
+            "--agent",
+            "ip netns exec",
+            "--iface",
+            &interface,
+        ]);
+        job.args(["--", TALKER, "encrypt", transports]).run().ok().clean()
+    };
+    let way = |ended: &Ended, from: usize, to: usize| {
+        let way = format!("rank {from} -> rank {to}: ");
+        let said = ended.stdout.lines().find_map(|line| line.strip_prefix(&way));
+        said.unwrap_or_else(|| panic!("{way}: {ended}")).to_owned()
+    };
+    let ended = run("tcp");
+    assert_eq!(way(&ended, 1, 0), "tcp", "on one host: {ended}");
+    let refused = way(&ended, 2, 0);
+    assert!(refused.contains("not sent") && refused.contains("DECK_ENCRYPT=1"), "{ended}");
+    let refused = way(&ended, 0, 2);
+    assert!(refused.contains("not sent") && refused.contains("not encrypted"), "{ended}");
+    let ended = run("tcp,udp");
+    assert_eq!(way(&ended, 1, 0), "tcp", "on one host: {ended}");
+    for (from, to) in [(2, 0), (0, 2)] {
+        let taken = way(&ended, from, to);
+        assert!(taken.starts_with("udp: tcp not possible: it is not encrypted"), "{ended}");
+    }
+    assert_eq!(way(&ended, 2, 1), "tcp", "neither insists: {ended}");
 }
 
 fn explained() {
