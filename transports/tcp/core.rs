@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use udeck_session::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol};
@@ -76,6 +76,8 @@ pub struct Core {
     pub listeners: Listeners,
     /// The NIC is closed: what is left is to be sent, and forgotten then.
     closing: AtomicBool,
+    /// Changes with each send of any link.
+    sends: AtomicU32,
 }
 
 impl Core {
@@ -98,6 +100,7 @@ impl Core {
             completion_queues: CompletionQueues::default(),
             listeners: Listeners::new(MAX_DISCRIMINATOR),
             closing: AtomicBool::new(false),
+            sends: AtomicU32::new(0),
         }))
     }
 
@@ -122,6 +125,18 @@ impl Core {
     pub fn forget_link(&self, number: u64) {
         let link = self.links.lock().remove(&number);
         drop(link); // never the last reference; outside the lock all the same
+    }
+
+    /// Something was sent by one of the links. (Of two at once one may be forgotten: who compares sees a change all the same.)
+    #[inline]
+    pub fn note_send(&self) {
+        self.sends.store(self.sends.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Differs from what it was if something was sent since.
+    #[inline]
+    pub fn sends(&self) -> u32 {
+        self.sends.load(Ordering::Relaxed)
     }
 
     /// The NIC's last object is gone.

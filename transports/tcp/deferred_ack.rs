@@ -8,6 +8,9 @@
 //!
 //! Until then the socket looks as if there were something to read. Whoever is told of that takes it out: an epoll, the
 //! helper if the program does not look again, a thread that goes to sleep. The kernel's timer acknowledges meanwhile.
+//!
+//! It pays only where messages are answered: a stream of messages would take a second call for each. So a thread peeks only if
+//! this NIC has sent something since the message before.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -24,10 +27,13 @@ pub struct DeferredAck {
     peeked: usize,
     /// What came last was short.
     short: bool,
-    /// The last look found nothing: there is time for one call more.
-    waited: bool,
+    /// A look found nothing since, so there is time for one call more; and the NIC has sent something since a look found nothing
+    /// before the last message, so that was answered.
+    answered: bool,
     /// It is looked at by somebody who looks again soon.
     hot: bool,
+    /// The NIC's sends ([`crate::core::Core::sends`]) when a look found nothing.
+    sends: u32,
 }
 
 impl DeferredAck {
@@ -36,8 +42,9 @@ impl DeferredAck {
     }
 
     /// Whether the next read should be a peek.
+    #[inline]
     pub fn may_peek(&self) -> bool {
-        self.hot && self.waited && self.short
+        self.hot & self.answered & self.short
     }
 
     /// Takes what was peeked at out of the socket: before every read.
@@ -55,13 +62,18 @@ impl DeferredAck {
     }
 
     /// So much came.
+    #[inline]
     pub fn on_read(&mut self, by_peek: bool, len: usize) {
         self.peeked = if by_peek { len } else { 0 };
-        (self.short, self.waited) = (len <= SHORT, false);
+        (self.short, self.answered) = (len <= SHORT, false);
     }
 
-    pub fn on_idle(&mut self) {
-        self.waited = true;
+    /// Nothing came. `sends`: the NIC's so far.
+    #[inline]
+    pub fn on_idle(&mut self, sends: u32) {
+        if self.sends != sends {
+            (self.sends, self.answered) = (sends, true);
+        }
     }
 }
 
@@ -104,7 +116,8 @@ mod tests {
         let (mut near, far) = pair();
         let (mut early, mut late) = (0, 0);
         for number in 0..MESSAGES {
-            let mut deferred_ack = DeferredAck { peeked: 0, short: true, waited: true, hot: true };
+            let mut deferred_ack =
+                DeferredAck { peeked: 0, short: true, answered: true, hot: true, sends: 0 };
             assert!(deferred_ack.may_peek());
             let message = number.to_ne_bytes();
             near.write_all(&message).unwrap();
@@ -135,13 +148,29 @@ mod tests {
         deferred_ack.expect(true);
         deferred_ack.on_read(false, 8);
         assert!(!deferred_ack.may_peek(), "there may be more already");
-        deferred_ack.on_idle();
+        deferred_ack.on_idle(1);
         assert!(deferred_ack.may_peek());
+        deferred_ack.on_idle(1);
+        assert!(deferred_ack.may_peek(), "it still waits");
         deferred_ack.expect(false);
         assert!(!deferred_ack.may_peek(), "who knows when it looks again");
         deferred_ack.expect(true);
         deferred_ack.on_read(false, SHORT + 1);
-        deferred_ack.on_idle();
+        deferred_ack.on_idle(2);
         assert!(!deferred_ack.may_peek());
+    }
+
+    #[test]
+    fn it_does_not_peek_at_messages_that_nobody_answers() {
+        let mut deferred_ack = DeferredAck::default();
+        deferred_ack.expect(true);
+        deferred_ack.on_idle(7);
+        for _ in 0..3 {
+            deferred_ack.on_read(false, 8);
+            deferred_ack.on_idle(7);
+            assert!(!deferred_ack.may_peek(), "nothing was sent since the one before");
+        }
+        deferred_ack.on_idle(8);
+        assert!(deferred_ack.may_peek(), "the last one was answered");
     }
 }

@@ -171,7 +171,7 @@ impl TcpDriver {
                     return true;
                 }
                 Err(error) if is_later(&error) => {
-                    self.deferred_ack.on_idle();
+                    self.deferred_ack.on_idle(self.core.sends());
                     return read > 0;
                 }
                 Err(error) => {
@@ -195,6 +195,7 @@ impl TcpDriver {
             }
             match sys::send(socket.as_fd(), &pieces) {
                 Ok(sent) => {
+                    self.core.note_send();
                     self.written += sent as u64;
                     connection.released(self.written);
                     if sent < len {
