@@ -96,11 +96,13 @@ impl<Q: Backend> CompletionQueue<Q> {
         })
     }
 
-    /// The owner looks. (It alone writes this.)
+    /// The owner looks: how often it has, this time too. (It alone writes this.)
     #[inline]
-    pub fn note_look(&self) {
-        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    pub fn note_look(&self) -> u64 {
+        let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
+        self.looks.store(looks, Ordering::Relaxed);
         self.parker.note_look();
+        looks
     }
 
     /// How often the owner has looked.

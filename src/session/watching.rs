@@ -39,6 +39,12 @@ impl Watching {
         }
     }
 
+    /// Who learns that something arrived: what there mostly is to tell.
+    #[inline]
+    pub fn receiver(&self) -> Option<Arc<dyn Announce>> {
+        self.receive.clone()
+    }
+
     /// Reports a loss, with the link's lock held: before the program can find it by looking, which would tell it less. Returns
     /// the queues whose news is to be announced without the lock.
     #[inline]

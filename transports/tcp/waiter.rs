@@ -14,14 +14,13 @@ use crate::core::{Core, TcpLink};
 
 /// While there are announced queues, sockets are looked at once in so many looks: what lies in them has a right to be
 /// found, but what is announced was there before.
-const BURST: u32 = 16;
+const BURST: u64 = 16;
 
 /// See the module.
 pub struct TcpWaiter {
     core: Arc<Core>,
     cq: Arc<CompletionQueue>,
     hot: Option<Hot>,
-    looks: u32,
     /// [`Sockets::vacated`] when `hot` was looked at.
     vacated: u32,
     found: Found,
@@ -43,7 +42,7 @@ impl TcpWaiter {
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let cq = core.completion_queues.open(|number| Sockets::new(core, number))?;
-        Ok(TcpWaiter { core: core.clone(), cq, hot: None, looks: 0, vacated: 0, found: Found::default() })
+        Ok(TcpWaiter { core: core.clone(), cq, hot: None, vacated: 0, found: Found::default() })
     }
 
     /// A queue with news. Those that were announced take turns, the hot link's among them; while there are none, the hot
@@ -127,9 +126,8 @@ impl Waiter for TcpWaiter {
     /// Of two fruitless looks, one at least asks epoll for all sockets, unless the hot link's receive queue is the only
     /// one here. (The socket of a send queue is watched at its receive queue's completion queue, too.)
     fn poll(&mut self) -> Option<Ready> {
-        self.cq.note_look();
-        self.looks = self.looks.wrapping_add(1);
-        let in_burst = !self.looks.is_multiple_of(BURST);
+        let looks = self.cq.note_look();
+        let in_burst = !looks.is_multiple_of(BURST);
         let any = self.cq.has_news() || self.hot.as_ref().is_some_and(|hot| hot.unlisted);
         if in_burst
             && any
@@ -141,7 +139,7 @@ impl Waiter for TcpWaiter {
         if in_burst && hot.is_some() {
             return hot;
         }
-        let in_turn = self.hot.is_none() || self.looks.is_multiple_of(2) && self.cq.backend.count() > 1;
+        let in_turn = self.hot.is_none() || looks.is_multiple_of(2) && self.cq.backend.count() > 1;
         if in_turn && !(in_burst && self.cq.has_news()) {
             self.look_at_all();
         }

@@ -262,6 +262,12 @@ impl Connection {
         self.events.is_any()
     }
 
+    /// Whether something lies there for the program, and that is all there is to tell: then it is told.
+    #[inline]
+    pub fn take_arrivals(&mut self) -> bool {
+        self.has_arrivals() && self.events.take_arrivals()
+    }
+
     /// What there is to tell.
     pub fn take_events(&mut self) -> Events {
         let arrivals = self.has_arrivals();

@@ -316,6 +316,14 @@ impl VerbsLink {
             self.tell_missing(&mut shared);
         }
         self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
+        if !over && shared.connection.take_arrivals() {
+            let receive = shared.watching.receiver();
+            drop(shared);
+            if let Some(receive) = receive {
+                receive.announce();
+            }
+            return Events::default();
+        }
         if over || shared.connection.has_events() {
             self.tell_events(shared, over)
         } else {

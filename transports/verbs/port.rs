@@ -25,9 +25,17 @@ impl VerbsPort {
         VerbsPort { link, receipt: None }
     }
 
+    /// Gives the receipt for the last arrival, if its sender waits for one.
+    #[inline]
+    fn forget_receipt(&mut self) {
+        if self.receipt.is_some() {
+            drop(self.receipt.take());
+        }
+    }
+
     /// What has come next.
     fn next(&mut self) -> Result<Option<Taken>, Refused> {
-        drop(self.receipt.take());
+        self.forget_receipt();
         match self.link.with(Connection::take) {
             Ok(None) => {
                 self.link.look();
@@ -118,7 +126,7 @@ unsafe impl Port for VerbsPort {
     /// Puts short messages there, and longer ones that fit and came without a header: those a program posted a descriptor
     /// for. The device does not do it: the descriptor may be taken back at any time, and a read cannot.
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
-        drop(self.receipt.take());
+        self.forget_receipt();
         let mut len = 0;
         let short = self.link.take_short(|bytes| {
             len = bytes.len();
@@ -145,7 +153,7 @@ unsafe impl Port for VerbsPort {
     }
 
     fn receive_short(&mut self, to: &mut Inline) -> Found {
-        drop(self.receipt.take());
+        self.forget_receipt();
         if !self.link.has_arrivals() {
             return Found::Other;
         }
@@ -187,7 +195,7 @@ unsafe impl Port for VerbsPort {
     }
 
     fn close(&mut self, broken: Option<&str>) {
-        drop(self.receipt.take());
+        self.forget_receipt();
         // What has come by now was sent to a VI that stands.
         if !self.link.with(|connection| connection.is_closed()) {
             self.link.look_last();

@@ -13,13 +13,12 @@ use crate::core::Core;
 
 /// While there are announced queues, completions are taken once in so many looks: what has completed has a right to be found,
 /// but what is announced was there before.
-const BURST: u32 = 16;
+const BURST: u64 = 16;
 
 /// See the module.
 pub struct VerbsWaiter {
     core: Arc<Core>,
     cq: Arc<CompletionQueue>,
-    looks: u32,
 }
 
 impl VerbsWaiter {
@@ -27,7 +26,7 @@ impl VerbsWaiter {
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
         let cq = core.completion_queues.open(|_| BesideChannel(core.clone()))?;
-        Ok(VerbsWaiter { core: core.clone(), cq, looks: 0 })
+        Ok(VerbsWaiter { core: core.clone(), cq })
     }
 
     fn take(&self) -> Option<Ready> {
@@ -52,9 +51,8 @@ impl VerbsWaiter {
 impl Waiter for VerbsWaiter {
     /// Every look takes completions, unless it finds what was announced before.
     fn poll(&mut self) -> Option<Ready> {
-        self.cq.note_look();
-        self.looks = self.looks.wrapping_add(1);
-        if !self.looks.is_multiple_of(BURST)
+        let looks = self.cq.note_look();
+        if !looks.is_multiple_of(BURST)
             && let Some(ready) = self.take()
         {
             return Some(ready);

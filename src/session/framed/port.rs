@@ -161,12 +161,11 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
         if self.receipt.is_some() {
             drop(self.receipt.take());
         }
-        self.link.with(|connection, driver| match connection.take_short(to) {
-            Found::Nothing => {
+        self.link.with(|connection, driver| {
+            if connection.has_nothing_yet() {
                 driver.look(connection);
-                connection.take_short(to)
             }
-            found => found,
+            connection.take_short(to)
         })
     }
 

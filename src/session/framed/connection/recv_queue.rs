@@ -112,13 +112,18 @@ impl Connection {
         Ok(Some(taken))
     }
 
+    /// Whether nothing lies there, neither a message nor the end.
+    #[inline]
+    pub(crate) fn has_nothing_yet(&self) -> bool {
+        self.recv_queue.is_empty() && !self.close.is_ended()
+    }
+
     /// As [`Connection::take`], of a short message, into `to`.
     #[inline]
     pub(crate) fn take_short(&mut self, to: &mut Inline) -> Found {
         let taken = self.recv_queue.take_inline(|bytes| *to = *bytes);
         let Some(immediate) = taken else {
-            let stands = self.recv_queue.is_empty() && self.end().is_none();
-            return if stands { Found::Nothing } else { Found::Other };
+            return if self.has_nothing_yet() { Found::Nothing } else { Found::Other };
         };
         self.count_taken(to.len());
         self.skip_silent();
