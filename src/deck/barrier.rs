@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use udeck_boot::{BootError, Maker, Ranks};
-use udeck_via::{Budget, Deadline, Error as ViaError, Home};
+use udeck_via::{Deadline, Error as ViaError, Home, PollBudget};
 
 use self::plan::{BarrierStep, Plan};
 use crate::connect::{LookupMode, connect};
@@ -112,7 +112,7 @@ impl Barrier {
     }
 
     fn await_token(&mut self, place: usize, world: &WorldState, clock: &mut Clock) -> Result {
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while self.hear[place].tokens == self.generation {
             if !budget.take() {
                 // What is no token does not keep it beyond its time.
@@ -120,7 +120,7 @@ impl Barrier {
                 if deadline.passed() {
                     return Err(self.too_late(clock));
                 }
-                budget = Budget::until(deadline);
+                budget = PollBudget::until(deadline);
             }
             let Some(token) = self.next_token(place, world, clock)? else { continue };
             let heard = self.hear.iter_mut().find(|heard| heard.rank as usize == token.source());

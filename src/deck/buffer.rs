@@ -10,7 +10,7 @@ use udeck_via::Block;
 use crate::error::PostError;
 use crate::postable::{Postable, sealed};
 use crate::send::poster::Poster;
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
 /// A typed message: elements of plain data, 64-byte aligned, in memory that can be sent from where it lies.
@@ -70,7 +70,7 @@ impl<T: Pod> sealed::Sealed for Buf<T> {}
 
 impl<T: Pod> Postable<T> for Buf<T> {
     #[inline]
-    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         poster
             .post_block(self.into_block(), policy)
             .map_err(|(error, block)| PostError { error, message: block.map(Buf::new) })

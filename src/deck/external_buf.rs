@@ -14,7 +14,7 @@ use crate::error::PostError;
 use crate::postable::{Postable, sealed};
 use crate::postbox::Postbox;
 use crate::send::poster::{Poster, Returned};
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
 /// A typed message in memory of the program's own: a `Vec`, or a boxed slice.
@@ -87,7 +87,7 @@ impl<T: Pod + Send + fmt::Debug> fmt::Debug for ExternalBuf<T> {
 impl<T: Pod + Send> sealed::Sealed for ExternalBuf<T> {}
 
 impl<T: Pod + Send> Postable<T> for ExternalBuf<T> {
-    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         if let Err(error) = poster.check_returned() {
             return Err(PostError { error, message: Some(self) });
         }
@@ -101,9 +101,9 @@ impl<T: Pod + Send> Postable<T> for ExternalBuf<T> {
         let posted = poster.post_copy(&region, tag, policy);
         let back = Returned { region, tag };
         match posted {
-            Ok(ticket) => {
+            Ok(request) => {
                 poster.give_back(back);
-                Ok(ticket)
+                Ok(request)
             }
             Err(error) => Err(PostError { error, message: Some(ExternalBuf::of(back)) }),
         }

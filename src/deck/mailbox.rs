@@ -100,14 +100,14 @@ impl<T: Payload> Mailbox<T> {
     /// [`Error::PeerLost`] once for each rank whose connection here is seen to break: when the launcher has said that it did not
     /// finish, which is asked for and not waited for.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
-        self.world.help_others();
+        self.world.progress_other_postboxes();
         self.taken_now()
     }
 
     /// As [`Mailbox::try_retrieve`], but waits for the few microseconds in which an answer comes from a peer that runs
     /// ([`Inbox::wait_in_place`]): before a wait that reads the clock.
     pub(crate) fn retrieve_soon(&self) -> Result<Option<Received<T>>> {
-        self.world.help_others();
+        self.world.progress_other_postboxes();
         let mut received = Received::new(Parcel::NONE);
         let found = self.take_now(&mut received)? || {
             let mut inbox = self.inbox.borrow_mut();
@@ -126,7 +126,7 @@ impl<T: Payload> Mailbox<T> {
     /// # Errors
     /// As [`Mailbox::try_retrieve`]. `each` has seen what came before.
     pub fn drain(&self, most: usize, mut each: impl FnMut(&mut Received<T>)) -> Result<usize> {
-        self.world.help_others();
+        self.world.progress_other_postboxes();
         let mut received = Received::new(Parcel::NONE);
         for taken in 0..most {
             if !self.take_now(&mut received)? {
@@ -270,7 +270,7 @@ impl<T: Pod> Mailbox<T> {
     /// # Errors
     /// [`Error::TooSmall`], and as [`Mailbox::try_retrieve`].
     pub fn try_retrieve_into(&self, to: &mut [T]) -> Result<Option<(usize, usize)>> {
-        self.world.help_others();
+        self.world.progress_other_postboxes();
         match self.retrieve_into_timeout(to, Duration::ZERO) {
             Err(Error::Deadline { .. }) => Ok(None),
             other => other.map(Some),

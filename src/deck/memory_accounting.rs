@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use udeck_via::transport::LentMemory;
 
 use crate::error::is_internal;
-use crate::recv::memory_budget::{Memory, MemoryBudget};
+use crate::recv::memory_quota::{Memory, MemoryQuota};
 
 /// Holders that an error names. The others are summed up.
 const NAMED: usize = 8;
@@ -32,7 +32,7 @@ pub(crate) struct PostboxAccount {
 #[derive(Default)]
 pub(crate) struct Accounting {
     postboxes: Mutex<Vec<Arc<PostboxAccount>>>,
-    mailboxes: Mutex<Vec<(String, Weak<MemoryBudget>)>>,
+    mailboxes: Mutex<Vec<(String, Weak<MemoryQuota>)>>,
 }
 
 impl PostboxAccount {
@@ -66,8 +66,8 @@ impl Accounting {
         postbox
     }
 
-    pub fn open_mailbox(&self, name: &str) -> Arc<MemoryBudget> {
-        let grants = Arc::<MemoryBudget>::default();
+    pub fn open_mailbox(&self, name: &str) -> Arc<MemoryQuota> {
+        let grants = Arc::<MemoryQuota>::default();
         if !is_internal(name) {
             let mut mailboxes = self.mailboxes.lock();
             mailboxes.retain(|(_, grants)| grants.strong_count() > 0);

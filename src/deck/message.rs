@@ -8,7 +8,7 @@ use crate::error::{PostError, Result};
 use crate::pack::{self, PackError, PackType};
 use crate::postable::{Postable, sealed};
 use crate::send::poster::Poster;
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
 /// A packed message: items of DECK's types one after another, and a cursor for reading them again.
@@ -150,7 +150,7 @@ pub struct Packed;
 impl sealed::Sealed for Message {}
 
 impl Postable<Packed> for Message {
-    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         let capacity = self.capacity();
         poster.post_block(self.into_block(), policy).map_err(|(error, block)| PostError {
             error,

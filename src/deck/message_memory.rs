@@ -7,7 +7,7 @@ use udeck_via::{Block, Deadline, Error as ViaError, Pause, Spinner};
 
 use crate::error::{Error, Result, check_process};
 use crate::protocol::copy::FRAGMENT;
-use crate::recv::memory_budget::Memory;
+use crate::recv::memory_quota::Memory;
 use crate::wait_policy::{MEMORY_PAUSE, WaitPolicy};
 use crate::world_state::{LARGE, WorldState};
 
@@ -78,7 +78,7 @@ impl WorldState {
 
     /// Receivers give memory back without a word: so it is looked for, ever more rarely.
     fn pause_for_memory(&self, spinner: &mut Spinner, deadline: Deadline) {
-        self.help_others();
+        self.progress_other_postboxes();
         if spinner.pause() == Pause::Sleep {
             std::thread::sleep(MEMORY_PAUSE.min(deadline.remaining()));
         }

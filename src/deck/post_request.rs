@@ -10,7 +10,7 @@ use crate::payload::Payload;
 use crate::postable::Postable;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
 /// A message that was given to a postbox ([`Postbox::post_nonblocking`]), and whose poster's part may not be over.
@@ -29,7 +29,7 @@ use crate::wait_policy::WaitPolicy;
 pub struct PostRequest<'a, T: Payload> {
     postbox: &'a Postbox<T>,
     /// `None`: it is over, and all is told.
-    ticket: Ticket,
+    request: Option<RequestId>,
 }
 
 impl<T: Payload> Postbox<T> {
@@ -46,8 +46,8 @@ impl<T: Payload> Postbox<T> {
     /// [`Protocol::Handshake`] is set, and with [`crate::Error::PeerLost`] or [`crate::Error::MailboxGone`];
     /// [`crate::Error::Undelivered`] tells of earlier messages without a handle.
     pub fn post_nonblocking<M: Postable<T>>(&self, message: M) -> Result<PostRequest<'_, T>, PostError<M>> {
-        let ticket = message.post_to(self.poster(), WaitPolicy::Queue)?;
-        Ok(PostRequest { postbox: self, ticket })
+        let request = message.post_to(self.poster(), WaitPolicy::Queue)?;
+        Ok(PostRequest { postbox: self, request })
     }
 
     /// As [`Postbox::post_nonblocking`], this one message by `protocol`, whatever is set.
@@ -60,8 +60,8 @@ impl<T: Payload> Postbox<T> {
         protocol: Protocol,
         message: M,
     ) -> Result<PostRequest<'_, T>, PostError<M>> {
-        let ticket = self.post_to_with(protocol, message, WaitPolicy::Queue)?;
-        Ok(PostRequest { postbox: self, ticket })
+        let request = self.post_to_with(protocol, message, WaitPolicy::Queue)?;
+        Ok(PostRequest { postbox: self, request })
     }
 }
 
@@ -70,7 +70,8 @@ impl<T: Payload> PostRequest<'_, T> {
     /// connection broke, it may, up to a second, for the launcher's word of what became of the rank. Moves things along, and
     /// does not block.
     pub fn is_done(&self) -> bool {
-        self.ticket.is_none_or(|number| self.postbox.poster().with_channel(|channel| channel.is_over(number)))
+        self.request
+            .is_none_or(|id| self.postbox.poster().with_channel(|channel| channel.is_request_done(id)))
     }
 
     /// Waits until the poster's part is over, at most the world's deadline (`DECK_DEADLINE`).
@@ -91,13 +92,13 @@ impl<T: Payload> PostRequest<'_, T> {
     /// # Errors
     /// As [`PostRequest::wait`].
     pub fn wait_timeout(&mut self, limit: Duration) -> Result {
-        let Some(number) = self.ticket else { return Ok(()) };
+        let Some(id) = self.request else { return Ok(()) };
         let deadline = Deadline::after(limit);
         let outcome = self.postbox.poster().with_channel(|channel| {
-            channel.wait_over(number, deadline).map(|()| channel.outcome(number, deadline))
+            channel.wait_for_request(id, deadline).map(|()| channel.request_result(id, deadline))
         })?;
         if !matches!(outcome, Err(crate::Error::Deadline { .. })) {
-            self.ticket = None;
+            self.request = None;
         }
         outcome
     }
@@ -108,8 +109,8 @@ impl<T: Payload> Drop for PostRequest<'_, T> {
         if udeck_via::is_forked() {
             return;
         }
-        if let Some(number) = self.ticket {
-            self.postbox.poster().with_channel(|channel| channel.forget(number));
+        if let Some(id) = self.request {
+            self.postbox.poster().with_channel(|channel| channel.forget_request(id));
         }
     }
 }

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use crate::error::PostError;
 use crate::send::poster::Poster;
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 
 /// What a postbox of `T` takes: [`crate::Buf`], [`crate::SharedBuf`], [`crate::ExternalBuf`] and a slice, of which a copy is posted,
@@ -13,7 +13,7 @@ use crate::wait_policy::WaitPolicy;
 /// Sealed.
 pub trait Postable<T>: sealed::Sealed + Sized {
     #[doc(hidden)]
-    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>>;
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>>;
 }
 
 pub(crate) mod sealed {
@@ -26,7 +26,7 @@ impl<T: Pod> sealed::Sealed for &[T] {}
 /// is 0.
 impl<T: Pod> Postable<T> for &[T] {
     #[inline]
-    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         poster
             .post_copy(bytemuck::cast_slice(self), 0, policy)
             .map_err(|error| PostError { error, message: Some(self) })

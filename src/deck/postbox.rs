@@ -18,7 +18,7 @@ use crate::protocol::auto::Choice;
 use crate::route::Route;
 use crate::send::Channel;
 use crate::send::poster::Poster;
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 
@@ -105,7 +105,7 @@ impl<T: Payload> Postbox<T> {
         protocol: Protocol,
         message: M,
         policy: WaitPolicy,
-    ) -> Result<Ticket, PostError<M>> {
+    ) -> Result<Option<RequestId>, PostError<M>> {
         match self.poster.set_protocol_for_now(protocol) {
             Ok(_until_posted) => message.post_to(&self.poster, policy),
             Err(error) => Err(PostError { error, message: Some(message) }),

@@ -10,7 +10,7 @@
 //! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
 //! | `connection` | one connection, and what arrives on it |
 //! | `accept` | accepting connections |
-//! | `burst`, `completion_queues`, `wait_lists`, `memory_budget`, `suspects` | parts of an inbox |
+//! | `burst`, `completion_queues`, `wait_lists`, `memory_quota`, `suspects` | parts of an inbox |
 //!
 //! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when messages are looked for, and in
 //! which order.
@@ -20,7 +20,7 @@ mod burst;
 mod completion_queues;
 mod connection;
 mod fitting;
-pub(crate) mod memory_budget;
+pub(crate) mod memory_quota;
 mod poll;
 mod readiness;
 mod rendezvous;
@@ -37,7 +37,7 @@ use self::accept::{AcceptPort, Accepted, Acceptor, WhileOpen};
 use self::burst::Burst;
 use self::completion_queues::CompletionQueues;
 use self::connection::Connection;
-use self::memory_budget::MemoryBudget;
+use self::memory_quota::MemoryQuota;
 use self::wait_lists::WaitLists;
 use crate::error::{Error, Result, Titled};
 use crate::parcel::{Parcel, TooLong};
@@ -52,9 +52,9 @@ pub(crate) struct Inbox {
     /// By context of the VI, whichever NIC it is of.
     connections: Vec<Option<Connection>>,
     acceptor: Arc<Acceptor>,
-    /// Entries of the acceptor's list that have been let in.
-    let_in: u32,
-    /// Parcels that could not be given out yet, oldest first.
+    /// How many accepted connections it has taken from the acceptor.
+    accepted_seen: u32,
+    /// Messages that were found and not given out yet, oldest first.
     set_aside: VecDeque<Parcel>,
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
@@ -63,9 +63,9 @@ pub(crate) struct Inbox {
     /// Connections with announcements for which there is no memory, or with a message that is nearly here.
     waiting: WaitLists,
     /// What they have been granted.
-    budget: Arc<MemoryBudget>,
+    quota: Arc<MemoryQuota>,
     /// Bytes of the buffer that the program retrieves into, if it does.
-    room: Option<usize>,
+    buffer_len: Option<usize>,
     /// The message that was just found too long for it.
     too_long: Option<TooLong>,
     world: Arc<WorldState>,
@@ -73,7 +73,7 @@ pub(crate) struct Inbox {
     /// Of its VIs, by NIC.
     ptags: Vec<Ptag>,
     /// Ranks that have or had a postbox of it, or were declared to.
-    posters: BTreeSet<u32>,
+    sender_ranks: BTreeSet<u32>,
     /// Lost ranks that this mailbox has reported.
     reported: BTreeSet<u32>,
     /// The news of ranks that ended, up to the last look at them.
@@ -102,19 +102,19 @@ impl Inbox {
             queues,
             connections: Vec::new(),
             acceptor,
-            let_in: 0,
+            accepted_seen: 0,
             set_aside: VecDeque::new(),
             model: world.config().receive,
             turn: 0,
             burst: Burst::default(),
             waiting: WaitLists::default(),
-            budget: world.open_budget(name),
-            room: None,
+            quota: world.open_quota(name),
+            buffer_len: None,
             too_long: None,
             world: world.clone(),
             name: name.to_owned(),
             ptags,
-            posters: BTreeSet::new(),
+            sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
             seen: 0,
             counters: world.counters(name),
@@ -155,7 +155,7 @@ impl Inbox {
     #[cold]
     fn end_connection(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
         let Some(connection) = self.connections[context].take() else { return Ok(None) };
-        if connection.waits || connection.named || connection.is_unfinished() {
+        if connection.waits || connection.notified_while_blocked || connection.is_unfinished() {
             self.waiting.forget(context);
         }
         let rank = connection.link.rank;
@@ -183,7 +183,7 @@ impl Inbox {
     /// These ranks post here.
     pub fn expect(&mut self, ranks: impl IntoIterator<Item = usize>) {
         let size = self.world.size();
-        self.posters.extend(ranks.into_iter().filter(|rank| *rank < size).map(|rank| rank as u32));
+        self.sender_ranks.extend(ranks.into_iter().filter(|rank| *rank < size).map(|rank| rank as u32));
     }
 
     fn end_malformed(&mut self, context: usize) -> Result<Option<Parcel>> {
@@ -192,16 +192,16 @@ impl Inbox {
 
     /// Takes over the connections that were accepted meanwhile.
     #[cold]
-    fn let_in(&mut self) {
-        for (context, accepted) in self.acceptor.let_in() {
-            self.let_in = self.let_in.wrapping_add(1);
+    fn add_accepted(&mut self) {
+        for (context, accepted) in self.acceptor.take_accepted() {
+            self.accepted_seen = self.accepted_seen.wrapping_add(1);
             if self.connections.len() <= context {
                 self.connections.resize_with(context + 1, || None);
             }
             match (accepted, &mut self.connections[context]) {
                 (Accepted::Connection(connection), place) => {
                     if (connection.link.rank as usize) < self.world.size() {
-                        self.posters.insert(connection.link.rank);
+                        self.sender_ranks.insert(connection.link.rank);
                     }
                     self.queues.connected(connection.nic);
                     *place = Some(connection);
@@ -225,7 +225,7 @@ impl Drop for Inbox {
         }
         // No new connections first; then those that nobody will look at.
         self.listeners.clear();
-        drop(self.acceptor.let_in());
+        drop(self.acceptor.take_accepted());
         self.connections.clear();
         // Nothing carries the tags any more, unless a connection is being accepted right now: then its stays with the NIC.
         for (world_nic, ptag) in self.world.nics().iter().zip(&self.ptags) {

@@ -172,9 +172,9 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn posters(&self) -> String {
+    fn possible_senders(&self) -> String {
         match self {
-            Source::Mailbox(inbox) => inbox.posters(),
+            Source::Mailbox(inbox) => inbox.possible_senders(),
             Source::Endings(..) => "a rank".into(),
         }
     }
@@ -295,9 +295,9 @@ impl<'a> Selection<'a> {
     fn too_late(&self, start: Instant) -> Error {
         let (mut what, mut whom) = (String::from("selecting among mailboxes"), String::new());
         for (nth, place) in self.in_order().iter().enumerate() {
-            let (name, posters) = (place.source.name(), place.source.posters());
+            let (name, senders) = (place.source.name(), place.source.possible_senders());
             let _ = write!(what, "{} {name:?}", if nth == 0 { "" } else { "," });
-            let _ = write!(whom, "{}{posters} in {name:?}", if nth == 0 { "" } else { ", or " });
+            let _ = write!(whom, "{}{senders} in {name:?}", if nth == 0 { "" } else { ", or " });
         }
         Error::Deadline { what, waited: start.elapsed(), whom }
     }

@@ -15,7 +15,7 @@
 //! | `waiting` | flush, handles, and how a channel waits |
 //! | `failure` | what an error means to the program; a connection that broke |
 //!
-//! Only [`Channel::post`], [`Channel::wait_over`] and [`Channel::flush`] block, until their deadlines. Whoever holds the channel
+//! Only [`Channel::post`], [`Channel::wait_for_request`] and [`Channel::flush`] block, until their deadlines. Whoever holds the channel
 //! calls [`Channel::progress`]: the poster, another call of its thread, or the progress thread.
 
 mod failure;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use udeck_via::mem::{StableBuffer, UserMemory};
 use udeck_via::{Block, Caps, Cq, Error as ViaError, NetAddress, Region, Vi};
 
-use self::requests::{Queue, Tickets};
+use self::requests::{Queue, RequestTable};
 use crate::error::{Error, Result};
 use crate::memory_accounting::PostboxAccount;
 use crate::protocol::Protocol;
@@ -64,7 +64,7 @@ pub(crate) struct Channel {
     owner: u32,
     number: u32,
     queue: Queue,
-    tickets: Tickets,
+    requests: RequestTable,
     /// Messages that the mailbox reads.
     announced_reads: AnnouncedReads,
     /// From when on the connection is broken.
@@ -105,7 +105,7 @@ impl Channel {
             owner,
             number,
             queue: Queue::default(),
-            tickets: Tickets::default(),
+            requests: RequestTable::default(),
             announced_reads: AnnouncedReads::default(),
             suspicion: RefCell::default(),
             #[cfg(feature = "async")]

@@ -14,7 +14,7 @@ use crate::error::{Error, PostError, Result};
 use crate::postable::{Postable, sealed};
 use crate::postbox::Postbox;
 use crate::send::poster::Poster;
-use crate::send::requests::Ticket;
+use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;
 use crate::world::World;
 
@@ -56,7 +56,7 @@ impl World {
     /// is told of.
     pub fn unshare<T: Pod>(&self, message: SharedBuf<T>) -> Result<Buf<T>, SharedBuf<T>> {
         // Receivers may have given it back, or said that they have read it, and nobody may have looked.
-        self.state.help_others();
+        self.state.progress_other_postboxes();
         self.state.nics().reclaim();
         Arc::try_unwrap(message.block).map(Buf::new).map_err(SharedBuf::new)
     }
@@ -84,7 +84,7 @@ impl<T: Pod + fmt::Debug> fmt::Debug for SharedBuf<T> {
 impl<T: Pod> sealed::Sealed for SharedBuf<T> {}
 
 impl<T: Pod> Postable<T> for SharedBuf<T> {
-    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Ticket, PostError<Self>> {
+    fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         let posted = poster.post_shared_block(&self.block, policy);
         posted.map_err(|error| PostError { error, message: Some(self) })
     }

@@ -22,7 +22,7 @@ use crate::nics::Nics;
 use crate::payload::Payload;
 use crate::postbox::Postbox;
 use crate::rank_exits::Ended;
-use crate::recv::memory_budget::Memory;
+use crate::recv::memory_quota::Memory;
 use crate::route::UnavailableTransport;
 use crate::stats::Stats;
 use crate::wait_policy::WaitPolicy;

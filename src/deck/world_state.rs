@@ -17,7 +17,7 @@ use crate::memory_accounting::{Accounting, Holders};
 use crate::nics::{Nics, WorldNic};
 use crate::progress::Progress;
 use crate::rank_exits::RankExits;
-use crate::recv::memory_budget::{Memory, MemoryBudget};
+use crate::recv::memory_quota::{Memory, MemoryQuota};
 use crate::route::Explained;
 use crate::stats::{Counters, Stats};
 
@@ -237,7 +237,7 @@ impl WorldState {
     }
 
     /// The books of a new mailbox.
-    pub fn open_budget(&self, mailbox: &str) -> Arc<MemoryBudget> {
+    pub fn open_quota(&self, mailbox: &str) -> Arc<MemoryQuota> {
         self.accounting.open_mailbox(mailbox)
     }
 
@@ -320,17 +320,17 @@ impl WorldState {
 
     /// Whether a message of any postbox waits for an answer, so that a wait has to help it along.
     #[inline]
-    pub fn has_others_to_help(&self) -> bool {
+    pub fn has_pending_progress(&self) -> bool {
         self.progress.is_busy()
     }
 
     /// Moves announced messages of other postboxes along. Whether any moved: then whoever waits is not idle.
     #[inline]
-    pub fn help_others(&self) -> bool {
+    pub fn progress_other_postboxes(&self) -> bool {
         self.progress.is_busy() && !is_forked() && self.progress.help()
     }
 
-    /// How long a wait may sleep before it should help others again.
+    /// How long a wait may sleep before it should progress other postboxes again.
     pub fn slice(&self, deadline: Deadline) -> Deadline {
         if self.progress.is_busy() { deadline.min(Deadline::after(self.progress.rest())) } else { deadline }
     }

@@ -13,7 +13,6 @@
 #[cfg(all(feature = "access-trace", not(loom)))]
 pub mod access_trace;
 pub mod atomic;
-mod budget;
 #[cfg(not(loom))]
 pub mod closer;
 mod copy;
@@ -38,6 +37,7 @@ mod library;
 mod limits;
 mod missed;
 pub mod parker;
+mod poll_budget;
 pub mod position;
 mod prefetch;
 pub mod process;
@@ -60,7 +60,6 @@ pub mod tokens;
 mod wait;
 pub mod window;
 
-pub use budget::Budget;
 pub use copy::copy_in;
 pub use cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use deadline::Deadline;
@@ -81,6 +80,7 @@ pub use limits::{descriptor_advice, file_system_size, is_shortage, make_room_for
 pub use missed::missed;
 #[cfg(feature = "missed-look")]
 pub use missed::on_next_miss;
+pub use poll_budget::PollBudget;
 #[cfg(not(loom))]
 pub use say::stderr_line;
 pub use wait::{Habit, Pause, Spinner};

@@ -24,7 +24,7 @@ use udeck_session::{Connection, Link, Listeners, Memory, SessionPort, Settings, 
 use udeck_sys::{job_time, say, thread};
 use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
-use udeck_via::{Budget, Error, Reliability, Result};
+use udeck_via::{Error, PollBudget, Reliability, Result};
 
 use crate::completion_queue::{BesideSocket, Slots};
 use crate::driver::QuicDriver;
@@ -289,7 +289,7 @@ impl Core {
     /// What the network says of what was sent, a round of it: whoever wants may go on saying something.
     #[cold]
     fn take_reports(self: &Arc<Self>) {
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while budget.take() {
             match self.socket.next_report() {
                 Some(Some(report)) => self.hear(&report),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::say;
-use udeck_via::{Budget, Deadline, Error, Result};
+use udeck_via::{Deadline, Error, PollBudget, Result};
 
 use crate::core::Core;
 use crate::ffi::CmLibrary;
@@ -264,7 +264,7 @@ impl Manager {
     /// Takes what has happened, and passes it on. Never waits. Strangers may ask without end: so it takes a round, and what is
     /// left keeps the channel readable.
     pub fn take_events(&self, core: &Core) {
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while budget.take()
             && let Some(mut told) = self.channel.next()
         {

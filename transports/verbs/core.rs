@@ -27,7 +27,7 @@ use crate::link::VerbsLink;
 use crate::oob::{Oob, Word};
 use crate::port::VerbsPort;
 use crate::queue::{Kind, Queue, Tags};
-use crate::recv_buffers::{Budget, Pool};
+use crate::recv_buffers::{Pool, RecvBufferQuota};
 use crate::settings::Settings;
 use crate::windows::Windows;
 
@@ -84,7 +84,7 @@ pub struct Core {
     bell: Bell,
     domains: Mutex<HashMap<u32, Weak<Domain>>>,
     /// What pools may have; bytes that are pinned for frames.
-    receives: Arc<Budget>,
+    receives: Arc<RecvBufferQuota>,
     pinned: Arc<AtomicUsize>,
     pub completion_queues: CompletionQueues<BesideChannel>,
     /// Threads that sleep beside the channel.
@@ -143,7 +143,7 @@ impl Core {
             control,
             bell,
             domains: Mutex::default(),
-            receives: Budget::new(receives),
+            receives: RecvBufferQuota::new(receives),
             pinned: Arc::default(),
             completion_queues: CompletionQueues::default(),
             sleepers: AtomicUsize::new(0),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use udeck_session::admission::RequestListener;
 use udeck_session::poll::{EventFlags, Found};
-use udeck_sys::{Budget, job_time, thread};
+use udeck_sys::{PollBudget, job_time, thread};
 
 use crate::core::{Core, Token};
 use crate::ffi::codes::event;
@@ -129,7 +129,7 @@ impl Helper {
 
     /// Takes a round of the device's events; those that are left keep its descriptor readable.
     fn take_events(&self) {
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while budget.take()
             && let Some(told) = self.core.hca.context.next_event()
         {

@@ -3,7 +3,7 @@
 //!
 //! * **its own**, as many as the credits of the connection promise ([`RECEIVES`]): no frame finds none;
 //! * **the pool** of its protection domain, a shared receive queue (SRQ; InfiniBand Architecture 1, 10.2.9), which grows by as
-//!   many with each connection, up to a bound of the NIC's ([`Budget`]), and is overcommitted from then on.
+//!   many with each connection, up to a bound of the NIC's ([`RecvBufferQuota`]), and is overcommitted from then on.
 //!
 //! # Nothing starves for ever
 //! A frame that finds the pool empty is sent again by its sender's device (RNR, by default for ever). It finds a buffer as soon
@@ -213,14 +213,14 @@ impl Own {
 }
 
 /// How many buffers the pools of a NIC may have, all together.
-pub struct Budget {
+pub struct RecvBufferQuota {
     bound: u32,
     used: Mutex<u32>,
 }
 
-impl Budget {
+impl RecvBufferQuota {
     pub fn new(bound: u32) -> Arc<Self> {
-        Arc::new(Budget { bound, used: Mutex::new(0) })
+        Arc::new(RecvBufferQuota { bound, used: Mutex::new(0) })
     }
 
     pub fn bound(&self) -> u32 {
@@ -251,16 +251,16 @@ pub struct Pool {
     grown: Mutex<usize>,
     /// Buffers that the device is to have again.
     emptied: RankedMutex<Vec<u32>>,
-    budget: Arc<Budget>,
+    quota: Arc<RecvBufferQuota>,
 }
 
 impl Pool {
-    /// An empty one, of what the budget allows and the device takes.
+    /// An empty one, of what the quota allows and the device takes.
     ///
     /// # Errors
     /// The device's: it has no more, or no such thing.
-    pub fn new(pd: &Arc<Pd>, number: u32, budget: &Arc<Budget>, most: u32) -> io::Result<Arc<Self>> {
-        let chunks = budget.bound.min(most) / RECEIVES;
+    pub fn new(pd: &Arc<Pd>, number: u32, quota: &Arc<RecvBufferQuota>, most: u32) -> io::Result<Arc<Self>> {
+        let chunks = quota.bound.min(most) / RECEIVES;
         if chunks == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -270,7 +270,7 @@ impl Pool {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             grown: Mutex::new(0),
             emptied: RankedMutex::new(EMPTIED, Vec::with_capacity(2 * CHAIN as usize)),
-            budget: budget.clone(),
+            quota: quota.clone(),
         }))
     }
 
@@ -282,11 +282,11 @@ impl Pool {
         let mut grown = self.grown.lock();
         let Some(chunk) = self.chunks.get(*grown) else { return Ok(()) };
         let grows = || {
-            if !self.budget.take() {
+            if !self.quota.take() {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             let made = Buffers::new(pd, RECEIVES as usize * BLOCK, pinned);
-            made.inspect_err(|_| self.budget.give_back(RECEIVES))
+            made.inspect_err(|_| self.quota.give_back(RECEIVES))
         };
         match grows() {
             Ok(buffers) => _ = chunk.set(buffers),
@@ -343,7 +343,7 @@ impl Drop for Pool {
         if udeck_sys::process::is_forked() {
             return;
         }
-        self.budget.give_back(self.buffers());
+        self.quota.give_back(self.buffers());
     }
 }
 

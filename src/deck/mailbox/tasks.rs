@@ -34,7 +34,7 @@ impl<T: Payload> Mailbox<T> {
     }
 
     fn poll_retrieve(&mut self, alarm: &mut Alarm, task: &mut Context<'_>) -> Poll<Result<Received<T>>> {
-        self.world.help_others();
+        self.world.progress_other_postboxes();
         for _ in 0..LOOKS {
             if let Some(received) = self.taken_now()? {
                 alarm.rest();

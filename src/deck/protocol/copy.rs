@@ -9,7 +9,7 @@
 //! ```
 
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Budget, Error as ViaError, LentSlice, fault};
+use udeck_via::{Block, Error as ViaError, LentSlice, PollBudget, fault};
 
 use super::link::{RecvLink, SendLink};
 use super::message_block::MessageBlock;
@@ -76,7 +76,7 @@ impl CopySend {
         let CopyStage::Copying { mut sent, mut fragments } = self.stage else { return Err((None, self)) };
         let mut stopped: Option<ViaError> = None;
         // However many the mailbox allows: whoever moves the queue along comes again.
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while fragments > 0 && stopped.is_none() && budget.take() {
             let end = (sent + FRAGMENT).min(self.block.len());
             let copied = link.send_bounced(&self.block, sent..end, Kind::Fragment);

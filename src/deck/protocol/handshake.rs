@@ -25,7 +25,7 @@ use udeck_via::{
     fault,
 };
 
-use super::link::{RecvLink, SendLink, Served, block_for, is_busy};
+use super::link::{RecvLink, RendezvousStatus, SendLink, block_for, is_busy};
 use crate::error::{Error, Result};
 use crate::parcel::{Parcel, Stored};
 use crate::wire::{self, Kind, MAX_REQUEST, Malformed, Role};
@@ -53,7 +53,7 @@ struct SendData {
 
 enum Answer {
     Ack,
-    Nack { room: usize },
+    Nack { buffer_len: usize },
     Refused { why: String },
 }
 
@@ -117,7 +117,9 @@ fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
     let rank = host.owner() as usize;
     match answer {
         Ok(Answer::Ack) => Ok(()),
-        Ok(Answer::Nack { room }) => Err(Error::ReceiverBufferTooSmall { rank, needed: len, have: room }),
+        Ok(Answer::Nack { buffer_len }) => {
+            Err(Error::ReceiverBufferTooSmall { rank, needed: len, have: buffer_len })
+        }
         Ok(Answer::Refused { why }) => Err(Error::Refused { rank, why }),
         Err(error) => {
             host.pairs().data = None;
@@ -187,9 +189,9 @@ fn over<H: Host>(host: &mut H, time: Time) -> Error {
 
 impl Pairs {
     /// The mailbox has answered the request of a pair: `Ack` or `Nack`.
-    pub fn on_answer(&mut self, kind: Kind, pair: u32, room: u32) {
+    pub fn on_answer(&mut self, kind: Kind, pair: u32, buffer_len: u32) {
         if let Some(data) = self.data.as_mut().filter(|data| data.number == pair) {
-            let nack = Answer::Nack { room: room as usize };
+            let nack = Answer::Nack { buffer_len: buffer_len as usize };
             data.answer = Some(if kind == Kind::Ack { Answer::Ack } else { nack });
         }
     }
@@ -226,29 +228,31 @@ impl RecvData {
     }
 }
 
-/// Posts a receive descriptor for a message on the data VI. `room`: bytes of the buffer that the program has ready, if it
+/// Posts a receive descriptor for a message on the data VI. `buffer_len`: bytes of the buffer that the program has ready, if it
 /// brought one.
 pub(crate) fn grant(
     (len, pair): (usize, u32),
-    room: Option<usize>,
+    buffer_len: Option<usize>,
     slot: &mut Option<Box<RecvData>>,
     link: &mut RecvLink,
     world: &WorldState,
-) -> Result<Served, Malformed> {
+) -> Result<RendezvousStatus, Malformed> {
     // A request of a pair that is no more was given up.
-    let Some(data) = slot.as_mut().filter(|data| data.pair == pair) else { return Ok(Served::Answered) };
+    let Some(data) = slot.as_mut().filter(|data| data.pair == pair) else {
+        return Ok(RendezvousStatus::Answered);
+    };
     if data.awaited.is_some() {
         return Err(Malformed);
     }
-    if let Some(room) = room.filter(|room| *room < len) {
-        link.answer(Some(room as u32), Kind::Nack, pair, &[])?;
-        return Ok(Served::TooLong(len));
+    if let Some(buffer_len) = buffer_len.filter(|bytes| *bytes < len) {
+        link.answer(Some(buffer_len as u32), Kind::Nack, pair, &[])?;
+        return Ok(RendezvousStatus::TooLong(len));
     }
     let granted = match block_for(len, world) {
         Ok(Some(block)) => {
             data.vi.nic().region_of(block, data.vi.attributes().ptag).map_err(|(error, _)| error)
         }
-        Ok(None) => return Ok(Served::NotYet),
+        Ok(None) => return Ok(RendezvousStatus::Deferred),
         Err(error) => Err(error),
     };
     let region = match granted {
@@ -258,12 +262,12 @@ pub(crate) fn grant(
     if data.vi.post_receive(Descriptor::new([region])).is_err() {
         // The data VI is over: its sender has given up, or is gone.
         *slot = None;
-        return Ok(Served::Answered);
+        return Ok(RendezvousStatus::Answered);
     }
     data.awaited = Some(len);
     link.answer(Some(len as u32), Kind::Ack, pair, &[])?;
     fault::point("handshake.granted");
-    Ok(Served::Answered)
+    Ok(RendezvousStatus::Answered)
 }
 
 /// What has come on the data VI.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
 
-use super::link::{RecvLink, Served, may_come};
+use super::link::{RecvLink, RendezvousStatus, may_come};
 use super::{copy, rdma_write};
-use crate::recv::memory_budget::{Grant, Memory, MemoryBudget};
+use crate::recv::memory_quota::{Grant, Memory, MemoryQuota};
 use crate::wire::{self, Kind, Malformed};
 use crate::world_state::WorldState;
 
@@ -61,8 +61,8 @@ impl Announcement {
         }
     }
 
-    /// Whether the ring is not read on before it is served.
-    pub fn holds_up(self) -> bool {
+    /// Whether the ring is not read until it has been served (head-of-line blocking).
+    pub fn blocks_ring(self) -> bool {
         matches!(self, Announcement::RdmaRead { .. } | Announcement::Handshake { .. })
     }
 
@@ -86,13 +86,13 @@ pub(crate) fn prepare(
     announcement: Announcement,
     link: &mut RecvLink,
     world: &WorldState,
-    budget: &Arc<MemoryBudget>,
-) -> Result<(Served, Option<(Incoming, Grant)>), Malformed> {
+    quota: &Arc<MemoryQuota>,
+) -> Result<(RendezvousStatus, Option<(Incoming, Grant)>), Malformed> {
     let (len, memory) = (announcement.len(), announcement.memory());
-    let granted = budget.grant(memory, len, world.max_granted());
+    let granted = quota.grant(memory, len, world.max_granted());
     // What no memory could hold is refused below, whatever is granted: it would hold up all behind it until that is filled.
     if granted.is_none() && len <= world.arena(memory).limit() {
-        return Ok((Served::NotYet, None));
+        return Ok((RendezvousStatus::Deferred, None));
     }
     let (kind, prepared) = match announcement {
         Announcement::Copy { tag, .. } => {
@@ -106,10 +106,10 @@ pub(crate) fn prepare(
     };
     let (incoming, part) = match prepared {
         Ok(prepared) => prepared,
-        Err(error) if may_come(&error) => return Ok((Served::NotYet, None)),
+        Err(error) if may_come(&error) => return Ok((RendezvousStatus::Deferred, None)),
         Err(error) => return link.refuse(kind, 0, &error).map(|served| (served, None)),
     };
     link.answer(None, Kind::Ready, part, &[])?;
     fault::point("announce.answered");
-    Ok((Served::Answered, granted.map(|granted| (incoming, granted))))
+    Ok((RendezvousStatus::Answered, granted.map(|granted| (incoming, granted))))
 }

@@ -88,30 +88,31 @@ impl RecvLink {
     }
 
     /// Tells the postbox why a message that it announced cannot come. `pair`: a handshake's.
-    pub fn refuse(&mut self, kind: Kind, pair: u32, error: &ViaError) -> Result<Served, Malformed> {
+    pub fn refuse(&mut self, kind: Kind, pair: u32, error: &ViaError) -> Result<RendezvousStatus, Malformed> {
         let why = match error {
             ViaError::NoMemory { .. } => NO_MEMORY.into(),
             error => error.to_string(),
         };
         let why = &why.as_bytes()[..why.len().min(Inline::CAPACITY - HEAD_BYTES)];
         self.answer(Some(pair), Kind::Refused, kind as u32, why)?;
-        Ok(Served::Answered)
+        Ok(RendezvousStatus::Answered)
     }
 }
 
-/// What became of an announcement that a mailbox tried to serve.
-pub(crate) enum Served {
-    Parcel(Parcel),
+/// What became of an announcement that a mailbox tried to serve, or of the message that it announced.
+pub(crate) enum RendezvousStatus {
+    /// The message is here.
+    Received(Parcel),
     /// There is nothing more to do; an announcement that nobody stands behind any more is dropped.
     Answered,
     /// The message is being read.
-    UnderWay,
+    InProgress,
     /// There is no memory for it at the moment, or somebody may be writing there.
-    NotYet,
+    Deferred,
     /// The sender was told that there is no room for so many bytes.
     TooLong(usize),
     /// The connection has ended before the message could be had.
-    Over(ViaError),
+    ConnectionEnded(ViaError),
 }
 
 /// A block for a message of `len` bytes; `None`: not now.

@@ -9,7 +9,7 @@
 //!
 //! The announcement takes its place in the ring, so order is kept without the queue, and the sender has nothing more to do.
 //! What is left is the message's memory: it waits in [`AnnouncedReads`] until the mailbox says that it has read it, or the connection
-//! ends. At the mailbox the ring is not read on until the message is here.
+//! ends. At the mailbox the ring is not read until the message is here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use udeck_via::mem::{Ownership, Readable};
 use udeck_via::{Block, Error as ViaError, ReadDone, Reading, RemoteBuffer, fault};
 
-use super::link::{RecvLink, SendLink, Served, block_for};
+use super::link::{RecvLink, RendezvousStatus, SendLink, block_for};
 use super::message_block::MessageBlock;
 use crate::parcel::Stored;
 use crate::wire::{Kind, Malformed};
@@ -73,10 +73,10 @@ impl AnnouncedReads {
             return Err((full, block));
         }
         let source = match block {
-            MessageBlock::Own(block) => {
-                show(block, link).map(AnnouncedBlock::Own).map_err(|(e, block)| (e, MessageBlock::Own(block)))
-            }
-            MessageBlock::Shared(block) => show(block, link)
+            MessageBlock::Own(block) => expose(block, link)
+                .map(AnnouncedBlock::Own)
+                .map_err(|(e, block)| (e, MessageBlock::Own(block))),
+            MessageBlock::Shared(block) => expose(block, link)
                 .map(AnnouncedBlock::Shared)
                 .map_err(|(e, block)| (e, MessageBlock::Shared(block))),
         }?;
@@ -96,7 +96,7 @@ impl AnnouncedReads {
 }
 
 /// Lets the mailbox read the block, and tells it so.
-fn show<B: Ownership>(block: B, link: &mut SendLink) -> Result<Readable<B>, (ViaError, B)> {
+fn expose<B: Ownership>(block: B, link: &mut SendLink) -> Result<Readable<B>, (ViaError, B)> {
     let tag = block.borrow().notes()[0];
     let readable = link.vi.nic().readable(block, link.ptag())?;
     let head = crate::wire::head(Kind::AskRead, readable.remote().handle.0);
@@ -109,16 +109,16 @@ fn show<B: Ownership>(block: B, link: &mut SendLink) -> Result<Readable<B>, (Via
 
 // ---- the mailbox's side ----
 
-/// Reads a message that was announced, or begins to: [`Served::UnderWay`].
+/// Reads a message that was announced, or begins to: [`RendezvousStatus::InProgress`].
 pub(crate) fn read(
     from: RemoteBuffer,
     tag: u32,
     link: &mut RecvLink,
     world: &WorldState,
-) -> Result<Served, Malformed> {
+) -> Result<RendezvousStatus, Malformed> {
     let block = match block_for(from.len, world) {
         Ok(Some(block)) => block,
-        Ok(None) => return Ok(Served::NotYet),
+        Ok(None) => return Ok(RendezvousStatus::Deferred),
         Err(error) => return link.refuse(Kind::AskRead, 0, &error),
     };
     match link.vi.rdma_read(block, from) {
@@ -126,14 +126,14 @@ pub(crate) fn read(
         Ok(Reading::UnderWay(_)) => {
             // Who asks is told, and looks once more: so what ended in between is not missed.
             link.vi.request_send_notify();
-            Ok(Served::UnderWay)
+            Ok(RendezvousStatus::InProgress)
         }
         Err((error, _)) => was_not_read(error, link),
     }
 }
 
 /// What has become of the message that is being read.
-pub(crate) fn finish(tag: u32, link: &mut RecvLink) -> Result<Served, Malformed> {
+pub(crate) fn finish(tag: u32, link: &mut RecvLink) -> Result<RendezvousStatus, Malformed> {
     let mut done = link.vi.read_done();
     if done.is_none() {
         link.vi.request_send_notify();
@@ -141,25 +141,25 @@ pub(crate) fn finish(tag: u32, link: &mut RecvLink) -> Result<Served, Malformed>
         done = link.vi.read_done();
     }
     match done {
-        None => Ok(Served::UnderWay),
+        None => Ok(RendezvousStatus::InProgress),
         Some(ReadDone { block: Ok(block), .. }) => Ok(was_read(block, tag, link)),
         Some(ReadDone { block: Err(error), .. }) => was_not_read(error, link),
     }
 }
 
-fn was_read(block: Block, tag: u32, link: &mut RecvLink) -> Served {
+fn was_read(block: Block, tag: u32, link: &mut RecvLink) -> RendezvousStatus {
     fault::point("read.fetched");
     // A sender that cannot be told has gone meanwhile. The message is here all the same.
     let _ = link.answer(None, Kind::Fin, 0, &[]);
-    Served::Parcel(link.parcel(tag, Stored::Owned(block)))
+    RendezvousStatus::Received(link.parcel(tag, Stored::Owned(block)))
 }
 
-fn was_not_read(error: ViaError, link: &mut RecvLink) -> Result<Served, Malformed> {
+fn was_not_read(error: ViaError, link: &mut RecvLink) -> Result<RendezvousStatus, Malformed> {
     match error {
-        ViaError::Full { .. } => Ok(Served::NotYet),
+        ViaError::Full { .. } => Ok(RendezvousStatus::Deferred),
         ViaError::RdmaProtection { .. } => Err(Malformed),
         ViaError::Unsupported { .. } => link.refuse(Kind::AskRead, 0, &error),
         // The sender has left, and its message with it. So has what came behind: nothing may pass it.
-        error => Ok(Served::Over(error)),
+        error => Ok(RendezvousStatus::ConnectionEnded(error)),
     }
 }

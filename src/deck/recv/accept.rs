@@ -124,7 +124,7 @@ impl Acceptor {
     }
 
     /// Those that wait. Includes whoever is being accepted at this moment.
-    pub fn let_in(&self) -> Vec<(usize, Accepted)> {
+    pub fn take_accepted(&self) -> Vec<(usize, Accepted)> {
         std::mem::take(&mut *self.waiting.lock())
     }
 

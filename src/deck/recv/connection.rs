@@ -7,11 +7,11 @@ use udeck_via::quota::Share;
 use udeck_via::transport::{Arrival, Body, Found, Inline};
 use udeck_via::{Lent, Vi, fault};
 
-use super::memory_budget::{Grant, Memory, MemoryBudget};
+use super::memory_quota::{Grant, Memory, MemoryQuota};
 use crate::parcel::{Parcel, Stored};
 use crate::protocol::handshake::{self, RecvData};
 use crate::protocol::incoming::{Announcement, Incoming, prepare};
-use crate::protocol::link::{RecvLink, Served};
+use crate::protocol::link::{RecvLink, RendezvousStatus};
 use crate::protocol::{eager, hand_off, rdma_read};
 use crate::stats::Counters;
 use crate::wire::{self, Kind, MAX_ANNOUNCED, Malformed};
@@ -26,13 +26,13 @@ pub(super) struct Connection {
     coming: VecDeque<(Incoming, Grant)>,
     /// Announcements that have to be served before anything that was posted behind them, oldest first.
     announced: VecDeque<Announcement>,
-    /// Whether the last of them has to be served before the ring is read on, or its message to come on the data VI.
-    pub held_up: bool,
-    /// A message that is nearly here. Until it is, the ring is not read on either.
+    /// The ring is not read until the last of them has been served, or until its message has come on the data VI.
+    pub blocked_by_announcement: bool,
+    /// A message that is nearly here. Until it is, the ring is not read either.
     unfinished: Option<Unfinished>,
-    /// The completion queue named it while its ring was not read on. It names the end of a connection once, so the connection
-    /// has to be looked at once its ring is read on.
-    pub named: bool,
+    /// The completion queue reported it while it was blocked. It reports the end of a connection once, so the connection has to be
+    /// polled when it is not blocked any more.
+    pub notified_while_blocked: bool,
     /// Whether it is queued up for memory.
     pub waits: bool,
     /// Boxed: most connections have none.
@@ -58,9 +58,9 @@ impl Connection {
             nic,
             coming: VecDeque::new(),
             announced: VecDeque::new(),
-            held_up: false,
+            blocked_by_announcement: false,
             unfinished: None,
-            named: false,
+            notified_while_blocked: false,
             waits: false,
             data: None,
             _place: place,
@@ -76,25 +76,25 @@ impl Connection {
 
     /// Makes a message of what was received into `parcel`, if it is a short one: how many bytes it has.
     #[inline]
-    pub fn name_short(&self, found: Found, parcel: &mut Parcel, counters: &Counters) -> Option<usize> {
+    pub fn complete_short(&self, found: Found, parcel: &mut Parcel, counters: &Counters) -> Option<usize> {
         let (Found::Short(immediate), Stored::Inline(inline)) = (found, &parcel.stored) else { return None };
         let len = wire::short_len(inline)?;
         counters.copied(len);
-        self.name(immediate, parcel);
+        self.set_source(immediate, parcel);
         Some(len)
     }
 
     /// Writes into `parcel` from whom it is.
     #[inline]
-    pub fn name(&self, immediate: Option<u32>, parcel: &mut Parcel) {
+    pub fn set_source(&self, immediate: Option<u32>, parcel: &mut Parcel) {
         (parcel.rank, parcel.postbox, parcel.tag) =
             (self.link.rank, self.link.postbox, immediate.unwrap_or(0));
     }
 
-    /// Whether the ring is not read on at the moment.
+    /// Whether its ring is not read at the moment (head-of-line blocking).
     #[inline]
-    pub fn is_held_up(&self) -> bool {
-        self.held_up || self.unfinished.is_some()
+    pub fn is_blocked(&self) -> bool {
+        self.blocked_by_announcement || self.unfinished.is_some()
     }
 
     // ---- any arrival ----
@@ -177,12 +177,12 @@ impl Connection {
     /// A postbox announces a message.
     #[cold]
     fn on_announcement(&mut self, kind: Kind, part: u32, rest: &[u8], tag: u32) -> Result<(), Malformed> {
-        if self.held_up || self.announced.len() + self.coming.len() >= MAX_ANNOUNCED {
+        if self.blocked_by_announcement || self.announced.len() + self.coming.len() >= MAX_ANNOUNCED {
             return Err(Malformed);
         }
         fault::point("announce.taken");
         let announcement = Announcement::decode(kind, part, rest, tag)?;
-        self.held_up = announcement.holds_up();
+        self.blocked_by_announcement = announcement.blocks_ring();
         self.announced.push_back(announcement);
         Ok(())
     }
@@ -200,30 +200,30 @@ impl Connection {
     /// Its oldest announcement is done with.
     pub fn was_served(&mut self) {
         self.announced.pop_front();
-        self.held_up = self.awaits_data();
+        self.blocked_by_announcement = self.awaits_data();
     }
 
-    /// `room`: bytes of the buffer that the program has ready, if it brought one.
+    /// `buffer_len`: bytes of the buffer that the program has ready, if it brought one.
     pub fn serve(
         &mut self,
         announcement: Announcement,
-        room: Option<usize>,
+        buffer_len: Option<usize>,
         world: &WorldState,
-        budget: &Arc<MemoryBudget>,
-    ) -> Result<Served, Malformed> {
+        quota: &Arc<MemoryQuota>,
+    ) -> Result<RendezvousStatus, Malformed> {
         match announcement {
             Announcement::RdmaRead { from, tag } => {
                 let served = rdma_read::read(from, tag, &mut self.link, world)?;
-                if matches!(served, Served::UnderWay) {
+                if matches!(served, RendezvousStatus::InProgress) {
                     self.unfinished = Some(Unfinished::Read { tag });
                 }
                 Ok(served)
             }
             Announcement::Handshake { len, pair } => {
-                handshake::grant((len, pair), room, &mut self.data, &mut self.link, world)
+                handshake::grant((len, pair), buffer_len, &mut self.data, &mut self.link, world)
             }
             Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
-                let (served, incoming) = prepare(announcement, &mut self.link, world, budget)?;
+                let (served, incoming) = prepare(announcement, &mut self.link, world, quota)?;
                 self.coming.extend(incoming);
                 Ok(served)
             }
@@ -233,19 +233,19 @@ impl Connection {
     // ---- messages that are nearly here ----
 
     /// Whether its unfinished message has come.
-    pub fn finish(&mut self) -> Result<Served, Malformed> {
+    pub fn finish(&mut self) -> Result<RendezvousStatus, Malformed> {
         match self.unfinished {
             Some(Unfinished::Written { tag }) => {
-                Ok(self.finish_written(tag)?.map_or(Served::UnderWay, Served::Parcel))
+                Ok(self.finish_written(tag)?.map_or(RendezvousStatus::InProgress, RendezvousStatus::Received))
             }
             Some(Unfinished::Read { tag }) => {
                 let served = rdma_read::finish(tag, &mut self.link);
-                if !matches!(served, Ok(Served::UnderWay)) {
+                if !matches!(served, Ok(RendezvousStatus::InProgress)) {
                     self.unfinished = None;
                 }
                 served
             }
-            None => Ok(Served::Answered),
+            None => Ok(RendezvousStatus::Answered),
         }
     }
 
@@ -260,7 +260,7 @@ impl Connection {
 
     // ---- the data VI ----
 
-    /// Whether a message is to come on the data VI, before which the ring is not read on.
+    /// Whether a message is to come on the data VI, before which the ring is not read.
     pub fn awaits_data(&self) -> bool {
         self.data.as_ref().is_some_and(|data| data.awaits_message())
     }

@@ -13,19 +13,19 @@ use crate::parcel::{Parcel, TooLong};
 const MOST_SET_ASIDE: usize = 256;
 
 impl Inbox {
-    /// The oldest message of at most `room` bytes; one that is longer stays at the head of its postbox, and only that
+    /// The oldest message of at most `buffer_len` bytes; one that is longer stays at the head of its postbox, and only that
     /// waits.
     ///
     /// `Err` in the result: nothing fits, and this is the oldest message.
-    pub fn next_fitting(&mut self, deadline: Deadline, room: usize) -> Result<Result<Parcel, TooLong>> {
-        self.room = Some(room);
-        let found = self.find_fitting(deadline, room);
-        (self.room, self.too_long) = (None, None);
+    pub fn next_fitting(&mut self, deadline: Deadline, buffer_len: usize) -> Result<Result<Parcel, TooLong>> {
+        self.buffer_len = Some(buffer_len);
+        let found = self.find_fitting(deadline, buffer_len);
+        (self.buffer_len, self.too_long) = (None, None);
         found
     }
 
-    fn find_fitting(&mut self, deadline: Deadline, room: usize) -> Result<Result<Parcel, TooLong>> {
-        let fits = |parcel: &Parcel| parcel.bytes().len() <= room;
+    fn find_fitting(&mut self, deadline: Deadline, buffer_len: usize) -> Result<Result<Parcel, TooLong>> {
+        let fits = |parcel: &Parcel| parcel.bytes().len() <= buffer_len;
         let mut blocked = BTreeSet::new();
         for at in 0..self.set_aside.len() {
             let parcel = &self.set_aside[at];

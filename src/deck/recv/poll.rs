@@ -3,7 +3,7 @@
 //! `next_*` is what a retrieve calls, `poll*` asks the completion queues, `receive_*` takes what one connection has.
 
 use udeck_via::transport::{Arrival, Body, Found};
-use udeck_via::{Budget, LentSlice};
+use udeck_via::{LentSlice, PollBudget};
 
 use super::Inbox;
 use super::burst::Burst;
@@ -29,7 +29,7 @@ impl Inbox {
         let Found::Short(immediate) = found else { return Err(found) };
         let len = wire::short_len(place).ok_or(found)?;
         self.counters.copied(len);
-        connection.name(immediate, parcel);
+        connection.set_source(immediate, parcel);
         Ok(len)
     }
 
@@ -69,7 +69,7 @@ impl Inbox {
             return Ok(parcel.fill(self.poll_slow()?));
         }
         // A peer whose arrivals are no messages does not keep us: who waits looks at the time, and again.
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while budget.take()
             && let Some(entry) = self.queues.poll(all)
         {
@@ -99,7 +99,7 @@ impl Inbox {
         if let Some(parcel) = self.serve_waiting()? {
             return Ok(Some(parcel));
         }
-        if let Some(parcel) = self.receive_from_named()? {
+        if let Some(parcel) = self.receive_from_notified()? {
             return Ok(Some(parcel));
         }
         if self.too_long.is_some() {
@@ -108,8 +108,8 @@ impl Inbox {
         if self.model == ReceiveModel::WorkQueues {
             return self.poll_work_queues();
         }
-        // A connection that is held up is named again and again, and perhaps nothing else.
-        let mut budget = Budget::once();
+        // A connection that is blocked is reported again and again, and perhaps nothing else.
+        let mut budget = PollBudget::once();
         while budget.take()
             && let Some(entry) = self.queues.poll(true)
         {
@@ -125,18 +125,18 @@ impl Inbox {
 
     // ---- what one connection has ----
 
-    /// What a connection has that was named: whether that is a message, which then is in `parcel`.
+    /// What a connection has that was reported: whether that is a message, which then is in `parcel`.
     #[inline]
     pub(super) fn receive_at(&mut self, context: u64, parcel: &mut Parcel) -> Result<bool> {
         let context = context as usize;
         if !matches!(self.connections.get(context), Some(Some(_))) {
-            self.let_in();
+            self.add_accepted();
         }
         let Some(Some(connection)) = self.connections.get_mut(context) else {
             return Ok(parcel.fill(self.receive_data(context as u64)?));
         };
-        if connection.is_held_up() {
-            connection.named = true;
+        if connection.is_blocked() {
+            connection.notified_while_blocked = true;
             let found = if connection.awaits_data() {
                 self.receive_data(context as u64)?
             } else {
@@ -157,7 +157,7 @@ impl Inbox {
         parcel: &mut Parcel,
     ) -> Result<bool> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
-        let is_message = connection.name_short(found, parcel, &self.counters).is_some();
+        let is_message = connection.complete_short(found, parcel, &self.counters).is_some();
         self.begin_burst(context);
         if is_message { Ok(true) } else { self.receive_long(found, context, parcel) }
     }
@@ -174,7 +174,7 @@ impl Inbox {
         let may_be = self.model == ReceiveModel::CompletionQueue
             && self.waiting.is_empty()
             && self.set_aside.is_empty()
-            && self.room.is_none();
+            && self.buffer_len.is_none();
         self.burst = Burst::of(connection, may_be);
     }
 
@@ -186,7 +186,7 @@ impl Inbox {
             && let Some((immediate, lent)) = connection.link.vi.arrival_lent(parcel.place())
         {
             if wire::is_hand_off(parcel.place()) {
-                connection.name(immediate, parcel);
+                connection.set_source(immediate, parcel);
                 parcel.stored = Stored::Lent(lent);
                 return Ok(true);
             }

@@ -26,9 +26,9 @@ impl<'a> WaitConditions<'a> {
         self.world
     }
 
-    /// Whether ranks have ended or connections have come since. Lends others a hand.
+    /// Whether ranks have ended or connections have come since. Progresses the messages of other postboxes.
     pub fn has_changed(&self) -> bool {
-        let moved = self.world.help_others();
+        let moved = self.world.progress_other_postboxes();
         let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.accepted() != came);
         moved || self.world.exits().seen() != self.ends || came()
     }
@@ -74,7 +74,7 @@ impl Inbox {
     }
 
     /// Who could post, in words.
-    pub fn posters(&self) -> String {
+    pub fn possible_senders(&self) -> String {
         self.whom()
     }
 

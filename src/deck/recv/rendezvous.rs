@@ -1,24 +1,27 @@
 //! Serving announcements, and the connections that wait for memory, for what is being read, or that nobody is inside the window
 //! of a message.
 //!
-//! While a connection waits, its ring may not be read on. The completion queue goes on naming it while there are messages, but
-//! names the end of its connection once. Such a connection is noted ([`Connection::named`]), and looked at when it is read on.
+//! While a connection waits, it may be *blocked*: its ring is not read, because no later message may overtake the one that waits
+//! (head-of-line blocking). The completion queue goes on reporting a blocked connection while there are messages, but reports the
+//! end of its connection once. So a connection that was reported while it was blocked is marked
+//! ([`Connection::notified_while_blocked`]), and polled when it is not blocked any more.
 
-use udeck_via::Budget;
+use udeck_via::PollBudget;
 
 use super::Inbox;
 use super::connection::Connection;
-use super::memory_budget::{MEMORIES, Memory};
+use super::memory_quota::{MEMORIES, Memory};
 use crate::error::Result;
 use crate::parcel::Parcel;
-use crate::protocol::link::Served;
+use crate::protocol::link::RendezvousStatus;
 use crate::wire::Malformed;
 
 /// What became of a connection's oldest announcement.
-enum Outcome {
+enum ServeResult {
     /// It is done with; perhaps there is a message.
     Done(Option<Parcel>),
-    NotYet,
+    /// It has to wait for memory.
+    Deferred,
 }
 
 impl Inbox {
@@ -28,7 +31,7 @@ impl Inbox {
         let Some(Some(connection)) = self.connections.get(context) else { return Ok(None) };
         let Some(memory) = connection.wants().filter(|_| !connection.waits) else { return Ok(None) };
         if self.waiting.for_memory[memory as usize].is_empty()
-            && let Outcome::Done(parcel) = self.serve_oldest(context)?
+            && let ServeResult::Done(parcel) = self.serve_oldest(context)?
         {
             return Ok(parcel);
         }
@@ -43,11 +46,11 @@ impl Inbox {
             return Ok(Some(parcel));
         }
         for memory in MEMORIES {
-            let mut budget = Budget::once();
+            let mut budget = PollBudget::once();
             while budget.take()
                 && let Some(context) = self.waiting.for_memory[memory as usize].pop_front()
             {
-                let Outcome::Done(parcel) = self.serve_oldest(context)? else {
+                let ServeResult::Done(parcel) = self.serve_oldest(context)? else {
                     self.waiting.for_memory[memory as usize].push_front(context);
                     break;
                 };
@@ -69,15 +72,15 @@ impl Inbox {
             let Some(context) = self.waiting.unfinished.pop_front() else { break };
             let Some(Some(connection)) = self.connections.get_mut(context) else { continue };
             let finished = connection.finish();
-            self.read_on(context);
+            self.resume_reading(context);
             let found = match finished {
-                Ok(Served::Parcel(parcel)) => return Ok(Some(parcel)),
-                Ok(Served::UnderWay | Served::NotYet) => {
+                Ok(RendezvousStatus::Received(parcel)) => return Ok(Some(parcel)),
+                Ok(RendezvousStatus::InProgress | RendezvousStatus::Deferred) => {
                     self.waiting.unfinished.push_back(context);
                     continue;
                 }
-                Ok(Served::Answered | Served::TooLong(_)) => continue,
-                Ok(Served::Over(error)) => self.end_with(context, error)?,
+                Ok(RendezvousStatus::Answered | RendezvousStatus::TooLong(_)) => continue,
+                Ok(RendezvousStatus::ConnectionEnded(error)) => self.end_with(context, error)?,
                 Err(Malformed) => self.end_malformed(context)?,
             };
             if found.is_some() {
@@ -95,50 +98,52 @@ impl Inbox {
         self.waiting.for_memory[memory as usize].push_back(context);
     }
 
-    fn serve_oldest(&mut self, context: usize) -> Result<Outcome> {
-        // The data VI that a request names may not be let in yet.
-        self.let_in();
+    fn serve_oldest(&mut self, context: usize) -> Result<ServeResult> {
+        // The data VI that a request names may not have been taken from the acceptor yet.
+        self.add_accepted();
         let Some(Some(connection)) = self.connections.get_mut(context) else {
-            return Ok(Outcome::Done(None));
+            return Ok(ServeResult::Done(None));
         };
-        let Some(announcement) = connection.announced() else { return Ok(Outcome::Done(None)) };
-        let parcel = match connection.serve(announcement, self.room, &self.world, &self.budget) {
-            Ok(Served::NotYet) => return Ok(Outcome::NotYet),
-            Ok(Served::Parcel(parcel)) => Some(parcel),
-            Ok(Served::Answered) => None,
-            Ok(Served::UnderWay) => {
+        let Some(announcement) = connection.announced() else { return Ok(ServeResult::Done(None)) };
+        let parcel = match connection.serve(announcement, self.buffer_len, &self.world, &self.quota) {
+            Ok(RendezvousStatus::Deferred) => return Ok(ServeResult::Deferred),
+            Ok(RendezvousStatus::Received(parcel)) => Some(parcel),
+            Ok(RendezvousStatus::Answered) => None,
+            Ok(RendezvousStatus::InProgress) => {
                 self.waiting.unfinished.push_back(context);
                 None
             }
-            Ok(Served::TooLong(bytes)) => {
+            Ok(RendezvousStatus::TooLong(bytes)) => {
                 self.too_long = Some((bytes, connection.link.rank));
                 None
             }
-            Ok(Served::Over(error)) => return self.end_with(context, error).map(Outcome::Done),
-            Err(Malformed) => return self.end_malformed(context).map(Outcome::Done),
+            Ok(RendezvousStatus::ConnectionEnded(error)) => {
+                return self.end_with(context, error).map(ServeResult::Done);
+            }
+            Err(Malformed) => return self.end_malformed(context).map(ServeResult::Done),
         };
         connection.was_served();
-        self.read_on(context);
-        Ok(Outcome::Done(parcel))
+        self.resume_reading(context);
+        Ok(ServeResult::Done(parcel))
     }
 
-    /// If a connection is not held up any more, and was named while it was, it is looked at next.
-    pub(super) fn read_on(&mut self, context: usize) {
+    /// If a connection is not blocked any more, and was reported while it was, it is polled next.
+    pub(super) fn resume_reading(&mut self, context: usize) {
         let Some(Some(connection)) = self.connections.get(context) else { return };
-        if connection.named && !connection.is_held_up() {
-            self.waiting.named.push_back(context);
+        if connection.notified_while_blocked && !connection.is_blocked() {
+            self.waiting.notified.push_back(context);
         }
     }
 
-    /// What the connections have that were named while they were held up, up to the first message. One look at each is enough:
-    /// the completion queue names again what has more messages.
-    pub(super) fn receive_from_named(&mut self) -> Result<Option<Parcel>> {
-        let mut budget = Budget::once();
+    /// What the connections have that were reported while they were blocked, up to the first message. One look at each is enough:
+    /// the completion queue reports again what has more messages.
+    pub(super) fn receive_from_notified(&mut self) -> Result<Option<Parcel>> {
+        let mut budget = PollBudget::once();
         while budget.take()
-            && let Some(context) = self.waiting.named.pop_front()
+            && let Some(context) = self.waiting.notified.pop_front()
         {
             let Some(Some(connection)) = self.connections.get_mut(context) else { continue };
-            connection.named = false;
+            connection.notified_while_blocked = false;
             let found = self.receive_at_slow(context as u64)?;
             if found.is_some() || self.too_long.is_some() {
                 return Ok(found);
@@ -162,23 +167,23 @@ impl Inbox {
         }
     }
 
-    /// If a message was awaited on the data VI, and is not any more, the control VI is read on.
+    /// If a message was awaited on the data VI, and is not any more, the control VI's ring is read again.
     pub(super) fn data_came(&mut self, control: usize, awaited: bool) {
         if let Some(Some(connection)) = self.connections.get_mut(control)
             && awaited
             && !connection.awaits_data()
         {
-            connection.held_up = false;
-            self.read_on(control);
+            connection.blocked_by_announcement = false;
+            self.resume_reading(control);
         }
     }
 
-    /// Whether a connection is not read on: the completion queue would name it again and again.
-    pub(super) fn has_connections_held_up(&self) -> bool {
-        let held_up = |at: &usize| self.connections[*at].as_ref().is_some_and(Connection::is_held_up);
+    /// Whether a connection is blocked: the completion queue would report it again and again.
+    pub(super) fn has_blocked_connections(&self) -> bool {
+        let is_blocked = |at: &usize| self.connections[*at].as_ref().is_some_and(Connection::is_blocked);
         let mut waiting =
             self.waiting.for_memory[Memory::Outbox as usize].iter().chain(&self.waiting.unfinished);
-        waiting.any(held_up)
+        waiting.any(is_blocked)
     }
 
     /// Whether a message is being read, which may be here any moment.
@@ -207,7 +212,7 @@ impl Inbox {
             None => format!(
                 "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \
                  not; retrieve more often, or raise DECK_ARENA",
-                self.budget.bytes(memory)
+                self.quota.bytes(memory)
             ),
         };
         let holders = self.world.holders(memory);

@@ -1,7 +1,7 @@
-//! Connections that wait: for memory, for a message that is nearly here, or to be read on.
+//! Connections that wait: for memory, for a message that is nearly here, or to be polled again.
 //!
 //! Of each memory, who asked first is served first: a large message is not overtaken for ever by small ones. A connection that
-//! was served queues up again with its next announcement, so a postbox that announces much does not hold up the others.
+//! was served queues up again with its next announcement, so a postbox that announces much does not delay the others.
 
 use std::collections::VecDeque;
 
@@ -10,14 +10,14 @@ use super::suspects::Suspects;
 /// Connections that wait, by context.
 #[derive(Debug, Default)]
 pub(super) struct WaitLists {
-    /// By [`super::memory_budget::Memory`], in the order in which they asked. Each is in one of them at most.
+    /// By [`super::memory_quota::Memory`], in the order in which they asked. Each is in one of them at most.
     pub for_memory: [VecDeque<usize>; 2],
     /// Whose message is nearly here.
     pub unfinished: VecDeque<usize>,
     /// Whose connection broke: the launcher has been asked whether their ranks have finished.
     pub suspects: Suspects,
-    /// That were named while they were held up, and are read on again.
-    pub named: VecDeque<usize>,
+    /// That the completion queue reported while they were blocked, and that are not blocked any more.
+    pub notified: VecDeque<usize>,
 }
 
 impl WaitLists {
@@ -25,13 +25,13 @@ impl WaitLists {
     pub fn is_empty(&self) -> bool {
         self.for_memory.iter().all(VecDeque::is_empty)
             && self.unfinished.is_empty()
-            && self.named.is_empty()
+            && self.notified.is_empty()
             && self.suspects.is_empty()
     }
 
     /// A connection has ended.
     pub fn forget(&mut self, connection: usize) {
-        let lists = self.for_memory.iter_mut().chain([&mut self.unfinished, &mut self.named]);
+        let lists = self.for_memory.iter_mut().chain([&mut self.unfinished, &mut self.notified]);
         lists.for_each(|list| list.retain(|other| *other != connection));
     }
 

@@ -37,7 +37,7 @@ impl Inbox {
         for _ in 0..LOOKS_IN_PLACE / LOOKS_AT_ONE {
             let Some(context) = self.sole_active() else { return Ok(false) };
             let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
-            if connection.is_held_up() {
+            if connection.is_blocked() {
                 return Ok(false);
             }
             for _ in 0..LOOKS_AT_ONE {
@@ -61,10 +61,10 @@ impl Inbox {
         self.model == ReceiveModel::CompletionQueue
             && self.waiting.is_empty()
             && self.set_aside.is_empty()
-            && self.room.is_none()
+            && self.buffer_len.is_none()
             && self.world.exits().seen() == self.seen
             && !self.acceptor.has_failed()
-            && !self.world.has_others_to_help()
+            && !self.world.has_pending_progress()
     }
 
     /// Waits for a message, into `parcel`.
@@ -97,12 +97,12 @@ impl Inbox {
     /// Waits until there may be a message; whether that is in `parcel` already.
     fn pause(&mut self, parcel: &mut Parcel, deadline: Deadline, pauses: &mut WaitPauses) -> Result<bool> {
         let (ends, came) = (self.seen, self.acceptor.accepted());
-        if self.has_connections_held_up() {
+        if self.has_blocked_connections() {
             // The completion queue would name such a connection at once.
             let pause = if self.is_reading() { pauses.read_pause } else { MEMORY_PAUSE };
             pauses.read_pause = MEMORY_PAUSE.min(pauses.read_pause * 2);
             std::thread::sleep(pause.min(deadline.remaining()));
-            self.world.help_others();
+            self.world.progress_other_postboxes();
             return Ok(false);
         }
         if self.model == ReceiveModel::WorkQueues
@@ -114,7 +114,7 @@ impl Inbox {
         let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let (world, acceptor) = (&self.world, &self.acceptor);
         let news = self.queues.wait(world.slice(until), || {
-            let moved = world.help_others();
+            let moved = world.progress_other_postboxes();
             moved || world.exits().seen() != ends || acceptor.accepted() != came || acceptor.has_failed()
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
@@ -126,10 +126,10 @@ impl Inbox {
         let mut spinner = Spinner::new(self.world.oversubscribed());
         loop {
             match self.poll_work_queues()? {
-                None if !self.is_held_up() && !deadline.passed() => {}
+                None if !self.is_polling_blocked() && !deadline.passed() => {}
                 found => return Ok(found),
             }
-            self.world.help_others();
+            self.world.progress_other_postboxes();
             if spinner.pause() == Pause::Sleep {
                 return Ok(None);
             }
@@ -138,14 +138,14 @@ impl Inbox {
 
     /// Whether looking further has to wait: for memory, or for the program to hear that its buffer is too small.
     #[inline]
-    pub(super) fn is_held_up(&self) -> bool {
+    pub(super) fn is_polling_blocked(&self) -> bool {
         !self.waiting.is_empty() || self.too_long.is_some()
     }
 
     /// Asks every VI's own queue once, beginning behind the one that had something last.
     pub(super) fn poll_work_queues(&mut self) -> Result<Option<Parcel>> {
-        if self.acceptor.accepted() != self.let_in {
-            self.let_in();
+        if self.acceptor.accepted() != self.accepted_seen {
+            self.add_accepted();
         }
         // Where the program's looks are what moves a NIC's bytes, it has to be looked at.
         if let Some(entry) = self.queues.poll_seldom()
@@ -185,18 +185,19 @@ impl Inbox {
         if seen == 0 {
             return Ok(());
         }
-        if self.acceptor.accepted() != self.let_in {
-            self.let_in();
+        if self.acceptor.accepted() != self.accepted_seen {
+            self.add_accepted();
         }
-        let (is_deserted, posters, reported) = (self.world.is_deserted(), &self.posters, &self.reported);
-        let concerns = |rank| !reported.contains(&rank) && (is_deserted || posters.contains(&rank));
+        let (is_deserted, sender_ranks, reported) =
+            (self.world.is_deserted(), &self.sender_ranks, &self.reported);
+        let concerns = |rank| !reported.contains(&rank) && (is_deserted || sender_ranks.contains(&rank));
         if let Some((rank, how)) = self.world.exits().lost_that(concerns) {
             self.reported.insert(rank);
             return Err(Error::PeerLost { rank: rank as usize, how });
         }
         // In this order: who has finished had its connections accepted, and what is accepted has come.
         let deserted = self.connections.iter().all(Option::is_none) && self.world.is_deserted();
-        if deserted && !self.acceptor.is_admitting() && self.acceptor.accepted() == self.let_in {
+        if deserted && !self.acceptor.is_admitting() && self.acceptor.accepted() == self.accepted_seen {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
         // Only now: until all is told, each wait comes here first.
@@ -223,7 +224,7 @@ impl Inbox {
             self.connections.iter().flatten().map(|connection| connection.link.rank).collect();
         let ranks: Vec<u32> = ranks.into_iter().collect();
         match ranks.len() {
-            0 if self.let_in == 0 => "any rank (none has made a postbox of it yet)".into(),
+            0 if self.accepted_seen == 0 => "any rank (none has made a postbox of it yet)".into(),
             0 => "any rank (all postboxes of it are gone)".into(),
             _ => format!("{} to post", udeck_boot::Ranks(&ranks)),
         }

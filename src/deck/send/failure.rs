@@ -8,7 +8,7 @@ use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
 use crate::error::{Error, Result, Titled};
-use crate::recv::memory_budget::Memory;
+use crate::recv::memory_quota::Memory;
 use crate::suspicion::{Suspicion, Verdict, unsettled};
 use crate::wait_policy::WaitPolicy;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Error as ViaError, Vi};
 
-use super::requests::Ticket;
+use super::requests::RequestId;
 use super::{Channel, Failed};
 use crate::connect::attempt::Attempt;
 use crate::error::{Error, Result};
@@ -43,13 +43,13 @@ impl Channel {
         Ok(())
     }
 
-    /// Accepts any message. Waits, if it must, for room at the mailbox. The ticket is [`WaitPolicy::Queue`]'s.
+    /// Accepts any message. Waits, if it must, for room at the mailbox. The request is [`WaitPolicy::Queue`]'s.
     pub fn post(
         &mut self,
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<Option<RequestId>, Refused> {
         if self.link.world.has_undelivered()
             && let Err(error) = self.undelivered()
         {
@@ -57,7 +57,7 @@ impl Channel {
         }
         let len = block.len();
         let protocol = self.selector.resolve(protocol, len);
-        let ticket = match protocol {
+        let request = match protocol {
             Protocol::Eager | Protocol::HandOff if self.queue.is_empty() => {
                 self.post_now(block, protocol, policy)?
             }
@@ -65,7 +65,7 @@ impl Channel {
             _ => self.post_queued(block, protocol, policy)?,
         };
         self.link.counters.posted(len);
-        Ok(ticket)
+        Ok(request)
     }
 
     fn post_now(
@@ -73,7 +73,7 @@ impl Channel {
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<Option<RequestId>, Refused> {
         match self.send(block, protocol) {
             Ok(()) => Ok(None),
             Err((error, block)) => self.post_now_slow(error, block, protocol, policy),
@@ -87,7 +87,7 @@ impl Channel {
         mut block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<Option<RequestId>, Refused> {
         if matches!(policy, WaitPolicy::Queue) && is_busy(&error) {
             return self.post_queued(block, protocol, policy);
         }
@@ -130,7 +130,7 @@ impl Channel {
         tag: u32,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Ticket> {
+    ) -> Result<Option<RequestId>> {
         let limit = self.link.vi.nic().attributes().max_transfer;
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
@@ -156,7 +156,11 @@ impl Channel {
 
     /// Posts a message by `handshake`, and waits until the mailbox has received it. Its descriptor has to own what it sends,
     /// so of a shared message a copy goes.
-    fn post_and_wait(&mut self, block: MessageBlock, policy: WaitPolicy) -> Result<Ticket, Refused> {
+    fn post_and_wait(
+        &mut self,
+        block: MessageBlock,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>, Refused> {
         let block = match block {
             MessageBlock::Own(block) => block,
             MessageBlock::Shared(shared) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use udeck_via::mem::{StableBuffer, UserMemory};
 use udeck_via::{Block, Region};
 
-use super::requests::Ticket;
+use super::requests::RequestId;
 use super::{Channel, Failed};
 use crate::error::{Error, Result, Titled, check_process};
 use crate::progress::{Advance, Slot};
@@ -88,7 +88,7 @@ impl Poster {
 
     /// Posts a message that nobody else has.
     #[inline]
-    pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
+    pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
         let block = match block.len() {
             0..=MAX_INLINE => match self.post_short_block(block) {
                 None => return Ok(None),
@@ -115,7 +115,7 @@ impl Poster {
     }
 
     #[inline(never)]
-    fn post_long_block(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
+    fn post_long_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
         let posted = match &mut *self.slot.borrow_mut() {
             ChannelSlot::Own(channel) if self.dispatch.get().is_handed_off(block.len()) => {
                 channel.post_handed_off(block)
@@ -129,7 +129,7 @@ impl Poster {
     }
 
     #[inline(never)]
-    fn post_block_slow(&self, block: Block, policy: WaitPolicy) -> Result<Ticket, Failed> {
+    fn post_block_slow(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
         if let Err(error) = check_process() {
             return Err((error, Some(block)));
         }
@@ -139,7 +139,11 @@ impl Poster {
     }
 
     /// Posts a message that the caller keeps an owner of.
-    pub(crate) fn post_shared_block(&self, block: &Arc<Block>, policy: WaitPolicy) -> Result<Ticket> {
+    pub(crate) fn post_shared_block(
+        &self,
+        block: &Arc<Block>,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>> {
         check_process()?;
         let block = MessageBlock::Shared(block.clone());
         self.post_slow(|channel, protocol| channel.post(block, protocol, policy)).map_err(|(error, _)| error)
@@ -147,7 +151,7 @@ impl Poster {
 
     /// Posts a copy. May wait for the memory of it, too.
     #[inline]
-    pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Ticket> {
+    pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         if self.post_short(bytes, tag) {
             return Ok(None);
         }
@@ -155,7 +159,7 @@ impl Poster {
     }
 
     #[inline(never)]
-    fn post_copy_slow(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Ticket> {
+    fn post_copy_slow(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         check_process()?;
         // A channel that the helper has was not asked yet, and may have nothing queued any more.
         let is_shared = matches!(&*self.slot.borrow(), ChannelSlot::Shared(_));

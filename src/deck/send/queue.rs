@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body};
-use udeck_via::{Budget, Error as ViaError};
+use udeck_via::{Error as ViaError, PollBudget};
 
 use super::Channel;
 use super::post::mailbox_is_full;
-use super::requests::{Ticket, Waiting};
+use super::requests::{QueuedMessage, RequestId};
 use crate::error::{Error, Result};
 use crate::protocol::Protocol;
 use crate::protocol::link::is_busy;
@@ -27,7 +27,7 @@ impl Channel {
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<Option<RequestId>, Refused> {
         let queued = self.enqueue(block, protocol, policy);
         self.note_queued();
         queued
@@ -38,7 +38,7 @@ impl Channel {
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<Option<RequestId>, Refused> {
         // What the connection can do was checked when the protocol was set.
         let checked = self
             .check_owner(&block)
@@ -48,9 +48,9 @@ impl Channel {
         if let Err(error) = checked {
             return Err((error, Some(block)));
         }
-        let ticket = matches!(policy, WaitPolicy::Queue).then(|| self.tickets.next());
-        self.queue.push_back(Waiting { message: Outgoing::new(block, protocol), ticket });
-        let Err(error) = self.try_progress() else { return Ok(ticket) };
+        let request = matches!(policy, WaitPolicy::Queue).then(|| self.requests.next_id());
+        self.queue.push_back(QueuedMessage { message: Outgoing::new(block, protocol), request });
+        let Err(error) = self.try_progress() else { return Ok(request) };
         // Those before it are lost; this one too, unless the peer has not heard of it.
         if self.queue.back().is_some_and(|last| !last.message.is_announced())
             && let Some(last) = self.queue.pop_back()
@@ -59,7 +59,7 @@ impl Channel {
             return Err((self.translate(error, policy), Some(last.message.into_block())));
         }
         self.fail(&error);
-        Ok(ticket)
+        Ok(request)
     }
 
     /// Memory of another NIC would be found out when it is sent, and taken for the connection's end.
@@ -144,7 +144,7 @@ impl Channel {
 
     /// Takes what the mailbox has said, or the beginning of it. Returns whether it has said anything.
     pub(super) fn take_all_answers(&mut self) -> Result<bool, ViaError> {
-        let (mut any, mut budget) = (false, Budget::once());
+        let (mut any, mut budget) = (false, PollBudget::once());
         while budget.take()
             && let Some(arrival) = self.link.vi.arrival()?
         {
@@ -187,16 +187,16 @@ impl Channel {
         if kind == Kind::Request as u32 {
             return self.pairs.on_refusal(pair, why);
         }
-        let ticket = if kind == Kind::AskRead as u32 {
+        let request = if kind == Kind::AskRead as u32 {
             self.announced_reads.finish().then_some(None)
         } else {
-            self.asked().and_then(|at| self.queue.remove(at)).map(|waiting| waiting.ticket)
+            self.asked().and_then(|at| self.queue.remove(at)).map(|waiting| waiting.request)
         };
-        match ticket {
+        match request {
             None => {} // of no message that we announced
-            Some(Some(number)) => {
+            Some(Some(id)) => {
                 let why = Error::Refused { rank: self.owner as usize, why: why.to_owned() };
-                self.tickets.fail(number, why);
+                self.requests.fail(id, why);
             }
             Some(None) => {
                 let why = format!("rank {} refused it: {why}", self.owner);
@@ -210,11 +210,11 @@ impl Channel {
     /// Sends what can be sent from the head of the queue, and announces what stands behind.
     fn advance(&mut self) -> Result<bool, ViaError> {
         let mut advanced = false;
-        while let Some(Waiting { message, ticket }) = self.queue.pop_front() {
+        while let Some(QueuedMessage { message, request }) = self.queue.pop_front() {
             match message.advance(&mut self.link, &mut self.announced_reads) {
                 Ok(()) => advanced = true,
                 Err((error, message)) => {
-                    self.queue.push_front(Waiting { message, ticket });
+                    self.queue.push_front(QueuedMessage { message, request });
                     match error {
                         Some(error) if !is_busy(&error) => return Err(error),
                         _ => break,
@@ -247,8 +247,8 @@ impl Channel {
     pub(super) fn fail(&mut self, error: &ViaError) {
         let (why, mut lost) = (error.to_string(), self.announced_reads.len());
         for waiting in std::mem::take(&mut self.queue) {
-            match waiting.ticket {
-                Some(number) => self.tickets.fail(number, self.loss(error)),
+            match waiting.request {
+                Some(id) => self.requests.fail(id, self.loss(error)),
                 None => lost += 1,
             }
         }

@@ -6,6 +6,7 @@ use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
 use super::post::mailbox_is_full;
+use super::requests::RequestId;
 use crate::error::{Error, Result};
 use crate::wait_policy::WaitPolicy;
 
@@ -30,7 +31,7 @@ impl Channel {
     pub(super) fn wait(&mut self, deadline: Deadline) {
         let world = &self.link.world;
         let until = deadline.min(Deadline::after(LOOK_UP));
-        self.cq.wait(world.slice(until), || world.help_others());
+        self.cq.wait(world.slice(until), || world.progress_other_postboxes());
     }
 
     /// Waits until everything posted here has been read by the mailbox's owner.
@@ -61,20 +62,20 @@ impl Channel {
     // ---- handles ----
 
     /// Whether the poster's part of a message is over, well or not.
-    pub fn is_over(&self, number: u64) -> bool {
-        !self.queue.iter().any(|waiting| waiting.ticket == Some(number))
+    pub fn is_request_done(&self, id: RequestId) -> bool {
+        !self.queue.iter().any(|waiting| waiting.request == Some(id))
     }
 
     /// What became of a message that is over. Tells a failure once.
     ///
     /// # Errors
     /// [`Error::Deadline`]: it failed, and why is not known yet.
-    pub fn outcome(&mut self, number: u64, deadline: Deadline) -> Result {
-        let Some(error) = self.tickets.take(number) else { return Ok(()) };
+    pub fn request_result(&mut self, id: RequestId, deadline: Deadline) -> Result {
+        let Some(error) = self.requests.take_failure(id) else { return Ok(()) };
         let Error::PeerLost { how, .. } = &error else { return Err(error) };
         let settled = self.broken(DELIVERING, how.clone(), WaitPolicy::Until(deadline));
         if matches!(settled, Error::Deadline { .. }) {
-            self.tickets.fail(number, error);
+            self.requests.fail(id, error);
         }
         Err(settled)
     }
@@ -83,13 +84,13 @@ impl Channel {
     ///
     /// # Errors
     /// [`Error::Deadline`]: it is not.
-    pub fn wait_over(&mut self, number: u64, deadline: Deadline) -> Result {
+    pub fn wait_for_request(&mut self, id: RequestId, deadline: Deadline) -> Result {
         let start = Instant::now();
         loop {
             // Ask to be told of room, look once more, then wait.
             self.link.vi.request_send_notify();
             self.progress();
-            if self.is_over(number) {
+            if self.is_request_done(id) {
                 return Ok(());
             }
             self.is_awaited()?;
@@ -120,10 +121,10 @@ impl Channel {
     }
 
     /// Nobody holds the handle any more: a failure is told like those of other messages.
-    pub fn forget(&mut self, number: u64) {
-        if let Some(waiting) = self.queue.iter_mut().find(|waiting| waiting.ticket == Some(number)) {
-            waiting.ticket = None;
-        } else if let Some(error) = self.tickets.take(number) {
+    pub fn forget_request(&mut self, id: RequestId) {
+        if let Some(waiting) = self.queue.iter_mut().find(|waiting| waiting.request == Some(id)) {
+            waiting.request = None;
+        } else if let Some(error) = self.requests.take_failure(id) {
             self.note_undelivered(1, &error.to_string());
         }
     }

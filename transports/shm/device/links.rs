@@ -9,7 +9,7 @@ use std::time::Duration;
 use udeck_sys::closer::{Endpoint, Passed};
 use udeck_sys::reactor::{Interest, Token};
 use udeck_sys::{Deadline, is_shortage, socket};
-use udeck_via::{Budget, Error, Result};
+use udeck_via::{Error, PollBudget, Result};
 
 use super::ShmDevice;
 use super::accept::nonce;
@@ -129,7 +129,7 @@ impl ShmDevice {
     /// before the others are looked at; what is left keeps the link readable.
     fn on_link(&self, link: &Arc<Link>) -> Interest {
         let mut buffer = [0; MAX_DATAGRAM];
-        let mut budget = Budget::once();
+        let mut budget = PollBudget::once();
         while budget.take() {
             if link.is_down() {
                 return self.on_link_down(link);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use udeck_via::{Budget, Deadline, Error, Listener, NetAddress, Nic};
+use udeck_via::{Deadline, Error, Listener, NetAddress, Nic, PollBudget};
 
 use super::{End, alone, check, nic, options, pair, unreliable};
 use crate::cm::objects::{Channel, Depths, Id, PRIVATE, Terms};
@@ -158,7 +158,7 @@ fn a_crowd_of_strangers_does_not_keep_the_one_who_takes_events() {
         let answered = std::iter::from_fn(|| channel.next())
             .inspect(|told| assert_eq!(told.kind, cm_event::REJECTED))
             .count() as u32;
-        assert!((1..=Budget::ROUND).contains(&answered), "{answered} at one look");
+        assert!((1..=PollBudget::ROUND).contains(&answered), "{answered} at one look");
         refused += answered;
     }
     drop(strangers);

@@ -35,16 +35,16 @@ fn a_data_vi_that_comes_late_is_not_another_postboxs() {
 
     let (out, message) = (first.postbox::<u8>("in").unwrap(), first.buf(100).unwrap());
     wait_for(1);
-    inbox.let_in();
+    inbox.add_accepted();
     let posting = thread::spawn(move || out.post_with(Protocol::Handshake, message).is_err());
     wait_for(2);
-    let late = acceptor.let_in();
+    let late = acceptor.take_accepted();
     assert_eq!(late.iter().map(|(context, _)| *context).collect::<Vec<_>>(), [0]);
     assert!(inbox.end_connection(0, None).is_ok());
     let _another = second.postbox::<u8>("in").unwrap();
     wait_for(3);
     acceptor.waiting.lock().extend(late);
-    inbox.let_in();
+    inbox.add_accepted();
     let connection = inbox.connections[0].as_ref().expect("the context of the one that has ended");
     assert_eq!(connection.postbox(), (2, 0));
     assert!(connection.data.is_none(), "it is of rank 1's postbox");

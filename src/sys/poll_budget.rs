@@ -7,25 +7,25 @@ use crate::Deadline;
 /// One round of looks, for calls that do not wait and for those whose caller watches the time; or as many rounds as there is
 /// time for. The clock is read only between rounds, so a loop that soon ends never reads it.
 #[derive(Clone, Copy, Debug)]
-pub struct Budget {
+pub struct PollBudget {
     looks: u32,
     deadline: Option<Deadline>,
 }
 
-impl Budget {
+impl PollBudget {
     /// Looks of a round.
     pub const ROUND: u32 = 64;
 
     /// One round.
     #[inline]
     pub const fn once() -> Self {
-        Budget { looks: Self::ROUND, deadline: None }
+        PollBudget { looks: Self::ROUND, deadline: None }
     }
 
     /// One round, and others until then.
     #[inline]
     pub const fn until(deadline: Deadline) -> Self {
-        Budget { looks: Self::ROUND, deadline: Some(deadline) }
+        PollBudget { looks: Self::ROUND, deadline: Some(deadline) }
     }
 
     /// Spends one look. `false`: there is none left.
@@ -51,20 +51,23 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn looks(mut budget: Budget) -> u32 {
-        (0..10 * Budget::ROUND).take_while(|_| budget.take()).count() as u32
+    fn looks(mut budget: PollBudget) -> u32 {
+        (0..10 * PollBudget::ROUND).take_while(|_| budget.take()).count() as u32
     }
 
     #[test]
     fn a_round_is_had_whatever_the_time_and_no_more_than_there_is_time_for() {
-        assert_eq!(looks(Budget::once()), Budget::ROUND);
-        assert_eq!(looks(Budget::until(Deadline::now())), Budget::ROUND);
-        assert_eq!(looks(Budget::until(Deadline::after(Duration::from_secs(3600)))), 10 * Budget::ROUND);
+        assert_eq!(looks(PollBudget::once()), PollBudget::ROUND);
+        assert_eq!(looks(PollBudget::until(Deadline::now())), PollBudget::ROUND);
+        assert_eq!(
+            looks(PollBudget::until(Deadline::after(Duration::from_secs(3600)))),
+            10 * PollBudget::ROUND
+        );
     }
 
     #[test]
     fn what_is_spent_stays_spent() {
-        for mut budget in [Budget::once(), Budget::until(Deadline::now())] {
+        for mut budget in [PollBudget::once(), PollBudget::until(Deadline::now())] {
             while budget.take() {}
             assert!(!budget.take() && !budget.take());
         }

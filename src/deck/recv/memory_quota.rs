@@ -19,16 +19,16 @@ pub(super) const MEMORIES: [Memory; 2] = [Memory::Outbox, Memory::Landing];
 
 /// Bytes that one mailbox has granted, by [`Memory`].
 #[derive(Debug, Default)]
-pub(crate) struct MemoryBudget([AtomicUsize; 2]);
+pub(crate) struct MemoryQuota([AtomicUsize; 2]);
 
 /// A grant, until it is dropped.
 pub(crate) struct Grant {
-    of: Arc<MemoryBudget>,
+    of: Arc<MemoryQuota>,
     memory: Memory,
     bytes: usize,
 }
 
-impl MemoryBudget {
+impl MemoryQuota {
     /// Bytes granted and not filled yet.
     pub fn bytes(&self, memory: Memory) -> usize {
         self.0[memory as usize].load(Ordering::Relaxed)
