@@ -1,4 +1,4 @@
-//! Completion queues: their owners sleep beside the one socket, and while one is armed the helper watches it.
+//! The completion queues of a UDP NIC. Their owners sleep beside the NIC's socket. While one is armed, the helper watches the socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use udeck_session::poll::Bell;
 use udeck_via::Result;
 use udeck_via::transport::{Queue, Queues};
 
-use crate::core::{Core, QuicLink};
+use crate::core::{Core, ViLink};
 
-pub type CompletionQueue = completion_queue::CompletionQueue<BesideSocket>;
-pub type Slots = completion_queue::Slots<BesideSocket>;
+pub type CompletionQueue = completion_queue::CompletionQueue<SocketBackend>;
+pub type Slots = completion_queue::Slots<SocketBackend>;
 
 /// See the module.
-pub struct BesideSocket(pub Arc<Core>);
+pub struct SocketBackend(pub Arc<Core>);
 
-/// Takes places for a connection that is to be made by the NIC of `core`.
+/// Takes places for a new connection of the NIC of `core`.
 ///
 /// # Errors
 /// As [`completion_queue::Slots::take`].
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots> {
-    Slots::take(queues, |beside: &BesideSocket| Arc::ptr_eq(&beside.0, core))
+    Slots::take(queues, |beside: &SocketBackend| Arc::ptr_eq(&beside.0, core))
 }
 
-impl Backend for BesideSocket {
-    type Link = QuicLink;
+impl Backend for SocketBackend {
+    type Link = ViLink;
     type SlotData = ();
 
     fn sleep(&self, bell: &Bell, limit: Duration) {
-        self.0.rest.sleep(&self.0, bell, limit);
+        self.0.socket_wait.wait(&self.0, bell, limit);
     }
 
-    /// What its link still has to send, timers see to.
-    fn vacated(&self, _queue: Queue, _link: Arc<QuicLink>, (): ()) {}
+    /// Timers drive what its link still has to send.
+    fn vacated(&self, _queue: Queue, _link: Arc<ViLink>, (): ()) {}
 }

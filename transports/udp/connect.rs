@@ -1,5 +1,5 @@
-//! The side that asks for a connection: on the caller's thread, which waits until the deadline at most. Whoever reads the
-//! socket takes its part in the exchange, so that what follows the answer finds the link.
+//! The connecting side of a connection request. It runs on the calling thread, which waits until its deadline at most. The thread that
+//! reads the socket handles the answer, so that the frames behind the answer find their link.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ use udeck_via::{Deadline, Error, NetAddress, Result};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
-use crate::peer::{Call, Outcome, Peer, Standing};
+use crate::peer::{ConnectionStatus, Peer, PendingRequest, RequestOutcome};
 use crate::wire::OURS;
 
-/// Whatever it waits for, a call looks that often.
-const LOOK: Duration = Duration::from_millis(100);
-/// A connection that stood may turn out to be one with a process that has ended. Then one with the process that is
-/// there now is tried, so many times.
-const ATTEMPTS: usize = 1;
+/// A wait polls at least that often, whatever wakes it.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// An established connection may belong to a process that has ended. Then the request is repeated over a new connection, so
+/// many times.
+const MAX_RECONNECTS: usize = 1;
 
 /// # Errors
 /// As [`udeck_via::transport::Device::connect`].
@@ -41,27 +41,27 @@ pub fn connect(
     let at = address::decode(to)?;
     let slots = take_slots(core, queues)?;
     let bell = Arc::new(Bell::new().map_err(|error| Error::os("calling a process", error))?);
-    let caller = Caller { core, at, since: Instant::now(), deadline, bell };
+    let connector = Connector { core, at, since: Instant::now(), deadline, bell };
     let request =
         Request { discriminator: to.discriminator.clone(), hello: hello.clone(), parameters: Vec::new() };
     let mut attempts = 0;
     loop {
-        let peer = core.peer_at(at, rank)?;
-        let stood = peer.stands();
-        match caller.call(&peer, &request)? {
-            Outcome::Accepted(link, theirs) => return Ok((core.port(link, slots, queues), theirs)),
-            Outcome::Ended(_) if stood && attempts < ATTEMPTS => attempts += 1,
-            // It had to make place for another caller, or the NIC is being closed: then nobody will be there soon.
-            Outcome::Ended(Standing::Closed) if !stood && !deadline.passed() => {
-                core.rest.sleep(core, &caller.bell, LOOK.min(deadline.remaining()));
+        let peer = core.peer_for(at, rank)?;
+        let was_established = peer.is_established();
+        match connector.call(&peer, &request)? {
+            RequestOutcome::Accepted(link, theirs) => return Ok((core.port(link, slots, queues), theirs)),
+            RequestOutcome::Ended(_) if was_established && attempts < MAX_RECONNECTS => attempts += 1,
+            // The peer evicted this connection for another caller, or closes its NIC.
+            RequestOutcome::Ended(ConnectionStatus::Closed) if !was_established && !deadline.passed() => {
+                core.socket_wait.wait(core, &connector.bell, POLL_INTERVAL.min(deadline.remaining()));
             }
-            outcome => return Err(caller.meaning(outcome, &request)),
+            outcome => return Err(connector.error(outcome, &request)),
         }
     }
 }
 
-/// Who waits.
-struct Caller<'a> {
+/// A connection attempt.
+struct Connector<'a> {
     core: &'a Arc<Core>,
     at: SocketAddr,
     since: Instant,
@@ -69,19 +69,19 @@ struct Caller<'a> {
     bell: Arc<Bell>,
 }
 
-impl Caller<'_> {
-    fn call(&self, peer: &Arc<Peer>, request: &Request) -> Result<Outcome> {
-        if let Some(why) = self.meet(peer)? {
-            return Ok(Outcome::Ended(why));
+impl Connector<'_> {
+    fn call(&self, peer: &Arc<Peer>, request: &Request) -> Result<RequestOutcome> {
+        if let Some(why) = self.wait_established(peer)? {
+            return Ok(RequestOutcome::Ended(why));
         }
-        let (ours, outcome, asked) = (request.hello.clone(), Mutex::default(), Mutex::default());
-        let call = Arc::new(Call { ours, outcome, asked, bell: self.bell.clone() });
-        let stream = self.ask(peer, request, &call)?;
-        let Some(stream) = stream else { return Ok(Outcome::Ended(peer.lock().standing.clone())) };
+        let (ours, outcome, confirm_at) = (request.hello.clone(), Mutex::default(), Mutex::default());
+        let call = Arc::new(PendingRequest { ours, outcome, confirm_at, bell: self.bell.clone() });
+        let stream = self.wait_for_stream(peer, request, &call)?;
+        let Some(stream) = stream else { return Ok(RequestOutcome::Ended(peer.lock().status.clone())) };
         let answered = self.wait("an answer from the process", peer, || call.outcome.lock().take().map(Ok));
         if answered.is_err() {
-            peer.with(|state| peer.withdraw(state, stream));
-            // It may have come at the last moment.
+            peer.with(|state| peer.cancel_request(state, stream));
+            // The answer may have arrived at the last moment.
             if let Some(outcome) = call.outcome.lock().take() {
                 return Ok(outcome);
             }
@@ -89,15 +89,15 @@ impl Caller<'_> {
         answered
     }
 
-    /// Waits until both have proved who they are. Returns why they will not.
-    fn meet(&self, peer: &Arc<Peer>) -> Result<Option<Standing>> {
+    /// Waits until the connection is established. Returns the status of one that is not going to be.
+    fn wait_established(&self, peer: &Arc<Peer>) -> Result<Option<ConnectionStatus>> {
         self.wait("the hand-shake with the process", peer, || {
             let mut state = peer.lock();
-            match &state.standing {
-                Standing::Stands => Some(Ok(None)),
-                Standing::Shaking => {
+            match &state.status {
+                ConnectionStatus::Established => Some(Ok(None)),
+                ConnectionStatus::Handshaking => {
                     if let Some(error) = state.failure(self.core.detect) {
-                        return Some(Err(self.os(error)));
+                        return Some(Err(self.os_error(error)));
                     }
                     state.notify(&self.bell);
                     None
@@ -107,14 +107,19 @@ impl Caller<'_> {
         })
     }
 
-    /// Waits until there is a stream. `None`: the connection has ended.
-    fn ask(&self, peer: &Arc<Peer>, request: &Request, call: &Arc<Call>) -> Result<Option<StreamId>> {
+    /// Waits until a stream can be opened. `None`: the connection has ended.
+    fn wait_for_stream(
+        &self,
+        peer: &Arc<Peer>,
+        request: &Request,
+        call: &Arc<PendingRequest>,
+    ) -> Result<Option<StreamId>> {
         self.wait("a free stream to the process", peer, || {
             peer.with(|state| {
                 if peer.is_over() {
                     return Some(Ok(None));
                 }
-                let stream = peer.ask(state, request, call);
+                let stream = peer.open_request(state, request, call);
                 if stream.is_none() {
                     state.notify(&self.bell);
                 }
@@ -130,7 +135,7 @@ impl Caller<'_> {
         mut done: impl FnMut() -> Option<Result<T>>,
     ) -> Result<T> {
         loop {
-            self.core.serve();
+            self.core.progress();
             if let Some(done) = done() {
                 return done;
             }
@@ -141,24 +146,24 @@ impl Caller<'_> {
                     None => Error::Timeout { what: format!("{what} at {}", self.at), waited },
                 });
             }
-            self.core.rest.sleep(self.core, &self.bell, LOOK.min(self.deadline.remaining()));
+            self.core.socket_wait.wait(self.core, &self.bell, POLL_INTERVAL.min(self.deadline.remaining()));
         }
     }
 
-    fn os(&self, error: io::Error) -> Error {
+    fn os_error(&self, error: io::Error) -> Error {
         Error::os(format!("connecting to the process at {}", self.at), error)
     }
 
     #[cold]
-    fn meaning(&self, outcome: Outcome, request: &Request) -> Error {
+    fn error(&self, outcome: RequestOutcome, request: &Request) -> Error {
         let at = self.at;
         match outcome {
-            Outcome::Refused(Answer::Rejected(text)) => Error::Rejected(text),
-            Outcome::Refused(Answer::Reliability) => Error::InvalidReliability,
-            Outcome::Refused(_) | Outcome::Accepted(..) => {
+            RequestOutcome::Refused(Answer::Rejected(text)) => Error::Rejected(text),
+            RequestOutcome::Refused(Answer::Reliability) => Error::InvalidReliability,
+            RequestOutcome::Refused(_) | RequestOutcome::Accepted(..) => {
                 Error::NoMatch(String::from_utf8_lossy(&request.discriminator).into_owned())
             }
-            Outcome::Ended(Standing::OtherVersion(theirs)) => {
+            RequestOutcome::Ended(ConnectionStatus::VersionMismatch(theirs)) => {
                 let theirs = theirs.map_or_else(
                     || "another version".into(),
                     |theirs| format!("version {}.{}", theirs.datagrams, theirs.frames),
@@ -168,24 +173,26 @@ impl Caller<'_> {
                     OURS.datagrams, OURS.frames
                 ))
             }
-            Outcome::Ended(Standing::Nobody) => {
+            RequestOutcome::Ended(ConnectionStatus::PortUnreachable) => {
                 let error = io::Error::from(io::ErrorKind::ConnectionRefused);
                 Error::os(format!("connecting to the process at {at}, where nobody is"), error)
             }
-            Outcome::Ended(Standing::Stranger(why)) => Error::Rejected(format!("{at} was called: {why}")),
-            Outcome::Ended(Standing::OtherProcess) => {
+            RequestOutcome::Ended(ConnectionStatus::NotAuthenticated(why)) => {
+                Error::Rejected(format!("{at} was called: {why}"))
+            }
+            RequestOutcome::Ended(ConnectionStatus::WrongProcess) => {
                 Error::NoMatch(format!("{at}, where another process is now"))
             }
-            Outcome::Ended(why) => {
-                Error::Lost(why.why().unwrap_or_else(|| format!("the process at {at} has closed its NIC")))
+            RequestOutcome::Ended(why) => {
+                Error::Lost(why.error().unwrap_or_else(|| format!("the process at {at} has closed its NIC")))
             }
         }
     }
 }
 
-/// The kernel's last word on what is sent there.
+/// The kernel's errors of sending.
 impl crate::peer::State {
-    /// Why a hand-shake will not come about: the kernel refuses, or has said for `detect` that there is no way.
+    /// Why a handshake cannot succeed: the kernel refuses to send, or has had no route for `detect`.
     fn failure(&mut self, detect: Duration) -> Option<io::Error> {
         let transmit = self.transmit();
         let lasts = |(since, _): &mut (Instant, io::Error)| job_time().duration_since(*since) >= detect;

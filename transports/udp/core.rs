@@ -1,10 +1,10 @@
-//! What the objects of a NIC share: its socket and who reads it, its QUIC endpoint, its peers, its completion queues, its
-//! listeners. Lives as long as any of them.
+//! The state that the objects of a NIC share: the socket, the QUIC endpoint, the peers, the completion queues, the listeners. It
+//! lives as long as any of them.
 //!
 //! # Who reads the socket
-//! Whoever looks for something: [`Core::serve`], one thread at a time; who finds another one at it need not. QUIC takes what
-//! comes there and then; a link that has something to take is noted, and served by whoever holds no link's lock. Who holds
-//! one and looks ([`Core::look_for`]) serves that link, and leaves the others noted.
+//! Any thread that polls calls [`Core::progress`]. One thread at a time does the work; another one returns at once. QUIC processes
+//! each datagram immediately. A link whose stream became readable goes on the ready list, and is driven by a thread that holds no
+//! link's lock. A thread that holds a link's lock calls [`Core::poll_for`]: it drives that link, and leaves the others on the list.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,36 +26,36 @@ use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
 use udeck_via::{Error, PollBudget, Reliability, Result};
 
-use crate::completion_queue::{BesideSocket, Slots};
-use crate::driver::QuicDriver;
+use crate::completion_queue::{Slots, SocketBackend};
+use crate::driver::StreamDriver;
 use crate::dropped::Dropped;
-use crate::icmp::Report;
+use crate::icmp::PortUnreachable;
 use crate::incoming::{IncomingRequest, Requests};
-use crate::neighbours::ourselves;
+use crate::liveness::local_process;
 use crate::options::Options;
-use crate::peer::{Peer, Standing};
-use crate::rest::Rest;
-use crate::socket::{Datagram, Room, Socket};
+use crate::peer::{ConnectionStatus, Peer};
+use crate::socket::{Datagram, ReceiveBuffers, Socket};
+use crate::socket_wait::SocketWait;
 use crate::timers::Timers;
-use crate::tls::{self, Grant, Setup};
-use crate::unproven::{self, Place, Unproven};
+use crate::tls::{self, TlsSetup, TransportLimits};
+use crate::unauthenticated::{self, Admission, Unauthenticated};
 use crate::unreliable::Unreliable;
 use crate::wire::Process;
 
-/// Peers by where and who they are.
+/// Usable connections, by the peer's address and rank.
 type ByAddress = HashMap<(SocketAddr, Option<u32>), Arc<Peer>>;
 
 /// A VI's connection.
-pub type QuicLink = Link<QuicDriver>;
+pub type ViLink = Link<StreamDriver>;
 
-/// Batches in a row before who serves looks at what it found.
-const BATCHES: usize = 16;
-/// All connections.
-const PEERS: usize = 16_384;
-/// Addresses of which refusals are told, once each.
-const TOLD: usize = 64;
-/// Timers of links have numbers from here on; those of peers lie below.
-const LINKS: u64 = 1 << 32;
+/// Batches that are received in a row before links are driven.
+const MAX_BATCHES: usize = 16;
+/// QUIC connections of a NIC.
+const MAX_PEERS: usize = 16_384;
+/// Addresses whose refused calls are reported, once each.
+const MAX_REPORTED: usize = 64;
+/// First number of a link's timer. A peer's timer has the number of its connection handle.
+const FIRST_LINK_TIMER: u64 = 1 << 32;
 
 /// See the module.
 pub struct Core {
@@ -66,30 +66,29 @@ pub struct Core {
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
     pub socket: Socket,
-    /// Who we are, for peers of this host.
+    /// This process, as peers of this host can recognise it.
     pub process: Process,
-    pub rest: Rest,
+    pub socket_wait: SocketWait,
     pub timers: Timers,
     pub endpoint: Mutex<Endpoint>,
     client: ClientConfig,
-    /// What a peer is granted that has proved who it is.
-    grant: Grant,
-    /// Whose turn it is to serve: from reading the socket until all are served.
-    turn: Mutex<()>,
-    room: Mutex<Room>,
+    /// Limits of a peer that has proved who it is.
+    proven_limits: TransportLimits,
+    /// Held from reading the socket until all ready links are driven.
+    progress_lock: Mutex<()>,
+    receive_buffers: Mutex<ReceiveBuffers>,
     peers: RwLock<HashMap<usize, Arc<Peer>>>,
-    /// Those that can be used, by where and who they are.
     by_address: Mutex<ByAddress>,
-    links: RwLock<HashMap<u64, Arc<QuicLink>>>,
-    /// Links that have something to take.
-    ready: Mutex<Vec<Arc<QuicLink>>>,
+    links: RwLock<HashMap<u64, Arc<ViLink>>>,
+    /// Links whose streams have news.
+    ready: Mutex<Vec<Arc<ViLink>>>,
     ready_count: AtomicUsize,
-    pub completion_queues: CompletionQueues<BesideSocket>,
+    pub completion_queues: CompletionQueues<SocketBackend>,
     pub listeners: Listeners,
     requests: Mutex<Requests>,
-    told: Mutex<HashSet<IpAddr>>,
+    reported: Mutex<HashSet<IpAddr>>,
     next_link: AtomicU64,
-    /// The NIC is closed: what is left is to be sent, and forgotten then.
+    /// The NIC is closed. Its links still send what is left.
     closing: AtomicBool,
 }
 
@@ -103,7 +102,8 @@ impl Core {
         (socket, address): (Socket, SocketAddr),
     ) -> io::Result<Arc<Self>> {
         let reset_key = options.keys.reset_key(&address.to_string());
-        let Setup { endpoint, server, client, grant } = tls::setup(options, &reset_key, socket.holds())?;
+        let TlsSetup { endpoint, server, client, proven_limits } =
+            tls::setup(options, &reset_key, socket.receive_capacity())?;
         let endpoint = Endpoint::new(Arc::new(endpoint), Some(Arc::new(server)), true, None);
         Ok(Arc::new(Core {
             keys: options.keys.clone(),
@@ -113,14 +113,14 @@ impl Core {
             windows: Windows::new(),
             max_transfer,
             socket,
-            process: ourselves(),
-            rest: Rest::new()?,
+            process: local_process(),
+            socket_wait: SocketWait::new()?,
             timers: Timers::new(),
             endpoint: Mutex::new(endpoint),
             client,
-            grant,
-            turn: Mutex::default(),
-            room: Mutex::new(Room::new()),
+            proven_limits,
+            progress_lock: Mutex::default(),
+            receive_buffers: Mutex::new(ReceiveBuffers::new()),
             peers: RwLock::default(),
             by_address: Mutex::default(),
             links: RwLock::default(),
@@ -129,56 +129,56 @@ impl Core {
             completion_queues: CompletionQueues::default(),
             listeners: Listeners::new(udeck_session::admission::MAX_DISCRIMINATOR),
             requests: Mutex::default(),
-            told: Mutex::default(),
-            next_link: AtomicU64::new(LINKS),
+            reported: Mutex::default(),
+            next_link: AtomicU64::new(FIRST_LINK_TIMER),
             closing: AtomicBool::new(false),
         }))
     }
 
     // ---- datagrams ----
 
-    /// Gives what has come to whom it is for, and calls who is to be called. Never with a link's lock held. Whether
-    /// anything came.
-    pub fn serve(self: &Arc<Self>) -> bool {
-        match self.turn.try_lock() {
-            Some(_turn) => self.serve_in_turn(),
+    /// Receives datagrams, drives ready links and fires timers. The caller holds no link's lock. Returns whether anything was
+    /// received; `false` also if another thread is at it.
+    pub fn progress(self: &Arc<Self>) -> bool {
+        match self.progress_lock.try_lock() {
+            Some(_guard) => self.progress_locked(),
             None => false,
         }
     }
 
-    /// As [`Core::serve`], and whatever somebody else has read by now has reached whom it is for.
-    pub fn serve_all(self: &Arc<Self>) {
-        let _turn = self.turn.lock();
-        self.serve_in_turn();
+    /// As [`Core::progress`], but waits for its turn: what another thread has received by now is processed on return.
+    pub fn progress_all(self: &Arc<Self>) {
+        let _guard = self.progress_lock.lock();
+        self.progress_locked();
     }
 
-    fn serve_in_turn(self: &Arc<Self>) -> bool {
+    fn progress_locked(self: &Arc<Self>) -> bool {
         let any = self.read();
-        if self.socket.take_trouble() {
-            self.take_reports();
+        if self.socket.take_error_pending() {
+            self.read_icmp();
         }
         let now = job_time();
         if self.timers.is_due(now) {
-            self.call_due(now);
+            self.fire_timers(now);
         }
-        self.serve_ready();
-        // Those that became ready meanwhile.
+        self.drive_ready();
+        // Links that became ready meanwhile.
         if self.ready_count.load(Ordering::Acquire) > 0 {
-            self.rest.rouse();
+            self.socket_wait.wake_helper();
         }
         any
     }
 
     fn read(self: &Arc<Self>) -> bool {
         let mut any = false;
-        for _ in 0..BATCHES {
-            let Some(mut room) = self.room.try_lock() else { return any };
-            let runs = self.socket.receive(&mut room).len();
-            let (touched, full) = (self.take(room.datagrams(runs)), runs == room.runs());
-            drop(room);
+        for _ in 0..MAX_BATCHES {
+            let Some(mut buffers) = self.receive_buffers.try_lock() else { return any };
+            let runs = self.socket.receive(&mut buffers).len();
+            let (touched, full) = (self.on_datagrams(buffers.datagrams(runs)), runs == buffers.batch_size());
+            drop(buffers);
             any |= runs > 0;
-            // What answers it goes with its acknowledgement.
-            self.serve_ready();
+            // First drive, then flush: the acknowledgement travels with the answer.
+            self.drive_ready();
             touched.iter().for_each(Peer::flush);
             if !full {
                 break;
@@ -187,8 +187,8 @@ impl Core {
         any
     }
 
-    /// Neighbours for the same connection are given to it together.
-    fn take<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = Datagram<'a>>) -> Vec<Arc<Peer>> {
+    /// Processes datagrams. Consecutive ones of a connection are dispatched together.
+    fn on_datagrams<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = Datagram<'a>>) -> Vec<Arc<Peer>> {
         let now = job_time();
         let mut touched: Vec<Arc<Peer>> = Vec::new();
         let mut run: Option<(ConnectionHandle, Vec<ConnectionEvent>)> = None;
@@ -203,13 +203,13 @@ impl Core {
                     Some((same, events)) if *same == handle => events.push(event),
                     _ => {
                         let before = run.replace((handle, vec![event]));
-                        self.give(before, &mut touched);
+                        self.dispatch(before, &mut touched);
                     }
                 },
                 Some(DatagramEvent::NewConnection(incoming)) => {
-                    // Before a connection's number can be another one's.
-                    self.give(run.take(), &mut touched);
-                    self.admit(now, incoming);
+                    // Before the handle can be reused for another connection.
+                    self.dispatch(run.take(), &mut touched);
+                    self.on_new_connection(now, incoming);
                 }
                 Some(DatagramEvent::Response(transmit)) => {
                     let _ = self.socket.transmit(transmit.destination, &answer[..transmit.size], None, None);
@@ -217,37 +217,37 @@ impl Core {
                 None => {}
             }
         }
-        self.give(run, &mut touched);
+        self.dispatch(run, &mut touched);
         touched
     }
 
-    fn give(
+    fn dispatch(
         self: &Arc<Self>,
         run: Option<(ConnectionHandle, Vec<ConnectionEvent>)>,
         touched: &mut Vec<Arc<Peer>>,
     ) {
         let Some((handle, events)) = run else { return };
         let Some(peer) = self.peers.read().get(&handle.0).cloned() else { return };
-        peer.take(events);
+        peer.on_events(events);
         if !touched.iter().any(|other| Arc::ptr_eq(other, &peer)) {
             touched.push(peer);
         }
     }
 
-    /// Somebody calls.
+    /// A peer opens a connection.
     #[cold]
-    fn admit(self: &Arc<Self>, now: Instant, incoming: Incoming) {
+    fn on_new_connection(self: &Arc<Self>, now: Instant, incoming: Incoming) {
         let mut answer = Vec::new();
         if !incoming.remote_address_validated() {
-            // It shows that it receives there before anything is kept of it.
+            // Address validation: no state is kept before the peer has returned the token.
             if let Ok(transmit) = self.endpoint.lock().retry(incoming, &mut answer) {
                 let _ = self.socket.transmit(transmit.destination, &answer[..transmit.size], None, None);
             }
             return;
         }
-        let has_place = !self.is_closing() && self.make_place(incoming.remote_address().ip(), now);
+        let has_room = !self.is_closing() && self.make_room(incoming.remote_address().ip(), now);
         let mut endpoint = self.endpoint.lock();
-        if !has_place {
+        if !has_room {
             return endpoint.ignore(incoming);
         }
         match endpoint.accept(incoming, now, &mut answer, None) {
@@ -265,116 +265,119 @@ impl Core {
         }
     }
 
-    /// Whether one more may call that has not proved who it is. Another one is sent away for it, perhaps.
-    pub fn make_place(&self, from: IpAddr, now: Instant) -> bool {
-        let (unproven, count) = {
+    /// Whether one more unauthenticated peer is accepted. May evict another one.
+    pub fn make_room(&self, from: IpAddr, now: Instant) -> bool {
+        let (unauthenticated, count) = {
             let peers = self.peers.read();
-            let unproven = peers.values().filter(|peer| peer.is_unproven());
-            let entry =
-                |peer: &Arc<Peer>| Unproven { number: peer.handle.0, at: peer.at.ip(), since: peer.since };
-            (unproven.map(entry).collect::<Vec<_>>(), peers.len())
+            let callers = peers.values().filter(|peer| peer.is_unauthenticated());
+            let entry = |peer: &Arc<Peer>| Unauthenticated {
+                number: peer.handle.0,
+                at: peer.at.ip(),
+                since: peer.created,
+            };
+            (callers.map(entry).collect::<Vec<_>>(), peers.len())
         };
-        match unproven::place(&unproven, from, now) {
-            Place::Free => count < PEERS,
-            Place::Of(number) => {
+        match unauthenticated::admit(&unauthenticated, from, now) {
+            Admission::Free => count < MAX_PEERS,
+            Admission::Evict(number) => {
                 if let Some(peer) = self.peer_of(number) {
-                    peer.dismiss();
+                    peer.evict();
                 }
                 true
             }
-            Place::None => false,
+            Admission::Refuse => false,
         }
     }
 
-    /// What the network says of what was sent, a round of it: whoever wants may go on saying something.
+    /// Reads ICMP messages, a bounded number: anybody can send more of them.
     #[cold]
-    fn take_reports(self: &Arc<Self>) {
+    fn read_icmp(self: &Arc<Self>) {
         let mut budget = PollBudget::once();
         while budget.take() {
-            match self.socket.next_report() {
-                Some(Some(report)) => self.hear(&report),
+            match self.socket.next_icmp() {
+                Some(Some(report)) => self.on_port_unreachable(&report),
                 Some(None) => {}
                 None => return,
             }
         }
-        self.socket.note_trouble();
+        self.socket.set_error_pending();
     }
 
-    /// The connection ids in QUIC packets cannot be known to who is not on their way: who quotes one is believed.
-    pub fn hear(self: &Arc<Self>, report: &Report) {
+    /// An ICMP message counts if it quotes a connection id: an attacker off the path does not know it.
+    pub fn on_port_unreachable(self: &Arc<Self>, report: &PortUnreachable) {
         let there = |peer: &&Arc<Peer>| (peer.at.ip(), peer.at.port()) == (report.to.ip(), report.to.port());
         let peers: Vec<_> = self.peers.read().values().filter(there).cloned().collect();
-        peers.iter().for_each(|peer| peer.nobody_there(&report.quote));
+        peers.iter().for_each(|peer| peer.on_port_unreachable(&report.quote));
     }
 
-    fn serve_ready(&self) {
+    fn drive_ready(&self) {
         if self.ready_count.load(Ordering::Acquire) == 0 {
             return;
         }
-        // Those that become ready meanwhile have their turn the next time: otherwise peers that send without end would never
-        // let go of the caller.
+        // Links that become ready meanwhile are driven the next time: peers that send without end must not keep the caller
+        // here.
         let ready = {
             let mut ready = self.ready.lock();
             self.ready_count.store(0, Ordering::Relaxed);
             std::mem::take(&mut *ready)
         };
         for link in ready {
-            link.with(|connection, driver| driver.serve(connection));
+            link.with(|connection, driver| driver.drive(connection));
         }
     }
 
-    /// A link has something to take.
-    pub fn note_ready(&self, link: &Arc<QuicLink>) {
+    /// Puts a link on the ready list.
+    pub fn push_ready(&self, link: &Arc<ViLink>) {
         let mut ready = self.ready.lock();
         ready.push(link.clone());
         self.ready_count.store(ready.len(), Ordering::Release);
     }
 
-    /// For who holds the lock of a link: reads the socket, and waits at most `turn` for who reads it now. Whether there may be
-    /// something for that link.
-    pub fn look_for(self: &Arc<Self>, peer: &Arc<Peer>, stream: StreamId, turn: Duration) -> bool {
-        // Who reads at the moment is done soon, and may have read what is looked for here.
-        let touched = self.room.try_lock_for(turn).map(|mut room| {
-            let runs = self.socket.receive(&mut room).len();
-            self.take(room.datagrams(runs))
+    /// For a thread that holds the lock of a link: receives datagrams, and waits at most `timeout` for another thread that
+    /// receives now. Returns whether that link is ready.
+    pub fn poll_for(self: &Arc<Self>, peer: &Arc<Peer>, stream: StreamId, timeout: Duration) -> bool {
+        // The thread that receives now is done soon, and may have received what this one waits for.
+        let touched = self.receive_buffers.try_lock_for(timeout).map(|mut buffers| {
+            let runs = self.socket.receive(&mut buffers).len();
+            self.on_datagrams(buffers.datagrams(runs))
         });
-        let listed = peer.is_listed(stream);
+        let listed = peer.is_ready(stream);
         let is_served = |other: &&Arc<Peer>| listed && Arc::ptr_eq(other, peer);
         touched.iter().flatten().filter(|other| !is_served(other)).for_each(Peer::flush);
         if self.ready_count.load(Ordering::Relaxed) > usize::from(listed) {
-            self.rest.rouse();
+            self.socket_wait.wake_helper();
         }
         listed
     }
 
-    fn call_due(self: &Arc<Self>, now: Instant) {
+    fn fire_timers(self: &Arc<Self>, now: Instant) {
         for number in self.timers.pop_due(now) {
-            if number >= LINKS {
+            if number >= FIRST_LINK_TIMER {
                 let link = self.links.read().get(&number).cloned();
                 if let Some(link) = link {
-                    link.with(|connection, driver| driver.serve(connection));
+                    link.with(|connection, driver| driver.drive(connection));
                 }
             } else if let Some(peer) = self.peer_of(number as usize) {
-                peer.time(now);
+                peer.on_timeout(now);
             }
         }
     }
 
-    /// A peer wants to be called at that time.
-    pub fn note_due(&self, wanted: Option<Instant>, called: &mut Option<Instant>, number: u64) {
-        let Some(wanted) = wanted.filter(|wanted| called.is_none_or(|called| *wanted < called)) else {
+    /// Arms a peer's timer, unless it is armed for an earlier time.
+    pub fn set_peer_timer(&self, wanted: Option<Instant>, armed: &mut Option<Instant>, number: u64) {
+        let Some(wanted) = wanted.filter(|wanted| armed.is_none_or(|armed| *wanted < armed)) else {
             return;
         };
-        *called = Some(wanted);
+        *armed = Some(wanted);
         if self.timers.set(wanted, number) {
-            self.rest.earlier();
+            self.socket_wait.on_earlier_deadline();
         }
     }
 
-    /// A link wants to be called at that time.
-    pub fn call_link_at(&self, at: Instant, link: u64) {
+    /// Arms a link's timer.
+    pub fn set_link_timer(&self, at: Instant, link: u64) {
         if self.timers.set(at, link) {
-            self.rest.earlier();
+            self.socket_wait.on_earlier_deadline();
         }
     }
 
@@ -388,11 +391,11 @@ impl Core {
         self.peers.read().values().cloned().collect()
     }
 
-    /// The connection with a rank's NIC, or with somebody's of the job: one that stands or comes to stand, or a new one.
+    /// The connection with the NIC of `rank` (`None`: of any process of the job) at that address: an existing one, or a new one.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: this process cannot prove to that rank who it is; what is no address.
-    pub fn peer_at(self: &Arc<Self>, at: SocketAddr, rank: Option<u32>) -> Result<Arc<Peer>> {
+    /// [`Error::InvalidParameter`]: this process has no ticket for that rank. The system's, for an invalid address.
+    pub fn peer_for(self: &Arc<Self>, at: SocketAddr, rank: Option<u32>) -> Result<Arc<Peer>> {
         let mut by_address = self.by_address.lock();
         if let Some(peer) = by_address.get(&(at, rank)).filter(|peer| !peer.is_over()) {
             return Ok(peer.clone());
@@ -414,8 +417,8 @@ impl Core {
         Ok(peer)
     }
 
-    /// A caller has proved who it is: its connection can be used for the other way, too.
-    pub fn note_caller(&self, peer: &Arc<Peer>, rank: Option<u32>) {
+    /// A client has authenticated itself: this side can use the connection for its own requests, too.
+    pub fn add_incoming_peer(&self, peer: &Arc<Peer>, rank: Option<u32>) {
         let mut by_address = self.by_address.lock();
         let entry = by_address.entry((peer.at, rank)).or_insert_with(|| peer.clone());
         if entry.is_over() {
@@ -423,21 +426,21 @@ impl Core {
         }
     }
 
-    /// What a peer is granted that has proved who it is.
-    pub fn grant(&self) -> Grant {
-        self.grant
+    /// Limits of a peer that has proved who it is.
+    pub fn proven_limits(&self) -> TransportLimits {
+        self.proven_limits
     }
 
-    /// It cannot be used any more.
-    pub fn forget_peer_at(&self, peer: &Arc<Peer>, rank: Option<u32>) {
+    /// The connection is closed: later requests need another one.
+    pub fn remove_address(&self, peer: &Arc<Peer>, rank: Option<u32>) {
         let mut by_address = self.by_address.lock();
         if by_address.get(&(peer.at, rank)).is_some_and(|known| Arc::ptr_eq(known, peer)) {
             by_address.remove(&(peer.at, rank));
         }
     }
 
-    /// QUIC knows nothing of it any more.
-    pub fn forget_peer(&self, peer: &Arc<Peer>) {
+    /// The endpoint has forgotten the connection.
+    pub fn remove_peer(&self, peer: &Arc<Peer>) {
         let mut peers = self.peers.write();
         if peers.get(&peer.handle.0).is_some_and(|known| Arc::ptr_eq(known, peer)) {
             peers.remove(&peer.handle.0);
@@ -445,24 +448,24 @@ impl Core {
         }
     }
 
-    /// Nobody calls them any more.
-    pub fn forget_peers(&self) {
+    /// Forgets all connections, at the end of the NIC.
+    pub fn clear_peers(&self) {
         let peers = (std::mem::take(&mut *self.by_address.lock()), std::mem::take(&mut *self.peers.write()));
         let rest = (std::mem::take(&mut *self.ready.lock()), std::mem::take(&mut *self.requests.lock()));
         drop((peers, rest));
     }
 
     #[cold]
-    pub fn tell_stranger(&self, from: IpAddr, why: &str) {
-        let mut told = self.told.lock();
-        if told.len() < TOLD && told.insert(from) {
+    pub fn report_refused(&self, from: IpAddr, why: &str) {
+        let mut reported = self.reported.lock();
+        if reported.len() < MAX_REPORTED && reported.insert(from) {
             say!("refused a connection from {from}: {why} (said once per address)");
         }
     }
 
     // ---- links ----
 
-    pub fn links(&self) -> Vec<Arc<QuicLink>> {
+    pub fn links(&self) -> Vec<Arc<ViLink>> {
         self.links.read().values().cloned().collect()
     }
 
@@ -470,21 +473,21 @@ impl Core {
         !self.links.read().is_empty()
     }
 
-    /// A link is over. Called with its lock held: by one who holds it itself.
-    pub fn forget_link(&self, number: u64) {
+    /// A link has ended. Its lock is held, by a caller that has its own reference.
+    pub fn remove_link(&self, number: u64) {
         let link = self.links.write().remove(&number);
         self.timers.remove(number);
         drop(link); // never the last reference; outside the lock all the same
     }
 
-    /// A link of a connection that both sides have agreed on.
-    pub fn establish(
+    /// Makes the link of a VI's connection that both sides have agreed on.
+    pub fn new_link(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
         stream: StreamId,
         (ours, theirs): (&Hello, &Hello),
         side: Side,
-    ) -> Arc<QuicLink> {
+    ) -> Arc<ViLink> {
         let mut connection = Connection::new(Settings {
             memory: &self.memory,
             windows: &self.windows,
@@ -498,15 +501,15 @@ impl Core {
             Box::new(Unreliable::new(self.max_transfer))
         });
         let number = self.next_link.fetch_add(1, Ordering::Relaxed);
-        let driver = QuicDriver::new(self.clone(), (number, peer.clone(), stream), unreliable);
+        let driver = StreamDriver::new(self.clone(), (number, peer.clone(), stream), unreliable);
         let link = Link::new(connection, driver);
         self.links.write().insert(number, link.clone());
         link
     }
 
-    /// The port of a link, whose queues have these places.
-    pub fn port(&self, link: Arc<QuicLink>, slots: Slots, queues: &Queues<'_>) -> Box<dyn Port> {
-        // Later ones are told by `fail`.
+    /// Makes the port of a link; `slots` are its places in completion queues.
+    pub fn port(&self, link: Arc<ViLink>, slots: Slots, queues: &Queues<'_>) -> Box<dyn Port> {
+        // Links that are made later hear of it from `fail`.
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
         }
@@ -520,15 +523,15 @@ impl Core {
 
     // ---- completion queues and requests ----
 
-    /// Looks of all owners of completion queues so far, more or less, and whether one sleeps on a word.
+    /// Polls of all completion queues so far, approximately, and whether one of them is armed.
     pub fn activity(&self) -> (u64, bool) {
         self.completion_queues.fold((0, false), |(looks, armed), cq| {
             (looks.wrapping_add(cq.looks()), armed || cq.sleeps() == Sleep::Armed)
         })
     }
 
-    /// Leaves a request to the helper: a listener's handler may do anything.
-    pub fn put_request(
+    /// Queues a request for the helper thread, because a listener's handler may block.
+    pub fn push_request(
         self: &Arc<Self>,
         peer: &Arc<Peer>,
         stream: StreamId,
@@ -537,21 +540,21 @@ impl Core {
     ) {
         let request = IncomingRequest::new(self.clone(), peer.clone(), stream, rank, request);
         self.requests.lock().push_back(Box::new(request));
-        self.rest.rouse();
+        self.socket_wait.wake_helper();
     }
 
-    pub fn next_request(&self) -> Option<Box<IncomingRequest>> {
+    pub fn pop_request(&self) -> Option<Box<IncomingRequest>> {
         self.requests.lock().pop_front()
     }
 
-    /// The NIC's last object is gone.
+    /// The NIC's last object was dropped.
     pub fn shut(&self) {
         self.closing.store(true, Ordering::Release);
         self.listeners.clear();
-        self.rest.rouse();
+        self.socket_wait.wake_helper();
     }
 
-    /// The helper has panicked: nothing of this NIC works any more.
+    /// The helper thread has panicked: the NIC has failed.
     pub fn fail(self: &Arc<Self>, thread: &str, why: &str) {
         let why = self.listeners.fail(thread, why);
         let requests = std::mem::take(&mut *self.requests.lock());
@@ -560,7 +563,7 @@ impl Core {
             thread::attempt(|| link.with(|connection, driver| driver.fail(connection, &why)));
         }
         for peer in self.peers() {
-            thread::attempt(|| peer.shut(Standing::Lost(why.clone())));
+            thread::attempt(|| peer.shutdown(ConnectionStatus::Lost(why.clone())));
         }
     }
 

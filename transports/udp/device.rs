@@ -1,4 +1,4 @@
-//! The NIC.
+//! Opens the NIC.
 
 #![allow(unsafe_code, reason = "it implements the transport contract")]
 
@@ -10,13 +10,13 @@ use udeck_via::transport::{Connected, Hello, Queues, Waiter};
 use udeck_via::{Deadline, Error, NetAddress, Result};
 
 use crate::connect::connect;
-use crate::core::{Core, QuicLink};
+use crate::core::{Core, ViLink};
 use crate::helper;
 use crate::options::Options;
 use crate::socket::Socket;
 use crate::waiter::QuicWaiter;
 
-/// Longest message: a piece has 32 bits to say where in it it belongs, a header included.
+/// Longest message: a fragment has 32 bits for its offset, and a header counts.
 const LONGEST: usize = u32::MAX as usize - 63;
 
 /// The UDP NIC of a process.
@@ -70,14 +70,14 @@ unsafe impl Network for Core {
         connect(self, to, peer, hello, &queues, deadline)
     }
 
-    /// What was sent is given back when QUIC has taken it: whoever reads the socket makes room.
+    /// A buffer is free again when QUIC has its bytes. Acknowledgements make room for that.
     fn reclaim(self: &Arc<Self>) {
-        self.serve_all();
+        self.progress_all();
     }
 
     fn undelivered(self: &Arc<Self>) -> usize {
-        self.serve_all();
-        let is_done = |link: &QuicLink| link.with(|connection, driver| driver.is_done(connection));
+        self.progress_all();
+        let is_done = |link: &ViLink| link.with(|connection, driver| driver.is_done(connection));
         self.links().iter().filter(|link| !is_done(link)).count()
     }
 

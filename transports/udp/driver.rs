@@ -1,7 +1,7 @@
-//! A VI's two streams of frames in its QUIC stream. (An unreliable VI's messages are not in them: [`crate::unreliable`].)
+//! Moves a VI's frames through its QUIC stream. (Messages of an unreliable VI travel in datagrams: [`crate::unreliable`].)
 //!
-//! Everything here happens with the link's lock held, on whichever thread has work for it: the one that posts, the one
-//! that polls, the helper. No call waits.
+//! All functions run with the link's lock held, on any thread that has work for the link: one that posts, one that polls, the helper.
+//! No call blocks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,213 +12,218 @@ use udeck_session::{Connection, Driver, Phase, Pieces};
 use udeck_sys::job_time;
 
 use crate::core::Core;
-use crate::peer::{Peer, Read, Standing, State};
+use crate::peer::{ConnectionStatus, Peer, ReadEnd, State};
 use crate::unreliable::Unreliable;
-use crate::wire::WITHDRAWN;
+use crate::wire::RESET_CANCELLED;
 
-/// How long who looks waits for another reader: never long, because it may be waited for itself.
-const TURN: Duration = Duration::from_micros(50);
-/// The same for the last look. Who reads may have been interrupted, with what is looked for in its hands.
-const LAST_TURN: Duration = Duration::from_millis(100);
-/// Bytes that are gathered at a time.
-const GATHER: usize = 64 << 10;
+/// How long a poll waits for another thread that reads the socket. Short: that thread may wait for this link's lock.
+const LOCK_WAIT: Duration = Duration::from_micros(50);
+/// The same for the last poll before a deadline. The reading thread may be descheduled, with a datagram for this link.
+const LAST_LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Bytes that are gathered for one write to the stream.
+const GATHER_BYTES: usize = 64 << 10;
 
 /// See the module.
-pub struct QuicDriver {
+pub struct StreamDriver {
     pub core: Arc<Core>,
-    /// What the NIC calls the link.
+    /// The link's number in the NIC.
     pub number: u64,
     pub peer: Arc<Peer>,
     pub stream: StreamId,
     pub unreliable: Option<Box<Unreliable>>,
-    /// What was gathered, and QUIC has not taken yet.
-    waiting: Bytes,
-    /// Bytes of the stream that were gathered.
+    /// Gathered bytes that the stream has not accepted yet.
+    unwritten: Bytes,
+    /// Offset in the stream up to which bytes were gathered.
     gathered: u64,
-    /// Nobody reads them any more.
-    deaf: bool,
+    /// The peer has sent STOP_SENDING.
+    stopped: bool,
     chunks: Vec<Bytes>,
-    has_heard: bool,
-    /// Since when the program is gone and the peer is waited for.
-    waits_since: Option<Instant>,
-    over: bool,
+    has_received: bool,
+    /// Since when the VI is closed and waits for the peer's end.
+    closing_since: Option<Instant>,
+    is_over: bool,
 }
 
-impl QuicDriver {
+impl StreamDriver {
     /// `unreliable`: for a connection whose messages go outside the stream.
     pub fn new(
         core: Arc<Core>,
         (number, peer, stream): (u64, Arc<Peer>, StreamId),
         unreliable: Option<Box<Unreliable>>,
     ) -> Self {
-        QuicDriver {
+        StreamDriver {
             core,
             number,
             peer,
             stream,
             unreliable,
-            waiting: Bytes::new(),
+            unwritten: Bytes::new(),
             gathered: 0,
-            deaf: false,
+            stopped: false,
             chunks: Vec::new(),
-            has_heard: false,
-            waits_since: None,
-            over: false,
+            has_received: false,
+            closing_since: None,
+            is_over: false,
         }
     }
 
-    /// Takes what has come for it, and goes on with what waits.
-    pub fn serve(&mut self, connection: &mut Connection) {
-        if self.over {
+    /// Reads what the stream and the datagrams have for this link, then sends what waits.
+    pub fn drive(&mut self, connection: &mut Connection) {
+        if self.is_over {
             return;
         }
         let end = {
             let peer = self.peer.clone();
             let mut state = peer.lock();
-            self.take_datagrams(&mut state);
+            self.collect_datagrams(&mut state);
             peer.read(&mut state, self.stream, &mut self.chunks)
         };
         for chunk in self.chunks.drain(..) {
-            self.has_heard = true;
+            self.has_received = true;
             let direct = connection.direct();
             connection.on_receive(direct, 0, &chunk);
         }
-        self.land_datagrams(connection);
+        self.reassemble(connection);
         match end {
-            Read::Blocked => {}
-            // Behind a goodbye, it is an end in order.
-            Read::Finished => connection.hung_up(),
-            Read::Reset(WITHDRAWN) if !self.has_heard => connection.withdrawn(),
-            Read::Reset(_) => connection.hung_up(),
-            Read::Over(Standing::Closed) => connection.hung_up(),
-            Read::Over(why) => connection.lost(&why.why().unwrap_or_default()),
+            ReadEnd::Blocked => {}
+            // After a goodbye frame this is an orderly end.
+            ReadEnd::Finished => connection.hung_up(),
+            ReadEnd::Reset(RESET_CANCELLED) if !self.has_received => connection.withdrawn(),
+            ReadEnd::Reset(_) => connection.hung_up(),
+            ReadEnd::Closed(ConnectionStatus::Closed) => connection.hung_up(),
+            ReadEnd::Closed(why) => connection.lost(&why.error().unwrap_or_default()),
         }
-        self.settle_pieces(connection, job_time());
+        self.expire_fragments(connection, job_time());
         self.send(connection);
-        self.settle(connection);
+        self.finish_if_over(connection);
     }
 
     /// The NIC has failed.
     pub fn fail(&mut self, connection: &mut Connection, why: &str) {
         connection.lost(why);
-        self.settle(connection);
+        self.finish_if_over(connection);
     }
 
-    /// The helper's look at what no packet tells of: whether a peer that does not answer the end is still waited for.
-    /// `closing`: the NIC is closed.
-    pub fn check(&mut self, connection: &mut Connection, now: Instant, patience: Duration, closing: bool) {
-        if self.over || !connection.is_closed() {
+    /// The helper's periodic check: gives up a closed VI whose peer does not answer the end. `closing`: the NIC is closed.
+    pub fn check_close(
+        &mut self,
+        connection: &mut Connection,
+        now: Instant,
+        timeout: Duration,
+        closing: bool,
+    ) {
+        if self.is_over || !connection.is_closed() {
             return;
         }
-        let heard = self.peer.lock().last_heard();
-        let gives_up = if self.has_gone(connection) {
-            let since = *self.waits_since.get_or_insert(now);
-            let is_late = now.duration_since(since) >= patience;
-            // QUIC still has to send it to a peer that is silent. That one is there, or its connection would be lost.
-            let is_silent = heard < since + patience / 2;
+        let last_received = self.peer.lock().last_received();
+        let gives_up = if self.is_all_written(connection) {
+            let since = *self.closing_since.get_or_insert(now);
+            let is_late = now.duration_since(since) >= timeout;
+            // QUIC still retransmits to a silent peer. That peer exists, or its connection would be lost.
+            let is_silent = last_received < since + timeout / 2;
             if is_late && is_silent && !closing {
-                self.waits_since = Some(now);
+                self.closing_since = Some(now);
             }
             is_late && (closing || !is_silent)
         } else {
-            closing && now.duration_since(heard) >= self.core.detect
+            closing && now.duration_since(last_received) >= self.core.detect
         };
         if gives_up {
             connection.lost("the peer does not answer the end of the connection");
-            self.settle(connection);
+            self.finish_if_over(connection);
         }
     }
 
-    fn has_gone(&self, connection: &Connection) -> bool {
-        connection.is_all_sent() && self.waiting.is_empty()
+    fn is_all_written(&self, connection: &Connection) -> bool {
+        connection.is_all_sent() && self.unwritten.is_empty()
     }
 
     fn send(&mut self, connection: &mut Connection) {
         let peer = self.peer.clone();
         let mut state = peer.lock();
-        while !self.deaf && self.fill(connection, &mut state) {
-            if !peer.write(&mut state, self.stream, &mut self.waiting) {
-                (self.deaf, self.waiting) = (true, Bytes::new());
+        while !self.stopped && self.fill(connection, &mut state) {
+            if !peer.write(&mut state, self.stream, &mut self.unwritten) {
+                (self.stopped, self.unwritten) = (true, Bytes::new());
             }
-            if !self.waiting.is_empty() {
+            if !self.unwritten.is_empty() {
                 break;
             }
         }
-        if self.deaf {
+        if self.stopped {
             connection.released(connection.queued());
         }
-        self.send_pieces(connection, &mut state);
-        peer.settle(&mut state);
+        self.send_fragments(connection, &mut state);
+        peer.drive(&mut state);
     }
 
-    /// Gathers what is to be written next; whether there is something.
+    /// Gathers the bytes to write next. Returns whether there are any.
     fn fill(&mut self, connection: &mut Connection, state: &mut State) -> bool {
-        if !self.waiting.is_empty() {
+        if !self.unwritten.is_empty() {
             return true;
         }
         let mut pieces = Pieces::new();
-        let len = connection.gather(self.gathered, GATHER, &mut pieces);
+        let len = connection.gather(self.gathered, GATHER_BYTES, &mut pieces);
         if len == 0 {
             return false;
         }
         state.gathered.resize(len, 0);
         pieces.copy_to(&mut state.gathered);
-        self.waiting = state.gathered.split().freeze();
+        self.unwritten = state.gathered.split().freeze();
         self.gathered += len as u64;
         connection.released(self.gathered);
         true
     }
 
-    fn settle(&mut self, connection: &mut Connection) {
+    fn finish_if_over(&mut self, connection: &mut Connection) {
         if connection.phase() == Phase::Broken {
-            // The words for the peer are in the stream.
+            // The error frame for the peer is in the stream.
             connection.lost(&format!("{} broke the protocol", self.peer.at));
         }
         if let Phase::Over { .. } = connection.phase()
-            && !std::mem::replace(&mut self.over, true)
+            && !std::mem::replace(&mut self.is_over, true)
         {
-            let whole = self.waiting.is_empty() && !self.deaf;
+            let whole = self.unwritten.is_empty() && !self.stopped;
             let (peer, stream) = (self.peer.clone(), self.stream);
-            peer.with(|state| peer.leave(state, stream, whole));
-            self.core.forget_link(self.number);
+            peer.with(|state| peer.close_stream(state, stream, whole));
+            self.core.remove_link(self.number);
         }
     }
 }
 
-impl Driver for QuicDriver {
+impl Driver for StreamDriver {
     fn pump(&mut self, connection: &mut Connection) {
-        if !self.over {
+        if !self.is_over {
             self.send(connection);
-            self.settle(connection);
+            self.finish_if_over(connection);
         }
     }
 
     fn look(&mut self, connection: &mut Connection) {
         let core = self.core.clone();
-        if core.look_for(&self.peer, self.stream, TURN) {
-            self.serve(connection);
+        if core.poll_for(&self.peer, self.stream, LOCK_WAIT) {
+            self.drive(connection);
         }
     }
 
     fn look_last(&mut self, connection: &mut Connection) {
         let core = self.core.clone();
-        if core.look_for(&self.peer, self.stream, LAST_TURN) {
-            self.serve(connection);
+        if core.poll_for(&self.peer, self.stream, LAST_LOCK_WAIT) {
+            self.drive(connection);
         }
     }
 
-    /// Whoever asks has read the socket.
+    /// The caller has called [`Core::progress_all`].
     fn is_done(&mut self, connection: &mut Connection) -> bool {
-        if self.over {
+        if self.is_over {
             return true;
         }
-        if !self.has_gone(connection) {
+        if !self.is_all_written(connection) {
             return false;
         }
         let peer = self.peer.clone();
         peer.with(|state| {
-            peer.has_arrived(state, self.stream, self.gathered)
-                && (self.unreliable.is_none() || peer.datagrams_left(state))
+            peer.is_delivered(state, self.stream, self.gathered)
+                && (self.unreliable.is_none() || peer.datagrams_sent(state))
         })
     }
 }

@@ -1,8 +1,8 @@
-//! The thread that works while nobody looks.
+//! The NIC's helper thread.
 //!
-//! It runs listeners' handlers, and serves the socket as long as nobody else does: it sleeps beside it, stands by while
-//! others sleep there ([`crate::rest`]), and naps, a millisecond at a time, while somebody polls. A process in which nothing
-//! comes costs no more than the datagrams that ask silent peers whether they are there.
+//! It runs listeners' handlers. It calls [`Core::progress`] while no other thread polls: it sleeps beside the socket, or beside its
+//! own eventfd while other threads sleep beside the socket ([`crate::socket_wait`]). While another thread polls, it pauses for a
+//! millisecond at a time. An idle process only sends the keep-alives of its connections.
 
 use std::io;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use udeck_sys::{job_time, thread};
 
 use crate::core::Core;
-use crate::incoming::REQUESTS;
-use crate::peer::Standing;
+use crate::incoming::MAX_REQUESTS;
+use crate::peer::ConnectionStatus;
 
 const NAME: &str = "udp-helper";
-/// How long who looks by itself is left alone.
-const NAP: Duration = Duration::from_millis(1);
-/// How often links are checked for what no datagram tells.
-const CHECK: Duration = Duration::from_secs(2);
-/// The same when the NIC is closed and the thread shall end.
-const LAST_CHECK: Duration = Duration::from_millis(50);
-/// How long a closed NIC's links may take to end when QUIC has taken all that they have said.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the helper pauses while another thread polls.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Interval of periodic checks of links and peers.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The same when the NIC is closed.
+const CLOSING_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a closed NIC's links may take to end once QUIC has all of their bytes.
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the thread. It ends when the NIC is closed and its links are over.
 ///
@@ -34,10 +34,10 @@ pub fn start(core: Arc<Core>) -> io::Result<()> {
 }
 
 fn run(core: &Arc<Core>) {
-    let (mut looks, mut next_check) = (0, job_time() + CHECK);
+    let (mut looks, mut next_check) = (0, job_time() + CHECK_INTERVAL);
     while !core.is_closing() || core.has_links() {
-        // All that lie here. Those that come meanwhile have rung the bell again.
-        for request in (0..REQUESTS).map_while(|_| core.next_request()) {
+        // A request that is queued meanwhile wakes this thread again.
+        for request in (0..MAX_REQUESTS).map_while(|_| core.pop_request()) {
             request.deliver();
         }
         let now = job_time();
@@ -46,31 +46,35 @@ fn run(core: &Arc<Core>) {
         }
         let (looked, armed) = core.activity();
         if std::mem::replace(&mut looks, looked) != looked && !armed {
-            core.rest.nap(NAP);
+            core.socket_wait.helper_pause(PAUSE);
             continue;
         }
-        let limit = if core.is_closing() { LAST_CHECK } else { next_check.saturating_duration_since(now) };
-        core.rest.watch(core, limit);
-        core.serve();
+        let limit = if core.is_closing() {
+            CLOSING_CHECK_INTERVAL
+        } else {
+            next_check.saturating_duration_since(now)
+        };
+        core.socket_wait.helper_wait(core, limit);
+        core.progress();
     }
-    while let Some(request) = core.next_request() {
+    while let Some(request) = core.pop_request() {
         drop(request);
     }
     for peer in core.peers() {
-        peer.shut(Standing::Closed);
+        peer.shutdown(ConnectionStatus::Closed);
     }
-    core.forget_peers();
+    core.clear_peers();
 }
 
-/// When it is done next.
+/// Returns when the next check is due.
 fn check(core: &Arc<Core>, now: Instant) -> Instant {
     let closing = core.is_closing();
-    let patience = if closing { LAST_PATIENCE } else { core.detect };
+    let timeout = if closing { CLOSING_TIMEOUT } else { core.detect };
     for link in core.links() {
-        link.with(|connection, driver| driver.check(connection, now, patience, closing));
+        link.with(|connection, driver| driver.check_close(connection, now, timeout, closing));
     }
     for peer in core.peers() {
         peer.check(now, core.detect);
     }
-    now + if closing { LAST_CHECK } else { CHECK.min(core.detect / 4) }
+    now + if closing { CLOSING_CHECK_INTERVAL } else { CHECK_INTERVAL.min(core.detect / 4) }
 }

@@ -1,11 +1,8 @@
-//! What the network says of datagrams that this NIC has sent: ICMP messages, which the kernel keeps in the socket's error
-//! queue (`IP_RECVERR`).
+//! ICMP messages for datagrams that this NIC has sent. The kernel keeps them in the socket's error queue (`IP_RECVERR`).
 //!
-//! Anybody may send one, and the kernel compares nothing but addresses and ports. One thing is believed, and only if the
-//! message quotes our datagram by what nobody off its way can know: that nobody is at the peer's port, from the peer's own
-//! host. How long datagrams may be, QUIC finds out by itself. All else (a host or a network that is not reached, a packet
-//! filter's words) may be over in a moment: whether a peer is gone, its silence tells, after the time that the user has chosen
-//! for that.
+//! Anybody may send one, and the kernel compares only addresses and ports. One kind is believed: *port unreachable*, from the
+//! peer's own host, if it quotes a connection id that an attacker off the path cannot know. QUIC finds the path MTU by itself. All
+//! other errors (host or network unreachable, a packet filter's) may be temporary: then only silence shows that a peer is gone.
 
 #![allow(unsafe_code, reason = "system calls that rustix lacks")]
 
@@ -18,20 +15,20 @@ pub const QUOTE: usize = 576;
 /// Bytes of control messages: one of these, with room to spare.
 const CONTROL: usize = 256;
 
-/// Nobody is at the port that a datagram was sent to, says an ICMP message that may be believed if its quote is.
+/// A port unreachable message. It is believed if its quote is of a packet that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct PortUnreachable {
     /// Where the datagram went.
     pub to: SocketAddr,
-    /// How it began, as far as the message says.
+    /// The beginning of the datagram, as far as the message quotes it.
     pub quote: Vec<u8>,
 }
 
-/// Takes a message out of the socket's error queue. `None`: there was none. `Some(None)`: one that says nothing of use.
-pub fn next(socket: BorrowedFd<'_>) -> Option<Option<Report>> {
+/// Takes a message out of the socket's error queue. `None`: there was none. `Some(None)`: one that is ignored.
+pub fn next(socket: BorrowedFd<'_>) -> Option<Option<PortUnreachable>> {
     let mut raw = Raw::default();
     raw.receive(socket).ok()?;
-    Some(raw.report())
+    Some(raw.port_unreachable())
 }
 
 /// As the kernel gives it.
@@ -71,13 +68,13 @@ impl Raw {
         Ok(())
     }
 
-    fn report(&self) -> Option<Report> {
+    fn port_unreachable(&self) -> Option<PortUnreachable> {
         let to = address(&self.name[..self.name_len])?;
         let (error, offender) = extended_error(&self.control[..self.control_len])?;
         let from = address(offender).map(|from| from.ip());
-        // Whether a port is open is its own host's business: a filter on the way knows nothing of it.
+        // Only the peer's own host knows whether the port is open.
         let is_believed = error.is_closed_port() && from == Some(to.ip());
-        is_believed.then(|| Report { to, quote: self.quote[..self.quote_len].to_vec() })
+        is_believed.then(|| PortUnreachable { to, quote: self.quote[..self.quote_len].to_vec() })
     }
 }
 
@@ -90,8 +87,8 @@ struct ExtendedError {
 
 impl ExtendedError {
     fn is_closed_port(&self) -> bool {
-        let said = (self.origin, self.kind, self.code);
-        said == (libc::SO_EE_ORIGIN_ICMP, 3, 3) || said == (libc::SO_EE_ORIGIN_ICMP6, 1, 4)
+        let proof_context = (self.origin, self.kind, self.code);
+        proof_context == (libc::SO_EE_ORIGIN_ICMP, 3, 3) || proof_context == (libc::SO_EE_ORIGIN_ICMP6, 1, 4)
     }
 }
 
@@ -143,7 +140,7 @@ mod tests {
         name
     }
 
-    fn told(kind: u8, code: u8, info: u32, by: [u8; 4]) -> Option<Report> {
+    fn told(kind: u8, code: u8, info: u32, by: [u8; 4]) -> Option<PortUnreachable> {
         let mut data = 111u32.to_ne_bytes().to_vec();
         data.extend([libc::SO_EE_ORIGIN_ICMP, kind, code, 0]);
         data.extend(info.to_ne_bytes());
@@ -159,7 +156,7 @@ mod tests {
         raw.name[..to.len()].copy_from_slice(&to);
         raw.control[..control.len()].copy_from_slice(&control);
         (raw.name_len, raw.control_len, raw.quote_len) = (to.len(), control.len(), 20);
-        raw.report()
+        raw.port_unreachable()
     }
 
     #[test]

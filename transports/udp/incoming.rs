@@ -1,4 +1,4 @@
-//! A request that waits for its answer, and those that wait for the helper.
+//! Connection requests of peers: each waits in a queue for the helper, and then for the listener's answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::completion_queue::take_slots;
 use crate::core::Core;
 use crate::peer::Peer;
 
-/// Requests that the helper delivers before it looks at the socket again.
-pub const REQUESTS: usize = 1024;
+/// Requests that the helper delivers before it reads the socket again.
+pub const MAX_REQUESTS: usize = 1024;
 
-/// Those that wait for the helper. A peer has as many as it may have streams.
+/// Requests that wait for the helper. The limit of streams bounds how many a peer has.
 pub type Requests = VecDeque<Box<IncomingRequest>>;
 
-/// See the module. Dropped unanswered, it is refused.
+/// A request. If it is dropped unanswered, it is refused.
 pub struct IncomingRequest {
     core: Arc<Core>,
     peer: Arc<Peer>,
     stream: StreamId,
-    /// The rank that asks.
+    /// The rank that requests.
     rank: Option<u32>,
     request: Request,
     answered: bool,
@@ -41,7 +41,7 @@ impl IncomingRequest {
         IncomingRequest { core, peer, stream, rank, request, answered: false }
     }
 
-    /// Gives it to whoever listens.
+    /// Gives it to the listener of its discriminator.
     pub fn deliver(self: Box<Self>) {
         match self.core.listeners.get(&self.request.discriminator) {
             Some(listener) => (listener.lock())(self),
@@ -51,7 +51,7 @@ impl IncomingRequest {
 
     fn refuse(mut self, answer: &Answer) {
         self.answered = true;
-        self.peer.with(|state| self.peer.answer(state, self.stream, answer));
+        self.peer.with(|state| self.peer.send_answer(state, self.stream, answer));
     }
 }
 
@@ -70,8 +70,8 @@ impl Incoming for IncomingRequest {
         let (core, peer) = (self.core.clone(), self.peer.clone());
         let accepted = Answer::Accepted(hello.clone(), Vec::new());
         let link = peer.with(|state| {
-            peer.answer(state, self.stream, &accepted).then(|| {
-                let link = core.establish(&peer, self.stream, (hello, &self.request.hello), Side::Accepted);
+            peer.send_answer(state, self.stream, &accepted).then(|| {
+                let link = core.new_link(&peer, self.stream, (hello, &self.request.hello), Side::Accepted);
                 peer.attach(state, self.stream, (&link, hello.reliability), None);
                 link
             })
@@ -98,7 +98,7 @@ impl Drop for IncomingRequest {
         }
         if !self.answered {
             let answer = Answer::Rejected("the request was dropped unanswered".into());
-            self.peer.with(|state| self.peer.answer(state, self.stream, &answer));
+            self.peer.with(|state| self.peer.send_answer(state, self.stream, &answer));
         }
     }
 }

@@ -1,42 +1,43 @@
-//! UDP: a NIC whose VIs reach other hosts, all through one socket, encrypted and authenticated by QUIC.
+//! UDP: a NIC that reaches other hosts through one UDP socket. QUIC encrypts and authenticates everything.
 //!
-//! **One QUIC connection for each pair of NICs** (RFC 9000, by quinn-proto), a stream of it for each VI. What streams carry is
-//! `udeck-session`'s. Loss, congestion, path MTU and encryption are QUIC's.
+//! **Connections.** Two NICs share one QUIC connection (RFC 9000, by quinn-proto). Each VI has a stream of it. `udeck-session`
+//! defines what the stream carries. QUIC does loss recovery, congestion control, path MTU discovery and encryption.
 //!
-//! **Who does the work.** The thread that polls a completion queue reads the socket itself, for all; it parks beside it.
-//! While nobody looks, the NIC's one helper thread does it. Posts send by themselves. No call on the socket ever waits.
+//! **Threads.** The thread that polls a completion queue reads the socket, for all connections, and sleeps beside the socket. The
+//! NIC's one helper thread does the same while no other thread polls. Posts transmit on the calling thread. No call on the
+//! socket blocks.
 //!
-//! **Unreliable VIs** send their messages in QUIC datagrams (RFC 9221), beside the stream, which keeps the rest: set-up,
-//! credits, the end, what was lost. Such a message is never sent again; the receiver drops what is not whole, and counts it
+//! **Unreliable VIs** send their messages in QUIC datagrams (RFC 9221). Their stream carries the rest: connection set-up, credits,
+//! the end, and which messages were lost. Such a message is never retransmitted. The receiver drops and counts incomplete messages
 //! ([`Dropped`]).
 //!
-//! **The end.** Streams end as `udeck-session` says. Whoever is silent for [`Options::detect`], although asked, is taken for
-//! dead. A process that is stopped for so long cannot answer: unlike over TCP, nobody does it in its place. On this host, the
-//! kernel is asked whether it is there.
+//! **End of a connection.** Streams end as `udeck-session` says. A peer that answers nothing for [`Options::detect`] is lost. A
+//! stopped process cannot answer: over TCP its kernel acknowledges in its place, over UDP nothing does. If the peer is on this host,
+//! the kernel says whether its process and its socket still exist (`liveness`).
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `tls` | keys, and how QUIC is configured |
-//! | `wire` | what is said on the control stream; pieces of unreliable messages |
-//! | `core` | what the NIC's objects share: who reads the socket, its peers, its links |
-//! | `peer` | a QUIC connection and its streams, with a guide of its own |
+//! | `tls` | keys, and the configuration of QUIC |
+//! | `wire` | messages of the control stream; fragments of unreliable messages |
+//! | `core` | the state that the NIC's objects share: socket, endpoint, peers, links |
+//! | `peer` | a QUIC connection and its streams; it has its own table of files |
 //! | `connect`, `incoming` | the two sides of a connection request |
-//! | `unproven` | callers that have not proved who they are: how many are kept |
-//! | `driver` | a VI's stream |
-//! | `unreliable`, `pieces`, `ranges`, `dropped` | messages of unreliable VIs, beside the stream |
-//! | `timers` | who wants to be called |
-//! | `completion_queue`, `waiter`, `rest` | completion queues, and who sleeps beside the socket |
-//! | `helper` | the thread that works while nobody looks |
-//! | `options`, `device`, `socket` | the NIC, its socket |
-//! | `neighbours` | whether a silent peer on this host is there |
-//! | `icmp` | what the network says of datagrams that were sent |
+//! | `unauthenticated` | bounds for callers that have not proved who they are |
+//! | `driver` | moves a VI's frames through its stream |
+//! | `unreliable`, `reassembly`, `range_set`, `dropped` | messages of unreliable VIs, in datagrams |
+//! | `timers` | the timer queue of the NIC |
+//! | `completion_queue`, `waiter`, `socket_wait` | completion queues, and how threads sleep beside the socket |
+//! | `helper` | the NIC's helper thread |
+//! | `options`, `device`, `socket` | the NIC, and its socket |
+//! | `liveness` | whether a silent peer of this host still exists |
+//! | `icmp` | ICMP port unreachable messages for what was sent |
 //!
 //! # Trust
-//! Who calls shows that it receives where it says before anything is kept of it (Retry), and then has little time and room. Both sides prove who they are, over
-//! this TLS session, before anything else of them is heard. From then on all is encrypted and authenticated (TLS 1.3). Who
-//! controls the path can hold up and lose packets, and sees how many there are and how long. It can also end a connection: one ICMP message is
-//! believed, that a peer's port is closed, where it quotes a connection id of what was sent there; and a rank of the job that sees
-//! such an id can make a stateless reset.
+//! A caller proves its address by a Retry before the NIC keeps any state for it. Until it has proved who it is, it has little time
+//! and memory. Both sides prove who they are over this TLS session, before anything else of them is read. From then on everything is
+//! encrypted and authenticated (TLS 1.3). An attacker on the path can delay and drop packets, and sees their number and length. It
+//! can also end a connection: the NIC believes an ICMP port unreachable message that quotes a connection id which was sent there. A
+//! rank of the job that sees a connection id can make a stateless reset.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -51,22 +52,20 @@ mod fixture;
 mod helper;
 mod icmp;
 mod incoming;
-mod neighbours;
+mod liveness;
 mod options;
 mod peer;
-mod pieces;
-mod ranges;
-#[cfg(test)]
-mod refusal;
-#[cfg(test)]
-mod refusing;
-mod rest;
+mod range_set;
+mod reassembly;
 mod socket;
+#[cfg(test)]
+mod socket_fault;
+mod socket_wait;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod tls;
-mod unproven;
+mod unauthenticated;
 mod unreliable;
 mod waiter;
 mod wire;

@@ -1,15 +1,15 @@
-//! A QUIC connection with another NIC, and the streams in it: one for control, and one for each VI.
+//! A QUIC connection with another NIC, and its streams: one for control, and one for each VI.
 //!
-//! Both sides may have called: a NIC uses a connection that stands, whoever called. [`State`] lies behind one lock, which is
-//! taken after that of a VI's link and before that of the endpoint. What comes for links is noted under it
-//! ([`crate::core::Core::note_ready`]) and given to them afterwards, by whoever holds no link's lock.
+//! A NIC uses an established connection whichever side opened it. [`State`] is behind one lock. It is taken after the lock of a VI's
+//! link, and before the endpoint's. News for links goes on the ready list under this lock ([`crate::core::Core::push_ready`]); a
+//! thread that holds no link's lock drives them afterwards.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `handshake` | both sides prove who they are |
 //! | `streams` | requests, answers, and the bytes of VIs |
-//! | `events` | what QUIC tells: new streams, what can be read and written, the end |
-//! | `transmit` | packets to the socket, and when to be called |
+//! | `events` | the events of QUIC: new streams, readable and writable ones, the end |
+//! | `transmit` | sends packets, and arms the connection's timer |
 
 mod events;
 mod handshake;
@@ -30,99 +30,98 @@ use udeck_sys::job_time;
 use udeck_via::auth::Pair;
 
 use crate::core::Core;
-use crate::neighbours::{Vigil, socket_at};
-use crate::unproven;
-use crate::wire::{Close, Process};
-pub use handshake::Standing;
+use crate::liveness::{LivenessProbe, find_socket};
+use crate::unauthenticated;
+use crate::wire::{CloseReason, Process};
+pub use handshake::ConnectionStatus;
 #[cfg(test)]
-pub use handshake::{CALLEE, CALLER, said};
-pub use streams::{Call, Outcome, Read, Stream};
+pub use handshake::{CLIENT, SERVER, proof_context};
+pub use streams::{PendingRequest, ReadEnd, RequestOutcome, Stream};
 
-/// How long a connection without VIs is kept for the next one.
-const LINGER: Duration = Duration::from_secs(10);
+/// How long a connection without VIs is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub struct Peer {
     pub core: Arc<Core>,
     pub handle: ConnectionHandle,
     pub at: SocketAddr,
-    /// Whether this side has called.
-    pub called: bool,
-    /// When it began.
-    pub since: Instant,
+    /// Whether this side opened the connection (QUIC's client).
+    pub is_client: bool,
+    pub created: Instant,
     /// Both sides have proved who they are.
-    stands: AtomicBool,
-    /// It cannot be used any more.
-    over: AtomicBool,
+    is_established: AtomicBool,
+    /// It is closed or lost.
+    is_over: AtomicBool,
     state: Mutex<State>,
 }
 
-/// Under the lock.
+/// What the lock protects.
 pub struct State {
     pub quic: Connection,
-    pub standing: Standing,
-    /// Who calls whom, and what both know; of a connection that was called, as soon as the caller has said it.
+    pub status: ConnectionStatus,
+    /// Which rank calls which, and their ticket. On the server's side it is known once the client has claimed its rank.
     pub pair: Option<Pair>,
     pub streams: HashMap<StreamId, Stream>,
-    /// Requests and answers that flow control has held up: what is left of each goes before anything else of its stream.
+    /// Rest of a request or answer that flow control has blocked. It precedes everything else of its stream.
     unsent: HashMap<StreamId, Vec<u8>>,
-    /// Rung when it stands, or does not come to stand, and when a stream can be opened.
-    bells: Vec<Arc<Bell>>,
-    control: Control,
-    transmit: transmit::Transmit,
-    /// Where what is written is gathered.
+    /// Rung when the handshake succeeds or fails, and when a stream can be opened.
+    waiters: Vec<Arc<Bell>>,
+    control: ControlStream,
+    transmit: transmit::Transmitter,
+    /// Buffer in which bytes to write are gathered.
     pub gathered: BytesMut,
-    vigil: Vigil,
-    heard: Heard,
-    /// The endpoint knows nothing of it any more.
+    liveness: LivenessProbe,
+    received: Received,
+    /// The endpoint has forgotten the connection.
     forgotten: bool,
     /// Since when it has no streams.
     idle_since: Option<Instant>,
 }
 
-/// What is said on the control stream.
-struct Control {
+/// State of the control stream.
+struct ControlStream {
     stream: Option<StreamId>,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
-/// When the peer was heard last.
-struct Heard {
-    /// Frames that had come then.
+/// When the peer sent something last.
+struct Received {
+    /// Frames received by then.
     frames: u64,
     last: Instant,
-    /// Its silence counts from here: from then, or from when it was last found stopped.
-    at: Instant,
+    /// Start of its silence: `last`, or when it was last found alive.
+    silent_since: Instant,
 }
 
 impl State {
-    /// `bell` is rung once when something changes for who waits.
+    /// `bell` is rung once, at the next change.
     pub fn notify(&mut self, bell: &Arc<Bell>) {
-        if !self.bells.iter().any(|other| Arc::ptr_eq(other, bell)) {
-            self.bells.push(bell.clone());
+        if !self.waiters.iter().any(|other| Arc::ptr_eq(other, bell)) {
+            self.waiters.push(bell.clone());
         }
     }
 
-    /// Whether somebody of this side waits for it.
+    /// Whether a connection request of this side waits for it.
     fn is_awaited(&mut self) -> bool {
-        self.bells.retain(|bell| Arc::strong_count(bell) > 1);
-        !self.bells.is_empty()
+        self.waiters.retain(|bell| Arc::strong_count(bell) > 1);
+        !self.waiters.is_empty()
     }
 
-    /// When something was last heard of the other side, as far as the helper has looked.
-    pub fn last_heard(&self) -> Instant {
-        self.heard.last
+    /// When the peer sent something last, as of the helper's last check.
+    pub fn last_received(&self) -> Instant {
+        self.received.last
     }
 
-    /// What is being sent.
-    pub fn transmit(&mut self) -> &mut transmit::Transmit {
+    /// The sending state.
+    pub fn transmit(&mut self) -> &mut transmit::Transmitter {
         &mut self.transmit
     }
 }
 
 impl Peer {
-    /// `pair`: of a connection that this side has called for.
+    /// `pair`: of a connection that this side opens.
     pub fn new(
         core: &Arc<Core>,
         (handle, quic): (ConnectionHandle, Connection),
@@ -130,207 +129,221 @@ impl Peer {
     ) -> Arc<Self> {
         let now = job_time();
         let at = quic.remote_address();
-        let called = pair.is_some();
+        let is_client = pair.is_some();
         let state = State {
             quic,
-            standing: Standing::Shaking,
+            status: ConnectionStatus::Handshaking,
             pair,
             streams: HashMap::new(),
             unsent: HashMap::new(),
-            bells: Vec::new(),
-            control: Control { stream: None, incoming: Vec::new(), outgoing: Vec::new() },
-            transmit: transmit::Transmit::default(),
+            waiters: Vec::new(),
+            control: ControlStream { stream: None, incoming: Vec::new(), outgoing: Vec::new() },
+            transmit: transmit::Transmitter::default(),
             gathered: BytesMut::new(),
-            vigil: Vigil::default(),
-            heard: Heard { frames: 0, last: now, at: now },
+            liveness: LivenessProbe::default(),
+            received: Received { frames: 0, last: now, silent_since: now },
             forgotten: false,
             idle_since: None,
         };
-        let (stands, over, state) = (AtomicBool::new(false), AtomicBool::new(false), Mutex::new(state));
-        Arc::new(Peer { core: core.clone(), handle, at, called, since: now, stands, over, state })
+        let (is_established, is_over, state) =
+            (AtomicBool::new(false), AtomicBool::new(false), Mutex::new(state));
+        Arc::new(Peer {
+            core: core.clone(),
+            handle,
+            at,
+            is_client,
+            created: now,
+            is_established,
+            is_over,
+            state,
+        })
     }
 
-    /// Whether it cannot be used any more.
+    /// Whether it is closed or lost.
     pub fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.is_over.load(Ordering::Acquire)
     }
 
     /// Whether both sides have proved who they are.
-    pub fn stands(&self) -> bool {
-        self.stands.load(Ordering::Acquire)
+    pub fn is_established(&self) -> bool {
+        self.is_established.load(Ordering::Acquire)
     }
 
-    /// Whether it has called and not proved yet who it is.
-    pub fn is_unproven(&self) -> bool {
-        !self.called && !self.stands()
+    /// Whether the peer opened the connection and has not proved yet who it is.
+    pub fn is_unauthenticated(&self) -> bool {
+        !self.is_client && !self.is_established()
     }
 
-    /// Whether a VI's stream is noted as having something to take.
-    pub fn is_listed(&self, stream: StreamId) -> bool {
-        matches!(self.lock().streams.get(&stream), Some(Stream::Linked(flow)) if flow.listed)
+    /// Whether a VI's stream is on the ready list.
+    pub fn is_ready(&self, stream: StreamId) -> bool {
+        matches!(self.lock().streams.get(&stream), Some(Stream::Vi(flow)) if flow.is_queued)
     }
 
-    /// Takes in what came for it. [`Peer::flush`] when it has been served.
-    pub fn take(self: &Arc<Self>, events: impl IntoIterator<Item = ConnectionEvent>) {
+    /// Processes received packets. [`Peer::flush`] follows, when the links were driven.
+    pub fn on_events(self: &Arc<Self>, events: impl IntoIterator<Item = ConnectionEvent>) {
         let mut state = self.lock();
         events.into_iter().for_each(|event| state.quic.handle_event(event));
-        self.take_events(&mut state);
+        self.process_events(&mut state);
     }
 
-    /// Sends what there is to send.
+    /// Transmits what QUIC has to send.
     pub fn flush(self: &Arc<Self>) {
-        self.send(&mut self.lock(), job_time());
+        self.transmit(&mut self.lock(), job_time());
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Works under the lock, and sends what there is to send.
+    /// Runs `work` under the lock, then [`Peer::drive`].
     pub fn with<R>(self: &Arc<Self>, work: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let result = work(&mut state);
-        self.settle(&mut state);
+        self.drive(&mut state);
         result
     }
 
-    /// Whoever works under the lock does this at the end: takes in what QUIC tells, and sends.
-    pub fn settle(self: &Arc<Self>, state: &mut State) {
+    /// Processes QUIC's events and transmits. The last step of all work under the lock.
+    pub fn drive(self: &Arc<Self>, state: &mut State) {
         let now = job_time();
-        self.take_events(state);
-        self.send(state, now);
+        self.process_events(state);
+        self.transmit(state, now);
     }
 
-    /// The time that it asked for has come.
-    pub fn time(self: &Arc<Self>, now: Instant) {
+    /// Its timer has fired.
+    pub fn on_timeout(self: &Arc<Self>, now: Instant) {
         let mut state = self.lock();
-        state.transmit.called = None;
-        if self.is_unproven() && now.duration_since(self.since) >= unproven::LIMIT {
-            return self.dismiss_locked(&mut state);
+        state.transmit.timer = None;
+        if self.is_unauthenticated() && now.duration_since(self.created) >= unauthenticated::HANDSHAKE_TIMEOUT
+        {
+            return self.evict_locked(&mut state);
         }
         if state.quic.poll_timeout().is_some_and(|due| due <= now) {
             state.quic.handle_timeout(now);
         }
-        self.take_events(&mut state);
-        self.send(&mut state, now);
+        self.process_events(&mut state);
+        self.transmit(&mut state, now);
     }
 
     /// The rank that the other side has proved to be.
     pub fn rank(&self, state: &State) -> Option<u32> {
         let pair = state.pair.as_ref()?;
-        if self.called { pair.callee() } else { pair.caller() }
+        if self.is_client { pair.callee() } else { pair.caller() }
     }
 
-    /// Ends the connection: the other side is told `close`, and whoever works with it here `why`.
-    pub fn close(self: &Arc<Self>, state: &mut State, close: Close, why: Standing) {
+    /// Closes the connection: the peer gets `close`, its users here get `why`.
+    pub fn close(self: &Arc<Self>, state: &mut State, close: CloseReason, why: ConnectionStatus) {
         state.quic.close(job_time(), VarInt::from_u32(close.code()), bytes::Bytes::new());
-        self.end(state, why);
+        self.terminate(state, why);
     }
 
-    /// Ends it at once, if it has not proved meanwhile who it is. The other side is told, and nothing of it is kept.
-    pub fn dismiss(self: &Arc<Self>) {
+    /// Closes it and forgets it at once, unless the peer has authenticated itself meanwhile.
+    pub fn evict(self: &Arc<Self>) {
         let mut state = self.lock();
-        if self.is_unproven() {
-            self.dismiss_locked(&mut state);
+        if self.is_unauthenticated() {
+            self.evict_locked(&mut state);
         }
     }
 
-    fn dismiss_locked(self: &Arc<Self>, state: &mut State) {
-        self.close(state, Close::Done, Standing::Closed);
-        self.send(state, job_time());
+    fn evict_locked(self: &Arc<Self>, state: &mut State) {
+        self.close(state, CloseReason::Done, ConnectionStatus::Closed);
+        self.transmit(state, job_time());
         if !std::mem::replace(&mut state.forgotten, true) {
-            self.core.forget_peer(self);
+            self.core.remove_peer(self);
             let _ = self.core.endpoint.lock().handle_event(self.handle, EndpointEvent::drained());
         }
     }
 
-    /// Asks the NIC to call it when QUIC wants that, or when it has to have proved who it is.
-    fn call_in_time(&self, state: &mut State, wanted: Option<Instant>) {
+    /// Arms its timer: for QUIC's timeout, or the end of the handshake's time.
+    fn set_timer(&self, state: &mut State, wanted: Option<Instant>) {
         if !state.forgotten {
-            let proof = self.is_unproven().then(|| self.since + unproven::LIMIT);
+            let proof = self.is_unauthenticated().then(|| self.created + unauthenticated::HANDSHAKE_TIMEOUT);
             let wanted = wanted.into_iter().chain(proof).min();
-            self.core.note_due(wanted, &mut state.transmit.called, self.number());
+            self.core.set_peer_timer(wanted, &mut state.transmit.timer, self.number());
         }
     }
 
-    /// It cannot be used any more: everybody is told.
-    fn end(self: &Arc<Self>, state: &mut State, why: Standing) {
-        if self.over.swap(true, Ordering::AcqRel) {
+    /// It has ended: tells all its users.
+    fn terminate(self: &Arc<Self>, state: &mut State, why: ConnectionStatus) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
-        state.standing = why;
-        self.core.forget_peer_at(self, self.rank(state));
-        // VIs keep the connection until the program closes them, perhaps for long: nothing else is to stay in it.
-        state.streams.retain(|_, stream| stream.end(&self.core, &state.standing));
-        state.bells.drain(..).for_each(|bell| bell.ring());
+        state.status = why;
+        self.core.remove_address(self, self.rank(state));
+        // VIs keep this object until the program closes them. Nothing else stays in it.
+        state.streams.retain(|_, stream| stream.end(&self.core, &state.status));
+        state.waiters.drain(..).for_each(|bell| bell.ring());
     }
 
-    /// The helper's look at what no packet tells of.
+    /// The helper's periodic check: silence, abandoned handshakes, idle connections.
     pub fn check(self: &Arc<Self>, now: Instant, detect: Duration) {
         let mut state = self.lock();
-        if matches!(state.standing, Standing::Stands) {
+        if matches!(state.status, ConnectionStatus::Established) {
             self.check_silence(&mut state, now, detect);
-        } else if self.called && now.duration_since(self.since) >= unproven::LIMIT && !state.is_awaited() {
-            self.close(&mut state, Close::Done, Standing::Closed);
+        } else if self.is_client
+            && now.duration_since(self.created) >= unauthenticated::HANDSHAKE_TIMEOUT
+            && !state.is_awaited()
+        {
+            self.close(&mut state, CloseReason::Done, ConnectionStatus::Closed);
         }
-        if state.streams.is_empty() && matches!(state.standing, Standing::Stands) {
+        if state.streams.is_empty() && matches!(state.status, ConnectionStatus::Established) {
             let since = *state.idle_since.get_or_insert(now);
-            if now.duration_since(since) >= LINGER {
-                self.close(&mut state, Close::Done, Standing::Closed);
+            if now.duration_since(since) >= IDLE_TIMEOUT {
+                self.close(&mut state, CloseReason::Done, ConnectionStatus::Closed);
             }
         } else {
             state.idle_since = None;
         }
-        self.settle(&mut state);
+        self.drive(&mut state);
     }
 
-    /// Whether the peer answers what keeps the connection alive.
+    /// Checks whether the peer answers keep-alives.
     fn check_silence(self: &Arc<Self>, state: &mut State, now: Instant, detect: Duration) {
         let frames = state.quic.stats().frame_rx;
-        let heard = frames.acks + frames.ping + frames.stream + frames.datagram;
-        if heard != state.heard.frames {
-            state.heard = Heard { frames: heard, last: now, at: now };
-            state.vigil.heard();
+        let count = frames.acks + frames.ping + frames.stream + frames.datagram;
+        if count != state.received.frames {
+            state.received = Received { frames: count, last: now, silent_since: now };
+            state.liveness.on_received();
         }
-        if now.duration_since(state.heard.at) < detect {
+        if now.duration_since(state.received.silent_since) < detect {
             return;
         }
-        if state.vigil.excuses(socket_at(self.at)) {
-            state.heard.at = now;
+        if state.liveness.is_alive(find_socket(self.at)) {
+            state.received.silent_since = now;
             return;
         }
         let seconds = detect.as_secs();
         let why = format!("nothing was heard of {} for {seconds} seconds", self.at);
-        self.close(state, Close::Done, Standing::Lost(why));
+        self.close(state, CloseReason::Done, ConnectionStatus::Lost(why));
     }
 
-    /// The network says that nobody is at its port. `quote`: how a datagram began that was sent there.
-    pub fn nobody_there(self: &Arc<Self>, quote: &[u8]) {
+    /// An ICMP message says that the peer's port is closed. `quote`: the beginning of the datagram that it answers.
+    pub fn on_port_unreachable(self: &Arc<Self>, quote: &[u8]) {
         let mut state = self.lock();
         if state.transmit.has_sent(quote) {
-            let why = match state.standing {
-                Standing::Shaking => Standing::Nobody,
-                _ => Standing::Lost(format!(
+            let why = match state.status {
+                ConnectionStatus::Handshaking => ConnectionStatus::PortUnreachable,
+                _ => ConnectionStatus::Lost(format!(
                     "the process at {} has died, or closed its NIC by force: nobody is there",
                     self.at
                 )),
             };
-            self.close(&mut state, Close::Done, why);
-            self.settle(&mut state);
+            self.close(&mut state, CloseReason::Done, why);
+            self.drive(&mut state);
         }
     }
 
-    /// The NIC is closed, or has failed.
-    pub fn shut(self: &Arc<Self>, why: Standing) {
+    /// The NIC is closed or has failed.
+    pub fn shutdown(self: &Arc<Self>, why: ConnectionStatus) {
         let mut state = self.lock();
-        self.close(&mut state, Close::Done, why);
-        self.settle(&mut state);
+        self.close(&mut state, CloseReason::Done, why);
+        self.drive(&mut state);
     }
 
-    /// Which process the other side says it is.
-    fn watch_over(&self, state: &mut State, theirs: Process) {
-        state.vigil = Vigil::over(self.core.process, theirs);
-        state.heard.at = job_time();
+    /// The peer has told its process.
+    fn start_liveness(&self, state: &mut State, theirs: Process) {
+        state.liveness = LivenessProbe::new(self.core.process, theirs);
+        state.received.silent_since = job_time();
     }
 }
 
@@ -341,11 +354,11 @@ mod tests {
 
     use super::*;
     use crate::fixture::{End, connect, open, works};
-    use crate::wire::Control;
+    use crate::wire::ControlMessage;
 
     type Ends = [(Arc<Core>, End); 2];
 
-    /// Two connected ends, and the connection as each side has it.
+    /// Two connected ends, and each side's object of their connection.
     fn pair() -> (Ends, [Arc<Peer>; 2]) {
         let ((core_a, a), (core_b, b)) = (open(), open());
         let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
@@ -386,24 +399,24 @@ mod tests {
         let (_ends, [a, _b]) = pair();
         let (error_code, reason) = (quinn_proto::TransportErrorCode::INVALID_TOKEN, bytes::Bytes::new());
         let close = quinn_proto::ConnectionClose { error_code, frame_type: None, reason };
-        let standing = a.broken(&a.lock(), &quinn_proto::ConnectionError::ConnectionClosed(close));
-        assert!(matches!(standing, Standing::Closed), "{standing:?}");
+        let standing = a.status_of(&a.lock(), &quinn_proto::ConnectionError::ConnectionClosed(close));
+        assert!(matches!(standing, ConnectionStatus::Closed), "{standing:?}");
     }
 
     #[test]
     fn nothing_more_is_read_of_who_speaks_another_version() {
         let (ends, [a, b]) = pair();
-        b.lock().standing = Standing::OtherVersion(None);
-        a.with(|state| a.say(state, &[0; 10_000]));
+        b.lock().status = ConnectionStatus::VersionMismatch(None);
+        a.with(|state| a.send_control(state, &[0; 10_000]));
         let until = Instant::now() + Duration::from_millis(300);
         while Instant::now() < until {
-            ends.iter().for_each(|(core, _)| _ = core.serve());
+            ends.iter().for_each(|(core, _)| _ = core.progress());
             assert!(b.lock().control.incoming.is_empty());
         }
     }
 
     /// A request of this side's that is never answered.
-    fn calling(state: &mut State) -> (StreamId, Arc<Call>) {
+    fn calling(state: &mut State) -> (StreamId, Arc<PendingRequest>) {
         let ours = Hello {
             reliability: Reliability::Delivery,
             writable_ptag: None,
@@ -411,9 +424,10 @@ mod tests {
             private_data: Vec::new(),
         };
         let bell = Arc::new(Bell::new().unwrap());
-        let call = Arc::new(Call { ours, outcome: Mutex::default(), asked: Mutex::default(), bell });
+        let call =
+            Arc::new(PendingRequest { ours, outcome: Mutex::default(), confirm_at: Mutex::default(), bell });
         let stream = StreamId::new(quinn_proto::Side::Client, quinn_proto::Dir::Bi, 77);
-        state.streams.insert(stream, Stream::Calling(call.clone(), Vec::new()));
+        state.streams.insert(stream, Stream::Outgoing(call.clone(), Vec::new()));
         (stream, call)
     }
 
@@ -422,8 +436,8 @@ mod tests {
     fn nothing_is_kept_of_a_request_that_the_end_of_the_connection_has_answered() {
         let (ends, [a, _b]) = pair();
         let (_, call) = calling(&mut a.lock());
-        a.shut(Standing::Lost("it has died".into()));
-        assert!(matches!(call.outcome.lock().take(), Some(Outcome::Ended(Standing::Lost(_)))));
+        a.shutdown(ConnectionStatus::Lost("it has died".into()));
+        assert!(matches!(call.outcome.lock().take(), Some(RequestOutcome::Ended(ConnectionStatus::Lost(_)))));
         assert_eq!(Arc::strong_count(&call), 1, "and with it a descriptor");
         drop(ends);
     }
@@ -435,8 +449,8 @@ mod tests {
         let (stream, call) = calling(&mut state);
         let sent = |state: &State| state.quic.stats().frame_tx.stream + state.control.outgoing.len() as u64;
         let before = sent(&state);
-        a.hear_about(&mut state, Control::Confirm { stream: stream.into(), offset: 500 });
-        assert_eq!((*call.asked.lock(), sent(&state)), (Some(500), before));
+        a.on_control_message(&mut state, ControlMessage::Confirm { stream: stream.into(), offset: 500 });
+        assert_eq!((*call.confirm_at.lock(), sent(&state)), (Some(500), before));
     }
 
     #[test]
@@ -444,7 +458,7 @@ mod tests {
         let (_ends, [a, _b]) = pair();
         let mut state = a.lock();
         let flow = state.streams.values_mut().find_map(|stream| match stream {
-            Stream::Linked(flow) => Some(flow),
+            Stream::Vi(flow) => Some(flow),
             _ => None,
         });
         let flow = flow.expect("its VI");

@@ -1,4 +1,4 @@
-//! The NIC's socket, and datagrams for it in batches.
+//! The NIC's socket. It sends and receives datagrams in batches.
 //!
 //! `quinn-udp` does what is the kernel's business: segmentation offload (GSO), so that one call sends many datagrams to one
 //! peer; its counterpart (GRO) and `recvmmsg`, so that one call receives many from all; and that nothing is fragmented.
@@ -11,30 +11,30 @@ use udeck_sys::atomic::{AtomicBool, Ordering};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
-use crate::icmp::{self, Report};
+use crate::icmp::{self, PortUnreachable};
 #[cfg(test)]
-use crate::refusal::Refusal;
+use crate::socket_fault::SocketFault;
 
-/// Datagrams, or runs of them from one sender, that one call receives.
-const RUNS: usize = 8;
-/// Bytes of a run.
-const RUN: usize = 64 << 10;
-/// Bytes that the kernel is asked to hold, each way; it may hold less.
-const KERNEL: usize = 4 << 20;
+/// Messages that one `recvmmsg` receives. With GRO a message holds several datagrams of one sender.
+const BATCH_SIZE: usize = 8;
+/// Bytes of such a message, at most.
+const GRO_BUFFER: usize = 64 << 10;
+/// Size that is asked for the socket's buffers; the system may grant less.
+const SOCKET_BUFFER: usize = 4 << 20;
 
-/// A call on the socket fails at first by what an ICMP message says of another datagram, then nothing was sent or received.
-/// An error of its own comes again.
+/// A pending ICMP error makes the next call on the socket fail, which then does nothing. So a call is repeated; an error of its
+/// own comes again.
 const ATTEMPTS: usize = 4;
 
 /// See the module.
 pub struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// Something lies in the error queue, perhaps.
-    troubled: AtomicBool,
-    /// What a test makes the kernel refuse.
+    /// The error queue may hold something.
+    error_pending: AtomicBool,
+    /// A fault that a test injects.
     #[cfg(test)]
-    pub refusal: Refusal,
+    pub fault: SocketFault,
 }
 
 impl Socket {
@@ -43,18 +43,18 @@ impl Socket {
     pub fn bind(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let socket = UdpSocket::bind(at)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // As much as the system allows: what it does not hold is lost, and sent again.
-        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), KERNEL);
-        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), KERNEL);
-        // That a peer's port is closed is told by its host; without this, only its silence tells.
+        // As much as the system allows. What does not fit is lost, and retransmitted.
+        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
+        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
+        // ICMP errors, for closed ports. Without them only silence shows that a peer is gone.
         let _ = state.enable_transport_errors(UdpSockRef::from(&socket));
         let at = socket.local_addr()?;
         let socket = Socket {
             socket,
             state,
-            troubled: AtomicBool::new(false),
+            error_pending: AtomicBool::new(false),
             #[cfg(test)]
-            refusal: Refusal::default(),
+            fault: SocketFault::default(),
         };
         Ok((socket, at))
     }
@@ -71,52 +71,53 @@ impl Socket {
         ecn: Option<EcnCodepoint>,
     ) -> io::Result<()> {
         #[cfg(test)]
-        self.refusal.ask()?;
+        self.fault.check()?;
         let transmit = Transmit { destination, ecn, contents, segment_size, src_ip: None };
         let mut outcome = Ok(());
         for _ in 0..ATTEMPTS {
             outcome = self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
             match &outcome {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => self.note_trouble(),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => self.set_error_pending(),
                 _ => break,
             }
         }
         outcome
     }
 
-    pub fn note_trouble(&self) {
-        self.troubled.store(true, Ordering::Relaxed);
+    pub fn set_error_pending(&self) {
+        self.error_pending.store(true, Ordering::Relaxed);
     }
 
-    pub fn take_trouble(&self) -> bool {
-        self.troubled.load(Ordering::Relaxed) && self.troubled.swap(false, Ordering::Relaxed)
+    pub fn take_error_pending(&self) -> bool {
+        self.error_pending.load(Ordering::Relaxed) && self.error_pending.swap(false, Ordering::Relaxed)
     }
 
-    /// The next thing that the network says of what was sent. `None`: nothing more. `Some(None)`: nothing of use.
-    pub fn next_report(&self) -> Option<Option<Report>> {
+    /// The next message of the error queue. `None`: it is empty. `Some(None)`: one that is ignored.
+    pub fn next_icmp(&self) -> Option<Option<PortUnreachable>> {
         icmp::next(self.as_fd())
     }
 
-    /// Bytes of datagrams that the kernel holds until they are read: half of what it counts, the rest is its own.
-    pub fn holds(&self) -> usize {
+    /// Bytes of datagrams that the receive buffer holds: half of its size, the rest is the kernel's overhead.
+    pub fn receive_capacity(&self) -> usize {
         self.state.recv_buffer_size(UdpSockRef::from(&self.socket)).map_or(0, |size| size / 2)
     }
 
-    /// Datagrams that one batch may hold.
-    pub fn most(&self) -> usize {
+    /// Datagrams that one GSO batch may hold.
+    pub fn max_segments(&self) -> usize {
         self.state.max_gso_segments()
     }
 
-    /// Receives what is there, as much as one call gives; the runs of it.
-    pub fn receive<'a>(&self, room: &'a mut Room) -> &'a [RecvMeta] {
-        let mut buffers = room.buffers.chunks_exact_mut(RUN).map(IoSliceMut::new);
-        let mut buffers: [IoSliceMut<'_>; RUNS] =
-            std::array::from_fn(|_| buffers.next().expect("there are as many"));
+    /// Receives what one `recvmmsg` gives.
+    pub fn receive<'a>(&self, buffers: &'a mut ReceiveBuffers) -> &'a [RecvMeta] {
+        let ReceiveBuffers { bytes, metas } = buffers;
+        let mut slices = bytes.chunks_exact_mut(GRO_BUFFER).map(IoSliceMut::new);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| slices.next().expect("there are as many"));
         for _ in 0..ATTEMPTS {
-            match self.state.recv(UdpSockRef::from(&self.socket), &mut buffers, &mut room.metas) {
-                Ok(count) => return &room.metas[..count],
+            match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, metas) {
+                Ok(count) => return &metas[..count],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => self.note_trouble(),
+                Err(_) => self.set_error_pending(),
             }
         }
         &[]
@@ -129,32 +130,35 @@ impl AsFd for Socket {
     }
 }
 
-/// Where datagrams are received. The kernel gives memory on first use.
-pub struct Room {
-    buffers: Box<[u8]>,
-    metas: [RecvMeta; RUNS],
+/// Receive buffers. The kernel provides their memory on first use.
+pub struct ReceiveBuffers {
+    bytes: Box<[u8]>,
+    metas: [RecvMeta; BATCH_SIZE],
 }
 
-impl Room {
+impl ReceiveBuffers {
     pub fn new() -> Self {
-        Room { buffers: vec![0; RUNS * RUN].into_boxed_slice(), metas: [RecvMeta::default(); RUNS] }
+        ReceiveBuffers {
+            bytes: vec![0; BATCH_SIZE * GRO_BUFFER].into_boxed_slice(),
+            metas: [RecvMeta::default(); BATCH_SIZE],
+        }
     }
 
-    /// Runs that one call receives at most.
-    pub fn runs(&self) -> usize {
-        RUNS
+    /// Messages that one call receives at most.
+    pub fn batch_size(&self) -> usize {
+        BATCH_SIZE
     }
 
-    /// The datagrams of the first `runs` runs that were received.
-    pub fn datagrams(&self, runs: usize) -> impl Iterator<Item = Datagram<'_>> {
-        self.metas[..runs].iter().zip(self.buffers.chunks_exact(RUN)).flat_map(|(meta, buffer)| {
-            let datagrams = buffer[..meta.len.min(RUN)].chunks(meta.stride.max(1));
+    /// The datagrams of the first `messages` received messages.
+    pub fn datagrams(&self, messages: usize) -> impl Iterator<Item = Datagram<'_>> {
+        self.metas[..messages].iter().zip(self.bytes.chunks_exact(GRO_BUFFER)).flat_map(|(meta, buffer)| {
+            let datagrams = buffer[..meta.len.min(GRO_BUFFER)].chunks(meta.stride.max(1));
             datagrams.map(|bytes| Datagram { from: meta.addr, ecn: meta.ecn, bytes })
         })
     }
 }
 
-/// One that was received.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     pub from: SocketAddr,

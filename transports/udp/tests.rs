@@ -1,10 +1,11 @@
 //! What the conformance suite cannot ask: one connection for many VIs, who listens or meddles on the way, and silence.
 
+mod authentication;
 mod panics;
-mod proofs;
-mod raw;
+mod raw_peer;
 mod relay;
-mod unproven;
+mod socket_blocked;
+mod unauthenticated;
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use udeck_via::{Deadline, Descriptor, Error, Listener, NetAddress, Nic, Reliabil
 
 use crate::core::Core;
 use crate::fixture::{End, connect, open, open_with, soon, works};
-use crate::icmp::Report;
+use crate::icmp::PortUnreachable;
 use relay::Relay;
 
 fn ends(a: &Nic, b: &Nic) -> (End, End) {
@@ -56,8 +57,8 @@ fn end_of(end: &mut End) -> (Error, Duration) {
     }
 }
 
-fn standing(core: &Core) -> usize {
-    core.peers().iter().filter(|peer| peer.stands() && !peer.is_over()).count()
+fn established(core: &Core) -> usize {
+    core.peers().iter().filter(|peer| peer.is_established() && !peer.is_over()).count()
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn all_vis_of_two_nics_share_a_connection_whoever_calls() {
         works(left, right);
         works(right, left);
     }
-    assert_eq!((standing(&core_a), standing(&core_b)), (1, 1));
+    assert_eq!((established(&core_a), established(&core_b)), (1, 1));
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn what_was_heard_of_a_connection_is_worth_nothing_later() {
     let (mut left, mut right) = ends(&a, &b);
     connect_by(&relay, &mut left, &mut right);
     works(&mut left, &mut right);
-    let before = standing(&core_b);
+    let before = established(&core_b);
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = std::str::from_utf8(&b.attributes().address).unwrap().to_owned();
     for datagram in relay.seen() {
@@ -125,7 +126,7 @@ fn what_was_heard_of_a_connection_is_worth_nothing_later() {
     }
     works(&mut left, &mut right);
     works(&mut right, &mut left);
-    assert_eq!(standing(&core_b), before);
+    assert_eq!(established(&core_b), before);
 }
 
 #[test]
@@ -187,10 +188,10 @@ fn icmp_is_believed_where_it_quotes_what_was_sent() {
     let to = only_peer(&core).at;
     let sent = only_peer(&core).lock().transmit().last_sent();
     let forged = [&[0x40][..], &[7; 8], &[0; 20]].concat();
-    core.hear(&Report { to, quote: forged });
-    core.hear(&Report { to: gone(), quote: [&[0x40], &sent[..]].concat() });
+    core.on_port_unreachable(&PortUnreachable { to, quote: forged });
+    core.on_port_unreachable(&PortUnreachable { to: gone(), quote: [&[0x40], &sent[..]].concat() });
     works(&mut left, &mut right);
-    core.hear(&Report { to, quote: [&[0x40], &sent[..]].concat() });
+    core.on_port_unreachable(&PortUnreachable { to, quote: [&[0x40], &sent[..]].concat() });
     let (error, _) = end_of(&mut left);
     assert!(error.to_string().contains("nobody is there"), "{error}");
 }
@@ -259,7 +260,7 @@ fn a_process_that_takes_the_place_of_another_one_says_so_at_once() {
             connect_by(&relay, &mut left, &mut right)
         }
         works(&mut left, &mut right);
-        core_b.socket.refusal.always(true);
+        core_b.socket.fault.block_all(true);
         drop((right, b, core_b));
         let (_core_c, c) = open_again_at(address);
         left.vi.post_send(Descriptor::new([a.region(8, left.ptag).unwrap()])).unwrap();

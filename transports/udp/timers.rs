@@ -1,4 +1,5 @@
-//! When which link wants to be called, for all links of a NIC. Whoever looks at the socket looks here, too.
+//! The timer queue of a NIC. Each link and each peer has at most one timer in it, for the earliest time that it asked for. The
+//! thread that reads the socket also fires timers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use udeck_sys::atomic::{AtomicU64, Ordering};
 use udeck_sys::job_time;
 
-/// See the module. A link has one time in it, the earliest that it asked for since it was called.
+/// See the module.
 pub struct Timers {
     start: Instant,
     /// Nanoseconds from `start` to the earliest time.
@@ -16,12 +17,11 @@ pub struct Timers {
     queue: Mutex<TimerQueue>,
 }
 
-/// Times in order. One that an earlier one has replaced stays in the heap until it comes to the top, or until such entries
-/// are more than half of it.
+/// A heap. An entry that an earlier one has replaced stays until it reaches the top, or until such entries are more than half.
 #[derive(Default)]
 struct TimerQueue {
     heap: BinaryHeap<Reverse<(Instant, Entry)>>,
-    /// Each link's entry that counts, and its time.
+    /// Each timer's valid entry, and its time.
     live: HashMap<u64, (Instant, u64)>,
     entries: u64,
 }
@@ -85,7 +85,7 @@ impl Timers {
         Timers { start: job_time(), next: AtomicU64::new(u64::MAX), queue: Mutex::default() }
     }
 
-    /// The link of that number wants to be called then, or earlier if it has said so. Whether nobody did so early.
+    /// Arms a timer, unless it is armed for an earlier time. Returns whether it is now the earliest of all.
     pub fn set(&self, at: Instant, link: u64) -> bool {
         let mut queue = self.queue.lock();
         let earliest = queue.first().is_none_or(|first| at < first);
@@ -94,26 +94,26 @@ impl Timers {
         earliest
     }
 
-    /// That link is not to be called any more.
+    /// Disarms a timer.
     pub fn remove(&self, link: u64) {
         let mut queue = self.queue.lock();
         queue.remove(link);
         self.publish(&mut queue);
     }
 
-    /// Whether somebody is to be called.
+    /// Whether a timer is due.
     pub fn is_due(&self, now: Instant) -> bool {
         self.nanos(now) >= self.next.load(Ordering::Relaxed)
     }
 
-    /// How long until somebody is, at most `limit`.
+    /// Time until the next timer is due, at most `limit`.
     pub fn wait(&self, now: Instant, limit: Duration) -> Duration {
         let next = self.next.load(Ordering::Relaxed);
         Duration::from_nanos(next.saturating_sub(self.nanos(now))).min(limit)
     }
 
-    /// Who is to be called, all of them. Who asks again while they are called has its turn the next time: otherwise one
-    /// that is due again at once would never let go of the caller.
+    /// Takes all timers that are due. One that is armed again meanwhile fires the next time: a timer that is always due must
+    /// not keep the caller here.
     pub fn pop_due(&self, now: Instant) -> Vec<u64> {
         let mut queue = self.queue.lock();
         let due = std::iter::from_fn(|| queue.pop(now)).collect();

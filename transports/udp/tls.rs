@@ -1,7 +1,6 @@
 //! TLS 1.3 with raw public keys (RFC 7250), and what QUIC is configured with.
 //!
-//! The side that accepts has a key pair that is made when its NIC is opened and that nobody else knows; the other side takes any
-//! key whose owner signs the hand-shake. So TLS alone keeps out who only listens. Who is at the other end is proven above it:
+//! The server has a key pair that is made when its NIC is opened. The client accepts any key whose owner signs the handshake. So TLS alone keeps out who only listens. Who is at the other end is proven above it:
 //! both sides prove that they are of the job, by a message authentication code over this session's exporter ([`exporter`]). A
 //! man in the middle has two sessions, with two exporters, and can forward no proof from one to the other.
 
@@ -28,44 +27,44 @@ use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 use crate::options::Options;
 
-/// What both sides call what they speak. Its version is said in the first control message, so that both can be named.
+/// The ALPN protocol. Its version is in the [`crate::wire::AuthMessage`], so that an error can name both sides' versions.
 const ALPN: &[u8] = b"udeck";
-/// The name that is asked for; keys carry none.
+/// The server name of the TLS handshake. Raw public keys carry none.
 pub const NAME: &str = "udeck";
 
 /// Bytes of a connection id.
 pub const CONNECTION_ID: usize = 8;
-/// Streams that a peer may have open: its VIs here, and requests.
-const STREAMS: u32 = 4096;
-/// Bytes of a peer's streams that nobody has read, at most; and of one that has not proved who it is.
+/// Streams that a peer may have open: its VIs and its requests.
+const MAX_STREAMS: u32 = 4096;
+/// Flow control window of a peer's connection, at most; and of an unauthenticated peer's.
 const WINDOW: u32 = 16 << 20;
-const LEAST_WINDOW: u32 = 64 << 10;
-/// Bytes of datagrams of a peer that nobody has taken, or that wait to be sent.
+const UNAUTHENTICATED_WINDOW: u32 = 64 << 10;
+/// Bytes of QUIC's buffers for received and for unsent datagrams.
 const DATAGRAMS: usize = 1 << 20;
-/// What is free of that when none waits to be sent, and more than when one does.
+/// Free space of the send buffer above which no datagram waits in it.
 pub const DATAGRAMS_FREE: usize = DATAGRAMS - 64;
 /// Bytes that are sent before anything is known of the path. The search for the path's MTU sends packets of 9,000 bytes: with
 /// the usual ten short ones, the first message would wait for their acknowledgement.
-const FIRST_WINDOW: u64 = 64 << 10;
-/// How a round trip is guessed before one was measured.
-const FIRST_RTT: Duration = Duration::from_millis(50);
+const INITIAL_WINDOW: u64 = 64 << 10;
+/// Round trip time before one was measured.
+const INITIAL_RTT: Duration = Duration::from_millis(50);
 
-/// How a NIC's endpoint is set up.
-pub struct Setup {
+/// The configuration of a NIC's endpoint.
+pub struct TlsSetup {
     pub endpoint: EndpointConfig,
-    /// Both grant the other side what it needs to prove who it is.
+    /// Both grant an unauthenticated peer what it needs to authenticate itself.
     pub server: ServerConfig,
     pub client: ClientConfig,
-    /// What it is granted when it has.
-    pub grant: Grant,
+    /// What it is granted afterwards.
+    pub proven_limits: TransportLimits,
 }
 
-/// What a peer may have here.
+/// Limits of a peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Grant {
-    /// Streams that it has open.
+pub struct TransportLimits {
+    /// Streams that it may have open.
     pub streams: VarInt,
-    /// Bytes of all its streams that nobody has read.
+    /// Flow control window: unread bytes of all its streams.
     pub window: VarInt,
 }
 
@@ -74,19 +73,23 @@ pub struct Grant {
 ///
 /// # Errors
 /// The system has no random numbers.
-pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Result<Setup> {
+pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Result<TlsSetup> {
     let Options { detect, max_datagram, .. } = *options;
     let provider = Arc::new(provider::default_provider());
-    let window = VarInt::from_u32((window as u32).clamp(LEAST_WINDOW, WINDOW));
-    let grant = Grant { streams: VarInt::from_u32(STREAMS), window };
-    // The caller opens the control stream.
-    let [caller, callee] = [1, 0]
-        .map(|streams| Grant { streams: VarInt::from_u32(streams), window: VarInt::from_u32(LEAST_WINDOW) });
-    let mut server = ServerConfig::with_crypto(Arc::new(accepting(&provider)?));
-    server.transport_config(Arc::new(transport(detect, max_datagram, caller, window))).migration(false);
-    let mut client = ClientConfig::new(Arc::new(calling(provider).map_err(io::Error::other)?));
-    client.transport_config(Arc::new(transport(detect, max_datagram, callee, window)));
-    Ok(Setup { endpoint: endpoint(max_datagram, reset_key)?, server, client, grant })
+    let window = VarInt::from_u32((window as u32).clamp(UNAUTHENTICATED_WINDOW, WINDOW));
+    let proven_limits = TransportLimits { streams: VarInt::from_u32(MAX_STREAMS), window };
+    // The client opens the control stream.
+    let [server_limits, client_limits] = [1, 0].map(|streams| TransportLimits {
+        streams: VarInt::from_u32(streams),
+        window: VarInt::from_u32(UNAUTHENTICATED_WINDOW),
+    });
+    let mut server = ServerConfig::with_crypto(Arc::new(server_crypto(&provider)?));
+    server
+        .transport_config(Arc::new(transport(detect, max_datagram, server_limits, window)))
+        .migration(false);
+    let mut client = ClientConfig::new(Arc::new(client_crypto(provider).map_err(io::Error::other)?));
+    client.transport_config(Arc::new(transport(detect, max_datagram, client_limits, window)));
+    Ok(TlsSetup { endpoint: endpoint(max_datagram, reset_key)?, server, client, proven_limits })
 }
 
 /// A process that has the address of one that has died, and the same reset key, answers packets for that one's connections
@@ -100,30 +103,35 @@ fn endpoint(max_datagram: usize, reset_key: &[u8; 32]) -> io::Result<EndpointCon
     Ok(config)
 }
 
-fn transport(detect: Duration, max_datagram: usize, grant: Grant, stream_window: VarInt) -> TransportConfig {
+fn transport(
+    detect: Duration,
+    max_datagram: usize,
+    limits: TransportLimits,
+    stream_window: VarInt,
+) -> TransportConfig {
     let mut search = MtuDiscoveryConfig::default();
     search.upper_bound(max_datagram.clamp(1200, 65527) as u16);
     let mut congestion = CubicConfig::default();
-    congestion.initial_window(FIRST_WINDOW);
+    congestion.initial_window(INITIAL_WINDOW);
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams(grant.streams)
+        .max_concurrent_bidi_streams(limits.streams)
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(stream_window)
-        .receive_window(grant.window)
+        .receive_window(limits.window)
         .send_window(u64::from(WINDOW))
         .datagram_receive_buffer_size(Some(DATAGRAMS))
         .datagram_send_buffer_size(DATAGRAMS)
-        .initial_rtt(FIRST_RTT)
+        .initial_rtt(INITIAL_RTT)
         .congestion_controller_factory(Arc::new(congestion))
         .mtu_discovery_config(Some(search))
-        // Whether a silent peer is dead is ours to say: a process that is stopped is not.
+        // `Peer::check` judges silence: a stopped process is silent and not lost.
         .max_idle_timeout(None)
         .keep_alive_interval(Some(detect / 4));
     config
 }
 
-fn accepting(provider: &Arc<CryptoProvider>) -> io::Result<QuicServerConfig> {
+fn server_crypto(provider: &Arc<CryptoProvider>) -> io::Result<QuicServerConfig> {
     let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
         .map_err(|_| io::Error::other("the system has no random numbers"))?;
     let key = PrivatePkcs8KeyDer::from(key.as_ref().to_vec());
@@ -141,24 +149,24 @@ fn accepting(provider: &Arc<CryptoProvider>) -> io::Result<QuicServerConfig> {
     QuicServerConfig::try_from(config).map_err(io::Error::other)
 }
 
-fn calling(
+fn client_crypto(
     provider: Arc<CryptoProvider>,
 ) -> Result<QuicClientConfig, Box<dyn std::error::Error + Send + Sync>> {
     let mut config = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyKey(provider)))
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyKey(provider)))
         .with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(QuicClientConfig::try_from(config)?)
 }
 
-/// Takes every key whose owner signs the hand-shake.
+/// Accepts every key whose owner signs the handshake.
 #[derive(Debug)]
-struct AnyKey(Arc<CryptoProvider>);
+struct AcceptAnyKey(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for AnyKey {
+impl ServerCertVerifier for AcceptAnyKey {
     fn verify_server_cert(
         &self,
         _key: &CertificateDer<'_>,
@@ -203,7 +211,7 @@ impl ServerCertVerifier for AnyKey {
     }
 }
 
-/// A number that only the two ends of this TLS session know (RFC 5705, RFC 8446 section 7.5).
+/// Keying material that only the two ends of this TLS session know (RFC 5705, RFC 8446 section 7.5).
 pub fn exporter(connection: &Connection) -> [u8; 32] {
     let mut number = [0; 32];
     let exported = connection.crypto_session().export_keying_material(&mut number, b"EXPORTER-udeck", b"");

@@ -1,10 +1,8 @@
-//! An unreliable VI's messages, as its link's driver moves them: each in QUIC datagrams of its own (RFC 9221), beside the link's
-//! stream.
+//! Messages of unreliable VIs: each travels in QUIC datagrams of its own (RFC 9221), beside the link's stream.
 //!
-//! A message is over for its sender when QUIC has all of its datagrams. It leaves when the peer's program has room for it,
-//! which the stream tells, and when QUIC has; until then it waits where it lies, and posts are refused when too many do.
-//! Nothing is sent again. Some time after the last of them has left, the peer is told by the stream that what has not come
-//! will not ([`FLIGHT`]).
+//! A send completes when QUIC has all of the message's datagrams. A message is sent when the peer has granted a credit for it
+//! and QUIC's datagram buffer has space. Until then it stays in the send queue. Nothing is retransmitted. Some time after the
+//! last message was sent, the stream tells the peer that what has not arrived will not ([`FLIGHT_TIME`]).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,50 +12,56 @@ use quinn_proto::SendDatagramError;
 use udeck_session::{Connection, Landing, Pieces};
 use udeck_sys::job_time;
 
-use crate::driver::QuicDriver;
+use crate::driver::StreamDriver;
 use crate::peer::{Peer, State, Stream};
-use crate::pieces::{Assembly, Limits, Message};
-use crate::wire::Piece;
+use crate::reassembly::{Limits, Message, Reassembly};
+use crate::wire::Fragment;
 
-/// How long nothing may come of a message. Its sender gives it up much sooner, unless it has died or was stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a datagram may be on its way after QUIC has sent it, besides three round trips.
-const FLIGHT: Duration = Duration::from_millis(20);
+/// How long no fragment of a message may arrive. A sender that lives gives its message up much sooner.
+const REASSEMBLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a datagram may travel after QUIC has sent it, in addition to three round trips.
+const FLIGHT_TIME: Duration = Duration::from_millis(20);
 /// Messages of one connection that are incomplete at a time.
-const INCOMPLETE: usize = 64;
+const MAX_INCOMPLETE: usize = 64;
 
-/// What a driver has besides, for an unreliable VI.
+/// The additional state of an unreliable VI's driver.
 pub struct Unreliable {
-    assembly: Assembly<Landing>,
-    came: VecDeque<Bytes>,
-    /// Bytes of the next message that have left.
-    at: u32,
-    /// Messages below that number left by that time.
-    left: VecDeque<(Instant, u64)>,
-    /// The NIC calls the link at that time.
-    called: Option<Instant>,
+    reassembly: Reassembly<Landing>,
+    received_datagrams: VecDeque<Bytes>,
+    /// Bytes of the next message that were sent.
+    next_offset: u32,
+    /// When messages below that number were sent.
+    sent: VecDeque<(Instant, u64)>,
+    /// When the link's timer is due.
+    timer: Option<Instant>,
 }
 
 impl Unreliable {
     /// Takes messages of up to `max_transfer` bytes.
     pub fn new(max_transfer: usize) -> Self {
-        // Who keeps the rules never has so many bytes under way, and who does not gets no room: `Connection::land`.
+        // A peer that keeps its credits never has so many bytes under way. Another one gets no buffer: `Connection::land`.
         let bytes = max_transfer.saturating_add(2 * udeck_session::BYTES);
-        let limits = Limits { message: bytes, messages: INCOMPLETE, bytes, patience: PATIENCE };
-        let (came, left) = (VecDeque::new(), VecDeque::new());
-        Unreliable { assembly: Assembly::new(limits), came, at: 0, left, called: None }
+        let limits = Limits { message: bytes, messages: MAX_INCOMPLETE, bytes, timeout: REASSEMBLY_TIMEOUT };
+        let (received_datagrams, sent) = (VecDeque::new(), VecDeque::new());
+        Unreliable {
+            reassembly: Reassembly::new(limits),
+            received_datagrams,
+            next_offset: 0,
+            sent,
+            timer: None,
+        }
     }
 
-    /// When something is to be given up.
-    fn timer(&self, flight: Duration) -> Option<Instant> {
-        let forgotten = self.left.front().map(|(at, _)| *at + flight);
-        self.assembly.timer().into_iter().chain(forgotten).min()
+    /// When a message is to be given up.
+    fn next_timeout(&self, flight: Duration) -> Option<Instant> {
+        let forgotten = self.sent.front().map(|(at, _)| *at + flight);
+        self.reassembly.next_timeout().into_iter().chain(forgotten).min()
     }
 }
 
 impl Peer {
-    /// Whether QUIC has sent all datagrams.
-    pub fn datagrams_left(&self, state: &mut State) -> bool {
+    /// Whether QUIC has sent all datagrams that it was given.
+    pub fn datagrams_sent(&self, state: &mut State) -> bool {
         let space = state.quic.datagrams().send_buffer_space();
         space >= crate::tls::DATAGRAMS_FREE || self.is_over()
     }
@@ -65,139 +69,144 @@ impl Peer {
 
 /// Three round trips, and some more.
 fn flight(state: &State) -> Duration {
-    3 * state.quic.rtt() + FLIGHT
+    3 * state.quic.rtt() + FLIGHT_TIME
 }
 
-impl QuicDriver {
-    /// Takes the datagrams that have come for it.
-    pub fn take_datagrams(&mut self, state: &mut State) {
+impl StreamDriver {
+    /// Takes the datagrams that arrived for this link.
+    pub fn collect_datagrams(&mut self, state: &mut State) {
         let Some(unreliable) = &mut self.unreliable else { return };
-        if let Some(Stream::Linked(flow)) = state.streams.get_mut(&self.stream) {
-            unreliable.came.append(&mut flow.datagrams);
+        if let Some(Stream::Vi(flow)) = state.streams.get_mut(&self.stream) {
+            unreliable.received_datagrams.append(&mut flow.datagrams);
         }
     }
 
-    pub fn land_datagrams(&mut self, connection: &mut Connection) {
+    pub fn reassemble(&mut self, connection: &mut Connection) {
         let now = job_time();
-        while let Some(datagram) = self.unreliable.as_mut().and_then(|unreliable| unreliable.came.pop_front())
+        while let Some(datagram) =
+            self.unreliable.as_mut().and_then(|unreliable| unreliable.received_datagrams.pop_front())
         {
-            match Piece::decode(&datagram) {
-                Some(piece) => self.take_piece(connection, now, &piece),
+            match Fragment::decode(&datagram) {
+                Some(fragment) => self.on_fragment(connection, now, &fragment),
                 None => self.core.dropped.count(0, 1),
             }
         }
     }
 
-    fn take_piece(&mut self, connection: &mut Connection, now: Instant, piece: &Piece<'_>) {
+    fn on_fragment(&mut self, connection: &mut Connection, now: Instant, fragment: &Fragment<'_>) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let end = connection.unreliable_end();
         let received =
-            unreliable.assembly.receive(now, piece, end, |content, len| connection.land(content, len));
+            unreliable.reassembly.receive(now, fragment, end, |content, len| connection.land(content, len));
         match received {
             Ok(None) => {}
-            Ok(Some(Message::Whole(bytes))) => connection.on_datagram(piece.message, piece.content, bytes),
-            Ok(Some(Message::Assembled(landing))) => connection.on_receive_unreliable(piece.message, landing),
+            Ok(Some(Message::Whole(bytes))) => {
+                connection.on_datagram(fragment.message, fragment.content, bytes)
+            }
+            Ok(Some(Message::Assembled(landing))) => {
+                connection.on_receive_unreliable(fragment.message, landing)
+            }
             Err(_) => self.core.dropped.count(0, 1),
         }
-        self.tell_missed(connection);
+        self.report_missed(connection);
     }
 
-    /// After what came, or a time: what will not come any more, here and there.
-    pub fn settle_pieces(&mut self, connection: &mut Connection, now: Instant) {
+    /// Gives up messages: those that the peer has given up, those that timed out, and sent ones that may no longer arrive.
+    pub fn expire_fragments(&mut self, connection: &mut Connection, now: Instant) {
         let peer = self.peer.clone();
         let Some(unreliable) = &mut self.unreliable else { return };
         if let Some(upto) = connection.take_given_up() {
-            unreliable.assembly.give_up(now, upto);
+            unreliable.reassembly.give_up(now, upto);
         }
-        unreliable.assembly.time(now);
-        let (flight, have_left) = {
+        unreliable.reassembly.on_timeout(now);
+        let (flight, are_sent) = {
             let mut state = peer.lock();
-            (flight(&state), peer.datagrams_left(&mut state))
+            (flight(&state), peer.datagrams_sent(&mut state))
         };
         let mut given_up = None;
-        // What still waits in QUIC's buffer has not left.
-        while let Some((at, upto)) = unreliable.left.front().copied()
-            && have_left
+        // Datagrams that wait in QUIC's buffer were not sent yet.
+        while let Some((at, upto)) = unreliable.sent.front().copied()
+            && are_sent
             && at + flight <= now
         {
             given_up = Some(upto);
-            unreliable.left.pop_front();
+            unreliable.sent.pop_front();
         }
         if let Some(upto) = given_up {
             connection.give_up(upto);
         }
-        if unreliable.called.is_some_and(|called| called <= now) {
-            unreliable.called = None;
+        if unreliable.timer.is_some_and(|timer| timer <= now) {
+            unreliable.timer = None;
         }
-        let wanted =
-            unreliable.timer(flight).map(|wanted| if have_left { wanted } else { wanted.max(now + flight) });
-        if let Some(wanted) = wanted.filter(|wanted| unreliable.called.is_none_or(|called| *wanted < called))
-        {
-            unreliable.called = Some(wanted);
-            self.core.call_link_at(wanted, self.number);
+        let wanted = unreliable
+            .next_timeout(flight)
+            .map(|wanted| if are_sent { wanted } else { wanted.max(now + flight) });
+        if let Some(wanted) = wanted.filter(|wanted| unreliable.timer.is_none_or(|timer| *wanted < timer)) {
+            unreliable.timer = Some(wanted);
+            self.core.set_link_timer(wanted, self.number);
         }
-        self.tell_missed(connection);
+        self.report_missed(connection);
     }
 
-    fn tell_missed(&mut self, connection: &mut Connection) {
+    fn report_missed(&mut self, connection: &mut Connection) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let mut count = 0;
-        while let Some((number, part)) = unreliable.assembly.next_missed() {
+        while let Some((number, part)) = unreliable.reassembly.next_missed() {
             connection.on_missed(number, part);
             count += 1;
         }
         self.core.dropped.count(count, 0);
     }
 
-    /// Sends what there is and may go, as far as QUIC takes it.
-    pub fn send_pieces(&mut self, connection: &mut Connection, state: &mut State) {
+    /// Gives messages to QUIC, as far as credits and its datagram buffer allow.
+    pub fn send_fragments(&mut self, connection: &mut Connection, state: &mut State) {
         let stream = self.stream.into();
         let Some(unreliable) = &mut self.unreliable else { return };
-        let before = unreliable.left.len();
+        let before = unreliable.sent.len();
         while let Some(leaving) = connection.next_datagram(0) {
             let Some(most) = state.quic.datagrams().max_size() else { return };
-            let room = most.saturating_sub(Piece::header_len(&leaving.content));
+            let room = most.saturating_sub(Fragment::header_len(&leaving.content));
             let total = u32::try_from(leaving.len).unwrap_or(u32::MAX);
-            let len = room.min((total - unreliable.at) as usize);
+            let len = room.min((total - unreliable.next_offset) as usize);
             if len == 0 && total > 0 {
                 return;
             }
-            let piece = Piece {
+            let fragment = Fragment {
                 stream,
                 message: leaving.number,
-                offset: unreliable.at,
+                offset: unreliable.next_offset,
                 total,
                 content: leaving.content,
                 payload: &[],
             };
-            let mut datagram = Vec::with_capacity(Piece::header_len(&leaving.content) + len);
-            piece.put_header(&mut datagram);
-            append(connection, unreliable.at as usize, len, &mut datagram);
+            let mut datagram = Vec::with_capacity(Fragment::header_len(&leaving.content) + len);
+            fragment.put_header(&mut datagram);
+            append(connection, unreliable.next_offset as usize, len, &mut datagram);
             match state.quic.datagrams().send(datagram.into(), false) {
                 Ok(()) => {}
-                // It goes on when there is room again.
+                // The event `DatagramsUnblocked` continues it.
                 Err(SendDatagramError::Blocked(_)) => break,
                 // The path has become narrower: the next attempt asks again how long one may be.
                 Err(_) => break,
             }
-            unreliable.at += len as u32;
-            if unreliable.at >= total {
-                unreliable.at = 0;
+            unreliable.next_offset += len as u32;
+            if unreliable.next_offset >= total {
+                unreliable.next_offset = 0;
                 let now = job_time();
-                match unreliable.left.back_mut() {
+                match unreliable.sent.back_mut() {
                     // One entry a millisecond is enough.
                     Some((at, upto)) if now.duration_since(*at) < Duration::from_millis(1) => {
                         *upto = leaving.number + 1;
                     }
-                    _ => unreliable.left.push_back((now, leaving.number + 1)),
+                    _ => unreliable.sent.push_back((now, leaving.number + 1)),
                 }
                 connection.on_datagrams_sent(1);
             }
         }
-        if unreliable.left.len() != before && unreliable.called.is_none() {
+        if unreliable.sent.len() != before && unreliable.timer.is_none() {
             let wanted = job_time() + flight(state);
-            unreliable.called = Some(wanted);
-            self.core.call_link_at(wanted, self.number);
+            unreliable.timer = Some(wanted);
+            self.core.set_link_timer(wanted, self.number);
         }
     }
 }
@@ -210,7 +219,7 @@ fn append(connection: &Connection, from: usize, len: usize, to: &mut Vec<u8>) {
     while done < len {
         let mut pieces = Pieces::new();
         if connection.gather_unreliable(0, from + done, len - done, &mut pieces) == 0 {
-            // It is as long as it said, so it does not end before.
+            // The message is as long as announced: this is not reached.
             return;
         }
         done += pieces.copy_to(&mut to[start + done..]);

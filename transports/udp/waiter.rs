@@ -1,4 +1,4 @@
-//! Completion queues as their owner sees them: look at what was announced, read the socket, sleep.
+//! The waiter of a completion queue: takes announced queues, reads the socket, sleeps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use udeck_sys::doorbell::MAX_SLEEP;
 use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, Waiter};
 
-use crate::completion_queue::{BesideSocket, CompletionQueue};
+use crate::completion_queue::{CompletionQueue, SocketBackend};
 use crate::core::Core;
 
-/// While there are announced queues, the socket is read once in so many looks: what lies there has a right to be found.
+/// While there are announced queues, one poll in so many reads the socket all the same.
 const BURST: u32 = 16;
 
 /// See the module.
@@ -25,7 +25,7 @@ impl QuicWaiter {
     /// # Errors
     /// [`udeck_via::Error::Full`] when the NIC has no more.
     pub fn open(core: &Arc<Core>) -> Result<Self> {
-        let cq = core.completion_queues.open(|_| BesideSocket(core.clone()))?;
+        let cq = core.completion_queues.open(|_| SocketBackend(core.clone()))?;
         Ok(QuicWaiter { core: core.clone(), cq, looks: 0 })
     }
 }
@@ -39,14 +39,14 @@ impl Waiter for QuicWaiter {
         {
             return Some(ready);
         }
-        self.core.serve();
+        self.core.progress();
         self.cq.next()
     }
 
     fn park(&mut self, limit: Duration) {
         if self.cq.lie_down(Sleep::Parked) {
             self.cq.park(limit.min(MAX_SLEEP));
-            self.core.serve();
+            self.core.progress();
         }
     }
 
@@ -54,13 +54,13 @@ impl Waiter for QuicWaiter {
         if !self.cq.lie_down(Sleep::Armed) {
             return Armed::News;
         }
-        self.core.serve();
+        self.core.progress();
         if self.cq.has_news() {
             self.cq.get_up();
             return Armed::News;
         }
-        // The helper may be napping: it has to watch from here on.
-        self.core.rest.rouse();
+        // The helper may be pausing: from here on it has to watch the socket.
+        self.core.socket_wait.wake_helper();
         Armed::Yes
     }
 

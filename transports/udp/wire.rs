@@ -1,10 +1,10 @@
-//! What is said on the control stream, and datagrams of unreliable VIs. All integers are little-endian.
+//! Messages of the control stream, and datagrams of unreliable VIs. All integers are little-endian.
 //!
-//! The side that has called opens the control stream, the first of the connection. Each side begins it with a [`Hello`]; the
-//! caller's also says whom it calls ([`Claim`]). Behind that follow [`Control`] messages.
+//! The client opens the control stream, the first of the connection. Each side begins it with an [`AuthMessage`]; the
+//! client's also says which rank it calls ([`Claim`]). [`ControlMessage`]s follow.
 //!
 //! ```text
-//! hello    versions: datagrams u16, frames u16 | process: namespace u64, pid u32 | claim (of the caller) 8 bytes | proof 32 bytes
+//! auth     versions: datagrams u16, frames u16 | process: namespace u64, pid u32 | claim (client only) 8 bytes | proof 32 bytes
 //! control  kind u8 (1 confirm, 2 confirmed) | stream u64 | offset u64
 //! ```
 //!
@@ -13,63 +13,63 @@
 
 use udeck_via::auth::{Claim, Proof};
 
-mod piece;
+mod fragment;
 
-pub use piece::Piece;
+pub use fragment::Fragment;
 
 /// The version of all that is in here.
 pub const VERSION: u16 = 3;
-/// Bytes of a hello without a claim.
-pub const HELLO: usize = 4 + 12 + 32;
+/// Bytes of an [`AuthMessage`] without a claim.
+pub const AUTH_MESSAGE: usize = 4 + 12 + 32;
 /// Bytes of a control message.
 pub const CONTROL: usize = 17;
 
-/// Streams are reset by that when their VI's connection is over or lost.
-pub const OVER: u32 = 0;
-/// Streams are reset by that when who asked gave up before an answer came.
-pub const WITHDRAWN: u32 = 1;
+/// Reset code: the VI's connection is closed or lost.
+pub const RESET_CLOSED: u32 = 0;
+/// Reset code: the client cancelled its request.
+pub const RESET_CANCELLED: u32 = 1;
 
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
+pub enum CloseReason {
     /// It is not needed any more, its NIC was closed, or the caller has not proved in time who it is.
     Done,
-    /// The caller does not prove what it claims.
-    Stranger,
-    /// The caller wants another process.
-    OtherProcess,
-    /// The other side broke the protocol.
-    Broken,
+    /// The peer has not proved who it is.
+    NotAuthenticated,
+    /// The client calls another rank.
+    WrongProcess,
+    /// The peer broke the protocol.
+    ProtocolViolation,
 }
 
-impl Close {
+impl CloseReason {
     pub fn code(self) -> u32 {
         match self {
-            Close::Done => 0,
-            Close::Stranger => 1,
-            Close::OtherProcess => 2,
-            Close::Broken => 3,
+            CloseReason::Done => 0,
+            CloseReason::NotAuthenticated => 1,
+            CloseReason::WrongProcess => 2,
+            CloseReason::ProtocolViolation => 3,
         }
     }
 
     pub fn of(code: u64) -> Self {
         match code {
-            0 => Close::Done,
-            1 => Close::Stranger,
-            2 => Close::OtherProcess,
-            _ => Close::Broken,
+            0 => CloseReason::Done,
+            1 => CloseReason::NotAuthenticated,
+            2 => CloseReason::WrongProcess,
+            _ => CloseReason::ProtocolViolation,
         }
     }
 }
 
-/// What a side speaks.
+/// Protocol versions of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     pub datagrams: u16,
     pub frames: u16,
 }
 
-/// What this build speaks.
+/// Protocol versions of this build.
 pub const OURS: Versions = Versions { datagrams: VERSION, frames: udeck_session::framed::wire::VERSION };
 
 /// Which process a side is, for a peer on the same host.
@@ -80,9 +80,9 @@ pub struct Process {
     pub pid: u32,
 }
 
-/// What each side begins with.
+/// The first message of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct AuthMessage {
     pub versions: Versions,
     pub process: Process,
     /// The caller's; not in the other side's.
@@ -91,9 +91,9 @@ pub struct Hello {
     pub proof: Proof,
 }
 
-impl Hello {
+impl AuthMessage {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HELLO + Claim::LEN);
+        let mut out = Vec::with_capacity(AUTH_MESSAGE + Claim::LEN);
         out.extend(self.versions.encode());
         out.extend(self.process.encode());
         out.extend(self.claim.iter().flat_map(Claim::encode));
@@ -103,7 +103,7 @@ impl Hello {
 
     /// Bytes of it.
     pub fn len(with_claim: bool) -> usize {
-        HELLO + if with_claim { Claim::LEN } else { 0 }
+        AUTH_MESSAGE + if with_claim { Claim::LEN } else { 0 }
     }
 
     /// `None`: these are not so many bytes.
@@ -118,7 +118,7 @@ impl Hello {
         let versions =
             Versions { datagrams: u16::from_le_bytes(*datagrams), frames: u16::from_le_bytes(*frames) };
         let process = Process { namespace: u64::from_le_bytes(*namespace), pid: u32::from_le_bytes(*pid) };
-        Some(Hello { versions, process, claim, proof })
+        Some(AuthMessage { versions, process, claim, proof })
     }
 }
 
@@ -138,20 +138,20 @@ impl Process {
     }
 }
 
-/// What is said about one stream.
+/// A message about one VI's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
-    /// Say when so many bytes of that stream have come.
+pub enum ControlMessage {
+    /// Requests a confirmation when so many bytes of that stream were read.
     Confirm { stream: u64, offset: u64 },
     /// So many bytes of that stream have come.
     Confirmed { stream: u64, offset: u64 },
 }
 
-impl Control {
+impl ControlMessage {
     pub fn encode(self) -> [u8; CONTROL] {
         let (kind, stream, offset) = match self {
-            Control::Confirm { stream, offset } => (1, stream, offset),
-            Control::Confirmed { stream, offset } => (2, stream, offset),
+            ControlMessage::Confirm { stream, offset } => (1, stream, offset),
+            ControlMessage::Confirmed { stream, offset } => (2, stream, offset),
         };
         let mut out = [kind; CONTROL];
         out[1..9].copy_from_slice(&stream.to_le_bytes());
@@ -164,8 +164,8 @@ impl Control {
         let number = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let (stream, offset) = (number(1), number(9));
         match bytes[0] {
-            1 => Some(Control::Confirm { stream, offset }),
-            2 => Some(Control::Confirmed { stream, offset }),
+            1 => Some(ControlMessage::Confirm { stream, offset }),
+            2 => Some(ControlMessage::Confirmed { stream, offset }),
             _ => None,
         }
     }
@@ -179,20 +179,26 @@ mod tests {
     fn what_is_said_comes_back() {
         let process = Process { namespace: 5 << 40, pid: 7 };
         for claim in [None, Some(Claim::decode([3; 8]))] {
-            let hello = Hello { versions: OURS, process, claim, proof: [9; 32] };
+            let hello = AuthMessage { versions: OURS, process, claim, proof: [9; 32] };
             let bytes = hello.encode();
-            assert_eq!(bytes.len(), Hello::len(claim.is_some()));
-            assert_eq!(Hello::decode(&bytes, claim.is_some()), Some(hello));
-            assert_eq!(Hello::decode(&bytes[1..], claim.is_some()), None);
+            assert_eq!(bytes.len(), AuthMessage::len(claim.is_some()));
+            assert_eq!(AuthMessage::decode(&bytes, claim.is_some()), Some(hello));
+            assert_eq!(AuthMessage::decode(&bytes[1..], claim.is_some()), None);
         }
-        for control in
-            [Control::Confirm { stream: 4, offset: 1 << 50 }, Control::Confirmed { stream: 8, offset: 3 }]
-        {
-            assert_eq!(Control::decode(&control.encode()), Some(control));
+        for control in [
+            ControlMessage::Confirm { stream: 4, offset: 1 << 50 },
+            ControlMessage::Confirmed { stream: 8, offset: 3 },
+        ] {
+            assert_eq!(ControlMessage::decode(&control.encode()), Some(control));
         }
-        assert_eq!(Control::decode(&[3; CONTROL]), None);
-        for close in [Close::Done, Close::Stranger, Close::OtherProcess, Close::Broken] {
-            assert_eq!(Close::of(close.code().into()), close);
+        assert_eq!(ControlMessage::decode(&[3; CONTROL]), None);
+        for close in [
+            CloseReason::Done,
+            CloseReason::NotAuthenticated,
+            CloseReason::WrongProcess,
+            CloseReason::ProtocolViolation,
+        ] {
+            assert_eq!(CloseReason::of(close.code().into()), close);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What QUIC tells.
+//! The events of QUIC.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use quinn_proto::{Event, StreamEvent, StreamId};
 
 use super::streams::{finish_sent, stream_id};
 use super::{Peer, State, Stream};
-use crate::wire::Piece;
+use crate::wire::Fragment;
 
 impl Peer {
-    /// Takes in all that QUIC tells.
-    pub(super) fn take_events(self: &Arc<Self>, state: &mut State) {
+    /// Processes all pending events.
+    pub(super) fn process_events(self: &Arc<Self>, state: &mut State) {
         loop {
             self.exchange_with_endpoint(state);
             let Some(event) = state.quic.poll() else { break };
-            self.take_event(state, event);
+            self.process_event(state, event);
         }
         let wanted = state.quic.poll_timeout();
-        self.call_in_time(state, wanted);
+        self.set_timer(state, wanted);
     }
 
-    /// The endpoint's number of it, by which it is called.
+    /// Number of its timer.
     pub fn number(&self) -> u64 {
         self.handle.0 as u64
     }
@@ -31,8 +31,8 @@ impl Peer {
                 continue;
             }
             if event.is_drained() {
-                // Before its number can be another one's.
-                self.core.forget_peer(self);
+                // Before the handle can be reused.
+                self.core.remove_peer(self);
                 state.forgotten = true;
             }
             let answer = self.core.endpoint.lock().handle_event(self.handle, event);
@@ -42,26 +42,26 @@ impl Peer {
         }
     }
 
-    fn take_event(self: &Arc<Self>, state: &mut State, event: Event) {
+    fn process_event(self: &Arc<Self>, state: &mut State, event: Event) {
         match event {
-            Event::Connected => self.connected(state),
+            Event::Connected => self.on_connected(state),
             Event::ConnectionLost { reason } => {
-                let why = self.broken(state, &reason);
-                self.end(state, why);
+                let why = self.status_of(state, &reason);
+                self.terminate(state, why);
             }
-            Event::Stream(StreamEvent::Opened { .. }) => self.opened(state),
-            Event::Stream(StreamEvent::Readable { id }) => self.readable(state, id),
+            Event::Stream(StreamEvent::Opened { .. }) => self.on_streams_opened(state),
+            Event::Stream(StreamEvent::Readable { id }) => self.on_readable(state, id),
             Event::Stream(StreamEvent::Writable { id } | StreamEvent::Stopped { id, .. }) => {
-                self.writable(state, id);
+                self.on_writable(state, id);
             }
             Event::Stream(StreamEvent::Available { .. }) => {
-                state.bells.drain(..).for_each(|bell| bell.ring());
+                state.waiters.drain(..).for_each(|bell| bell.ring());
             }
             Event::DatagramReceived => self.take_datagrams(state),
             Event::DatagramsUnblocked => {
                 for stream in state.streams.values_mut() {
-                    if let Stream::Linked(flow) = stream {
-                        flow.list(&self.core);
+                    if let Stream::Vi(flow) = stream {
+                        flow.mark_ready(&self.core);
                     }
                 }
             }
@@ -69,21 +69,21 @@ impl Peer {
         }
     }
 
-    fn writable(self: &Arc<Self>, state: &mut State, id: StreamId) {
+    fn on_writable(self: &Arc<Self>, state: &mut State, id: StreamId) {
         if state.control.stream == Some(id) {
             return self.write_control(state);
         }
         finish_sent(state, id);
-        if let Some(Stream::Linked(flow)) = state.streams.get_mut(&id) {
-            flow.list(&self.core);
+        if let Some(Stream::Vi(flow)) = state.streams.get_mut(&id) {
+            flow.mark_ready(&self.core);
         }
     }
 
     fn take_datagrams(self: &Arc<Self>, state: &mut State) {
         while let Some(datagram) = state.quic.datagrams().recv() {
-            let stream = Piece::stream_of(&datagram).and_then(stream_id);
+            let stream = Fragment::stream_of(&datagram).and_then(stream_id);
             let taken = match stream.and_then(|id| state.streams.get_mut(&id)) {
-                Some(Stream::Linked(flow)) => flow.add(&self.core, datagram),
+                Some(Stream::Vi(flow)) => flow.add(&self.core, datagram),
                 _ => false,
             };
             if !taken {

@@ -1,4 +1,5 @@
-//! Both sides prove who they are, by what both know and over this very TLS session: nothing else of a side is heard before.
+//! Authentication: both sides prove who they are, by a key that only they share and over this TLS session. Nothing else of a side is
+//! read before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,188 +9,201 @@ use udeck_via::auth::is_same;
 
 use super::{Peer, State};
 use crate::tls::exporter;
-use crate::wire::{Close, Hello, OURS, Versions};
+use crate::wire::{AuthMessage, CloseReason, OURS, Versions};
 
-/// How far a connection is.
+/// Status of a connection.
 #[derive(Clone, Debug)]
-pub enum Standing {
-    /// Not known yet who is there.
-    Shaking,
+pub enum ConnectionStatus {
+    /// TLS, or the authentication, is not finished.
+    Handshaking,
     /// Both have proved who they are.
-    Stands,
-    /// Closed in order, by either NIC.
+    Established,
+    /// Closed in order, by either NIC, or evicted.
     Closed,
-    /// Nobody is at that address.
-    Nobody,
-    /// A side does not prove who it is.
-    Stranger(String),
-    /// The other side is another process than was called.
-    OtherProcess,
-    /// The other side speaks another version; `None`: it does not say which.
-    OtherVersion(Option<Versions>),
-    /// It broke.
+    /// An ICMP message says that no socket is bound there.
+    PortUnreachable,
+    /// A side has not proved who it is.
+    NotAuthenticated(String),
+    /// The server is another rank than was called.
+    WrongProcess,
+    /// The peer speaks another version; `None`: an unknown one.
+    VersionMismatch(Option<Versions>),
+    /// It was lost, or the peer broke the protocol.
     Lost(String),
 }
 
-pub const CALLER: &[u8] = b"caller";
-pub const CALLEE: &[u8] = b"callee";
+pub const CLIENT: &[u8] = b"caller";
+pub const SERVER: &[u8] = b"callee";
 
 impl Peer {
-    /// The TLS hand-shake is over.
-    pub(super) fn connected(self: &Arc<Self>, state: &mut State) {
-        // If it has ended already, QUIC says next why.
-        if !self.called || state.quic.is_closed() {
+    /// The TLS handshake is finished.
+    pub(super) fn on_connected(self: &Arc<Self>, state: &mut State) {
+        // If it has ended already, the next event says why.
+        if !self.is_client || state.quic.is_closed() {
             return;
         }
         let Some(pair) = &state.pair else { return };
         let Some(stream) = state.quic.streams().open(Dir::Bi) else {
-            return self.close(state, Close::Broken, Standing::Lost("it takes no stream".into()));
+            return self.close(
+                state,
+                CloseReason::ProtocolViolation,
+                ConnectionStatus::Lost("it takes no stream".into()),
+            );
         };
         let process = self.core.process;
-        let mut hello = Hello { versions: OURS, process, claim: Some(pair.claim()), proof: [0; 32] };
-        hello.proof = pair.prove(b"udp", CALLER, &[&said(&hello), &exporter(&state.quic)]);
+        let mut hello = AuthMessage { versions: OURS, process, claim: Some(pair.claim()), proof: [0; 32] };
+        hello.proof = pair.prove(b"udp", CLIENT, &[&proof_context(&hello), &exporter(&state.quic)]);
         state.control.stream = Some(stream);
-        self.say(state, &hello.encode());
+        self.send_control(state, &hello.encode());
     }
 
-    /// Bytes came on the control stream of a connection that does not stand. Whether it does now.
-    pub(super) fn hear_hello(self: &Arc<Self>, state: &mut State) {
-        let len = Hello::len(!self.called);
+    /// Bytes arrived on the control stream during the handshake.
+    pub(super) fn on_auth_message(self: &Arc<Self>, state: &mut State) {
+        let len = AuthMessage::len(!self.is_client);
         if state.control.incoming.len() < len {
             return;
         }
         let bytes: Vec<u8> = state.control.incoming.drain(..len).collect();
-        let Some(hello) = Hello::decode(&bytes, !self.called) else { return };
-        if self.called { self.answered(state, &hello) } else { self.called_by(state, &hello) }
+        let Some(hello) = AuthMessage::decode(&bytes, !self.is_client) else { return };
+        if self.is_client {
+            self.authenticate_server(state, &hello)
+        } else {
+            self.authenticate_client(state, &hello)
+        }
     }
 
-    /// The side that was called.
-    fn called_by(self: &Arc<Self>, state: &mut State, theirs: &Hello) {
-        let mut ours = Hello { versions: OURS, process: self.core.process, claim: None, proof: [0; 32] };
+    /// Server: checks the client's message, and answers.
+    fn authenticate_client(self: &Arc<Self>, state: &mut State, theirs: &AuthMessage) {
+        let mut ours =
+            AuthMessage { versions: OURS, process: self.core.process, claim: None, proof: [0; 32] };
         if theirs.versions != OURS {
-            // Who speaks another version is told that, so that it can say so, and no proof.
-            state.standing = Standing::OtherVersion(Some(theirs.versions));
-            return self.say(state, &ours.encode());
+            // The client gets our versions for its error message, and no proof.
+            state.status = ConnectionStatus::VersionMismatch(Some(theirs.versions));
+            return self.send_control(state, &ours.encode());
         }
         let claim = theirs.claim.unwrap_or(udeck_via::auth::Claim::NOBODY);
         let Ok(pair) = self.core.keys.answer(claim) else {
-            return self.close(state, Close::OtherProcess, Standing::OtherProcess);
+            return self.close(state, CloseReason::WrongProcess, ConnectionStatus::WrongProcess);
         };
         let exporter = exporter(&state.quic);
-        if !pair.check(&theirs.proof, b"udp", CALLER, &[&said(theirs), &exporter]) {
+        if !pair.check(&theirs.proof, b"udp", CLIENT, &[&proof_context(theirs), &exporter]) {
             let why = pair.why_wrong_caller();
-            self.core.tell_stranger(self.at.ip(), &why);
-            return self.close(state, Close::Stranger, Standing::Stranger(why));
+            self.core.report_refused(self.at.ip(), &why);
+            return self.close(state, CloseReason::NotAuthenticated, ConnectionStatus::NotAuthenticated(why));
         }
-        ours.proof = pair.prove(b"udp", CALLEE, &[&said(&ours), &exporter]);
+        ours.proof = pair.prove(b"udp", SERVER, &[&proof_context(&ours), &exporter]);
         state.pair = Some(pair);
-        self.say(state, &ours.encode());
-        self.stand(state, theirs);
+        self.send_control(state, &ours.encode());
+        self.establish(state, theirs);
     }
 
-    /// The side that has called.
-    fn answered(self: &Arc<Self>, state: &mut State, theirs: &Hello) {
+    /// Client: checks the server's message.
+    fn authenticate_server(self: &Arc<Self>, state: &mut State, theirs: &AuthMessage) {
         if theirs.versions != OURS {
-            let why = Standing::OtherVersion(Some(theirs.versions));
-            return self.close(state, Close::Done, why);
+            let why = ConnectionStatus::VersionMismatch(Some(theirs.versions));
+            return self.close(state, CloseReason::Done, why);
         }
         let Some(pair) = &state.pair else { return };
         let exporter = exporter(&state.quic);
-        let expected = pair.prove(b"udp", CALLEE, &[&said(theirs), &exporter]);
+        let expected = pair.prove(b"udp", SERVER, &[&proof_context(theirs), &exporter]);
         if !is_same(&theirs.proof, &expected) {
-            let why = Standing::Stranger(pair.why_wrong_callee());
-            return self.close(state, Close::Stranger, why);
+            let why = ConnectionStatus::NotAuthenticated(pair.why_wrong_callee());
+            return self.close(state, CloseReason::NotAuthenticated, why);
         }
-        self.stand(state, theirs);
+        self.establish(state, theirs);
     }
 
-    fn stand(self: &Arc<Self>, state: &mut State, theirs: &Hello) {
-        state.standing = Standing::Stands;
-        self.stands.store(true, Ordering::Release);
-        self.watch_over(state, theirs.process);
-        let grant = self.core.grant();
+    fn establish(self: &Arc<Self>, state: &mut State, theirs: &AuthMessage) {
+        state.status = ConnectionStatus::Established;
+        self.is_established.store(true, Ordering::Release);
+        self.start_liveness(state, theirs.process);
+        let grant = self.core.proven_limits();
         state.quic.set_max_concurrent_streams(Dir::Bi, grant.streams);
         state.quic.set_receive_window(grant.window);
-        if !self.called {
-            self.core.note_caller(self, self.rank(state));
+        if !self.is_client {
+            self.core.add_incoming_peer(self, self.rank(state));
         }
-        state.bells.drain(..).for_each(|bell| bell.ring());
+        state.waiters.drain(..).for_each(|bell| bell.ring());
     }
 
-    /// Why QUIC has ended it.
-    pub(super) fn broken(&self, state: &State, reason: &ConnectionError) -> Standing {
+    /// The status that a connection error of QUIC means.
+    pub(super) fn status_of(&self, state: &State, reason: &ConnectionError) -> ConnectionStatus {
         match reason {
             ConnectionError::ApplicationClosed(close) => {
-                self.closed_by_peer(state, Close::of(close.error_code.into_inner()))
+                self.closed_by_peer(state, CloseReason::of(close.error_code.into_inner()))
             }
-            ConnectionError::VersionMismatch => Standing::OtherVersion(None),
+            ConnectionError::VersionMismatch => ConnectionStatus::VersionMismatch(None),
             ConnectionError::TransportError(error)
                 if error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
             {
-                Standing::OtherVersion(None)
+                ConnectionStatus::VersionMismatch(None)
             }
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
             {
-                Standing::OtherVersion(None)
+                ConnectionStatus::VersionMismatch(None)
             }
-            // It was sent away, and that was lost; or what follows.
-            ConnectionError::Reset if matches!(state.standing, Standing::Shaking) => Standing::Closed,
-            // During the TLS hand-shake, QUIC does not carry our codes.
+            // The server evicted this connection, and its CONNECTION_CLOSE was lost.
+            ConnectionError::Reset if matches!(state.status, ConnectionStatus::Handshaking) => {
+                ConnectionStatus::Closed
+            }
+            // During the TLS handshake QUIC does not carry application error codes.
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::APPLICATION_ERROR =>
             {
-                Standing::Closed
+                ConnectionStatus::Closed
             }
-            // It was not admitted, until the token of the Retry had become too old.
+            // The server ignored it until the token of the Retry had expired.
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::INVALID_TOKEN =>
             {
-                Standing::Closed
+                ConnectionStatus::Closed
             }
-            ConnectionError::Reset => Standing::Lost(format!(
+            ConnectionError::Reset => ConnectionStatus::Lost(format!(
                 "the process at {} does not know this connection: it has taken the address of one that has died or closed its NIC",
                 self.at
             )),
-            other => Standing::Lost(format!("its QUIC connection with {} broke: {other}", self.at)),
+            other => ConnectionStatus::Lost(format!("its QUIC connection with {} broke: {other}", self.at)),
         }
     }
 
-    fn closed_by_peer(&self, state: &State, close: Close) -> Standing {
+    fn closed_by_peer(&self, state: &State, close: CloseReason) -> ConnectionStatus {
         match close {
-            Close::Done => Standing::Closed,
-            Close::Stranger => {
+            CloseReason::Done => ConnectionStatus::Closed,
+            CloseReason::NotAuthenticated => {
                 let why = state.pair.as_ref().map(udeck_via::auth::Pair::why_refused);
-                Standing::Stranger(why.unwrap_or_default())
+                ConnectionStatus::NotAuthenticated(why.unwrap_or_default())
             }
-            Close::OtherProcess => Standing::OtherProcess,
-            Close::Broken => Standing::Lost(format!("{} says that this side broke the protocol", self.at)),
+            CloseReason::WrongProcess => ConnectionStatus::WrongProcess,
+            CloseReason::ProtocolViolation => {
+                ConnectionStatus::Lost(format!("{} says that this side broke the protocol", self.at))
+            }
         }
     }
 }
 
-/// The TLS alert of a side that does not speak what it is asked for.
+/// TLS alert: no common ALPN protocol.
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// What a proof holds for, besides the session.
-pub fn said(hello: &Hello) -> Vec<u8> {
+/// What a proof covers besides the TLS session.
+pub fn proof_context(hello: &AuthMessage) -> Vec<u8> {
     [&hello.versions.encode()[..], &hello.process.encode()].concat()
 }
 
-impl Standing {
-    /// What is said of VIs whose connection it ends; `None`: in order, as far as this side knows.
-    pub fn why(&self) -> Option<String> {
+impl ConnectionStatus {
+    /// The error of the VIs of a connection that ended so; `None`: it ended in order, as far as this side knows.
+    pub fn error(&self) -> Option<String> {
         match self {
-            Standing::Shaking | Standing::Stands | Standing::Closed => None,
-            Standing::Lost(why) | Standing::Stranger(why) => Some(why.clone()),
-            Standing::Nobody => Some("nobody is there any more".into()),
-            Standing::OtherProcess => Some("another process is there now".into()),
-            Standing::OtherVersion(_) => Some("it speaks another version".into()),
+            ConnectionStatus::Handshaking | ConnectionStatus::Established | ConnectionStatus::Closed => None,
+            ConnectionStatus::Lost(why) | ConnectionStatus::NotAuthenticated(why) => Some(why.clone()),
+            ConnectionStatus::PortUnreachable => Some("nobody is there any more".into()),
+            ConnectionStatus::WrongProcess => Some("another process is there now".into()),
+            ConnectionStatus::VersionMismatch(_) => Some("it speaks another version".into()),
         }
     }
 }
 
-/// The code as QUIC carries it.
+/// An application error code.
 pub fn code(number: u32) -> VarInt {
     VarInt::from_u32(number)
 }

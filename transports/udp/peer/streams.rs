@@ -1,4 +1,4 @@
-//! Streams: requests, answers, and the bytes of VIs.
+//! Streams: connection requests, their answers, and the bytes of VIs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,115 +13,124 @@ use udeck_via::Reliability;
 use udeck_via::transport::Hello;
 
 use super::handshake::code;
-use super::{Peer, Standing, State};
-use crate::core::{Core, QuicLink};
-use crate::wire::{Control, OVER, WITHDRAWN};
+use super::{ConnectionStatus, Peer, State};
+use crate::core::{Core, ViLink};
+use crate::wire::{ControlMessage, RESET_CANCELLED, RESET_CLOSED};
 
-/// Bytes for the control stream that the peer makes no room for.
-const UNREAD: usize = 64 << 10;
-/// Datagrams of one unreliable VI that wait for its link's lock.
-const DATAGRAMS: usize = 1024;
+/// Bytes that wait for the control stream's flow control, at most.
+const MAX_CONTROL_BACKLOG: usize = 64 << 10;
+/// Datagrams of one unreliable VI that wait for its link, at most.
+const MAX_DATAGRAMS: usize = 1024;
 
-/// A stream, by what it is for at the moment.
+/// A stream, by its state.
 pub enum Stream {
-    /// This side has asked, and waits for the answer, which is this so far.
-    Calling(Arc<Call>, Vec<u8>),
-    /// The other side asks: this is what it has said so far.
-    Requesting(Vec<u8>),
-    /// The other side has asked, and nobody has answered yet.
-    Asked,
-    /// A VI's.
-    Linked(Box<Flow>),
+    /// This side has sent a request. These bytes of the answer have arrived.
+    Outgoing(Arc<PendingRequest>, Vec<u8>),
+    /// The peer sends a request. These bytes of it have arrived.
+    Incoming(Vec<u8>),
+    /// The peer's request is complete and not answered yet.
+    Unanswered,
+    /// It carries a VI's frames.
+    Vi(Box<ViStream>),
 }
 
-/// A VI's stream.
-pub struct Flow {
-    pub link: Arc<QuicLink>,
-    /// The link is listed as having something to take.
-    pub listed: bool,
-    /// Bytes read behind the request or answer.
+/// The stream of a VI.
+pub struct ViStream {
+    pub link: Arc<ViLink>,
+    /// The link is on the ready list.
+    pub is_queued: bool,
+    /// Bytes read after the request or answer.
     read: u64,
-    /// The peer wants to know when so many bytes were read.
-    asked: Option<u64>,
-    /// The peer was asked about so many bytes, and has confirmed so many.
-    asking: u64,
+    /// The peer wants a confirmation when so many bytes were read.
+    confirm_at: Option<u64>,
+    /// The offset of the last confirmation that was requested of the peer, and of the last that arrived.
+    confirm_requested: u64,
     confirmed: u64,
     /// Whether it is an unreliable VI's.
     unreliable: bool,
-    /// Messages of an unreliable VI.
+    /// Datagrams that wait for the link of an unreliable VI.
     pub datagrams: VecDeque<Bytes>,
 }
 
-/// A request of this side.
-pub struct Call {
+/// A connection request of this side.
+pub struct PendingRequest {
     pub ours: Hello,
-    pub outcome: Mutex<Option<Outcome>>,
-    /// The peer has accepted, and asks about bytes behind its answer, which has not come yet.
-    pub asked: Mutex<Option<u64>>,
+    pub outcome: Mutex<Option<RequestOutcome>>,
+    /// The peer has accepted, and wants a confirmation of bytes behind its answer, which has not arrived yet.
+    pub confirm_at: Mutex<Option<u64>>,
     pub bell: Arc<Bell>,
 }
 
-/// What came of a request.
-pub enum Outcome {
-    Accepted(Arc<QuicLink>, Hello),
+/// The end of a request.
+pub enum RequestOutcome {
+    Accepted(Arc<ViLink>, Hello),
     Refused(Answer),
-    Ended(Standing),
+    Ended(ConnectionStatus),
 }
 
-/// Where reading a stream has come to.
+/// Why reading a stream stopped.
 #[derive(Debug)]
-pub enum Read {
-    /// There is no more now.
+pub enum ReadEnd {
+    /// No more data now.
     Blocked,
-    /// The other side has said all.
+    /// The peer has finished the stream.
     Finished,
-    /// The other side has broken it off.
+    /// The peer has reset the stream, with this code.
     Reset(u32),
     /// The connection is over.
-    Over(Standing),
+    Closed(ConnectionStatus),
 }
 
-impl Flow {
-    pub fn new(link: Arc<QuicLink>, unreliable: bool) -> Self {
-        let (read, asking, confirmed, datagrams) = (0, 0, 0, VecDeque::new());
-        Flow { link, listed: false, read, asked: None, asking, confirmed, unreliable, datagrams }
-    }
-
-    /// The link has something to take.
-    pub fn list(&mut self, core: &Core) {
-        if !std::mem::replace(&mut self.listed, true) {
-            core.note_ready(&self.link);
+impl ViStream {
+    pub fn new(link: Arc<ViLink>, unreliable: bool) -> Self {
+        let (read, confirm_requested, confirmed, datagrams) = (0, 0, 0, VecDeque::new());
+        ViStream {
+            link,
+            is_queued: false,
+            read,
+            confirm_at: None,
+            confirm_requested,
+            confirmed,
+            unreliable,
+            datagrams,
         }
     }
 
-    /// A datagram for it; `false`: there is no place.
+    /// Puts the link on the ready list.
+    pub fn mark_ready(&mut self, core: &Core) {
+        if !std::mem::replace(&mut self.is_queued, true) {
+            core.push_ready(&self.link);
+        }
+    }
+
+    /// Queues a datagram. `false`: the queue is full, or the VI is reliable.
     pub fn add(&mut self, core: &Core, datagram: Bytes) -> bool {
         if !self.unreliable {
             return false;
         }
-        let has_place = self.datagrams.len() < DATAGRAMS;
+        let has_place = self.datagrams.len() < MAX_DATAGRAMS;
         if has_place {
             self.datagrams.push_back(datagram);
         }
-        self.list(core);
+        self.mark_ready(core);
         has_place
     }
 }
 
 impl Stream {
-    /// The connection is over. Whether it is still a VI's.
-    pub(super) fn end(&mut self, core: &Core, why: &Standing) -> bool {
+    /// The connection has ended. Returns whether the stream is a VI's.
+    pub(super) fn end(&mut self, core: &Core, why: &ConnectionStatus) -> bool {
         match self {
-            Stream::Calling(call, _) => call.end(Outcome::Ended(why.clone())),
-            Stream::Linked(flow) => flow.list(core),
-            Stream::Requesting(_) | Stream::Asked => {}
+            Stream::Outgoing(call, _) => call.end(RequestOutcome::Ended(why.clone())),
+            Stream::Vi(flow) => flow.mark_ready(core),
+            Stream::Incoming(_) | Stream::Unanswered => {}
         }
-        matches!(self, Stream::Linked(_))
+        matches!(self, Stream::Vi(_))
     }
 }
 
-impl Call {
-    pub fn end(&self, outcome: Outcome) {
+impl PendingRequest {
+    pub fn end(&self, outcome: RequestOutcome) {
         self.outcome.lock().get_or_insert(outcome);
         self.bell.ring();
     }
@@ -129,98 +138,103 @@ impl Call {
 
 /// This side's requests.
 impl Peer {
-    /// Asks for a connection. `None`: the other side takes no more streams now.
-    pub fn ask(&self, state: &mut State, request: &Request, call: &Arc<Call>) -> Option<StreamId> {
+    /// Sends a request. `None`: the peer's limit of streams is reached.
+    pub fn open_request(
+        &self,
+        state: &mut State,
+        request: &Request,
+        call: &Arc<PendingRequest>,
+    ) -> Option<StreamId> {
         let stream = state.quic.streams().open(Dir::Bi)?;
         state.unsent.insert(stream, request.encode());
         flush_unsent(state, stream);
-        state.streams.insert(stream, Stream::Calling(call.clone(), Vec::new()));
+        state.streams.insert(stream, Stream::Outgoing(call.clone(), Vec::new()));
         Some(stream)
     }
 
-    /// Who has asked does not wait any longer.
-    pub fn withdraw(&self, state: &mut State, stream: StreamId) {
-        if matches!(state.streams.get(&stream), Some(Stream::Calling(..))) {
+    /// The caller does not wait any longer.
+    pub fn cancel_request(&self, state: &mut State, stream: StreamId) {
+        if matches!(state.streams.get(&stream), Some(Stream::Outgoing(..))) {
             state.streams.remove(&stream);
             state.unsent.remove(&stream);
-            let _ = state.quic.send_stream(stream).reset(code(WITHDRAWN));
-            let _ = state.quic.recv_stream(stream).stop(code(WITHDRAWN));
+            let _ = state.quic.send_stream(stream).reset(code(RESET_CANCELLED));
+            let _ = state.quic.recv_stream(stream).stop(code(RESET_CANCELLED));
         }
     }
 
-    /// An answer may have come.
-    fn hear_answer(self: &Arc<Self>, state: &mut State, stream: StreamId) {
-        let Some(Stream::Calling(call, mut bytes)) = state.streams.remove(&stream) else { return };
+    /// The stream of a request of this side is readable.
+    fn on_answer_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
+        let Some(Stream::Outgoing(call, mut bytes)) = state.streams.remove(&stream) else { return };
         let refused = match take_message(state, stream, &mut bytes, Answer::len_of) {
-            Message::Partial => {
-                state.streams.insert(stream, Stream::Calling(call, bytes));
+            MessageRead::Partial => {
+                state.streams.insert(stream, Stream::Outgoing(call, bytes));
                 return;
             }
-            Message::Ended => Answer::Rejected("it broke off the request".into()),
-            Message::Whole => match Answer::decode(&bytes) {
+            MessageRead::Ended => Answer::Rejected("it broke off the request".into()),
+            MessageRead::Whole => match Answer::decode(&bytes) {
                 Ok(Answer::Accepted(theirs, _)) => {
-                    let link = self.core.establish(self, stream, (&call.ours, &theirs), Side::Asked);
+                    let link = self.core.new_link(self, stream, (&call.ours, &theirs), Side::Asked);
                     let level = call.ours.reliability;
-                    self.attach(state, stream, (&link, level), *call.asked.lock());
-                    return call.end(Outcome::Accepted(link, theirs));
+                    self.attach(state, stream, (&link, level), *call.confirm_at.lock());
+                    return call.end(RequestOutcome::Accepted(link, theirs));
                 }
                 Ok(refused) => refused,
                 Err(_) => Answer::Rejected("its answer makes no sense".into()),
             },
         };
         self.drop_stream(state, stream);
-        call.end(Outcome::Refused(refused));
+        call.end(RequestOutcome::Refused(refused));
     }
 
-    /// The stream is that link's from now on. `asked`: the peer wants to know already when so many bytes were read.
+    /// Gives the stream to a link. `confirm_at`: the peer already wants a confirmation of so many bytes.
     pub fn attach(
         &self,
         state: &mut State,
         stream: StreamId,
-        (link, level): (&Arc<QuicLink>, Reliability),
-        asked: Option<u64>,
+        (link, level): (&Arc<ViLink>, Reliability),
+        confirm_at: Option<u64>,
     ) {
-        let mut flow = Box::new(Flow::new(link.clone(), level == Reliability::Unreliable));
-        flow.asked = asked;
-        // What has come behind the answer, or the end, was told before.
-        flow.list(&self.core);
-        state.streams.insert(stream, Stream::Linked(flow));
+        let mut flow = Box::new(ViStream::new(link.clone(), level == Reliability::Unreliable));
+        flow.confirm_at = confirm_at;
+        // Data or the end may have arrived before: QUIC does not report them again.
+        flow.mark_ready(&self.core);
+        state.streams.insert(stream, Stream::Vi(flow));
     }
 }
 
 /// The other side's requests.
 impl Peer {
-    /// New streams.
-    pub(super) fn opened(self: &Arc<Self>, state: &mut State) {
+    /// Accepts new streams.
+    pub(super) fn on_streams_opened(self: &Arc<Self>, state: &mut State) {
         while let Some(stream) = state.quic.streams().accept(Dir::Bi) {
-            if state.control.stream.is_none() && !self.called {
+            if state.control.stream.is_none() && !self.is_client {
                 state.control.stream = Some(stream);
             } else {
-                state.streams.insert(stream, Stream::Requesting(Vec::new()));
+                state.streams.insert(stream, Stream::Incoming(Vec::new()));
             }
-            self.readable(state, stream);
+            self.on_readable(state, stream);
         }
     }
 
-    fn hear_request(self: &Arc<Self>, state: &mut State, stream: StreamId) {
-        let Some(Stream::Requesting(mut bytes)) = state.streams.remove(&stream) else { return };
+    fn on_request_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
+        let Some(Stream::Incoming(mut bytes)) = state.streams.remove(&stream) else { return };
         match take_message(state, stream, &mut bytes, Request::len_of) {
-            Message::Partial => _ = state.streams.insert(stream, Stream::Requesting(bytes)),
-            Message::Ended => self.drop_stream(state, stream),
-            Message::Whole => match Request::decode(&bytes) {
+            MessageRead::Partial => _ = state.streams.insert(stream, Stream::Incoming(bytes)),
+            MessageRead::Ended => self.drop_stream(state, stream),
+            MessageRead::Whole => match Request::decode(&bytes) {
                 Ok(request) => {
-                    state.streams.insert(stream, Stream::Asked);
+                    state.streams.insert(stream, Stream::Unanswered);
                     let peer = self.rank(state);
-                    self.core.put_request(self, stream, peer, request);
+                    self.core.push_request(self, stream, peer, request);
                 }
                 Err(_) => self.drop_stream(state, stream),
             },
         }
     }
 
-    /// Gives the answer to a request. `false`: there is nobody to hear it.
-    pub fn answer(&self, state: &mut State, stream: StreamId, answer: &Answer) -> bool {
-        if !matches!(state.streams.get(&stream), Some(Stream::Asked)) {
+    /// Answers a request. `false`: the peer has cancelled it.
+    pub fn send_answer(&self, state: &mut State, stream: StreamId, answer: &Answer) -> bool {
+        if !matches!(state.streams.get(&stream), Some(Stream::Unanswered)) {
             return false;
         }
         if !matches!(state.quic.send_stream(stream).stopped(), Ok(None)) {
@@ -230,7 +244,7 @@ impl Peer {
         state.unsent.insert(stream, answer.encode());
         flush_unsent(state, stream);
         if !matches!(answer, Answer::Accepted(..)) {
-            let _ = state.quic.recv_stream(stream).stop(code(OVER));
+            let _ = state.quic.recv_stream(stream).stop(code(RESET_CLOSED));
             state.streams.remove(&stream);
             finish_sent(state, stream);
         }
@@ -240,47 +254,50 @@ impl Peer {
     fn drop_stream(&self, state: &mut State, stream: StreamId) {
         state.streams.remove(&stream);
         state.unsent.remove(&stream);
-        let _ = state.quic.send_stream(stream).reset(code(OVER));
-        let _ = state.quic.recv_stream(stream).stop(code(OVER));
+        let _ = state.quic.send_stream(stream).reset(code(RESET_CLOSED));
+        let _ = state.quic.recv_stream(stream).stop(code(RESET_CLOSED));
     }
 }
 
-/// Bytes.
+/// Reading and writing.
 impl Peer {
-    /// Something can be read of a stream, perhaps.
-    pub(super) fn readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
+    /// A stream may be readable.
+    pub(super) fn on_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
         if state.control.stream == Some(stream) {
-            return self.hear_control(state, stream);
+            return self.on_control_readable(state, stream);
         }
         match state.streams.get_mut(&stream) {
-            Some(Stream::Calling(..)) => self.hear_answer(state, stream),
-            // Only of who has proved who it is: by then, the control stream has been read.
-            Some(Stream::Requesting(_)) if matches!(state.standing, Standing::Stands) => {
-                self.hear_request(state, stream);
+            Some(Stream::Outgoing(..)) => self.on_answer_readable(state, stream),
+            // Only of an authenticated peer. It is repeated when the handshake is finished.
+            Some(Stream::Incoming(_)) if matches!(state.status, ConnectionStatus::Established) => {
+                self.on_request_readable(state, stream);
             }
-            Some(Stream::Linked(flow)) => flow.list(&self.core),
-            Some(Stream::Requesting(_) | Stream::Asked) | None => {}
+            Some(Stream::Vi(flow)) => flow.mark_ready(&self.core),
+            Some(Stream::Incoming(_) | Stream::Unanswered) | None => {}
         }
     }
 
-    /// Reads what has come for a VI, at the end of `chunks`.
-    pub fn read(&self, state: &mut State, stream: StreamId, chunks: &mut Vec<Bytes>) -> Read {
+    /// Reads a VI's stream, and appends to `chunks`.
+    pub fn read(&self, state: &mut State, stream: StreamId, chunks: &mut Vec<Bytes>) -> ReadEnd {
         let (before, end) = (chunks.len(), read(state, stream, chunks));
         let came: u64 = chunks[before..].iter().map(|chunk| chunk.len() as u64).sum();
-        if let Some(Stream::Linked(flow)) = state.streams.get_mut(&stream) {
-            flow.listed = false;
+        if let Some(Stream::Vi(flow)) = state.streams.get_mut(&stream) {
+            flow.is_queued = false;
             flow.read += came;
-            if let Some(offset) = flow.asked.take_if(|offset| *offset <= flow.read) {
-                self.say(state, &Control::Confirmed { stream: stream.into(), offset }.encode());
+            if let Some(offset) = flow.confirm_at.take_if(|offset| *offset <= flow.read) {
+                self.send_control(
+                    state,
+                    &ControlMessage::Confirmed { stream: stream.into(), offset }.encode(),
+                );
             }
         }
-        match &state.standing {
-            Standing::Shaking | Standing::Stands => end,
-            over => Read::Over(over.clone()),
+        match &state.status {
+            ConnectionStatus::Handshaking | ConnectionStatus::Established => end,
+            over => ReadEnd::Closed(over.clone()),
         }
     }
 
-    /// Writes as much as there is room for. `false`: nobody reads the stream any more.
+    /// Writes as much as flow control allows. `false`: the peer has stopped the stream.
     pub fn write(&self, state: &mut State, stream: StreamId, bytes: &mut Bytes) -> bool {
         if !flush_unsent(state, stream) {
             return true;
@@ -295,34 +312,37 @@ impl Peer {
         true
     }
 
-    /// A VI's connection is over. `whole`: all that was written is to arrive.
-    pub fn leave(&self, state: &mut State, stream: StreamId, whole: bool) {
+    /// Closes a VI's stream. `whole`: by FIN, so that everything that was written arrives; otherwise by a reset.
+    pub fn close_stream(&self, state: &mut State, stream: StreamId, whole: bool) {
         let whole = whole && state.unsent.remove(&stream).is_none();
         let finished = whole && state.quic.send_stream(stream).finish().is_ok();
         if !finished {
-            let _ = state.quic.send_stream(stream).reset(code(OVER));
+            let _ = state.quic.send_stream(stream).reset(code(RESET_CLOSED));
         }
-        let _ = state.quic.recv_stream(stream).stop(code(OVER));
+        let _ = state.quic.recv_stream(stream).stop(code(RESET_CLOSED));
         state.streams.remove(&stream);
     }
 
-    /// Whether the peer has read so many bytes of a VI's stream. If that is not known, it is asked.
-    pub fn has_arrived(&self, state: &mut State, stream: StreamId, written: u64) -> bool {
-        let Some(Stream::Linked(flow)) = state.streams.get_mut(&stream) else { return true };
+    /// Whether the peer has confirmed so many bytes of a VI's stream. If not, a confirmation is requested.
+    pub fn is_delivered(&self, state: &mut State, stream: StreamId, written: u64) -> bool {
+        let Some(Stream::Vi(flow)) = state.streams.get_mut(&stream) else { return true };
         if flow.confirmed >= written || self.is_over() {
             return true;
         }
-        if flow.asking == flow.confirmed && state.control.outgoing.len() < UNREAD {
-            flow.asking = written;
-            self.say(state, &Control::Confirm { stream: stream.into(), offset: written }.encode());
+        if flow.confirm_requested == flow.confirmed && state.control.outgoing.len() < MAX_CONTROL_BACKLOG {
+            flow.confirm_requested = written;
+            self.send_control(
+                state,
+                &ControlMessage::Confirm { stream: stream.into(), offset: written }.encode(),
+            );
         }
         false
     }
 
-    /// Says something on the control stream.
-    pub(super) fn say(&self, state: &mut State, bytes: &[u8]) {
-        // A peer that asks on and on and reads no answer gets no more of them.
-        if state.control.outgoing.len() < UNREAD {
+    /// Sends bytes on the control stream.
+    pub(super) fn send_control(&self, state: &mut State, bytes: &[u8]) {
+        // Bounded: a peer may send requests and never read the answers.
+        if state.control.outgoing.len() < MAX_CONTROL_BACKLOG {
             state.control.outgoing.extend(bytes);
         }
         self.write_control(state);
@@ -338,64 +358,66 @@ impl Peer {
         }
     }
 
-    fn hear_control(self: &Arc<Self>, state: &mut State, stream: StreamId) {
-        // Of anybody else, nothing more is read: its window stays shut.
-        if !matches!(state.standing, Standing::Shaking | Standing::Stands) {
+    fn on_control_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
+        // The stream of any other connection is not read: its flow control window stays closed.
+        if !matches!(state.status, ConnectionStatus::Handshaking | ConnectionStatus::Established) {
             return;
         }
         let mut chunks = Vec::new();
         read(state, stream, &mut chunks);
         chunks.iter().for_each(|chunk| state.control.incoming.extend_from_slice(chunk));
-        if matches!(state.standing, Standing::Shaking) {
-            self.hear_hello(state);
-            if matches!(state.standing, Standing::Stands) {
-                // Requests that came meanwhile.
+        if matches!(state.status, ConnectionStatus::Handshaking) {
+            self.on_auth_message(state);
+            if matches!(state.status, ConnectionStatus::Established) {
+                // Requests that arrived during the handshake.
                 let streams: Vec<StreamId> = state.streams.keys().copied().collect();
-                streams.into_iter().for_each(|stream| self.readable(state, stream));
+                streams.into_iter().for_each(|stream| self.on_readable(state, stream));
             }
         }
         let incoming = std::mem::take(&mut state.control.incoming);
         let mut rest = &incoming[..];
-        while let (Standing::Stands, Some((bytes, behind))) = (&state.standing, rest.split_first_chunk()) {
-            let Some(control) = Control::decode(bytes) else {
-                let why = Standing::Lost(format!("{} broke the protocol", self.at));
-                return self.close(state, crate::wire::Close::Broken, why);
+        while let (ConnectionStatus::Established, Some((bytes, behind))) =
+            (&state.status, rest.split_first_chunk())
+        {
+            let Some(control) = ControlMessage::decode(bytes) else {
+                let why = ConnectionStatus::Lost(format!("{} broke the protocol", self.at));
+                return self.close(state, crate::wire::CloseReason::ProtocolViolation, why);
             };
             rest = behind;
-            self.hear_about(state, control);
+            self.on_control_message(state, control);
         }
         state.control.incoming = rest.to_vec();
     }
 
-    pub(super) fn hear_about(&self, state: &mut State, control: Control) {
+    pub(super) fn on_control_message(&self, state: &mut State, control: ControlMessage) {
         match control {
-            Control::Confirm { stream, offset } => {
+            ControlMessage::Confirm { stream, offset } => {
                 let known = stream_id(stream).and_then(|id| state.streams.get_mut(&id));
                 match known {
-                    Some(Stream::Linked(flow)) if flow.read < offset => flow.asked = Some(offset),
-                    Some(Stream::Calling(call, _)) => *call.asked.lock() = Some(offset),
-                    // One that is over has read what it wanted.
-                    _ => self.say(state, &Control::Confirmed { stream, offset }.encode()),
+                    Some(Stream::Vi(flow)) if flow.read < offset => flow.confirm_at = Some(offset),
+                    Some(Stream::Outgoing(call, _)) => *call.confirm_at.lock() = Some(offset),
+                    // A stream that is closed here counts as read.
+                    _ => self.send_control(state, &ControlMessage::Confirmed { stream, offset }.encode()),
                 }
             }
-            Control::Confirmed { stream, offset } => {
+            ControlMessage::Confirmed { stream, offset } => {
                 let known = stream_id(stream).and_then(|id| state.streams.get_mut(&id));
-                if let Some(Stream::Linked(flow)) = known {
-                    flow.confirmed = flow.confirmed.max(offset.min(flow.asking));
+                if let Some(Stream::Vi(flow)) = known {
+                    flow.confirmed = flow.confirmed.max(offset.min(flow.confirm_requested));
                 }
             }
         }
     }
 }
 
-/// Whether all of its request or answer has been taken.
+/// Writes what is left of a stream's request or answer. Returns whether all of it was written.
 pub fn flush_unsent(state: &mut State, stream: StreamId) -> bool {
     let Some(rest) = state.unsent.get_mut(&stream) else { return true };
     while !rest.is_empty() {
         match state.quic.send_stream(stream).write(rest) {
             Ok(written) => drop(rest.drain(..written)),
             Err(WriteError::Blocked) => return false,
-            // Nobody reads it: that is heard of elsewhere.
+            // Another event reports that.
             Err(WriteError::Stopped(_) | WriteError::ClosedStream) => break,
         }
     }
@@ -403,67 +425,67 @@ pub fn flush_unsent(state: &mut State, stream: StreamId) -> bool {
     true
 }
 
-/// Ends a stream that is nobody's any more, when its answer has been taken.
+/// Finishes the stream of a refused request once its answer was written.
 pub fn finish_sent(state: &mut State, stream: StreamId) {
     if flush_unsent(state, stream) && !state.streams.contains_key(&stream) {
         let _ = state.quic.send_stream(stream).finish();
     }
 }
 
-/// The stream of that number, if it can be one.
+/// The stream id of that number, if it is one.
 pub fn stream_id(number: u64) -> Option<StreamId> {
     VarInt::from_u64(number).ok().map(StreamId::from)
 }
 
-enum Message {
+enum MessageRead {
     Partial,
     Whole,
     Ended,
 }
 
-/// Reads on a message whose first bytes tell its length, and nothing behind it.
+/// Reads more of a message whose head tells its length, and nothing behind it.
 fn take_message<E>(
     state: &mut State,
     stream: StreamId,
     bytes: &mut Vec<u8>,
     len_of: impl Fn(&[u8; HEAD]) -> Result<usize, E>,
-) -> Message {
+) -> MessageRead {
     loop {
         let len = match bytes.first_chunk::<HEAD>() {
             None => HEAD,
             Some(head) => match len_of(head) {
                 Ok(len) => len,
-                Err(_) => return Message::Ended,
+                Err(_) => return MessageRead::Ended,
             },
         };
         if bytes.len() >= HEAD && bytes.len() >= len {
-            return Message::Whole;
+            return MessageRead::Whole;
         }
         let mut receiving = state.quic.recv_stream(stream);
-        let Ok(mut chunks) = receiving.read(true) else { return Message::Ended };
+        let Ok(mut chunks) = receiving.read(true) else { return MessageRead::Ended };
         let next = chunks.next(len - bytes.len());
         let _ = chunks.finalize();
         match next {
             Ok(Some(chunk)) => bytes.extend_from_slice(&chunk.bytes),
-            Err(ReadError::Blocked) => return Message::Partial,
-            Ok(None) | Err(ReadError::Reset(_)) => return Message::Ended,
+            Err(ReadError::Blocked) => return MessageRead::Partial,
+            Ok(None) | Err(ReadError::Reset(_)) => return MessageRead::Ended,
         }
     }
 }
 
-fn read(state: &mut State, stream: StreamId, into: &mut Vec<Bytes>) -> Read {
+fn read(state: &mut State, stream: StreamId, into: &mut Vec<Bytes>) -> ReadEnd {
     let mut receiving = state.quic.recv_stream(stream);
     let mut chunks = match receiving.read(true) {
         Ok(chunks) => chunks,
-        Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => return Read::Blocked,
+        Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => return ReadEnd::Blocked,
     };
-    // No more than the window can have come.
+    // The flow control window bounds this loop.
     let end = loop {
         match chunks.next(usize::MAX) {
             Ok(Some(chunk)) => into.push(chunk.bytes),
-            Ok(None) => break Read::Finished,
-            Err(ReadError::Blocked) => break Read::Blocked,
-            Err(ReadError::Reset(code)) => break Read::Reset(code.into_inner() as u32),
+            Ok(None) => break ReadEnd::Finished,
+            Err(ReadError::Blocked) => break ReadEnd::Blocked,
+            Err(ReadError::Reset(code)) => break ReadEnd::Reset(code.into_inner() as u32),
         }
     };
     let _ = chunks.finalize();

@@ -1,4 +1,4 @@
-//! Packets to the socket, and when the NIC is to call.
+//! Sends a connection's packets, and arms its timer.
 
 use std::io;
 use std::sync::Arc;
@@ -9,58 +9,58 @@ use udeck_session::address::is_outage;
 use super::{Peer, State};
 use crate::tls::CONNECTION_ID;
 
-/// How long it leaves a kernel alone that takes nothing.
-const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of a batch to send, at most.
-const BATCH: usize = 63 << 10;
-/// Batches that are sent in a row, at most.
-const BATCHES: usize = 64;
-/// Connection ids of datagrams that were sent last: what ICMP quotes.
-const QUOTED: usize = 4;
+/// When a send that would block is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Bytes of a GSO batch, at most.
+const BATCH_BYTES: usize = 63 << 10;
+/// Batches that are sent in one call, at most.
+const MAX_BATCHES: usize = 64;
+/// Destination connection ids that are kept, to recognise what an ICMP message quotes.
+const MAX_IDS: usize = 4;
 
-/// See the module.
+/// The sending state of a connection.
 #[derive(Default)]
-pub struct Transmit {
+pub struct Transmitter {
     batch: Vec<u8>,
-    /// What the kernel did not take, which is in the batch.
-    refused: Option<quinn_proto::Transmit>,
-    /// It is tried again then.
-    stalled: Option<Instant>,
-    /// The NIC calls at that time.
-    pub called: Option<Instant>,
-    /// Destination connection ids of what was sent.
-    sent: Vec<Vec<u8>>,
-    /// Since when the kernel says that there is no way there.
+    /// The send of `batch` would have blocked.
+    blocked: Option<quinn_proto::Transmit>,
+    /// When it is tried again.
+    retry_at: Option<Instant>,
+    /// When the connection's timer is due.
+    pub timer: Option<Instant>,
+    /// Destination connection ids of packets that were sent last.
+    recent_ids: Vec<Vec<u8>>,
+    /// Since when the kernel has no route, and its error.
     pub outage: Option<(Instant, io::Error)>,
-    /// The kernel refuses for good.
+    /// A permanent error of the kernel.
     pub failure: Option<io::Error>,
 }
 
-impl Transmit {
-    /// Whether `quote` is how a datagram begins that was sent, by what nobody off its way can know.
+impl Transmitter {
+    /// Whether `quote` begins a packet that was sent: it has one of its connection ids, which only the path sees.
     pub fn has_sent(&self, quote: &[u8]) -> bool {
-        destination(quote).is_some_and(|id| self.sent.iter().any(|sent| sent == id))
+        destination(quote).is_some_and(|id| self.recent_ids.iter().any(|sent| sent == id))
     }
 
     #[cfg(test)]
     pub fn last_sent(&self) -> Vec<u8> {
-        self.sent.last().cloned().unwrap_or_default()
+        self.recent_ids.last().cloned().unwrap_or_default()
     }
 
-    fn note(&mut self) {
+    fn record_id(&mut self) {
         let Some(id) = destination(&self.batch) else { return };
-        if self.sent.last().is_none_or(|last| last != id) {
+        if self.recent_ids.last().is_none_or(|last| last != id) {
             let id = id.to_vec();
-            self.sent.retain(|sent| *sent != id);
-            if self.sent.len() >= QUOTED {
-                self.sent.remove(0);
+            self.recent_ids.retain(|sent| *sent != id);
+            if self.recent_ids.len() >= MAX_IDS {
+                self.recent_ids.remove(0);
             }
-            self.sent.push(id);
+            self.recent_ids.push(id);
         }
     }
 }
 
-/// The destination connection id of a QUIC packet (RFC 9000, section 17): of a short one, as long as ours are.
+/// The destination connection id of a QUIC packet (RFC 9000, section 17). That of a short header has our own length.
 fn destination(packet: &[u8]) -> Option<&[u8]> {
     const LONG: u8 = 0x80;
     match packet.first()? & LONG {
@@ -70,58 +70,57 @@ fn destination(packet: &[u8]) -> Option<&[u8]> {
 }
 
 impl Peer {
-    /// Sends what may go, as far as the kernel takes it.
-    pub(super) fn send(self: &Arc<Self>, state: &mut State, now: Instant) {
-        if state.transmit.stalled.is_some_and(|until| until > now) {
-            return self.call_me(state);
+    /// Sends packets until QUIC has no more or the socket would block.
+    pub(super) fn transmit(self: &Arc<Self>, state: &mut State, now: Instant) {
+        if state.transmit.retry_at.is_some_and(|until| until > now) {
+            return self.rearm_timer(state);
         }
-        if let Some(transmit) = state.transmit.refused.take()
-            && !self.hand_over(state, transmit, now)
+        if let Some(transmit) = state.transmit.blocked.take()
+            && !self.send_batch(state, transmit, now)
         {
-            return self.call_me(state);
+            return self.rearm_timer(state);
         }
-        for _ in 0..BATCHES {
-            let most =
-                (BATCH / usize::from(state.quic.current_mtu().max(1200))).clamp(1, self.core.socket.most());
+        for _ in 0..MAX_BATCHES {
+            let most = (BATCH_BYTES / usize::from(state.quic.current_mtu().max(1200)))
+                .clamp(1, self.core.socket.max_segments());
             let State { quic, transmit, .. } = state;
             transmit.batch.clear();
             let Some(next) = quic.poll_transmit(now, most, &mut transmit.batch) else {
-                return self.call_me(state);
+                return self.rearm_timer(state);
             };
-            if !self.hand_over(state, next, now) {
+            if !self.send_batch(state, next, now) {
                 break;
             }
         }
-        self.call_me(state);
+        self.rearm_timer(state);
     }
 
-    /// Whether the kernel took it.
-    fn hand_over(&self, state: &mut State, next: quinn_proto::Transmit, now: Instant) -> bool {
+    /// Sends a batch. `false`: the socket would have blocked.
+    fn send_batch(&self, state: &mut State, next: quinn_proto::Transmit, now: Instant) -> bool {
         let transmit = &mut state.transmit;
-        transmit.note();
+        transmit.record_id();
         let ecn = next.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8));
         let contents = &transmit.batch[..next.size];
         match self.core.socket.transmit(next.destination, contents, next.segment_size, ecn) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                transmit.refused = Some(next);
-                transmit.stalled = Some(now + PAUSE);
+                transmit.blocked = Some(next);
+                transmit.retry_at = Some(now + RETRY_INTERVAL);
                 return false;
             }
             Err(error) if is_outage(&error) => _ = transmit.outage.get_or_insert((now, error)),
-            // Longer than the interface carries: as if it were lost, QUIC finds out.
+            // Longer than the interface's MTU: QUIC treats it as lost.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {}
             Err(error) => transmit.failure = Some(error),
             Ok(()) => (transmit.outage, transmit.failure) = (None, None),
         }
-        transmit.stalled = None;
+        transmit.retry_at = None;
         true
     }
 
-    /// Asks to be called in time. While the kernel takes nothing, that is when it is tried again: whatever is due before
-    /// could not be sent.
-    fn call_me(&self, state: &mut State) {
-        let wanted = state.transmit.stalled.or_else(|| state.quic.poll_timeout());
-        self.call_in_time(state, wanted);
+    /// Arms the timer for QUIC's timeout. While the socket blocks, for the next attempt: nothing could be sent before.
+    fn rearm_timer(&self, state: &mut State) {
+        let wanted = state.transmit.retry_at.or_else(|| state.quic.poll_timeout());
+        self.set_timer(state, wanted);
     }
 }
 

@@ -5,12 +5,12 @@ use quinn_proto::ConnectionError;
 use udeck_via::auth::{Claim, HostKey, Keys, Pair, RankKey, SealedTicket};
 use udeck_via::{Error, NetAddress, Nic, Reliability, Vi, ViAttributes};
 
-use super::raw::Raw;
+use super::raw_peer::Raw;
 use super::{host_of, open_with, soon};
 use crate::fixture::End;
-use crate::peer::{CALLEE, CALLER, said};
+use crate::peer::{CLIENT, SERVER, proof_context};
 use crate::tls::exporter;
-use crate::wire::{Close, Hello, OURS, Process};
+use crate::wire::{AuthMessage, CloseReason, OURS, Process};
 
 fn rank_key(rank: u32) -> RankKey {
     HostKey::from_bytes([5; 32]).rank(rank)
@@ -23,34 +23,36 @@ fn keys(rank: u32, of: u32) -> Keys {
     keys
 }
 
-fn prove(raw: &mut Raw, pair: &Pair, role: &[u8], hello: &Hello) -> [u8; 32] {
-    pair.prove(b"udp", role, &[&said(hello), &exporter(raw.quic())])
+fn prove(raw: &mut Raw, pair: &Pair, role: &[u8], hello: &AuthMessage) -> [u8; 32] {
+    pair.prove(b"udp", role, &[&proof_context(hello), &exporter(raw.quic())])
 }
 
 /// What a caller says; the proof is still to come.
-fn unproven(claim: Option<Claim>) -> Hello {
-    Hello { versions: OURS, process: Process { namespace: 1, pid: 2 }, claim, proof: [0; 32] }
+fn without_proof(claim: Option<Claim>) -> AuthMessage {
+    AuthMessage { versions: OURS, process: Process { namespace: 1, pid: 2 }, claim, proof: [0; 32] }
 }
 
 /// The right words of rank 1 to rank 0, in that session.
-fn right(raw: &mut Raw) -> Hello {
+fn right(raw: &mut Raw) -> AuthMessage {
     let pair = keys(1, 1).call(Some(0)).unwrap();
-    let mut hello = unproven(Some(pair.claim()));
-    hello.proof = prove(raw, &pair, CALLER, &hello);
+    let mut hello = without_proof(Some(pair.claim()));
+    hello.proof = prove(raw, &pair, CLIENT, &hello);
     hello
 }
 
 /// Calls a NIC of rank 0 and says that. `Err`: why it ends the connection.
-fn call(nic: &Nic, words: impl FnOnce(&mut Raw) -> Hello) -> Result<Raw, Close> {
+fn call(nic: &Nic, words: impl FnOnce(&mut Raw) -> AuthMessage) -> Result<Raw, CloseReason> {
     let mut raw = Raw::new();
     raw.call(host_of(nic));
     raw.until("a TLS session", |raw| raw.is_connected);
     let words = words(&mut raw).encode();
-    raw.say(&words);
-    raw.until("an answer", |raw| raw.lost.is_some() || raw.heard() >= Hello::len(false));
+    raw.send_control(&words);
+    raw.until("an answer", |raw| raw.lost.is_some() || raw.heard() >= AuthMessage::len(false));
     match &raw.lost {
         None => Ok(raw),
-        Some(ConnectionError::ApplicationClosed(close)) => Err(Close::of(close.error_code.into_inner())),
+        Some(ConnectionError::ApplicationClosed(close)) => {
+            Err(CloseReason::of(close.error_code.into_inner()))
+        }
         Some(other) => panic!("{other}"),
     }
 }
@@ -59,7 +61,7 @@ fn call(nic: &Nic, words: impl FnOnce(&mut Raw) -> Hello) -> Result<Raw, Close> 
 fn a_caller_is_taken_for_who_it_proves_to_be_in_this_session() {
     let (core, nic) = open_with(|options| options.keys = keys(0, 0));
     let _known = call(&nic, right).expect("its proof is right");
-    assert_eq!(super::standing(&core), 1);
+    assert_eq!(super::established(&core), 1);
     let recorded = {
         let mut earlier = Raw::new();
         earlier.call(host_of(&nic));
@@ -67,13 +69,13 @@ fn a_caller_is_taken_for_who_it_proves_to_be_in_this_session() {
         right(&mut earlier)
     };
     let with_pair = |raw: &mut Raw, pair: Pair, claim: Claim| {
-        let mut hello = unproven(Some(claim));
-        hello.proof = prove(raw, &pair, CALLER, &hello);
+        let mut hello = without_proof(Some(claim));
+        hello.proof = prove(raw, &pair, CLIENT, &hello);
         hello
     };
-    type Words<'a> = Box<dyn FnOnce(&mut Raw) -> Hello + 'a>;
+    type Words<'a> = Box<dyn FnOnce(&mut Raw) -> AuthMessage + 'a>;
     let wrong: Vec<(&str, Words<'_>)> = vec![
-        ("nothing", Box::new(|raw| Hello { proof: [0; 32], ..right(raw) })),
+        ("nothing", Box::new(|raw| AuthMessage { proof: [0; 32], ..right(raw) })),
         (
             "a changed proof",
             Box::new(|raw| {
@@ -105,8 +107,8 @@ fn a_caller_is_taken_for_who_it_proves_to_be_in_this_session() {
             "a proof of the role of who is called",
             Box::new(|raw| {
                 let pair = keys(1, 1).call(Some(0)).unwrap();
-                let hello = unproven(Some(pair.claim()));
-                Hello { proof: prove(raw, &pair, CALLEE, &hello), ..hello }
+                let hello = without_proof(Some(pair.claim()));
+                AuthMessage { proof: prove(raw, &pair, SERVER, &hello), ..hello }
             }),
         ),
         ("the proof of another session", Box::new(|_| recorded)),
@@ -114,27 +116,27 @@ fn a_caller_is_taken_for_who_it_proves_to_be_in_this_session() {
             "a proof of another protocol",
             Box::new(|raw| {
                 let pair = keys(1, 1).call(Some(0)).unwrap();
-                let hello = unproven(Some(pair.claim()));
-                let proof = pair.prove(b"tcp", CALLER, &[&said(&hello), &exporter(raw.quic())]);
-                Hello { proof, ..hello }
+                let hello = without_proof(Some(pair.claim()));
+                let proof = pair.prove(b"tcp", CLIENT, &[&proof_context(&hello), &exporter(raw.quic())]);
+                AuthMessage { proof, ..hello }
             }),
         ),
         (
             "another process than was proved",
-            Box::new(|raw| Hello { process: Process { namespace: 1, pid: 3 }, ..right(raw) }),
+            Box::new(|raw| AuthMessage { process: Process { namespace: 1, pid: 3 }, ..right(raw) }),
         ),
     ];
     for (what, words) in wrong {
-        assert_eq!(call(&nic, words).err(), Some(Close::Stranger), "{what}");
+        assert_eq!(call(&nic, words).err(), Some(CloseReason::NotAuthenticated), "{what}");
     }
     let elsewhere =
-        |raw: &mut Raw| Hello { claim: Some(Claim::decode([9, 0, 0, 0, 9, 0, 0, 0])), ..right(raw) };
-    assert_eq!(call(&nic, elsewhere).err(), Some(Close::OtherProcess));
-    assert_eq!(super::standing(&core), 1);
+        |raw: &mut Raw| AuthMessage { claim: Some(Claim::decode([9, 0, 0, 0, 9, 0, 0, 0])), ..right(raw) };
+    assert_eq!(call(&nic, elsewhere).err(), Some(CloseReason::WrongProcess));
+    assert_eq!(super::established(&core), 1);
 }
 
 /// Rank 1 calls rank 0, and this answers. The error that the caller gets; `None`: it took the answer.
-fn answer(words: impl FnOnce(&mut Raw, Hello) -> Hello) -> Option<Error> {
+fn answer(words: impl FnOnce(&mut Raw, AuthMessage) -> AuthMessage) -> Option<Error> {
     let (core, nic) = open_with(|options| options.keys = keys(1, 1));
     let mut raw = Raw::new();
     let to = NetAddress { host: raw.address().to_string().into_bytes(), discriminator: b"here".to_vec() };
@@ -146,13 +148,17 @@ fn answer(words: impl FnOnce(&mut Raw, Hello) -> Hello) -> Option<Error> {
             let (mut vi, cq) = (Vi::new(&nic, attributes).unwrap(), end.cq.handle());
             vi.connect(&to, &cq, &cq, b"", soon()).unwrap_err()
         });
-        let theirs = raw.hear(Hello::len(true));
-        let theirs = Hello::decode(&theirs, true).expect("it is whole");
+        let theirs = raw.hear(AuthMessage::len(true));
+        let theirs = AuthMessage::decode(&theirs, true).expect("it is whole");
         let words = words(&mut raw, theirs);
-        raw.say(&words.encode());
-        raw.until("what it says to that", |raw| raw.lost.is_some() || super::standing(&core) == 1);
-        let is_taken = super::standing(&core) == 1;
-        raw.quic().close(std::time::Instant::now(), Close::Broken.code().into(), Bytes::new());
+        raw.send_control(&words.encode());
+        raw.until("what it says to that", |raw| raw.lost.is_some() || super::established(&core) == 1);
+        let is_taken = super::established(&core) == 1;
+        raw.quic().close(
+            std::time::Instant::now(),
+            CloseReason::ProtocolViolation.code().into(),
+            Bytes::new(),
+        );
         raw.look();
         let error = calling.join().unwrap();
         (!is_taken).then_some(error)
@@ -163,14 +169,14 @@ fn answer(words: impl FnOnce(&mut Raw, Hello) -> Hello) -> Option<Error> {
 fn one_that_is_called_is_taken_for_who_it_proves_to_be_in_this_session() {
     let pair = |claim| Keys::of_rank([7; 32], 0, rank_key(0)).answer(claim).unwrap();
     let proven = |raw: &mut Raw, pair: &Pair, role: &[u8]| {
-        let hello = unproven(None);
-        Hello { proof: prove(raw, pair, role, &hello), ..hello }
+        let hello = without_proof(None);
+        AuthMessage { proof: prove(raw, pair, role, &hello), ..hello }
     };
-    let right = |raw: &mut Raw, theirs: Hello| proven(raw, &pair(theirs.claim.unwrap()), CALLEE);
+    let right = |raw: &mut Raw, theirs: AuthMessage| proven(raw, &pair(theirs.claim.unwrap()), SERVER);
     assert!(answer(right).is_none(), "its proof is right");
-    type Words<'a> = Box<dyn FnOnce(&mut Raw, Hello) -> Hello + 'a>;
+    type Words<'a> = Box<dyn FnOnce(&mut Raw, AuthMessage) -> AuthMessage + 'a>;
     let wrong: Vec<(&str, Words<'_>)> = vec![
-        ("nothing", Box::new(|_, _| unproven(None))),
+        ("nothing", Box::new(|_, _| without_proof(None))),
         (
             "a changed proof",
             Box::new(|raw, theirs| {
@@ -183,29 +189,30 @@ fn one_that_is_called_is_taken_for_who_it_proves_to_be_in_this_session() {
             "the key of rank 2",
             Box::new(|raw, theirs| {
                 let poser = Keys::of_rank([7; 32], 0, rank_key(2));
-                proven(raw, &poser.answer(theirs.claim.unwrap()).unwrap(), CALLEE)
+                proven(raw, &poser.answer(theirs.claim.unwrap()).unwrap(), SERVER)
             }),
         ),
         (
             "the job's secret",
-            Box::new(|raw, _| proven(raw, &Keys::from([7; 32]).call(None).unwrap(), CALLEE)),
+            Box::new(|raw, _| proven(raw, &Keys::from([7; 32]).call(None).unwrap(), SERVER)),
         ),
-        ("its own words, reflected", Box::new(|_, theirs| Hello { claim: None, ..theirs })),
+        ("its own words, reflected", Box::new(|_, theirs| AuthMessage { claim: None, ..theirs })),
         (
             "a proof of the caller's role",
-            Box::new(|raw, theirs| proven(raw, &pair(theirs.claim.unwrap()), CALLER)),
+            Box::new(|raw, theirs| proven(raw, &pair(theirs.claim.unwrap()), CLIENT)),
         ),
         (
             "the proof of another session",
             Box::new(|_, theirs| {
-                let hello = unproven(None);
-                let proof = pair(theirs.claim.unwrap()).prove(b"udp", CALLEE, &[&said(&hello), &[0; 32]]);
-                Hello { proof, ..hello }
+                let hello = without_proof(None);
+                let proof =
+                    pair(theirs.claim.unwrap()).prove(b"udp", SERVER, &[&proof_context(&hello), &[0; 32]]);
+                AuthMessage { proof, ..hello }
             }),
         ),
         (
             "another process than was proved",
-            Box::new(|raw, theirs| Hello { process: Process::default(), ..right(raw, theirs) }),
+            Box::new(|raw, theirs| AuthMessage { process: Process::default(), ..right(raw, theirs) }),
         ),
     ];
     for (what, words) in wrong {

@@ -1,4 +1,4 @@
-//! A piece of an unreliable message: a QUIC datagram (RFC 9221).
+//! A fragment of an unreliable message: a QUIC datagram (RFC 9221).
 //!
 //! ```text
 //!       0         1         2         3         4         5         6         7
@@ -9,7 +9,7 @@
 //!   24 | immediate data                        | bytes of header (WRITE: handle)       |
 //!   32 | flags   | bytes of the message; before them, WRITE: offset in the window (8)  |
 //! ```
-//! Every piece says all of its message, because any may be the first that comes.
+//! Every fragment says all of its message, because any may be the first that comes.
 
 use udeck_session::Content;
 use udeck_via::transport::Inline;
@@ -21,9 +21,9 @@ const IMMEDIATE: u8 = 1;
 const LENT: u8 = 1 << 1;
 const WRITE: u8 = 1 << 2;
 
-/// A piece that was received, or that is to be sent.
+/// A fragment that was received, or that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct Fragment<'a> {
     /// Whose it is.
     pub stream: u64,
     /// Which message.
@@ -38,13 +38,13 @@ pub struct Piece<'a> {
     pub payload: &'a [u8],
 }
 
-impl<'a> Piece<'a> {
+impl<'a> Fragment<'a> {
     /// Which stream a datagram is for.
     pub fn stream_of(datagram: &[u8]) -> Option<u64> {
         datagram.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// `None`: it is no piece of any message.
+    /// `None`: it is no fragment of any message.
     pub fn decode(datagram: &'a [u8]) -> Option<Self> {
         let (header, mut rest) = datagram.split_first_chunk::<HEADER>()?;
         let u64_at = |at: usize| header[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -54,7 +54,7 @@ impl<'a> Piece<'a> {
         let payload = rest;
         let reaches = u64::from(offset) + payload.len() as u64;
         let is_whole_or_some = !payload.is_empty() || total == 0;
-        (reaches <= u64::from(total) && is_whole_or_some).then_some(Piece {
+        (reaches <= u64::from(total) && is_whole_or_some).then_some(Fragment {
             stream: u64_at(0),
             message: u64_at(8),
             offset,
@@ -69,7 +69,7 @@ impl<'a> Piece<'a> {
         self.payload.len() == self.total as usize
     }
 
-    /// Bytes of the header of a piece of such a message.
+    /// Bytes of the header of a fragment of such a message.
     pub fn header_len(content: &Content) -> usize {
         HEADER + if matches!(content, Content::Write { .. }) { 8 } else { 0 }
     }
@@ -124,11 +124,11 @@ mod tests {
 
     use super::*;
 
-    fn bytes(piece: &Piece<'_>) -> Vec<u8> {
+    fn bytes(fragment: &Fragment<'_>) -> Vec<u8> {
         let mut out = Vec::new();
-        piece.put_header(&mut out);
-        assert_eq!(out.len(), Piece::header_len(&piece.content));
-        out.extend(piece.payload);
+        fragment.put_header(&mut out);
+        assert_eq!(out.len(), Fragment::header_len(&fragment.content));
+        out.extend(fragment.payload);
         out
     }
 
@@ -137,20 +137,26 @@ mod tests {
         let message = Content::Message { immediate: Some(7), lent: true, head: 3 };
         let write = Content::Write { immediate: None, handle: 9, offset: 1 << 40 };
         for content in [message, write] {
-            let piece =
-                Piece { stream: 4, message: 1 << 33, offset: 10, total: 20, content, payload: b"0123456789" };
-            assert_eq!(Piece::decode(&bytes(&piece)), Some(piece));
-            let beyond = Piece { offset: 11, ..piece };
-            assert_eq!(Piece::decode(&bytes(&beyond)), None);
-            assert_eq!(Piece::decode(&bytes(&Piece { payload: b"", ..piece })), None);
+            let fragment = Fragment {
+                stream: 4,
+                message: 1 << 33,
+                offset: 10,
+                total: 20,
+                content,
+                payload: b"0123456789",
+            };
+            assert_eq!(Fragment::decode(&bytes(&fragment)), Some(fragment));
+            let beyond = Fragment { offset: 11, ..fragment };
+            assert_eq!(Fragment::decode(&bytes(&beyond)), None);
+            assert_eq!(Fragment::decode(&bytes(&Fragment { payload: b"", ..fragment })), None);
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_piece_or_not(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(piece) = Piece::decode(&bytes) {
-                prop_assert!(piece.offset as usize + piece.payload.len() <= piece.total as usize);
+            if let Some(fragment) = Fragment::decode(&bytes) {
+                prop_assert!(fragment.offset as usize + fragment.payload.len() <= fragment.total as usize);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A socket that takes nothing for a while, in tests.
+//! A fault for tests: sends that would block.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 /// What the kernel refuses, as a test wants it.
 #[derive(Default)]
-pub struct Refusal(Mutex<Refused>);
+pub struct SocketFault(Mutex<Fault>);
 
 #[derive(Default)]
-struct Refused {
+struct Fault {
     /// All of it.
     always: bool,
     /// After every so many calls, for that long; 0: never.
@@ -20,22 +20,22 @@ struct Refused {
     until: Option<Instant>,
 }
 
-impl Refusal {
+impl SocketFault {
     /// Refuses everything from now on, or nothing.
-    pub fn always(&self, always: bool) {
-        *self.0.lock() = Refused { always, ..Refused::default() };
+    pub fn block_all(&self, always: bool) {
+        *self.0.lock() = Fault { always, ..Fault::default() };
     }
 
     /// Refuses for `pause` after each `every`th call.
-    pub fn now_and_then(&self, every: u32, pause: Duration) {
-        *self.0.lock() = Refused { every, pause, ..Refused::default() };
+    pub fn block_every(&self, every: u32, pause: Duration) {
+        *self.0.lock() = Fault { every, pause, ..Fault::default() };
     }
 
     /// Whether the kernel takes what is given to it now.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`]: it does not.
-    pub fn ask(&self) -> io::Result<()> {
+    pub fn check(&self) -> io::Result<()> {
         let mut refused = self.0.lock();
         let now = Instant::now();
         if refused.always || refused.until.is_some_and(|until| until > now) {

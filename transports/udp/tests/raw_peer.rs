@@ -13,7 +13,7 @@ use quinn_proto::{
 
 use crate::Options;
 use crate::fixture::soon;
-use crate::tls::{self, Setup};
+use crate::tls::{self, TlsSetup};
 
 /// See the module. It has one connection.
 pub struct Raw {
@@ -34,7 +34,7 @@ impl Raw {
     pub fn new() -> Raw {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        let Setup { endpoint, server, client, .. } =
+        let TlsSetup { endpoint, server, client, .. } =
             tls::setup(&Options::new([0; 32]), &[1; 32], 1 << 20).unwrap();
         let endpoint = Endpoint::new(Arc::new(endpoint), Some(Arc::new(server)), true, None);
         let heard = VecDeque::new();
@@ -64,7 +64,7 @@ impl Raw {
     }
 
     /// Says something on the control stream.
-    pub fn say(&mut self, bytes: &[u8]) {
+    pub fn send_control(&mut self, bytes: &[u8]) {
         let stream = match self.control {
             Some(stream) => stream,
             None => self.quic().streams().open(Dir::Bi).expect("the control stream"),

@@ -43,7 +43,7 @@ fn a_socket_that_refuses_now_and_then_holds_nobody_up() {
         let ((core_a, a), (core_b, b)) = (open(), open());
         let (mut a, mut b) = pair(&a, &b);
         for core in [&core_a, &core_b] {
-            core.socket.refusal.now_and_then(50, Duration::from_millis(3));
+            core.socket.fault.block_every(50, Duration::from_millis(3));
         }
         for _ in 0..300 {
             works(&mut a, &mut b);
@@ -58,14 +58,14 @@ fn a_socket_that_refuses_everything_keeps_nobody_beyond_its_deadline() {
         let ((core_a, a), (_, b)) = (open(), open());
         let (mut a, mut b) = pair(&a, &b);
         works(&mut a, &mut b);
-        core_a.socket.refusal.always(true);
+        core_a.socket.fault.block_all(true);
         // It owes the peer an acknowledgement, and has something to say itself.
         for end in [&mut a, &mut b] {
             end.vi.post_send(Descriptor::new([end.nic.region(8, end.ptag).unwrap()])).unwrap();
         }
         assert!(comes(&mut a, soon()));
         assert!(!comes(&mut b, Deadline::after(Duration::from_millis(300))));
-        core_a.socket.refusal.always(false);
+        core_a.socket.fault.block_all(false);
         assert!(comes(&mut b, soon()), "what was refused goes later");
     });
 }
@@ -82,7 +82,7 @@ fn a_link_has_one_time_to_be_called_at_however_many_messages_it_carries() {
         // The links rest in between: what they had to acknowledge is.
         std::thread::sleep(Duration::from_millis(2));
         for core in [&core_a, &core_b] {
-            core.serve();
+            core.progress();
             assert!(core.timers.entries() <= 2 * pairs.len(), "{} entries", core.timers.entries());
         }
     }

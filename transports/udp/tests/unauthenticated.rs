@@ -7,10 +7,10 @@ use quinn_proto::Dir;
 use udeck_sys::job_time;
 use udeck_via::{NetAddress, Reliability};
 
-use super::raw::Raw;
+use super::raw_peer::Raw;
 use super::{connect, ends, host_of, open, open_with, soon, works};
 use crate::fixture::End;
-use crate::unproven::{LIMIT, PLACES};
+use crate::unauthenticated::{HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED};
 
 /// What QUIC would be called for comes much later.
 fn quiet(options: &mut crate::Options) {
@@ -26,11 +26,11 @@ fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
     // Until QUIC has nothing more to do: then the NIC calls it for this.
     let long = Duration::from_secs(60);
     raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
-    assert!(core.timers.wait(job_time(), long) <= LIMIT, "nobody looks at it in time");
+    assert!(core.timers.wait(job_time(), long) <= HANDSHAKE_TIMEOUT, "nobody looks at it in time");
     let [peer] = &core.peers()[..] else { panic!("one connection") };
-    peer.time(peer.since + LIMIT - Duration::from_millis(1));
+    peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT - Duration::from_millis(1));
     assert!(!peer.is_over());
-    peer.time(peer.since + LIMIT);
+    peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT);
     assert!(peer.is_over() && core.peers().is_empty(), "it is kept");
     assert_eq!(core.endpoint.lock().open_connections(), 0);
     raw.until("its end", |raw| raw.lost.is_some());
@@ -79,17 +79,17 @@ fn room(raw: &mut Raw, stream: quinn_proto::StreamId) -> usize {
 fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
     let other = |options: &mut crate::Options| options.bind = "127.0.0.2:0".parse().unwrap();
     let ((core_b, b), (_, a)) = (open_with(quiet), open_with(other));
-    let unproven = || core_b.peers().iter().filter(|peer| peer.is_unproven()).count();
+    let unauthenticated = || core_b.peers().iter().filter(|peer| peer.is_unauthenticated()).count();
     let mut flood: Vec<Raw> = Vec::new();
     // On a slow machine the first of them may have been sent away meanwhile.
-    while unproven() < PLACES {
+    while unauthenticated() < MAX_UNAUTHENTICATED {
         let mut raw = Raw::new();
         raw.call(host_of(&b));
         raw.until("a TLS session", |raw| raw.is_connected);
         flood.push(raw);
     }
-    assert!(core_b.make_place(host_of(&a).ip(), job_time()), "there is no place");
-    assert!(unproven() < PLACES, "nobody has made place");
+    assert!(core_b.make_room(host_of(&a).ip(), job_time()), "there is no place");
+    assert!(unauthenticated() < MAX_UNAUTHENTICATED, "nobody has made place");
     let (mut left, mut right) = ends(&a, &b);
     connect(&mut left, &mut right);
     works(&mut left, &mut right);
@@ -100,19 +100,19 @@ fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
 fn who_is_sent_away_before_it_has_proved_who_it_is_calls_again() {
     let ((core_b, b), (_, a)) = (open(), open());
     let (mut left, mut right) = ends(&a, &b);
-    let is_over = AtomicBool::new(false);
+    let is_closed_ = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut dismissed, limit) = (0, soon());
-            while dismissed < 3 && !is_over.load(Ordering::Relaxed) && !limit.passed() {
-                for peer in core_b.peers().iter().filter(|peer| peer.is_unproven()) {
-                    peer.dismiss();
+            while dismissed < 3 && !is_closed_.load(Ordering::Relaxed) && !limit.passed() {
+                for peer in core_b.peers().iter().filter(|peer| peer.is_unauthenticated()) {
+                    peer.evict();
                     dismissed += 1;
                 }
             }
         });
         connect(&mut left, &mut right);
-        is_over.store(true, Ordering::Relaxed);
+        is_closed_.store(true, Ordering::Relaxed);
     });
     works(&mut left, &mut right);
 }

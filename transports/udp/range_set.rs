@@ -1,13 +1,13 @@
-//! A set of numbers, as ranges. Made for sets of few ranges, whose users bound how many.
+//! A set of numbers, as sorted ranges. For few ranges: its users bound how many.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Sorted ranges, none empty, none touching another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges(VecDeque<Range<u64>>);
+pub struct RangeSet(VecDeque<Range<u64>>);
 
-impl Ranges {
+impl RangeSet {
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -17,7 +17,7 @@ impl Ranges {
         self.0.front()
     }
 
-    /// How many ranges there would be after [`Ranges::insert`].
+    /// How many ranges there would be after [`RangeSet::insert`].
     pub fn len_with(&self, range: &Range<u64>) -> usize {
         let (from, to) = self.touching(range);
         self.0.len() + 1 - (to - from)
@@ -53,7 +53,7 @@ mod tests {
     proptest! {
         #[test]
         fn prop_it_is_a_set(steps in prop::collection::vec((0u64..60, 0u64..12), 0..60)) {
-            let (mut ranges, mut oracle) = (Ranges::default(), BTreeSet::new());
+            let (mut ranges, mut oracle) = (RangeSet::default(), BTreeSet::new());
             for (start, len) in steps {
                 let range = start..start + len;
                 let foreseen = if len == 0 { ranges.len() } else { ranges.len_with(&range) };

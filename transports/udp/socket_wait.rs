@@ -1,0 +1,81 @@
+//! How threads sleep beside the socket.
+//!
+//! A thread that parks in a completion queue, or that waits for the answer to a connection request, polls the socket and its own
+//! eventfd. The helper polls the socket only while no other thread does. Otherwise it *follows*: it sleeps beside its own eventfd, and
+//! the last sleeper that leaves wakes it. [`LeaderFollower`] decides who polls the socket, and has the proof that somebody always does.
+
+use std::io;
+use std::time::Duration;
+
+use udeck_session::poll::Bell;
+use udeck_sys::atomic::{AtomicBool, Ordering};
+use udeck_sys::job_time;
+use udeck_sys::leader_follower::LeaderFollower;
+
+use crate::core::Core;
+
+/// Longest sleep beside the socket.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct SocketWait {
+    /// Wakes the helper.
+    bell: Bell,
+    leader_follower: LeaderFollower,
+    /// The helper sleeps beside the socket or its eventfd; it does not merely pause.
+    helper_asleep: AtomicBool,
+}
+
+impl SocketWait {
+    /// # Errors
+    /// The kernel's: no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(SocketWait {
+            bell: Bell::new()?,
+            leader_follower: LeaderFollower::default(),
+            helper_asleep: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the helper.
+    pub fn wake_helper(&self) {
+        self.bell.ring();
+    }
+
+    /// A timer was armed that is due before all others.
+    pub fn on_earlier_deadline(&self) {
+        // A helper that pauses looks soon enough. One that sleeps has a later timeout.
+        if self.helper_asleep.load(Ordering::Relaxed) {
+            self.wake_helper();
+        }
+    }
+
+    /// Sleeps until `bell` is rung, a datagram arrives or a timer is due; at most `limit`. May return early.
+    pub fn wait(&self, core: &Core, bell: &Bell, limit: Duration) {
+        let limit = core.timers.wait(job_time(), limit.min(MAX_SLEEP));
+        self.leader_follower.enter();
+        if bell.sleep(Some(&core.socket), limit) {
+            core.socket.set_error_pending();
+        }
+        if self.leader_follower.leave() {
+            self.wake_helper();
+        }
+    }
+
+    /// The helper's sleep: beside the socket, unless other threads sleep there.
+    pub fn helper_wait(&self, core: &Core, limit: Duration) {
+        self.helper_asleep.store(true, Ordering::Relaxed);
+        let others = self.leader_follower.follow();
+        let limit = core.timers.wait(job_time(), limit);
+        if self.bell.sleep(Some(&core.socket).filter(|_| !others), limit) {
+            core.socket.set_error_pending();
+        }
+        self.leader_follower.stop_following();
+        self.helper_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// The helper's pause while another thread polls.
+    pub fn helper_pause(&self, limit: Duration) {
+        self.bell.sleep(None::<&Bell>, limit);
+    }
+}
