@@ -162,7 +162,7 @@ impl Barrier {
         let from = self.hear[place].rank;
         let deadline = clock.deadline();
         // Before: what it has told us by then is found, unless its connection is still being accepted.
-        let has_finished = world.exits().is_done(from) && !self.inbox.is_admitting();
+        let has_finished = world.exit_log().has_finished(from) && !self.inbox.is_admitting();
         match self.inbox.retrieve_timeout(LOOK_UP.min(deadline.remaining())) {
             Ok(token) => Ok(Some(token)),
             Err(Error::Deadline { .. }) if has_finished => Err(ended(world, from as usize)),
@@ -267,7 +267,7 @@ fn patiently<T>(
     loop {
         match attempt(Deadline::after(config.setup).min(deadline)) {
             Ok(Some(made)) => return Ok(made),
-            _ if world.exits().is_done(rank as u32) => return Err(ended(world, rank)),
+            _ if world.exit_log().has_finished(rank as u32) => return Err(ended(world, rank)),
             Ok(None) => {}
             Err(error) => return Err(error),
         }
@@ -290,7 +290,7 @@ fn ended(world: &WorldState, rank: usize) -> Error {
 
 /// A lost rank, and what became of it: without it no barrier can be complete.
 fn lost(world: &WorldState) -> Option<(usize, String)> {
-    world.exits().lost_that(|_| true).map(|(rank, how)| (rank as usize, how))
+    world.exit_log().find_lost(|_| true).map(|(rank, how)| (rank as usize, how))
 }
 
 /// The mailbox of a rank that has ended is gone: to the program, the rank is.

@@ -19,11 +19,11 @@ use self::attempt::Attempt;
 use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
+use crate::exit_check::MAX_WAIT;
 use crate::nics::WorldNic;
 use crate::payload::Payload;
 use crate::route::{Route, SkippedTransport, explanation, reasons};
 use crate::send::{Channel, Target};
-use crate::suspicion::WORD;
 use crate::wire::{Introduction, Role};
 use crate::world_state::WorldState;
 
@@ -166,10 +166,10 @@ fn lookup_error(world: &WorldState, name: &str, error: BootError) -> Error {
         BootError::PeerDone { rank, .. } => Error::MailboxGone { name, rank: rank as usize },
         BootError::NoSuchName { existing, waited, .. } => {
             let existing = existing.into_iter().filter(|name| !is_internal(name)).collect();
-            Error::NoSuchMailbox { name, existing, waited, lost: world.exits().lost() }
+            Error::NoSuchMailbox { name, existing, waited, lost: world.exit_log().lost() }
         }
         // Whoever was to make it has ended. If one was lost, it may have been that one.
-        BootError::NobodyLeft { .. } => match world.exits().lost_that(|_| true) {
+        BootError::NobodyLeft { .. } => match world.exit_log().find_lost(|_| true) {
             Some((rank, how)) => Error::PeerLost { rank: rank as usize, how },
             None => Error::NobodyLeft { name },
         },
@@ -241,12 +241,12 @@ fn unreachable(
     deadline: Deadline,
 ) -> Error {
     let (name, rank) = (target.mailbox, target.owner as usize);
-    let until = deadline.min(Deadline::after(WORD));
+    let until = deadline.min(Deadline::after(MAX_WAIT));
     loop {
-        if let Some(how) = world.exits().how_lost(target.owner) {
+        if let Some(how) = world.exit_log().how_lost(target.owner) {
             return Error::PeerLost { rank, how };
         }
-        if world.exits().is_done(target.owner) {
+        if world.exit_log().has_finished(target.owner) {
             return Error::MailboxGone { name, rank };
         }
         if until.passed() {

@@ -46,7 +46,7 @@ pub enum Error {
         whom: String,
     },
     /// No mailbox of that name.
-    #[error("no mailbox is named {name:?}{}; {}{}", after(*.waited), listing(.existing), suspects(.lost))]
+    #[error("no mailbox is named {name:?}{}; {}{}", after(*.waited), listing(.existing), lost_ranks(.lost))]
     NoSuchMailbox {
         /// The name asked for.
         name: String,
@@ -301,7 +301,7 @@ fn listing(existing: &[String]) -> String {
     }
 }
 
-fn suspects(lost: &[usize]) -> String {
+fn lost_ranks(lost: &[usize]) -> String {
     let ranks: Vec<u32> = lost.iter().map(|rank| *rank as u32).collect();
     match ranks.len() {
         0 => String::new(),

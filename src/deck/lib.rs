@@ -7,7 +7,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world`, `barrier` | the job as one rank sees it |
-//! | `world_state`, `rank_exits` | what its objects have in common; ranks that ended |
+//! | `world_state`, `exit_log` | what its objects have in common; the launcher's reports of exits |
 //! | `mailbox`, `recv` | retrieving: typed surface, and the engine behind it |
 //! | `postbox`, `send` | posting: typed surface, and the engine behind it |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
@@ -18,11 +18,11 @@
 //! | `buffer`, `message`, `pack`, `received`, `parcel` | typed and packed messages: before the post, on their way, and received |
 //! | `message_memory`, `memory_accounting` | memory for messages: waiting for it, and who has it |
 //! | `post_request` | posts that return at once, and their handles |
-//! | `select`, `endings` | waiting at several mailboxes, and for the end of ranks |
+//! | `select`, `rank_exits` | waiting at several mailboxes, and for the exit of ranks |
 //! | `shared_buf` | one message to many mailboxes |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
 //! | `external_buf`, `payload`, `postable` | messages in memory of the program's own; what a mailbox carries; all that can be posted |
-//! | `suspicion` | a rank whose connection broke, until its fate is known |
+//! | `exit_check` | whether a rank whose connection broke has finished or is lost |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy` | how long a call may wait |
 //! | `config`, `stats`, `error` | settings of a world, counters, errors |
@@ -39,9 +39,10 @@ mod barrier;
 mod buffer;
 mod config;
 mod connect;
-mod endings;
 mod error;
 pub mod exchange;
+mod exit_check;
+mod exit_log;
 mod external_buf;
 mod mailbox;
 mod memory_accounting;
@@ -64,7 +65,6 @@ mod select;
 mod send;
 mod shared_buf;
 mod stats;
-mod suspicion;
 #[cfg(feature = "async")]
 mod tasks;
 mod wait_policy;
@@ -75,8 +75,8 @@ mod world_state;
 pub use buffer::Buf;
 pub use bytemuck::Pod;
 pub use config::Config;
-pub use endings::Endings;
 pub use error::{Error, PostError, Result};
+pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};
@@ -91,7 +91,7 @@ pub use postbox::Postbox;
 pub use postbox::tasks::{Flush, Post};
 pub use protocol::auto::{Choice, Thresholds};
 pub use protocol::{Protocol, ReceiveModel};
-pub use rank_exits::{End, Ended};
+pub use rank_exits::RankExits;
 pub use received::{Nested, Received};
 pub use route::{Route, SkippedTransport, UnavailableTransport};
 pub use select::{Selectable, select, select_timeout, try_select};

@@ -45,7 +45,7 @@ impl<T: Payload> Mailbox<T> {
     pub(crate) fn create(world: &Arc<WorldState>, name: &str) -> Result<Self> {
         let inbox = Inbox::open(world, name).map_err(|error| world.taken_or(name, error))?;
         world.advertise(name, T::kind(), T::SIZE)?;
-        let waker = world.exits().add_waker(inbox.handle());
+        let waker = world.exit_log().add_waker(inbox.handle());
         let (world, name) = (world.clone(), name.to_owned());
         let (inbox, turn) = (RefCell::new(inbox), Cell::default());
         Ok(Mailbox { inbox, world, name, waker, turn, items: PhantomData })
@@ -66,7 +66,7 @@ impl<T: Payload> Mailbox<T> {
     ///
     /// Of the ranks that die, those concern a mailbox that have or had a postbox of it, or were declared to
     /// ([`Mailbox::expect`]). The loss of another ends no wait while somebody is left who could post; the error at the deadline
-    /// names it, and [`crate::World::endings`] tells of it at once. When all other ranks have ended, all losses are told.
+    /// names it, and [`crate::World::rank_exits`] tells of it at once. When all other ranks have ended, all losses are told.
     ///
     /// # Errors
     /// [`Error::PeerLost`] once for each of those ranks; [`Error::Deadline`] says who was waited for, and which ranks are lost;
@@ -323,7 +323,7 @@ impl<T: Payload> Drop for Mailbox<T> {
         if udeck_via::is_forked() {
             return;
         }
-        self.world.exits().remove_waker(self.waker);
+        self.world.exit_log().remove_waker(self.waker);
         self.world.withdraw(&self.name);
     }
 }

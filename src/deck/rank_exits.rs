@@ -1,145 +1,84 @@
-//! Ranks that ended, and who is notified of it.
-//!
-//! A mailbox reports lost ranks that have or had a postbox of it, or that it expects ([`crate::Mailbox::expect`]). [`crate::Endings`] reports all ranks that end.
-//!
-//! The launcher tells every rank when a rank has finished or is lost. This file stores these events and wakes whoever waits at a
-//! mailbox. So a rank learns of a loss even if it has no connection with the lost rank.
+//! The exits of other ranks, as events that a program can wait for.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
+use std::sync::Arc;
 
-use parking_lot::Mutex;
-use udeck_boot::Event;
-use udeck_via::CqHandle;
+use udeck_via::Cq;
 
-/// A rank that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// Which.
-    pub rank: usize,
-    /// How.
-    pub how: End,
-}
+use crate::error::{Error, Result};
+use crate::exit_log::RankExit;
+use crate::world_state::WorldState;
 
-/// How a rank has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// By [`crate::World::finish`].
-    Finished,
-    /// Otherwise, and what became of it.
-    Lost(String),
-}
-
-/// Ranks that ended, and who wants to be woken then.
-#[derive(Default)]
-pub(crate) struct RankExits {
-    seen: AtomicU64,
-    ranks: Mutex<Ranks>,
-    wakers: Mutex<HashMap<u64, CqHandle>>,
-    next_waker: AtomicU64,
-}
-
-#[derive(Default)]
-struct Ranks {
-    lost: BTreeMap<u32, String>,
-    done: BTreeSet<u32>,
-    /// All of them, in the order of the news.
-    in_order: Vec<u32>,
-}
-
-impl Ranks {
-    fn ended(&self, rank: u32) -> Ended {
-        let how = self.lost.get(&rank).map_or(End::Finished, |how| End::Lost(how.clone()));
-        Ended { rank: rank as usize, how }
-    }
+/// The other ranks that end, one after another ([`crate::World::rank_exits`]). [`crate::select`] waits for the next one, beside
+/// mailboxes or alone.
+pub struct RankExits {
+    world: Arc<WorldState>,
+    /// Given out.
+    told: Cell<usize>,
+    /// [`ExitLog::version`] at the last look.
+    seen: Cell<u64>,
+    cq: RefCell<Cq>,
+    waker: u64,
+    turn: Cell<u64>,
 }
 
 impl RankExits {
-    /// News, on the launcher connection's thread.
-    pub fn note(&self, event: &Event) {
-        let mut ranks = self.ranks.lock();
-        match event {
-            Event::RankLost { rank, how } => {
-                ranks.lost.insert(*rank, how.clone());
-                ranks.in_order.push(*rank);
-            }
-            Event::RankDone { rank } => {
-                ranks.done.insert(*rank);
-                ranks.in_order.push(*rank);
-            }
-            _ => {}
+    pub(crate) fn new(world: &Arc<WorldState>) -> Result<Self> {
+        let mut cq = Cq::new(world.nic()).map_err(|error| Error::via("waiting for ranks that end", error))?;
+        cq.set_oversubscribed(world.oversubscribed());
+        let waker = world.exit_log().add_waker(cq.handle());
+        let (told, seen, turn) = (Cell::default(), Cell::default(), Cell::default());
+        Ok(RankExits { world: world.clone(), told, seen, cq: RefCell::new(cq), waker, turn })
+    }
+
+    /// The next rank that has ended, if there is one. Does not wait.
+    pub fn try_next(&self) -> Option<RankExit> {
+        if udeck_via::is_forked() {
+            return None; // whose memory says what its parent knew
         }
-        drop(ranks);
-        self.seen.fetch_add(1, Ordering::Release);
-        for waker in self.wakers.lock().values() {
-            waker.wake();
+        let next = self.peek();
+        self.told.set(self.told.get() + usize::from(next.is_some()));
+        next
+    }
+
+    /// The same, to be given out again.
+    pub(crate) fn peek(&self) -> Option<RankExit> {
+        // First: who ends after that is seen to have.
+        self.seen.set(self.world.exit_log().version());
+        self.world.exit_log().after(self.told.get())
+    }
+
+    pub(crate) fn world(&self) -> &WorldState {
+        &self.world
+    }
+
+    /// [`ExitLog::version`] at the last look.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen.get()
+    }
+
+    /// Grows when it is selected.
+    pub(crate) fn turn(&self) -> &Cell<u64> {
+        &self.turn
+    }
+
+    pub(crate) fn cq(&self) -> RefMut<'_, Cq> {
+        self.cq.borrow_mut()
+    }
+}
+
+impl Drop for RankExits {
+    fn drop(&mut self) {
+        if udeck_via::is_forked() {
+            return;
         }
+        self.world.exit_log().remove_waker(self.waker);
     }
+}
 
-    /// Grows with every rank that ends.
-    pub fn seen(&self) -> u64 {
-        self.seen.load(Ordering::Acquire)
-    }
-
-    /// A lost rank of which this is true, and what became of it.
-    pub fn lost_that(&self, is_meant: impl Fn(u32) -> bool) -> Option<(u32, String)> {
-        if self.seen() == 0 {
-            return None;
-        }
-        let ranks = self.ranks.lock();
-        let lost = ranks.lost.iter().find(|(rank, _)| is_meant(**rank));
-        lost.map(|(rank, how)| (*rank, how.clone()))
-    }
-
-    /// The lost ranks, in words; empty: there are none.
-    pub fn lost_in_words(&self) -> String {
-        let ranks = self.ranks.lock();
-        let words = ranks.lost.iter().map(|(rank, how)| format!("rank {rank} is lost: {how}"));
-        words.collect::<Vec<_>>().join(", ")
-    }
-
-    /// The ranks that have ended, in the order of the news, but for the first `skipped`.
-    pub fn in_order(&self, skipped: usize) -> Vec<Ended> {
-        let ranks = self.ranks.lock();
-        ranks.in_order.iter().skip(skipped).map(|rank| ranks.ended(*rank)).collect()
-    }
-
-    /// The rank that ended after `others`.
-    pub fn after(&self, others: usize) -> Option<Ended> {
-        let ranks = self.ranks.lock();
-        ranks.in_order.get(others).map(|rank| ranks.ended(*rank))
-    }
-
-    /// All lost ranks, sorted.
-    pub fn lost(&self) -> Vec<usize> {
-        self.ranks.lock().lost.keys().map(|rank| *rank as usize).collect()
-    }
-
-    /// What became of a lost rank.
-    pub fn how_lost(&self, rank: u32) -> Option<String> {
-        self.ranks.lock().lost.get(&rank).cloned()
-    }
-
-    /// Whether a rank has finished in order.
-    pub fn is_done(&self, rank: u32) -> bool {
-        self.ranks.lock().done.contains(&rank)
-    }
-
-    /// How many ranks have ended, one way or the other.
-    pub fn count(&self) -> usize {
-        let ranks = self.ranks.lock();
-        ranks.lost.len() + ranks.done.len()
-    }
-
-    /// Wakes `waker` whenever a rank ends, until [`RankExits::remove_waker`].
-    pub fn add_waker(&self, waker: CqHandle) -> u64 {
-        let id = self.next_waker.fetch_add(1, Ordering::Relaxed);
-        self.wakers.lock().insert(id, waker);
-        id
-    }
-
-    /// Takes [`RankExits::add_waker`] back.
-    pub fn remove_waker(&self, id: u64) {
-        self.wakers.lock().remove(&id);
+impl fmt::Debug for RankExits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RankExits({} told)", self.told.get())
     }
 }

@@ -10,7 +10,7 @@
 //! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
 //! | `connection` | one connection, and what arrives on it |
 //! | `accept` | accepting connections |
-//! | `burst`, `completion_queues`, `wait_lists`, `memory_quota`, `suspects` | parts of an inbox |
+//! | `burst`, `completion_queues`, `wait_lists`, `memory_quota`, `exit_checks` | parts of an inbox |
 //!
 //! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when messages are looked for, and in
 //! which order.
@@ -19,12 +19,12 @@ mod accept;
 mod burst;
 mod completion_queues;
 mod connection;
+mod exit_checks;
 mod fitting;
 pub(crate) mod memory_quota;
 mod poll;
 mod readiness;
 mod rendezvous;
-mod suspects;
 mod wait_lists;
 mod waiting;
 
@@ -76,8 +76,8 @@ pub(crate) struct Inbox {
     sender_ranks: BTreeSet<u32>,
     /// Lost ranks that this mailbox has reported.
     reported: BTreeSet<u32>,
-    /// The news of ranks that ended, up to the last look at them.
-    seen: u64,
+    /// The exit log's version at the last look.
+    exits_seen: u64,
     counters: Arc<Counters>,
     /// Where new connections come from, by NIC; dropped first.
     listeners: Vec<Listener>,
@@ -116,7 +116,7 @@ impl Inbox {
             ptags,
             sender_ranks: BTreeSet::new(),
             reported: BTreeSet::new(),
-            seen: 0,
+            exits_seen: 0,
             counters: world.counters(name),
             listeners,
         })
@@ -163,16 +163,16 @@ impl Inbox {
         self.acceptor.leave(context, connection.postbox());
         drop(connection);
         if let Some(how) = lost.filter(|_| !self.reported.contains(&rank)) {
-            self.waiting.suspects.add(rank, how);
-            self.settle_suspects()?;
+            self.waiting.exit_checks.add(rank, how);
+            self.report_checked_exits()?;
         }
         Ok(None)
     }
 
     /// Tells of a rank whose connection broke, if it is known now that it did not finish.
     #[cold]
-    fn settle_suspects(&mut self) -> Result {
-        while let Some((rank, how)) = self.waiting.suspects.settle(&self.world) {
+    fn report_checked_exits(&mut self) -> Result {
+        while let Some((rank, how)) = self.waiting.exit_checks.next_lost(&self.world) {
             if self.reported.insert(rank) {
                 return Err(Error::PeerLost { rank: rank as usize, how });
             }

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError, is_forked};
 
-use crate::endings::Endings;
 use crate::error::{Error, Result, check_process};
 use crate::mailbox::Mailbox;
 use crate::payload::Payload;
+use crate::rank_exits::RankExits;
 use crate::recv::{Inbox, WaitConditions};
 
-/// What [`select`] waits at: a [`Mailbox`] of any type, or the [`Endings`] of a world.
+/// What [`select`] waits at: a [`Mailbox`] of any type, or the [`RankExits`] of a world.
 ///
 /// Sealed.
 pub trait Selectable: sealed::SealedSelect {}
 
 impl<T: Payload> Selectable for Mailbox<T> {}
-impl Selectable for Endings {}
+impl Selectable for RankExits {}
 
 impl<T: Payload> sealed::SealedSelect for Mailbox<T> {
     fn entry(&self) -> SelectEntry<'_> {
@@ -27,10 +27,10 @@ impl<T: Payload> sealed::SealedSelect for Mailbox<T> {
     }
 }
 
-impl sealed::SealedSelect for Endings {
+impl sealed::SealedSelect for RankExits {
     fn entry(&self) -> SelectEntry<'_> {
         let limit = self.world().config().deadline;
-        SelectEntry { watched: Watched::Endings(self), turn: self.turn(), limit }
+        SelectEntry { watched: Watched::RankExits(self), turn: self.turn(), limit }
     }
 }
 
@@ -52,12 +52,12 @@ pub struct SelectEntry<'a> {
 #[derive(Clone, Copy)]
 enum Watched<'a> {
     Mailbox(&'a RefCell<Inbox>),
-    Endings(&'a Endings),
+    RankExits(&'a RankExits),
 }
 
 /// Waits until one of the mailboxes has a message, at most the world's deadline (`DECK_DEADLINE`, of the first one's
 /// world); returns its place in `mailboxes`. The message is not taken: [`Mailbox::try_retrieve`] there is sure to give one.
-/// Likewise until a rank has ended, where [`Endings`] are in the list: [`Endings::try_next`] says which.
+/// Likewise until a rank has ended, where [`RankExits`] are in the list: [`RankExits::try_next`] says which.
 ///
 /// Fair: of those that have a message, the one is named that was not for the longest time. A sleep takes one thread,
 /// however many mailboxes there are (more than 128, or on Linux before 5.16: one each).
@@ -107,46 +107,46 @@ struct Place<'a> {
 /// What is looked at, and slept on.
 enum Source<'a> {
     Mailbox(RefMut<'a, Inbox>),
-    Endings(&'a Endings, RefMut<'a, Cq>),
+    RankExits(&'a RankExits, RefMut<'a, Cq>),
 }
 
 impl<'a> Source<'a> {
     fn of(watched: Watched<'a>) -> Self {
         match watched {
             Watched::Mailbox(inbox) => Source::Mailbox(inbox.borrow_mut()),
-            Watched::Endings(endings) => Source::Endings(endings, endings.cq()),
+            Watched::RankExits(exits) => Source::RankExits(exits, exits.cq()),
         }
     }
 
     fn has_next(&mut self, thoroughly: bool) -> Result<bool> {
         match self {
             Source::Mailbox(inbox) => inbox.has_next(thoroughly),
-            Source::Endings(endings, _) => Ok(endings.peek().is_some()),
+            Source::RankExits(exits, _) => Ok(exits.peek().is_some()),
         }
     }
 
     fn has_at(&mut self, entry: CqEntry) -> Result<bool> {
         match self {
             Source::Mailbox(inbox) => inbox.has_at(entry),
-            Source::Endings(..) => self.has_next(false),
+            Source::RankExits(..) => self.has_next(false),
         }
     }
 
-    fn check_ends(&mut self) -> Result {
+    fn check_exits(&mut self) -> Result {
         match self {
-            Source::Mailbox(inbox) => inbox.check_ends(),
-            Source::Endings(..) if is_forked() => check_process(),
-            Source::Endings(endings, _) if endings.peek().is_none() && endings.world().is_deserted() => {
+            Source::Mailbox(inbox) => inbox.check_exits(),
+            Source::RankExits(..) if is_forked() => check_process(),
+            Source::RankExits(exits, _) if exits.peek().is_none() && exits.world().is_deserted() => {
                 Err(Error::NobodyLeft { name: self.name() })
             }
-            Source::Endings(..) => Ok(()),
+            Source::RankExits(..) => Ok(()),
         }
     }
 
     fn looks_again(&self) -> Option<Duration> {
         match self {
             Source::Mailbox(inbox) => inbox.looks_again(),
-            Source::Endings(..) => None,
+            Source::RankExits(..) => None,
         }
     }
 
@@ -158,9 +158,9 @@ impl<'a> Source<'a> {
                 queues.extend(own);
                 around
             }
-            Source::Endings(endings, cq) => {
+            Source::RankExits(exits, cq) => {
                 queues.push(cq);
-                WaitConditions::ends(endings.world(), endings.seen())
+                WaitConditions::rank_exits(exits.world(), exits.seen())
             }
         }
     }
@@ -168,14 +168,14 @@ impl<'a> Source<'a> {
     fn name(&self) -> String {
         match self {
             Source::Mailbox(inbox) => inbox.name().to_owned(),
-            Source::Endings(..) => "ranks that end".into(),
+            Source::RankExits(..) => "ranks that end".into(),
         }
     }
 
     fn possible_senders(&self) -> String {
         match self {
             Source::Mailbox(inbox) => inbox.possible_senders(),
-            Source::Endings(..) => "a rank".into(),
+            Source::RankExits(..) => "a rank".into(),
         }
     }
 }
@@ -234,7 +234,7 @@ impl<'a> Selection<'a> {
         let start = Instant::now();
         loop {
             let found = self.named(|all| {
-                all.check_ends()?;
+                all.check_exits()?;
                 match all.sleep(deadline)? {
                     Some((found, entry)) if all.places[found].source.has_at(entry)? => Ok(Some(found)),
                     _ => all.look(true),
@@ -269,10 +269,10 @@ impl<'a> Selection<'a> {
     }
 
     /// Ranks that ended: each lost one is an error once; when nobody is left for any mailbox, so is waiting.
-    fn check_ends(&mut self) -> Result {
+    fn check_exits(&mut self) -> Result {
         let mut left = false;
         for place in &mut self.places {
-            match place.source.check_ends() {
+            match place.source.check_exits() {
                 Ok(()) => left = true,
                 Err(Error::NobodyLeft { .. }) => {}
                 Err(error) => return Err(error),

@@ -33,6 +33,7 @@ use udeck_via::{Block, Caps, Cq, Error as ViaError, NetAddress, Region, Vi};
 
 use self::requests::{Queue, RequestTable};
 use crate::error::{Error, Result};
+use crate::exit_check::ExitCheck;
 use crate::memory_accounting::PostboxAccount;
 use crate::protocol::Protocol;
 use crate::protocol::auto::Selector;
@@ -40,7 +41,6 @@ use crate::protocol::handshake::Pairs;
 use crate::protocol::link::SendLink;
 use crate::protocol::rdma_read::AnnouncedReads;
 use crate::route::Route;
-use crate::suspicion::Suspicion;
 use crate::world_state::WorldState;
 
 /// A failed post: why, and the message unless it was under way.
@@ -68,7 +68,7 @@ pub(crate) struct Channel {
     /// Messages that the mailbox reads.
     announced_reads: AnnouncedReads,
     /// From when on the connection is broken.
-    suspicion: RefCell<Option<Box<Suspicion>>>,
+    exit_check: RefCell<Option<Box<ExitCheck>>>,
     /// Whether a call that did not wait would have waited for what nobody tells of: memory, or the mailbox's reading.
     #[cfg(feature = "async")]
     has_to_look: std::cell::Cell<bool>,
@@ -107,7 +107,7 @@ impl Channel {
             queue: Queue::default(),
             requests: RequestTable::default(),
             announced_reads: AnnouncedReads::default(),
-            suspicion: RefCell::default(),
+            exit_check: RefCell::default(),
             #[cfg(feature = "async")]
             has_to_look: std::cell::Cell::default(),
             account,

@@ -14,14 +14,14 @@ use crate::barrier::Barrier;
 use crate::buffer::Buf;
 use crate::config::Config;
 use crate::connect::{LookupMode, connect};
-use crate::endings::Endings;
 use crate::error::{Error, Result, check_process};
+use crate::exit_log::RankExit;
 use crate::mailbox::Mailbox;
 use crate::message::Message;
 use crate::nics::Nics;
 use crate::payload::Payload;
 use crate::postbox::Postbox;
-use crate::rank_exits::Ended;
+use crate::rank_exits::RankExits;
 use crate::recv::memory_quota::Memory;
 use crate::route::UnavailableTransport;
 use crate::stats::Stats;
@@ -318,8 +318,8 @@ impl World {
     }
 
     /// The other ranks that have ended so far, in the order of the news: those that finished, and those that are lost.
-    pub fn ended(&self) -> impl Iterator<Item = Ended> + use<> {
-        self.state.exits().in_order(0).into_iter()
+    pub fn exited_ranks(&self) -> impl Iterator<Item = RankExit> + use<> {
+        self.state.exit_log().in_order(0).into_iter()
     }
 
     /// The other ranks that end, one after another, beginning with those that have: for a [`crate::select`] beside mailboxes.
@@ -327,9 +327,9 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Via`] when the NIC has no more completion queues.
-    pub fn endings(&self) -> Result<Endings> {
+    pub fn rank_exits(&self) -> Result<RankExits> {
         check_process()?;
-        Endings::new(&self.state)
+        RankExits::new(&self.state)
     }
 
     /// What the library did so far on this rank.

@@ -13,10 +13,10 @@ use udeck_via::{Block, Deadline, Error as ViaError, Nic, NicAttributes, host_key
 use crate::config::Config;
 use crate::connect::wire::{Advert, Endpoint};
 use crate::error::{Error, Result, is_internal};
+use crate::exit_log::ExitLog;
 use crate::memory_accounting::{Accounting, Holders};
 use crate::nics::{Nics, WorldNic};
 use crate::progress::Progress;
-use crate::rank_exits::RankExits;
 use crate::recv::memory_quota::{Memory, MemoryQuota};
 use crate::route::Explained;
 use crate::stats::{Counters, Stats};
@@ -40,7 +40,7 @@ pub(crate) struct WorldState {
     explained: Option<Explained>,
     config: Config,
     oversubscribed: bool,
-    ends: Arc<RankExits>,
+    exit_log: Arc<ExitLog>,
     progress: Arc<Progress>,
     books: Mutex<AllCounters>,
     accounting: Accounting,
@@ -68,11 +68,11 @@ struct Undelivered {
 impl WorldState {
     pub fn new(client: Client, nics: Nics, config: Config, oversubscribed: bool) -> Self {
         let first = &nics.first.nic;
-        let ends = Arc::new(RankExits::default());
-        let listener = Arc::downgrade(&ends);
+        let exit_log = Arc::new(ExitLog::default());
+        let listener = Arc::downgrade(&exit_log);
         client.on_event(Box::new(move |event| {
-            if let Some(ends) = listener.upgrade() {
-                ends.note(event);
+            if let Some(exit_log) = listener.upgrade() {
+                exit_log.record(event);
             }
         }));
         WorldState {
@@ -86,7 +86,7 @@ impl WorldState {
             host: host_key().map_or(Vec::new(), Vec::from),
             config,
             oversubscribed,
-            ends,
+            exit_log,
             progress: Arc::default(),
             books: Mutex::default(),
             accounting: Accounting::default(),
@@ -312,7 +312,7 @@ impl WorldState {
     }
 
     fn undelivered_error(&self, Undelivered { count, name, owner, why }: Undelivered) -> Error {
-        let why = self.ends.how_lost(owner).unwrap_or(why);
+        let why = self.exit_log.how_lost(owner).unwrap_or(why);
         Error::Undelivered { count, name, rank: owner as usize, why }
     }
 
@@ -342,13 +342,13 @@ impl WorldState {
         self.next_postbox.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn exits(&self) -> &RankExits {
-        &self.ends
+    pub fn exit_log(&self) -> &ExitLog {
+        &self.exit_log
     }
 
     /// Whether all other ranks have ended.
     pub fn is_deserted(&self) -> bool {
-        self.size > 1 && self.ends.count() >= self.size - 1
+        self.size > 1 && self.exit_log.count() >= self.size - 1
     }
 
     /// Says goodbye to the launcher.

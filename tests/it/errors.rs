@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::common::{Event, SHORT, ranks};
-use udeck::{End, Error, Packed, World, select};
+use udeck::{Error, ExitKind, Packed, World, select};
 
 fn alone() -> World {
     crate::common::alone(4 << 20)
@@ -198,11 +198,11 @@ fn a_rank_that_leaves_without_finishing_is_lost_once_per_mailbox() {
 }
 
 /// Waits until the launcher has told of a rank's end.
-fn wait_for_end_of(world: &World, rank: usize) -> End {
-    let endings = world.endings().unwrap();
+fn wait_for_end_of(world: &World, rank: usize) -> ExitKind {
+    let exits = world.rank_exits().unwrap();
     loop {
-        assert_eq!(select(&[&endings]).unwrap(), 0);
-        let ended = endings.try_next().expect("it was named");
+        assert_eq!(select(&[&exits]).unwrap(), 0);
+        let ended = exits.try_next().expect("it was named");
         if ended.rank == rank {
             return ended.how;
         }
@@ -217,7 +217,7 @@ fn a_lost_rank_is_told_where_it_posts_or_is_expected_to() {
         0 => {
             let [inbox, expecting] = ["in", "expecting"].map(|name| world.mailbox::<u8>(name).unwrap());
             expecting.expect([2]);
-            assert!(matches!(wait_for_end_of(&world, 2), End::Lost(_)));
+            assert!(matches!(wait_for_end_of(&world, 2), ExitKind::Lost(_)));
             let error = inbox.retrieve_timeout(SHORT).unwrap_err();
             assert!(matches!(error, Error::Deadline { .. }), "{error}");
             assert!(error.to_string().contains("rank 2 is lost"), "{error}");
@@ -225,8 +225,8 @@ fn a_lost_rank_is_told_where_it_posts_or_is_expected_to() {
             assert!(matches!(error, Error::PeerLost { rank: 2, .. }), "{error}");
             lost.happen();
             assert_eq!(inbox.retrieve()?.source(), 1);
-            assert_eq!(wait_for_end_of(&world, 1), End::Finished);
-            let ended: Vec<_> = world.ended().map(|ended| ended.rank).collect();
+            assert_eq!(wait_for_end_of(&world, 1), ExitKind::Finished);
+            let ended: Vec<_> = world.exited_ranks().map(|ended| ended.rank).collect();
             assert_eq!(ended, [2, 1]);
             // Nobody is left: so every loss is told, once.
             let error = inbox.retrieve().unwrap_err();

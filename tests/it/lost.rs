@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{Event, LONG, SHORT, config, ranks_believing};
-use udeck::{Config, End, Error, Result, World, select};
+use udeck::{Config, Error, ExitKind, Result, World, select};
 
 /// Longer than any test lasts: whoever waits for it is found out.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
@@ -178,11 +178,11 @@ fn who_waits_for_ends_alone_hears_of_each() {
         for _ in 0..10 {
             ranks(4, true, move |world| {
                 if world.rank() == 0 {
-                    let endings = world.endings()?;
+                    let exits = world.rank_exits()?;
                     world.barrier()?;
                     for _ in 1..world.size() {
-                        assert_eq!(select(&[&endings])?, 0);
-                        assert_eq!(endings.try_next().expect("it was named").how, End::Finished);
+                        assert_eq!(select(&[&exits])?, 0);
+                        assert_eq!(exits.try_next().expect("it was named").how, ExitKind::Finished);
                     }
                 } else {
                     world.barrier()?;

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use crate::common::{Event, LONG, PROTOCOLS, SHORT, alone, apart, assert_pattern, patterned, ranks};
 use udeck::{
-    End, Ended, Error, Mailbox, Packed, Postbox, Result, Selectable, select, select_timeout, try_select,
+    Error, ExitKind, Mailbox, Packed, Postbox, RankExit, Result, Selectable, select, select_timeout,
+    try_select,
 };
 
 #[test]
@@ -196,26 +197,26 @@ fn ranks_that_end_are_waited_for_beside_mailboxes() {
                 return Ok(());
             }
         }
-        let (answers, endings) = (world.mailbox::<u8>("answers")?, world.endings()?);
-        assert_eq!(try_select(&[&endings])?, None);
-        assert_eq!(select(&[&endings, &answers])?, 1);
+        let (answers, exits) = (world.mailbox::<u8>("answers")?, world.rank_exits()?);
+        assert_eq!(try_select(&[&exits])?, None);
+        assert_eq!(select(&[&exits, &answers])?, 1);
         assert_eq!(answers.retrieve()?.source(), 1);
         answered.happen();
         let mut ended = Vec::new();
         while ended.len() < 2 {
-            match select_timeout(&[&answers, &endings], LONG) {
+            match select_timeout(&[&answers, &exits], LONG) {
                 Ok(at) => assert_eq!(at, 1),
                 // Nobody is left: then it is told here, too.
                 Err(Error::PeerLost { rank: 2, .. }) => continue,
                 Err(error) => return Err(error),
             }
-            ended.push(endings.try_next().expect("it was named"));
+            ended.push(exits.try_next().expect("it was named"));
         }
         ended.sort_by_key(|ended| ended.rank);
-        assert_eq!(ended[0], Ended { rank: 1, how: End::Finished });
-        assert!(matches!(&ended[1], Ended { rank: 2, how: End::Lost(_) }), "{ended:?}");
-        assert_eq!(endings.try_next(), None);
-        let error = select(&[&endings]).unwrap_err();
+        assert_eq!(ended[0], RankExit { rank: 1, how: ExitKind::Finished });
+        assert!(matches!(&ended[1], RankExit { rank: 2, how: ExitKind::Lost(_) }), "{ended:?}");
+        assert_eq!(exits.try_next(), None);
+        let error = select(&[&exits]).unwrap_err();
         assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
         world.finish()
     });

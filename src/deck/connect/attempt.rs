@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use udeck_via::{Deadline, Error as ViaError};
 
 use crate::error::{Error, Titled};
-use crate::suspicion::{Verdict, fate_of, unsettled};
+use crate::exit_check::{Verdict, awaited_launcher, check_exit};
 use crate::world_state::WorldState;
 
 /// A mailbox, or this side, has no place for another connection: so soon it is asked again at first, and in the long run.
@@ -52,12 +52,12 @@ impl Attempt {
             let what = format!("connecting to {}", Titled(name));
             Error::Deadline { what, waited, whom }
         };
-        let broken = |how| match fate_of(owner, how, world, self.deadline) {
+        let broken = |how| match check_exit(owner, how, world, self.deadline) {
             Verdict::Finished => Error::MailboxGone { name: name.clone(), rank },
             Verdict::Lost(how) => Error::PeerLost { rank, how },
-            Verdict::Open => late(&name, self.start.elapsed(), unsettled(owner)),
+            Verdict::Pending => late(&name, self.start.elapsed(), awaited_launcher(owner)),
         };
-        match (world.exits().how_lost(owner), error) {
+        match (world.exit_log().how_lost(owner), error) {
             (Some(how), _) => Error::PeerLost { rank, how },
             (None, ViaError::Lost(how)) => broken(how),
             // It registered the mailbox, and now nobody is there: it has ended.

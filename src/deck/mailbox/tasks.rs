@@ -41,7 +41,7 @@ impl<T: Payload> Mailbox<T> {
                 return Poll::Ready(Ok(received));
             }
             let inbox = self.inbox.get_mut();
-            inbox.check_ends()?;
+            inbox.check_exits()?;
             if inbox.arm() != Armed::News {
                 let again = inbox.looks_again().map(|pause| Instant::now() + pause);
                 let set = alarm.set(&self.world, || inbox.handles(), task.waker(), again);

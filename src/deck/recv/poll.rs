@@ -95,7 +95,7 @@ impl Inbox {
     /// A message that can be had without waiting, where the completion queue alone does not find it.
     #[cold]
     fn poll_slow(&mut self) -> Result<Option<Parcel>> {
-        self.settle_suspects()?;
+        self.report_checked_exits()?;
         if let Some(parcel) = self.serve_waiting()? {
             return Ok(Some(parcel));
         }

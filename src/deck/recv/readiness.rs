@@ -13,13 +13,14 @@ pub(crate) struct WaitConditions<'a> {
     world: &'a WorldState,
     /// With how many connections had come.
     acceptor: Option<(&'a Acceptor, u32)>,
-    ends: u64,
+    /// The exit log's version by then.
+    exits_seen: u64,
 }
 
 impl<'a> WaitConditions<'a> {
     /// Of a wait for ranks that end: more than had by then.
-    pub fn ends(world: &'a WorldState, ends: u64) -> Self {
-        WaitConditions { world, acceptor: None, ends }
+    pub fn rank_exits(world: &'a WorldState, exits_seen: u64) -> Self {
+        WaitConditions { world, acceptor: None, exits_seen }
     }
 
     pub fn world(&self) -> &WorldState {
@@ -30,7 +31,7 @@ impl<'a> WaitConditions<'a> {
     pub fn has_changed(&self) -> bool {
         let moved = self.world.progress_other_postboxes();
         let came = || self.acceptor.is_some_and(|(acceptor, came)| acceptor.accepted() != came);
-        moved || self.world.exits().seen() != self.ends || came()
+        moved || self.world.exit_log().version() != self.exits_seen || came()
     }
 }
 
@@ -60,8 +61,8 @@ impl Inbox {
     }
 
     /// Tells of ranks that ended, as a wait for the next message would.
-    pub fn check_ends(&mut self) -> Result {
-        self.report_ends()
+    pub fn check_exits(&mut self) -> Result {
+        self.report_exits()
     }
 
     /// The loss of this rank was told in this mailbox's name.
@@ -93,8 +94,11 @@ impl Inbox {
     /// What to wait on, and what to notice by the way.
     pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
         let (world, acceptor) = (&*self.world, &*self.acceptor);
-        let around =
-            WaitConditions { world, acceptor: Some((acceptor, acceptor.accepted())), ends: self.seen };
+        let around = WaitConditions {
+            world,
+            acceptor: Some((acceptor, acceptor.accepted())),
+            exits_seen: self.exits_seen,
+        };
         (self.queues.iter_mut(), around)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::suspects::Suspects;
+use super::exit_checks::ExitChecks;
 
 /// Connections that wait, by context.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct WaitLists {
     /// Whose message is nearly here.
     pub unfinished: VecDeque<usize>,
     /// Whose connection broke: the launcher has been asked whether their ranks have finished.
-    pub suspects: Suspects,
+    pub exit_checks: ExitChecks,
     /// That the completion queue reported while they were blocked, and that are not blocked any more.
     pub notified: VecDeque<usize>,
 }
@@ -26,7 +26,7 @@ impl WaitLists {
         self.for_memory.iter().all(VecDeque::is_empty)
             && self.unfinished.is_empty()
             && self.notified.is_empty()
-            && self.suspects.is_empty()
+            && self.exit_checks.is_empty()
     }
 
     /// A connection has ended.

@@ -62,7 +62,7 @@ impl Inbox {
             && self.waiting.is_empty()
             && self.set_aside.is_empty()
             && self.buffer_len.is_none()
-            && self.world.exits().seen() == self.seen
+            && self.world.exit_log().version() == self.exits_seen
             && !self.acceptor.has_failed()
             && !self.world.has_pending_progress()
     }
@@ -80,7 +80,7 @@ impl Inbox {
         let start = Instant::now();
         let mut pauses = WaitPauses { read_pause: FIRST_READ_PAUSE, has_spun: false };
         loop {
-            self.report_ends()?;
+            self.report_exits()?;
             if self.pause(parcel, deadline, &mut pauses)? || self.poll(parcel, true)? {
                 return Ok(true);
             }
@@ -96,7 +96,7 @@ impl Inbox {
 
     /// Waits until there may be a message; whether that is in `parcel` already.
     fn pause(&mut self, parcel: &mut Parcel, deadline: Deadline, pauses: &mut WaitPauses) -> Result<bool> {
-        let (ends, came) = (self.seen, self.acceptor.accepted());
+        let (exits_seen, came) = (self.exits_seen, self.acceptor.accepted());
         if self.has_blocked_connections() {
             // The completion queue would name such a connection at once.
             let pause = if self.is_reading() { pauses.read_pause } else { MEMORY_PAUSE };
@@ -115,7 +115,10 @@ impl Inbox {
         let (world, acceptor) = (&self.world, &self.acceptor);
         let news = self.queues.wait(world.slice(until), || {
             let moved = world.progress_other_postboxes();
-            moved || world.exits().seen() != ends || acceptor.accepted() != came || acceptor.has_failed()
+            moved
+                || world.exit_log().version() != exits_seen
+                || acceptor.accepted() != came
+                || acceptor.has_failed()
         });
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
@@ -173,16 +176,16 @@ impl Inbox {
     }
 
     /// Ranks that ended: each lost one is an error once, if it has posted here, is expected to, or nobody is left; and when nobody is, so is waiting.
-    pub(super) fn report_ends(&mut self) -> Result {
+    pub(super) fn report_exits(&mut self) -> Result {
         check_process()?;
         if self.acceptor.has_failed() {
             let failed = |error| Error::via(format!("waiting at {}", Titled(&self.name)), error);
             self.world.nics().iter().try_for_each(|world_nic| world_nic.nic.check()).map_err(failed)?;
         }
-        self.settle_suspects()?;
+        self.report_checked_exits()?;
         // First: who ends after that is seen to have.
-        let seen = self.world.exits().seen();
-        if seen == 0 {
+        let version = self.world.exit_log().version();
+        if version == 0 {
             return Ok(());
         }
         if self.acceptor.accepted() != self.accepted_seen {
@@ -191,7 +194,7 @@ impl Inbox {
         let (is_deserted, sender_ranks, reported) =
             (self.world.is_deserted(), &self.sender_ranks, &self.reported);
         let concerns = |rank| !reported.contains(&rank) && (is_deserted || sender_ranks.contains(&rank));
-        if let Some((rank, how)) = self.world.exits().lost_that(concerns) {
+        if let Some((rank, how)) = self.world.exit_log().find_lost(concerns) {
             self.reported.insert(rank);
             return Err(Error::PeerLost { rank: rank as usize, how });
         }
@@ -201,7 +204,7 @@ impl Inbox {
             return Err(Error::NobodyLeft { name: self.name.clone() });
         }
         // Only now: until all is told, each wait comes here first.
-        self.seen = seen;
+        self.exits_seen = version;
         Ok(())
     }
 
@@ -212,7 +215,7 @@ impl Inbox {
 
     /// Who could post, and who cannot any more.
     pub(super) fn whom(&self) -> String {
-        let (whom, lost) = (self.who_could_post(), self.world.exits().lost_in_words());
+        let (whom, lost) = (self.who_could_post(), self.world.exit_log().lost_in_words());
         if lost.is_empty() { whom } else { format!("{whom}; {lost}") }
     }
 

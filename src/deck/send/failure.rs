@@ -8,8 +8,8 @@ use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
 use crate::error::{Error, Result, Titled};
+use crate::exit_check::{ExitCheck, Verdict, awaited_launcher};
 use crate::recv::memory_quota::Memory;
-use crate::suspicion::{Suspicion, Verdict, unsettled};
 use crate::wait_policy::WaitPolicy;
 
 impl Channel {
@@ -68,8 +68,8 @@ impl Channel {
 
     /// What became of the mailbox's owner, if it is lost.
     pub(super) fn lost(&self) -> Option<String> {
-        let exits = self.link.world.exits();
-        if exits.seen() == 0 { None } else { exits.how_lost(self.owner) }
+        let exits = self.link.world.exit_log();
+        if exits.version() == 0 { None } else { exits.how_lost(self.owner) }
     }
 
     /// What happened to earlier messages, told once.
@@ -103,11 +103,11 @@ impl Channel {
             ViaError::Closed => Error::MailboxGone { name, rank },
             ViaError::Lost(how) => self.broken(verb, how, policy),
             ViaError::InvalidState { .. } => {
-                if let Some(how) = self.suspected() {
+                if let Some(how) = self.broken_connection() {
                     return self.broken(verb, how, policy);
                 }
                 let gone = Error::MailboxGone { name, rank };
-                let lost = self.link.world.exits().how_lost(self.owner);
+                let lost = self.link.world.exit_log().how_lost(self.owner);
                 lost.map_or(gone, |how| Error::PeerLost { rank, how })
             }
             other => Error::via(format!("{verb} to {} on rank {rank}", Titled(&name)), other),
@@ -117,8 +117,8 @@ impl Channel {
     // ---- a connection that broke ----
 
     /// What became of the connection, while what became of the mailbox's owner is not known.
-    pub(super) fn suspected(&self) -> Option<String> {
-        self.suspicion.borrow().as_ref().map(|suspicion| suspicion.how().to_owned())
+    pub(super) fn broken_connection(&self) -> Option<String> {
+        self.exit_check.borrow().as_ref().map(|exit_check| exit_check.how().to_owned())
     }
 
     /// What became of the owner, or that this is not known: the launcher is asked, and its answer waited for as long as the
@@ -126,16 +126,16 @@ impl Channel {
     #[cold]
     pub(super) fn broken(&self, verb: &str, how: String, policy: WaitPolicy) -> Error {
         let (start, until, rank) = (Instant::now(), self.until(policy), self.owner as usize);
-        let mut suspicion = self.suspicion.borrow_mut();
-        let suspicion = suspicion.get_or_insert_with(|| Box::new(Suspicion::new(self.owner, how)));
+        let mut exit_check = self.exit_check.borrow_mut();
+        let exit_check = exit_check.get_or_insert_with(|| Box::new(ExitCheck::new(self.owner, how)));
         loop {
-            match (suspicion.verdict(&self.link.world), until) {
+            match (exit_check.verdict(&self.link.world), until) {
                 (Verdict::Finished, _) => {
                     return Error::MailboxGone { name: self.mailbox.clone(), rank };
                 }
                 (Verdict::Lost(how), _) => return Error::PeerLost { rank, how },
-                (Verdict::Open, Some(deadline)) if !deadline.passed() => suspicion.wait(deadline),
-                (Verdict::Open, _) => return self.undecided(verb, start, until.is_some()),
+                (Verdict::Pending, Some(deadline)) if !deadline.passed() => exit_check.wait(deadline),
+                (Verdict::Pending, _) => return self.undecided(verb, start, until.is_some()),
             }
         }
     }
@@ -150,7 +150,7 @@ impl Channel {
 
     fn undecided(&self, verb: &str, start: Instant, has_waited: bool) -> Error {
         self.looks_for_more();
-        let whom = unsettled(self.owner);
+        let whom = awaited_launcher(self.owner);
         if has_waited {
             let what = format!("{verb} to {}", Titled(&self.mailbox));
             Error::Deadline { what, waited: start.elapsed(), whom }

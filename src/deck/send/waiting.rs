@@ -107,7 +107,7 @@ impl Channel {
             ViaError::Closed => self.translate(ViaError::Closed, WaitPolicy::None),
             // What it was is found out when the holder asks.
             ViaError::Lost(how) => self.loss_so_far(how),
-            ViaError::InvalidState { what, state } => match self.suspected() {
+            ViaError::InvalidState { what, state } => match self.broken_connection() {
                 Some(how) => self.loss_so_far(&how),
                 None => self.translate(ViaError::InvalidState { what, state: *state }, WaitPolicy::None),
             },

@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
             return Some("its poster has given up".into());
         }
         // Of a rank that aborts for want of memory nobody but the library knows.
-        let is_told = || self.rank.world.ended().any(|ended| ended.rank == from);
+        let is_told = || self.rank.world.exited_ranks().any(|ended| ended.rank == from);
         let is_dead = folder.is_dead(from) || (plan.is_cramped(from) && is_told());
         // Whoever has posted here is missed here.
         let is_known = came == 0 || self.lost.contains(&from);

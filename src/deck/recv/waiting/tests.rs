@@ -16,13 +16,13 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
     inbox.expect([1, 2]);
     assert!(inbox.is_quiet());
     for rank in [1, 2] {
-        world.state.exits().note(&Event::RankLost { rank, how: "killed".into() });
+        world.state.exit_log().record(&Event::RankLost { rank, how: "killed".into() });
     }
     for lost in [1, 2] {
         assert!(!inbox.is_quiet());
-        let told = inbox.report_ends();
+        let told = inbox.report_exits();
         assert!(matches!(told, Err(Error::PeerLost { rank, .. }) if rank == lost), "{told:?}");
     }
     assert!(!inbox.is_quiet(), "nobody is left");
-    assert!(matches!(inbox.report_ends(), Err(Error::NobodyLeft { .. })));
+    assert!(matches!(inbox.report_exits(), Err(Error::NobodyLeft { .. })));
 }

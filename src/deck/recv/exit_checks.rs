@@ -1,31 +1,32 @@
-//! Ranks whose connections to a mailbox broke, until it is known whether they have finished in order ([`crate::suspicion`]).
-//! Nobody waits for that: the verdict is told at a later look.
+//! Checks of the ranks whose connections to a mailbox broke: each is pending until it is known whether the rank has finished
+//! ([`crate::exit_check`]).
+//! Nobody waits for that: a later poll reports the verdict.
 
-use crate::suspicion::{Suspicion, Verdict};
+use crate::exit_check::{ExitCheck, Verdict};
 use crate::world_state::WorldState;
 
 /// At most one of each rank.
 #[derive(Default)]
-pub(super) struct Suspects(Vec<Suspicion>);
+pub(super) struct ExitChecks(Vec<ExitCheck>);
 
-impl Suspects {
+impl ExitChecks {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     pub fn add(&mut self, rank: u32, how: String) {
-        if self.0.iter().all(|doubt| doubt.rank() != rank) {
-            self.0.push(Suspicion::new(rank, how));
+        if self.0.iter().all(|check| check.rank() != rank) {
+            self.0.push(ExitCheck::new(rank, how));
         }
     }
 
     /// A rank that turns out to be lost, and what became of it. Does not wait.
-    pub fn settle(&mut self, world: &WorldState) -> Option<(u32, String)> {
+    pub fn next_lost(&mut self, world: &WorldState) -> Option<(u32, String)> {
         let mut at = 0;
         while at < self.0.len() {
             match self.0[at].verdict(world) {
-                Verdict::Open => at += 1,
+                Verdict::Pending => at += 1,
                 Verdict::Finished => drop(self.0.swap_remove(at)),
                 Verdict::Lost(how) => return Some((self.0.swap_remove(at).rank(), how)),
             }
@@ -34,8 +35,8 @@ impl Suspects {
     }
 }
 
-impl std::fmt::Debug for Suspects {
+impl std::fmt::Debug for ExitChecks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|doubt| (doubt.rank(), doubt.how()))).finish()
+        f.debug_list().entries(self.0.iter().map(|check| (check.rank(), check.how()))).finish()
     }
 }

@@ -1,4 +1,11 @@
-//! A rank whose connection broke, until it is known whether it has finished in order.
+//! A check whether a rank whose connection broke has finished in order, or is lost.
+//!
+//! Three things must not be confused:
+//!
+//! * The *end of a connection* says nothing of its rank: a rank that finishes closes its connections, too.
+//! * An *exit report* comes from the launcher, and says how a rank has ended. [`crate::exit_log`] keeps them.
+//! * An *exit check* ([`ExitCheck`]) begins when a connection breaks, and ends with a verdict: by an exit report, or without one
+//!   when the launcher has none in time.
 //!
 //! A rank that finishes tells the launcher first and then closes its connections. The launcher's message may arrive after the end
 //! of the connection, so the library asks the launcher. A call that has no time to wait for the answer gets it at a later poll.
@@ -10,15 +17,16 @@ use udeck_via::Deadline;
 
 use crate::world_state::WorldState;
 
-/// How long the launcher's word of a rank's end is waited for.
-pub(crate) const WORD: Duration = Duration::from_secs(1);
-/// The same where the launcher has no sign of it.
-const SIGN: Duration = Duration::from_millis(100);
-/// How long a launcher that cannot be asked now is left alone.
-const PAUSE: Duration = Duration::from_millis(1);
+/// How long a check waits for the launcher's report of a rank's exit.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
+/// The same while the launcher has no sign that the rank has exited.
+const MAX_WAIT_WHILE_ALIVE: Duration = Duration::from_millis(100);
+/// After this time a launcher that could not be asked is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
+/// A rank whose connection broke, and what the launcher was asked of it.
 #[derive(Debug)]
-pub(crate) struct Suspicion {
+pub(crate) struct ExitCheck {
     rank: u32,
     /// What became of the connection.
     how: String,
@@ -28,15 +36,17 @@ pub(crate) struct Suspicion {
     until: Deadline,
 }
 
+/// What a check has found.
 pub(crate) enum Verdict {
-    Open,
+    /// Not known yet.
+    Pending,
     Finished,
     Lost(String),
 }
 
-impl Suspicion {
+impl ExitCheck {
     pub fn new(rank: u32, how: String) -> Self {
-        Suspicion { rank, how, asked: None, until: Deadline::after(WORD) }
+        ExitCheck { rank, how, asked: None, until: Deadline::after(MAX_WAIT) }
     }
 
     pub fn rank(&self) -> u32 {
@@ -55,46 +65,46 @@ impl Suspicion {
             return verdict;
         }
         if self.asked.is_none() {
-            self.asked = world.client().ask(self.rank, SIGN);
+            self.asked = world.client().ask(self.rank, MAX_WAIT_WHILE_ALIVE);
         }
         // In this order: what the launcher has to tell comes before its answer.
         let is_answered = self.asked.as_ref().is_some_and(Question::is_answered) || self.until.passed();
         self.known(world).unwrap_or_else(|| match is_answered {
             true => Verdict::Lost(self.how.clone()),
-            false => Verdict::Open,
+            false => Verdict::Pending,
         })
     }
 
     fn known(&self, world: &WorldState) -> Option<Verdict> {
-        let lost = world.exits().how_lost(self.rank).map(Verdict::Lost);
-        lost.or_else(|| world.exits().is_done(self.rank).then_some(Verdict::Finished))
+        let lost = world.exit_log().how_lost(self.rank).map(Verdict::Lost);
+        lost.or_else(|| world.exit_log().has_finished(self.rank).then_some(Verdict::Finished))
     }
 
-    /// Waits for what may settle it, at most until then.
+    /// Waits for what may give a verdict, at most until then.
     pub fn wait(&self, deadline: Deadline) {
         let until = deadline.min(self.until);
         match &self.asked {
             Some(question) => question.wait(until.instant()),
-            None => std::thread::sleep(PAUSE.min(until.remaining())),
+            None => std::thread::sleep(RETRY_PAUSE.min(until.remaining())),
         }
     }
 }
 
 /// What became of a rank whose connection broke. Waits for the launcher's word of that, at most until the deadline, a
-/// second at most, and 100 ms if the rank seems to be there; without it, what is known has to do. [`Verdict::Open`]: the
+/// second at most, and 100 ms if the rank seems to be there; without it, what is known has to do. [`Verdict::Pending`]: the
 /// deadline passed first.
 #[cold]
-pub(crate) fn fate_of(rank: u32, how: String, world: &WorldState, deadline: Deadline) -> Verdict {
-    let mut suspicion = Suspicion::new(rank, how);
+pub(crate) fn check_exit(rank: u32, how: String, world: &WorldState, deadline: Deadline) -> Verdict {
+    let mut exit_check = ExitCheck::new(rank, how);
     loop {
-        match suspicion.verdict(world) {
-            Verdict::Open if !deadline.passed() => suspicion.wait(deadline),
+        match exit_check.verdict(world) {
+            Verdict::Pending if !deadline.passed() => exit_check.wait(deadline),
             verdict => return verdict,
         }
     }
 }
 
 /// For whom a call waits whose connection broke.
-pub(crate) fn unsettled(rank: u32) -> String {
+pub(crate) fn awaited_launcher(rank: u32) -> String {
     format!("the launcher to say what became of rank {rank}")
 }
