@@ -60,12 +60,18 @@ where
     ranks_each(size, |_| config.clone(), body);
 }
 
-/// As `udeck::run_local`, with settings for each rank. All believe that there are more ranks than processors.
+/// As `udeck::run_local`, with settings for each rank.
 pub fn ranks_each<F>(size: u32, config: impl Fn(u32) -> Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
 {
-    ranks_believing(size, config, |_| true, body);
+    ranks_believing(size, config, |_| are_crowded(size), body);
+}
+
+/// What tests let ranks believe: that more than two are more than there are processors. So both ways of waiting are tested: two
+/// ranks wait in place, which takes a processor each, and more sleep.
+pub fn are_crowded(size: u32) -> bool {
+    size > 2
 }
 
 /// As [`ranks_each`], with what each rank believes of the number of processors: whether there are fewer than ranks.

@@ -99,7 +99,7 @@ where
             std::thread::spawn(move || {
                 let client = udeck_boot::Client::new(stream)?;
                 let nics = nics(client.keys(), &barred, net());
-                body(World::new(client, nics, config, true)?)
+                body(World::new(client, nics, config, super::are_crowded(size))?)
             })
         })
         .collect();
