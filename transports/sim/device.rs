@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rand_xoshiro::rand_core::Rng;
 use udeck_via::auth::Keys;
 use udeck_via::transport::{Connected, Device, Hello, Inline, Notifier, OnRequest, Port, Queues, Waiter};
 use udeck_via::{

@@ -62,7 +62,6 @@ mod link;
 mod loans;
 mod memory;
 mod port;
-mod random;
 mod rdma;
 pub mod replay;
 mod request;

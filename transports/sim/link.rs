@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::random::SplitMix64;
+use rand_xoshiro::{SplitMix64, rand_core::Rng};
 
 /// Which frames of a link something happens to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,7 +70,7 @@ impl Wire {
         self.frames += 1;
         let Link { lose, duplicate, reorder, corrupt, .. } = &self.link;
         let [lost, twice, held_back, corrupted] = [lose, duplicate, reorder, corrupt].map(|when| {
-            let thrown = random.unit();
+            let thrown = unit(random);
             match when {
                 When::Never => false,
                 When::Chance(chance) => thrown < *chance,
@@ -94,15 +94,21 @@ impl Wire {
 
 /// A time in `range`; its start where it is empty.
 pub fn time(random: &mut SplitMix64, range: &Range<Duration>) -> Duration {
-    range.start + range.end.saturating_sub(range.start).mul_f64(random.unit())
+    range.start + range.end.saturating_sub(range.start).mul_f64(unit(random))
+}
+
+/// A number in `[0, 1)`.
+fn unit(random: &mut SplitMix64) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand_xoshiro::rand_core::SeedableRng;
 
     fn fates(link: Link, count: usize) -> Vec<Fate> {
-        let (mut wire, mut random) = (Wire::new(link), SplitMix64::new(5));
+        let (mut wire, mut random) = (Wire::new(link), SplitMix64::seed_from_u64(5));
         (0..count).map(|_| wire.next_fate(&mut random)).collect()
     }
 
@@ -131,7 +137,7 @@ mod tests {
 
     #[test]
     fn times_lie_in_their_range() {
-        let mut random = SplitMix64::new(1);
+        let mut random = SplitMix64::seed_from_u64(1);
         let range = Duration::from_micros(3)..Duration::from_micros(5);
         assert!((0..1000).all(|_| range.contains(&time(&mut random, &range))));
         let point = Duration::from_micros(3)..Duration::ZERO;

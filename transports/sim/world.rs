@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rand_xoshiro::{SplitMix64, rand_core::SeedableRng};
 use udeck_via::auth::Keys;
 use udeck_via::transport::{Held, OnRequest};
 use udeck_via::{Ptag, Rights};
@@ -18,7 +19,6 @@ use crate::connection::{Connection, Side};
 use crate::device::SimDevice;
 use crate::link::{Link, Wire, time};
 use crate::memory::Memory;
-use crate::random::SplitMix64;
 use crate::request::{Answer, Pending, RequestJob};
 use crate::trace::{Event, Happening};
 use crate::transit::WAS_LOST;
@@ -35,6 +35,7 @@ pub struct World {
     pub now: Duration,
     pub pace: Pace,
     pub seed: u64,
+    /// The fabric's dice: the same everywhere for a seed.
     pub random: SplitMix64,
     due: BTreeMap<(Duration, u64), Due>,
     scheduled: u64,
@@ -116,7 +117,7 @@ impl Shared {
                 now: Duration::ZERO,
                 pace: Pace::Looks,
                 seed,
-                random: SplitMix64::new(seed),
+                random: SplitMix64::seed_from_u64(seed),
                 due: BTreeMap::new(),
                 scheduled: 0,
                 parked: Vec::new(),

@@ -6,18 +6,10 @@ use common::{Pair, happened};
 use udeck_sim::trace::{Event, Happening};
 use udeck_sim::{Link, When, replay};
 use udeck_via::transport::Body;
-use udeck_via::{Descriptor, Error, Reliability, Rights, State, Status};
+use udeck_via::{Descriptor, Reliability, Rights, State, Status};
 
 fn corrupting(frames: &[u64]) -> Link {
     Link { corrupt: When::Frames(frames.to_vec()), ..Link::default() }
-}
-
-fn assert_lost(pair: &mut Pair, why: &str) {
-    for vi in [&mut pair.a, &mut pair.b] {
-        let error = vi.arrival().unwrap_err();
-        assert!(matches!(&error, Error::Lost(words) if words.contains(why)), "{error}");
-        assert_eq!(vi.state(), State::Error);
-    }
 }
 
 #[test]
@@ -60,7 +52,7 @@ fn reliable_connections_break_of_a_corrupt_frame_at_both_ends() {
             assert_eq!(pair.b.arrival().unwrap().unwrap().immediate, Some(expected), "in order up to it");
         }
         assert_eq!(pair.end_of_send(), Status::TransportError, "{level:?}");
-        assert_lost(&mut pair, "frame 2 from a to b arrived corrupt: its checksum is wrong (seed 7)");
+        pair.assert_lost("frame 2 from a to b arrived corrupt: its checksum is wrong (seed 7)");
         assert_eq!(happened(&fabric, |what| what == Happening::Broken), 1);
     }
 }
@@ -76,7 +68,7 @@ fn a_corrupt_receipt_breaks_the_connection() {
     );
     drop(arrival);
     assert_eq!(pair.end_of_send(), Status::TransportError, "although it arrived");
-    assert_lost(&mut pair, "frame 0 from b to a arrived corrupt");
+    pair.assert_lost("frame 0 from b to a arrived corrupt");
 }
 
 #[test]
@@ -86,7 +78,7 @@ fn a_corrupt_word_of_an_rdma_write_is_noticed() {
     let window = pair.b.nic().window(100, pair.b.attributes().ptag).unwrap();
     let region = pair.a.nic().region(100, pair.a.attributes().ptag).unwrap();
     pair.a.post_send(Descriptor::rdma_write([region], window.remote()).immediate(1)).unwrap();
-    assert_lost(&mut pair, "frame 0 from a to b arrived corrupt");
+    pair.assert_lost("frame 0 from a to b arrived corrupt");
 }
 
 #[test]
@@ -105,7 +97,7 @@ fn a_read_whose_question_or_answer_is_lost_or_corrupt_reads_nothing() {
             assert_eq!((ended.status, ended.length), (Status::TransportError, 0));
             assert_eq!(ended.descriptor.unwrap().segments()[0].bytes(), [0; 1000]);
             let why = format!("frame 0 from {from} to {to} {what}");
-            assert_lost(&mut pair, &why);
+            pair.assert_lost(&why);
         }
     }
 }

@@ -10,7 +10,7 @@ use udeck_sim::trace::{Event, Happening};
 use udeck_sim::{Fabric, Link, Pace, When, replay};
 use udeck_via::mem::Lent;
 use udeck_via::transport::Body;
-use udeck_via::{Descriptor, Error, Reliability, State, Status};
+use udeck_via::{Descriptor, Reliability, State, Status};
 
 fn reception(seed: u64) -> (Fabric, Pair) {
     Pair::new(seed, Reliability::Reception)
@@ -37,14 +37,6 @@ fn taken(pair: &mut Pair, number: u32) -> Lent {
 
 fn assert_undecided(pair: &mut Pair) {
     assert!(pair.a.send_done().is_none(), "nothing came back that says how it ended");
-}
-
-fn assert_lost(pair: &mut Pair, why: &str) {
-    for vi in [&mut pair.a, &mut pair.b] {
-        let error = vi.arrival().unwrap_err();
-        assert!(matches!(&error, Error::Lost(words) if words.contains(why)), "{error}");
-        assert_eq!(vi.state(), State::Error);
-    }
 }
 
 #[test]
@@ -140,7 +132,7 @@ fn a_lost_receipt_breaks_the_connection() {
         [Status::Done, Status::TransportError, Status::Flushed],
         "the third receipt is behind it"
     );
-    assert_lost(&mut pair, "frame 1 from b to a was lost (seed 7)");
+    pair.assert_lost("frame 1 from b to a was lost (seed 7)");
 }
 
 #[test]
@@ -151,7 +143,7 @@ fn a_lost_message_is_a_transport_error() {
     drop(taken(&mut pair, 0));
     let ends = [(); 3].map(|()| pair.end_of_send());
     assert_eq!(ends, [Status::Done, Status::TransportError, Status::Flushed]);
-    assert_lost(&mut pair, "frame 1 from a to b was lost (seed 7)");
+    pair.assert_lost("frame 1 from a to b was lost (seed 7)");
 }
 
 #[test]
@@ -189,7 +181,7 @@ fn a_death_between_arrival_and_receipt_leaves_the_sender_not_knowing() {
     drop(taken(&mut pair, 0));
     fabric.kill("b");
     assert_eq!(pair.end_of_send(), Status::TransportError, "although it arrived");
-    assert_lost(&mut pair, "b died (seed 7)");
+    pair.assert_lost("b died (seed 7)");
 }
 
 #[test]

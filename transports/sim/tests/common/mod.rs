@@ -10,7 +10,8 @@ use udeck_sim::{Fabric, Options};
 use udeck_via::mem::Fill;
 use udeck_via::transport::Body;
 use udeck_via::{
-    Cq, Deadline, Descriptor, Listener, NetAddress, Receive, Reliability, Status, Vi, ViAttributes,
+    Cq, Deadline, Descriptor, Error, Listener, NetAddress, Receive, Reliability, State, Status, Vi,
+    ViAttributes,
 };
 
 pub const MILLISECOND: Duration = Duration::from_millis(1);
@@ -110,6 +111,15 @@ impl Pair {
             number
         };
         arrivals.map(number).collect()
+    }
+
+    /// Both ends have learnt why their connection is lost.
+    pub fn assert_lost(&mut self, why: &str) {
+        for vi in [&mut self.a, &mut self.b] {
+            let error = vi.arrival().unwrap_err();
+            assert!(matches!(&error, Error::Lost(words) if words.contains(why)), "{error}");
+            assert_eq!(vi.state(), State::Error);
+        }
     }
 }
 
