@@ -53,8 +53,14 @@ pub fn soon() -> Deadline {
 }
 
 pub fn connect(a: &mut End, b: &mut End) {
-    let listener = Listener::new(&b.nic, b"here").unwrap();
-    let to = NetAddress { host: b.nic.attributes().address.clone(), discriminator: b"here".to_vec() };
+    let host = b.nic.attributes().address.clone();
+    connect_to(a, b, host, b"here");
+}
+
+/// Connects `a` to `b`, which listens under this name, and is called at this address.
+pub fn connect_to(a: &mut End, b: &mut End, host: Vec<u8>, name: &[u8]) {
+    let listener = Listener::new(&b.nic, name).unwrap();
+    let to = NetAddress { host, discriminator: name.to_vec() };
     let cq = a.cq.handle();
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| a.vi.connect(&to, &cq, &cq, b"", soon()));

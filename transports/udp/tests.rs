@@ -11,10 +11,10 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use udeck_via::{Deadline, Descriptor, Error, Listener, NetAddress, Nic, Reliability};
+use udeck_via::{Deadline, Descriptor, Error, NetAddress, Nic, Reliability};
 
 use crate::core::Core;
-use crate::fixture::{End, connect, open, open_with, soon, works};
+use crate::fixture::{End, connect, connect_to, open, open_with, soon, works};
 use crate::icmp::PortUnreachable;
 use relay::Relay;
 
@@ -27,15 +27,16 @@ const NAME: &[u8] = b"a name that nobody may read";
 
 /// Connects by way of a relay.
 fn connect_by(relay: &Relay, a: &mut End, b: &mut End) {
-    let listener = Listener::new(&b.nic, NAME).unwrap();
-    let to = NetAddress { host: relay.address(), discriminator: NAME.to_vec() };
-    let cq = a.cq.handle();
-    std::thread::scope(|scope| {
-        let asking = scope.spawn(|| a.vi.connect(&to, &cq, &cq, b"", soon()));
-        let cq = b.cq.handle();
-        listener.wait(soon()).unwrap().accept(&mut b.vi, &cq, &cq, b"").unwrap();
-        asking.join().unwrap().unwrap();
-    });
+    connect_to(a, b, relay.address(), NAME);
+}
+
+/// A relay to `b`, and a connection that works by way of it.
+fn by_relay(a: &Nic, b: &Nic) -> (Relay, End, End) {
+    let relay = Relay::to(b);
+    let (mut left, mut right) = ends(a, b);
+    connect_by(&relay, &mut left, &mut right);
+    works(&mut left, &mut right);
+    (relay, left, right)
 }
 
 fn call(nic: &Nic, to: &[u8], deadline: Deadline) -> Error {
@@ -114,10 +115,7 @@ fn nothing_that_is_sent_can_be_read_on_the_way() {
 #[test]
 fn what_was_heard_of_a_connection_is_worth_nothing_later() {
     let ((_, a), (core_b, b)) = (open(), open());
-    let relay = Relay::to(&b);
-    let (mut left, mut right) = ends(&a, &b);
-    connect_by(&relay, &mut left, &mut right);
-    works(&mut left, &mut right);
+    let (relay, mut left, mut right) = by_relay(&a, &b);
     let before = established(&core_b);
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = std::str::from_utf8(&b.attributes().address).unwrap().to_owned();
@@ -201,10 +199,7 @@ const DETECT: Duration = Duration::from_millis(400);
 #[test]
 fn a_peer_that_is_cut_off_is_lost() {
     let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
-    let relay = Relay::to(&b);
-    let (mut left, mut right) = ends(&a, &b);
-    connect_by(&relay, &mut left, &mut right);
-    works(&mut left, &mut right);
+    let (relay, mut left, _right) = by_relay(&a, &b);
     // It is read, and never answered.
     relay.cut();
     let (error, _) = end_of(&mut left);
@@ -214,10 +209,7 @@ fn a_peer_that_is_cut_off_is_lost() {
 #[test]
 fn a_peer_of_this_host_that_reads_nothing_is_stopped_and_not_dead() {
     let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
-    let relay = Relay::to(&b);
-    let (mut left, mut right) = ends(&a, &b);
-    connect_by(&relay, &mut left, &mut right);
-    works(&mut left, &mut right);
+    let (relay, mut left, mut right) = by_relay(&a, &b);
     relay.stop(true);
     let until = Instant::now() + 8 * DETECT;
     while Instant::now() < until {
@@ -294,10 +286,7 @@ fn open_again_at(address: std::net::SocketAddr) -> (Arc<Core>, Nic) {
 #[test]
 fn what_was_posted_to_a_stopped_peer_comes_although_its_vi_was_closed() {
     let ((_, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
-    let relay = Relay::to(&b);
-    let (mut left, mut right) = ends(&a, &b);
-    connect_by(&relay, &mut left, &mut right);
-    works(&mut left, &mut right);
+    let (relay, mut left, mut right) = by_relay(&a, &b);
     relay.stop(true);
     left.vi.post_send(Descriptor::new([a.region(8, left.ptag).unwrap()])).unwrap();
     drop(left);
@@ -339,10 +328,7 @@ fn a_peer_that_answers_no_end_is_not_waited_for_without_end() {
 #[test]
 fn a_nic_that_is_closed_forgets_a_stopped_peer() {
     let ((core_a, a), (_, b)) = (open_with(|options| options.detect = DETECT), open());
-    let relay = Relay::to(&b);
-    let (mut left, mut right) = ends(&a, &b);
-    connect_by(&relay, &mut left, &mut right);
-    works(&mut left, &mut right);
+    let (relay, mut left, _right) = by_relay(&a, &b);
     relay.stop(true);
     left.vi.post_send(Descriptor::new([a.region(6 << 20, left.ptag).unwrap()])).unwrap();
     drop((left, a));
