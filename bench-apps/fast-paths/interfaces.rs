@@ -1,14 +1,9 @@
-//! Two connected VIs on one NIC, and the paths between them.
+//! The paths between two connected VIs on one NIC.
 
-use std::{thread, time::Duration};
+use udeck::via::{Descriptor, Nic, Ptag, RemoteBuffer, Source, Status, ViAttributes};
 
-use udeck::via::{
-    Cq, Deadline, Descriptor, Listener, NetAddress, Nic, Ptag, RemoteBuffer, Source, Status, Vi, ViAttributes,
-};
-
+use crate::pair::{End, connected};
 use crate::{Result, counted};
-
-const DOOR: &[u8] = b"fast-paths";
 
 /// Of a message that travels inside its cell.
 const SMALL: usize = 8;
@@ -18,39 +13,10 @@ const LINE: usize = 64;
 /// Goes through each path `rounds` times.
 pub fn run(nic: &Nic, rounds: usize) -> Result {
     let ptag = nic.ptag();
-    let mut here = End::new(nic, ptag)?;
-    let mut there = End::new(nic, ptag)?;
-    meet(nic, &mut here, &mut there)?;
-    // A new connection names its queues once.
-    while there.cq.poll().is_some() {}
+    let attributes = ViAttributes { enable_rdma_write: true, ..ViAttributes::new(ptag) };
+    let (mut here, mut there) = connected(nic, attributes)?;
     sends(nic, ptag, &mut here, &mut there, rounds)?;
     writes(nic, ptag, &mut here, rounds)
-}
-
-struct End {
-    vi: Vi,
-    cq: Cq,
-}
-
-impl End {
-    fn new(nic: &Nic, ptag: Ptag) -> Result<Self> {
-        let attributes = ViAttributes { enable_rdma_write: true, ..ViAttributes::new(ptag) };
-        Ok(End { vi: Vi::new(nic, attributes)?, cq: Cq::new(nic)? })
-    }
-}
-
-/// The only place where two threads are needed: asking waits for the answer.
-fn meet(nic: &Nic, here: &mut End, there: &mut End) -> Result {
-    let listener = Listener::new(nic, DOOR)?;
-    let address = NetAddress { host: nic.attributes().address.clone(), discriminator: DOOR.to_vec() };
-    let deadline = Deadline::after(Duration::from_secs(60));
-    let (ours, theirs) = (here.cq.handle(), there.cq.handle());
-    thread::scope(|scope| -> Result {
-        let answering = &mut there.vi;
-        let answer = scope.spawn(move || listener.wait(deadline)?.accept(answering, &theirs, &theirs, b""));
-        here.vi.connect(&address, &ours, &ours, b"", deadline)?;
-        Ok(answer.join().expect("the answering end panicked")?)
-    })
 }
 
 /// One message at a time, and a look at the empty queue after each.

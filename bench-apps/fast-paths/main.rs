@@ -6,12 +6,13 @@
 
 mod counted;
 mod interfaces;
+mod pair;
 #[cfg(feature = "waited")]
 mod waited;
 
 use std::hint::black_box;
 
-use udeck::{Config, Packed, World};
+use udeck::{Config, Packed, World, via};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

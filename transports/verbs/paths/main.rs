@@ -10,8 +10,12 @@
 mod bare;
 mod counted;
 mod interfaces;
+#[path = "../../../bench-apps/fast-paths/pair.rs"]
+mod pair;
 
 use std::path::PathBuf;
+
+use udeck_via as via;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

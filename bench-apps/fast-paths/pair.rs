@@ -1,0 +1,37 @@
+//! Two connected VIs on one NIC, for the paths over verbs (`transports/verbs/paths`), too.
+
+use std::{thread, time::Duration};
+
+use crate::Result;
+use crate::via::{Cq, Deadline, Listener, NetAddress, Nic, Vi, ViAttributes};
+
+const DOOR: &[u8] = b"fast-paths";
+
+pub struct End {
+    pub vi: Vi,
+    pub cq: Cq,
+}
+
+/// Both ends of a connection.
+pub fn connected(nic: &Nic, attributes: ViAttributes) -> Result<(End, End)> {
+    let end = || -> Result<End> { Ok(End { vi: Vi::new(nic, attributes)?, cq: Cq::new(nic)? }) };
+    let (mut here, mut there) = (end()?, end()?);
+    meet(nic, &mut here, &mut there)?;
+    // A new connection names its queues once.
+    while there.cq.poll().is_some() {}
+    Ok((here, there))
+}
+
+/// The only place where two threads are needed: asking waits for the answer.
+fn meet(nic: &Nic, here: &mut End, there: &mut End) -> Result {
+    let listener = Listener::new(nic, DOOR)?;
+    let address = NetAddress { host: nic.attributes().address.clone(), discriminator: DOOR.to_vec() };
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let (ours, theirs) = (here.cq.handle(), there.cq.handle());
+    thread::scope(|scope| -> Result {
+        let answering = &mut there.vi;
+        let answer = scope.spawn(move || listener.wait(deadline)?.accept(answering, &theirs, &theirs, b""));
+        here.vi.connect(&address, &ours, &ours, b"", deadline)?;
+        Ok(answer.join().expect("the answering end panicked")?)
+    })
+}
