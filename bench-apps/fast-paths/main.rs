@@ -12,7 +12,7 @@ mod waited;
 
 use std::hint::black_box;
 
-use udeck::{Config, Packed, World, via};
+use udeck::{Config, Packed, World};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -2,8 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::Result;
-use crate::via::{Cq, Deadline, Listener, NetAddress, Nic, Vi, ViAttributes};
+use udeck_via::{Cq, Deadline, Listener, NetAddress, Nic, Result, Vi, ViAttributes};
 
 const DOOR: &[u8] = b"fast-paths";
 

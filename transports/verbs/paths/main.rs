@@ -15,8 +15,6 @@ mod pair;
 
 use std::path::PathBuf;
 
-use udeck_via as via;
-
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Each path is gone through so often: what is done once, or once per lap of a ring, is spread evenly.
