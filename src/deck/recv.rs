@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
 
-use self::accept::{AcceptPort, Accepted, Acceptor, WhileOpen};
+use self::accept::{Accepted, Acceptor, NicListener, WhileOpen};
 use self::burst::Burst;
 use self::completion_queues::CompletionQueues;
 use self::connection::Connection;
@@ -94,8 +94,8 @@ impl Inbox {
             ptags.push(ptag);
             let open = WhileOpen { acceptor: acceptor.clone(), cq: cq.clone() };
             let admits = world.admitted_by(world_nic.nic.attributes());
-            let port = AcceptPort { at, nic: world_nic.nic.clone(), cq, ptag, admits };
-            let admit = move |request| open.acceptor.admit(&port, request);
+            let listener = NicListener { at, nic: world_nic.nic.clone(), cq, ptag, admits };
+            let admit = move |request| open.acceptor.admit(&listener, request);
             listeners.push(Listener::with_handler(&world_nic.nic, name.as_bytes(), admit).map_err(failed)?);
         }
         Ok(Inbox {

@@ -1,13 +1,13 @@
 //! A VI's connection over one reliable, ordered byte stream each way.
 //!
-//! One side of a [`Connection`] is what the VI layer posts and takes ([`SessionPort`]), the other is two streams of frames,
+//! One side of a [`Connection`] is what the VI layer posts and takes ([`SessionEndpoint`]), the other is two streams of frames,
 //! which a *driver* moves: a TCP socket, or a stream of a QUIC connection. A [`Link`] puts both behind one
 //! lock.
 //!
 //! # A guide for drivers
 //!
 //! **Set-up.** When both sides have said [`Hello`](udeck_via::transport::Hello), make a [`Connection`] of the two
-//! ([`Settings`]), a [`Link`] of it and the [`Driver`], and a [`SessionPort`] of that and a [`Watch`](crate::Watch) (the program's two
+//! ([`Settings`]), a [`Link`] of it and the [`Driver`], and a [`SessionEndpoint`] of that and a [`Watch`](crate::Watch) (the program's two
 //! queues at your waiters). Keep the `Arc<Link>` in a table of your own until [`Connection::phase`] says
 //! [`Phase::Over`]: a link lives on after its VI has left.
 //!
@@ -49,13 +49,13 @@
 //! | `connection` | the two streams and what the program sees of them |
 //! | `windows` | memory that peers reach by RDMA, and how it is taken back |
 //! | `link` | a connection and its driver behind one lock |
-//! | `port` | the VI layer's side |
+//! | `endpoint` | the VI layer's side |
 //! | `device` | a NIC of such connections |
 
 pub(crate) mod connection;
 mod device;
+mod endpoint;
 pub(crate) mod link;
-mod port;
 #[cfg(test)]
 mod tests;
 pub(crate) mod windows;
@@ -65,6 +65,6 @@ pub use connection::{
     Connection, Content, Datagram, Direct, Landing, Phase, Piece, PieceMut, Pieces, Settings, Side,
 };
 pub use device::{Network, SessionDevice, Source, attributes};
+pub use endpoint::SessionEndpoint;
 pub use link::{Driver, Link};
-pub use port::SessionPort;
 pub use windows::{Inside, Right, Spot, Windows};

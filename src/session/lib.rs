@@ -42,7 +42,7 @@ pub use credits::{Credits, SendWindow};
 pub use events::Events;
 pub use framed::{
     Connection, Content, Datagram, Direct, Driver, Inside, Landing, Link, Network, Phase, Piece, PieceMut,
-    Pieces, Right, SessionDevice, SessionPort, Settings, Side, Source, Spot, Windows, attributes,
+    Pieces, Right, SessionDevice, SessionEndpoint, Settings, Side, Source, Spot, Windows, attributes,
 };
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};

@@ -120,7 +120,7 @@ impl Unacked {
         self.ended.pop_front()
     }
 
-    /// [`udeck_via::transport::Port::request_send_notify`].
+    /// [`udeck_via::transport::ViEndpoint::request_send_notify`].
     pub fn request_send_notify(&mut self, events: &mut Events) {
         self.wants_room = true;
         // What is over already is news to who has not looked since.

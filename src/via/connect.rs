@@ -23,7 +23,7 @@ pub struct Request {
     incoming: Box<dyn Incoming>,
     /// It counts as its peer's.
     guest: Guest,
-    /// Whose ports it makes. Weak, because devices keep requests that nobody has taken yet.
+    /// Whose endpoints it makes. Weak, because devices keep requests that nobody has taken yet.
     device: Weak<dyn Device>,
 }
 
@@ -49,7 +49,7 @@ impl Request {
     pub fn accept(self, vi: &mut Vi, send: &CqHandle, receive: &CqHandle, private_data: &[u8]) -> Result {
         vi.require_idle("accept")?;
         if !self.device.ptr_eq(&Arc::downgrade(vi.nic().device())) {
-            // The port would take the VI's offsets for places in its own device's memory.
+            // The endpoint would take the VI's offsets for places in its own device's memory.
             self.incoming.reject("the program over there accepted with a VI of another NIC");
             return Err(Error::InvalidParameter("the request came to another NIC than the VI's".into()));
         }
@@ -76,8 +76,8 @@ impl Request {
         let reporter = vi.nic().alarm().reporter_of(context, Some(self.guest));
         let queues =
             Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
-        let port = self.incoming.accept(&hello, queues)?;
-        vi.connected(port, reporter, places);
+        let endpoint = self.incoming.accept(&hello, queues)?;
+        vi.connected(endpoint, reporter, places);
         Ok(())
     }
 

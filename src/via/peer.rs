@@ -27,7 +27,7 @@ use crate::cq::{CqEntryShares, CqHandle};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::report::Alarm;
-use crate::transport::{Hello, Incoming, Port, Queues, Reporter};
+use crate::transport::{Hello, Incoming, Queues, Reporter, ViEndpoint};
 use crate::vi::Vi;
 use udeck_sys::{Deadline, thread};
 
@@ -63,7 +63,7 @@ enum PeerOutcome {
 
 /// A connection that the VI has yet to take.
 struct Made {
-    port: Box<dyn Port>,
+    endpoint: Box<dyn ViEndpoint>,
     theirs: Hello,
     reporter: Arc<Reporter>,
 }
@@ -134,8 +134,8 @@ impl Vi {
     fn peer_outcome(&mut self, until: Deadline) -> Result<Option<Vec<u8>>> {
         match self.peering("peer_done")?.outcome(until) {
             None => Ok(None),
-            Some(Ok(Made { port, theirs, reporter })) => {
-                self.met(port, reporter);
+            Some(Ok(Made { endpoint, theirs, reporter })) => {
+                self.met(endpoint, reporter);
                 Ok(Some(theirs.private_data))
             }
             Some(Err(error)) => {
@@ -230,7 +230,7 @@ impl PeerOutcome {
     /// waited for.
     fn look(&mut self) {
         let PeerOutcome::Accepted(made) = self else { return };
-        match made.port.receive() {
+        match made.endpoint.receive() {
             Ok(None) => {}
             Ok(Some(_)) => {
                 if let PeerOutcome::Accepted(made) = mem::replace(self, PeerOutcome::Over) {
@@ -265,7 +265,7 @@ impl Meeting {
         *outcome = if theirs.reliability == side.hello.reliability {
             let reporter = side.reporter();
             match incoming.accept(&side.hello, side.queues(&reporter)) {
-                Ok(port) => PeerOutcome::Accepted(Made { port, theirs, reporter }),
+                Ok(endpoint) => PeerOutcome::Accepted(Made { endpoint, theirs, reporter }),
                 // The requester is gone, perhaps one from before this request: the next one is waited for.
                 Err(error) if error.is_final() => PeerOutcome::Pending,
                 Err(error) => PeerOutcome::Settled(Err(error)),
@@ -288,8 +288,8 @@ impl Meeting {
                     // Nobody there yet, or still busy with a request of ours that we gave up; or it is too late, which who
                     // waits says of the whole request.
                     Err(Error::NoMatch(_) | Error::Rejected(_) | Error::Timeout { .. }) => {}
-                    Ok((port, theirs)) => {
-                        if self.confirm(Made { port, theirs, reporter }) {
+                    Ok((endpoint, theirs)) => {
+                        if self.confirm(Made { endpoint, theirs, reporter }) {
                             return;
                         }
                     }
@@ -319,7 +319,7 @@ impl Meeting {
         if !matches!(*outcome, PeerOutcome::Pending) {
             return true;
         }
-        let confirmed = made.port.send(None, &[], &[]).is_ok();
+        let confirmed = made.endpoint.send(None, &[], &[]).is_ok();
         if confirmed {
             *outcome = PeerOutcome::Settled(Ok(made));
             self.changed.notify_all();

@@ -176,7 +176,7 @@ enum ConnectionStage {
 }
 
 impl Reporter {
-    /// Of a connection whose end nobody is told: for who drives a port without a VI.
+    /// Of a connection whose end nobody is told: for who drives an endpoint without a VI.
     pub fn nobody() -> Arc<Self> {
         let stage = Mutex::new(ConnectionStage::Making);
         Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, _guest: None })

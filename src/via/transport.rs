@@ -1,30 +1,30 @@
 //! The contract between the VI layer and a transport.
 //!
 //! A transport provides a [`Device`] (an opened NIC), from it [`Waiter`]s (what a completion queue is made of)
-//! and connected [`Port`]s (the two work queues of one VI). The VI layer adds what is the same everywhere:
+//! and connected [`ViEndpoint`]s (the two work queues of one VI). The VI layer adds what is the same everywhere:
 //! states, descriptors, protection tags, completions.
 //!
-//! Threads: a `Device` is used from any thread. A `Port` and a `Waiter` belong to one thread at a time
-//! (`&mut`), different ports to different threads. [`Notifier`]s may be attached from any thread.
+//! Threads: a `Device` is used from any thread. A `ViEndpoint` and a `Waiter` belong to one thread at a time
+//! (`&mut`), different endpoints to different threads. [`Notifier`]s may be attached from any thread.
 //!
 //! Safety: this contract is about offsets, and both sides take the other's on trust. The VI layer makes slices of memory
 //! because the device says that no peer is in it; a device lets peers at memory because the VI layer says that nobody
 //! writes it. So neither side is open to safe code:
 //!
-//! * To implement [`Device`] and [`Port`] is `unsafe`: each states what its implementer promises.
+//! * To implement [`Device`] and [`ViEndpoint`] is `unsafe`: each states what its implementer promises.
 //! * To call them takes one, and no safe function gives one out: a transport gives its device to [`crate::Nic::new`] and
-//!   to nobody else (that is part of the promise), the NIC keeps it to this crate, and ports and requests go from the
+//!   to nobody else (that is part of the promise), the NIC keeps it to this crate, and endpoints and requests go from the
 //!   device to the VI layer. [`crate::Nic::raw_device`] is `unsafe`.
 //!
 //! *The caller's part*, kept by the VI layer: what it exposes is a live block of [`Device::landing`], of which no slice
 //! exists until [`Device::revoke`] was `Ok`; segments lie in live blocks of [`Device::outbox`], which nobody writes (for
-//! [`Port::rdma_read`], nobody reads or writes) until the call says, or [`Port::ended`], that they are the caller's
-//! again, and those of a [`Held::Block`] or [`Held::Owner`] in what is in it; memory in [`Device::register`] stays allocated until the registration is dropped; and a port belongs to a VI
+//! [`ViEndpoint::rdma_read`], nobody reads or writes) until the call says, or [`ViEndpoint::ended`], that they are the caller's
+//! again, and those of a [`Held::Block`] or [`Held::Owner`] in what is in it; memory in [`Device::register`] stays allocated until the registration is dropped; and an endpoint belongs to a VI
 //! of the device that made it. The [`Deadline`]s, numbers and names of the other calls are free.
 
 #![allow(
     unsafe_code,
-    reason = "the transport contract: who implements a device or a port answers for memory"
+    reason = "the transport contract: who implements a device or an endpoint answers for memory"
 )]
 
 use std::any::Any;
@@ -50,8 +50,8 @@ use udeck_sys::Deadline;
 /// * When [`Device::revoke`] was `Ok`, nobody is in that memory nor comes to it; [`Device::revoke_later`] keeps its
 ///   memory until that is so.
 /// * Memory is not accessed any more when its [`Registration`] has been dropped.
-/// * Its ports, those of its [`Incoming`] requests too, keep [`Port`]'s contract.
-/// * Safe code gets at it, its ports and its requests through the [`crate::Nic`] only.
+/// * Its endpoints, those of its [`Incoming`] requests too, keep [`ViEndpoint`]'s contract.
+/// * Safe code gets at it, its endpoints and its requests through the [`crate::Nic`] only.
 pub unsafe trait Device: Send + Sync + Debug {
     /// What it can do.
     fn attributes(&self) -> &NicAttributes;
@@ -207,8 +207,8 @@ impl Registration for NothingToDo {}
 /// What a listener does with a request.
 pub type OnRequest = Box<dyn FnMut(Box<dyn Incoming>) + Send>;
 
-/// A connected port, and what the other side said of itself.
-pub type Connected = (Box<dyn Port>, Hello);
+/// A connected endpoint, and what the other side said of itself.
+pub type Connected = (Box<dyn ViEndpoint>, Hello);
 
 /// What each side tells the other when they connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,7 +223,7 @@ pub struct Hello {
     pub private_data: Vec<u8>,
 }
 
-/// Whom a port reports to.
+/// Whom an endpoint reports to.
 #[derive(Clone, Copy)]
 pub struct Queues<'a> {
     /// Who learns that there is room to send again, or that lent buffers came back.
@@ -246,7 +246,7 @@ pub trait Incoming: Send {
     ///
     /// # Errors
     /// When the requester is gone, or resources are short.
-    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>>;
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>>;
     /// Refuses, with words for the requester.
     fn reject(self: Box<Self>, reason: &str);
     /// Refuses because the VIs have different reliability levels.
@@ -295,7 +295,7 @@ pub trait Waiter: Send + Debug {
     fn arm(&mut self) -> Armed {
         Armed::Never
     }
-    /// For attaching ports.
+    /// For attaching endpoints.
     fn notifier(&self) -> Arc<dyn Notifier>;
 }
 
@@ -313,7 +313,7 @@ pub enum Armed {
 /// What [`Notifier::sleep_word`] holds while its waiter is armed.
 pub const ARMED: u32 = udeck_sys::doorbell::PARKED;
 
-/// The side of a [`Waiter`] that ports attach to. Transports find their own type behind it by `into_any`.
+/// The side of a [`Waiter`] that endpoints attach to. Transports find their own type behind it by `into_any`.
 pub trait Notifier: Send + Sync + Debug {
     /// For downcasting.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
@@ -335,7 +335,7 @@ pub struct Arrival {
     pub body: Body,
 }
 
-/// What became of an arrival in [`Port::receive_into`].
+/// What became of an arrival in [`ViEndpoint::receive_into`].
 #[derive(Debug)]
 pub enum Landed {
     /// It is in place.
@@ -345,11 +345,11 @@ pub enum Landed {
         /// The message's bytes, if more than the place has: those beyond it are lost.
         len: usize,
     },
-    /// It is as [`Port::receive`] gives it.
+    /// It is as [`ViEndpoint::receive`] gives it.
     Arrival(Arrival),
 }
 
-/// What [`Port::receive_short`] found. Small: it is returned for every message.
+/// What [`ViEndpoint::receive_short`] found. Small: it is returned for every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A short message, which was taken, and the immediate data that came with it.
@@ -464,7 +464,7 @@ impl Debug for Inline {
     }
 }
 
-/// Why a port did not take something. The thing is still the caller's.
+/// Why an endpoint did not take something. The thing is still the caller's.
 #[derive(Debug)]
 pub enum Refused {
     /// No room at the moment: the peer has to read, or to give buffers back.
@@ -485,12 +485,12 @@ pub enum Refused {
 /// # Safety
 /// Whoever implements it promises that, if the caller's part of the contract is kept ([`crate::transport`]):
 ///
-/// * What was posted, and nothing else of the outbox, is accessed; only what was posted by [`Port::rdma_read`] is written.
+/// * What was posted, and nothing else of the outbox, is accessed; only what was posted by [`ViEndpoint::rdma_read`] is written.
 ///   A post takes a [`Held`]: nobody is in its memory any more when the call says that it is over already, or later when
-///   [`Port::ended`] tells its number, or the block or the owner in it is dropped; until then what a read was posted with
+///   [`ViEndpoint::ended`] tells its number, or the block or the owner in it is dropped; until then what a read was posted with
 ///   may be written at any time. A refused post is accessed by nobody.
-/// * That holds after [`Port::leave`], and when the port is dropped: whatever is not over by then keeps its [`Held`].
-pub unsafe trait Port: Send + Debug {
+/// * That holds after [`ViEndpoint::leave`], and when the endpoint is dropped: whatever is not over by then keeps its [`Held`].
+pub unsafe trait ViEndpoint: Send + Debug {
     /// Sends `head` + `body` (at most `max_inline` bytes together), copied before the call returns.
     ///
     /// # Errors
@@ -539,7 +539,7 @@ pub unsafe trait Port: Send + Debug {
     /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later, and until then the segments
     /// may be written. A read that is over has its data in place ([`Fate::Arrived`]) or failed: [`Fate::Protection`],
     /// [`Fate::Unread`] if the connection was closed in order first, [`Fate::Lost`]. What is posted behind a read does not
-    /// wait for it, unless [fenced](Port::fence). Reads of one port need not end in the order of their posts.
+    /// wait for it, unless [fenced](ViEndpoint::fence). Reads of one endpoint need not end in the order of their posts.
     ///
     /// # Errors
     /// Why not: what can be told at once is refused.
@@ -555,7 +555,7 @@ pub unsafe trait Port: Send + Debug {
 
     /// VIA's `QFENCE`: what is posted next is not started before all reads that were posted so far are over. Does not wait.
     ///
-    /// As it is here, for ports whose reads are over when the call returns.
+    /// As it is here, for endpoints whose reads are over when the call returns.
     fn fence(&mut self) {}
 
     /// Takes the next arrival. The end of a connection is reported after everything that came before it.
@@ -564,41 +564,41 @@ pub unsafe trait Port: Send + Debug {
     /// [`Refused::Closed`] and [`Refused::Lost`].
     fn receive(&mut self) -> Result<Option<Arrival>, Refused>;
 
-    /// As [`Port::receive`], for a receiver that wants a short message in `to`: one that travelled inside its
+    /// As [`ViEndpoint::receive`], for a receiver that wants a short message in `to`: one that travelled inside its
     /// descriptor may be copied there at once, as far as it fits, which saves moving it twice. So may a longer one that
     /// was sent without a header and fits; its beginning may lie there before the call gives it out. So `to` is the same
-    /// memory at each call, and [`Port::receive`] is not called, until one gives out something.
+    /// memory at each call, and [`ViEndpoint::receive`] is not called, until one gives out something.
     ///
     /// # Errors
-    /// As [`Port::receive`].
+    /// As [`ViEndpoint::receive`].
     fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
         let _ = to;
         Ok(self.receive()?.map(Landed::Arrival))
     }
 
     /// A short message, one that travelled inside its descriptor, into `to`: what most messages are, by the shortest way.
-    /// [`Found::Other`] says nothing: [`Port::receive`] knows.
+    /// [`Found::Other`] says nothing: [`ViEndpoint::receive`] knows.
     fn receive_short(&mut self, to: &mut Inline) -> Found {
         let _ = to;
         Found::Other
     }
 
     /// A message in the sender's memory, in one piece, and the immediate data that came with it; its header into `head`.
-    /// `None` says nothing: [`Port::receive`] knows.
+    /// `None` says nothing: [`ViEndpoint::receive`] knows.
     fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         let _ = head;
         None
     }
 
     /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more, nor writes one that was read
-    /// into), and what became of the message. Also after [`Port::leave`]. Buffers that the port holds itself are given
-    /// back to their arena by the way. A port that offers reliable reception tells all [`Fate`]s; others only
-    /// [`Fate::Arrived`] and [`Fate::Lost`], and of reads what [`Port::rdma_read`] says. Everything ends when the
+    /// into), and what became of the message. Also after [`ViEndpoint::leave`]. Buffers that the endpoint holds itself are given
+    /// back to their arena by the way. An endpoint that offers reliable reception tells all [`Fate`]s; others only
+    /// [`Fate::Arrived`] and [`Fate::Lost`], and of reads what [`ViEndpoint::rdma_read`] says. Everything ends when the
     /// connection does, or when the peer is done with it thereafter. The send queue's notifier is told as of room
-    /// ([`Port::request_send_notify`]).
+    /// ([`ViEndpoint::request_send_notify`]).
     fn ended(&mut self) -> Option<(u64, Fate)>;
 
-    /// The receipt for the arrival that [`Port::receive`] gave last, if its sender waits for one and the arrival is
+    /// The receipt for the arrival that [`ViEndpoint::receive`] gave last, if its sender waits for one and the arrival is
     /// not [`Body::Lent`] (which is its own receipt). Dropped, it says that the message is in place;
     /// [`Lent::refuse`] says that it found none.
     fn receipt(&mut self) -> Option<Lent> {
@@ -616,7 +616,7 @@ pub unsafe trait Port: Send + Debug {
     /// before the last look.
     fn request_send_notify(&mut self);
 
-    /// Tells, at any time and from any thread, how much memory of the outbox the peer holds; after [`Port::leave`], too, until
+    /// Tells, at any time and from any thread, how much memory of the outbox the peer holds; after [`ViEndpoint::leave`], too, until
     /// all has come back. `None` if this transport does not know.
     fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
         None
@@ -634,19 +634,19 @@ pub unsafe trait Port: Send + Debug {
     fn close(&mut self, broken: Option<&str>);
 
     /// Closes, and lets go of everything but the buffers that the peer still reads: the receive queue's notifier no
-    /// longer names this port; the send queue's does, as if by [`Port::request_send_notify`], when one of them comes back, until
-    /// the port is dropped. Only [`Port::ended`] and [`Port::keep`] are called from now on.
+    /// longer names this endpoint; the send queue's does, as if by [`ViEndpoint::request_send_notify`], when one of them comes back, until
+    /// the endpoint is dropped. Only [`ViEndpoint::ended`] and [`ViEndpoint::keep`] are called from now on.
     fn leave(&mut self);
 }
 
 /// Who keeps a buffer that was posted until that is over.
 #[derive(Debug)]
 pub enum Held {
-    /// The port: it recycles the block. Nobody is told.
+    /// The endpoint: it recycles the block. Nobody is told.
     Block(Block),
     /// The caller, who is told this number.
     Caller(u64),
-    /// The port, in the place of a caller that is gone ([`Port::keep`]).
+    /// The endpoint, in the place of a caller that is gone ([`ViEndpoint::keep`]).
     Owner(Owner),
 }
 

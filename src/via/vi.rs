@@ -19,7 +19,7 @@ use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
-use crate::transport::{Arrival, Found, Held, Inline, LentMemory, Owner, Port, Queues, Refused};
+use crate::transport::{Arrival, Found, Held, Inline, LentMemory, Owner, Queues, Refused, ViEndpoint};
 use limits::Limits;
 pub(crate) use queues::{Piece, Pieces};
 use queues::{Staged, StandIn};
@@ -47,7 +47,7 @@ pub enum State {
 
 /// An ended connection. Its send queue reports until the last of its sends has: so it keeps its place.
 struct Leaving {
-    port: Box<dyn Port>,
+    endpoint: Box<dyn ViEndpoint>,
     _place: CqEntryShare,
 }
 
@@ -63,8 +63,8 @@ pub struct Vi {
     /// Of `attributes.ptag`.
     tag: TagUse,
     state: State,
-    port: Option<Box<dyn Port>>,
-    /// Told how the connection of `port` ended.
+    endpoint: Option<Box<dyn ViEndpoint>>,
+    /// Told how the connection of `endpoint` ended.
     reporter: Option<Arc<Reporter>>,
     /// Where its queues report, while it is connected or asks a peer.
     places: Option<CqEntryShares>,
@@ -98,7 +98,7 @@ impl Vi {
             attributes,
             tag: nic.tags().take(attributes.ptag, Carrier::Vi)?,
             state: State::Idle,
-            port: None,
+            endpoint: None,
             reporter: None,
             places: None,
             peering: None,
@@ -205,8 +205,8 @@ impl Vi {
             Queues { send: send.notifier(), receive: receive.notifier(), context, reporter: &reporter };
         self.state = State::ConnectPending;
         match self.nic.device().connect(to, self.attributes.peer, &hello, queues, deadline) {
-            Ok((port, theirs)) => {
-                self.connected(port, reporter, places);
+            Ok((endpoint, theirs)) => {
+                self.connected(endpoint, reporter, places);
                 Ok(theirs.private_data)
             }
             Err(error) => {
@@ -232,16 +232,21 @@ impl Vi {
         }
     }
 
-    pub(crate) fn connected(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>, places: CqEntryShares) {
+    pub(crate) fn connected(
+        &mut self,
+        endpoint: Box<dyn ViEndpoint>,
+        reporter: Arc<Reporter>,
+        places: CqEntryShares,
+    ) {
         self.places = Some(places);
-        self.met(port, reporter);
+        self.met(endpoint, reporter);
     }
 
     /// A peer request has led to a connection.
-    pub(crate) fn met(&mut self, port: Box<dyn Port>, reporter: Arc<Reporter>) {
+    pub(crate) fn met(&mut self, endpoint: Box<dyn ViEndpoint>, reporter: Arc<Reporter>) {
         reporter.stands();
         self.reporter = Some(reporter);
-        self.port = Some(port);
+        self.endpoint = Some(endpoint);
         self.peering = None;
         self.state = State::Connected;
     }
@@ -268,30 +273,30 @@ impl Vi {
             reporter.ended();
         }
         self.flush_queues(Status::Flushed);
-        if let (Some(port), Some(places)) = (self.port.take(), self.places.take()) {
-            self.leave(port, places);
+        if let (Some(endpoint), Some(places)) = (self.endpoint.take(), self.places.take()) {
+            self.leave(endpoint, places);
         }
         self.state = State::Idle;
     }
 
-    /// Leaves the owner of what was posted under `number` with the port over which that is still accessed.
+    /// Leaves the owner of what was posted under `number` with the endpoint over which that is still accessed.
     fn keep_leaving(&mut self, number: u64, mut owner: Owner) {
-        for Leaving { port, .. } in &mut self.leaving {
-            match port.keep(number, owner) {
+        for Leaving { endpoint, .. } in &mut self.leaving {
+            match endpoint.keep(number, owner) {
                 Ok(()) => return,
                 Err(back) => owner = back,
             }
         }
     }
 
-    fn leave(&mut self, mut port: Box<dyn Port>, places: CqEntryShares) {
-        port.leave();
-        // What came back before the port began to tell of it.
-        self.sends.settle(&mut *port, self.attributes.reliability);
+    fn leave(&mut self, mut endpoint: Box<dyn ViEndpoint>, places: CqEntryShares) {
+        endpoint.leave();
+        // What came back before the endpoint began to tell of it.
+        self.sends.settle(&mut *endpoint, self.attributes.reliability);
         if self.sends.all_over() {
-            drop(port); // before the places: they are free when nothing is attached any more
+            drop(endpoint); // before the places: they are free when nothing is attached any more
         } else {
-            self.leaving.push(Leaving { port, _place: places.send });
+            self.leaving.push(Leaving { endpoint, _place: places.send });
         }
     }
 
@@ -303,10 +308,10 @@ impl Vi {
     /// [`Error::Full`] when the peer has to read first; final ones as for any connection.
     #[inline]
     pub fn send_inline(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result {
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("send", self.state));
         };
-        match port.send(immediate, head, body) {
+        match endpoint.send(immediate, head, body) {
             Ok(()) => Ok(()),
             Err(refused) => Err(self.refused(refused)),
         }
@@ -328,14 +333,16 @@ impl Vi {
         if !self.outbox.owns(&block) {
             return Err((foreign_block(), block));
         }
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err((not_connected("hand-off", self.state), block));
         };
         let segment = [(block.offset(), block.len())];
-        match port.lend(immediate, head, &segment, Held::Block(block)) {
+        match endpoint.lend(immediate, head, &segment, Held::Block(block)) {
             Ok(()) => Ok(()),
             Err((refused, Held::Block(block))) => Err((self.refused(refused), block)),
-            Err((_, Held::Caller(_) | Held::Owner(_))) => unreachable!("a port returns what it was given"),
+            Err((_, Held::Caller(_) | Held::Owner(_))) => {
+                unreachable!("an endpoint returns what it was given")
+            }
         }
     }
 
@@ -346,10 +353,10 @@ impl Vi {
     #[inline]
     pub fn arrival(&mut self) -> Result<Option<Arrival>> {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("receive", self.state));
         };
-        match port.receive() {
+        match endpoint.receive() {
             Ok(arrival) => Ok(arrival),
             Err(refused) => Err(self.refused(refused)),
         }
@@ -360,8 +367,8 @@ impl Vi {
     #[inline]
     pub fn arrival_short(&mut self, to: &mut Inline) -> Found {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
-        match &mut self.port {
-            Some(port) if !is_forked() => port.receive_short(to),
+        match &mut self.endpoint {
+            Some(endpoint) if !is_forked() => endpoint.receive_short(to),
             _ => Found::Other,
         }
     }
@@ -371,14 +378,14 @@ impl Vi {
     #[inline]
     pub fn arrival_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         debug_assert_eq!(self.attributes.receive, Receive::Lent);
-        self.port.as_mut().filter(|_| !is_forked())?.receive_lent(head)
+        self.endpoint.as_mut().filter(|_| !is_forked())?.receive_lent(head)
     }
 
     /// Requests notification: until the next post, the send queue's completion queue names this VI when there may be room again.
     /// After this call, look at the send queue once more, then wait.
     pub fn request_send_notify(&mut self) {
-        if let Some(port) = self.port.as_mut().filter(|_| !is_forked()) {
-            port.request_send_notify();
+        if let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) {
+            endpoint.request_send_notify();
         }
     }
 
@@ -390,7 +397,7 @@ impl Vi {
     /// Tells how much memory of the outbox the peer of the current connection holds. `None` if there is no connection, or if
     /// the transport does not know. It does not keep the connection alive.
     pub fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
-        self.port.as_ref()?.lent_memory()
+        self.endpoint.as_ref()?.lent_memory()
     }
 
     /// How many messages the peer has not read yet. It does not tell of each: who waits for that asks again now and then.
@@ -398,10 +405,10 @@ impl Vi {
     /// # Errors
     /// Final ones.
     pub fn unread(&mut self) -> Result<u32> {
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("flush", self.state));
         };
-        port.unread().map_err(|refused| self.refused(refused))
+        endpoint.unread().map_err(|refused| self.refused(refused))
     }
 
     // ---- the end ----
@@ -434,8 +441,8 @@ impl Vi {
 
     /// A message found no descriptor, or one too short.
     fn break_connection(&mut self, why: &str) {
-        if let Some(port) = &mut self.port {
-            port.close(Some(why));
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.close(Some(why));
         }
         self.state = State::Error;
         self.report(ErrorCode::ReceiveQueueEmpty, why);
@@ -505,7 +512,7 @@ impl fmt::Debug for Vi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vi")
             .field("state", &self.state)
-            .field("port", &self.port)
+            .field("endpoint", &self.endpoint)
             .field("sends", &self.sends.len())
             .field("receives", &self.receives.len())
             .finish()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use udeck_faults::{Connection, Interpose, wrapped};
-use udeck_via::transport::{Port, Registration, Waiter};
+use udeck_via::transport::{Registration, ViEndpoint, Waiter};
 use udeck_via::{Error, Nic, NicAttributes, Result};
 
 /// What stands in front of the NIC.
@@ -64,10 +64,10 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: ports and waiters stay what they are; a call on the device is made, or fails before it has done anything.
+// SAFETY: endpoints and waiters stay what they are; a call on the device is made, or fails before it has done anything.
 unsafe impl Interpose for Counting {
-    fn port(&self, port: Box<dyn Port>, _: &Connection<'_>) -> Box<dyn Port> {
-        port
+    fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, _: &Connection<'_>) -> Box<dyn ViEndpoint> {
+        endpoint
     }
 
     fn waiter(&self, waiter: Box<dyn Waiter>, _: u64) -> Box<dyn Waiter> {

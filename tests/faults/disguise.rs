@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Connection, Interpose};
 use udeck_via::Result;
-use udeck_via::transport::{Armed, Notifier, Port, Ready, Waiter};
+use udeck_via::transport::{Armed, Notifier, Ready, ViEndpoint, Waiter};
 use udeck_via::{Caps, NetAddress, NicAttributes};
 
 /// An [`Interpose`] that changes what a NIC says of itself and whom it reaches; what it carries passes untouched.
@@ -62,10 +62,10 @@ impl Disguise {
     }
 }
 
-// SAFETY: ports are the inner ones; it claims no ability that the inner device lacks.
+// SAFETY: endpoints are the inner ones; it claims no ability that the inner device lacks.
 unsafe impl Interpose for Disguise {
-    fn port(&self, port: Box<dyn Port>, _: &Connection<'_>) -> Box<dyn Port> {
-        port
+    fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, _: &Connection<'_>) -> Box<dyn ViEndpoint> {
+        endpoint
     }
 
     fn waiter(&self, waiter: Box<dyn Waiter>, _: u64) -> Box<dyn Waiter> {

@@ -11,23 +11,23 @@
 //! split, and completed too early, where they are posted. Wrap both NICs of a connection for both directions.
 //!
 //! Each connection has a stream of decisions of its own, from the seed and its number: for the same order of
-//! connections, and of calls to a port, the same things go wrong. The seed is in `Debug` and in the words of a loss.
+//! connections, and of calls to an endpoint, the same things go wrong. The seed is in `Debug` and in the words of a loss.
 
 mod arrivals;
 mod desk;
-mod port;
+mod endpoint;
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use udeck_via::transport::{Port, Waiter};
+use udeck_via::transport::{ViEndpoint, Waiter};
 use udeck_via::{Error, Reliability, Result};
 
 use super::random::Dice;
 use super::{Connection, Interpose, When};
 use desk::{Desks, FaultyWaiter};
-use port::FaultyPort;
+use endpoint::FaultyEndpoint;
 
 /// An [`Interpose`] that makes things go wrong.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ enum Trouble {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Luck {
     /// Posts, the refused ones counted, that are refused as [`udeck_via::transport::Refused::Busy`]. Who then asks for room
-    /// ([`Port::request_send_notify`]) is told of it at once.
+    /// ([`ViEndpoint::request_send_notify`]) is told of it at once.
     pub busy: When,
     /// Looks for news that find none, and name the queue again that was named last. At 1 a queue is never empty.
     pub spurious_news: When,
@@ -90,7 +90,7 @@ pub struct Lies {
     pub forget_wakeup: When,
 }
 
-/// Either, as a port and a waiter need it.
+/// Either, as an endpoint and a waiter need it.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     busy: When,
@@ -157,11 +157,11 @@ impl Trouble {
     }
 }
 
-// SAFETY: its ports pass calls on as they came, or a copy in their place.
+// SAFETY: its endpoints pass calls on as they came, or a copy in their place.
 unsafe impl Interpose for Fault {
-    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port> {
+    fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, connection: &Connection<'_>) -> Box<dyn ViEndpoint> {
         let plan = self.trouble.plan(Some(connection.reliability));
-        Box::new(FaultyPort::new(port, plan, self.seed, connection, &self.desks))
+        Box::new(FaultyEndpoint::new(endpoint, plan, self.seed, connection, &self.desks))
     }
 
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {

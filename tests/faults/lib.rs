@@ -14,7 +14,7 @@
 //! From then on the program uses the new NIC only: the old one's completion queues are not wrapped, and both draw
 //! protection tags of their own. What is not wrapped costs nothing; wrappers nest.
 //!
-//! One mechanism for all: `Wrapped` is a device that calls another one, and passes each connected port and each
+//! One mechanism for all: `Wrapped` is a device that calls another one, and passes each connected endpoint and each
 //! waiter through its [`Interpose`]. Memory, windows and connection requests go straight through. The inner device
 //! sees its own notifiers ([`Queues`]), because transports look for their own type behind them.
 //!
@@ -41,7 +41,7 @@ use udeck_sys::Deadline;
 use udeck_via::Nic;
 use udeck_via::mem::{Arena, MemHandle, Ptag, Rights};
 use udeck_via::transport::{
-    Connected, Device, Hello, Incoming, OnRequest, Owner, Port, Queues, Registration, Waiter,
+    Connected, Device, Hello, Incoming, OnRequest, Owner, Queues, Registration, ViEndpoint, Waiter,
 };
 use udeck_via::{Error, Result};
 use udeck_via::{NetAddress, NicAttributes, Reliability};
@@ -51,14 +51,14 @@ pub use fault::{Fault, Lies, Luck};
 pub use random::{SplitMix64, When};
 pub use trace::{Call, Event, Log, Outcome, Trace, Who};
 
-/// Puts something of its own around the ports and waiters of a [`wrapped`] device.
+/// Puts something of its own around the endpoints and waiters of a [`wrapped`] device.
 ///
 /// # Safety
-/// It hands the inner port to nobody, and its own port keeps the contract of [`Port`]: what it calls on the inner one is
+/// It hands the inner endpoint to nobody, and its own endpoint keeps the contract of [`ViEndpoint`]: what it calls on the inner one is
 /// what was called on itself, or what keeps the caller's part of that contract as well.
 pub unsafe trait Interpose: Send + Sync + Debug {
-    /// Around a port, as soon as it is connected; perhaps on the transport's own thread: it must not block.
-    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port>;
+    /// Around an endpoint, as soon as it is connected; perhaps on the transport's own thread: it must not block.
+    fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, connection: &Connection<'_>) -> Box<dyn ViEndpoint>;
     /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter>;
     /// Before a window is taken back.
@@ -94,7 +94,7 @@ pub unsafe trait Interpose: Send + Sync + Debug {
     }
 }
 
-/// What an [`Interpose`] is told of a port's connection.
+/// What an [`Interpose`] is told of an endpoint's connection.
 #[derive(Clone, Copy)]
 pub struct Connection<'a> {
     /// Connections of the device are counted from 0, in the order in which they were made.
@@ -107,14 +107,14 @@ pub struct Connection<'a> {
     pub outbox: &'a Arc<Arena>,
 }
 
-/// `nic` with `interpose` around its ports and waiters: a NIC of its own, over the same device.
+/// `nic` with `interpose` around its endpoints and waiters: a NIC of its own, over the same device.
 pub fn wrapped(nic: &Nic, interpose: impl Interpose + 'static) -> Nic {
     // SAFETY: `Wrapped` passes on to the device what the VI layer calls, and an `Interpose` keeps the caller's part.
     let device = unsafe { nic.raw_device() };
     Nic::new(Wrapped::new(device.clone(), interpose))
 }
 
-/// A device with an [`Interpose`] around its ports and waiters.
+/// A device with an [`Interpose`] around its endpoints and waiters.
 #[derive(Debug)]
 struct Wrapped {
     inner: Arc<dyn Device>,
@@ -140,20 +140,20 @@ impl Wrapped {
 }
 
 impl Layer {
-    fn port(
+    fn endpoint(
         &self,
-        port: Box<dyn Port>,
+        endpoint: Box<dyn ViEndpoint>,
         reliability: Reliability,
         queues: Queues<'_>,
         outbox: &Arc<Arena>,
-    ) -> Box<dyn Port> {
+    ) -> Box<dyn ViEndpoint> {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
-        self.interpose.port(port, &Connection { number, reliability, queues, outbox })
+        self.interpose.endpoint(endpoint, &Connection { number, reliability, queues, outbox })
     }
 }
 
 #[deny(clippy::missing_trait_methods)]
-// SAFETY: every call is passed on as it came, to a device that keeps the contract, and its ports are an `Interpose`'s.
+// SAFETY: every call is passed on as it came, to a device that keeps the contract, and its endpoints are an `Interpose`'s.
 unsafe impl Device for Wrapped {
     fn attributes(&self) -> &NicAttributes {
         &self.attributes
@@ -223,8 +223,8 @@ unsafe impl Device for Wrapped {
         deadline: Deadline,
     ) -> Result<Connected> {
         self.layer.interpose.reaches(to)?;
-        let (port, theirs) = self.inner.connect(to, peer, hello, queues, deadline)?;
-        Ok((self.layer.port(port, hello.reliability, queues, self.inner.outbox()), theirs))
+        let (endpoint, theirs) = self.inner.connect(to, peer, hello, queues, deadline)?;
+        Ok((self.layer.endpoint(endpoint, hello.reliability, queues, self.inner.outbox()), theirs))
     }
 
     fn reclaim(&self) {
@@ -252,7 +252,7 @@ unsafe impl Device for Wrapped {
     }
 }
 
-/// A request whose port will be wrapped.
+/// A request whose endpoint will be wrapped.
 struct WrappedIncoming {
     inner: Box<dyn Incoming>,
     layer: Arc<Layer>,
@@ -269,10 +269,10 @@ impl Incoming for WrappedIncoming {
         self.inner.peer()
     }
 
-    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let outbox = self.outbox.upgrade().ok_or_else(|| Error::Lost("this NIC is closed".into()))?;
-        let port = self.inner.accept(hello, queues)?;
-        Ok(self.layer.port(port, hello.reliability, queues, &outbox))
+        let endpoint = self.inner.accept(hello, queues)?;
+        Ok(self.layer.endpoint(endpoint, hello.reliability, queues, &outbox))
     }
 
     fn reject(self: Box<Self>, reason: &str) {

@@ -1,10 +1,10 @@
-//! Writes down every operation of a NIC's ports and waiters, with what came of it.
+//! Writes down every operation of a NIC's endpoints and waiters, with what came of it.
 //!
 //! A look that finds nothing (`receive`, `ended`, `receipt` and `poll` without a result) is no event: programs look
 //! millions of times a second, and a record would hold nothing else.
 
+mod endpoint;
 mod event;
-mod port;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,12 +15,12 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::{Connection, Interpose};
-use udeck_via::transport::{Port, Waiter};
+use udeck_via::transport::{ViEndpoint, Waiter};
 
+use endpoint::{TracedEndpoint, TracedWaiter};
 pub use event::{Call, Event, Outcome, Who};
-use port::{TracedPort, TracedWaiter};
 
-/// An [`Interpose`] that writes down what is done. Events of one port or waiter come in order; those of different
+/// An [`Interpose`] that writes down what is done. Events of one endpoint or waiter come in order; those of different
 /// threads as they reach the sink.
 pub struct Trace {
     sink: Arc<Sink>,
@@ -46,7 +46,7 @@ struct Kept {
 }
 
 impl Trace {
-    /// Calls `take` for each event, on the thread that did it and inside its call to the port: it must not block, nor
+    /// Calls `take` for each event, on the thread that did it and inside its call to the endpoint: it must not block, nor
     /// call what it is told of.
     pub fn new(take: impl Fn(Event) + Send + Sync + 'static) -> Self {
         Trace { sink: Arc::new(Sink { start: Instant::now(), take: Box::new(take) }) }
@@ -104,13 +104,13 @@ impl Sink {
     }
 }
 
-// SAFETY: its ports pass every call on as it came.
+// SAFETY: its endpoints pass every call on as it came.
 unsafe impl Interpose for Trace {
-    fn port(&self, port: Box<dyn Port>, connection: &Connection<'_>) -> Box<dyn Port> {
+    fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, connection: &Connection<'_>) -> Box<dyn ViEndpoint> {
         let who = Who::Connection(connection.number);
         let call = Call::Connect { reliability: connection.reliability, context: connection.queues.context };
         self.sink.note(who, call, Outcome::Done);
-        Box::new(TracedPort { inner: port, who, sink: self.sink.clone() })
+        Box::new(TracedEndpoint { inner: endpoint, who, sink: self.sink.clone() })
     }
 
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {

@@ -23,7 +23,7 @@ use crate::link::Link;
 use crate::link_wire::{Datagram, Doorbells};
 use crate::waiter::Attached;
 
-/// A connection. Shared by its port, the waiters that watch it, messages lent over it, and its link.
+/// A connection. Shared by its endpoint, the waiters that watch it, messages lent over it, and its link.
 pub struct Connection {
     /// What we write.
     pub outgoing: Direction,
@@ -169,7 +169,7 @@ impl Connection {
     }
 
     /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
-    /// news was published; the fence pairs with the one in `Port::request_send_notify`.
+    /// news was published; the fence pairs with the one in `ViEndpoint::request_send_notify`.
     #[inline]
     pub fn notify_sender(&self) {
         fence(Ordering::SeqCst);
@@ -245,14 +245,14 @@ impl Connection {
         books.free != u64::MAX
     }
 
-    /// A message is about to be sent, and there are so many then. By the port, which alone sends, *before* the message can be
+    /// A message is about to be sent, and there are so many then. By the endpoint, which alone sends, *before* the message can be
     /// seen: so whoever sees the peer's word that it was read sees this.
     #[inline]
     pub fn count_sent(&self, sent: Position) {
         self.sent.store(sent.since(Position::START).unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// How many messages the peer says that it has read. A number that cannot be counts as all: the port finds the lie.
+    /// How many messages the peer says that it has read. A number that cannot be counts as all: the endpoint finds the lie.
     fn read_by_peer(&self) -> Position {
         // First the peer's word (Acquire), then ours: it cannot have read what was not sent by then.
         let read = credit_of(&self.outgoing);
@@ -292,7 +292,7 @@ impl Connection {
 
     /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once not,
     /// never again: after the fence, either its gate is seen occupied here, or it sees the connection closed inside its gate
-    /// (`ShmPort::inside_gate`) and turns back.
+    /// (`ShmEndpoint::inside_gate`) and turns back.
     pub fn has_visitor(&self) -> bool {
         fence(Ordering::SeqCst);
         !self.is_gone() && self.incoming.sender().gate.is_occupied()

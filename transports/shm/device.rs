@@ -23,7 +23,7 @@ use udeck_sys::reactor::Reactor;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::{Deadline, boot_id, socket, thread};
 use udeck_via::transport::{
-    Connected, Device, Hello, Inline, Notifier, OnRequest, Owner, Port, Queue, Queues, Ready, Waiter,
+    Connected, Device, Hello, Inline, Notifier, OnRequest, Owner, Queue, Queues, Ready, ViEndpoint, Waiter,
 };
 use udeck_via::{
     Arena, Caps, Error, MemHandle, NetAddress, NicAttributes, Pause, Ptag, Reliability, Result, Rights,
@@ -39,10 +39,10 @@ use crate::arenas::Arenas;
 use crate::board::{Board, DOORBELLS, WINDOWS};
 use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, Loss};
+use crate::endpoint::ShmEndpoint;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::link::{Answer, Link, process};
 use crate::link_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
-use crate::port::ShmPort;
 use crate::revoking::{Revoking, Visitor};
 use crate::space::Space;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
@@ -59,7 +59,7 @@ pub struct ShmDevice {
     links: Mutex<Links>,
     /// Of the arenas of peers.
     space: Arc<Space>,
-    /// Connections whose port is gone while the peer still reads something of ours, or is inside one of our windows.
+    /// Connections whose endpoint is gone while the peer still reads something of ours, or is inside one of our windows.
     retired: Mutex<Vec<Arc<Connection>>>,
     /// Windows that are taken back while a peer is inside.
     revoking: Revoking,
@@ -184,7 +184,7 @@ impl ShmDevice {
         self.last_lender.store(Arc::as_ptr(connection).cast_mut(), Ordering::Relaxed);
     }
 
-    /// A port is gone, and has closed its connection. Keeps that while the peer reads something of ours, or is inside
+    /// An endpoint is gone, and has closed its connection. Keeps that while the peer reads something of ours, or is inside
     /// one of our windows: who takes the window back has to see it there.
     pub fn retire(&self, connection: &Arc<Connection>) {
         let mut retired = self.retired.lock();
@@ -259,12 +259,12 @@ fn establish(
     (send, receive): (Attached, Attached),
     context: u64,
     reliability: Reliability,
-) -> Box<dyn Port> {
+) -> Box<dyn ViEndpoint> {
     send.occupy(Ready { context, queue: Queue::Send }, connection.clone());
     receive.occupy(Ready { context, queue: Queue::Receive }, connection.clone());
     connection.attach(send, receive);
     connection.link.carry(connection);
-    Box::new(ShmPort::new(connection.clone(), device.clone(), reliability))
+    Box::new(ShmEndpoint::new(connection.clone(), device.clone(), reliability))
 }
 
 // SAFETY: the arenas are fixed when it opens; peers map the outbox for reading only, and enter the landing arena by a
@@ -376,9 +376,9 @@ unsafe impl Device for ShmDevice {
         match link.request(doorbells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { doorbells, hello }) => {
                 let connection = Connection::new(control, 0, link, doorbells, &hello, queues.reporter);
-                let port =
+                let endpoint =
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
-                Ok((port, hello))
+                Ok((endpoint, hello))
             }
             Ok(Answer::Refused { why: Why::NoMatch, .. }) => {
                 Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()))

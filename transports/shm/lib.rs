@@ -10,13 +10,13 @@
 //! | `device` | the NIC: opens links, listens, connects |
 //! | `link`, `handshake`, `link_wire` | two processes meet, prove who they are, exchange segments |
 //! | `connection`, `layout` | the shared memory of one connection, and who holds which lent buffer |
-//! | `port`, `cell` | the two work queues of a VI on it |
+//! | `endpoint`, `cell` | the two work queues of a VI on it |
 //! | `waiter` | completion queues: polls the busy rings, finds the others by their doorbell, sleeps |
 //! | `board`, `arenas` | windows and doorbells; outbox and landing memory |
 //! | `space` | how much address space the arenas of peers may take |
 //! | `revoking` | windows that are taken back while a peer is inside |
 //!
-//! Threads: the reactor handles links; ports and waiters run on the program's threads. No shared lock has a holder
+//! Threads: the reactor handles links; endpoints and waiters run on the program's threads. No shared lock has a holder
 //! that can die: what processes share are rings, doorbells and windows (`udeck-sys`), all lock-free.
 
 #![allow(unsafe_code, reason = "it implements the transport contract over memory that other processes write")]
@@ -27,11 +27,11 @@ mod board;
 mod cell;
 mod connection;
 mod device;
+mod endpoint;
 mod handshake;
 mod layout;
 mod link;
 mod link_wire;
-mod port;
 mod revoking;
 mod space;
 mod waiter;

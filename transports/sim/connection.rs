@@ -58,7 +58,7 @@ pub struct End {
     /// How the peer ended it: `Some` of words when by an error.
     pub ended: Option<Option<String>>,
     pub closed: bool,
-    /// Its port was dropped.
+    /// Its endpoint was dropped.
     gone: bool,
     /// Buffers of the peer that its program reads.
     pub holds: usize,
@@ -118,7 +118,7 @@ impl Connection {
         self.lost.is_none() && self.ends.iter().any(|end| end.node == node && is_left(end))
     }
 
-    /// Whether no port is left at either end.
+    /// Whether no endpoint is left at either end.
     pub fn is_abandoned(&self) -> bool {
         self.ends.iter().all(|end| end.gone)
     }
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// A port is gone: forgets what nobody will ask for any more.
+    /// An endpoint is gone: forgets what nobody will ask for any more.
     pub fn port_gone(&mut self, number: u64, side: Side) {
         if let Some(connection) = self.connections.get_mut(&number) {
             connection.ends[side].gone = true;
@@ -284,7 +284,7 @@ impl World {
         self.news();
     }
 
-    /// A connection without ports is kept for those who still read something only.
+    /// A connection without endpoints is kept for those who still read something only.
     pub fn tidy(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if !connection.is_abandoned() {

@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rand_xoshiro::rand_core::Rng;
 use udeck_via::auth::Keys;
-use udeck_via::transport::{Connected, Device, Hello, Inline, Notifier, OnRequest, Port, Queues, Waiter};
+use udeck_via::transport::{
+    Connected, Device, Hello, Inline, Notifier, OnRequest, Queues, ViEndpoint, Waiter,
+};
 use udeck_via::{
     Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights,
 };
 
 use crate::Options;
 use crate::connection::{Side, WINDOW};
+use crate::endpoint::SimEndpoint;
 use crate::memory::{self, Memory};
-use crate::port::SimPort;
 use crate::request::{Pending, Verdict};
 use crate::waiter::{QUEUES, SimNotifier, SimWaiter, WAITERS};
 use crate::world::{Due, Exposed, Node, Shared, World};
@@ -167,14 +169,14 @@ pub fn waiters_of(shared: &Arc<Shared>, node: usize, queues: &Queues<'_>) -> Res
     Ok([own(queues.send)?, own(queues.receive)?])
 }
 
-/// The port of one side.
-pub fn port(
+/// The endpoint of one side.
+pub fn endpoint(
     device: Arc<SimDevice>,
     connection: u64,
     side: Side,
     notifiers: [Arc<SimNotifier>; 2],
-) -> Box<dyn Port> {
-    Box::new(SimPort { device, connection, side, receipt: None, notifiers })
+) -> Box<dyn ViEndpoint> {
+    Box::new(SimEndpoint { device, connection, side, receipt: None, notifiers })
 }
 
 // SAFETY: the arenas are fixed when it opens; RDMA looks up the window and copies under the world's one lock, so that
@@ -275,7 +277,7 @@ unsafe impl Device for SimDevice {
         });
         match device {
             (Some(Verdict::Accepted { connection, hello }), Some(device)) => {
-                Ok((port(device, connection, 0, notifiers), hello))
+                Ok((endpoint(device, connection, 0, notifiers), hello))
             }
             (Some(Verdict::Refused(error)), _) => Err(error),
             _ => {

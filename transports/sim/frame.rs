@@ -217,7 +217,7 @@ fn each_part(memory: &Memory, segments: &[(u64, usize)], mut take: impl FnMut(&[
 
 /// Copies what `memory` holds at `segments`.
 pub fn copy_of(memory: &Memory, segments: &[(u64, usize)]) -> LentSlice {
-    // SAFETY: `parts` checks the bounds; the sender's loan, or its port in the middle of a post, keeps the blocks from
+    // SAFETY: `parts` checks the bounds; the sender's loan, or its endpoint in the middle of a post, keeps the blocks from
     // being written.
     unsafe { PrivateCopy::take(&parts(memory, segments)) }
 }

@@ -46,7 +46,7 @@
 //! | `loans` | lent buffers, and receipts for those who wait for them |
 //! | `connection` | the two ends, and how they end |
 //! | `rdma`, `fence` | RDMA, and what waits for reads |
-//! | `port`, `borrowed`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
+//! | `endpoint`, `borrowed`, `waiter`, `device`, `request` | the contract of `udeck_via::transport` |
 //! | `memory` | heap-backed arenas |
 //! | `trace`, `replay` | what happened, and how to see it again |
 
@@ -56,12 +56,12 @@ mod borrowed;
 mod checksum;
 mod connection;
 mod device;
+mod endpoint;
 mod fence;
 mod frame;
 mod link;
 mod loans;
 mod memory;
-mod port;
 mod rdma;
 pub mod replay;
 mod request;

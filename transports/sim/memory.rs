@@ -133,7 +133,7 @@ pub fn scatter(bytes: &[u8], to: &Memory, pieces: &[(u64, usize)]) -> bool {
     for (target, len) in targets {
         let (piece, later) = rest.split_at(len);
         // SAFETY: inside, checked above; it belongs to blocks that the caller owns and nobody else reads or writes
-        // (`Port::rdma_read`), and `piece` is a private copy: another allocation.
+        // (`ViEndpoint::rdma_read`), and `piece` is a private copy: another allocation.
         unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), target.as_ptr(), len) };
         rest = later;
     }

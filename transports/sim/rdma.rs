@@ -11,13 +11,13 @@ use udeck_via::{Caps, MemHandle, Reliability, RemoteBuffer, Rights};
 
 use crate::borrowed::Bytes;
 use crate::connection::Side;
+use crate::endpoint::SimEndpoint;
 use crate::fence::Reading;
 use crate::frame::{Content, Message, copy_of};
 use crate::memory::{Memory, scatter, snapshot, write_copy, write_remote};
-use crate::port::SimPort;
 use crate::world::World;
 
-impl SimPort {
+impl SimEndpoint {
     /// Sends a write on its way.
     pub fn write(
         &self,

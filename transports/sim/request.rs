@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_via::transport::{Hello, Incoming, OnRequest, Port, Queues};
+use udeck_via::transport::{Hello, Incoming, OnRequest, Queues, ViEndpoint};
 use udeck_via::{Error, Result};
 
 use crate::connection::{Connection, End};
-use crate::device::{SimDevice, port, waiters_of};
+use crate::device::{SimDevice, endpoint, waiters_of};
 use crate::trace::Happening;
 use crate::world::{Due, Shared, World};
 
@@ -156,7 +156,7 @@ impl Incoming for IncomingRequest {
         self.peer
     }
 
-    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let notifiers = waiters_of(&self.shared, self.link.1, &queues)?;
         let waiters = [notifiers[0].number, notifiers[1].number];
         let device = self.shared.with(|world| world.nodes[self.link.1].device.clone());
@@ -176,7 +176,7 @@ impl Incoming for IncomingRequest {
             }
             made
         })?;
-        Ok(port(device, connection, 1, notifiers))
+        Ok(endpoint(device, connection, 1, notifiers))
     }
 
     fn reject(mut self: Box<Self>, reason: &str) {

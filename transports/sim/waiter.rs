@@ -44,7 +44,7 @@ pub struct Watching {
     woken: bool,
 }
 
-/// The side that ports attach to.
+/// The side that endpoints attach to.
 pub struct SimNotifier {
     pub shared: Arc<Shared>,
     pub node: usize,

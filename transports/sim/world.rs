@@ -393,7 +393,7 @@ impl World {
         self.graves.push(Box::new(dead));
     }
 
-    /// Drops what a port held, once the lock is free.
+    /// Drops what an endpoint held, once the lock is free.
     pub fn bury_held(&mut self, held: Held) {
         match held {
             Held::Block(block) => self.bury(block),

@@ -11,7 +11,7 @@ use udeck_session::admission::{Admission, Admitted, MAX_DISCRIMINATOR, Protocol}
 use udeck_session::completion_queue::{CompletionQueues, Slots};
 use udeck_session::framed::wire;
 use udeck_session::poll::{Bell, EventFlags, Poller};
-use udeck_session::{Connection, Link, Listeners, Memory, SessionPort, Settings, Side, Watch, Windows};
+use udeck_session::{Connection, Link, Listeners, Memory, SessionEndpoint, Settings, Side, Watch, Windows};
 use udeck_sys::thread;
 use udeck_via::transport::{Connected, Hello, Queue, Queues, Ready};
 use udeck_via::{Error, Result};
@@ -167,7 +167,7 @@ impl Core {
         self.bell.hush();
     }
 
-    /// Makes a port of what is left of an admission, and of the places that its queues shall have. Returns what the peer
+    /// Makes an endpoint of what is left of an admission, and of the places that its queues shall have. Returns what the peer
     /// said, too.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Core {
             return Err(Error::os("watching a new connection", error));
         }
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
-        Ok((Box::new(SessionPort::new(link, Watch { send, receive, reporter })), theirs))
+        Ok((Box::new(SessionEndpoint::new(link, Watch { send, receive, reporter })), theirs))
     }
 }
 

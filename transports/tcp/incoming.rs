@@ -5,7 +5,7 @@ use std::sync::Arc;
 use udeck_session::Side;
 use udeck_session::admission::Pending;
 use udeck_via::Result;
-use udeck_via::transport::{Hello, Incoming, Port, Queues};
+use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
@@ -35,7 +35,7 @@ impl Incoming for IncomingRequest {
         self.pending.peer()
     }
 
-    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let slots = take_slots(&self.core, &queues)?;
         let admitted = self.pending.accept(hello, &[])?;
         Ok(self.core.establish(admitted, hello, Side::Accepted, slots, &queues)?.0)

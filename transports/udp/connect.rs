@@ -49,7 +49,9 @@ pub fn connect(
         let peer = core.peer_for(at, rank)?;
         let was_established = peer.is_established();
         match connector.call(&peer, &request)? {
-            RequestOutcome::Accepted(link, theirs) => return Ok((core.port(link, slots, queues), theirs)),
+            RequestOutcome::Accepted(link, theirs) => {
+                return Ok((core.vi_endpoint(link, slots, queues), theirs));
+            }
             RequestOutcome::Ended(_) if was_established && attempts < MAX_RECONNECTS => attempts += 1,
             // The peer evicted this connection for another caller, or closes its NIC.
             RequestOutcome::Ended(ConnectionStatus::Closed) if !was_established && !deadline.passed() => {

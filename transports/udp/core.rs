@@ -20,10 +20,10 @@ use quinn_proto::{
 };
 use udeck_session::admission::wire::Request;
 use udeck_session::completion_queue::{CompletionQueues, Sleep};
-use udeck_session::{Connection, Link, Listeners, Memory, SessionPort, Settings, Side, Watch, Windows};
+use udeck_session::{Connection, Link, Listeners, Memory, SessionEndpoint, Settings, Side, Watch, Windows};
 use udeck_sys::{job_time, say, thread};
 use udeck_via::auth::Keys;
-use udeck_via::transport::{Hello, Port, Queue, Queues, Ready};
+use udeck_via::transport::{Hello, Queue, Queues, Ready, ViEndpoint};
 use udeck_via::{Error, PollBudget, Reliability, Result};
 
 use crate::completion_queue::{Slots, SocketBackend};
@@ -507,8 +507,8 @@ impl Core {
         link
     }
 
-    /// Makes the port of a link; `slots` are its places in completion queues.
-    pub fn port(&self, link: Arc<ViLink>, slots: Slots, queues: &Queues<'_>) -> Box<dyn Port> {
+    /// Makes the endpoint of a link; `slots` are its places in completion queues.
+    pub fn vi_endpoint(&self, link: Arc<ViLink>, slots: Slots, queues: &Queues<'_>) -> Box<dyn ViEndpoint> {
         // Links that are made later hear of it from `fail`.
         if let Some(why) = self.listeners.failure() {
             link.with(|connection, driver| driver.fail(connection, why));
@@ -518,7 +518,7 @@ impl Core {
         send.occupy(Ready { context, queue: Queue::Send }, link.clone(), ());
         receive.occupy(Ready { context, queue: Queue::Receive }, link.clone(), ());
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
-        Box::new(SessionPort::new(link, Watch { send, receive, reporter }))
+        Box::new(SessionEndpoint::new(link, Watch { send, receive, reporter }))
     }
 
     // ---- completion queues and requests ----

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quinn_proto::StreamId;
 use udeck_session::Side;
 use udeck_session::admission::wire::{Answer, Request};
-use udeck_via::transport::{Hello, Incoming, Port, Queues};
+use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 use udeck_via::{Error, Result};
 
 use crate::completion_queue::take_slots;
@@ -64,7 +64,7 @@ impl Incoming for IncomingRequest {
         self.rank
     }
 
-    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let slots = take_slots(&self.core, &queues)?;
         self.answered = true;
         let (core, peer) = (self.core.clone(), self.peer.clone());
@@ -77,7 +77,7 @@ impl Incoming for IncomingRequest {
             })
         });
         match link {
-            Some(link) => Ok(core.port(link, slots, &queues)),
+            Some(link) => Ok(core.vi_endpoint(link, slots, &queues)),
             None => Err(Error::Lost("the requester has given up".into())),
         }
     }

@@ -15,9 +15,9 @@ use udeck_via::{Deadline, Error, Result};
 
 use crate::cm::{Invitation, Manager};
 use crate::core::Core;
-use crate::endpoint::{self, Endpoint, UnreliableEndpoint};
 use crate::ffi::CmLibrary;
 use crate::hca::Hca;
+use crate::qp_address::{self, QpAddress, UnreliableQpAddress};
 use crate::queue::Queue;
 use crate::settings::{Connect, Settings};
 
@@ -105,17 +105,17 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Lost`] when that makes no sense, or cannot be reached.
-    pub fn peer(&self, queue: &Queue, parameters: &[u8]) -> Result<(Endpoint, Option<UnreliableEndpoint>)> {
+    pub fn peer(&self, queue: &Queue, parameters: &[u8]) -> Result<(QpAddress, Option<UnreliableQpAddress>)> {
         let nonsense = || Error::Lost("the peer's description of its queue pair makes no sense".into());
-        let (peer, behind) = parameters.split_at_checked(endpoint::LEN).ok_or_else(nonsense)?;
-        let peer = Endpoint::decode(peer).ok_or_else(nonsense)?;
-        let unreliable = UnreliableEndpoint::decode(behind);
+        let (peer, behind) = parameters.split_at_checked(qp_address::LEN).ok_or_else(nonsense)?;
+        let peer = QpAddress::decode(peer).ok_or_else(nonsense)?;
+        let unreliable = UnreliableQpAddress::decode(behind);
         if unreliable.is_some() != peer.unreliable
-            || behind.len() != unreliable.map_or(0, |_| UnreliableEndpoint::LEN)
+            || behind.len() != unreliable.map_or(0, |_| UnreliableQpAddress::LEN)
         {
             return Err(nonsense());
         }
-        match queue.endpoint(&self.hca, &self.settings, self.connect_method.is_cm()).mismatch(&peer) {
+        match queue.qp_address(&self.hca, &self.settings, self.connect_method.is_cm()).mismatch(&peer) {
             Some(why) => Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name))),
             None => Ok((peer, unreliable)),
         }

@@ -13,7 +13,7 @@ use udeck_session::completion_queue::CompletionQueues;
 use udeck_session::poll::{Bell, EventFlags, Poller};
 use udeck_session::{Listeners, Memory, Watch};
 use udeck_sys::{say, thread};
-use udeck_via::transport::{Hello, Port, Queue as WorkQueue, Queues, Ready};
+use udeck_via::transport::{Hello, Queue as WorkQueue, Queues, Ready, ViEndpoint};
 use udeck_via::{Error, Reliability, Result};
 
 use crate::completion_queue::{BesideChannel, Slots};
@@ -21,11 +21,11 @@ use crate::completions::Completions;
 use crate::connect_method::ConnectMethod;
 use crate::connection::Connection;
 use crate::domain::Domain;
-use crate::endpoint::{Endpoint, UnreliableEndpoint};
+use crate::endpoint::VerbsEndpoint;
 use crate::hca::Hca;
 use crate::link::VerbsLink;
 use crate::oob::{Oob, Word};
-use crate::port::VerbsPort;
+use crate::qp_address::{QpAddress, UnreliableQpAddress};
 use crate::queue::{Kind, Queue, Tags};
 use crate::recv_buffers::{Pool, RecvBufferQuota};
 use crate::settings::Settings;
@@ -245,10 +245,10 @@ impl Core {
     /// What the peer is told of a queue pair.
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
         let mut parameters =
-            queue.endpoint(&self.hca, &self.settings, self.connect_method.is_cm()).encode().to_vec();
+            queue.qp_address(&self.hca, &self.settings, self.connect_method.is_cm()).encode().to_vec();
         if let Some(unreliable) = queue.beside() {
-            let Endpoint { qpn, psn, .. } = unreliable.endpoint(&self.hca, &self.settings, false);
-            parameters.extend(UnreliableEndpoint { qpn, psn }.encode());
+            let QpAddress { qpn, psn, .. } = unreliable.qp_address(&self.hca, &self.settings, false);
+            parameters.extend(UnreliableQpAddress { qpn, psn }.encode());
         }
         parameters
     }
@@ -263,7 +263,7 @@ impl Core {
         self.join_unreliable(queue, &peer, unreliable)
     }
 
-    fn join_one(&self, queue: &Queue, peer: &Endpoint) -> Result {
+    fn join_one(&self, queue: &Queue, peer: &QpAddress) -> Result {
         let (name, qpn) = (&self.hca.name, peer.qpn);
         queue.join(&self.hca, &self.settings, peer).map_err(|error| {
             Error::os(format!("joining a queue pair of {name} to the peer's {qpn:#x}"), error)
@@ -278,12 +278,12 @@ impl Core {
     pub fn join_unreliable(
         &self,
         queue: &mut Queue,
-        peer: &Endpoint,
-        unreliable: Option<UnreliableEndpoint>,
+        peer: &QpAddress,
+        unreliable: Option<UnreliableQpAddress>,
     ) -> Result {
         match (queue.beside(), unreliable) {
-            (Some(beside), Some(UnreliableEndpoint { qpn, psn })) => {
-                self.join_one(beside, &Endpoint { qpn, psn, ..*peer })
+            (Some(beside), Some(UnreliableQpAddress { qpn, psn })) => {
+                self.join_one(beside, &QpAddress { qpn, psn, ..*peer })
             }
             _ => {
                 queue.set_unreliable(None);
@@ -292,7 +292,7 @@ impl Core {
         }
     }
 
-    /// Makes a port of what both sides have agreed on, and of the places that its queues shall have.
+    /// Makes an endpoint of what both sides have agreed on, and of the places that its queues shall have.
     ///
     /// # Errors
     /// The kernel's: no descriptors left.
@@ -301,7 +301,7 @@ impl Core {
         made: Made<'_>,
         slots: Slots,
         queues: &Queues<'_>,
-    ) -> Result<Box<dyn Port>> {
+    ) -> Result<Box<dyn ViEndpoint>> {
         let Made { number, queue, admitted, ours, asked } = made;
         let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
         if self.hca.iwarp {
@@ -337,7 +337,7 @@ impl Core {
         receive.occupy(Ready { context, queue: WorkQueue::Receive }, link.clone(), ());
         let (send, receive, reporter) = (Arc::new(send), Arc::new(receive), queues.reporter.clone());
         link.attach(Watch { send, receive, reporter }.into());
-        Ok(Box::new(VerbsPort::new(link)))
+        Ok(Box::new(VerbsEndpoint::new(link)))
     }
 
     /// A link's out-of-band connection is about to be closed.

@@ -1,213 +1,228 @@
-//! What each side tells the other of its queue pair, beside the admission's own words; decoded as if the peer were hostile.
-//!
-//! ```text
-//! byte 0     4     8    24    26    27     28      29  30        32
-//!      +-----+-----+----+-----+-----+------+-------+---+---------+
-//!      | qpn | psn | GID| LID | MTU | kind | reads |way| P_Key   |
-//!      +-----+-----+----+-----+-----+------+-------+---+---------+
-//! ```
-//! Little-endian; MTU as `enum ibv_mtu`; kind: 0 on InfiniBand, 1 with RoCE, 2 with iWARP; reads: how many of the peer's are served
-//! at a time; way: 1 to be connected through rdma_cm, and in the first bit that a queue pair for messages that travel on the unreliable queue pair
-//! follows ([`UnreliableEndpoint`]: 4 bytes its number, 4 its first packet's); P_Key: the partition, and in the first bit full membership
-//! (InfiniBand Architecture 1, 10.9).
+//! The VI layer's side of a link.
 
-use crate::ffi::Gid;
+use std::fmt;
+use std::sync::{Arc, Weak};
 
-/// Bytes of it.
-pub const LEN: usize = 32;
-/// In its byte 29.
-const HAS_UNRELIABLE: u8 = 0x80;
+use udeck_session::Taken;
+use udeck_via::RemoteBuffer;
+use udeck_via::mem::Lent;
+use udeck_via::transport::{
+    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Queue, Refused, ViEndpoint,
+};
 
-/// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    pub qpn: u32,
-    pub psn: u32,
-    pub gid: Gid,
-    pub lid: u16,
-    pub mtu: u8,
-    pub ethernet: bool,
-    /// On Ethernet, and by TCP.
-    pub iwarp: bool,
-    pub reads: u8,
-    /// Connected through rdma_cm.
-    pub cm: bool,
-    pub pkey: u16,
-    /// An [`UnreliableEndpoint`] follows.
-    pub unreliable: bool,
+use crate::connection::Connection;
+use crate::link::VerbsLink;
+
+/// The two work queues of a VI over a [`VerbsLink`].
+pub struct VerbsEndpoint {
+    link: Arc<VerbsLink>,
+    /// What the sender of the last arrival waits for, if that was no lent message.
+    receipt: Option<Lent>,
 }
 
-/// What is told of the queue pair that lies beside the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnreliableEndpoint {
-    pub qpn: u32,
-    pub psn: u32,
-}
-
-impl UnreliableEndpoint {
-    /// Bytes of it.
-    pub const LEN: usize = 8;
-
-    pub fn encode(&self) -> [u8; UnreliableEndpoint::LEN] {
-        let mut bytes = [0; UnreliableEndpoint::LEN];
-        bytes[..4].copy_from_slice(&self.qpn.to_le_bytes());
-        bytes[4..].copy_from_slice(&self.psn.to_le_bytes());
-        bytes
+impl VerbsEndpoint {
+    pub fn new(link: Arc<VerbsLink>) -> Self {
+        VerbsEndpoint { link, receipt: None }
     }
 
-    /// `None`: no peer of ours says so.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let [a, b, c, d, e, f, g, h] = *bytes.first_chunk::<{ UnreliableEndpoint::LEN }>()?;
-        let unreliable = UnreliableEndpoint {
-            qpn: u32::from_le_bytes([a, b, c, d]),
-            psn: u32::from_le_bytes([e, f, g, h]),
-        };
-        (unreliable.qpn < 1 << 24 && unreliable.psn < 1 << 24).then_some(unreliable)
-    }
-}
-
-impl Endpoint {
-    pub fn encode(&self) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        bytes[..4].copy_from_slice(&self.qpn.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.psn.to_le_bytes());
-        bytes[8..24].copy_from_slice(&self.gid.raw);
-        bytes[24..26].copy_from_slice(&self.lid.to_le_bytes());
-        let kind = if self.iwarp { 2 } else { u8::from(self.ethernet) };
-        let way = u8::from(self.cm) | if self.unreliable { HAS_UNRELIABLE } else { 0 };
-        [bytes[26], bytes[27], bytes[28], bytes[29]] = [self.mtu, kind, self.reads, way];
-        bytes[30..].copy_from_slice(&self.pkey.to_le_bytes());
-        bytes
-    }
-
-    /// `None`: no peer of ours says so.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let mut gid = Gid::default();
-        gid.raw.copy_from_slice(&bytes[8..24]);
-        let [mtu, kind, reads, way] = [bytes[26], bytes[27], bytes[28], bytes[29]];
-        let endpoint = Endpoint {
-            qpn: word(0),
-            psn: word(4),
-            gid,
-            lid: u16::from_le_bytes([bytes[24], bytes[25]]),
-            mtu,
-            ethernet: kind >= 1,
-            iwarp: kind == 2,
-            reads,
-            cm: way & !HAS_UNRELIABLE == 1,
-            pkey: u16::from_le_bytes([bytes[30], bytes[31]]),
-            unreliable: way & HAS_UNRELIABLE != 0,
-        };
-        let sound = endpoint.encode() == *bytes
-            && (1..=5).contains(&mtu)
-            && endpoint.qpn < 1 << 24
-            && endpoint.psn < 1 << 24;
-        sound.then_some(endpoint)
-    }
-
-    /// Why packets of `peer` would never arrive here; in words that are as true for the peer. (A smaller MTU is no reason: both
-    /// take the smaller one.)
-    pub fn mismatch(&self, peer: &Endpoint) -> Option<String> {
-        const FULL: u16 = 1 << 15;
-        let network = |one: &Endpoint| if one.ethernet { "Ethernet" } else { "InfiniBand" };
-        let protocol = |one: &Endpoint| if one.iwarp { "iWARP" } else { "RoCE" };
-        let way = |one: &Endpoint| if one.cm { "cm" } else { "bootstrap" };
-        if self.ethernet != peer.ethernet {
-            let (one, other) = (network(self), network(peer));
-            return Some(format!(
-                "one device is on {one}, the other on {other}: DECK_VERBS_DEVICE chooses another"
-            ));
+    /// Gives the receipt for the last arrival, if its sender waits for one.
+    #[inline]
+    fn forget_receipt(&mut self) {
+        if self.receipt.is_some() {
+            drop(self.receipt.take());
         }
-        if self.iwarp != peer.iwarp {
-            let (one, other) = (protocol(self), protocol(peer));
-            return Some(format!(
-                "one device speaks {one}, the other {other}: DECK_VERBS_DEVICE chooses another"
-            ));
-        }
-        if self.cm != peer.cm {
-            let (one, other) = (way(self), way(peer));
-            return Some(format!(
-                "one process connects by {one}, the other by {other}: DECK_VERBS_CONNECT has to say the same to both"
-            ));
-        }
-        let (one, other) = (self.pkey, peer.pkey);
-        let why = if (one ^ other) & !FULL != 0 {
-            "are different partitions"
-        } else if (one | other) & FULL == 0 {
-            "are both limited members of their partition, which do not speak to each other"
-        } else {
-            return None;
-        };
-        Some(format!("the partition keys {one:#06x} and {other:#06x} {why}: DECK_VERBS_PKEY chooses another"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn what_cannot_meet_is_told_by_both() {
-        let of = |ethernet, pkey| Endpoint {
-            qpn: 1,
-            psn: 2,
-            gid: Gid::default(),
-            lid: 0,
-            mtu: 3,
-            ethernet,
-            iwarp: false,
-            reads: 1,
-            cm: false,
-            pkey,
-            unreliable: false,
-        };
-        let told = |one: Endpoint, other: Endpoint| {
-            let (here, there) = (one.mismatch(&other), other.mismatch(&one));
-            assert_eq!(here.is_some(), there.is_some());
-            here.unwrap_or_default()
-        };
-        assert_eq!(told(of(true, 0xffff), of(true, 0xffff)), "");
-        assert_eq!(told(of(false, 0x8001), of(false, 0x0001)), "", "a full and a limited member");
-        assert!(
-            told(of(true, 0xffff), of(false, 0xffff))
-                .contains("one device is on Ethernet, the other on InfiniBand")
-        );
-        let unreliable = told(of(true, 0x8001), of(true, 0x8002));
-        assert!(unreliable.contains("0x8001 and 0x8002 are different partitions"), "{unreliable}");
-        let iwarp = Endpoint { iwarp: true, ..of(true, 0xffff) };
-        assert!(told(iwarp, of(true, 0xffff)).contains("one device speaks iWARP, the other RoCE"));
-        let cm = Endpoint { cm: true, ..of(true, 0xffff) };
-        assert!(told(cm, of(true, 0xffff)).contains("by cm, the other by bootstrap: DECK_VERBS_CONNECT"));
-        let limited = told(of(true, 0x0001), of(true, 0x0001));
-        assert!(limited.contains("both limited members"), "{limited}");
     }
 
-    proptest! {
-        #[test]
-        fn prop_endpoints_round_trip(qpn in 0..1u32 << 24, psn in 0..1u32 << 24, gid: [u8; 16], lid: u16, mtu in 1..=5u8, kind in 0..3u8, reads: u8, cm: bool, pkey: u16, unreliable: bool) {
-            let (ethernet, iwarp) = (kind > 0, kind == 2);
-            let endpoint = Endpoint { qpn, psn, gid: Gid { raw: gid }, lid, mtu, ethernet, iwarp, reads, cm, pkey, unreliable };
-            prop_assert_eq!(Endpoint::decode(&endpoint.encode()), Some(endpoint));
-            prop_assert_eq!(Endpoint::decode(&endpoint.encode()[1..]), None);
-            let beside = UnreliableEndpoint { qpn, psn };
-            prop_assert_eq!(UnreliableEndpoint::decode(&beside.encode()), Some(beside));
-            prop_assert_eq!(UnreliableEndpoint::decode(&beside.encode()[1..]), None);
-        }
-
-        #[test]
-        fn prop_there_is_one_way_to_say_each(bytes: [u8; LEN]) {
-            let mut bytes = bytes;
-            bytes[3] = 0;
-            bytes[7] = 0;
-            bytes[26] %= 7;
-            bytes[27] %= 4;
-            bytes[29] &= HAS_UNRELIABLE | 3;
-            if let Some(endpoint) = Endpoint::decode(&bytes) {
-                prop_assert_eq!(endpoint.encode(), bytes);
+    /// What has come next.
+    fn next(&mut self) -> Result<Option<Taken>, Refused> {
+        self.forget_receipt();
+        match self.link.with(Connection::take) {
+            Ok(None) => {
+                self.link.look();
+                self.link.with(Connection::take)
             }
+            other => other,
         }
+    }
+
+    /// Posts; once more if the peer's credits have come already.
+    fn post(
+        &mut self,
+        held: Held,
+        post: impl Fn(&mut Connection, Held) -> Result<(), (Refused, Held)>,
+    ) -> Result<(), (Refused, Held)> {
+        match self.link.with(|connection| post(connection, held)) {
+            Err((Refused::Busy, held)) => {
+                self.link.look();
+                self.link.with(|connection| post(connection, held))
+            }
+            other => other,
+        }
+    }
+
+    /// As the program gets it. Without the lock: a `Lent` that is dropped takes it.
+    fn arrival(&mut self, taken: Taken) -> Arrival {
+        let link = &self.link;
+        taken.into_arrival(|| link.clone(), &mut self.receipt)
+    }
+}
+
+// SAFETY: requests refer to what was posted, to stores and to leads of our own, and to nothing else; only reads write, and
+// only what they were posted with. What the device has of a post is over when it says so, or when the queue pair is destroyed,
+// before the connection is told that it is lost (`link`); only then `ended` tells a number or a block is dropped
+// (`connection::close`). What is offered is read by the peer until it says that it has, or the queue pair is destroyed. All of
+// that is the connection's, which lives on when the endpoint has left. A post that is refused leaves no request.
+unsafe impl ViEndpoint for VerbsEndpoint {
+    fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
+        match self.link.with_device(|connection, work| connection.send(work, immediate, head, body)) {
+            Err(Refused::Busy) => {
+                self.link.look();
+                self.link.with_device(|connection, work| connection.send(work, immediate, head, body))
+            }
+            other => other,
+        }
+    }
+
+    fn lend(
+        &mut self,
+        immediate: Option<u32>,
+        head: &[u8],
+        segments: &[(u64, usize)],
+        held: Held,
+    ) -> Result<(), (Refused, Held)> {
+        self.post(held, |connection, held| connection.lend(immediate, head, segments, held))
+    }
+
+    fn rdma_write(
+        &mut self,
+        segments: &[(u64, usize)],
+        to: RemoteBuffer,
+        immediate: Option<u32>,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_write(segments, to, immediate, held))?;
+        Ok(None)
+    }
+
+    fn rdma_read(
+        &mut self,
+        segments: &[(u64, usize)],
+        from: RemoteBuffer,
+        held: Held,
+    ) -> Result<Option<Fate>, (Refused, Held)> {
+        self.post(held, |connection, held| connection.rdma_read(segments, from, held))?;
+        Ok(None)
+    }
+
+    fn fence(&mut self) {
+        self.link.with(Connection::fence);
+    }
+
+    fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
+        let taken = self.next()?;
+        Ok(taken.map(|taken| self.arrival(taken)))
+    }
+
+    /// Puts short messages there, and longer ones that fit and came without a header: those a program posted a descriptor
+    /// for. The device does not do it: the descriptor may be taken back at any time, and a read cannot.
+    fn receive_into(&mut self, to: &mut [u8]) -> Result<Option<Landed>, Refused> {
+        self.forget_receipt();
+        let mut len = 0;
+        let short = self.link.take_short(|bytes| {
+            len = bytes.len();
+            let fitting = len.min(to.len());
+            to[..fitting].copy_from_slice(&bytes.bytes()[..fitting]);
+        });
+        if let Some(immediate) = short {
+            return Ok(Some(Landed::Copied { immediate, len }));
+        }
+        // Another message may have come since.
+        let Some(taken) = self.next()? else { return Ok(None) };
+        let Some((landed, copied)) = taken.land(to) else {
+            return Ok(Some(Landed::Arrival(self.arrival(taken))));
+        };
+        if copied > 0 || taken.receipt.is_some() {
+            self.link.with(|connection| {
+                connection.count_copied(copied);
+                if let Some(number) = taken.receipt {
+                    connection.acknowledge(number, Fate::Arrived);
+                }
+            });
+        }
+        Ok(Some(landed))
+    }
+
+    fn receive_short(&mut self, to: &mut Inline) -> Found {
+        self.forget_receipt();
+        if !self.link.has_arrivals() {
+            return Found::Other;
+        }
+        match self.link.take_short(|bytes| *to = *bytes) {
+            Some(immediate) => Found::Short(immediate),
+            None => Found::Other,
+        }
+    }
+
+    fn ended(&mut self) -> Option<(u64, Fate)> {
+        self.link.with(Connection::next_ended).or_else(|| {
+            self.link.look();
+            self.link.with(Connection::next_ended)
+        })
+    }
+
+    fn receipt(&mut self) -> Option<Lent> {
+        self.receipt.take()
+    }
+
+    fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
+        self.link.with(|connection| connection.keep(number, owner))
+    }
+
+    fn request_send_notify(&mut self) {
+        self.link.with(Connection::request_send_notify);
+    }
+
+    fn lent_memory(&self) -> Option<Weak<dyn LentMemory>> {
+        let link: Weak<VerbsLink> = Arc::downgrade(&self.link);
+        Some(link)
+    }
+
+    fn unread(&mut self) -> Result<u32, Refused> {
+        if !matches!(self.link.with(Connection::unread), Ok(0)) {
+            self.link.look();
+        }
+        self.link.with(Connection::unread)
+    }
+
+    fn close(&mut self, broken: Option<&str>) {
+        self.forget_receipt();
+        // What has come by now was sent to a VI that stands.
+        if !self.link.with(|connection| connection.is_closed()) {
+            self.link.look_last();
+        }
+        self.link.with(|connection| connection.close(broken));
+    }
+
+    fn leave(&mut self) {
+        self.close(None);
+        self.link.detach(Queue::Receive);
+        self.request_send_notify();
+    }
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        if udeck_sys::process::is_forked() {
+            return;
+        }
+        self.leave();
+        self.link.detach(Queue::Send);
+        self.link.with(Connection::port_gone);
+    }
+}
+
+impl fmt::Debug for VerbsEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VerbsEndpoint({:?})", self.link)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use udeck_session::admission::Pending;
 use udeck_via::Result;
-use udeck_via::transport::{Hello, Incoming, Port, Queues};
+use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 
 use crate::completion_queue::take_slots;
 use crate::core::{Core, Made};
@@ -32,7 +32,7 @@ impl Incoming for IncomingRequest {
 
     /// The queue pair is joined to the peer's before that learns of it (through rdma_cm: when the peer comes); it sends nothing
     /// before the peer has said that it is ready.
-    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let IncomingRequest { core, pending } = *self;
         let slots = take_slots(&core, &queues)?;
         let (number, mut queue) = core.queue(hello)?;

@@ -43,13 +43,13 @@
 //! | `hca` | which device, port and address; the library's objects |
 //! | `settings` | `DECK_VERBS_…` |
 //! | `device`, `core` | the NIC; what its objects share |
-//! | `incoming`, `endpoint` | a request; what both sides tell of their queue pairs |
+//! | `incoming`, `qp_address` | a request; what both sides tell of their queue pairs |
 //! | `connect_method`, `cm` | how queue pairs are joined: by what was told, or through rdma_cm |
 //! | `connection`, `wire` | the protocol over a queue pair, without a device; its frames |
 //! | `recv_buffers` | receive buffers: the pool of a domain (a shared receive queue), or a connection's own |
 //! | `queue`, `domain`, `windows` | queue pairs; protection domains; windows |
 //! | `completions` | completion queues |
-//! | `link`, `oob`, `port` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
+//! | `link`, `oob`, `endpoint` | a connection, its queue pair and its socket behind one lock; the VI layer's side |
 //! | `completion_queue`, `waiter` | the program's completion queues |
 //! | `helper` | the thread that works while nobody looks |
 //! | `describe` | what is chosen, in words |
@@ -76,7 +76,7 @@ mod link;
 mod locks;
 mod memory;
 mod oob;
-mod port;
+mod qp_address;
 mod queue;
 mod recv_buffers;
 mod settings;

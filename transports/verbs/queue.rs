@@ -12,12 +12,12 @@ use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
 use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
 use crate::domain::{Domain, Sges, Use, cannot_register};
-use crate::endpoint::Endpoint;
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
 use crate::ffi::{self, Remote, SendWr, Sge};
 use crate::hca::Hca;
 use crate::hca::objects::{Mr, Qp};
 use crate::memory::Segment;
+use crate::qp_address::QpAddress;
 use crate::recv_buffers::{Buffers, Own, RecvBuffers};
 use crate::settings::Settings;
 use crate::windows::Windows;
@@ -73,7 +73,7 @@ pub struct Queue {
     /// What rdma_cm calls its connection, if that made it. It goes after the queue pair.
     id: Option<Id>,
     /// What the peer has told of its own, where rdma_cm joins the two.
-    peer: Option<Endpoint>,
+    peer: Option<QpAddress>,
     recv_buffers: RecvBuffers,
     /// What is sent from here.
     lead: Buffers,
@@ -194,8 +194,8 @@ impl Queue {
     }
 
     /// What the peer is told.
-    pub fn endpoint(&self, hca: &Hca, settings: &Settings, cm: bool) -> Endpoint {
-        Endpoint {
+    pub fn qp_address(&self, hca: &Hca, settings: &Settings, cm: bool) -> QpAddress {
+        QpAddress {
             qpn: self.qp.number(),
             psn: self.psn,
             gid: hca.gid,
@@ -235,7 +235,7 @@ impl Queue {
     ///
     /// # Errors
     /// The device's: it cannot get there.
-    pub fn join(&self, hca: &Hca, settings: &Settings, peer: &Endpoint) -> io::Result<()> {
+    pub fn join(&self, hca: &Hca, settings: &Settings, peer: &QpAddress) -> io::Result<()> {
         let grh = ffi::GlobalRoute {
             dgid: peer.gid,
             flow_label: 0,

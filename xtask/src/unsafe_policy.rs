@@ -31,7 +31,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "src/session/memory", what: What::Anything },
     Place { at: "src/session/framed/connection/pieces.rs", what: What::Anything },
     Place { at: "src/session/framed/device.rs", what: What::Promise },
-    Place { at: "src/session/framed/port.rs", what: What::Promise },
+    Place { at: "src/session/framed/endpoint.rs", what: What::Promise },
     Place { at: "src/session/framed/tests/costs.rs", what: What::Anything },
     Place { at: "src/session/framed/tests/pair.rs", what: What::Anything },
     Place { at: "tests/conformance/counting.rs", what: What::Promise },

@@ -47,7 +47,7 @@ struct Places {
     each: u64,
 }
 
-/// Lies in the handler of a port. The NIC drops that when it fails, and before only if the mailbox is gone.
+/// Lies in the handler of a NIC's listener. The NIC drops that when it fails, and before only if the mailbox is gone.
 pub(super) struct WhileOpen {
     pub acceptor: Arc<Acceptor>,
     pub cq: CqHandle,
@@ -64,7 +64,7 @@ impl Drop for WhileOpen {
 }
 
 /// Where connections come in by one of the world's NICs.
-pub(super) struct AcceptPort {
+pub(super) struct NicListener {
     /// The NIC's place in their order.
     pub at: usize,
     pub nic: Nic,
@@ -129,7 +129,7 @@ impl Acceptor {
     }
 
     /// Accepts a connection. On the NIC's own thread.
-    pub fn admit(&self, port: &AcceptPort, request: Request) {
+    pub fn admit(&self, listener: &NicListener, request: Request) {
         let Ok(who) = Introduction::decode(request.private_data()) else {
             return request.reject("a mailbox talks only to postboxes");
         };
@@ -137,10 +137,10 @@ impl Acceptor {
         let Some(rank) = request.peer() else {
             return request.reject("a mailbox talks only to ranks of its job that prove which they are");
         };
-        if !port.admits.contains(&rank) {
-            return request.reject(&not_encrypted(rank, &port.nic));
+        if !listener.admits.contains(&rank) {
+            return request.reject(&not_encrypted(rank, &listener.nic));
         }
-        let is_own = port.nic.attributes().identity == Some(rank);
+        let is_own = listener.nic.attributes().identity == Some(rank);
         let most = if is_own { u64::MAX } else { self.places.each };
         let Ok(place) = self.places.taken.take(rank, 1, most) else {
             return request.reject_for_now(&format!(
@@ -151,26 +151,32 @@ impl Acceptor {
         };
         let postbox = (rank, who.postbox);
         match who.role {
-            Role::Control => self.admit_control(port, request, postbox, place),
-            Role::Data(pair) => self.admit_data(port, request, postbox, (pair, place)),
+            Role::Control => self.admit_control(listener, request, postbox, place),
+            Role::Data(pair) => self.admit_data(listener, request, postbox, (pair, place)),
         }
     }
 
-    fn admit_control(&self, port: &AcceptPort, request: Request, postbox: (u32, u32), place: PlaceShare) {
+    fn admit_control(
+        &self,
+        listener: &NicListener,
+        request: Request,
+        postbox: (u32, u32),
+        place: PlaceShare,
+    ) {
         let context = self.contexts.lock().take(postbox);
-        let mut attributes = ViAttributes::new(port.ptag);
+        let mut attributes = ViAttributes::new(listener.ptag);
         attributes.receive = Receive::Lent;
-        attributes.enable_rdma_write = port.nic.caps().has(Caps::RDMA_WRITE);
+        attributes.enable_rdma_write = listener.nic.caps().has(Caps::RDMA_WRITE);
         attributes.context = context as u64;
-        let connection = |vi| Accepted::Connection(Connection::new(vi, postbox, port.at, place));
-        if !self.accept(port, attributes, request, context, connection) {
+        let connection = |vi| Accepted::Connection(Connection::new(vi, postbox, listener.at, place));
+        if !self.accept(listener, attributes, request, context, connection) {
             self.leave(context, postbox);
         }
     }
 
     fn admit_data(
         &self,
-        port: &AcceptPort,
+        listener: &NicListener,
         request: Request,
         postbox: (u32, u32),
         (pair, place): (u32, PlaceShare),
@@ -178,19 +184,19 @@ impl Acceptor {
         let Some(context) = self.contexts.lock().of.get(&postbox).copied() else {
             return request.reject("that postbox has no control VI here");
         };
-        let mut attributes = ViAttributes::new(port.ptag);
+        let mut attributes = ViAttributes::new(listener.ptag);
         attributes.reliability = Reliability::Reception;
         attributes.context = context as u64 | DATA;
         // Meanwhile that connection may have ended, and its context be another one's, who came in by another NIC: the owner
         // looks whose it is.
         let data = |vi| Accepted::Data { data: RecvData::new(vi, pair, place), postbox };
-        self.accept(port, attributes, request, context, data);
+        self.accept(listener, attributes, request, context, data);
     }
 
     /// Whether it worked; if not, the requester was told, or is gone.
     fn accept(
         &self,
-        AcceptPort { nic, cq, .. }: &AcceptPort,
+        NicListener { nic, cq, .. }: &NicListener,
         attributes: ViAttributes,
         request: Request,
         context: usize,

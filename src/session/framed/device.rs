@@ -121,7 +121,7 @@ impl Source {
     }
 }
 
-// SAFETY: the arenas are fixed, and who writes where is as `Network` promises. Ports are `udeck-session`'s, or promise the
+// SAFETY: the arenas are fixed, and who writes where is as `Network` promises. Endpoints are `udeck-session`'s, or promise the
 // rest themselves.
 unsafe impl<N: Network> Device for SessionDevice<N> {
     fn attributes(&self) -> &NicAttributes {

@@ -63,7 +63,7 @@ impl Place {
         assert!(bytes.len() <= self.len);
         // SAFETY: a place to be filled is kept by what it was made of (the store, the read's owner, the guard of the
         // window, the program that lends it), and nobody has a slice of it: stores give theirs out when they are full,
-        // the segments of a read are the port's until it is over, windows have none, and what the program lends it has
+        // the segments of a read are the endpoint's until it is over, windows have none, and what the program lends it has
         // no access to meanwhile. `bytes` is a slice, so it lies elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr(), bytes.len()) };
     }

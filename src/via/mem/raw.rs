@@ -85,7 +85,7 @@ impl Nic {
     /// The device behind this NIC, for one that goes in front of it. (`udeck-faults` does that in safe code.)
     ///
     /// # Safety
-    /// What is called on it, and on the ports and requests that it makes, is what the VI layer called on the device in
+    /// What is called on it, and on the endpoints and requests that it makes, is what the VI layer called on the device in
     /// front, or what keeps the caller's part of [`crate::transport`]'s contract as well.
     pub unsafe fn raw_device(&self) -> Arc<dyn Device> {
         self.device().clone()

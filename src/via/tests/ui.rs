@@ -25,5 +25,5 @@ pairs! {
     handler_of_one_thread_only,
     device_without_the_vi_layer,
     device_taken_in_safe_code,
-    port_implemented_in_safe_code,
+    endpoint_implemented_in_safe_code,
 }

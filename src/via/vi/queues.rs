@@ -84,8 +84,8 @@ impl Vi {
     /// The next post is not started before all RDMA reads that were posted so far are over (VIA: its `QFENCE` bit; for
     /// posts without a descriptor, others have [`Descriptor::fenced`]). Does not wait. Nothing to do without a connection.
     pub fn fence(&mut self) {
-        if let Some(port) = &mut self.port {
-            port.fence();
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.fence();
         }
     }
 
@@ -111,14 +111,14 @@ impl Vi {
 
     #[inline]
     fn send_inside(&mut self, immediate: Option<u32>, segments: &[Segment]) -> Result<Option<Status>> {
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("post_send", self.state));
         };
         let sent = match segments {
-            [one] => port.send(immediate, &[], one.bytes()),
+            [one] => endpoint.send(immediate, &[], one.bytes()),
             several => {
                 let all: SmallVec<[u8; 64]> = several.iter().flat_map(Segment::bytes).copied().collect();
-                port.send(immediate, &[], &all)
+                endpoint.send(immediate, &[], &all)
             }
         };
         match sent {
@@ -134,10 +134,10 @@ impl Vi {
             return self.send_inside(immediate, &[]);
         }
         let held = Held::Caller(self.next_send);
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("post_send", self.state));
         };
-        match port.lend(immediate, &[], located, held) {
+        match endpoint.lend(immediate, &[], located, held) {
             Ok(()) => Ok(None),
             Err((refused, _)) => Err(self.refused(refused)),
         }
@@ -168,10 +168,11 @@ impl Vi {
             Ok(total) => total,
             Err(error) => return Err((error, held)),
         };
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err((not_connected("RDMA write", self.state), held));
         };
-        port.rdma_write(located, to, immediate, held)
+        endpoint
+            .rdma_write(located, to, immediate, held)
             .map_err(|(refused, held)| (self.rdma_refused(refused, to, total), held))
     }
 
@@ -200,10 +201,12 @@ impl Vi {
             return Err(Error::InvalidParameter("unreliable delivery has no RDMA read".into()));
         }
         let held = Held::Caller(self.next_send);
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("RDMA read", self.state));
         };
-        port.rdma_read(located, from, held).map_err(|(refused, _)| self.rdma_refused(refused, from, total))
+        endpoint
+            .rdma_read(located, from, held)
+            .map_err(|(refused, _)| self.rdma_refused(refused, from, total))
     }
 
     fn check_rdma(&self, what: &'static str, needed: Caps, located: &[(u64, usize)]) -> Result<usize> {
@@ -298,12 +301,12 @@ impl Vi {
         }
         let level = self.attributes.reliability;
         for leaving in &mut self.leaving {
-            self.sends.settle(&mut *leaving.port, level);
+            self.sends.settle(&mut *leaving.endpoint, level);
         }
         if !self.leaving.is_empty() && self.sends.all_over() {
             self.leaving.clear();
         }
-        let end = self.port.as_mut().and_then(|port| self.sends.settle(&mut **port, level));
+        let end = self.endpoint.as_mut().and_then(|endpoint| self.sends.settle(&mut **endpoint, level));
         match end {
             Some(ConnectionEnd::Broken) => {
                 self.state = State::Error;
@@ -320,8 +323,8 @@ impl Vi {
     #[cold]
     fn was_forbidden(&mut self) {
         let why = "RDMA to a place where it is not allowed";
-        if let Some(port) = &mut self.port {
-            port.close(Some(why));
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.close(Some(why));
         }
         self.state = State::Error;
         self.report(ErrorCode::ConnectionLost, why);
@@ -382,14 +385,14 @@ impl Vi {
         if self.state != State::Connected {
             return Took::Nothing;
         }
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else { return Took::Nothing };
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else { return Took::Nothing };
         let mut room = 0;
         let landed = match self.receives.front_mut().and_then(ReceiveInto::one_piece) {
             Some(to) => {
                 room = to.len();
-                port.receive_into(to)
+                endpoint.receive_into(to)
             }
-            None => port.receive().map(|arrival| arrival.map(Landed::Arrival)),
+            None => endpoint.receive().map(|arrival| arrival.map(Landed::Arrival)),
         };
         match landed {
             Ok(Some(Landed::Copied { immediate, len })) => self.took_copied(immediate, len, room),
@@ -418,8 +421,8 @@ impl Vi {
             return Took::NoMessage;
         }
         // Only at this level does a sender wait for one.
-        let receipt = match (self.attributes.reliability, &mut self.port) {
-            (Reliability::Reception, Some(port)) => port.receipt(),
+        let receipt = match (self.attributes.reliability, &mut self.endpoint) {
+            (Reliability::Reception, Some(endpoint)) => endpoint.receipt(),
             _ => None,
         };
         let Some(mut into) = self.next_receive() else {

@@ -47,7 +47,9 @@ impl Vi {
         match self.write_located(&segment, to, immediate, Held::Block(block)) {
             Ok(_) => Ok(()),
             Err((error, Held::Block(block))) => Err((error, block)),
-            Err((_, Held::Caller(_) | Held::Owner(_))) => unreachable!("a port returns what it was given"),
+            Err((_, Held::Caller(_) | Held::Owner(_))) => {
+                unreachable!("an endpoint returns what it was given")
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::attributes::Reliability;
 use crate::descriptor::{Descriptor, RawId, Status};
-use crate::transport::{Fate, Port};
+use crate::transport::{Fate, ViEndpoint};
 pub(super) use reads::Reads;
 
 /// A send that is not reported yet.
@@ -53,7 +53,7 @@ pub(super) enum ConnectionEnd {
     Forbidden,
 }
 
-/// How a send ends of which the port says this.
+/// How a send ends of which the endpoint says this.
 pub(super) fn status_of(fate: Fate, level: Reliability, kind: Kind) -> Status {
     match (fate, level) {
         (Fate::Arrived, _) => Status::Done,
@@ -114,12 +114,12 @@ impl Sends {
         self.posted.drain(..).filter(|send| send.status.is_none())
     }
 
-    /// Notes what the port says has ended. Returns how the connection ended by it, if it did. At reliable reception
+    /// Notes what the endpoint says has ended. Returns how the connection ended by it, if it did. At reliable reception
     /// nothing is done behind a send that is not: what is done is a prefix of what was posted.
-    pub fn settle(&mut self, port: &mut dyn Port, level: Reliability) -> Option<ConnectionEnd> {
+    pub fn settle(&mut self, endpoint: &mut dyn ViEndpoint, level: Reliability) -> Option<ConnectionEnd> {
         let mut end = None;
         let mut stopped_at = None;
-        while let Some((number, fate)) = port.ended() {
+        while let Some((number, fate)) = endpoint.ended() {
             let found = self.posted.binary_search_by_key(&number, |send| send.number);
             let Ok(at) = found else {
                 let status = self.reads.settle(number, fate, level);

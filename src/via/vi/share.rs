@@ -19,11 +19,11 @@ impl Vi {
         if !self.outbox.owns(block) {
             return Err(foreign_block());
         }
-        let Some(port) = self.port.as_mut().filter(|_| !is_forked()) else {
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("hand-off", self.state));
         };
         let segment = [(block.offset(), block.len())];
-        match port.lend(immediate, head, &segment, Held::Owner(Box::new(block.clone()))) {
+        match endpoint.lend(immediate, head, &segment, Held::Owner(Box::new(block.clone()))) {
             Ok(()) => Ok(()),
             Err((refused, _owner)) => Err(self.refused(refused)),
         }

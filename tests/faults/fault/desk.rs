@@ -16,14 +16,14 @@ use udeck_via::transport::{Armed, Notifier, Queue, Queues, Ready, Waiter};
 /// not look at each of them each time.
 const EMPTY_LOOKS: u32 = 64;
 
-/// Queues that ports have left here, named in a row before the transport is asked.
+/// Queues that endpoints have left here, named in a row before the transport is asked.
 const DUE_IN_A_ROW: u32 = 16;
 
 /// The desks of a device's waiters.
 #[derive(Debug, Default)]
 pub struct Desks(Mutex<Vec<Weak<Desk>>>);
 
-/// Where ports leave news of their own making for a waiter.
+/// Where endpoints leave news of their own making for a waiter.
 #[derive(Debug)]
 pub struct Desk {
     /// Not kept alive: its transport counts on its end.
@@ -106,7 +106,7 @@ pub struct FaultyWaiter {
     news: Dice,
     looks: Dice,
     forgotten: Vec<Forgotten>,
-    /// Queues named in a row that ports had left here.
+    /// Queues named in a row that endpoints had left here.
     due_in_a_row: u32,
 }
 
@@ -142,7 +142,7 @@ impl FaultyWaiter {
         forget
     }
 
-    /// The next queue that a port has left here.
+    /// The next queue that an endpoint has left here.
     fn due(&mut self) -> Option<Ready> {
         let (_, ready) = self.desk.sheet.lock().due.pop_front()?;
         self.due_in_a_row += 1;
@@ -178,7 +178,7 @@ impl FaultyWaiter {
 #[deny(clippy::missing_trait_methods)]
 impl Waiter for FaultyWaiter {
     fn poll(&mut self) -> Option<Ready> {
-        // A port that always leaves something does not keep the transport from being asked.
+        // An endpoint that always leaves something does not keep the transport from being asked.
         if self.due_in_a_row < DUE_IN_A_ROW
             && let Some(ready) = self.due()
         {

@@ -12,7 +12,7 @@ use crate::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Registration, Waiter};
+use udeck_via::transport::{Device, Fate, Held, Incoming, Queue, Queues, Registration, ViEndpoint, Waiter};
 use udeck_via::{NetAddress, NicAttributes, Reliability};
 
 fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
@@ -26,8 +26,12 @@ fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
 
 // SAFETY: as the one in the box.
 unsafe impl Interpose for Box<dyn Interpose> {
-    fn port(&self, port: Box<dyn Port>, connection: &crate::Connection<'_>) -> Box<dyn Port> {
-        (**self).port(port, connection)
+    fn endpoint(
+        &self,
+        endpoint: Box<dyn ViEndpoint>,
+        connection: &crate::Connection<'_>,
+    ) -> Box<dyn ViEndpoint> {
+        (**self).endpoint(endpoint, connection)
     }
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
         (**self).waiter(waiter, number)
@@ -74,7 +78,7 @@ fn address() -> NetAddress {
     NetAddress { host: vec![1], discriminator: vec![2, 3] }
 }
 
-fn connected(device: &dyn Device) -> (Box<dyn Port>, Box<dyn Waiter>) {
+fn connected(device: &dyn Device) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
     let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
@@ -130,8 +134,8 @@ fn a_request() {
         let queues =
             Queues { send: &notifier, receive: &notifier, context: 5, reporter: &Reporter::nobody() };
         let answer = format!("{:?}", next().hello());
-        let mut port = next().accept(&hello(Reliability::Delivery), queues).unwrap();
-        port.send(None, b"a", b"b").unwrap();
+        let mut endpoint = next().accept(&hello(Reliability::Delivery), queues).unwrap();
+        endpoint.send(None, b"a", b"b").unwrap();
         next().reject("not today");
         next().reject_reliability();
         vec![answer]
@@ -141,31 +145,31 @@ fn a_request() {
 #[test]
 fn a_port() {
     same(|device, script, _| {
-        let (mut port, _waiter) = connected(device);
+        let (mut endpoint, _waiter) = connected(device);
         script.arrives_lent(b"lent");
         script.arrives_inline(b"inline");
         script.ended.lock().push_back((3, Fate::Unread));
         let to = RemoteBuffer { handle: MemHandle(1), offset: 2, len: 30 };
         let segments = [(64, 5), (128, 6)];
         let mut answers = vec![
-            format!("{:?}", port.send(Some(1), b"head", b"body")),
-            format!("{:?}", port.lend(Some(2), b"head", &segments, Held::Caller(3))),
-            format!("{:?}", port.rdma_write(&segments, to, None, Held::Caller(4))),
-            format!("{:?}", port.rdma_write(&segments, to, Some(5), Held::Caller(6))),
-            format!("{:?}", port.rdma_read(&segments, to, Held::Caller(9))),
+            format!("{:?}", endpoint.send(Some(1), b"head", b"body")),
+            format!("{:?}", endpoint.lend(Some(2), b"head", &segments, Held::Caller(3))),
+            format!("{:?}", endpoint.rdma_write(&segments, to, None, Held::Caller(4))),
+            format!("{:?}", endpoint.rdma_write(&segments, to, Some(5), Held::Caller(6))),
+            format!("{:?}", endpoint.rdma_read(&segments, to, Held::Caller(9))),
         ];
         for _ in 0..2 {
-            answers.push(format!("{:?}", port.receive()));
-            answers.push(format!("{:?}", port.receipt()));
+            answers.push(format!("{:?}", endpoint.receive()));
+            answers.push(format!("{:?}", endpoint.receipt()));
         }
-        answers.push(format!("{:?}", port.receive().map(|none| none.is_none())));
-        answers.extend((0..2).map(|_| format!("{:?}", port.ended())));
-        answers.push(format!("{:?}", port.keep(7, Box::new(8)).unwrap_err().downcast::<i32>()));
-        port.request_send_notify();
-        port.fence();
-        answers.push(format!("{:?}", port.unread()));
-        port.close(Some("broken"));
-        port.leave();
+        answers.push(format!("{:?}", endpoint.receive().map(|none| none.is_none())));
+        answers.extend((0..2).map(|_| format!("{:?}", endpoint.ended())));
+        answers.push(format!("{:?}", endpoint.keep(7, Box::new(8)).unwrap_err().downcast::<i32>()));
+        endpoint.request_send_notify();
+        endpoint.fence();
+        answers.push(format!("{:?}", endpoint.unread()));
+        endpoint.close(Some("broken"));
+        endpoint.leave();
         answers
     });
 }

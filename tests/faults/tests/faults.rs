@@ -9,7 +9,7 @@ use crate::{Fault, Lies, Luck, When, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::Fill;
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Body, Device, Fate, Held, Notifier, Port, Queue, Queues, Refused, Waiter};
+use udeck_via::transport::{Body, Device, Fate, Held, Notifier, Queue, Queues, Refused, ViEndpoint, Waiter};
 use udeck_via::{NetAddress, Reliability};
 
 const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
@@ -17,7 +17,7 @@ const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery
 struct Rig {
     script: Script,
     device: Arc<Wrapped>,
-    port: Box<dyn Port>,
+    endpoint: Box<dyn ViEndpoint>,
     waiter: Box<dyn Waiter>,
     notifier: Arc<dyn Notifier>,
 }
@@ -27,12 +27,16 @@ fn rig(fault: Fault, reliability: Reliability) -> Rig {
     let device = Wrapped::new(script.device(), fault);
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
-    let port = connect(&device, &notifier, reliability);
+    let endpoint = connect(&device, &notifier, reliability);
     script.take_calls();
-    Rig { script, device, port, waiter, notifier }
+    Rig { script, device, endpoint, waiter, notifier }
 }
 
-fn connect(device: &Arc<Wrapped>, notifier: &Arc<dyn Notifier>, reliability: Reliability) -> Box<dyn Port> {
+fn connect(
+    device: &Arc<Wrapped>,
+    notifier: &Arc<dyn Notifier>,
+    reliability: Reliability,
+) -> Box<dyn ViEndpoint> {
     let queues = Queues { send: notifier, receive: notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
     device.connect(&to, None, &hello(reliability), queues, Deadline::now()).unwrap().0
@@ -47,9 +51,9 @@ fn lying(lies: Lies) -> Rig {
 }
 
 /// One message after another, as text, until there is none.
-fn received(port: &mut dyn Port) -> Vec<String> {
+fn received(endpoint: &mut dyn ViEndpoint) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    std::iter::from_fn(|| port.receive().unwrap())
+    std::iter::from_fn(|| endpoint.receive().unwrap())
         .map(|arrival| match arrival.body {
             Body::Inline(bytes) => text(bytes.bytes()),
             Body::Lent(head, lent) => text(head.bytes()) + &text(lent.as_slice().unwrap()),
@@ -60,56 +64,56 @@ fn received(port: &mut dyn Port) -> Vec<String> {
 
 #[test]
 fn busy_is_no_more_than_a_refusal_and_room_is_named() {
-    let Rig { script, mut port, mut waiter, notifier, .. } =
+    let Rig { script, mut endpoint, mut waiter, notifier, .. } =
         lucky(Luck { busy: When::Numbers(vec![0, 1, 3]), ..Luck::default() });
-    assert!(matches!(port.send(None, b"", b"x"), Err(Refused::Busy)));
+    assert!(matches!(endpoint.send(None, b"", b"x"), Err(Refused::Busy)));
     assert_eq!(woken(&notifier), 0, "nobody has asked");
-    port.request_send_notify();
+    endpoint.request_send_notify();
     assert!(woken(&notifier) > 0);
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
     // The last look, after asking: its refusal has to be followed by news, too.
-    let refused = port.lend(None, b"", &[(64, 5)], Held::Caller(3));
+    let refused = endpoint.lend(None, b"", &[(64, 5)], Held::Caller(3));
     assert!(matches!(refused, Err((Refused::Busy, Held::Caller(3)))), "{refused:?}");
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
     assert_eq!(waiter.poll(), None);
     assert_eq!(script.take_calls(), ["request_send_notify", "poll"], "nothing was posted");
-    port.send(None, b"", b"x").unwrap();
-    assert!(matches!(port.send(None, b"", b"x"), Err(Refused::Busy)));
+    endpoint.send(None, b"", b"x").unwrap();
+    assert!(matches!(endpoint.send(None, b"", b"x"), Err(Refused::Busy)));
     assert_eq!(waiter.poll(), None, "room was asked for before the last post that was taken, not since");
 }
 
 #[test]
 fn a_lost_connection_says_so_at_both_ends_and_names_its_queues() {
-    let Rig { script, mut port, mut waiter, .. } = lucky(Luck { lose_after: Some(3), ..Luck::default() });
+    let Rig { script, mut endpoint, mut waiter, .. } = lucky(Luck { lose_after: Some(3), ..Luck::default() });
     script.arrives_inline(b"one");
     script.arrives_inline(b"two");
-    port.send(None, b"", b"x").unwrap();
-    assert!(port.receive().unwrap().is_some());
+    endpoint.send(None, b"", b"x").unwrap();
+    assert!(endpoint.receive().unwrap().is_some());
     assert_eq!(waiter.poll(), None);
-    port.send(None, b"", b"x").unwrap();
+    endpoint.send(None, b"", b"x").unwrap();
     assert_eq!([waiter.poll(), waiter.poll()], [Queue::Send, Queue::Receive].map(|queue| Some(ready(queue))));
     let closed = script.take_calls().into_iter().find(|call| call.starts_with("close"));
     let why = closed.expect("the peer is told");
     assert!(why.contains("seed 7") && why.contains("connection 0 after 3 messages"), "{why}");
-    for refused in [port.send(None, b"", b"x"), port.unread().map(drop)] {
+    for refused in [endpoint.send(None, b"", b"x"), endpoint.unread().map(drop)] {
         assert!(matches!(&refused, Err(Refused::Lost(words)) if words.contains("seed 7")), "{refused:?}");
     }
-    let (_, held) = port.lend(None, b"", &[(64, 5)], Held::Caller(3)).unwrap_err();
+    let (_, held) = endpoint.lend(None, b"", &[(64, 5)], Held::Caller(3)).unwrap_err();
     assert!(matches!(held, Held::Caller(3)));
-    assert!(port.receive().unwrap().is_some(), "what came before the end comes before the end");
-    assert!(matches!(port.receive(), Err(Refused::Lost(_))));
+    assert!(endpoint.receive().unwrap().is_some(), "what came before the end comes before the end");
+    assert!(matches!(endpoint.receive(), Err(Refused::Lost(_))));
     script.ended.lock().push_back((1, Fate::Arrived));
-    assert_eq!(port.ended(), Some((1, Fate::Arrived)), "lent memory still comes back");
+    assert_eq!(endpoint.ended(), Some((1, Fate::Arrived)), "lent memory still comes back");
 }
 
 #[test]
 fn luck_loses_and_reorders_unreliable_messages_only() {
     for level in LEVELS {
         let messages = |luck: Luck| {
-            let Rig { script, mut port, .. } = rig(Fault::honest(luck, 7), level);
+            let Rig { script, mut endpoint, .. } = rig(Fault::honest(luck, 7), level);
             ["a", "b", "c"].iter().for_each(|bytes| script.arrives_inline(bytes.as_bytes()));
-            let mut came = received(&mut *port);
-            came.extend(received(&mut *port)); // what comes after a lost one
+            let mut came = received(&mut *endpoint);
+            came.extend(received(&mut *endpoint)); // what comes after a lost one
             came
         };
         let unreliable = level == Reliability::Unreliable;
@@ -122,34 +126,34 @@ fn luck_loses_and_reorders_unreliable_messages_only() {
 
 #[test]
 fn a_late_message_waits_for_none_that_is_not_there() {
-    let Rig { script, mut port, mut waiter, .. } =
+    let Rig { script, mut endpoint, mut waiter, .. } =
         lying(Lies { reorder: When::Chance(1.0), ..Lies::default() });
     script.arrives_inline(b"alone");
-    assert_eq!(received(&mut *port), ["alone"]);
+    assert_eq!(received(&mut *endpoint), ["alone"]);
     script.arrives_inline(b"late");
     script.arrives_inline(b"soon");
-    assert!(port.receive().unwrap().is_some());
+    assert!(endpoint.receive().unwrap().is_some());
     assert_eq!(waiter.poll(), Some(ready(Queue::Receive)), "the transport knows no more of the other");
-    assert_eq!(received(&mut *port), ["late"]);
+    assert_eq!(received(&mut *endpoint), ["late"]);
 }
 
 #[test]
 fn dropped_and_doubled_messages_go_home_once() {
-    let Rig { script, mut port, .. } =
+    let Rig { script, mut endpoint, .. } =
         lying(Lies { drop: When::Numbers(vec![0]), duplicate: When::Numbers(vec![1]), ..Lies::default() });
     script.arrives_lent(b"first");
     script.arrives_lent(b"second");
     // A scripted receipt goes home with each of them.
     let home = || script.home.load(Ordering::Relaxed);
-    assert!(port.receive().unwrap().is_none());
+    assert!(endpoint.receive().unwrap().is_none());
     assert_eq!(home(), 2);
-    assert_eq!(received(&mut *port), ["headsecond", "headsecond"]);
+    assert_eq!(received(&mut *endpoint), ["headsecond", "headsecond"]);
     assert_eq!(home(), 4);
 }
 
 #[test]
 fn a_repeated_message_comes_without_end_and_nothing_silences_the_transport() {
-    let Rig { script, mut port, mut waiter, .. } =
+    let Rig { script, mut endpoint, mut waiter, .. } =
         lying(Lies { repeat: When::Numbers(vec![1]), ..Lies::default() });
     for bytes in ["first", "second", "third"] {
         script.arrives_inline(bytes.as_bytes());
@@ -157,19 +161,19 @@ fn a_repeated_message_comes_without_end_and_nothing_silences_the_transport() {
     script.news.lock().push_back(ready(Queue::Send));
     let mut named = Vec::new();
     for number in 0..100 {
-        let Body::Inline(bytes) = port.receive().unwrap().unwrap().body else { panic!("it is inline") };
+        let Body::Inline(bytes) = endpoint.receive().unwrap().unwrap().body else { panic!("it is inline") };
         assert_eq!(bytes.bytes(), if number == 0 { &b"first"[..] } else { b"second" });
         named.extend(waiter.poll());
     }
     assert!(named.contains(&ready(Queue::Receive)) && named.contains(&ready(Queue::Send)), "{named:?}");
-    port.leave();
+    endpoint.leave();
 }
 
 #[test]
 fn a_lent_message_goes_out_in_two_pieces() {
-    let Rig { script, mut port, .. } = lying(Lies { split: When::Numbers(vec![1]), ..Lies::default() });
+    let Rig { script, mut endpoint, .. } = lying(Lies { split: When::Numbers(vec![1]), ..Lies::default() });
     for segments in [&[(64, 5)][..], &[(64, 5)], &[(64, 5), (128, 1)]] {
-        port.lend(None, b"head", segments, Held::Caller(3)).unwrap();
+        endpoint.lend(None, b"head", segments, Held::Caller(3)).unwrap();
     }
     let calls = script.take_calls();
     let segments = ["[(64, 5)]", "[(64, 2), (66, 3)]", "[(64, 5), (128, 1)]"];
@@ -179,7 +183,7 @@ fn a_lent_message_goes_out_in_two_pieces() {
 
 #[test]
 fn exactly_one_bit_is_altered() {
-    let Rig { script, mut port, .. } = lying(Lies { corrupt: When::Chance(1.0), ..Lies::default() });
+    let Rig { script, mut endpoint, .. } = lying(Lies { corrupt: When::Chance(1.0), ..Lies::default() });
     script.arrives_inline(b"inline");
     script.arrives_lent(b"message");
     script.arrives_lent(b"");
@@ -188,7 +192,7 @@ fn exactly_one_bit_is_altered() {
         assert_eq!(a.len(), b.len());
         a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>()
     };
-    let mut next = || port.receive().unwrap().unwrap().body;
+    let mut next = || endpoint.receive().unwrap().unwrap().body;
     let Body::Inline(bytes) = next() else { panic!("it came inline") };
     assert_eq!(bits(bytes.bytes(), b"inline"), 1);
     let Body::Lent(head, lent) = next() else { panic!("it was lent") };
@@ -201,19 +205,19 @@ fn exactly_one_bit_is_altered() {
 
 #[test]
 fn what_ends_early_is_a_copy_and_ends_once() {
-    let Rig { script, device, mut port, mut waiter, .. } =
+    let Rig { script, device, mut endpoint, mut waiter, .. } =
         lying(Lies { complete_early: When::Numbers(vec![0]), ..Lies::default() });
     let mut block = device.outbox().block(10, Fill::Zero).unwrap();
     block.bytes_mut().copy_from_slice(b"0123456789");
     let segments = [(block.offset() + 1, 2), (block.offset() + 5, 3)];
-    port.lend(None, b"", &segments, Held::Caller(4)).unwrap();
+    endpoint.lend(None, b"", &segments, Held::Caller(4)).unwrap();
     let calls = script.take_calls();
     assert!(calls[0].starts_with("lend") && calls[0].contains("Block(5 of"), "{calls:?}");
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
-    assert_eq!([port.ended(), port.ended()], [Some((4, Fate::Arrived)), None]);
-    port.lend(None, b"", &segments, Held::Caller(5)).unwrap();
+    assert_eq!([endpoint.ended(), endpoint.ended()], [Some((4, Fate::Arrived)), None]);
+    endpoint.lend(None, b"", &segments, Held::Caller(5)).unwrap();
     assert!(script.take_calls().iter().any(|call| call.contains("Caller(5)")), "the truth");
-    assert_eq!(port.ended(), None);
+    assert_eq!(endpoint.ended(), None);
 }
 
 #[test]
@@ -244,9 +248,10 @@ fn rumours_name_what_was_named_before() {
 
 #[test]
 fn a_waiter_with_something_at_hand_does_not_sleep() {
-    let Rig { script, mut port, mut waiter, .. } = lucky(Luck { busy: When::Chance(1.0), ..Luck::default() });
-    let _ = port.send(None, b"", b"x");
-    port.request_send_notify();
+    let Rig { script, mut endpoint, mut waiter, .. } =
+        lucky(Luck { busy: When::Chance(1.0), ..Luck::default() });
+    let _ = endpoint.send(None, b"", b"x");
+    endpoint.request_send_notify();
     waiter.park(Duration::from_millis(5));
     assert_eq!(script.take_calls(), ["request_send_notify"]);
     waiter.poll();
@@ -257,14 +262,14 @@ fn a_waiter_with_something_at_hand_does_not_sleep() {
 #[test]
 fn a_port_that_was_left_is_named_no_more() {
     let luck = Luck { busy: When::Chance(1.0), spurious_news: When::Chance(1.0), ..Luck::default() };
-    let Rig { script, device, mut port, mut waiter, notifier } = lucky(luck);
+    let Rig { script, device, mut endpoint, mut waiter, notifier } = lucky(luck);
     let mut other = connect(&device, &notifier, Reliability::Delivery);
-    for port in [&mut port, &mut other] {
-        let _ = port.send(None, b"", b"x");
-        port.request_send_notify();
+    for endpoint in [&mut endpoint, &mut other] {
+        let _ = endpoint.send(None, b"", b"x");
+        endpoint.request_send_notify();
     }
     script.news.lock().push_back(ready(Queue::Receive));
-    port.leave();
+    endpoint.leave();
     let named = [waiter.poll(), waiter.poll(), waiter.poll()];
     assert_eq!(named, [Queue::Send, Queue::Receive, Queue::Receive].map(|queue| Some(ready(queue))));
     other.leave();
@@ -278,11 +283,11 @@ fn each_queue_is_forgotten_where_it_reports() {
     let elsewhere = device.waiter().unwrap().notifier();
     let queues = Queues { send: &notifier, receive: &elsewhere, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
-    let mut port =
+    let mut endpoint =
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0;
-    let _ = port.send(None, b"", b"x");
-    port.request_send_notify();
-    port.leave();
+    let _ = endpoint.send(None, b"", b"x");
+    endpoint.request_send_notify();
+    endpoint.leave();
     assert_eq!(waiter.poll(), None);
 }
 
@@ -291,9 +296,9 @@ fn a_seed_decides_for_each_connection() {
     let refused = |seed: u64| {
         let fault = Fault::honest(Luck { busy: When::Chance(0.5), ..Luck::default() }, seed);
         assert!(format!("{fault:?}").contains(&format!("seed: {seed}")));
-        let Rig { device, port, notifier, .. } = rig(fault, Reliability::Delivery);
-        [port, connect(&device, &notifier, Reliability::Delivery)]
-            .map(|mut port| (0..64).map(|_| port.send(None, b"", b"x").is_err()).collect::<Vec<_>>())
+        let Rig { device, endpoint, notifier, .. } = rig(fault, Reliability::Delivery);
+        [endpoint, connect(&device, &notifier, Reliability::Delivery)]
+            .map(|mut endpoint| (0..64).map(|_| endpoint.send(None, b"", b"x").is_err()).collect::<Vec<_>>())
     };
     let [first, second] = refused(1);
     assert_eq!(refused(1), [first.clone(), second.clone()]);

@@ -11,10 +11,10 @@ use crate::{Call, Event, Outcome, Trace, Who, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, RemoteBuffer};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Device, Fate, Held, Incoming, Port, Queue, Queues, Waiter};
+use udeck_via::transport::{Device, Fate, Held, Incoming, Queue, Queues, ViEndpoint, Waiter};
 use udeck_via::{NetAddress, Reliability};
 
-fn connected(script: &Script, trace: Trace) -> (Box<dyn Port>, Box<dyn Waiter>) {
+fn connected(script: &Script, trace: Trace) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
     let device = Wrapped::new(script.device(), trace);
     let waiter = device.waiter().unwrap();
     let notifier = waiter.notifier();
@@ -27,28 +27,28 @@ fn connected(script: &Script, trace: Trace) -> (Box<dyn Port>, Box<dyn Waiter>) 
 fn each_operation_is_a_line() {
     let script = Script::default();
     let (trace, log) = Trace::recording(100);
-    let (mut port, mut waiter) = connected(&script, trace);
+    let (mut endpoint, mut waiter) = connected(&script, trace);
     let to = RemoteBuffer { handle: MemHandle(0xab), offset: 2, len: 30 };
-    port.send(Some(5), b"head", b"body!").unwrap();
-    port.lend(None, b"", &[(64, 5), (128, 6)], Held::Caller(3)).unwrap();
-    port.rdma_write(&[(64, 5)], to, None, Held::Caller(4)).unwrap_err();
-    port.rdma_write(&[(64, 5)], to, Some(1), Held::Caller(4)).unwrap();
-    port.rdma_read(&[(64, 5)], to, Held::Caller(5)).unwrap();
-    port.fence();
+    endpoint.send(Some(5), b"head", b"body!").unwrap();
+    endpoint.lend(None, b"", &[(64, 5), (128, 6)], Held::Caller(3)).unwrap();
+    endpoint.rdma_write(&[(64, 5)], to, None, Held::Caller(4)).unwrap_err();
+    endpoint.rdma_write(&[(64, 5)], to, Some(1), Held::Caller(4)).unwrap();
+    endpoint.rdma_read(&[(64, 5)], to, Held::Caller(5)).unwrap();
+    endpoint.fence();
     script.arrives_lent(b"lent");
     script.ended.lock().push_back((3, Fate::Arrived));
     script.news.lock().push_back(ready(Queue::Receive));
     waiter.poll();
-    port.receive().unwrap();
-    port.ended();
+    endpoint.receive().unwrap();
+    endpoint.ended();
     // These find nothing.
     waiter.poll();
-    port.receive().unwrap();
-    port.ended();
+    endpoint.receive().unwrap();
+    endpoint.ended();
     waiter.park(Duration::from_millis(5));
-    port.unread().unwrap();
-    port.close(Some("broken"));
-    port.leave();
+    endpoint.unread().unwrap();
+    endpoint.close(Some("broken"));
+    endpoint.leave();
     let lines: Vec<_> = log.events().iter().map(|event| event.to_string()).collect();
     let said: Vec<_> = lines.iter().map(|line| line.trim_start().split_once(' ').unwrap().1).collect();
     assert_eq!(
@@ -77,8 +77,8 @@ fn each_operation_is_a_line() {
 fn a_log_keeps_the_last_events() {
     let script = Script::default();
     let (trace, log) = Trace::recording(3);
-    let (mut port, _waiter) = connected(&script, trace);
-    (0..5).for_each(|number| port.send(Some(number), b"", b"").unwrap());
+    let (mut endpoint, _waiter) = connected(&script, trace);
+    (0..5).for_each(|number| endpoint.send(Some(number), b"", b"").unwrap());
     let kept: Vec<_> = log.events().into_iter().map(|event| event.call).collect();
     assert_eq!(kept, [2, 3, 4].map(|number| Call::Send { immediate: Some(number), head: 0, body: 0 }));
     assert_eq!(log.forgotten(), 3, "the connection and two posts");
@@ -96,12 +96,12 @@ fn connections_and_waiters_are_told_apart() {
     let notifier = waiters[0].notifier();
     let queues = Queues { send: &notifier, receive: &notifier, context: 9, reporter: &Reporter::nobody() };
     let to = NetAddress { host: vec![1], discriminator: vec![2] };
-    let mut ports = [0, 1].map(|_| {
+    let mut endpoints = [0, 1].map(|_| {
         device.connect(&to, None, &hello(Reliability::Delivery), queues, Deadline::now()).unwrap().0
     });
     seen.lock().clear();
-    ports[1].request_send_notify();
-    ports[0].request_send_notify();
+    endpoints[1].request_send_notify();
+    endpoints[0].request_send_notify();
     waiters[1].park(Duration::ZERO);
     let who: Vec<_> = seen.lock().iter().map(|event| event.who).collect();
     assert_eq!(who, [Who::Connection(1), Who::Connection(0), Who::Waiter(1)]);
@@ -147,10 +147,10 @@ fn printed_events_are_lines_and_a_full_disk_stops_nothing() {
         }
     }
     let (script, paper) = (Script::default(), Paper::default());
-    let (mut port, _waiter) = connected(&script, Trace::printing(paper.clone()));
-    port.request_send_notify();
+    let (mut endpoint, _waiter) = connected(&script, Trace::printing(paper.clone()));
+    endpoint.request_send_notify();
     let text = String::from_utf8(paper.0.lock().clone()).unwrap();
     assert!(text.ends_with(" connection 0: want room -> done\n") && text.lines().count() == 2, "{text}");
-    (0..100).for_each(|_| port.request_send_notify());
+    (0..100).for_each(|_| endpoint.request_send_notify());
     assert_eq!(script.take_calls().iter().filter(|call| *call == "request_send_notify").count(), 101);
 }

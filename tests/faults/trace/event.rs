@@ -24,13 +24,13 @@ pub struct Event {
 /// A part of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Who {
-    /// A port, by the number of its connection ([`crate::Connection::number`]).
+    /// An endpoint, by the number of its connection ([`crate::Connection::number`]).
     Connection(u64),
     /// A waiter, by its number.
     Waiter(u64),
 }
 
-/// What was asked: a method of [`udeck_via::transport::Port`] or [`udeck_via::transport::Waiter`]. Lengths in bytes; of `segments`,
+/// What was asked: a method of [`udeck_via::transport::ViEndpoint`] or [`udeck_via::transport::Waiter`]. Lengths in bytes; of `segments`,
 /// how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are the methods' arguments")]
@@ -96,7 +96,7 @@ pub enum Outcome {
     Done,
     /// [`Refused`], in words.
     Refused(Cow<'static, str>),
-    /// [`udeck_via::transport::Port::keep`] knows no such buffer.
+    /// [`udeck_via::transport::ViEndpoint::keep`] knows no such buffer.
     Unknown,
     Arrived {
         kind: &'static str,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use udeck_sys::segment::Mapping;
-use udeck_via::transport::{Hello, Incoming, Port, Queues};
+use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 use udeck_via::{Error, Result};
 
 use super::{ShmDevice, attach, establish};
@@ -45,11 +45,12 @@ impl Incoming for IncomingRequest {
         self.link.peer()
     }
 
-    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let (send, receive, doorbells) = attach(&self.device.board, queues)?;
         let (control, link) = (self.control.clone(), self.link.clone());
         let connection = Connection::new(control, 1, link, self.doorbells, &self.hello, queues.reporter);
-        let port = establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
+        let endpoint =
+            establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
         // The link may be down, and forgotten: then nobody would see the peer inside our windows, so it must not hear of this.
         // One that goes down from now on has this connection, and is remembered.
@@ -61,7 +62,7 @@ impl Incoming for IncomingRequest {
             self.link.down(&why, Loss::Stuck);
             Error::Lost(why)
         })?;
-        Ok(port)
+        Ok(endpoint)
     }
 
     fn reject(mut self: Box<Self>, reason: &str) {

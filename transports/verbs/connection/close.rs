@@ -108,7 +108,7 @@ impl Connection {
         self.close.end()
     }
 
-    /// [`udeck_via::transport::Port::close`].
+    /// [`udeck_via::transport::ViEndpoint::close`].
     pub fn close(&mut self, broken: Option<&str>) {
         self.clear_recv_queue();
         if !self.close.closed {
@@ -268,7 +268,7 @@ impl Connection {
         self.peer_done = true;
     }
 
-    /// Whether the program has closed it or its port is gone: a driver may then give up waiting for the peer after a time of
+    /// Whether the program has closed it or its endpoint is gone: a driver may then give up waiting for the peer after a time of
     /// its own (by [`Connection::lost`]).
     pub fn is_closed(&self) -> bool {
         self.close.closed

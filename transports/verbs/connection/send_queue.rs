@@ -77,7 +77,7 @@ pub(super) enum Then {
 }
 
 impl Connection {
-    /// [`udeck_via::transport::Port::send`]. `work`: the device, if the peer takes what comes.
+    /// [`udeck_via::transport::ViEndpoint::send`]. `work`: the device, if the peer takes what comes.
     pub fn send(
         &mut self,
         work: Option<&mut dyn Work>,
@@ -99,7 +99,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::lend`].
+    /// [`udeck_via::transport::ViEndpoint::lend`].
     pub fn lend(
         &mut self,
         immediate: Option<u32>,
@@ -132,7 +132,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::rdma_write`].
+    /// [`udeck_via::transport::ViEndpoint::rdma_write`].
     pub fn rdma_write(
         &mut self,
         segments: &[(u64, usize)],
@@ -173,7 +173,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::rdma_read`].
+    /// [`udeck_via::transport::ViEndpoint::rdma_read`].
     pub fn rdma_read(
         &mut self,
         segments: &[(u64, usize)],
@@ -200,17 +200,17 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::fence`].
+    /// [`udeck_via::transport::ViEndpoint::fence`].
     pub fn fence(&mut self) {
         self.fence = self.reads > 0;
     }
 
-    /// [`udeck_via::transport::Port::request_send_notify`].
+    /// [`udeck_via::transport::ViEndpoint::request_send_notify`].
     pub fn request_send_notify(&mut self) {
         self.unacked.request_send_notify(&mut self.events);
     }
 
-    /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
+    /// [`udeck_via::transport::ViEndpoint::unread`], as far as is known; asks for more if that may be old.
     pub fn unread(&mut self) -> Result<u32, Refused> {
         let unread = self.untaken();
         match self.end() {

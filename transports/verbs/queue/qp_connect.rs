@@ -6,16 +6,16 @@ use std::io;
 
 use super::{MIN_RNR_TIMER, Queue, READS, mtu};
 use crate::cm::objects::{Depths, Id, PRIVATE, Request, Terms};
-use crate::endpoint::Endpoint;
 use crate::ffi::codes::{attr_mask, qp_state};
 use crate::hca::Hca;
+use crate::qp_address::QpAddress;
 use crate::settings::Settings;
 
 /// Bits that older kernels tell of RoCE, and that no library knows (librdmacm leaves them out likewise).
 const KERNEL_ONLY: i32 = 0xe0_0000;
 
 /// What one side tells the other through rdma_cm, and for how many reads both are good.
-fn terms(queue: &Queue, hca: &Hca, settings: &Settings, peer: &Endpoint) -> Terms {
+fn terms(queue: &Queue, hca: &Hca, settings: &Settings, peer: &QpAddress) -> Terms {
     let ours = |limit: i32| limit.clamp(1, READS) as u8;
     let depths = Depths {
         served: ours(hca.attributes.max_qp_rd_atom),
@@ -27,7 +27,7 @@ fn terms(queue: &Queue, hca: &Hca, settings: &Settings, peer: &Endpoint) -> Term
 
 impl Queue {
     /// What the peer has told of its own.
-    pub fn note_peer(&mut self, peer: Endpoint) {
+    pub fn note_peer(&mut self, peer: QpAddress) {
         self.peer = Some(peer);
     }
 
@@ -71,7 +71,7 @@ impl Queue {
         Ok(())
     }
 
-    fn peer(&self) -> io::Result<Endpoint> {
+    fn peer(&self) -> io::Result<QpAddress> {
         self.peer.ok_or_else(|| io::Error::other("nothing is known of the peer's queue pair"))
     }
 

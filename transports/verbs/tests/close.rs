@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use udeck_via::mem::Rights;
-use udeck_via::transport::{Fate, Held, Hello, Port};
+use udeck_via::transport::{Fate, Held, Hello, ViEndpoint};
 use udeck_via::{Ptag, Reliability, RemoteBuffer};
 
 use super::early::core;
 use super::{alone, soon};
 use crate::connection::Connection;
 use crate::core::Core;
+use crate::endpoint::VerbsEndpoint;
 use crate::link::VerbsLink;
 use crate::oob::Oob;
-use crate::port::VerbsPort;
 
 /// Two NICs without helpers, and a connection between them: nothing happens at either but what a test asks for.
-fn connected() -> [(Arc<Core>, VerbsPort); 2] {
+fn connected() -> [(Arc<Core>, VerbsEndpoint); 2] {
     let (a, b) = (core(), core());
     let tag = Some(Ptag(7));
     let hello = Hello {
@@ -30,15 +30,15 @@ fn connected() -> [(Arc<Core>, VerbsPort); 2] {
     b.join(&mut queues[1].1, &parameters_a).unwrap();
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let [(number_a, queue_a), (number_b, queue_b)] = queues;
-    let port = |core: &Arc<Core>, number, queue, socket, asked| {
+    let endpoint = |core: &Arc<Core>, number, queue, socket, asked| {
         let connection = Connection::new(&core.memory, &hello, &hello, 1 << 20);
         let link = VerbsLink::new(core, number, connection, queue, socket, asked);
         core.completions.add(number, &link);
-        VerbsPort::new(link)
+        VerbsEndpoint::new(link)
     };
     let (port_a, port_b) = (
-        port(&a, number_a, queue_a, Oob::new(one.into()), true),
-        port(&b, number_b, queue_b, Oob::new(other.into()), false),
+        endpoint(&a, number_a, queue_a, Oob::new(one.into()), true),
+        endpoint(&b, number_b, queue_b, Oob::new(other.into()), false),
     );
     [(a, port_a), (b, port_b)]
 }
@@ -50,7 +50,7 @@ fn a_write_that_has_come_before_the_close_has_arrived() {
     let [(a, mut sender), (b, mut receiver)] = connected();
     let handle = b.windows.expose(0, 0, Ptag(7), Rights::WRITE, false).unwrap();
     let to = RemoteBuffer { handle, offset: 0, len: 0 };
-    let fate = |sender: &mut VerbsPort, number, look: &dyn Fn()| {
+    let fate = |sender: &mut VerbsEndpoint, number, look: &dyn Fn()| {
         let deadline = soon();
         loop {
             look();

@@ -23,7 +23,7 @@ impl Connection {
         self.close.end()
     }
 
-    /// [`udeck_via::transport::Port::close`].
+    /// [`udeck_via::transport::ViEndpoint::close`].
     pub(crate) fn close(&mut self, broken: Option<&str>) {
         if self.close.closed {
             // What broke it off may have left something to read.
@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Whether the program has closed it or its port is gone: a driver may then give up waiting for the peer after a
+    /// Whether the program has closed it or its endpoint is gone: a driver may then give up waiting for the peer after a
     /// time of its own (by [`Connection::lost`]).
     pub fn is_closed(&self) -> bool {
         self.close.closed

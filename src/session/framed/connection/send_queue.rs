@@ -22,7 +22,7 @@ pub(super) struct HeldBack {
 }
 
 impl Connection {
-    /// [`udeck_via::transport::Port::send`].
+    /// [`udeck_via::transport::ViEndpoint::send`].
     pub(crate) fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let len = head.len() + body.len();
         self.room()?;
@@ -31,7 +31,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::lend`].
+    /// [`udeck_via::transport::ViEndpoint::lend`].
     pub(crate) fn lend(
         &mut self,
         immediate: Option<u32>,
@@ -53,7 +53,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::rdma_write`].
+    /// [`udeck_via::transport::ViEndpoint::rdma_write`].
     pub(crate) fn rdma_write(
         &mut self,
         segments: &[(u64, usize)],
@@ -76,7 +76,7 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::rdma_read`].
+    /// [`udeck_via::transport::ViEndpoint::rdma_read`].
     pub(crate) fn rdma_read(
         &mut self,
         segments: &[(u64, usize)],
@@ -109,17 +109,17 @@ impl Connection {
         Ok(())
     }
 
-    /// [`udeck_via::transport::Port::fence`].
+    /// [`udeck_via::transport::ViEndpoint::fence`].
     pub(crate) fn fence(&mut self) {
         self.fence = (!self.reads.is_empty()).then_some(self.next_read);
     }
 
-    /// [`udeck_via::transport::Port::request_send_notify`].
+    /// [`udeck_via::transport::ViEndpoint::request_send_notify`].
     pub(crate) fn request_send_notify(&mut self) {
         self.unacked.request_send_notify(&mut self.events);
     }
 
-    /// [`udeck_via::transport::Port::unread`], as far as is known; asks for more if that may be old.
+    /// [`udeck_via::transport::ViEndpoint::unread`], as far as is known; asks for more if that may be old.
     pub(crate) fn unread(&mut self) -> Result<u32, Refused> {
         let unread = self.untaken.len() as u32;
         match self.end() {

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use udeck_via::Reliability;
-use udeck_via::transport::{Held, Landed, Port};
+use udeck_via::transport::{Held, Landed, ViEndpoint};
 
 use super::pair::Pair;
 use crate::framed::connection::Pieces;
@@ -64,19 +64,19 @@ fn a_short_message_allocates_nothing() {
     let mut round = |pair: &mut Pair| {
         for side in [0, 1] {
             for _ in 0..5 {
-                pair.ends[side].port().send(Some(1), b"head", b"body").unwrap();
+                pair.ends[side].endpoint().send(Some(1), b"head", b"body").unwrap();
             }
             if side == 0 {
                 // A longer one that was posted for, too.
                 let segments = [(block.offset(), 1000)];
-                pair.ends[0].port().lend(None, &[], &segments, Held::Caller(1)).unwrap();
+                pair.ends[0].endpoint().lend(None, &[], &segments, Held::Caller(1)).unwrap();
             }
             cross(pair, side, &mut sent[side], &mut buffer);
             for _ in 0..5 + usize::from(side == 0) {
-                let landed = pair.ends[1 - side].port().receive_into(&mut place).unwrap();
+                let landed = pair.ends[1 - side].endpoint().receive_into(&mut place).unwrap();
                 assert!(matches!(landed, Some(Landed::Copied { .. })));
             }
-            while pair.ends[side].port().ended().is_some() {}
+            while pair.ends[side].endpoint().ended().is_some() {}
         }
     };
     (0..100).for_each(|_| round(&mut pair));

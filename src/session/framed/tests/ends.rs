@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use udeck_via::mem::{Block, MemHandle};
-use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Refused, ViEndpoint};
 use udeck_via::{Deadline, Error, Reliability, RemoteBuffer};
 
 use super::pair::{Pair, WINDOW, pattern};
@@ -15,7 +15,7 @@ use crate::{BYTES, MESSAGES};
 fn lend(pair: &mut Pair, side: usize, len: usize, number: u64) -> Result<Block, Refused> {
     let block = pair.ends[side].block(len, number);
     let segments = [(block.offset(), len)];
-    match pair.ends[side].port().lend(None, b"head", &segments, Held::Caller(number)) {
+    match pair.ends[side].endpoint().lend(None, b"head", &segments, Held::Caller(number)) {
         Ok(()) => Ok(block),
         Err((refused, _)) => Err(refused),
     }
@@ -24,7 +24,7 @@ fn lend(pair: &mut Pair, side: usize, len: usize, number: u64) -> Result<Block, 
 fn write(pair: &mut Pair, to: RemoteBuffer, immediate: Option<u32>, number: u64) -> Result<Block, Refused> {
     let block = pair.ends[0].block(to.len, number);
     let segments = [(block.offset(), to.len)];
-    match pair.ends[0].port().rdma_write(&segments, to, immediate, Held::Caller(number)) {
+    match pair.ends[0].endpoint().rdma_write(&segments, to, immediate, Held::Caller(number)) {
         Ok(None) => Ok(block),
         Ok(Some(fate)) => panic!("over already: {fate:?}"),
         Err((refused, _)) => Err(refused),
@@ -32,7 +32,7 @@ fn write(pair: &mut Pair, to: RemoteBuffer, immediate: Option<u32>, number: u64)
 }
 
 fn take(pair: &mut Pair, side: usize) -> Body {
-    pair.ends[side].port().receive().unwrap().expect("something arrived").body
+    pair.ends[side].endpoint().receive().unwrap().expect("something arrived").body
 }
 
 fn lost(result: Result<Option<Arrival>, Refused>) -> String {
@@ -47,36 +47,36 @@ fn at_reliable_reception_a_send_ends_when_its_receipt_comes() {
     let mut pair = Pair::new(Reliability::Reception, false);
     let _blocks = [1, 2, 3].map(|number| lend(&mut pair, 0, 100, number).unwrap());
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), None, "nobody has taken it");
+    assert_eq!(pair.ends[0].endpoint().ended(), None, "nobody has taken it");
     let Body::Lent(_, first) = take(&mut pair, 1) else { panic!("a lent message") };
     let Body::Lent(_, second) = take(&mut pair, 1) else { panic!("a lent message") };
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), None, "it is being read");
+    assert_eq!(pair.ends[0].endpoint().ended(), None, "it is being read");
     second.refuse();
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), Some((2, Fate::Refused)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((2, Fate::Refused)));
     drop(first);
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
     // In place where it was posted for: the receipt is given at once.
     let block = lend_bare(&mut pair, 4);
     let mut place = [0; 100];
     let Body::Lent(_, third) = take(&mut pair, 1) else { panic!("a lent message") };
     drop(third);
     pair.settle();
-    let landed = pair.ends[1].port().receive_into(&mut place).unwrap();
+    let landed = pair.ends[1].endpoint().receive_into(&mut place).unwrap();
     assert!(matches!(landed, Some(Landed::Copied { len: 100, .. })), "{landed:?}");
     assert_eq!(place, block.bytes());
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), Some((3, Fate::Arrived)));
-    assert_eq!(pair.ends[0].port().ended(), Some((4, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((3, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((4, Fate::Arrived)));
 }
 
 /// As a VI posts it: without a header.
 fn lend_bare(pair: &mut Pair, number: u64) -> Block {
     let block = pair.ends[0].block(100, number);
     let segments = [(block.offset(), 100)];
-    pair.ends[0].port().lend(None, &[], &segments, Held::Caller(number)).unwrap();
+    pair.ends[0].endpoint().lend(None, &[], &segments, Held::Caller(number)).unwrap();
     block
 }
 
@@ -87,15 +87,15 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
         let _blocks = [1, 2].map(|number| lend(&mut pair, 0, 100, number).unwrap());
         pair.settle();
         let Body::Lent(_, first) = take(&mut pair, 1) else { panic!("a lent message") };
-        pair.ends[1].port().close(None);
+        pair.ends[1].endpoint().close(None);
         pair.settle();
-        let ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].port().ended()).collect();
+        let ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().ended()).collect();
         match level {
             // The first is being read: its receipt is to come.
             Reliability::Reception => assert_eq!(ended, [(2, Fate::Unread)]),
             _ => assert_eq!(ended, [(1, Fate::Arrived), (2, Fate::Arrived)]),
         }
-        pair.ends[0].port().close(None);
+        pair.ends[0].endpoint().close(None);
         pair.settle();
         let over = |pair: &Pair| [0, 1].map(|side| pair.ends[side].phase() != Phase::Open);
         assert_eq!(over(&pair), [level == Reliability::Delivery; 2]);
@@ -103,7 +103,7 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
         pair.settle();
         assert_eq!(over(&pair), [true; 2]);
         if level == Reliability::Reception {
-            assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
+            assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
         }
     }
 }
@@ -118,12 +118,12 @@ fn a_message_that_is_kept_for_long_was_read() {
         let kept = take(&mut pair, 1);
         pair.settle();
         pair.ends.iter().for_each(|end| end.link.with(|connection, _| connection.age(messages)));
-        pair.ends[1].port().close(None);
+        pair.ends[1].endpoint().close(None);
         pair.settle();
-        assert_eq!(pair.ends[0].port().ended(), None, "it is being read, after {messages} more");
+        assert_eq!(pair.ends[0].endpoint().ended(), None, "it is being read, after {messages} more");
         drop(kept);
         pair.settle();
-        assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)), "after {messages} more");
+        assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)), "after {messages} more");
     }
 }
 
@@ -133,22 +133,22 @@ fn a_write_that_is_not_allowed_breaks_a_reliable_connection() {
     for level in [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception] {
         let mut pair = Pair::new(level, false);
         let _block = write(&mut pair, elsewhere, Some(1), 1).unwrap();
-        pair.ends[0].port().send(None, b"behind", b"").unwrap();
+        pair.ends[0].endpoint().send(None, b"behind", b"").unwrap();
         pair.settle();
         let fate = if level == Reliability::Reception { Fate::Protection } else { Fate::Arrived };
-        assert_eq!(pair.ends[0].port().ended(), Some((1, fate)));
+        assert_eq!(pair.ends[0].endpoint().ended(), Some((1, fate)));
         if level == Reliability::Unreliable {
             assert!(matches!(take(&mut pair, 1), Body::Inline(_)));
-            assert_eq!(pair.ends[0].port().unread().unwrap(), 2, "it asks");
+            assert_eq!(pair.ends[0].endpoint().unread().unwrap(), 2, "it asks");
             pair.settle();
-            assert_eq!(pair.ends[0].port().unread().unwrap(), 0);
+            assert_eq!(pair.ends[0].endpoint().unread().unwrap(), 0);
             continue;
         }
         for (side, begin) in [(0, "the peer ended it: an RDMA write"), (1, "an RDMA write")] {
-            let why = lost(pair.ends[side].port().receive());
+            let why = lost(pair.ends[side].endpoint().receive());
             assert!(why.starts_with(begin), "{why}");
         }
-        [0, 1].into_iter().for_each(|side| pair.ends[side].port().close(None));
+        [0, 1].into_iter().for_each(|side| pair.ends[side].endpoint().close(None));
         pair.settle();
         assert_eq!(pair.ends[0].phase(), Phase::Over { abruptly: true });
     }
@@ -162,11 +162,11 @@ fn what_can_be_told_at_once_is_refused() {
         let to = RemoteBuffer { handle, offset, len: there };
         let block = pair.ends[0].block(len, 0);
         let segments = [(block.offset(), len)];
-        let refused = pair.ends[0].port().rdma_write(&segments, to, None, Held::Caller(1));
+        let refused = pair.ends[0].endpoint().rdma_write(&segments, to, None, Held::Caller(1));
         assert!(matches!(refused, Err((Refused::Protection, Held::Caller(1)))), "{refused:?}");
     }
     pair.settle();
-    assert!(pair.ends[1].port().receive().unwrap().is_none());
+    assert!(pair.ends[1].endpoint().receive().unwrap().is_none());
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_window_that_is_taken_back_gets_no_more_of_a_write() {
     pair.ends[1].fill_window(&[0; 10_000]);
     pair.settle();
     assert_eq!(pair.ends[1].look(0, 10_000), [0; 10_000]);
-    assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Protection)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Protection)));
 }
 
 /// Says when it is dropped.
@@ -198,7 +198,7 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
     let from = pair.ends[1].window(0, 1000);
     let block = pair.ends[0].block(1000, 0);
     let segments = [(block.offset(), 1000)];
-    pair.ends[0].port().rdma_read(&segments, from, Held::Caller(1)).unwrap();
+    pair.ends[0].endpoint().rdma_read(&segments, from, Held::Caller(1)).unwrap();
     pair.send(0, 1000);
     pair.receive(1, 1000, 0);
     pair.send(1, 10_000);
@@ -208,15 +208,15 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
     windows.revoke_later(window, Box::new(Kept(gone.clone())));
     assert!(!gone.load(Ordering::Relaxed));
     pair.receive(0, 10_000, 10_000);
-    assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
     pair.acknowledge(1, 0);
     assert!(gone.load(Ordering::Relaxed));
     windows.revoke(window, Deadline::now()).unwrap();
     // There is nothing to read any more, which ends no connection.
-    pair.ends[0].port().rdma_read(&segments, from, Held::Caller(2)).unwrap();
+    pair.ends[0].endpoint().rdma_read(&segments, from, Held::Caller(2)).unwrap();
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), Some((2, Fate::Protection)));
-    pair.ends[0].port().send(None, b"on", b"").unwrap();
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((2, Fate::Protection)));
+    pair.ends[0].endpoint().send(None, b"on", b"").unwrap();
     pair.settle();
     take(&mut pair, 1);
 }
@@ -224,11 +224,11 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
 #[test]
 fn the_queue_is_bounded_and_its_end_is_told() {
     let mut pair = Pair::new(Reliability::Delivery, false);
-    let port = pair.ends[0].port();
-    (0..MESSAGES).for_each(|_| port.send(None, b"", b"").unwrap());
-    assert!(matches!(port.send(None, b"", b""), Err(Refused::Busy)));
-    port.request_send_notify();
-    assert!(matches!(port.send(None, b"", b""), Err(Refused::Busy)));
+    let endpoint = pair.ends[0].endpoint();
+    (0..MESSAGES).for_each(|_| endpoint.send(None, b"", b"").unwrap());
+    assert!(matches!(endpoint.send(None, b"", b""), Err(Refused::Busy)));
+    endpoint.request_send_notify();
+    assert!(matches!(endpoint.send(None, b"", b""), Err(Refused::Busy)));
     pair.settle();
     pair.ends[0].told.iter().for_each(|told| _ = told.take());
     pair.settle();
@@ -236,8 +236,8 @@ fn the_queue_is_bounded_and_its_end_is_told() {
     take(&mut pair, 1);
     pair.settle();
     assert_eq!(pair.ends[0].told[0].take(), 1, "there is room");
-    pair.ends[0].port().send(None, b"", b"").unwrap();
-    assert_eq!(pair.ends[0].port().unread().unwrap(), MESSAGES);
+    pair.ends[0].endpoint().send(None, b"", b"").unwrap();
+    assert_eq!(pair.ends[0].endpoint().unread().unwrap(), MESSAGES);
 }
 
 #[test]
@@ -287,14 +287,14 @@ fn a_long_message_goes_straight_to_where_it_was_posted_for() {
     let len = 100_000;
     let block = pair.ends[0].block(len, 5);
     let segments = [(block.offset(), len)];
-    pair.ends[0].port().lend(Some(9), &[], &segments, Held::Caller(1)).unwrap();
-    pair.ends[0].port().send(None, b"behind", b"").unwrap();
+    pair.ends[0].endpoint().lend(Some(9), &[], &segments, Held::Caller(1)).unwrap();
+    pair.ends[0].endpoint().send(None, b"behind", b"").unwrap();
     pair.send(0, 1 << 20);
     pair.receive(1, 32 + 1000, 0);
     let mut place = vec![0; len + 10];
     let mut look = |pair: &mut Pair, most: usize| {
         pair.ends[1].link.with(|_, driver| driver.appetite = (most, usize::MAX));
-        pair.ends[1].port().receive_into(&mut place).unwrap()
+        pair.ends[1].endpoint().receive_into(&mut place).unwrap()
     };
     assert!(look(&mut pair, 50_000).is_none());
     // Somebody else takes some in, between two looks.
@@ -306,36 +306,40 @@ fn a_long_message_goes_straight_to_where_it_was_posted_for() {
     assert_eq!(pair.ends[1].memory.copied(), 2 * 1000 + 10_000);
     assert!(matches!(take(&mut pair, 1), Body::Inline(_)));
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
 }
 
 #[test]
 fn a_look_for_a_short_message_takes_nothing_else() {
     let mut pair = Pair::new(Reliability::Delivery, false);
     let mut place = Inline::EMPTY;
-    assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Nothing);
-    pair.ends[0].port().send(Some(7), b"sh", b"ort").unwrap();
+    assert_eq!(pair.ends[1].endpoint().receive_short(&mut place), Found::Nothing);
+    pair.ends[0].endpoint().send(Some(7), b"sh", b"ort").unwrap();
     let _long = lend(&mut pair, 0, 4096, 1).unwrap();
     pair.settle();
-    let port = pair.ends[1].port();
-    assert_eq!(port.receive_short(&mut place), Found::Short(Some(7)));
+    let endpoint = pair.ends[1].endpoint();
+    assert_eq!(endpoint.receive_short(&mut place), Found::Short(Some(7)));
     assert_eq!(place.bytes(), b"short");
-    assert_eq!(port.receive_short(&mut place), Found::Other, "a long one is there");
+    assert_eq!(endpoint.receive_short(&mut place), Found::Other, "a long one is there");
     assert!(matches!(take(&mut pair, 1), Body::Lent(..)));
-    assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Nothing);
-    pair.ends[0].port().close(None);
+    assert_eq!(pair.ends[1].endpoint().receive_short(&mut place), Found::Nothing);
+    pair.ends[0].endpoint().close(None);
     pair.settle();
-    assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Other, "the end is another's to tell");
+    assert_eq!(
+        pair.ends[1].endpoint().receive_short(&mut place),
+        Found::Other,
+        "the end is another's to tell"
+    );
 }
 
 #[test]
 fn a_short_look_gives_credit_as_any_other() {
     let mut pair = Pair::new(Reliability::Delivery, false);
     for number in 0..2 * MESSAGES {
-        pair.ends[0].port().send(None, b"", &number.to_le_bytes()).unwrap();
+        pair.ends[0].endpoint().send(None, b"", &number.to_le_bytes()).unwrap();
         pair.settle();
         let mut place = Inline::EMPTY;
-        assert_eq!(pair.ends[1].port().receive_short(&mut place), Found::Short(None));
+        assert_eq!(pair.ends[1].endpoint().receive_short(&mut place), Found::Short(None));
         assert_eq!(place.bytes(), number.to_le_bytes());
         pair.settle();
     }
@@ -348,9 +352,9 @@ fn who_looks_for_a_message_elsewhere_than_before_does_not_get_half_of_it() {
     pair.send(0, 1 << 20);
     pair.receive(1, 32 + 50, 0);
     let mut place = [0; 100];
-    assert!(pair.ends[1].port().receive_into(&mut place).unwrap().is_none());
+    assert!(pair.ends[1].endpoint().receive_into(&mut place).unwrap().is_none());
     pair.settle();
-    let why = lost(pair.ends[1].port().receive());
+    let why = lost(pair.ends[1].endpoint().receive());
     assert!(why.contains("place"), "{why}");
 }
 
@@ -362,7 +366,7 @@ fn what_lies_beyond_the_arena_lies_on_the_heap() {
     let mut all = Vec::new();
     for _ in 0..6 {
         let segments = [(block.offset(), len)];
-        pair.ends[0].port().lend(None, &[], &segments, Held::Caller(1)).unwrap();
+        pair.ends[0].endpoint().lend(None, &[], &segments, Held::Caller(1)).unwrap();
         pair.settle();
         let Body::Lent(_, lent) = take(&mut pair, 1) else { panic!("a lent message") };
         assert!(lent.as_slice().unwrap().as_ptr().addr().is_multiple_of(64));
@@ -383,18 +387,18 @@ fn a_loss_ends_everything_and_what_arrived_can_be_read() {
         let from = pair.ends[1].window(0, 100);
         let read = pair.ends[0].block(100, 0);
         let segments = [(read.offset(), 100)];
-        pair.ends[0].port().rdma_read(&segments, from, Held::Caller(2)).unwrap();
-        pair.ends[0].port().fence();
+        pair.ends[0].endpoint().rdma_read(&segments, from, Held::Caller(2)).unwrap();
+        pair.ends[0].endpoint().fence();
         let _held_back = lend(&mut pair, 0, 100, 3).unwrap();
         for side in [0, 1] {
             pair.ends[side].link.with(|connection, _| connection.lost("the cable was cut"));
         }
-        let mut ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].port().ended()).collect();
+        let mut ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().ended()).collect();
         ended.sort_by_key(|end| end.0);
         assert_eq!(ended, [1, 2, 3].map(|number| (number, Fate::Lost)));
         drop(take(&mut pair, 1));
         for side in [0, 1] {
-            assert_eq!(lost(pair.ends[side].port().receive()), "the cable was cut");
+            assert_eq!(lost(pair.ends[side].endpoint().receive()), "the cable was cut");
             assert!(pair.ends[side].told.iter().all(|told| told.take() > 0));
             assert_eq!(pair.ends[side].phase(), Phase::Over { abruptly: true });
         }
@@ -405,25 +409,25 @@ fn a_loss_ends_everything_and_what_arrived_can_be_read() {
 fn a_stream_that_ends_without_a_goodbye_is_a_loss() {
     let mut pair = Pair::new(Reliability::Delivery, false);
     pair.ends[0].link.with(|connection, _| connection.hung_up());
-    let why = lost(pair.ends[0].port().receive());
+    let why = lost(pair.ends[0].endpoint().receive());
     assert!(why.contains("without a goodbye"), "{why}");
-    pair.ends[1].port().close(None);
+    pair.ends[1].endpoint().close(None);
     pair.settle();
     let mut pair = Pair::new(Reliability::Delivery, false);
-    pair.ends[1].port().close(None);
+    pair.ends[1].endpoint().close(None);
     pair.settle();
     pair.ends[0].link.with(|connection, _| connection.hung_up());
-    assert!(matches!(pair.ends[0].port().receive(), Err(Refused::Closed)));
+    assert!(matches!(pair.ends[0].endpoint().receive(), Err(Refused::Closed)));
 }
 
 #[test]
 fn an_error_of_the_peer_comes_with_its_words() {
     let mut pair = Pair::new(Reliability::Delivery, false);
-    pair.ends[1].port().send(None, b"before", b"").unwrap();
-    pair.ends[1].port().close(Some(&"ä".repeat(1000)));
+    pair.ends[1].endpoint().send(None, b"before", b"").unwrap();
+    pair.ends[1].endpoint().close(Some(&"ä".repeat(1000)));
     pair.settle();
     take(&mut pair, 0);
-    let why = lost(pair.ends[0].port().receive());
+    let why = lost(pair.ends[0].endpoint().receive());
     assert_eq!(why, format!("the peer ended it: {}", "ä".repeat(256)));
 }
 
@@ -434,20 +438,20 @@ fn a_fence_holds_back_what_is_behind_it_until_the_reads_are_over() {
     let from = pair.ends[1].window(0, 100);
     let block = pair.ends[0].block(100, 0);
     let segments = [(block.offset(), 100)];
-    let port = pair.ends[0].port();
-    port.rdma_read(&segments, from, Held::Caller(1)).unwrap();
-    port.send(None, b"beside", b"").unwrap();
-    port.fence();
-    port.send(None, b"behind", b"").unwrap();
-    port.send(None, b"and behind that", b"").unwrap();
+    let endpoint = pair.ends[0].endpoint();
+    endpoint.rdma_read(&segments, from, Held::Caller(1)).unwrap();
+    endpoint.send(None, b"beside", b"").unwrap();
+    endpoint.fence();
+    endpoint.send(None, b"behind", b"").unwrap();
+    endpoint.send(None, b"and behind that", b"").unwrap();
     pair.send(0, 1 << 20);
     pair.receive(1, usize::MAX, 0);
     let Body::Inline(beside) = take(&mut pair, 1) else { panic!("a short message") };
     assert_eq!(beside.bytes(), b"beside");
-    assert!(pair.ends[1].port().receive().unwrap().is_none(), "it is held back");
+    assert!(pair.ends[1].endpoint().receive().unwrap().is_none(), "it is held back");
     assert_eq!(pair.send(0, 1000), 0, "it is held back");
     pair.settle();
-    assert_eq!(pair.ends[0].port().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
     for words in [&b"behind"[..], b"and behind that"] {
         let Body::Inline(came) = take(&mut pair, 1) else { panic!("a short message") };
         assert_eq!(came.bytes(), words);
@@ -459,8 +463,8 @@ fn a_link_tells_what_of_the_outbox_is_out() {
     let mut pair = Pair::new(Reliability::Delivery, true);
     let block = pair.ends[0].block(1000, 0);
     let (segments, bytes) = ([(block.offset(), 1000)], block.capacity());
-    pair.ends[0].port().lend(None, &[], &segments, Held::Block(block)).unwrap();
-    let lent = pair.ends[0].port().lent_memory().unwrap();
+    pair.ends[0].endpoint().lend(None, &[], &segments, Held::Block(block)).unwrap();
+    let lent = pair.ends[0].endpoint().lent_memory().unwrap();
     assert_eq!(lent.upgrade().unwrap().lent(), bytes);
     pair.settle();
     assert_eq!(lent.upgrade().unwrap().lent(), 0);
@@ -474,7 +478,7 @@ fn two_that_close_with_posts_held_back_end() {
         let _blocks = [0, 1].map(|side| [1, 2].map(|number| lend(&mut pair, side, BYTES, number).unwrap()));
         pair.settle();
         for side in [0, 1] {
-            pair.ends[side].port().close(None);
+            pair.ends[side].endpoint().close(None);
             pair.settle();
         }
         for side in [0, 1] {

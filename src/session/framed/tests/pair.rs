@@ -1,4 +1,4 @@
-//! The harness: two ports, whose frames a test moves byte by byte.
+//! The harness: two endpoints, whose frames a test moves byte by byte.
 
 #![allow(unsafe_code, reason = "it implements the transport contract for tests")]
 
@@ -18,7 +18,7 @@ use udeck_via::{Arena, Reliability, RemoteBuffer};
 use crate::framed::connection::{Connection, Direct, Phase, Pieces, Settings, Side};
 use crate::framed::link::{Driver, Link};
 use crate::watching::{Announce, Watching};
-use crate::{Memory, SessionPort, Windows};
+use crate::{Memory, SessionEndpoint, Windows};
 
 pub const ARENA: usize = 4 << 20;
 pub const WINDOW: usize = 64 << 10;
@@ -79,7 +79,7 @@ impl Told {
 
 /// One side.
 pub struct End {
-    pub port: Option<SessionPort<Puppet>>,
+    pub endpoint: Option<SessionEndpoint<Puppet>>,
     pub link: Arc<Link<Puppet>>,
     pub memory: Memory,
     pub windows: Arc<Windows>,
@@ -114,12 +114,12 @@ impl End {
         let told: [Arc<Told>; 2] = Default::default();
         let watching =
             Watching { send: Some(told[0].clone()), receive: Some(told[1].clone()), reporter: None };
-        let port = Some(SessionPort::watched(link.clone(), watching));
-        End { port, link, memory, windows, window, told }
+        let endpoint = Some(SessionEndpoint::watched(link.clone(), watching));
+        End { endpoint, link, memory, windows, window, told }
     }
 
-    pub fn port(&mut self) -> &mut SessionPort<Puppet> {
-        self.port.as_mut().expect("the port is there")
+    pub fn endpoint(&mut self) -> &mut SessionEndpoint<Puppet> {
+        self.endpoint.as_mut().expect("the endpoint is there")
     }
 
     pub fn block(&self, len: usize, seed: u64) -> Block {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use proptest::prelude::*;
 use udeck_via::Reliability;
 use udeck_via::mem::{Block, Lent};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Port, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Refused, ViEndpoint};
 
 use super::pair::{Pair, WINDOW, pattern};
 use crate::MESSAGES;
@@ -170,24 +170,24 @@ impl Run {
                 self.pair.ends[side].link.with(|connection, _| connection.lost("the cable was cut"));
             }
             Op::GiveBack { which } => self.give_back(side, which),
-            _ if self.pair.ends[side].port.is_none() => {}
+            _ if self.pair.ends[side].endpoint.is_none() => {}
             Op::Send { len, immediate } => self.send(side, len, immediate),
             Op::Lend { len, pieces, head, immediate, how } => {
                 self.lend(side, len, pieces, head, immediate, how);
             }
             Op::Write { offset, len, immediate, how } => self.write(side, offset, len, immediate, how),
             Op::Read { offset, len, how } => self.read(side, offset, len, how),
-            Op::Fence => self.pair.ends[side].port().fence(),
+            Op::Fence => self.pair.ends[side].endpoint().fence(),
             Op::Take { .. } if self.models[side].place.is_some() => self.take_into(side, 0, (0, 0)),
             Op::Take { keep } => drop(self.take(side, keep)),
             Op::TakeInto { room, appetite } => self.take_into(side, room, appetite),
             Op::Ended => self.ended(side),
-            Op::Unread => match self.pair.ends[side].port().unread() {
+            Op::Unread => match self.pair.ends[side].endpoint().unread() {
                 Ok(unread) => assert!(unread <= MESSAGES),
                 Err(refused) => self.was_refused(side, &refused, None),
             },
             Op::Close => {
-                self.pair.ends[side].port().close(None);
+                self.pair.ends[side].endpoint().close(None);
                 self.close(side);
             }
             Op::Drop => self.drop_port(side),
@@ -204,7 +204,7 @@ impl Run {
         let seed = model.posted;
         let bytes = pattern(len, seed);
         let (head, body) = bytes.split_at(len / 3);
-        match self.pair.ends[side].port().send(immediate, head, body) {
+        match self.pair.ends[side].endpoint().send(immediate, head, body) {
             Ok(()) => {
                 model.posted += 1;
                 let kind = Kind::Short;
@@ -236,7 +236,7 @@ impl Run {
             (0..pieces).map(|at| (block.offset() + cut(at) as u64, cut(at + 1) - cut(at))).collect();
         let head = pattern(head, seed + 1);
         let (held, caller) = self.held(side, how, block, None);
-        match self.pair.ends[side].port().lend(immediate, &head, &segments, held) {
+        match self.pair.ends[side].endpoint().lend(immediate, &head, &segments, held) {
             Ok(()) => {
                 let body = pattern(len, seed);
                 self.expect(side, Expected { immediate, head, body, kind: Kind::Lent, caller });
@@ -251,7 +251,7 @@ impl Run {
         let segments = [(block.offset(), len / 2), (block.offset() + (len / 2) as u64, len - len / 2)];
         let to = self.pair.ends[1 - side].window(offset, len);
         let (held, caller) = self.held(side, how, block, None);
-        match self.pair.ends[side].port().rdma_write(&segments, to, immediate, held) {
+        match self.pair.ends[side].endpoint().rdma_write(&segments, to, immediate, held) {
             Ok(fate) => {
                 assert_eq!(fate, None);
                 let body = pattern(len, seed);
@@ -275,7 +275,7 @@ impl Run {
         let from = self.pair.ends[1 - side].window(HALF + offset, len);
         let expected = pattern(HALF, 77)[offset..offset + len].to_vec();
         let (held, caller) = self.held(side, how, block, Some(expected));
-        match self.pair.ends[side].port().rdma_read(&segments, from, held) {
+        match self.pair.ends[side].endpoint().rdma_read(&segments, from, held) {
             Ok(fate) => {
                 assert_eq!(fate, None);
                 self.models[side].done.extend(caller);
@@ -289,7 +289,7 @@ impl Run {
 
     /// Takes one. `Ok(false)`: there is none.
     fn take(&mut self, side: usize, keep: bool) -> Result<bool, Refused> {
-        let Arrival { immediate, body } = match self.pair.ends[side].port().receive() {
+        let Arrival { immediate, body } = match self.pair.ends[side].endpoint().receive() {
             Ok(Some(arrival)) => arrival,
             Ok(None) => return Ok(false),
             Err(refused) => {
@@ -299,7 +299,7 @@ impl Run {
                 return Err(refused);
             }
         };
-        let receipt = self.pair.ends[side].port().receipt();
+        let receipt = self.pair.ends[side].endpoint().receipt();
         let expected = self.models[1 - side].expected.pop_front().expect("something was sent");
         assert_eq!(immediate, expected.immediate);
         let caller = expected.caller;
@@ -331,7 +331,7 @@ impl Run {
         let mut place = self.models[side].place.take().unwrap_or_else(|| vec![0xEE; room]);
         let room = place.len();
         self.pair.ends[side].link.with(|_, driver| driver.appetite = appetite);
-        let landed = self.pair.ends[side].port().receive_into(&mut place);
+        let landed = self.pair.ends[side].endpoint().receive_into(&mut place);
         self.pair.ends[side].link.with(|_, driver| driver.appetite = (0, 0));
         let landed = match landed {
             Ok(Some(landed)) => landed,
@@ -372,7 +372,7 @@ impl Run {
     }
 
     fn ended(&mut self, side: usize) {
-        while let Some((number, fate)) = self.pair.ends[side].port().ended() {
+        while let Some((number, fate)) = self.pair.ends[side].endpoint().ended() {
             let ended_by_anybody = self.ended_by_anybody();
             let model = &mut self.models[side];
             let (block, read) = model.held.remove(&number).expect("it ends once");
@@ -392,13 +392,13 @@ impl Run {
     }
 
     fn drop_port(&mut self, side: usize) {
-        self.pair.ends[side].port().leave();
+        self.pair.ends[side].endpoint().leave();
         self.ended(side);
         self.close(side);
         for (number, (block, _)) in std::mem::take(&mut self.models[side].held) {
-            self.pair.ends[side].port().keep(number, Box::new(block)).expect("it is out");
+            self.pair.ends[side].endpoint().keep(number, Box::new(block)).expect("it is out");
         }
-        self.pair.ends[side].port = None;
+        self.pair.ends[side].endpoint = None;
     }
 
     /// Everything arrives and is taken.
@@ -410,7 +410,7 @@ impl Run {
                     self.give_back(side, 0);
                     any = true;
                 }
-                if self.pair.ends[side].port.is_some() {
+                if self.pair.ends[side].endpoint.is_some() {
                     if self.models[side].place.is_some() && !self.models[side].closed {
                         self.take_into(side, 0, (0, 0));
                         any |= self.models[side].place.is_none();
@@ -435,7 +435,7 @@ impl Run {
             self.drain();
         } else if !self.ended_by_anybody() {
             for side in [0, 1] {
-                let _ = self.pair.ends[side].port().unread();
+                let _ = self.pair.ends[side].endpoint().unread();
             }
             self.drain();
             for side in [0, 1] {
@@ -443,12 +443,12 @@ impl Run {
                 assert!(model.expected.is_empty(), "{:?} never came", model.expected);
                 assert!(model.held.is_empty(), "no end of {:?}", model.held.keys());
                 assert_eq!(self.pair.ends[1 - side].look(0, HALF), model.shadow);
-                assert_eq!(self.pair.ends[side].port().unread().unwrap(), 0);
+                assert_eq!(self.pair.ends[side].endpoint().unread().unwrap(), 0);
             }
         }
         for side in [0, 1] {
-            if let Some(port) = &mut self.pair.ends[side].port {
-                port.close(None);
+            if let Some(endpoint) = &mut self.pair.ends[side].endpoint {
+                endpoint.close(None);
             }
             self.close(side);
         }
@@ -458,7 +458,7 @@ impl Run {
             let end = &mut self.pair.ends[side];
             let abruptly = abruptly || self.lost;
             assert_eq!(end.phase(), Phase::Over { abruptly }, "{:?}", end.link);
-            end.port = None;
+            end.endpoint = None;
             let left = end.memory.outbox.usage();
             assert_eq!((left.used, left.blocks), (0, 0), "memory is not home");
             end.windows.revoke(end.window, udeck_via::Deadline::now()).unwrap();

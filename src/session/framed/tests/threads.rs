@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use udeck_via::Reliability;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Body, Fate, Held, Port, Refused};
+use udeck_via::transport::{Body, Fate, Held, Refused, ViEndpoint};
 
 use super::pair::{Pair, pattern};
 use crate::framed::connection::Pieces;
@@ -49,25 +49,25 @@ fn programs_helper_and_droppers_meet_at_a_link() {
         let programs = pair.ends.each_mut().map(|end| {
             let give = give.clone();
             let memory = end.memory.clone();
-            let mut port = end.port.take().expect("the port is there");
+            let mut endpoint = end.endpoint.take().expect("the endpoint is there");
             scope.spawn(move || {
                 let mut block = memory.outbox.block(LEN, udeck_via::mem::Fill::Keep).unwrap();
                 block.bytes_mut().copy_from_slice(&pattern(LEN, 3));
                 let segments = [(block.offset(), LEN)];
                 let (mut posted, mut over, mut came) = (0, 0, 0);
                 while over < MESSAGES || came < MESSAGES {
-                    assert!(Instant::now() < late, "{posted} posted, {over} over, {came} came: {port:?}");
+                    assert!(Instant::now() < late, "{posted} posted, {over} over, {came} came: {endpoint:?}");
                     if posted < MESSAGES {
-                        match port.lend(None, b"", &segments, Held::Caller(posted)) {
+                        match endpoint.lend(None, b"", &segments, Held::Caller(posted)) {
                             Ok(()) => posted += 1,
                             Err((refused, _)) => assert!(matches!(refused, Refused::Busy), "{refused:?}"),
                         }
                     }
-                    while let Some((_, fate)) = port.ended() {
+                    while let Some((_, fate)) = endpoint.ended() {
                         assert_eq!(fate, Fate::Arrived);
                         over += 1;
                     }
-                    if let Some(arrival) = port.receive().unwrap() {
+                    if let Some(arrival) = endpoint.receive().unwrap() {
                         let Body::Lent(_, lent) = arrival.body else { panic!("a lent message") };
                         assert_eq!(lent.as_slice().unwrap(), block.bytes());
                         give.send(lent).expect("the dropper lives");
@@ -75,12 +75,12 @@ fn programs_helper_and_droppers_meet_at_a_link() {
                     }
                     thread::yield_now();
                 }
-                port
+                endpoint
             })
         });
-        let ports = programs.map(|program| program.join());
+        let endpoints = programs.map(|program| program.join());
         done.store(true, Ordering::Relaxed);
         drop(give);
-        ports.into_iter().for_each(|port| drop(port.expect("no panic")));
+        endpoints.into_iter().for_each(|endpoint| drop(endpoint.expect("no panic")));
     });
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use udeck_via::mem::Block;
-use udeck_via::transport::{Body, Fate, Held, Port, Refused};
+use udeck_via::transport::{Body, Fate, Held, Refused, ViEndpoint};
 use udeck_via::{Deadline, Reliability};
 
 use super::pair::{Pair, WINDOW, pattern};
@@ -74,13 +74,13 @@ fn lend(pair: &mut Pair, len: usize, seed: u64) -> Result<(), Refused> {
     let block = pair.ends[0].block(len, seed);
     let segments = [(block.offset(), len)];
     pair.ends[0]
-        .port()
+        .endpoint()
         .lend(Some(seed as u32), b"head", &segments, Held::Block(block))
         .map_err(|refused| refused.0)
 }
 
 fn take(pair: &mut Pair) -> Option<(Option<u32>, Vec<u8>, Vec<u8>)> {
-    let arrival = pair.ends[1].port().receive().unwrap()?;
+    let arrival = pair.ends[1].endpoint().receive().unwrap()?;
     Some(match arrival.body {
         Body::Inline(bytes) => (arrival.immediate, bytes.bytes().to_vec(), Vec::new()),
         Body::Lent(head, lent) => {
@@ -91,15 +91,15 @@ fn take(pair: &mut Pair) -> Option<(Option<u32>, Vec<u8>, Vec<u8>)> {
 }
 
 fn unread(pair: &mut Pair) -> u32 {
-    let _ = pair.ends[0].port().unread();
+    let _ = pair.ends[0].endpoint().unread();
     pair.settle();
-    pair.ends[0].port().unread().unwrap()
+    pair.ends[0].endpoint().unread().unwrap()
 }
 
 #[test]
 fn what_is_missed_counts_as_taken() {
     let mut pair = pair();
-    (0..3).for_each(|_| pair.ends[0].port().send(None, b"x", b"").unwrap());
+    (0..3).for_each(|_| pair.ends[0].endpoint().send(None, b"x", b"").unwrap());
     let sent = leave(&pair);
     assert_eq!(unread(&mut pair), 3);
     arrive(&pair, &sent[1], None);
@@ -117,15 +117,15 @@ fn what_is_missed_counts_as_taken() {
 #[test]
 fn a_sender_has_so_many_under_way_and_no_more() {
     let mut pair = pair();
-    (0..MESSAGES).for_each(|_| pair.ends[0].port().send(None, b"x", b"").unwrap());
-    assert!(matches!(pair.ends[0].port().send(None, b"x", b""), Err(Refused::Busy)));
+    (0..MESSAGES).for_each(|_| pair.ends[0].endpoint().send(None, b"x", b"").unwrap());
+    assert!(matches!(pair.ends[0].endpoint().send(None, b"x", b""), Err(Refused::Busy)));
     let sent = leave(&pair);
     sent.iter().for_each(|sent| arrive(&pair, sent, None));
     pair.settle();
-    assert!(matches!(pair.ends[0].port().send(None, b"x", b""), Err(Refused::Busy)), "none was taken");
+    assert!(matches!(pair.ends[0].endpoint().send(None, b"x", b""), Err(Refused::Busy)), "none was taken");
     assert!(take(&mut pair).is_some());
     pair.settle();
-    pair.ends[0].port().send(None, b"x", b"").unwrap();
+    pair.ends[0].endpoint().send(None, b"x", b"").unwrap();
     assert_eq!(leave(&pair)[0].number, u64::from(MESSAGES));
 }
 
@@ -155,7 +155,7 @@ fn a_write_lands_where_it_may_and_its_immediate_data_come_when_all_has() {
         let (block, to) = (pair.ends[0].block(5000, seed), pair.ends[1].window(100, 5000));
         let segments = [(block.offset(), 5000)];
         let held = Held::Block(block);
-        assert!(pair.ends[0].port().rdma_write(&segments, to, Some(9), held).unwrap().is_none());
+        assert!(pair.ends[0].endpoint().rdma_write(&segments, to, Some(9), held).unwrap().is_none());
         leave(pair).remove(0)
     };
     let first = post(&mut pair, 1);
@@ -182,18 +182,18 @@ fn a_write_lands_where_it_may_and_its_immediate_data_come_when_all_has() {
 #[test]
 fn the_end_comes_behind_what_has_left() {
     let mut pair = pair();
-    pair.ends[0].port().send(None, b"x", b"").unwrap();
+    pair.ends[0].endpoint().send(None, b"x", b"").unwrap();
     lend(&mut pair, 1000, 1).unwrap();
-    pair.ends[0].port().close(None);
+    pair.ends[0].endpoint().close(None);
     pair.settle();
-    assert!(pair.ends[1].port().receive().unwrap().is_none(), "it has not ended");
+    assert!(pair.ends[1].endpoint().receive().unwrap().is_none(), "it has not ended");
     for sent in leave(&pair) {
         arrive(&pair, &sent, Some(300));
     }
     pair.settle();
     assert!(take(&mut pair).is_some() && take(&mut pair).is_some());
-    assert!(matches!(pair.ends[1].port().receive(), Err(Refused::Closed)));
-    pair.ends[1].port().close(None);
+    assert!(matches!(pair.ends[1].endpoint().receive(), Err(Refused::Closed)));
+    pair.ends[1].endpoint().close(None);
     pair.settle();
     for side in [0, 1] {
         assert_eq!(pair.ends[side].phase(), Phase::Over { abruptly: side == 0 });
@@ -207,16 +207,16 @@ fn what_cannot_leave_any_more_is_given_back() {
         let mut pair = pair();
         let block = pair.ends[0].block(1000, 1);
         let segments = [(block.offset(), 1000)];
-        pair.ends[0].port().lend(None, b"", &segments, Held::Caller(7)).unwrap();
-        assert_eq!(pair.ends[0].port().ended(), None);
+        pair.ends[0].endpoint().lend(None, b"", &segments, Held::Caller(7)).unwrap();
+        assert_eq!(pair.ends[0].endpoint().ended(), None);
         if by_loss {
             pair.ends[0].link.with(|connection, _| connection.lost("the test"));
         } else {
-            pair.ends[1].port().close(None);
+            pair.ends[1].endpoint().close(None);
             pair.settle();
         }
         let fate = if by_loss { Fate::Lost } else { Fate::Unread };
-        assert_eq!(pair.ends[0].port().ended(), Some((7, fate)));
+        assert_eq!(pair.ends[0].endpoint().ended(), Some((7, fate)));
         assert!(pair.ends[0].link.with(|connection, _| connection.next_datagram(0)).is_none());
     }
 }
@@ -224,7 +224,7 @@ fn what_cannot_leave_any_more_is_given_back() {
 #[test]
 fn what_the_sender_gives_up_the_receiver_learns() {
     let mut pair = pair();
-    (0..3).for_each(|_| pair.ends[0].port().send(None, b"x", b"").unwrap());
+    (0..3).for_each(|_| pair.ends[0].endpoint().send(None, b"x", b"").unwrap());
     let _lost = leave(&pair);
     pair.ends[0].link.with(|connection, _| connection.give_up(2));
     pair.settle();
@@ -300,14 +300,14 @@ proptest! {
             seed += 1;
             match op {
                 Op::Send(len) => {
-                    let _ = pair.ends[0].port().send(Some(seed as u32), &pattern(len, seed), b"");
+                    let _ = pair.ends[0].endpoint().send(Some(seed as u32), &pattern(len, seed), b"");
                 }
                 Op::Lend(len) => drop(lend(&mut pair, len, seed)),
                 Op::Write(at, len, immediate) => {
                     let (block, to): (Block, _) = (pair.ends[0].block(len, seed), pair.ends[1].window(at, len));
                     let segments = [(block.offset(), len)];
                     let immediate = immediate.then_some(seed as u32);
-                    drop(pair.ends[0].port().rdma_write(&segments, to, immediate, Held::Block(block)));
+                    drop(pair.ends[0].endpoint().rdma_write(&segments, to, immediate, Held::Block(block)));
                 }
                 Op::Leave => under_way.extend(leave(&pair)),
                 Op::Arrive(which, part) if !under_way.is_empty() => {
@@ -349,7 +349,7 @@ proptest! {
         prop_assert_eq!(unread(&mut pair), 0);
         prop_assert!(arrived.is_empty(), "{} came and were not given out; {} were", arrived.len(), taken);
         for side in [0, 1] {
-            pair.ends[side].port().close(None);
+            pair.ends[side].endpoint().close(None);
             pair.settle();
         }
         for side in [0, 1] {

@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use udeck_sys::Deadline;
 use udeck_via::mem::{Arena, Backing, Lender, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::{
-    Arrival, Body, Connected, Device, Fate, Held, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Port,
-    Queue, Queues, Ready, Refused, Registration, Waiter,
+    Arrival, Body, Connected, Device, Fate, Held, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Queue,
+    Queues, Ready, Refused, Registration, ViEndpoint, Waiter,
 };
 use udeck_via::{Caps, NetAddress, NicAttributes, Reliability};
 use udeck_via::{Error, Result};
@@ -196,7 +196,7 @@ unsafe impl Device for ScriptedDevice {
         self.script.asked(format!("connect {to:?} {peer:?} {own:?} {}", described(queues)));
         match self.script.refusals.lock().pop_front() {
             Some(error) => Err(error),
-            None => Ok((Box::new(ScriptedPort(self.script.clone())), hello(own.reliability))),
+            None => Ok((Box::new(ScriptedEndpoint(self.script.clone())), hello(own.reliability))),
         }
     }
     fn reclaim(&self) {
@@ -234,11 +234,11 @@ impl Incoming for ScriptedIncoming {
         self.script.asked("peer");
         Some(5)
     }
-    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn Port>> {
+    fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         self.script.asked(format!("accept {hello:?} {}", described(queues)));
         match self.script.refusals.lock().pop_front() {
             Some(error) => Err(error),
-            None => Ok(Box::new(ScriptedPort(self.script.clone()))),
+            None => Ok(Box::new(ScriptedEndpoint(self.script.clone()))),
         }
     }
     fn reject(self: Box<Self>, reason: &str) {
@@ -295,16 +295,16 @@ pub fn ready(queue: Queue) -> Ready {
     Ready { context: 9, queue }
 }
 
-struct ScriptedPort(Script);
+struct ScriptedEndpoint(Script);
 
-impl std::fmt::Debug for ScriptedPort {
+impl std::fmt::Debug for ScriptedEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ScriptedPort")
+        f.write_str("ScriptedEndpoint")
     }
 }
 
 // SAFETY: it touches no memory, and has no peer that would.
-unsafe impl Port for ScriptedPort {
+unsafe impl ViEndpoint for ScriptedEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.0.asked(format!("send {immediate:?} {head:?} {body:?}"));
         Ok(())

@@ -162,7 +162,7 @@ impl Vi {
     }
 }
 
-/// The pieces of a post as ports take them: offset in the outbox, and length.
+/// The pieces of a post as endpoints take them: offset in the outbox, and length.
 struct StagedPieces {
     located: Located,
     /// Where those outside are brought.

@@ -6,12 +6,12 @@ use super::*;
 use crate::mem::RemoteBuffer;
 use crate::transport::{Arrival, Held, Owner, Refused};
 
-/// A port of which all sends end as it was told.
+/// An endpoint of which all sends end as it was told.
 #[derive(Debug)]
 struct Script(VecDeque<(u64, Fate)>);
 
 // SAFETY: it touches no memory.
-unsafe impl Port for Script {
+unsafe impl ViEndpoint for Script {
     fn ended(&mut self) -> Option<(u64, Fate)> {
         self.0.pop_front()
     }

@@ -1,4 +1,4 @@
-//! A port and a waiter that are written down.
+//! An endpoint and a waiter that are written down.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use super::{Call, Outcome, Sink, Who};
 use udeck_via::mem::{Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::{
-    Armed, Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Notifier, Owner, Port, Ready, Refused,
-    Waiter,
+    Armed, Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Notifier, Owner, Ready, Refused,
+    ViEndpoint, Waiter,
 };
 
 #[derive(Debug)]
-pub struct TracedPort {
-    pub inner: Box<dyn Port>,
+pub struct TracedEndpoint {
+    pub inner: Box<dyn ViEndpoint>,
     pub who: Who,
     pub sink: Arc<Sink>,
 }
 
-impl TracedPort {
+impl TracedEndpoint {
     fn note(&self, call: Call, outcome: Outcome) {
         self.sink.note(self.who, call, outcome);
     }
@@ -45,8 +45,8 @@ fn number_of(held: &Held) -> Option<u64> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-// SAFETY: every call is passed on as it came, to a port that keeps the contract.
-unsafe impl Port for TracedPort {
+// SAFETY: every call is passed on as it came, to an endpoint that keeps the contract.
+unsafe impl ViEndpoint for TracedEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let sent = self.inner.send(immediate, head, body);
         self.note(Call::Send { immediate, head: head.len(), body: body.len() }, Outcome::of(&sent));

@@ -10,7 +10,7 @@ use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_sys::window::Visit;
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{
-    Arrival, Body, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Refused,
+    Arrival, Body, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Refused, ViEndpoint,
 };
 use udeck_via::{MemHandle, Reliability, RemoteBuffer};
 
@@ -27,15 +27,15 @@ const HELD_QUOTA: u32 = udeck_sys::tokens::SLOTS / 2;
 /// Bytes of the usual head: the message layer's. One word.
 const HEAD: usize = 8;
 
-/// A connected port. Belongs to its VI.
-pub struct ShmPort {
+/// A connected endpoint. Belongs to its VI.
+pub struct ShmEndpoint {
     connection: Arc<Connection>,
     producer: Producer<Direction>,
     consumer: Consumer<Direction>,
     device: Arc<ShmDevice>,
     reliability: Reliability,
     /// Buffers of the peer that we were given, modulo 2^32, as those are counted that we have given back: of more than a quota
-    /// ([`ShmPort::may_hold_more`]) each is given back before the next one is taken.
+    /// ([`ShmEndpoint::may_hold_more`]) each is given back before the next one is taken.
     borrowed: u32,
     /// What the sender of the last arrival waits for, if that was no lent message.
     receipt: Option<Lent>,
@@ -44,9 +44,9 @@ pub struct ShmPort {
     closed: bool,
 }
 
-impl ShmPort {
+impl ShmEndpoint {
     pub fn new(connection: Arc<Connection>, device: Arc<ShmDevice>, reliability: Reliability) -> Self {
-        ShmPort {
+        ShmEndpoint {
             producer: Producer::new(connection.outgoing.clone()),
             consumer: Consumer::new(connection.incoming.clone()),
             connection,
@@ -308,7 +308,7 @@ impl ShmPort {
     /// Writes into the peer's window; returns how much.
     fn write(&mut self, segments: &[(u64, usize)], to: RemoteBuffer) -> Result<usize, Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
-        self.inside_window(to.handle, |port, visit| port.write_inside(visit, segments, to, total))?;
+        self.inside_window(to.handle, |endpoint, visit| endpoint.write_inside(visit, segments, to, total))?;
         Ok(total)
     }
 
@@ -393,7 +393,7 @@ impl ShmPort {
         for &(offset, len) in segments {
             let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
-            // (`Port::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
+            // (`ViEndpoint::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
             // memory or outbox, mapped while the link lives and checked for `total` bytes: another mapping. That
             // somebody may be writing there is what `copy_in` is for.
             unsafe {
@@ -434,7 +434,7 @@ impl ShmPort {
 
 // SAFETY: what is lent is noted in private memory before its descriptor is published, and ends when the peer gives it back
 // or is gone (`connection`); RDMA copies before it returns, and what it holds for a receipt nobody accesses.
-unsafe impl Port for ShmPort {
+unsafe impl ViEndpoint for ShmEndpoint {
     #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         // Whatever is not usual goes elsewhere, with all that there is in registers: so nothing has to be kept here.
@@ -510,7 +510,7 @@ unsafe impl Port for ShmPort {
         from: RemoteBuffer,
         held: Held,
     ) -> Result<Option<Fate>, (Refused, Held)> {
-        match self.inside_window(from.handle, |port, visit| port.read_inside(visit, segments, from)) {
+        match self.inside_window(from.handle, |endpoint, visit| endpoint.read_inside(visit, segments, from)) {
             Ok(()) => Ok(Some(Fate::Arrived)),
             Err(refused) => Err((refused, held)),
         }
@@ -657,7 +657,7 @@ unsafe impl Port for ShmPort {
     }
 }
 
-impl Drop for ShmPort {
+impl Drop for ShmEndpoint {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -669,8 +669,8 @@ impl Drop for ShmPort {
     }
 }
 
-impl std::fmt::Debug for ShmPort {
+impl std::fmt::Debug for ShmEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ShmPort({:?})", self.connection)
+        write!(f, "ShmEndpoint({:?})", self.connection)
     }
 }

@@ -1,12 +1,12 @@
-//! The VI layer gives memory back when a port says so: whoever implements one promises that it is true.
+//! The VI layer gives memory back when an endpoint says so: whoever implements one promises that it is true.
 
 use udeck_via::mem::{Block, RemoteBuffer};
-use udeck_via::transport::{Arrival, Fate, Held, Owner, Port, Refused};
+use udeck_via::transport::{Arrival, Fate, Held, Owner, ViEndpoint, Refused};
 
 #[derive(Debug)]
 struct Keeper(Vec<Block>);
 
-unsafe impl Port for Keeper {
+impl ViEndpoint for Keeper {
     fn send(&mut self, _: Option<u32>, _: &[u8], _: &[u8]) -> Result<(), Refused> {
         Ok(())
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Port, Queue, Refused};
+use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Queue, Refused, ViEndpoint};
 use udeck_via::{Caps, Reliability, RemoteBuffer};
 
 use crate::borrowed::{Bytes, Loaned};
@@ -19,8 +19,8 @@ use crate::world::World;
 /// receiver that hoards messages must not starve its sender.
 const HELD_QUOTA: usize = WINDOW / 2;
 
-/// A connected port. Belongs to its VI.
-pub struct SimPort {
+/// A connected endpoint. Belongs to its VI.
+pub struct SimEndpoint {
     pub device: Arc<SimDevice>,
     pub connection: u64,
     pub side: Side,
@@ -30,7 +30,7 @@ pub struct SimPort {
     pub notifiers: [Arc<SimNotifier>; 2],
 }
 
-impl SimPort {
+impl SimEndpoint {
     pub fn with<R>(&self, work: impl FnOnce(&mut World) -> R) -> R {
         self.device.shared.with(work)
     }
@@ -128,7 +128,7 @@ enum Found {
 
 // SAFETY: what is lent, written or read into ends when the receiver has dropped it, its data are in place, or neither can be
 // any more (`loans`): what is not a loan by then is accessed by no frame.
-unsafe impl Port for SimPort {
+unsafe impl ViEndpoint for SimEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         let content = Content::Inline(Inline::gather(head, body));
         self.with(|world| {
@@ -281,7 +281,7 @@ unsafe impl Port for SimPort {
     }
 }
 
-impl Drop for SimPort {
+impl Drop for SimEndpoint {
     fn drop(&mut self) {
         if udeck_via::is_forked() {
             return;
@@ -294,8 +294,8 @@ impl Drop for SimPort {
     }
 }
 
-impl std::fmt::Debug for SimPort {
+impl std::fmt::Debug for SimEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SimPort(side {} of connection {}, {:?})", self.side, self.connection, self.notifiers)
+        write!(f, "SimEndpoint(side {} of connection {}, {:?})", self.side, self.connection, self.notifiers)
     }
 }

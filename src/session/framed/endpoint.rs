@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
-    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Queue, Refused,
+    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Queue, Refused, ViEndpoint,
 };
 
 use crate::framed::connection::Connection;
@@ -17,21 +17,21 @@ use crate::recv_queue::{Taken, TakenBody};
 use crate::watching::{Watch, Watching};
 
 /// The two work queues of a VI over a [`Link`].
-pub struct SessionPort<D: Driver> {
+pub struct SessionEndpoint<D: Driver> {
     link: Arc<Link<D>>,
     /// What the sender of the last arrival waits for, if that was no lent message.
     receipt: Option<Lent>,
 }
 
-impl<D: Driver> SessionPort<D> {
-    /// The port of a connection that stands; news go to `watch` from now on, and what came before is announced once.
+impl<D: Driver> SessionEndpoint<D> {
+    /// The endpoint of a connection that stands; news go to `watch` from now on, and what came before is announced once.
     pub fn new(link: Arc<Link<D>>, watch: Watch) -> Self {
         Self::watched(link, watch.into())
     }
 
     pub(crate) fn watched(link: Arc<Link<D>>, watching: Watching) -> Self {
         link.attach(watching);
-        SessionPort { link, receipt: None }
+        SessionEndpoint { link, receipt: None }
     }
 
     /// The link.
@@ -40,7 +40,7 @@ impl<D: Driver> SessionPort<D> {
     }
 }
 
-impl<D: Driver> SessionPort<D> {
+impl<D: Driver> SessionEndpoint<D> {
     /// What has come next; a long message that is coming may go to `to` already.
     fn next(&mut self, to: &mut [u8]) -> Result<Option<Taken>, Refused> {
         drop(self.receipt.take());
@@ -102,8 +102,8 @@ fn look_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
 // SAFETY: frames refer to what was posted, and to nothing else, until the driver says that they are released, or the
 // connection is lost and nothing is gathered any more; only then `ended` tells a number or a block is dropped
 // (`connection::unacked`). What a read may write is its segments, until it is over (`Target::Read`). All of that is the
-// connection's, which lives on when the port has left. A post that is refused leaves no frame.
-unsafe impl<D: Driver> Port for SessionPort<D> {
+// connection's, which lives on when the endpoint has left. A post that is refused leaves no frame.
+unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.link.with(|connection, driver| {
             look_for_room(connection, driver);
@@ -241,7 +241,7 @@ unsafe impl<D: Driver> Port for SessionPort<D> {
     }
 }
 
-impl<D: Driver> Drop for SessionPort<D> {
+impl<D: Driver> Drop for SessionEndpoint<D> {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -252,8 +252,8 @@ impl<D: Driver> Drop for SessionPort<D> {
     }
 }
 
-impl<D: Driver> fmt::Debug for SessionPort<D> {
+impl<D: Driver> fmt::Debug for SessionEndpoint<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionPort({:?})", self.link)
+        write!(f, "SessionEndpoint({:?})", self.link)
     }
 }

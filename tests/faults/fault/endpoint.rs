@@ -1,4 +1,4 @@
-//! A port with a plan.
+//! An endpoint with a plan.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -10,11 +10,13 @@ use crate::Connection;
 use crate::random::Dice;
 use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Port, Refused};
+use udeck_via::transport::{
+    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Refused, ViEndpoint,
+};
 
 #[derive(Debug)]
-pub struct FaultyPort {
-    inner: Box<dyn Port>,
+pub struct FaultyEndpoint {
+    inner: Box<dyn ViEndpoint>,
     outbox: Arc<Arena>,
     reporter: Arc<Reporter>,
     plan: Plan,
@@ -39,9 +41,9 @@ pub struct FaultyPort {
     receive_news: News,
 }
 
-impl FaultyPort {
+impl FaultyEndpoint {
     pub fn new(
-        inner: Box<dyn Port>,
+        inner: Box<dyn ViEndpoint>,
         plan: Plan,
         seed: u64,
         connection: &Connection<'_>,
@@ -49,7 +51,7 @@ impl FaultyPort {
     ) -> Self {
         let number = connection.number;
         let [send_news, receive_news] = desks.news(connection);
-        FaultyPort {
+        FaultyEndpoint {
             inner,
             outbox: connection.outbox.clone(),
             reporter: connection.queues.reporter.clone(),
@@ -76,7 +78,7 @@ impl FaultyPort {
     /// Whether the connection still stands. If its time has come it is lost here, and both sides learn it.
     fn stands(&mut self) -> Result<(), Refused> {
         if self.lost.is_none() && self.plan.lose_after.is_some_and(|most| self.messages >= most) {
-            let FaultyPort { seed, number, messages, .. } = self;
+            let FaultyEndpoint { seed, number, messages, .. } = self;
             let why =
                 format!("fault injection (seed {seed}) lost connection {number} after {messages} messages");
             self.inner.close(Some(&why));
@@ -184,9 +186,9 @@ fn in_two(segments: &[(u64, usize)]) -> Option<[(u64, usize); 2]> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-// SAFETY: calls are passed on as they came, or not at all, to a port that keeps the contract. What ends before that port
+// SAFETY: calls are passed on as they came, or not at all, to an endpoint that keeps the contract. What ends before that endpoint
 // says so is a post in whose place a copy was lent or written, in a block of its own.
-unsafe impl Port for FaultyPort {
+unsafe impl ViEndpoint for FaultyEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.before_post()?;
         let sent = self.inner.send(immediate, head, body);
