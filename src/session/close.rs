@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use udeck_via::transport::{Fate, Refused};
+use udeck_via::transport::{Refused, TransferStatus};
 
 use crate::Events;
 
@@ -76,15 +76,15 @@ impl Close {
 
     /// Nothing comes or goes any more, as `why` says: what becomes of what is under way. After the peer's end this is an
     /// orderly end that nobody waits for any longer. `None`: it was known.
-    pub fn die(&mut self, why: &str, events: &mut Events) -> Option<Fate> {
+    pub fn die(&mut self, why: &str, events: &mut Events) -> Option<TransferStatus> {
         if std::mem::replace(&mut self.dead, true) {
             return None;
         }
         if self.peer_end.is_some() {
-            return Some(Fate::Unread);
+            return Some(TransferStatus::Unread);
         }
         self.report_loss(why, events);
-        Some(Fate::Lost)
+        Some(TransferStatus::Lost)
     }
 }
 

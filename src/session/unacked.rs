@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Held, Owner};
+use udeck_via::transport::{Owner, PostedBuffer, TransferStatus};
 
 use crate::Events;
 
@@ -15,7 +15,7 @@ use crate::Events;
 pub struct Unacked {
     /// In the order of their numbers.
     sends: VecDeque<Send>,
-    ended: VecDeque<(u64, Fate)>,
+    ended: VecDeque<(u64, TransferStatus)>,
     /// The program is gone.
     gone: bool,
     wants_room: bool,
@@ -24,16 +24,16 @@ pub struct Unacked {
 /// A message or write of which a receipt is to come.
 struct Send {
     number: Position,
-    held: Held,
+    held: PostedBuffer,
     /// Nobody reads its memory any more.
     released: bool,
-    fate: Option<Fate>,
+    status: Option<TransferStatus>,
 }
 
 impl Unacked {
     /// A receipt is to come of the send of this number, the last so far.
-    pub fn push(&mut self, number: Position, held: Held) {
-        self.sends.push_back(Send { number, held, released: false, fate: None });
+    pub fn push(&mut self, number: Position, held: PostedBuffer) {
+        self.sends.push_back(Send { number, held, released: false, status: None });
     }
 
     /// Sends of which a receipt is to come.
@@ -69,24 +69,35 @@ impl Unacked {
     }
 
     /// What became of a send. `false`: nobody waits for that.
-    pub fn settle(&mut self, number: Position, fate: Fate, events: &mut Events) -> bool {
+    pub fn settle(&mut self, number: Position, status: TransferStatus, events: &mut Events) -> bool {
         let Some(at) = self.at(number) else { return false };
-        self.sends[at].fate.get_or_insert(fate);
+        self.sends[at].status.get_or_insert(status);
         self.end_if_over(at, events);
         true
     }
 
     /// As [`Unacked::settle`], of the number that is `narrow` on the wire. A receipt may come when 2^32 messages have been
     /// sent since, `sent` in all; then the table tells which one is meant.
-    pub fn settle_named(&mut self, narrow: u32, sent: Position, fate: Fate, events: &mut Events) -> bool {
+    pub fn settle_named(
+        &mut self,
+        narrow: u32,
+        sent: Position,
+        status: TransferStatus,
+        events: &mut Events,
+    ) -> bool {
         let found = sent.all_of(narrow).find(|number| self.has(*number));
-        found.is_some_and(|number| self.settle(number, fate, events))
+        found.is_some_and(|number| self.settle(number, status, events))
     }
 
     /// Settles all of which nothing is known and that are meant.
-    pub fn settle_all(&mut self, fate: Fate, events: &mut Events, meant: impl Fn(Position) -> bool) {
-        for send in self.sends.iter_mut().filter(|send| send.fate.is_none() && meant(send.number)) {
-            send.fate = Some(fate);
+    pub fn settle_all(
+        &mut self,
+        status: TransferStatus,
+        events: &mut Events,
+        meant: impl Fn(Position) -> bool,
+    ) {
+        for send in self.sends.iter_mut().filter(|send| send.status.is_none() && meant(send.number)) {
+            send.status = Some(status);
         }
         let mut at = 0;
         while at < self.sends.len() {
@@ -95,28 +106,30 @@ impl Unacked {
     }
 
     fn end_if_over(&mut self, at: usize, events: &mut Events) -> bool {
-        let Some(Send { released: true, fate: Some(fate), .. }) = self.sends.get(at) else { return false };
-        let fate = *fate;
+        let Some(Send { released: true, status: Some(status), .. }) = self.sends.get(at) else {
+            return false;
+        };
+        let status = *status;
         if let Some(send) = self.sends.remove(at) {
-            self.end(send.held, fate, events);
+            self.end(send.held, status, events);
         }
         true
     }
 
     /// Something that was posted is over, and nobody reads its memory any more.
     #[inline]
-    pub fn end(&mut self, held: Held, fate: Fate, events: &mut Events) {
+    pub fn end(&mut self, held: PostedBuffer, status: TransferStatus, events: &mut Events) {
         match held {
-            Held::Caller(_) if self.gone => {}
-            Held::Caller(number) => self.ended.push_back((number, fate)),
-            Held::Block(block) => drop(block),
-            Held::Owner(owner) => events.bury(owner),
+            PostedBuffer::Caller(_) if self.gone => {}
+            PostedBuffer::Caller(number) => self.ended.push_back((number, status)),
+            PostedBuffer::Block(block) => drop(block),
+            PostedBuffer::Owner(owner) => events.bury(owner),
         }
         self.tell_of_room(events);
     }
 
     /// The next end of a caller's send or read.
-    pub fn next_ended(&mut self) -> Option<(u64, Fate)> {
+    pub fn next_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.ended.pop_front()
     }
 
@@ -143,11 +156,11 @@ impl Unacked {
     pub fn port_gone(&mut self, events: &mut Events) {
         self.gone = true;
         self.ended = VecDeque::new();
-        self.settle_all(Fate::Unread, events, |_| true);
+        self.settle_all(TransferStatus::Unread, events, |_| true);
     }
 
     /// Who has the memory of these sends.
-    pub fn held_mut(&mut self) -> impl Iterator<Item = &mut Held> {
+    pub fn held_mut(&mut self) -> impl Iterator<Item = &mut PostedBuffer> {
         self.sends.iter_mut().map(|send| &mut send.held)
     }
 
@@ -162,13 +175,13 @@ impl Unacked {
 /// # Errors
 /// The owner: nobody was to be told of that.
 pub fn keep<'a>(
-    mut held: impl Iterator<Item = &'a mut Held>,
+    mut held: impl Iterator<Item = &'a mut PostedBuffer>,
     number: u64,
     owner: Owner,
 ) -> Result<(), Owner> {
-    match held.find(|held| matches!(held, Held::Caller(other) if *other == number)) {
+    match held.find(|held| matches!(held, PostedBuffer::Caller(other) if *other == number)) {
         Some(held) => {
-            *held = Held::Owner(owner);
+            *held = PostedBuffer::Owner(owner);
             Ok(())
         }
         None => Err(owner),

@@ -18,8 +18,8 @@
 //!
 //! *The caller's part*, kept by the VI layer: what it exposes is a live block of [`Device::landing`], of which no slice
 //! exists until [`Device::revoke`] was `Ok`; segments lie in live blocks of [`Device::outbox`], which nobody writes (for
-//! [`ViEndpoint::rdma_read`], nobody reads or writes) until the call says, or [`ViEndpoint::ended`], that they are the caller's
-//! again, and those of a [`Held::Block`] or [`Held::Owner`] in what is in it; memory in [`Device::register`] stays allocated until the registration is dropped; and an endpoint belongs to a VI
+//! [`ViEndpoint::rdma_read`], nobody reads or writes) until the call says, or [`ViEndpoint::poll_completion`], that they are the caller's
+//! again, and those of a [`PostedBuffer::Block`] or [`PostedBuffer::Owner`] in what is in it; memory in [`Device::register`] stays allocated until the registration is dropped; and an endpoint belongs to a VI
 //! of the device that made it. The [`Deadline`]s, numbers and names of the other calls are free.
 
 #![allow(
@@ -474,7 +474,7 @@ pub enum Refused {
     /// The connection is lost.
     Lost(String),
     /// The remote memory may not be written or read so: where the sender can look. Where only the receiver can tell, it
-    /// is [`Fate::Protection`], later.
+    /// is [`TransferStatus::Protection`], later.
     Protection,
     /// The NIC cannot do it (a caller that asks the `Caps` first never sees this).
     Unsupported,
@@ -486,10 +486,10 @@ pub enum Refused {
 /// Whoever implements it promises that, if the caller's part of the contract is kept ([`crate::transport`]):
 ///
 /// * What was posted, and nothing else of the outbox, is accessed; only what was posted by [`ViEndpoint::rdma_read`] is written.
-///   A post takes a [`Held`]: nobody is in its memory any more when the call says that it is over already, or later when
-///   [`ViEndpoint::ended`] tells its number, or the block or the owner in it is dropped; until then what a read was posted with
+///   A post takes a [`PostedBuffer`]: nobody is in its memory any more when the call says that it is over already, or later when
+///   [`ViEndpoint::poll_completion`] tells its number, or the block or the owner in it is dropped; until then what a read was posted with
 ///   may be written at any time. A refused post is accessed by nobody.
-/// * That holds after [`ViEndpoint::leave`], and when the endpoint is dropped: whatever is not over by then keeps its [`Held`].
+/// * That holds after [`ViEndpoint::leave`], and when the endpoint is dropped: whatever is not over by then keeps its [`PostedBuffer`].
 pub unsafe trait ViEndpoint: Send + Debug {
     /// Sends `head` + `body` (at most `max_inline` bytes together), copied before the call returns.
     ///
@@ -498,7 +498,7 @@ pub unsafe trait ViEndpoint: Send + Debug {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused>;
 
     /// Sends memory of the outbox arena where it lies. A receiver with posted descriptors copies it there, one that
-    /// receives lent reads it in place; either way it comes back when the receiver is done ([`Held`] says to whom). At most `max_segments` segments (offset and length in the outbox arena) and `max_head`
+    /// receives lent reads it in place; either way it comes back when the receiver is done ([`PostedBuffer`] says to whom). At most `max_segments` segments (offset and length in the outbox arena) and `max_head`
     /// bytes of header.
     ///
     /// # Errors
@@ -508,18 +508,18 @@ pub unsafe trait ViEndpoint: Send + Debug {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)>;
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)>;
 
     /// Copies `segments` (offset and length in the outbox arena), one after another, into the peer's window, then
     /// tells the peer if there is immediate data.
     ///
     /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later. Below reliable reception a
-    /// write is over when its data have left and nobody reads the segments any more ([`Fate::Arrived`]); if the peer does
+    /// write is over when its data have left and nobody reads the segments any more ([`TransferStatus::Arrived`]); if the peer does
     /// not allow it, a reliable connection breaks, and a write that is not over by then may end as
-    /// [`Fate::Protection`]. At reliable reception it is over when the data are in place at the
-    /// receiver, and the receive descriptor too that the immediate data took (those of a [`Held::Caller`]; where nobody
-    /// waits, as below); if the peer does not allow it, its fate is [`Fate::Protection`]. What is posted behind a write
+    /// [`TransferStatus::Protection`]. At reliable reception it is over when the data are in place at the
+    /// receiver, and the receive descriptor too that the immediate data took (those of a [`PostedBuffer::Caller`]; where nobody
+    /// waits, as below); if the peer does not allow it, its status is [`TransferStatus::Protection`]. What is posted behind a write
     /// arrives behind it.
     ///
     /// # Errors
@@ -529,16 +529,16 @@ pub unsafe trait ViEndpoint: Send + Debug {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)>;
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)>;
 
     /// Copies `len` bytes of the peer's window, or of what it [shares](Device::expose_outbox), to `segments` (offset and length in
     /// the outbox arena; the caller owns them, and nobody else reads them), one after another, where `len` is what the
     /// segments hold.
     ///
     /// `Some`: over when the call returned, and `held` is no more. `None`: `held` ends later, and until then the segments
-    /// may be written. A read that is over has its data in place ([`Fate::Arrived`]) or failed: [`Fate::Protection`],
-    /// [`Fate::Unread`] if the connection was closed in order first, [`Fate::Lost`]. What is posted behind a read does not
+    /// may be written. A read that is over has its data in place ([`TransferStatus::Arrived`]) or failed: [`TransferStatus::Protection`],
+    /// [`TransferStatus::Unread`] if the connection was closed in order first, [`TransferStatus::Lost`]. What is posted behind a read does not
     /// wait for it, unless [fenced](ViEndpoint::fence). Reads of one endpoint need not end in the order of their posts.
     ///
     /// # Errors
@@ -547,8 +547,8 @@ pub unsafe trait ViEndpoint: Send + Debug {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         let _ = (segments, from);
         Err((Refused::Unsupported, held))
     }
@@ -590,13 +590,13 @@ pub unsafe trait ViEndpoint: Send + Debug {
         None
     }
 
-    /// The next end of a [`Held::Caller`]: its number (nobody reads its buffer any more, nor writes one that was read
+    /// The next end of a [`PostedBuffer::Caller`]: its number (nobody reads its buffer any more, nor writes one that was read
     /// into), and what became of the message. Also after [`ViEndpoint::leave`]. Buffers that the endpoint holds itself are given
-    /// back to their arena by the way. An endpoint that offers reliable reception tells all [`Fate`]s; others only
-    /// [`Fate::Arrived`] and [`Fate::Lost`], and of reads what [`ViEndpoint::rdma_read`] says. Everything ends when the
+    /// back to their arena by the way. An endpoint that offers reliable reception tells all [`TransferStatus`]s; others only
+    /// [`TransferStatus::Arrived`] and [`TransferStatus::Lost`], and of reads what [`ViEndpoint::rdma_read`] says. Everything ends when the
     /// connection does, or when the peer is done with it thereafter. The send queue's notifier is told as of room
     /// ([`ViEndpoint::request_send_notify`]).
-    fn ended(&mut self) -> Option<(u64, Fate)>;
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)>;
 
     /// The receipt for the arrival that [`ViEndpoint::receive`] gave last, if its sender waits for one and the arrival is
     /// not [`Body::Lent`] (which is its own receipt). Dropped, it says that the message is in place;
@@ -635,13 +635,13 @@ pub unsafe trait ViEndpoint: Send + Debug {
 
     /// Closes, and lets go of everything but the buffers that the peer still reads: the receive queue's notifier no
     /// longer names this endpoint; the send queue's does, as if by [`ViEndpoint::request_send_notify`], when one of them comes back, until
-    /// the endpoint is dropped. Only [`ViEndpoint::ended`] and [`ViEndpoint::keep`] are called from now on.
+    /// the endpoint is dropped. Only [`ViEndpoint::poll_completion`] and [`ViEndpoint::keep`] are called from now on.
     fn leave(&mut self);
 }
 
 /// Who keeps a buffer that was posted until that is over.
 #[derive(Debug)]
-pub enum Held {
+pub enum PostedBuffer {
     /// The endpoint: it recycles the block. Nobody is told.
     Block(Block),
     /// The caller, who is told this number.
@@ -650,20 +650,22 @@ pub enum Held {
     Owner(Owner),
 }
 
-impl Held {
+impl PostedBuffer {
     /// Bytes of the block that it keeps from its arena, also if others keep it too; none where a caller does.
     pub fn bytes(&self) -> usize {
         match self {
-            Held::Block(block) => block.capacity(),
-            Held::Owner(owner) => owner.downcast_ref::<Arc<Block>>().map_or(0, |block| block.capacity()),
-            Held::Caller(_) => 0,
+            PostedBuffer::Block(block) => block.capacity(),
+            PostedBuffer::Owner(owner) => {
+                owner.downcast_ref::<Arc<Block>>().map_or(0, |block| block.capacity())
+            }
+            PostedBuffer::Caller(_) => 0,
         }
     }
 }
 
 /// Memory of the outbox that a connection's peer holds. Error messages use it to say where the memory is. A call may be slow.
 pub trait LentMemory: Send + Sync {
-    /// Bytes that were sent in place and have not come back ([`Held::bytes`]).
+    /// Bytes that were sent in place and have not come back ([`PostedBuffer::bytes`]).
     fn lent(&self) -> usize;
 }
 
@@ -672,7 +674,7 @@ pub type Owner = Box<dyn Any + Send>;
 
 /// What became of a message whose buffer is the caller's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum TransferStatus {
     /// The receiver has it, or what was read is in place. (Below reliable reception, of what was sent or written: nobody
     /// reads the buffer any more, that is all.)
     Arrived,

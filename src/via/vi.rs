@@ -19,7 +19,9 @@ use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
-use crate::transport::{Arrival, Found, Held, Inline, LentMemory, Owner, Queues, Refused, ViEndpoint};
+use crate::transport::{
+    Arrival, Found, Inline, LentMemory, Owner, PostedBuffer, Queues, Refused, ViEndpoint,
+};
 use limits::Limits;
 pub(crate) use queues::{Piece, Pieces};
 use queues::{Staged, StandIn};
@@ -337,10 +339,10 @@ impl Vi {
             return Err((not_connected("hand-off", self.state), block));
         };
         let segment = [(block.offset(), block.len())];
-        match endpoint.lend(immediate, head, &segment, Held::Block(block)) {
+        match endpoint.lend(immediate, head, &segment, PostedBuffer::Block(block)) {
             Ok(()) => Ok(()),
-            Err((refused, Held::Block(block))) => Err((self.refused(refused), block)),
-            Err((_, Held::Caller(_) | Held::Owner(_))) => {
+            Err((refused, PostedBuffer::Block(block))) => Err((self.refused(refused), block)),
+            Err((_, PostedBuffer::Caller(_) | PostedBuffer::Owner(_))) => {
                 unreachable!("an endpoint returns what it was given")
             }
         }

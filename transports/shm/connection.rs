@@ -16,7 +16,7 @@ use udeck_sys::ring::{credit_of, ready_at};
 use udeck_sys::segment::Mapping;
 use udeck_sys::tokens::{Collector, Returner, SLOTS};
 use udeck_via::mem::Lender;
-use udeck_via::transport::{Fate, Held, Hello, Owner, Reporter};
+use udeck_via::transport::{Hello, Owner, PostedBuffer, Reporter, TransferStatus};
 
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
 use crate::link::Link;
@@ -62,12 +62,12 @@ struct Own {
 struct LentBooks {
     collector: Collector<Direction>,
     /// As long as the highest token that was ever out: most connections lend nothing, and none of them needs room for it.
-    held: Vec<Option<Held>>,
+    held: Vec<Option<PostedBuffer>>,
     /// By token: the position in the ring of the message that it is part of. As long as `held`.
     position: Vec<Position>,
     free: u64,
-    /// Ends of [`Held::Caller`]s that were not reported yet.
-    returned: VecDeque<(u64, Fate)>,
+    /// Ends of [`PostedBuffer::Caller`]s that were not reported yet.
+    returned: VecDeque<(u64, TransferStatus)>,
 }
 
 const _: () = assert!(SLOTS == u64::BITS);
@@ -183,7 +183,7 @@ impl Connection {
 
     /// Keeps `held` under a token for the message at `position` of the ring, or gives it back when all tokens are out.
     #[inline]
-    pub fn lend(&self, held: Held, position: Position) -> Result<u16, LendError> {
+    pub fn lend(&self, held: PostedBuffer, position: Position) -> Result<u16, LendError> {
         let mut books = self.lent.lock();
         if let Err(foreign) = books.collect() {
             return Err(LendError::Foreign(foreign, held));
@@ -208,7 +208,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`ForeignToken`]: the peer lies.
-    pub fn ended(&self) -> Result<Option<(u64, Fate)>, ForeignToken> {
+    pub fn poll_completion(&self) -> Result<Option<(u64, TransferStatus)>, ForeignToken> {
         let mut books = self.lent.lock();
         if let Some(returned) = books.returned.pop_front() {
             return Ok(Some(returned));
@@ -223,11 +223,10 @@ impl Connection {
     /// Puts `owner` in the place of the caller that was to be told of `number`; gives it back if there is none.
     pub fn keep(&self, number: u64, owner: Owner) -> Result<(), Owner> {
         let mut books = self.lent.lock();
-        let is_this =
-            |held: &&mut Option<Held>| matches!(held, Some(Held::Caller(other)) if *other == number);
+        let is_this = |held: &&mut Option<PostedBuffer>| matches!(held, Some(PostedBuffer::Caller(other)) if *other == number);
         match books.held.iter_mut().find(is_this) {
             Some(held) => {
-                *held = Some(Held::Owner(owner));
+                *held = Some(PostedBuffer::Owner(owner));
                 Ok(())
             }
             None => Err(owner),
@@ -371,8 +370,8 @@ impl Connection {
 
 /// Why [`Connection::lend`] failed.
 pub enum LendError {
-    Busy(Held),
-    Foreign(ForeignToken, Held),
+    Busy(PostedBuffer),
+    Foreign(ForeignToken, PostedBuffer),
 }
 
 impl LentBooks {
@@ -386,21 +385,21 @@ impl LentBooks {
 
     #[inline(never)]
     fn take_back(&mut self, word: u16) -> Result<(), ForeignToken> {
-        let fate = if word & REFUSED == 0 { Fate::Arrived } else { Fate::Refused };
+        let status = if word & REFUSED == 0 { TransferStatus::Arrived } else { TransferStatus::Refused };
         let token = word & !REFUSED;
         let held = self.held.get_mut(usize::from(token)).and_then(Option::take);
         match held {
             None => return Err(ForeignToken(word)),
-            Some(Held::Block(block)) => drop(block),
-            Some(Held::Owner(owner)) => drop(owner),
-            Some(Held::Caller(number)) => self.returned.push_back((number, fate)),
+            Some(PostedBuffer::Block(block)) => drop(block),
+            Some(PostedBuffer::Owner(owner)) => drop(owner),
+            Some(PostedBuffer::Caller(number)) => self.returned.push_back((number, status)),
         }
         self.free |= 1 << token;
         Ok(())
     }
 
     #[inline]
-    fn hold(&mut self, token: u16, held: Held, position: Position) {
+    fn hold(&mut self, token: u16, held: PostedBuffer, position: Position) {
         let token = usize::from(token);
         let (Some(place), Some(at)) = (self.held.get_mut(token), self.position.get_mut(token)) else {
             return self.hold_further(token, held, position);
@@ -409,7 +408,7 @@ impl LentBooks {
     }
 
     #[cold]
-    fn hold_further(&mut self, token: usize, held: Held, position: Position) {
+    fn hold_further(&mut self, token: usize, held: PostedBuffer, position: Position) {
         self.held.resize_with(token + 1, || None);
         self.position.resize(token + 1, Position::START);
         (self.held[token], self.position[token]) = (Some(held), position);
@@ -422,8 +421,8 @@ impl LentBooks {
             if self.position[token] >= read
                 && let Some(held) = self.held[token].take()
             {
-                if let Held::Caller(number) = held {
-                    self.returned.push_back((number, Fate::Unread));
+                if let PostedBuffer::Caller(number) = held {
+                    self.returned.push_back((number, TransferStatus::Unread));
                 }
                 self.free |= 1 << token;
             }
@@ -435,8 +434,8 @@ impl LentBooks {
         // What came home before is not lost. A peer that lies here loses nothing that it has not lost anyway.
         let _ = self.collect();
         for held in &mut self.held {
-            if let Some(Held::Caller(number)) = *held {
-                self.returned.push_back((number, Fate::Lost));
+            if let Some(PostedBuffer::Caller(number)) = *held {
+                self.returned.push_back((number, TransferStatus::Lost));
                 *held = None;
             }
         }

@@ -10,7 +10,8 @@ use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_sys::window::Visit;
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{
-    Arrival, Body, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Refused, ViEndpoint,
+    Arrival, Body, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, TransferStatus,
+    ViEndpoint,
 };
 use udeck_via::{MemHandle, Reliability, RemoteBuffer};
 
@@ -279,7 +280,7 @@ impl ShmEndpoint {
     }
 
     /// Keeps `held` under a token for the next message.
-    fn hold(&mut self, held: Held) -> Result<u16, (Refused, Held)> {
+    fn hold(&mut self, held: PostedBuffer) -> Result<u16, (Refused, PostedBuffer)> {
         match self.connection.lend(held, self.producer.position()) {
             Ok(token) => Ok(token),
             Err(LendError::Busy(held)) => Err((Refused::Busy, held)),
@@ -333,8 +334,8 @@ impl ShmEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         if let Err(refused) = self.room() {
             return Err((refused, held));
         }
@@ -462,8 +463,8 @@ unsafe impl ViEndpoint for ShmEndpoint {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         if let Err(refused) = self.room() {
             return Err((refused, held));
         }
@@ -492,14 +493,15 @@ unsafe impl ViEndpoint for ShmEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
-        let is_awaited = matches!(held, Held::Caller(_)) && self.reliability == Reliability::Reception;
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
+        let is_awaited =
+            matches!(held, PostedBuffer::Caller(_)) && self.reliability == Reliability::Reception;
         if is_awaited && immediate.is_some() {
             return self.write_awaited(segments, to, immediate, held);
         }
         match self.write_announced(segments, to, immediate) {
-            Ok(()) => Ok(Some(Fate::Arrived)),
+            Ok(()) => Ok(Some(TransferStatus::Arrived)),
             Err(refused) => Err((refused, held)),
         }
     }
@@ -508,10 +510,10 @@ unsafe impl ViEndpoint for ShmEndpoint {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         match self.inside_window(from.handle, |endpoint, visit| endpoint.read_inside(visit, segments, from)) {
-            Ok(()) => Ok(Some(Fate::Arrived)),
+            Ok(()) => Ok(Some(TransferStatus::Arrived)),
             Err(refused) => Err((refused, held)),
         }
     }
@@ -604,8 +606,8 @@ unsafe impl ViEndpoint for ShmEndpoint {
         self.receipt.take()
     }
 
-    fn ended(&mut self) -> Option<(u64, Fate)> {
-        match self.connection.ended() {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
+        match self.connection.poll_completion() {
             Ok(ended) => ended,
             Err(token) => {
                 self.corrupt(&token);

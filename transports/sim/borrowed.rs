@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use udeck_via::mem::{Lender, Lent, LentSlice};
-use udeck_via::transport::Fate;
+use udeck_via::transport::TransferStatus;
 
 use crate::connection::Side;
 use crate::frame::{copy_of, parts};
@@ -46,17 +46,17 @@ struct Borrowed {
 
 impl Lender for Borrowed {
     fn give_back(&self, _: u16) {
-        self.loaned.ends_as(Fate::Arrived);
+        self.loaned.ends_as(TransferStatus::Arrived);
     }
 
     fn refuse(&self, _: u16) {
-        self.loaned.ends_as(Fate::Refused);
+        self.loaned.ends_as(TransferStatus::Refused);
     }
 }
 
 impl Loaned {
-    fn ends_as(&self, fate: Fate) {
-        self.shared.with(|world| world.give_back(self.connection, self.lender, self.token, fate));
+    fn ends_as(&self, status: TransferStatus) {
+        self.shared.with(|world| world.give_back(self.connection, self.lender, self.token, status));
     }
 
     /// The bytes for a program to read, until it is done with the loan.
@@ -74,7 +74,7 @@ impl Loaned {
             Bytes::InPlace(memory, segments) => copy_of(&memory, &segments),
             Bytes::Copied(copy) => copy,
         };
-        self.ends_as(Fate::Arrived);
+        self.ends_as(TransferStatus::Arrived);
         copy.into()
     }
 

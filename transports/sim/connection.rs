@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_via::transport::{Fate, Hello, Queue, Refused, Reporter};
+use udeck_via::transport::{Hello, Queue, Refused, Reporter, TransferStatus};
 use udeck_via::{Ptag, Reliability};
 
 use crate::fence::{Behind, Reading};
@@ -49,7 +49,7 @@ pub struct End {
     pub reads: BTreeMap<u16, Reading>,
     /// What waits for them.
     pub behind: VecDeque<Behind>,
-    pub returned: VecDeque<(u64, Fate)>,
+    pub returned: VecDeque<(u64, TransferStatus)>,
     pub wants_room: bool,
     pub expected: u64,
     /// Arrived before those that come first.
@@ -177,7 +177,7 @@ impl World {
             self.arrives_late(number, side, message);
         }
         self.note(link, Happening::Closed);
-        self.give_reads_up(number, side, Fate::Unread);
+        self.give_reads_up(number, side, TransferStatus::Unread);
         self.send_end(number, side, broken.map(str::to_owned));
         self.run_due();
     }
@@ -209,9 +209,9 @@ impl World {
         end.under_way.retain(|_, frame| frame.content().is_control());
         end.behind.clear();
         if matches!(end.ended, Some(Some(_))) {
-            self.give_reads_up(number, to, Fate::Lost);
+            self.give_reads_up(number, to, TransferStatus::Lost);
         }
-        self.settle_all(number, to, Fate::Unread, |stage| stage == Stage::Sent);
+        self.settle_all(number, to, TransferStatus::Unread, |stage| stage == Stage::Sent);
         self.announce(number, to, Queue::Receive);
         self.announce(number, to, Queue::Send);
     }
@@ -235,7 +235,7 @@ impl World {
             self.copy_inbox(number, side);
         }
         for side in [0, 1] {
-            self.settle_all(number, side, Fate::Lost, |stage| stage != Stage::Read);
+            self.settle_all(number, side, TransferStatus::Lost, |stage| stage != Stage::Read);
             self.announce(number, side, Queue::Receive);
             self.announce(number, side, Queue::Send);
         }
@@ -262,7 +262,7 @@ impl World {
         for (token, bytes) in copied {
             self.count_copied(node, bytes);
             if !acknowledged {
-                self.settle(number, 1 - side, token, Fate::Arrived);
+                self.settle(number, 1 - side, token, TransferStatus::Arrived);
             }
         }
     }
@@ -297,7 +297,7 @@ impl World {
             end.inbox.clear();
         }
         for side in [0, 1] {
-            self.settle_all(number, side, Fate::Unread, |stage| stage != Stage::Read);
+            self.settle_all(number, side, TransferStatus::Unread, |stage| stage != Stage::Read);
         }
         let lent =
             |connection: &Connection| connection.ends.iter().any(|end| end.loans.iter().any(Option::is_some));

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Owner, Queue, Refused, ViEndpoint};
+use udeck_via::transport::{
+    Arrival, Body, Inline, Owner, PostedBuffer, Queue, Refused, TransferStatus, ViEndpoint,
+};
 use udeck_via::{Caps, Reliability, RemoteBuffer};
 
 use crate::borrowed::{Bytes, Loaned};
@@ -143,8 +145,8 @@ unsafe impl ViEndpoint for SimEndpoint {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let head = Inline::gather(head, &[]);
         self.with(|world| {
             if let Err(refused) = self.room(world) {
@@ -152,13 +154,13 @@ unsafe impl ViEndpoint for SimEndpoint {
             }
             let level = self.level(world);
             let in_place = self.device.has(Caps::HAND_OFF) && level != Reliability::Unreliable;
-            let awaited = level == Reliability::Reception && matches!(held, Held::Caller(_));
+            let awaited = level == Reliability::Reception && matches!(held, PostedBuffer::Caller(_));
             let token = if in_place || awaited {
                 Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
             } else {
                 // The data leave the sender: it has its memory back whatever becomes of them.
-                if let Held::Caller(number) = held {
-                    self.end(world).returned.push_back((number, Fate::Arrived));
+                if let PostedBuffer::Caller(number) = held {
+                    self.end(world).returned.push_back((number, TransferStatus::Arrived));
                 }
                 world.bury_held(held);
                 None
@@ -184,8 +186,8 @@ unsafe impl ViEndpoint for SimEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.with(|world| self.write(world, segments, to, immediate, held))
     }
 
@@ -193,8 +195,8 @@ unsafe impl ViEndpoint for SimEndpoint {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.with(|world| self.read(world, segments, from, held))
     }
 
@@ -227,7 +229,7 @@ unsafe impl ViEndpoint for SimEndpoint {
         self.receipt.take()
     }
 
-    fn ended(&mut self) -> Option<(u64, Fate)> {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         let next = |world: &mut World| {
             world.connections.get_mut(&self.connection)?.ends[self.side].returned.pop_front()
         };

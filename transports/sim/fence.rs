@@ -1,6 +1,6 @@
 //! RDMA reads under way, and what waits behind a fence until they are over.
 
-use udeck_via::transport::Fate;
+use udeck_via::transport::TransferStatus;
 
 use crate::connection::{End, Side};
 use crate::frame::{Content, Message};
@@ -69,7 +69,7 @@ impl World {
 
     /// No read of `side` is answered any more, nor is written what they were to read into. What was posted behind them goes
     /// on its way.
-    pub fn give_reads_up(&mut self, number: u64, side: Side, fate: Fate) {
+    pub fn give_reads_up(&mut self, number: u64, side: Side, status: TransferStatus) {
         let Some(connection) = self.connections.get(&number) else { return };
         // The oldest first, so that none is asked that is to be given up anyway.
         let end = &connection.ends[side];
@@ -77,7 +77,7 @@ impl World {
             end.reads.iter().map(|(token, reading)| (reading.is_asked, *token)).collect();
         tokens.sort_unstable();
         for (_, token) in tokens {
-            self.settle(number, side, token, fate);
+            self.settle(number, side, token, status);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::{LentSlice, PrivateCopy};
-use udeck_via::transport::{Fate, Inline};
+use udeck_via::transport::{Inline, TransferStatus};
 
 use crate::borrowed::Bytes;
 use crate::checksum::Crc32;
@@ -59,7 +59,7 @@ pub enum Content {
     /// What became, at its receiver, of the message with that token.
     Receipt {
         token: u16,
-        fate: Fate,
+        status: TransferStatus,
     },
     /// Nothing more comes: `Some` of words when because of an error.
     End(Option<String>),
@@ -190,7 +190,7 @@ impl Frame {
             }
             Content::Ask { from, len, .. } => take(&question(*from, *len)),
             Content::Answer { copy, .. } => take(copy),
-            Content::Receipt { fate, .. } => take(&[*fate as u8]),
+            Content::Receipt { status, .. } => take(&[*status as u8]),
             Content::End(broken) => take(broken.as_deref().unwrap_or_default().as_bytes()),
             Content::Written { .. } => {}
         }
@@ -247,7 +247,7 @@ mod tests {
             Content::Answer { copy: copy_of(&memory, &segments), token: 7 },
             Content::Copied { head, copy: copy_of(&memory, &segments), token: None },
             Content::Lent { head, memory, segments, token: 3 },
-            Content::Receipt { token: 3, fate: Fate::Refused },
+            Content::Receipt { token: 3, status: TransferStatus::Refused },
             Content::End(Some("words".into())),
         ];
         contents.into_iter().map(|content| Message { immediate: Some(5), content }).collect()

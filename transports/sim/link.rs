@@ -39,7 +39,7 @@ pub struct Link {
 
 /// What happens to one frame.
 #[derive(Debug, PartialEq)]
-pub struct Fate {
+pub struct FramePlan {
     pub number: u64,
     pub lost: bool,
     pub held_back: bool,
@@ -65,7 +65,7 @@ impl Wire {
 
     /// Throws the dice for the next frame: equally often whatever comes of it, so that one setting does not shift
     /// what another one hits.
-    pub fn next_fate(&mut self, random: &mut SplitMix64) -> Fate {
+    pub fn next_plan(&mut self, random: &mut SplitMix64) -> FramePlan {
         let number = self.frames;
         self.frames += 1;
         let Link { lose, duplicate, reorder, corrupt, .. } = &self.link;
@@ -83,7 +83,7 @@ impl Wire {
         let overtaken = if held_back { self.held_back() } else { Duration::ZERO };
         let travels = travels + overtaken;
         let (flipped, again) = (corrupted.then_some(bit), twice.then_some(travels + more));
-        Fate { number, lost, held_back, flipped, travels, again }
+        FramePlan { number, lost, held_back, flipped, travels, again }
     }
 
     /// Longer than any frame travels.
@@ -107,22 +107,22 @@ mod tests {
     use super::*;
     use rand_xoshiro::rand_core::SeedableRng;
 
-    fn fates(link: Link, count: usize) -> Vec<Fate> {
+    fn plans(link: Link, count: usize) -> Vec<FramePlan> {
         let (mut wire, mut random) = (Wire::new(link), SplitMix64::seed_from_u64(5));
-        (0..count).map(|_| wire.next_fate(&mut random)).collect()
+        (0..count).map(|_| wire.next_plan(&mut random)).collect()
     }
 
     #[test]
     fn chosen_frames_are_hit_and_no_others() {
         let link = Link { lose: When::Frames(vec![1, 3]), ..Link::default() };
-        let lost: Vec<_> = fates(link, 5).iter().map(|fate| fate.lost).collect();
+        let lost: Vec<_> = plans(link, 5).iter().map(|plan| plan.lost).collect();
         assert_eq!(lost, [false, true, false, true, false]);
     }
 
     #[test]
     fn a_chance_is_met_about_as_often_as_it_says() {
         let link = Link { lose: When::Chance(0.25), ..Link::default() };
-        let lost = fates(link, 10_000).iter().filter(|fate| fate.lost).count();
+        let lost = plans(link, 10_000).iter().filter(|plan| plan.lost).count();
         assert!((2000..3000).contains(&lost), "{lost} of 10000");
     }
 
@@ -131,7 +131,7 @@ mod tests {
         let alone = Link { lose: When::Chance(0.5), ..Link::default() };
         let some = When::Chance(0.5);
         let all = Link { duplicate: some.clone(), corrupt: some, ..alone.clone() };
-        let lost = |link| fates(link, 100).into_iter().map(|fate| fate.lost).collect::<Vec<_>>();
+        let lost = |link| plans(link, 100).into_iter().map(|plan| plan.lost).collect::<Vec<_>>();
         assert_eq!(lost(alone), lost(all));
     }
 

@@ -5,7 +5,7 @@
 //! a receipt, which travels over the link like any other frame; where nobody waits, none is sent.
 
 use udeck_via::Reliability;
-use udeck_via::transport::{Fate, Held, Owner};
+use udeck_via::transport::{Owner, PostedBuffer, TransferStatus};
 
 use crate::connection::{Connection, End, Side};
 use crate::frame::{Content, Message};
@@ -13,7 +13,7 @@ use crate::world::World;
 
 /// A buffer that is out.
 pub struct Loan {
-    held: Held,
+    held: PostedBuffer,
     stage: Stage,
 }
 
@@ -30,7 +30,7 @@ pub enum Stage {
 
 impl End {
     /// Notes a loan under a free token.
-    pub fn lend(&mut self, held: Held) -> Result<u16, Held> {
+    pub fn lend(&mut self, held: PostedBuffer) -> Result<u16, PostedBuffer> {
         match self.loans.iter().position(Option::is_none) {
             Some(token) => {
                 self.loans[token] = Some(Loan { held, stage: Stage::Sent });
@@ -42,10 +42,10 @@ impl End {
 
     /// Puts `owner` in the place of the caller who was to be told of `number`.
     pub fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
-        let is_this = |loan: &&mut Loan| matches!(loan.held, Held::Caller(other) if other == number);
+        let is_this = |loan: &&mut Loan| matches!(loan.held, PostedBuffer::Caller(other) if other == number);
         match self.loans.iter_mut().flatten().find(is_this) {
             Some(loan) => {
-                loan.held = Held::Owner(owner);
+                loan.held = PostedBuffer::Owner(owner);
                 Ok(())
             }
             None => Err(owner),
@@ -61,7 +61,7 @@ impl Connection {
     /// Whether the lender of `token` waits for a receipt.
     pub fn owes_receipt(&mut self, lender: Side, token: u16) -> bool {
         self.level == Reliability::Reception
-            && self.loan(lender, token).is_some_and(|loan| matches!(loan.held, Held::Caller(_)))
+            && self.loan(lender, token).is_some_and(|loan| matches!(loan.held, PostedBuffer::Caller(_)))
     }
 }
 
@@ -77,38 +77,38 @@ impl World {
     }
 
     /// The program at the other end is done with a buffer.
-    pub fn give_back(&mut self, number: u64, lender: Side, token: u16, fate: Fate) {
+    pub fn give_back(&mut self, number: u64, lender: Side, token: u16, status: TransferStatus) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         connection.ends[1 - lender].holds -= 1;
         match (connection.owes_receipt(lender, token), &connection.lost) {
             (true, None) if !connection.is_abandoned() => {
-                self.acknowledge(number, lender, token, fate);
+                self.acknowledge(number, lender, token, status);
                 self.run_due();
             }
-            (true, Some(_)) => self.settle(number, lender, token, Fate::Lost),
-            _ => self.settle(number, lender, token, fate),
+            (true, Some(_)) => self.settle(number, lender, token, TransferStatus::Lost),
+            _ => self.settle(number, lender, token, status),
         }
         self.tidy(number);
         self.news();
     }
 
     /// Sends the receipt for the message of `token` on its way to its lender.
-    pub fn acknowledge(&mut self, number: u64, lender: Side, token: u16, fate: Fate) {
+    pub fn acknowledge(&mut self, number: u64, lender: Side, token: u16, status: TransferStatus) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         if let Some(loan) = connection.loan(lender, token) {
             loan.stage = Stage::Acknowledged;
         }
-        let content = Content::Receipt { token, fate };
+        let content = Content::Receipt { token, status };
         self.launch(number, 1 - lender, Message { immediate: None, content });
     }
 
     /// The lender of `token` has it back, and knows what became of its message.
-    pub fn settle(&mut self, number: u64, lender: Side, token: u16, fate: Fate) {
+    pub fn settle(&mut self, number: u64, lender: Side, token: u16, status: TransferStatus) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let end = &mut connection.ends[lender];
         let Some(loan) = end.loans.get_mut(usize::from(token)).and_then(Option::take) else { return };
-        if let Held::Caller(caller) = loan.held {
-            end.returned.push_back((caller, fate));
+        if let PostedBuffer::Caller(caller) = loan.held {
+            end.returned.push_back((caller, status));
         }
         let was_read = end.reads.remove(&token).is_some();
         self.bury_held(loan.held);
@@ -120,11 +120,17 @@ impl World {
     }
 
     /// Settles all loans of `lender` that are so far.
-    pub fn settle_all(&mut self, number: u64, lender: Side, fate: Fate, is_over: impl Fn(Stage) -> bool) {
+    pub fn settle_all(
+        &mut self,
+        number: u64,
+        lender: Side,
+        status: TransferStatus,
+        is_over: impl Fn(Stage) -> bool,
+    ) {
         let Some(connection) = self.connections.get(&number) else { return };
         let loans = connection.ends[lender].loans.iter().enumerate();
         let over = loans.filter(|(_, loan)| loan.as_ref().is_some_and(|loan| is_over(loan.stage)));
         let tokens: Vec<_> = over.map(|(token, _)| token as u16).collect();
-        tokens.into_iter().for_each(|token| self.settle(number, lender, token, fate));
+        tokens.into_iter().for_each(|token| self.settle(number, lender, token, status));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use udeck_via::transport::{Fate, Held, Queue, Refused};
+use udeck_via::transport::{PostedBuffer, Queue, Refused, TransferStatus};
 use udeck_via::{Caps, MemHandle, Reliability, RemoteBuffer, Rights};
 
 use crate::borrowed::Bytes;
@@ -25,15 +25,15 @@ impl SimEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         let len = total(segments);
         if let Err(refused) = self.room(world) {
             return Err((refused, held));
         }
         let level = self.level(world);
         let in_place = self.device.has(Caps::HAND_OFF) && level != Reliability::Unreliable;
-        let awaited = level == Reliability::Reception && matches!(held, Held::Caller(_));
+        let awaited = level == Reliability::Reception && matches!(held, PostedBuffer::Caller(_));
         let token = if in_place || awaited {
             Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
         } else {
@@ -49,7 +49,7 @@ impl SimEndpoint {
         world.count_copied(self.node(world), len);
         let content = Content::Write { to, bytes, token };
         world.transmit(self.connection, self.side, Message { immediate, content });
-        Ok(if token.is_some() { None } else { Some(Fate::Arrived) })
+        Ok(if token.is_some() { None } else { Some(TransferStatus::Arrived) })
     }
 
     /// Sends the question of a read on its way.
@@ -58,8 +58,8 @@ impl SimEndpoint {
         world: &mut World,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         let len = total(segments);
         if let Err(refused) = world.connections[&self.connection].stands(self.side) {
             return Err((refused, held));
@@ -127,7 +127,7 @@ impl World {
         };
         if let Some(token) = unasked {
             // Its memory is not needed any more, and nobody waits to hear more.
-            self.settle(number, 1 - to, token, Fate::Arrived);
+            self.settle(number, 1 - to, token, TransferStatus::Arrived);
         }
         if immediate.is_some() {
             let content = Content::Written { len, token: owed };
@@ -137,7 +137,7 @@ impl World {
         }
         self.taken(number, to);
         if let Some(token) = owed {
-            self.acknowledge(number, 1 - to, token, Fate::Arrived);
+            self.acknowledge(number, 1 - to, token, TransferStatus::Arrived);
         }
     }
 
@@ -161,7 +161,7 @@ impl World {
         let placed = scatter(copy, &self.nodes[node].outbox, &reading.segments);
         debug_assert!(placed, "what is read into are blocks of the outbox, as long as what was asked for");
         self.count_copied(node, copy.len());
-        self.settle(number, to, token, Fate::Arrived);
+        self.settle(number, to, token, TransferStatus::Arrived);
     }
 
     /// The peer of `to` has asked for RDMA that is not allowed.
@@ -172,7 +172,7 @@ impl World {
         }
         let (from, at) = connection.link_to(to);
         if let Some(token) = token {
-            self.settle(number, 1 - to, token, Fate::Protection);
+            self.settle(number, 1 - to, token, TransferStatus::Protection);
         }
         let (from, at) = (&self.nodes[from].name, &self.nodes[at].name);
         let why =

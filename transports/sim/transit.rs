@@ -34,8 +34,8 @@ impl World {
     pub fn launch(&mut self, number: u64, side: Side, message: Message) {
         let connection = &self.connections[&number];
         let (link, reliable) = (connection.link_to(1 - side), connection.is_reliable());
-        let fate = self.next_fate(link);
-        let frame = fate.number;
+        let plan = self.next_plan(link);
+        let frame = plan.number;
         self.note_asked(number, side, &message.content);
         let (control, receipt) = (message.content.is_control(), message.content.is_receipt());
         let bytes = message.content.len();
@@ -48,39 +48,39 @@ impl World {
         if !control {
             end.wants_room = false;
         }
-        if fate.lost {
+        if plan.lost {
             self.note(link, Happening::Lost(frame));
             if reliable {
                 let due = Due::Missed { connection: number, to: 1 - side, number: frame };
-                self.schedule(fate.travels + NOTICE, due);
+                self.schedule(plan.travels + NOTICE, due);
             }
             return self.news();
         }
         end.unread += u32::from(!control);
-        end.last_arrival = end.last_arrival.max(self.now + fate.again.unwrap_or(fate.travels));
+        end.last_arrival = end.last_arrival.max(self.now + plan.again.unwrap_or(plan.travels));
         let mut sealed = Frame::new(sequence, message);
-        if let Some(bit) = fate.flipped {
+        if let Some(bit) = plan.flipped {
             sealed.damage(bit);
         }
         end.under_way.insert(sequence, sealed);
-        if fate.flipped.is_some() {
+        if plan.flipped.is_some() {
             self.note(link, Happening::Corrupted(frame));
         }
-        if fate.held_back {
+        if plan.held_back {
             self.note(link, Happening::HeldBack(frame));
         }
         let due = || Due::Frame { connection: number, to: 1 - side, sequence, number: frame };
-        self.schedule(fate.travels, due());
-        if let Some(again) = fate.again {
+        self.schedule(plan.travels, due());
+        if let Some(again) = plan.again {
             self.note(link, Happening::Duplicated(frame));
             self.schedule(again, due());
         }
     }
 
-    fn next_fate(&mut self, link: (usize, usize)) -> crate::link::Fate {
+    fn next_plan(&mut self, link: (usize, usize)) -> crate::link::FramePlan {
         let default = &self.default_link;
         let wire = self.wires.entry(link).or_insert_with(|| crate::link::Wire::new(default.clone()));
-        wire.next_fate(&mut self.random)
+        wire.next_plan(&mut self.random)
     }
 
     pub fn frame_arrives(&mut self, number: u64, to: Side, sequence: u64, frame: u64) {
@@ -136,7 +136,9 @@ impl World {
     fn deliver(&mut self, number: u64, to: Side, message: Message) {
         match message {
             Message { content: Content::End(broken), .. } => self.end_arrives(number, to, broken),
-            Message { content: Content::Receipt { token, fate }, .. } => self.settle(number, to, token, fate),
+            Message { content: Content::Receipt { token, status }, .. } => {
+                self.settle(number, to, token, status)
+            }
             Message { immediate, content: Content::Write { to: place, bytes, token } } => {
                 self.write_arrives(number, to, immediate, (place, bytes, token));
             }
@@ -157,7 +159,7 @@ impl World {
     /// Something comes to an end that has closed. It reads nothing any more, but still learns what became of its sends.
     pub fn arrives_late(&mut self, number: u64, to: Side, message: Message) {
         match message.content {
-            Content::Receipt { token, fate } => self.settle(number, to, token, fate),
+            Content::Receipt { token, status } => self.settle(number, to, token, status),
             Content::End(broken) => self.end_arrives(number, to, broken),
             // Who has closed is not accessed any more, and has given its reads up.
             _ => {}

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rand_xoshiro::{SplitMix64, rand_core::SeedableRng};
 use udeck_via::auth::Keys;
-use udeck_via::transport::{Held, OnRequest};
+use udeck_via::transport::{OnRequest, PostedBuffer};
 use udeck_via::{Ptag, Rights};
 
 use crate::Pace;
@@ -394,11 +394,11 @@ impl World {
     }
 
     /// Drops what an endpoint held, once the lock is free.
-    pub fn bury_held(&mut self, held: Held) {
+    pub fn bury_held(&mut self, held: PostedBuffer) {
         match held {
-            Held::Block(block) => self.bury(block),
-            Held::Owner(owner) => self.graves.push(owner),
-            Held::Caller(_) => {}
+            PostedBuffer::Block(block) => self.bury(block),
+            PostedBuffer::Owner(owner) => self.graves.push(owner),
+            PostedBuffer::Caller(_) => {}
         }
     }
 }

@@ -7,7 +7,8 @@ use udeck_session::Taken;
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
-    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Queue, Refused, ViEndpoint,
+    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Queue, Refused, TransferStatus,
+    ViEndpoint,
 };
 
 use crate::connection::Connection;
@@ -48,9 +49,9 @@ impl VerbsEndpoint {
     /// Posts; once more if the peer's credits have come already.
     fn post(
         &mut self,
-        held: Held,
-        post: impl Fn(&mut Connection, Held) -> Result<(), (Refused, Held)>,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+        post: impl Fn(&mut Connection, PostedBuffer) -> Result<(), (Refused, PostedBuffer)>,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         match self.link.with(|connection| post(connection, held)) {
             Err((Refused::Busy, held)) => {
                 self.link.look();
@@ -88,8 +89,8 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         self.post(held, |connection, held| connection.lend(immediate, head, segments, held))
     }
 
@@ -98,8 +99,8 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.post(held, |connection, held| connection.rdma_write(segments, to, immediate, held))?;
         Ok(None)
     }
@@ -108,8 +109,8 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.post(held, |connection, held| connection.rdma_read(segments, from, held))?;
         Ok(None)
     }
@@ -145,7 +146,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
             self.link.with(|connection| {
                 connection.count_copied(copied);
                 if let Some(number) = taken.receipt {
-                    connection.acknowledge(number, Fate::Arrived);
+                    connection.acknowledge(number, TransferStatus::Arrived);
                 }
             });
         }
@@ -163,10 +164,10 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         }
     }
 
-    fn ended(&mut self) -> Option<(u64, Fate)> {
-        self.link.with(Connection::next_ended).or_else(|| {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
+        self.link.with(Connection::next_completion).or_else(|| {
             self.link.look();
-            self.link.with(Connection::next_ended)
+            self.link.with(Connection::next_completion)
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use udeck_session::{Acknowledge, Events, Watching};
 use udeck_sys::job_time;
 use udeck_sys::ranked::{RankedGuard, RankedMutex};
-use udeck_via::transport::{Fate, Inline, LentMemory, Queue as WorkQueue};
+use udeck_via::transport::{Inline, LentMemory, Queue as WorkQueue, TransferStatus};
 
 use crate::completions::{number_of, request_of};
 use crate::connection::{Connection, Phase, Work};
@@ -504,8 +504,8 @@ impl LentMemory for VerbsLink {
 }
 
 impl Acknowledge for VerbsLink {
-    fn acknowledge(&self, number: u32, fate: Fate) {
-        self.with(|connection| connection.acknowledge(number, fate));
+    fn acknowledge(&self, number: u32, transfer_status: TransferStatus) {
+        self.with(|connection| connection.acknowledge(number, transfer_status));
     }
 }
 

@@ -38,7 +38,7 @@
 //! says that all messages before this number have left.
 
 pub use udeck_session::Violation;
-use udeck_via::transport::{Fate, Inline};
+use udeck_via::transport::{Inline, TransferStatus};
 
 /// The version of what follows the admission.
 pub const VERSION: u16 = 2;
@@ -130,7 +130,7 @@ pub enum Note {
     /// An offer was read, or will not be: its memory is free.
     Read(u32),
     /// The receipt for a message or a flush.
-    Receipt(u32, Fate),
+    Receipt(u32, TransferStatus),
 }
 
 /// The fields as they lie.
@@ -304,8 +304,8 @@ impl Note {
     pub fn encode(&self) -> [u8; Note::LEN] {
         let (number, code) = match *self {
             Note::Read(number) => (number, 0u32),
-            Note::Receipt(number, Fate::Refused) => (number, 2),
-            Note::Receipt(number, Fate::Unread) => (number, 3),
+            Note::Receipt(number, TransferStatus::Refused) => (number, 2),
+            Note::Receipt(number, TransferStatus::Unread) => (number, 3),
             Note::Receipt(number, _) => (number, 1),
         };
         let mut bytes = [0; Note::LEN];
@@ -321,9 +321,9 @@ impl Note {
         let (number, code) = (reader.word(), reader.word());
         match code {
             0 => Ok(Note::Read(number)),
-            1 => Ok(Note::Receipt(number, Fate::Arrived)),
-            2 => Ok(Note::Receipt(number, Fate::Refused)),
-            3 => Ok(Note::Receipt(number, Fate::Unread)),
+            1 => Ok(Note::Receipt(number, TransferStatus::Arrived)),
+            2 => Ok(Note::Receipt(number, TransferStatus::Refused)),
+            3 => Ok(Note::Receipt(number, TransferStatus::Unread)),
             code => Err(Violation(format!("a note of code {code}"))),
         }
     }

@@ -31,7 +31,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Hello};
+use udeck_via::transport::{Hello, TransferStatus};
 use udeck_via::{Ptag, Reliability};
 
 use crate::close::Close;
@@ -218,7 +218,7 @@ impl Connection {
         }
         assert!(upto <= self.queued(), "{upto} was released of a stream of {} bytes", self.queued());
         while let Some(then) = self.outgoing.pop_released(upto) {
-            self.after(then, Fate::Arrived);
+            self.after(then, TransferStatus::Arrived);
         }
         self.tell_credits();
         self.tell_given_up();

@@ -8,7 +8,8 @@ use std::sync::{Arc, Weak};
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
-    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Queue, Refused, ViEndpoint,
+    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Queue, Refused, TransferStatus,
+    ViEndpoint,
 };
 
 use crate::framed::connection::Connection;
@@ -56,9 +57,9 @@ impl<D: Driver> SessionEndpoint<D> {
     /// Posts; once more if the peer's credits lie in the stream already.
     fn post<R>(
         &mut self,
-        held: Held,
-        post: impl Fn(&mut Connection, Held) -> Result<R, (Refused, Held)>,
-    ) -> Result<R, (Refused, Held)> {
+        held: PostedBuffer,
+        post: impl Fn(&mut Connection, PostedBuffer) -> Result<R, (Refused, PostedBuffer)>,
+    ) -> Result<R, (Refused, PostedBuffer)> {
         self.link.with(|connection, driver| {
             look_for_room(connection, driver);
             match post(connection, held) {
@@ -80,7 +81,7 @@ impl<D: Driver> SessionEndpoint<D> {
             let why = "the place that a message was coming to was not the one that it was received with";
             self.link.with(|connection, _| {
                 if let Some(number) = taken.receipt {
-                    connection.acknowledge(number, Fate::Refused);
+                    connection.acknowledge(number, TransferStatus::Refused);
                 }
                 connection.close(Some(why));
             });
@@ -122,8 +123,8 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         self.post(held, |connection, held| connection.lend(immediate, head, segments, held))
     }
 
@@ -132,8 +133,8 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.post(held, |connection, held| connection.rdma_write(segments, to, immediate, held))?;
         Ok(None)
     }
@@ -142,8 +143,8 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.post(held, |connection, held| connection.rdma_read(segments, from, held))?;
         Ok(None)
     }
@@ -181,18 +182,18 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
             self.link.with(|connection, _| {
                 connection.count_copied(copied);
                 if let Some(number) = taken.receipt {
-                    connection.acknowledge(number, Fate::Arrived);
+                    connection.acknowledge(number, TransferStatus::Arrived);
                 }
             });
         }
         Ok(Some(landed))
     }
 
-    fn ended(&mut self) -> Option<(u64, Fate)> {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.link.with(|connection, driver| {
-            connection.next_ended().or_else(|| {
+            connection.next_completion().or_else(|| {
                 driver.look(connection);
-                connection.next_ended()
+                connection.next_completion()
             })
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use udeck_via::transport::{Fate, LentMemory, Queue};
+use udeck_via::transport::{LentMemory, Queue, TransferStatus};
 
 use crate::framed::connection::Connection;
 use crate::memory::Acknowledge;
@@ -160,8 +160,8 @@ impl<D: Driver> LentMemory for Link<D> {
 }
 
 impl<D: Driver> Acknowledge for Link<D> {
-    fn acknowledge(&self, number: u32, fate: Fate) {
-        self.with(|connection, _| connection.acknowledge(number, fate));
+    fn acknowledge(&self, number: u32, status: TransferStatus) {
+        self.with(|connection, _| connection.acknowledge(number, status));
     }
 }
 

@@ -15,8 +15,8 @@
 //! | 1 message | immediate, receipt, lent | bytes of header | immediate data | | | what lies behind the header |
 //! | 2 write | immediate, receipt | | immediate data | handle | in the window | the data |
 //! | 3 read | | | number | handle | in the window | (`len` is what is wanted; no body) |
-//! | 4 data | | fate | number | | | the data, or nothing |
-//! | 5 receipt | | fate | | number | | |
+//! | 4 data | | status | number | | | the data, or nothing |
+//! | 5 receipt | | status | | number | | |
 //! | 6 credit | | | | | | |
 //! | 7 ask | hungry | | | | | |
 //! | 8 end | broken | | | | | words |
@@ -30,7 +30,7 @@
 //! Everything is decoded as if the peer were hostile: lengths are checked before anything is allocated for them.
 //! Changing any of this takes another [`VERSION`], which drivers exchange when they connect.
 
-use udeck_via::transport::{Fate, Inline};
+use udeck_via::transport::{Inline, TransferStatus};
 
 pub use crate::close::Violation;
 
@@ -106,7 +106,7 @@ pub enum Frame {
         /// The read's number.
         number: u32,
         /// Arrived or Protection.
-        fate: Fate,
+        status: TransferStatus,
         /// Bytes.
         len: u64,
     },
@@ -115,7 +115,7 @@ pub enum Frame {
         /// Its number.
         number: u32,
         /// Arrived, Refused or Protection.
-        fate: Fate,
+        status: TransferStatus,
     },
     /// Only to tell what was taken.
     Credit,
@@ -178,11 +178,11 @@ impl Header {
                 (fields.kind, fields.immediate, fields.word) = (3, number, handle);
                 (fields.offset, fields.len) = (offset, len);
             }
-            Frame::Data { number, fate, len } => {
-                (fields.kind, fields.head, fields.immediate, fields.len) = (4, code_of(fate), number, len);
+            Frame::Data { number, status, len } => {
+                (fields.kind, fields.head, fields.immediate, fields.len) = (4, code_of(status), number, len);
             }
-            Frame::Receipt { number, fate } => {
-                (fields.kind, fields.head, fields.word) = (5, code_of(fate), number);
+            Frame::Receipt { number, status } => {
+                (fields.kind, fields.head, fields.word) = (5, code_of(status), number);
             }
             Frame::Credit => fields.kind = 6,
             Frame::Ask { hungry } => (fields.kind, fields.flags) = (7, flag(hungry, HUNGRY)),
@@ -222,8 +222,8 @@ impl Header {
             }
             2 => Frame::Write { immediate, receipt, handle: word, offset, len },
             3 => Frame::Read { number: fields.immediate, handle: word, offset, len },
-            4 => Frame::Data { number: fields.immediate, fate: fate_of(head)?, len },
-            5 => Frame::Receipt { number: word, fate: fate_of(head)? },
+            4 => Frame::Data { number: fields.immediate, status: transfer_status_of(head)?, len },
+            5 => Frame::Receipt { number: word, status: transfer_status_of(head)? },
             6 => Frame::Credit,
             7 => Frame::Ask { hungry: fields.flags & HUNGRY != 0 },
             8 if len > MAX_WORDS as u64 => {
@@ -317,22 +317,22 @@ pub(crate) fn set_taken(header: &mut [u8], taken: u32) {
     header[4..8].copy_from_slice(&taken.to_le_bytes());
 }
 
-fn code_of(fate: Fate) -> u16 {
-    match fate {
-        Fate::Arrived => 0,
-        Fate::Refused => 1,
-        Fate::Protection => 2,
+fn code_of(status: TransferStatus) -> u16 {
+    match status {
+        TransferStatus::Arrived => 0,
+        TransferStatus::Refused => 1,
+        TransferStatus::Protection => 2,
         // A side finds these out by itself.
-        Fate::Unread | Fate::Lost => unreachable!("no peer is told so"),
+        TransferStatus::Unread | TransferStatus::Lost => unreachable!("no peer is told so"),
     }
 }
 
-fn fate_of(code: u16) -> Result<Fate, Violation> {
+fn transfer_status_of(code: u16) -> Result<TransferStatus, Violation> {
     match code {
-        0 => Ok(Fate::Arrived),
-        1 => Ok(Fate::Refused),
-        2 => Ok(Fate::Protection),
-        code => Err(Violation(format!("a fate of code {code}"))),
+        0 => Ok(TransferStatus::Arrived),
+        1 => Ok(TransferStatus::Refused),
+        2 => Ok(TransferStatus::Protection),
+        code => Err(Violation(format!("a status of code {code}"))),
     }
 }
 
@@ -341,8 +341,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn fate() -> impl Strategy<Value = Fate> {
-        prop_oneof![Just(Fate::Arrived), Just(Fate::Refused), Just(Fate::Protection)]
+    fn status() -> impl Strategy<Value = TransferStatus> {
+        prop_oneof![
+            Just(TransferStatus::Arrived),
+            Just(TransferStatus::Refused),
+            Just(TransferStatus::Protection)
+        ]
     }
 
     fn frame() -> impl Strategy<Value = Frame> {
@@ -360,12 +364,12 @@ mod tests {
         );
         let read = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>())
             .prop_map(|(number, handle, offset, len)| Frame::Read { number, handle, offset, len });
-        let data = (any::<u32>(), fate(), any::<u64>()).prop_map(|(number, fate, len)| Frame::Data {
+        let data = (any::<u32>(), status(), any::<u64>()).prop_map(|(number, status, len)| Frame::Data {
             number,
-            fate,
+            status,
             len,
         });
-        let receipt = (any::<u32>(), fate()).prop_map(|(number, fate)| Frame::Receipt { number, fate });
+        let receipt = (any::<u32>(), status()).prop_map(|(number, status)| Frame::Receipt { number, status });
         let end = (any::<bool>(), 0..=MAX_WORDS as u64).prop_map(|(broken, len)| Frame::End { broken, len });
         let ask = any::<bool>().prop_map(|hungry| Frame::Ask { hungry });
         prop_oneof![
@@ -428,7 +432,7 @@ mod tests {
         assert_eq!(words(|bytes| bytes[12] = 1), "a frame of kind 6 with fields that it does not have");
         let head = words(|bytes| (bytes[0], bytes[2]) = (1, 49));
         assert_eq!(head, "a message with a header of 49 bytes, at most 48");
-        assert_eq!(words(|bytes| (bytes[0], bytes[3]) = (5, 1)), "a fate of code 256");
+        assert_eq!(words(|bytes| (bytes[0], bytes[3]) = (5, 1)), "a status of code 256");
         let end = words(|bytes| (bytes[0], bytes[31]) = (8, 128));
         assert_eq!(end, format!("{} bytes of words about an end, at most 512", 1u64 << 63));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use udeck_via::mem::{Filling, Lender, Lent};
-use udeck_via::transport::Fate;
+use udeck_via::transport::TransferStatus;
 
 use super::fresh::Anonymous;
 use super::{Memory, Place};
@@ -216,7 +216,7 @@ pub fn receipt(whom: Arc<dyn Acknowledge>, number: u32) -> Lent {
 /// Where a receipt goes.
 pub trait Acknowledge: Send + Sync {
     /// What became of the peer's message of this number.
-    fn acknowledge(&self, number: u32, fate: Fate);
+    fn acknowledge(&self, number: u32, status: TransferStatus);
 }
 
 struct Body {
@@ -225,21 +225,21 @@ struct Body {
 }
 
 impl Body {
-    fn ends_as(&self, fate: Fate) {
+    fn ends_as(&self, status: TransferStatus) {
         let receipt = self.receipt.lock().take();
         if let Some((whom, number)) = receipt {
-            whom.acknowledge(number, fate);
+            whom.acknowledge(number, status);
         }
     }
 }
 
 impl Lender for Body {
     fn give_back(&self, _: u16) {
-        self.ends_as(Fate::Arrived);
+        self.ends_as(TransferStatus::Arrived);
     }
 
     fn refuse(&self, _: u16) {
-        self.ends_as(Fate::Refused);
+        self.ends_as(TransferStatus::Refused);
     }
 }
 

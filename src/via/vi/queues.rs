@@ -13,7 +13,7 @@ use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, S
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::report::ErrorCode;
-use crate::transport::{Arrival, Body, Fate, Held, Landed, Refused};
+use crate::transport::{Arrival, Body, Landed, PostedBuffer, Refused, TransferStatus};
 pub(crate) use staging::{Piece, Pieces};
 pub(super) use staging::{Staged, StandIn};
 use udeck_sys::process::is_forked;
@@ -133,7 +133,7 @@ impl Vi {
         if is_empty && self.travels_inside(0) {
             return self.send_inside(immediate, &[]);
         }
-        let held = Held::Caller(self.next_send);
+        let held = PostedBuffer::Caller(self.next_send);
         let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("post_send", self.state));
         };
@@ -150,9 +150,10 @@ impl Vi {
         to: RemoteBuffer,
         immediate: Option<u32>,
     ) -> Result<Option<Status>> {
-        let held = Held::Caller(self.next_send);
+        let held = PostedBuffer::Caller(self.next_send);
         match self.write_located(located, to, immediate, held) {
-            Ok(fate) => Ok(fate.map(|fate| status_of(fate, self.attributes.reliability, Kind::Send))),
+            Ok(transfer_status) => Ok(transfer_status
+                .map(|transfer_status| status_of(transfer_status, self.attributes.reliability, Kind::Send))),
             Err((error, _)) => Err(error),
         }
     }
@@ -162,8 +163,8 @@ impl Vi {
         located: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Error, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Error, PostedBuffer)> {
         let total = match self.check_rdma("RDMA write", Caps::RDMA_WRITE, located) {
             Ok(total) => total,
             Err(error) => return Err((error, held)),
@@ -186,8 +187,9 @@ impl Vi {
         if immediate.is_some() {
             return Err(Error::InvalidParameter("an RDMA read carries no immediate data".into()));
         }
-        let fate = self.read_located(located, from)?;
-        Ok(fate.map(|fate| status_of(fate, self.attributes.reliability, Kind::Read)))
+        let transfer_status = self.read_located(located, from)?;
+        Ok(transfer_status
+            .map(|transfer_status| status_of(transfer_status, self.attributes.reliability, Kind::Read)))
     }
 
     /// Starts an RDMA read under the next number.
@@ -195,12 +197,12 @@ impl Vi {
         &mut self,
         located: &[(u64, usize)],
         from: RemoteBuffer,
-    ) -> Result<Option<Fate>> {
+    ) -> Result<Option<TransferStatus>> {
         let total = self.check_rdma("RDMA read", Caps::RDMA_READ, located)?;
         if self.attributes.reliability == Reliability::Unreliable {
             return Err(Error::InvalidParameter("unreliable delivery has no RDMA read".into()));
         }
-        let held = Held::Caller(self.next_send);
+        let held = PostedBuffer::Caller(self.next_send);
         let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
             return Err(not_connected("RDMA read", self.state));
         };

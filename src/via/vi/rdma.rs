@@ -6,7 +6,7 @@ use super::{Vi, foreign_block};
 use crate::descriptor::Status;
 use crate::error::{Error, Result};
 use crate::mem::{Block, RemoteBuffer};
-use crate::transport::{Fate, Held};
+use crate::transport::{PostedBuffer, TransferStatus};
 
 /// An RDMA read that was posted.
 #[derive(Debug)]
@@ -44,10 +44,10 @@ impl Vi {
             return Err((foreign_block(), block));
         }
         let segment = [(block.offset(), block.len())];
-        match self.write_located(&segment, to, immediate, Held::Block(block)) {
+        match self.write_located(&segment, to, immediate, PostedBuffer::Block(block)) {
             Ok(_) => Ok(()),
-            Err((error, Held::Block(block))) => Err((error, block)),
-            Err((_, Held::Caller(_) | Held::Owner(_))) => {
+            Err((error, PostedBuffer::Block(block))) => Err((error, block)),
+            Err((_, PostedBuffer::Caller(_) | PostedBuffer::Owner(_))) => {
                 unreachable!("an endpoint returns what it was given")
             }
         }
@@ -67,7 +67,8 @@ impl Vi {
             return Err(foreign_block());
         }
         let segment = [(block.offset(), block.len())];
-        let written = self.write_located(&segment, to, immediate, Held::Owner(Box::new(block.clone())));
+        let written =
+            self.write_located(&segment, to, immediate, PostedBuffer::Owner(Box::new(block.clone())));
         written.map(drop).map_err(|(error, _owner)| error)
     }
 
@@ -88,7 +89,7 @@ impl Vi {
             return Err((Error::Full { what: "the list of RDMA reads", bound }, into));
         }
         match self.read_located(&[(into.offset(), into.len())], from) {
-            Ok(Some(Fate::Arrived)) => Ok(Reading::Done(into)),
+            Ok(Some(TransferStatus::Arrived)) => Ok(Reading::Done(into)),
             Ok(Some(_)) => Err((forbidden(), into)),
             Ok(None) => {
                 let number = self.next_send;

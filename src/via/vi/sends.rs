@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::attributes::Reliability;
 use crate::descriptor::{Descriptor, RawId, Status};
-use crate::transport::{Fate, ViEndpoint};
+use crate::transport::{TransferStatus, ViEndpoint};
 pub(super) use reads::Reads;
 
 /// A send that is not reported yet.
@@ -54,17 +54,20 @@ pub(super) enum ConnectionEnd {
 }
 
 /// How a send ends of which the endpoint says this.
-pub(super) fn status_of(fate: Fate, level: Reliability, kind: Kind) -> Status {
-    match (fate, level) {
-        (Fate::Arrived, _) => Status::Done,
-        (Fate::Protection, _) => Status::RdmaProtectionError,
-        (Fate::Lost, _) => Status::TransportError,
-        (Fate::Refused, Reliability::Reception) => Status::RemoteDescriptorError,
-        (Fate::Unread, Reliability::Reception) => Status::Flushed,
+pub(super) fn status_of(transfer_status: TransferStatus, level: Reliability, kind: Kind) -> Status {
+    match (transfer_status, level) {
+        (TransferStatus::Arrived, _) => Status::Done,
+        (TransferStatus::Protection, _) => Status::RdmaProtectionError,
+        (TransferStatus::Lost, _) => Status::TransportError,
+        (TransferStatus::Refused, Reliability::Reception) => Status::RemoteDescriptorError,
+        (TransferStatus::Unread, Reliability::Reception) => Status::Flushed,
         // What is read has not come.
-        (Fate::Refused | Fate::Unread, _) if kind == Kind::Read => Status::Flushed,
+        (TransferStatus::Refused | TransferStatus::Unread, _) if kind == Kind::Read => Status::Flushed,
         // The data left the sender: more is not promised.
-        (Fate::Refused | Fate::Unread, Reliability::Unreliable | Reliability::Delivery) => Status::Done,
+        (
+            TransferStatus::Refused | TransferStatus::Unread,
+            Reliability::Unreliable | Reliability::Delivery,
+        ) => Status::Done,
     }
 }
 
@@ -119,17 +122,17 @@ impl Sends {
     pub fn settle(&mut self, endpoint: &mut dyn ViEndpoint, level: Reliability) -> Option<ConnectionEnd> {
         let mut end = None;
         let mut stopped_at = None;
-        while let Some((number, fate)) = endpoint.ended() {
+        while let Some((number, transfer_status)) = endpoint.poll_completion() {
             let found = self.posted.binary_search_by_key(&number, |send| send.number);
             let Ok(at) = found else {
-                let status = self.reads.settle(number, fate, level);
+                let status = self.reads.settle(number, transfer_status, level);
                 end = end.max(status.and_then(|status| end_by(status, level)));
                 continue;
             };
             let send = &mut self.posted[at];
             // Otherwise the end of its connection has settled what is behind: here a later connection's sends may be.
             let is_open = send.ends_as == Status::Done;
-            let status = if is_open { status_of(fate, level, send.kind) } else { send.ends_as };
+            let status = if is_open { status_of(transfer_status, level, send.kind) } else { send.ends_as };
             self.under_way -= usize::from(send.status.is_none());
             send.status = Some(status);
             let ended = if is_open { end_by(status, level) } else { None };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Vi, foreign_block, not_connected};
 use crate::error::Result;
 use crate::mem::Block;
-use crate::transport::Held;
+use crate::transport::PostedBuffer;
 use udeck_sys::process::is_forked;
 
 impl Vi {
@@ -23,7 +23,7 @@ impl Vi {
             return Err(not_connected("hand-off", self.state));
         };
         let segment = [(block.offset(), block.len())];
-        match endpoint.lend(immediate, head, &segment, Held::Owner(Box::new(block.clone()))) {
+        match endpoint.lend(immediate, head, &segment, PostedBuffer::Owner(Box::new(block.clone()))) {
             Ok(()) => Ok(()),
             Err((refused, _owner)) => Err(self.refused(refused)),
         }

@@ -11,7 +11,7 @@ use crate::random::Dice;
 use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::Reporter;
 use udeck_via::transport::{
-    Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Owner, Refused, ViEndpoint,
+    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, TransferStatus, ViEndpoint,
 };
 
 #[derive(Debug)]
@@ -140,7 +140,9 @@ impl FaultyEndpoint {
         number: u64,
     ) -> Result<(), Refused> {
         let segment = [(copy.offset(), copy.len())];
-        self.inner.lend(immediate, head, &segment, Held::Block(copy)).map_err(|(refused, _)| refused)?;
+        self.inner
+            .lend(immediate, head, &segment, PostedBuffer::Block(copy))
+            .map_err(|(refused, _)| refused)?;
         self.ended_early.push_back(number);
         self.send_news.name();
         Ok(())
@@ -149,7 +151,7 @@ impl FaultyEndpoint {
     /// Writes `copy` in the place of what the caller posted, who has that back at once.
     fn write_copy(&mut self, copy: Block, to: RemoteBuffer, immediate: Option<u32>) -> Result<(), Refused> {
         let segment = [(copy.offset(), copy.len())];
-        let written = self.inner.rdma_write(&segment, to, immediate, Held::Block(copy));
+        let written = self.inner.rdma_write(&segment, to, immediate, PostedBuffer::Block(copy));
         written.map(drop).map_err(|(refused, _)| refused)
     }
 
@@ -200,8 +202,8 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let early = match self.before_post() {
             Ok(early) => early,
             Err(refused) => return Err((refused, held)),
@@ -212,9 +214,9 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         let halves = if split { in_two(segments) } else { None };
         let segments = halves.as_ref().map_or(segments, |halves| halves);
         let lent = match (held, copy) {
-            (Held::Caller(number), Some(copy)) => self
+            (PostedBuffer::Caller(number), Some(copy)) => self
                 .lend_copy(immediate, head, copy, number)
-                .map_err(|refused| (refused, Held::Caller(number))),
+                .map_err(|refused| (refused, PostedBuffer::Caller(number))),
             (held, _) => self.inner.lend(immediate, head, segments, held),
         };
         self.after_post(lent)
@@ -225,8 +227,8 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         let early = match self.before_post() {
             Ok(early) => early,
             Err(refused) => return Err((refused, held)),
@@ -234,10 +236,10 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         // Without memory for a copy, the truth has to do.
         let copy = if early { self.outbox.gather(segments).ok() } else { None };
         let written = match (held, copy) {
-            (Held::Caller(number), Some(copy)) => self
+            (PostedBuffer::Caller(number), Some(copy)) => self
                 .write_copy(copy, to, immediate)
-                .map(|()| Some(Fate::Arrived))
-                .map_err(|refused| (refused, Held::Caller(number))),
+                .map(|()| Some(TransferStatus::Arrived))
+                .map_err(|refused| (refused, PostedBuffer::Caller(number))),
             (held, _) => self.inner.rdma_write(segments, to, immediate, held),
         };
         self.after_post(written)
@@ -248,8 +250,8 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         if let Err(refused) = self.before_post() {
             return Err((refused, held));
         }
@@ -292,10 +294,10 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         None
     }
 
-    fn ended(&mut self) -> Option<(u64, Fate)> {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         match self.ended_early.pop_front() {
-            Some(number) => Some((number, Fate::Arrived)),
-            None => self.inner.ended(),
+            Some(number) => Some((number, TransferStatus::Arrived)),
+            None => self.inner.poll_completion(),
         }
     }
 

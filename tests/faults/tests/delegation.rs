@@ -12,7 +12,9 @@ use crate::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Device, Fate, Held, Incoming, Queue, Queues, Registration, ViEndpoint, Waiter};
+use udeck_via::transport::{
+    Device, Incoming, PostedBuffer, Queue, Queues, Registration, TransferStatus, ViEndpoint, Waiter,
+};
 use udeck_via::{NetAddress, NicAttributes, Reliability};
 
 fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
@@ -148,22 +150,22 @@ fn a_port() {
         let (mut endpoint, _waiter) = connected(device);
         script.arrives_lent(b"lent");
         script.arrives_inline(b"inline");
-        script.ended.lock().push_back((3, Fate::Unread));
+        script.ended.lock().push_back((3, TransferStatus::Unread));
         let to = RemoteBuffer { handle: MemHandle(1), offset: 2, len: 30 };
         let segments = [(64, 5), (128, 6)];
         let mut answers = vec![
             format!("{:?}", endpoint.send(Some(1), b"head", b"body")),
-            format!("{:?}", endpoint.lend(Some(2), b"head", &segments, Held::Caller(3))),
-            format!("{:?}", endpoint.rdma_write(&segments, to, None, Held::Caller(4))),
-            format!("{:?}", endpoint.rdma_write(&segments, to, Some(5), Held::Caller(6))),
-            format!("{:?}", endpoint.rdma_read(&segments, to, Held::Caller(9))),
+            format!("{:?}", endpoint.lend(Some(2), b"head", &segments, PostedBuffer::Caller(3))),
+            format!("{:?}", endpoint.rdma_write(&segments, to, None, PostedBuffer::Caller(4))),
+            format!("{:?}", endpoint.rdma_write(&segments, to, Some(5), PostedBuffer::Caller(6))),
+            format!("{:?}", endpoint.rdma_read(&segments, to, PostedBuffer::Caller(9))),
         ];
         for _ in 0..2 {
             answers.push(format!("{:?}", endpoint.receive()));
             answers.push(format!("{:?}", endpoint.receipt()));
         }
         answers.push(format!("{:?}", endpoint.receive().map(|none| none.is_none())));
-        answers.extend((0..2).map(|_| format!("{:?}", endpoint.ended())));
+        answers.extend((0..2).map(|_| format!("{:?}", endpoint.poll_completion())));
         answers.push(format!("{:?}", endpoint.keep(7, Box::new(8)).unwrap_err().downcast::<i32>()));
         endpoint.request_send_notify();
         endpoint.fence();

@@ -9,7 +9,9 @@ use crate::{Fault, Lies, Luck, When, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::Fill;
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Body, Device, Fate, Held, Notifier, Queue, Queues, Refused, ViEndpoint, Waiter};
+use udeck_via::transport::{
+    Body, Device, Notifier, PostedBuffer, Queue, Queues, Refused, TransferStatus, ViEndpoint, Waiter,
+};
 use udeck_via::{NetAddress, Reliability};
 
 const LEVELS: [Reliability; 3] = [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception];
@@ -72,8 +74,8 @@ fn busy_is_no_more_than_a_refusal_and_room_is_named() {
     assert!(woken(&notifier) > 0);
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
     // The last look, after asking: its refusal has to be followed by news, too.
-    let refused = endpoint.lend(None, b"", &[(64, 5)], Held::Caller(3));
-    assert!(matches!(refused, Err((Refused::Busy, Held::Caller(3)))), "{refused:?}");
+    let refused = endpoint.lend(None, b"", &[(64, 5)], PostedBuffer::Caller(3));
+    assert!(matches!(refused, Err((Refused::Busy, PostedBuffer::Caller(3)))), "{refused:?}");
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
     assert_eq!(waiter.poll(), None);
     assert_eq!(script.take_calls(), ["request_send_notify", "poll"], "nothing was posted");
@@ -98,12 +100,16 @@ fn a_lost_connection_says_so_at_both_ends_and_names_its_queues() {
     for refused in [endpoint.send(None, b"", b"x"), endpoint.unread().map(drop)] {
         assert!(matches!(&refused, Err(Refused::Lost(words)) if words.contains("seed 7")), "{refused:?}");
     }
-    let (_, held) = endpoint.lend(None, b"", &[(64, 5)], Held::Caller(3)).unwrap_err();
-    assert!(matches!(held, Held::Caller(3)));
+    let (_, held) = endpoint.lend(None, b"", &[(64, 5)], PostedBuffer::Caller(3)).unwrap_err();
+    assert!(matches!(held, PostedBuffer::Caller(3)));
     assert!(endpoint.receive().unwrap().is_some(), "what came before the end comes before the end");
     assert!(matches!(endpoint.receive(), Err(Refused::Lost(_))));
-    script.ended.lock().push_back((1, Fate::Arrived));
-    assert_eq!(endpoint.ended(), Some((1, Fate::Arrived)), "lent memory still comes back");
+    script.ended.lock().push_back((1, TransferStatus::Arrived));
+    assert_eq!(
+        endpoint.poll_completion(),
+        Some((1, TransferStatus::Arrived)),
+        "lent memory still comes back"
+    );
 }
 
 #[test]
@@ -173,7 +179,7 @@ fn a_repeated_message_comes_without_end_and_nothing_silences_the_transport() {
 fn a_lent_message_goes_out_in_two_pieces() {
     let Rig { script, mut endpoint, .. } = lying(Lies { split: When::Numbers(vec![1]), ..Lies::default() });
     for segments in [&[(64, 5)][..], &[(64, 5)], &[(64, 5), (128, 1)]] {
-        endpoint.lend(None, b"head", segments, Held::Caller(3)).unwrap();
+        endpoint.lend(None, b"head", segments, PostedBuffer::Caller(3)).unwrap();
     }
     let calls = script.take_calls();
     let segments = ["[(64, 5)]", "[(64, 2), (66, 3)]", "[(64, 5), (128, 1)]"];
@@ -210,14 +216,17 @@ fn what_ends_early_is_a_copy_and_ends_once() {
     let mut block = device.outbox().block(10, Fill::Zero).unwrap();
     block.bytes_mut().copy_from_slice(b"0123456789");
     let segments = [(block.offset() + 1, 2), (block.offset() + 5, 3)];
-    endpoint.lend(None, b"", &segments, Held::Caller(4)).unwrap();
+    endpoint.lend(None, b"", &segments, PostedBuffer::Caller(4)).unwrap();
     let calls = script.take_calls();
     assert!(calls[0].starts_with("lend") && calls[0].contains("Block(5 of"), "{calls:?}");
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
-    assert_eq!([endpoint.ended(), endpoint.ended()], [Some((4, Fate::Arrived)), None]);
-    endpoint.lend(None, b"", &segments, Held::Caller(5)).unwrap();
+    assert_eq!(
+        [endpoint.poll_completion(), endpoint.poll_completion()],
+        [Some((4, TransferStatus::Arrived)), None]
+    );
+    endpoint.lend(None, b"", &segments, PostedBuffer::Caller(5)).unwrap();
     assert!(script.take_calls().iter().any(|call| call.contains("Caller(5)")), "the truth");
-    assert_eq!(endpoint.ended(), None);
+    assert_eq!(endpoint.poll_completion(), None);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use crate::{Call, Event, Outcome, Trace, Who, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, RemoteBuffer};
 use udeck_via::transport::Reporter;
-use udeck_via::transport::{Device, Fate, Held, Incoming, Queue, Queues, ViEndpoint, Waiter};
+use udeck_via::transport::{
+    Device, Incoming, PostedBuffer, Queue, Queues, TransferStatus, ViEndpoint, Waiter,
+};
 use udeck_via::{NetAddress, Reliability};
 
 fn connected(script: &Script, trace: Trace) -> (Box<dyn ViEndpoint>, Box<dyn Waiter>) {
@@ -30,21 +32,21 @@ fn each_operation_is_a_line() {
     let (mut endpoint, mut waiter) = connected(&script, trace);
     let to = RemoteBuffer { handle: MemHandle(0xab), offset: 2, len: 30 };
     endpoint.send(Some(5), b"head", b"body!").unwrap();
-    endpoint.lend(None, b"", &[(64, 5), (128, 6)], Held::Caller(3)).unwrap();
-    endpoint.rdma_write(&[(64, 5)], to, None, Held::Caller(4)).unwrap_err();
-    endpoint.rdma_write(&[(64, 5)], to, Some(1), Held::Caller(4)).unwrap();
-    endpoint.rdma_read(&[(64, 5)], to, Held::Caller(5)).unwrap();
+    endpoint.lend(None, b"", &[(64, 5), (128, 6)], PostedBuffer::Caller(3)).unwrap();
+    endpoint.rdma_write(&[(64, 5)], to, None, PostedBuffer::Caller(4)).unwrap_err();
+    endpoint.rdma_write(&[(64, 5)], to, Some(1), PostedBuffer::Caller(4)).unwrap();
+    endpoint.rdma_read(&[(64, 5)], to, PostedBuffer::Caller(5)).unwrap();
     endpoint.fence();
     script.arrives_lent(b"lent");
-    script.ended.lock().push_back((3, Fate::Arrived));
+    script.ended.lock().push_back((3, TransferStatus::Arrived));
     script.news.lock().push_back(ready(Queue::Receive));
     waiter.poll();
     endpoint.receive().unwrap();
-    endpoint.ended();
+    endpoint.poll_completion();
     // These find nothing.
     waiter.poll();
     endpoint.receive().unwrap();
-    endpoint.ended();
+    endpoint.poll_completion();
     waiter.park(Duration::from_millis(5));
     endpoint.unread().unwrap();
     endpoint.close(Some("broken"));

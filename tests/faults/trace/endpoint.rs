@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Call, Outcome, Sink, Who};
 use udeck_via::mem::{Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::{
-    Armed, Arrival, Fate, Found, Held, Inline, Landed, LentMemory, Notifier, Owner, Ready, Refused,
-    ViEndpoint, Waiter,
+    Armed, Arrival, Found, Inline, Landed, LentMemory, Notifier, Owner, PostedBuffer, Ready, Refused,
+    TransferStatus, ViEndpoint, Waiter,
 };
 
 #[derive(Debug)]
@@ -37,10 +37,10 @@ fn total(segments: &[(u64, usize)]) -> usize {
 }
 
 /// The number that the caller is told, if he is.
-fn number_of(held: &Held) -> Option<u64> {
+fn number_of(held: &PostedBuffer) -> Option<u64> {
     match held {
-        Held::Caller(number) => Some(*number),
-        Held::Block(_) | Held::Owner(_) => None,
+        PostedBuffer::Caller(number) => Some(*number),
+        PostedBuffer::Block(_) | PostedBuffer::Owner(_) => None,
     }
 }
 
@@ -58,8 +58,8 @@ unsafe impl ViEndpoint for TracedEndpoint {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let (len, number) = (total(segments), number_of(&held));
         let call = Call::Lend { immediate, head: head.len(), segments: segments.len(), len, number };
         let lent = self.inner.lend(immediate, head, segments, held);
@@ -75,8 +75,8 @@ unsafe impl ViEndpoint for TracedEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         let (len, number) = (total(segments), number_of(&held));
         let call = Call::RdmaWrite { immediate, segments: segments.len(), len, to, number };
         let written = self.inner.rdma_write(segments, to, immediate, held);
@@ -88,8 +88,8 @@ unsafe impl ViEndpoint for TracedEndpoint {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         let (len, number) = (total(segments), number_of(&held));
         let call = Call::RdmaRead { segments: segments.len(), len, from, number };
         let read = self.inner.rdma_read(segments, from, held);
@@ -130,10 +130,10 @@ unsafe impl ViEndpoint for TracedEndpoint {
         Some((immediate, lent))
     }
 
-    fn ended(&mut self) -> Option<(u64, Fate)> {
-        let (number, fate) = self.inner.ended()?;
-        self.note(Call::Ended, Outcome::Ended { number, fate });
-        Some((number, fate))
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
+        let (number, status) = self.inner.poll_completion()?;
+        self.note(Call::Ended, Outcome::Ended { number, status });
+        Some((number, status))
     }
 
     fn receipt(&mut self) -> Option<Lent> {

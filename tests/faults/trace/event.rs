@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use udeck_via::Reliability;
 use udeck_via::mem::RemoteBuffer;
-use udeck_via::transport::{Armed, Arrival, Body, Fate, Held, Landed, Queue, Ready, Refused};
+use udeck_via::transport::{
+    Armed, Arrival, Body, Landed, PostedBuffer, Queue, Ready, Refused, TransferStatus,
+};
 
 /// One operation. Displayed as a line: seconds since the trace began, who, what, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,10 +108,10 @@ pub enum Outcome {
     },
     Ended {
         number: u64,
-        fate: Fate,
+        status: TransferStatus,
     },
     /// Over when the call returned.
-    Over(Fate),
+    Over(TransferStatus),
     Messages(u32),
     News(Ready),
     Armed(Armed),
@@ -123,10 +125,10 @@ impl Outcome {
         }
     }
 
-    pub(super) fn rdma(result: &Result<Option<Fate>, (Refused, Held)>) -> Self {
+    pub(super) fn rdma(result: &Result<Option<TransferStatus>, (Refused, PostedBuffer)>) -> Self {
         match result {
             Ok(None) => Outcome::Done,
-            Ok(Some(fate)) => Outcome::Over(*fate),
+            Ok(Some(status)) => Outcome::Over(*status),
             Err((refused, _)) => Outcome::refused(refused),
         }
     }
@@ -220,8 +222,8 @@ impl Display for Outcome {
             Outcome::Arrived { kind, immediate, head, len } => {
                 write!(f, "{kind} {}{}", sizes(*head, *len), Immediate(*immediate))
             }
-            Outcome::Ended { number, fate } => write!(f, "no. {number} {fate:?}"),
-            Outcome::Over(fate) => write!(f, "over, {fate:?}"),
+            Outcome::Ended { number, status } => write!(f, "no. {number} {status:?}"),
+            Outcome::Over(status) => write!(f, "over, {status:?}"),
             Outcome::Messages(count) => write!(f, "{count} messages"),
             Outcome::Armed(Armed::Yes) => f.write_str("armed"),
             Outcome::Armed(Armed::News) => f.write_str("not armed, there may be news"),

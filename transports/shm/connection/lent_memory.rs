@@ -1,6 +1,6 @@
 //! What the peer has of ours, added up on demand.
 
-use udeck_via::transport::{Held, LentMemory};
+use udeck_via::transport::{LentMemory, PostedBuffer};
 
 use super::Connection;
 
@@ -9,6 +9,6 @@ impl LentMemory for Connection {
         let mut books = self.lent.lock();
         // What came back is not out. A liar is found out by who sends to it.
         let _ = books.collect();
-        books.held.iter().flatten().map(Held::bytes).sum()
+        books.held.iter().flatten().map(PostedBuffer::bytes).sum()
     }
 }

@@ -18,16 +18,16 @@ fn a_buffer_that_a_closed_peer_has_read_long_ago_stays_lent() {
     };
     for later in [1 << 31, 1 << 32, (1 << 32) + 5] {
         let read = Position::START.plus(later);
-        books.hold(0, Held::Caller(7), Position::START);
-        books.hold(1, Held::Caller(8), read);
+        books.hold(0, PostedBuffer::Caller(7), Position::START);
+        books.hold(1, PostedBuffer::Caller(8), read);
         books.collect_unread(read);
         assert!(
-            matches!(books.held[0], Some(Held::Caller(7))),
+            matches!(books.held[0], Some(PostedBuffer::Caller(7))),
             "read before the peer closed, after {later} messages"
         );
         assert_eq!(
             books.returned.pop_front(),
-            Some((8, Fate::Unread)),
+            Some((8, TransferStatus::Unread)),
             "the peer closed before it read this one"
         );
         assert_eq!(books.returned, []);

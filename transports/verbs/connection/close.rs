@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use udeck_session::keep;
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Held, Owner, Refused};
+use udeck_via::transport::{Owner, PostedBuffer, Refused, TransferStatus};
 
 use super::recv_queue::{Item, Progress};
 use super::send_engine::held_in_flight;
@@ -22,15 +22,15 @@ pub(super) struct Offered {
     /// Its number on the queue pair where messages travel on the unreliable queue pair, once it has one.
     pub unreliable: Option<u32>,
     /// Who is told when the peer has read it. `None`: somebody awaits a receipt, and [`udeck_session::Unacked`] has that.
-    pub held: Option<Held>,
+    pub held: Option<PostedBuffer>,
 }
 
 impl Connection {
     // ---- memory that was posted ----
 
     /// The next end of a caller's send or read.
-    pub fn next_ended(&mut self) -> Option<(u64, Fate)> {
-        self.unacked.next_ended()
+    pub fn next_completion(&mut self) -> Option<(u64, TransferStatus)> {
+        self.unacked.next_completion()
     }
 
     /// Puts `owner` in the place of the caller who was to be told of `number`.
@@ -44,7 +44,8 @@ impl Connection {
     /// Bytes of the outbox that were posted and are not over.
     pub fn lent_bytes(&mut self) -> usize {
         let unacked = self.unacked.lent_bytes();
-        let offered: usize = self.offered.iter().flat_map(|offered| &offered.held).map(Held::bytes).sum();
+        let offered: usize =
+            self.offered.iter().flat_map(|offered| &offered.held).map(PostedBuffer::bytes).sum();
         unacked
             + offered
             + held_in_flight(&mut self.flying, self.unreliable.as_mut(), &mut self.posts)
@@ -52,17 +53,17 @@ impl Connection {
                 .sum::<usize>()
     }
 
-    /// A request is over, as `fate` says if nobody else does.
-    pub(super) fn after(&mut self, then: Then, fate: Fate) {
+    /// A request is over, as `status` says if nobody else does.
+    pub(super) fn after(&mut self, then: Then, status: TransferStatus) {
         match then {
             Then::Nothing => {}
-            Then::Held(held) => self.end_held(held, fate),
+            Then::Held(held) => self.end_held(held, status),
             Then::Left(number) => self.release(number),
             Then::Read(held) => {
                 self.reads -= 1;
-                self.end_held(held, fate);
+                self.end_held(held, status);
             }
-            Then::ReadDone(number) => self.read_done(number, fate),
+            Then::ReadDone(number) => self.read_done(number, status),
         }
     }
 
@@ -70,13 +71,13 @@ impl Connection {
     pub(super) fn was_read(&mut self, narrow: u32) -> bool {
         let found = self.offered.iter().find(|offered| offered.number.narrow() == narrow);
         let Some(number) = found.map(|offered| offered.number) else { return false };
-        self.end_offered(number, Fate::Arrived)
+        self.end_offered(number, TransferStatus::Arrived)
     }
 
-    pub(super) fn end_offered(&mut self, number: Position, fate: Fate) -> bool {
+    pub(super) fn end_offered(&mut self, number: Position, status: TransferStatus) -> bool {
         let Some(at) = self.offered.iter().position(|offered| offered.number == number) else { return false };
         match self.offered.remove(at).and_then(|offered| offered.held) {
-            Some(held) => self.end_held(held, fate),
+            Some(held) => self.end_held(held, status),
             None => self.release(number),
         }
         true
@@ -87,8 +88,8 @@ impl Connection {
     }
 
     #[inline]
-    fn end_held(&mut self, held: Held, fate: Fate) {
-        self.unacked.end(held, fate, &mut self.events);
+    fn end_held(&mut self, held: PostedBuffer, status: TransferStatus) {
+        self.unacked.end(held, status, &mut self.events);
     }
 
     #[inline]
@@ -140,10 +141,10 @@ impl Connection {
         // The peer counts them as unread.
         self.recv_queue.forget_receipts();
         for post in std::mem::take(&mut self.posts) {
-            self.drop_post(post.what, Fate::Lost);
+            self.drop_post(post.what, TransferStatus::Lost);
         }
         self.send_end(Some(why));
-        self.unacked.settle_all(Fate::Lost, &mut self.events, |_| true);
+        self.unacked.settle_all(TransferStatus::Lost, &mut self.events, |_| true);
     }
 
     fn send_end(&mut self, broken: Option<&str>) {
@@ -158,7 +159,7 @@ impl Connection {
         self.close.peer_ended(words, &mut self.events);
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.window.taken();
-        self.unacked.settle_all(Fate::Unread, &mut self.events, |number| number >= taken);
+        self.unacked.settle_all(TransferStatus::Unread, &mut self.events, |number| number >= taken);
         self.drop_accesses();
         self.events.tell_end();
     }
@@ -170,7 +171,7 @@ impl Connection {
         let posts = std::mem::take(&mut self.posts).into_iter();
         let (accesses, others): (VecDeque<Post>, _) = posts.partition(|post| is_access(&post.what));
         self.posts = others;
-        accesses.into_iter().for_each(|post| self.drop_post(post.what, Fate::Unread));
+        accesses.into_iter().for_each(|post| self.drop_post(post.what, TransferStatus::Unread));
     }
 
     /// What the out-of-band connection says of an end by an error.
@@ -214,7 +215,7 @@ impl Connection {
         if !self.close.dead {
             self.release_end();
         }
-        let Some(fate) = self.close.die(why, &mut self.events) else { return };
+        let Some(status) = self.close.die(why, &mut self.events) else { return };
         self.recv_queue.forget_receipts();
         (self.owed, self.reading) = (0, None);
         self.recv_queue.retain(|item| !matches!(item, Item::Pending(_)));
@@ -222,14 +223,14 @@ impl Connection {
         self.skip_silent();
         self.notes.clear();
         self.offers = 0;
-        self.ground_all(fate);
+        self.ground_all(status);
         for offered in std::mem::take(&mut self.offered) {
             match offered.held {
-                Some(held) => self.end_held(held, fate),
+                Some(held) => self.end_held(held, status),
                 None => self.release(offered.number),
             }
         }
-        self.unacked.settle_all(fate, &mut self.events, |_| true);
+        self.unacked.settle_all(status, &mut self.events, |_| true);
         self.events.tell_end();
     }
 

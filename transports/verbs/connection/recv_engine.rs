@@ -3,7 +3,7 @@
 use udeck_session::Store;
 use udeck_sys::position::Position;
 use udeck_via::Reliability;
-use udeck_via::transport::{Fate, Inline};
+use udeck_via::transport::{Inline, TransferStatus};
 
 use super::recv_queue::{Item, Offer, Progress};
 use super::send_queue::{Post, Posted};
@@ -69,7 +69,7 @@ impl Connection {
                 if !self.close.closed {
                     // The data of the write before it are in place: that waits for no program.
                     if self.level == Reliability::Reception {
-                        self.notes.push(Note::Receipt(number, Fate::Arrived));
+                        self.notes.push(Note::Receipt(number, TransferStatus::Arrived));
                     }
                     self.deliver(Item::Silent);
                 }
@@ -241,8 +241,8 @@ impl Connection {
             // One that is over may have been told of already.
             Note::Read(number) => self.was_read(number) || self.unreliable.is_some(),
             // Of what ended otherwise here, the peer did not know that.
-            Note::Receipt(number, fate) => {
-                self.unacked.settle_named(number, self.window.sent(), fate, &mut self.events)
+            Note::Receipt(number, status) => {
+                self.unacked.settle_named(number, self.window.sent(), status, &mut self.events)
                     || self.level == Reliability::Reception
                     || self.close.closed
                     || self.close.is_lost()
@@ -283,7 +283,7 @@ impl Connection {
     }
 
     /// What became of a message or flush. `false`: nobody waits for that.
-    pub(super) fn settle(&mut self, number: Position, fate: Fate) -> bool {
-        self.unacked.settle(number, fate, &mut self.events)
+    pub(super) fn settle(&mut self, number: Position, status: TransferStatus) -> bool {
+        self.unacked.settle(number, status, &mut self.events)
     }
 }

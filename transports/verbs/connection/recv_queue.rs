@@ -1,7 +1,7 @@
 //! What the program takes, and the credits that follow from that.
 
 use udeck_session::{Pending, Store, Taken};
-use udeck_via::transport::{Fate, Inline, Refused};
+use udeck_via::transport::{Inline, Refused, TransferStatus};
 
 use super::{Connection, MESSAGES};
 use crate::wire::{Note, Part};
@@ -132,11 +132,11 @@ impl Connection {
     }
 
     /// Gives the receipt for a message that was taken.
-    pub fn acknowledge(&mut self, number: u32, fate: Fate) {
+    pub fn acknowledge(&mut self, number: u32, status: TransferStatus) {
         if self.owed == 0 {
             return; // the connection is lost: nobody waits any more
         }
         self.owed -= 1;
-        self.notes.push(Note::Receipt(number, fate));
+        self.notes.push(Note::Receipt(number, status));
     }
 }

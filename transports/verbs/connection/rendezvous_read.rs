@@ -4,7 +4,7 @@
 //! back. Not more of them than the program can be expected to take soon: see `WAITING`.
 
 use udeck_session::Store;
-use udeck_via::transport::Fate;
+use udeck_via::transport::TransferStatus;
 
 use super::recv_queue::{Item, Offer, Progress};
 use super::send_queue::Then;
@@ -87,8 +87,8 @@ impl Connection {
     }
 
     /// All of an offered message is here.
-    pub(super) fn read_done(&mut self, number: u32, fate: Fate) {
-        if fate != Fate::Arrived {
+    pub(super) fn read_done(&mut self, number: u32, status: TransferStatus) {
+        if status != TransferStatus::Arrived {
             return;
         }
         self.notes.push(Note::Read(number));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 use udeck_session::cut;
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Held};
+use udeck_via::transport::{PostedBuffer, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::send_queue::{Post, Posted, Segments, Then};
@@ -297,7 +297,7 @@ impl Connection {
             return Ok((Step::Over, fence));
         }
         if total == 0 && immediate.is_none() {
-            self.after(then, Fate::Arrived);
+            self.after(then, TransferStatus::Arrived);
             return Ok((Step::Over, fence));
         }
         loop {
@@ -330,7 +330,7 @@ impl Connection {
         mut fence: bool,
         (body, mut done): (Segments, usize),
         from: RemoteBuffer,
-        held: Held,
+        held: PostedBuffer,
     ) -> Result<(Step, bool), String> {
         let total: usize = body.iter().map(|segment| segment.len()).sum();
         let Some(far) = self.place_of(from, false) else {
@@ -343,7 +343,7 @@ impl Connection {
             return Ok((Step::Over, fence));
         }
         if total == 0 {
-            self.after(Then::Read(held), Fate::Arrived);
+            self.after(Then::Read(held), TransferStatus::Arrived);
             return Ok((Step::Over, fence));
         }
         loop {
@@ -421,9 +421,9 @@ impl Connection {
             {
                 *frame = Frame::Flush;
             }
-            return self.drop_post(what, Fate::Arrived);
+            return self.drop_post(what, TransferStatus::Arrived);
         }
-        self.drop_post(what, Fate::Protection);
+        self.drop_post(what, TransferStatus::Protection);
         self.break_off("RDMA to memory that is not exposed to the one that asked for it, or not any more");
     }
 
@@ -437,7 +437,7 @@ impl Connection {
         }
         while self.flying.front().is_some_and(|first| token.wrapping_sub(first.token) <= u32::MAX / 2) {
             let Some(Flying { then, .. }) = self.flying.pop_front() else { break };
-            self.after(then, Fate::Arrived);
+            self.after(then, TransferStatus::Arrived);
         }
         self.tell_of_room();
     }
@@ -450,16 +450,19 @@ impl Connection {
         let known = if is_known { self.flying.pop_front() } else { None };
         let then = known.map_or(Then::Nothing, |flying| flying.then);
         self.retired = token.wrapping_add(1);
-        let fate =
-            if forbidden && !matches!(then, Then::ReadDone(_)) { Fate::Protection } else { Fate::Lost };
+        let status = if forbidden && !matches!(then, Then::ReadDone(_)) {
+            TransferStatus::Protection
+        } else {
+            TransferStatus::Lost
+        };
         match then {
             Then::Left(number) if forbidden => {
-                self.settle(number, fate);
-                self.after(Then::Left(number), fate);
+                self.settle(number, status);
+                self.after(Then::Left(number), status);
             }
             // Of several requests for one post, the last tells; the first may be the one that fails.
             Then::Nothing if forbidden => self.next_access_fails(),
-            then => self.after(then, fate),
+            then => self.after(then, status),
         }
     }
 
@@ -469,25 +472,25 @@ impl Connection {
             && let Some(Flying { then, .. }) = self.flying.remove(at)
         {
             if let Then::Left(number) = then {
-                self.settle(number, Fate::Protection);
+                self.settle(number, TransferStatus::Protection);
             }
-            self.after(then, Fate::Protection);
+            self.after(then, TransferStatus::Protection);
         } else if self.posts.front().is_some_and(Post::has_begun)
             && let Some(Post { what, .. }) = self.posts.pop_front()
         {
-            self.drop_post(what, Fate::Protection);
+            self.drop_post(what, TransferStatus::Protection);
         }
     }
 
     /// Everything that the device has or will not get ends so.
-    pub(super) fn ground_all(&mut self, fate: Fate) {
+    pub(super) fn ground_all(&mut self, status: TransferStatus) {
         self.retired = self.next_token;
         while let Some(Flying { then, .. }) = self.flying.pop_front() {
-            self.after(then, fate);
+            self.after(then, status);
         }
-        self.ground_unreliable(fate);
+        self.ground_unreliable(status);
         for post in std::mem::take(&mut self.posts) {
-            self.drop_post(post.what, fate);
+            self.drop_post(post.what, status);
         }
     }
 
@@ -522,7 +525,7 @@ pub(super) fn held_in_flight<'a>(
     flying: &'a mut VecDeque<Flying>,
     unreliable: Option<&'a mut Box<Unreliable>>,
     posts: &'a mut VecDeque<Post>,
-) -> impl Iterator<Item = &'a mut Held> {
+) -> impl Iterator<Item = &'a mut PostedBuffer> {
     let flying = flying.iter_mut().map(|flying| &mut flying.then);
     let flying = flying.chain(Connection::held_unreliable(unreliable));
     let posts = posts.iter_mut().filter_map(|post| match &mut post.what {
@@ -538,7 +541,7 @@ pub(super) fn held_in_flight<'a>(
 
 enum Either<'a> {
     Then(&'a mut Then),
-    Held(&'a mut Held),
+    Held(&'a mut PostedBuffer),
 }
 
 /// Whether `[offset, offset + len)` lies in a window of `window` bytes.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Held, Refused};
+use udeck_via::transport::{PostedBuffer, Refused, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::close::Offered;
@@ -56,7 +56,7 @@ pub(super) enum Posted {
         body: Segments,
         from: RemoteBuffer,
         done: usize,
-        held: Held,
+        held: PostedBuffer,
     },
     End {
         words: Option<String>,
@@ -67,11 +67,11 @@ pub(super) enum Posted {
 pub(super) enum Then {
     Nothing,
     /// The memory goes back.
-    Held(Held),
+    Held(PostedBuffer),
     /// The message of this number has left: its entry among the unacknowledged ends when a receipt has come, too.
     Left(Position),
     /// A read of the program's is over.
-    Read(Held),
+    Read(PostedBuffer),
     /// The offer of this number is here.
     ReadDone(u32),
 }
@@ -105,8 +105,8 @@ impl Connection {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let (body, len) = match self.segments(segments) {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
@@ -138,8 +138,8 @@ impl Connection {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let body = match self.remote_segments(segments, to, self.may_write) {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
@@ -178,8 +178,8 @@ impl Connection {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let body = match self.remote_segments(segments, from, self.may_read) {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
@@ -255,7 +255,7 @@ impl Connection {
         if self.posts.len() < POSTS { Ok(()) } else { Err(Refused::Busy) }
     }
 
-    fn room_for(&mut self, held: &Held, numbers: u32) -> Result<(), Refused> {
+    fn room_for(&mut self, held: &PostedBuffer, numbers: u32) -> Result<(), Refused> {
         self.room(numbers)?;
         let waiting = self.unacked.len().max(self.offered.len());
         if waiting >= MESSAGES as usize && (self.awaits_receipt(held) || !self.offered.is_empty()) {
@@ -264,12 +264,12 @@ impl Connection {
         Ok(())
     }
 
-    fn awaits_receipt(&self, held: &Held) -> bool {
-        self.level == Reliability::Reception && matches!(held, Held::Caller(_))
+    fn awaits_receipt(&self, held: &PostedBuffer) -> bool {
+        self.level == Reliability::Reception && matches!(held, PostedBuffer::Caller(_))
     }
 
     /// Notes who has the memory of the next numbered frame, or of what it flushes.
-    fn hold(&mut self, held: Held, receipt: bool) -> Then {
+    fn hold(&mut self, held: PostedBuffer, receipt: bool) -> Then {
         if !receipt {
             return Then::Held(held);
         }
@@ -313,16 +313,16 @@ impl Connection {
     }
 
     /// A post that will not be carried out.
-    pub(super) fn drop_post(&mut self, what: Posted, fate: Fate) {
+    pub(super) fn drop_post(&mut self, what: Posted, status: TransferStatus) {
         match what {
             Posted::Frame { then, .. } | Posted::Write { then, .. } => {
                 if let Then::Left(number) = then {
-                    self.settle(number, fate);
+                    self.settle(number, status);
                 }
-                self.after(then, fate);
+                self.after(then, status);
             }
-            Posted::Read { held, .. } => self.after(Then::Read(held), fate),
-            Posted::Offer { number, .. } => _ = self.end_offered(number, fate),
+            Posted::Read { held, .. } => self.after(Then::Read(held), status),
+            Posted::Offer { number, .. } => _ = self.end_offered(number, status),
             Posted::End { .. } => {}
         }
     }

@@ -1,6 +1,6 @@
 use udeck_sys::position::Position;
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Fate, Held};
+use udeck_via::transport::{PostedBuffer, TransferStatus};
 
 use super::send_queue::Then;
 use super::*;
@@ -28,9 +28,9 @@ fn a_message_that_is_kept_for_long_was_read() {
         let block = memory.outbox.block(100, Fill::Zero).unwrap();
         let lend = |connection: &mut Connection, caller| {
             let number = connection.window.sent();
-            let lent = connection.lend(None, b"", &[(block.offset(), 100)], Held::Caller(caller));
+            let lent = connection.lend(None, b"", &[(block.offset(), 100)], PostedBuffer::Caller(caller));
             assert!(lent.is_ok(), "there is room");
-            connection.after(Then::Left(number), Fate::Arrived);
+            connection.after(Then::Left(number), TransferStatus::Arrived);
         };
         lend(&mut connection, 7);
         // The peer's program took it, and so many more, and goes on reading it.
@@ -39,13 +39,21 @@ fn a_message_that_is_kept_for_long_was_read() {
         lend(&mut connection, 8);
         hear(&mut connection, Frame::End { broken: false, len: 0 }, b"");
         assert_eq!(
-            connection.next_ended(),
-            Some((8, Fate::Unread)),
+            connection.next_completion(),
+            Some((8, TransferStatus::Unread)),
             "the peer closed before it took this one"
         );
-        assert_eq!(connection.next_ended(), None, "taken before the peer closed, after {later} messages");
-        let receipt = Note::Receipt(kept, Fate::Arrived).encode();
+        assert_eq!(
+            connection.next_completion(),
+            None,
+            "taken before the peer closed, after {later} messages"
+        );
+        let receipt = Note::Receipt(kept, TransferStatus::Arrived).encode();
         hear(&mut connection, Frame::Notes { count: 1 }, &receipt);
-        assert_eq!(connection.next_ended(), Some((7, Fate::Arrived)), "after {later} messages");
+        assert_eq!(
+            connection.next_completion(),
+            Some((7, TransferStatus::Arrived)),
+            "after {later} messages"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use udeck_via::mem::Rights;
-use udeck_via::transport::{Fate, Held, Hello, ViEndpoint};
+use udeck_via::transport::{Hello, PostedBuffer, TransferStatus, ViEndpoint};
 use udeck_via::{Ptag, Reliability, RemoteBuffer};
 
 use super::early::core;
@@ -50,29 +50,29 @@ fn a_write_that_has_come_before_the_close_has_arrived() {
     let [(a, mut sender), (b, mut receiver)] = connected();
     let handle = b.windows.expose(0, 0, Ptag(7), Rights::WRITE, false).unwrap();
     let to = RemoteBuffer { handle, offset: 0, len: 0 };
-    let fate = |sender: &mut VerbsEndpoint, number, look: &dyn Fn()| {
+    let status = |sender: &mut VerbsEndpoint, number, look: &dyn Fn()| {
         let deadline = soon();
         loop {
             look();
-            match sender.ended() {
-                Some((ended, fate)) if ended == number => return fate,
+            match sender.poll_completion() {
+                Some((ended, status)) if ended == number => return status,
                 Some(_) => {}
                 None => assert!(!deadline.passed(), "write {number} does not end"),
             }
         }
     };
     // The first learns where the window is.
-    sender.rdma_write(&[], to, None, Held::Caller(1)).unwrap();
-    assert_eq!(fate(&mut sender, 1, &|| b.completions.take_all()), Fate::Arrived);
+    sender.rdma_write(&[], to, None, PostedBuffer::Caller(1)).unwrap();
+    assert_eq!(status(&mut sender, 1, &|| b.completions.take_all()), TransferStatus::Arrived);
 
-    sender.rdma_write(&[], to, None, Held::Caller(2)).unwrap();
+    sender.rdma_write(&[], to, None, PostedBuffer::Caller(2)).unwrap();
     let deadline = soon();
     while !a.completions.links().iter().all(|link| link.is_done()) {
         assert!(!deadline.passed(), "it does not leave");
         a.completions.take_all();
     }
     receiver.close(None);
-    assert_eq!(fate(&mut sender, 2, &|| b.completions.take_all()), Fate::Arrived);
+    assert_eq!(status(&mut sender, 2, &|| b.completions.take_all()), TransferStatus::Arrived);
     [a, b]
         .iter()
         .for_each(|core| core.completions.links().iter().for_each(|link| link.give_up("the test is over")));

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 use udeck_session::Memory;
-use udeck_via::transport::{Held, Hello};
+use udeck_via::transport::{Hello, PostedBuffer};
 use udeck_via::{MemHandle, Ptag, Reliability, RemoteBuffer};
 
 use crate::connection::{Connection, How, MESSAGES, Phase, Span, Work};
@@ -189,7 +189,8 @@ fn post(connection: &mut Connection, device: &mut Device, memory: &Memory, what:
     let Ok(block) = memory.outbox.block(5000, udeck_via::mem::Fill::Keep) else { return };
     let segment = [(block.offset(), if what == 0 { 100 } else { 5000 })];
     let remote = RemoteBuffer { handle: MemHandle(u32::from(what)), offset: 0, len: 5000 };
-    let held = if number.is_multiple_of(2) { Held::Caller(number) } else { Held::Block(block) };
+    let held =
+        if number.is_multiple_of(2) { PostedBuffer::Caller(number) } else { PostedBuffer::Block(block) };
     let _ = match what {
         0 | 1 => connection.lend(None, b"head", &segment, held).map_err(drop),
         2 => connection.rdma_write(&segment, remote, Some(3), held).map_err(drop),
@@ -293,7 +294,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
         if let Some(words) = connection.failure().map(str::to_owned) {
             connection.lost(&words);
         }
-        let _ = (connection.take_events(), connection.next_ended(), connection.has_arrivals());
+        let _ = (connection.take_events(), connection.next_completion(), connection.has_arrivals());
         if connection.phase() == Phase::Over {
             break;
         }

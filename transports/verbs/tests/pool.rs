@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use udeck_via::Reliability;
 use udeck_via::mem::Fill;
-use udeck_via::transport::{Body, Held, Hello, Refused};
+use udeck_via::transport::{Body, Hello, PostedBuffer, Refused};
 
 use super::early::core_with;
 use super::{End, alone, inject, options, pair, soon, unreliable};
@@ -239,7 +239,7 @@ fn memory_outlives_the_queue_pair_that_may_access_it() {
     let (link, peer, _oob) = liar(&core, &far);
     let block = core.memory.outbox.block(1 << 16, Fill::Zero).unwrap();
     let pairs_at_drop = Arc::new(AtomicU64::new(u64::MAX));
-    let probe = Held::Owner(Box::new(Probe(pairs_at_drop.clone())));
+    let probe = PostedBuffer::Owner(Box::new(Probe(pairs_at_drop.clone())));
     let lent = link.with(|connection| connection.lend(None, b"", &[(block.offset(), 1 << 16)], probe));
     assert!(lent.is_ok());
     let pairs = counters()[5];
@@ -275,7 +275,7 @@ fn what_goes_when_the_completion_queue_fails_is_dropped_without_a_lock() {
     let links: Vec<_> = (0..2).map(|_| liar(&core, &far)).collect();
     for (link, ..) in &links {
         let block = core.memory.outbox.block(1 << 16, Fill::Zero).unwrap();
-        let owner = Held::Owner(Box::new(Looks(core.clone(), dropped.clone())));
+        let owner = PostedBuffer::Owner(Box::new(Looks(core.clone(), dropped.clone())));
         let lent = link.with(|connection| connection.lend(None, b"", &[(block.offset(), 1 << 16)], owner));
         assert!(lent.is_ok());
     }

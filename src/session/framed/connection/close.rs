@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use udeck_via::transport::{Fate, Refused};
+use udeck_via::transport::{Refused, TransferStatus};
 
 use super::incoming::Target;
 use super::outgoing::{Out, Then};
@@ -41,7 +41,7 @@ impl Connection {
         // The peer counts them as unread.
         self.recv_queue.forget_receipts();
         self.send_end(Some(why));
-        self.settle_all(Fate::Lost, |_| true);
+        self.settle_all(TransferStatus::Lost, |_| true);
     }
 
     fn send_end(&mut self, broken: Option<&str>) {
@@ -66,12 +66,12 @@ impl Connection {
         self.close.peer_ended(broken.then_some(words), &mut self.events);
         // Its program takes nothing any more: what it had not taken it never does.
         let taken = self.window.taken();
-        self.settle_all(Fate::Unread, |number| number >= taken);
+        self.settle_all(TransferStatus::Unread, |number| number >= taken);
         while !self.reads.is_empty() {
-            self.end_read(Fate::Unread);
+            self.end_read(TransferStatus::Unread);
         }
         self.let_go();
-        self.stay(Fate::Unread);
+        self.stay(TransferStatus::Unread);
         self.events.tell_end();
     }
 
@@ -95,22 +95,22 @@ impl Connection {
     /// The stream broke, or the peer is dead: everything under way is lost, nothing is gathered any more. `why` is for
     /// the program. After the peer's end this is an orderly end that nobody waits for any longer. May be repeated.
     pub fn lost(&mut self, why: &str) {
-        let Some(fate) = self.close.die(why, &mut self.events) else { return };
+        let Some(status) = self.close.die(why, &mut self.events) else { return };
         self.incoming.target = Target::Nowhere;
         self.recv_queue.forget_receipts();
         self.owed = 0;
         let end = self.outgoing.end();
         while let Some(then) = self.outgoing.pop_released(end) {
-            self.after(then, fate);
+            self.after(then, status);
         }
         while let Some(held_back) = self.held_back.pop_front() {
-            self.after(held_back.out.into_then(), fate);
+            self.after(held_back.out.into_then(), status);
         }
-        self.stay(fate);
+        self.stay(status);
         while !self.reads.is_empty() {
-            self.end_read(fate);
+            self.end_read(status);
         }
-        self.settle_all(fate, |_| true);
+        self.settle_all(status, |_| true);
         self.events.tell_end();
     }
 

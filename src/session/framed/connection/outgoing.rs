@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
-use udeck_via::transport::{Held, Inline};
+use udeck_via::transport::{Inline, PostedBuffer};
 
 use super::Pieces;
 use crate::framed::windows::Inside;
@@ -31,7 +31,7 @@ const LEAD: usize = HEADER + Inline::CAPACITY;
 pub(super) enum Then {
     Nothing,
     /// The memory goes back.
-    Held(Held),
+    Held(PostedBuffer),
     /// The message of this number has left: its entry among the unacknowledged ends when a receipt has come, too.
     Left(Position),
     /// A read of a peer's was answered.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use udeck_via::mem::MemHandle;
-use udeck_via::transport::{Fate, Inline};
+use udeck_via::transport::{Inline, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
@@ -49,7 +49,7 @@ impl Connection {
             Frame::Write { receipt, handle, offset, len, .. } => {
                 self.admit_write(receipt, handle, offset, len)
             }
-            Frame::Data { number, fate, len } => self.admit_data(number, fate, len),
+            Frame::Data { number, status, len } => self.admit_data(number, status, len),
             Frame::End { len, .. } => Ok((len as usize, 0)),
             Frame::Read { .. }
             | Frame::Receipt { .. }
@@ -117,13 +117,18 @@ impl Connection {
         Ok((0, total))
     }
 
-    fn admit_data(&mut self, number: u32, fate: Fate, len: u64) -> Result<(usize, usize), Violation> {
+    fn admit_data(
+        &mut self,
+        number: u32,
+        status: TransferStatus,
+        len: u64,
+    ) -> Result<(usize, usize), Violation> {
         let Some(read) = self.reads.front().filter(|read| read.number.narrow() == number) else {
             return violation(format!("an answer to read {number}, which nobody waits for now"));
         };
-        let expected = if fate == Fate::Arrived { read.len } else { 0 };
-        if fate == Fate::Refused || len != expected as u64 {
-            return violation(format!("{len} bytes ({fate:?}) as the answer to a read of {}", read.len));
+        let expected = if status == TransferStatus::Arrived { read.len } else { 0 };
+        if status == TransferStatus::Refused || len != expected as u64 {
+            return violation(format!("{len} bytes ({status:?}) as the answer to a read of {}", read.len));
         }
         self.incoming.target = Target::Read;
         Ok((0, expected))
@@ -156,10 +161,10 @@ impl Connection {
             }
             Frame::Write { immediate, receipt, len, .. } => self.on_write(immediate, receipt, len as usize),
             Frame::Read { number, handle, offset, len } => self.serve_read(number, handle, offset, len),
-            Frame::Data { fate, .. } => self.end_read(fate),
-            Frame::Receipt { number, fate } => {
+            Frame::Data { status, .. } => self.end_read(status),
+            Frame::Receipt { number, status } => {
                 // Of what ended otherwise here, the peer did not know that.
-                let known = self.settle(number, fate) || self.close.closed || self.close.is_lost();
+                let known = self.settle(number, status) || self.close.closed || self.close.is_lost();
                 if !known {
                     return violation(format!("a receipt for message {number}, which nobody waits for"));
                 }
@@ -210,7 +215,7 @@ impl Connection {
             }
             None => {
                 if receipt {
-                    self.control(Frame::Receipt { number, fate: Fate::Arrived }, Then::Receipt);
+                    self.control(Frame::Receipt { number, status: TransferStatus::Arrived }, Then::Receipt);
                 }
                 self.deliver(Item::Silent);
             }
@@ -223,7 +228,7 @@ impl Connection {
             return self.deliver(Item::Silent);
         }
         if let Some(number) = receipt {
-            self.control(Frame::Receipt { number, fate: Fate::Protection }, Then::Receipt);
+            self.control(Frame::Receipt { number, status: TransferStatus::Protection }, Then::Receipt);
         }
         self.break_off("an RDMA write to memory that is not exposed to this peer, or not any more");
     }
@@ -247,11 +252,14 @@ impl Connection {
         });
         let out = match found {
             Some((inside, place)) => {
-                let frame = Frame::Data { number, fate: Fate::Arrived, len };
+                let frame = Frame::Data { number, status: TransferStatus::Arrived, len };
                 let body = SmallVec::from_iter([place]);
                 Out::new(frame, [&[], &[]], body, Then::Served(Some(inside)))
             }
-            None => Out::bare(Frame::Data { number, fate: Fate::Protection, len: 0 }, Then::Served(None)),
+            None => Out::bare(
+                Frame::Data { number, status: TransferStatus::Protection, len: 0 },
+                Then::Served(None),
+            ),
         };
         self.queue(out);
     }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use udeck_via::transport::{Fate, Found, Inline, Refused};
+use udeck_via::transport::{Found, Inline, Refused, TransferStatus};
 
 use super::Connection;
 use super::outgoing::Then;
@@ -193,13 +193,13 @@ impl Connection {
     }
 
     /// Gives the receipt for a message that was taken.
-    pub(crate) fn acknowledge(&mut self, number: u32, fate: Fate) {
+    pub(crate) fn acknowledge(&mut self, number: u32, status: TransferStatus) {
         if self.owed == 0 {
             return; // the connection is lost: nobody waits any more
         }
         self.owed -= 1;
         if !self.broken {
-            self.control(Frame::Receipt { number, fate }, Then::Receipt);
+            self.control(Frame::Receipt { number, status }, Then::Receipt);
         }
         self.try_over();
     }

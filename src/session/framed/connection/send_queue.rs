@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Held, Refused};
+use udeck_via::transport::{PostedBuffer, Refused, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
@@ -37,8 +37,8 @@ impl Connection {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let (places, len) = match self.places(segments) {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
@@ -59,8 +59,8 @@ impl Connection {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let (places, len) = match self.remote_places(segments, to, self.may_write) {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
@@ -81,8 +81,8 @@ impl Connection {
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         let (places, len) = match self.remote_places(segments, from, self.may_read) {
             Ok(found) => found,
             Err(refused) => return Err((refused, held)),
@@ -147,7 +147,7 @@ impl Connection {
         Err(Refused::Busy)
     }
 
-    fn room_for(&mut self, held: &Held) -> Result<(), Refused> {
+    fn room_for(&mut self, held: &PostedBuffer) -> Result<(), Refused> {
         self.room()?;
         if self.awaits_receipt(held) && self.unacked.len() >= MESSAGES as usize {
             Err(Refused::Busy)
@@ -156,12 +156,12 @@ impl Connection {
         }
     }
 
-    fn awaits_receipt(&self, held: &Held) -> bool {
-        self.level == Reliability::Reception && matches!(held, Held::Caller(_))
+    fn awaits_receipt(&self, held: &PostedBuffer) -> bool {
+        self.level == Reliability::Reception && matches!(held, PostedBuffer::Caller(_))
     }
 
     /// Notes who has the memory of the next message: whether it wants a receipt, and what follows when it has left.
-    fn hold(&mut self, held: Held) -> (bool, Then) {
+    fn hold(&mut self, held: PostedBuffer) -> (bool, Then) {
         if !self.awaits_receipt(&held) {
             return (false, Then::Held(held));
         }
@@ -235,7 +235,7 @@ impl Connection {
             let Some(first) = self.held_back.pop_front() else { return };
             if !has_room {
                 // It counts as unread for ever.
-                self.after(first.out.into_then(), Fate::Unread);
+                self.after(first.out.into_then(), TransferStatus::Unread);
                 continue;
             }
             self.unsent -= usize::from(bytes.is_some());

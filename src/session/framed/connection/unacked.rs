@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use udeck_sys::position::Position;
-use udeck_via::transport::{Fate, Held, Owner};
+use udeck_via::transport::{Owner, PostedBuffer, TransferStatus};
 
 use super::Connection;
 use super::outgoing::Then;
@@ -14,13 +14,13 @@ pub(super) struct Reading {
     pub number: Position,
     pub places: SmallVec<[Place; 2]>,
     pub len: usize,
-    pub held: Held,
+    pub held: PostedBuffer,
 }
 
 impl Connection {
     /// The next end of a caller's send or read.
-    pub(crate) fn next_ended(&mut self) -> Option<(u64, Fate)> {
-        self.unacked.next_ended()
+    pub(crate) fn next_completion(&mut self) -> Option<(u64, TransferStatus)> {
+        self.unacked.next_completion()
     }
 
     /// Puts `owner` in the place of the caller who was to be told of `number`.
@@ -48,36 +48,36 @@ impl Connection {
         in_frames.chain(in_reads).sum::<usize>() + self.unacked.lent_bytes()
     }
 
-    /// A frame is not needed any more; `fate` is that of what it carried, if nobody else is to say.
-    pub(super) fn after(&mut self, then: Then, fate: Fate) {
+    /// A frame is not needed any more; `status` is that of what it carried, if nobody else is to say.
+    pub(super) fn after(&mut self, then: Then, status: TransferStatus) {
         match then {
-            Then::Held(held) => self.end_held(held, fate),
+            Then::Held(held) => self.end_held(held, status),
             Then::Left(number) => self.unacked.release(number, &mut self.events),
             Then::Nothing | Then::Served(_) | Then::Receipt | Then::Words(_) => {}
         }
     }
 
     /// What became of the message whose number is `narrow` on the wire. `false`: nobody waits for that.
-    pub(super) fn settle(&mut self, narrow: u32, fate: Fate) -> bool {
-        self.unacked.settle_named(narrow, self.window.sent(), fate, &mut self.events)
+    pub(super) fn settle(&mut self, narrow: u32, status: TransferStatus) -> bool {
+        self.unacked.settle_named(narrow, self.window.sent(), status, &mut self.events)
     }
 
     /// Settles all of which nothing is known and that are meant.
-    pub(super) fn settle_all(&mut self, fate: Fate, meant: impl Fn(Position) -> bool) {
-        self.unacked.settle_all(fate, &mut self.events, meant);
+    pub(super) fn settle_all(&mut self, status: TransferStatus, meant: impl Fn(Position) -> bool) {
+        self.unacked.settle_all(status, &mut self.events, meant);
     }
 
     /// The oldest read is over.
-    pub(super) fn end_read(&mut self, fate: Fate) {
+    pub(super) fn end_read(&mut self, status: TransferStatus) {
         let Some(read) = self.reads.pop_front() else { return };
         self.reads_over = self.reads_over.plus(1);
-        self.end_held(read.held, fate);
+        self.end_held(read.held, status);
         self.let_go();
     }
 
     #[inline]
-    pub(super) fn end_held(&mut self, held: Held, fate: Fate) {
-        self.unacked.end(held, fate, &mut self.events);
+    pub(super) fn end_held(&mut self, held: PostedBuffer, status: TransferStatus) {
+        self.unacked.end(held, status, &mut self.events);
     }
 
     pub(super) fn tell_of_room(&mut self) {

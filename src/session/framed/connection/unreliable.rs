@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use udeck_via::mem::MemHandle;
-use udeck_via::transport::{Fate, Inline};
+use udeck_via::transport::{Inline, TransferStatus};
 use udeck_via::{Ptag, RemoteBuffer};
 
 use super::outgoing::{Out, Then};
@@ -170,15 +170,15 @@ impl Connection {
 
     /// The first `count` messages have left: nobody reads their memory any more.
     pub fn on_datagrams_sent(&mut self, count: usize) {
-        self.leave(count, Fate::Arrived);
+        self.leave(count, TransferStatus::Arrived);
     }
 
-    fn leave(&mut self, count: usize, fate: Fate) {
+    fn leave(&mut self, count: usize, status: TransferStatus) {
         for _ in 0..count {
             let Some(unreliable) = &mut self.unreliable else { return };
             let Some((_, out)) = unreliable.out.pop_front() else { break };
             unreliable.left += 1;
-            self.after(out.into_then(), fate);
+            self.after(out.into_then(), status);
         }
         let Some(unreliable) = self.unreliable.as_mut().filter(|unreliable| unreliable.out.is_empty()) else {
             return;
@@ -189,8 +189,8 @@ impl Connection {
     }
 
     /// They do not leave any more.
-    pub(super) fn stay(&mut self, fate: Fate) {
-        self.leave(usize::MAX, fate);
+    pub(super) fn stay(&mut self, status: TransferStatus) {
+        self.leave(usize::MAX, status);
     }
 
     /// Nothing more is to be heard of the messages below `upto`: what did not arrive of them never will. May be repeated.

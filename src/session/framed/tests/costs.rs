@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use udeck_via::Reliability;
-use udeck_via::transport::{Held, Landed, ViEndpoint};
+use udeck_via::transport::{Landed, PostedBuffer, ViEndpoint};
 
 use super::pair::Pair;
 use crate::framed::connection::Pieces;
@@ -69,14 +69,14 @@ fn a_short_message_allocates_nothing() {
             if side == 0 {
                 // A longer one that was posted for, too.
                 let segments = [(block.offset(), 1000)];
-                pair.ends[0].endpoint().lend(None, &[], &segments, Held::Caller(1)).unwrap();
+                pair.ends[0].endpoint().lend(None, &[], &segments, PostedBuffer::Caller(1)).unwrap();
             }
             cross(pair, side, &mut sent[side], &mut buffer);
             for _ in 0..5 + usize::from(side == 0) {
                 let landed = pair.ends[1 - side].endpoint().receive_into(&mut place).unwrap();
                 assert!(matches!(landed, Some(Landed::Copied { .. })));
             }
-            while pair.ends[side].endpoint().ended().is_some() {}
+            while pair.ends[side].endpoint().poll_completion().is_some() {}
         }
     };
     (0..100).for_each(|_| round(&mut pair));

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use udeck_via::mem::{Block, MemHandle};
-use udeck_via::transport::{Arrival, Body, Fate, Found, Held, Inline, Landed, Refused, ViEndpoint};
+use udeck_via::transport::{
+    Arrival, Body, Found, Inline, Landed, PostedBuffer, Refused, TransferStatus, ViEndpoint,
+};
 use udeck_via::{Deadline, Error, Reliability, RemoteBuffer};
 
 use super::pair::{Pair, WINDOW, pattern};
@@ -15,7 +17,7 @@ use crate::{BYTES, MESSAGES};
 fn lend(pair: &mut Pair, side: usize, len: usize, number: u64) -> Result<Block, Refused> {
     let block = pair.ends[side].block(len, number);
     let segments = [(block.offset(), len)];
-    match pair.ends[side].endpoint().lend(None, b"head", &segments, Held::Caller(number)) {
+    match pair.ends[side].endpoint().lend(None, b"head", &segments, PostedBuffer::Caller(number)) {
         Ok(()) => Ok(block),
         Err((refused, _)) => Err(refused),
     }
@@ -24,9 +26,9 @@ fn lend(pair: &mut Pair, side: usize, len: usize, number: u64) -> Result<Block, 
 fn write(pair: &mut Pair, to: RemoteBuffer, immediate: Option<u32>, number: u64) -> Result<Block, Refused> {
     let block = pair.ends[0].block(to.len, number);
     let segments = [(block.offset(), to.len)];
-    match pair.ends[0].endpoint().rdma_write(&segments, to, immediate, Held::Caller(number)) {
+    match pair.ends[0].endpoint().rdma_write(&segments, to, immediate, PostedBuffer::Caller(number)) {
         Ok(None) => Ok(block),
-        Ok(Some(fate)) => panic!("over already: {fate:?}"),
+        Ok(Some(status)) => panic!("over already: {status:?}"),
         Err((refused, _)) => Err(refused),
     }
 }
@@ -47,17 +49,17 @@ fn at_reliable_reception_a_send_ends_when_its_receipt_comes() {
     let mut pair = Pair::new(Reliability::Reception, false);
     let _blocks = [1, 2, 3].map(|number| lend(&mut pair, 0, 100, number).unwrap());
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), None, "nobody has taken it");
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), None, "nobody has taken it");
     let Body::Lent(_, first) = take(&mut pair, 1) else { panic!("a lent message") };
     let Body::Lent(_, second) = take(&mut pair, 1) else { panic!("a lent message") };
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), None, "it is being read");
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), None, "it is being read");
     second.refuse();
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((2, Fate::Refused)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((2, TransferStatus::Refused)));
     drop(first);
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Arrived)));
     // In place where it was posted for: the receipt is given at once.
     let block = lend_bare(&mut pair, 4);
     let mut place = [0; 100];
@@ -68,15 +70,15 @@ fn at_reliable_reception_a_send_ends_when_its_receipt_comes() {
     assert!(matches!(landed, Some(Landed::Copied { len: 100, .. })), "{landed:?}");
     assert_eq!(place, block.bytes());
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((3, Fate::Arrived)));
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((4, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((3, TransferStatus::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((4, TransferStatus::Arrived)));
 }
 
 /// As a VI posts it: without a header.
 fn lend_bare(pair: &mut Pair, number: u64) -> Block {
     let block = pair.ends[0].block(100, number);
     let segments = [(block.offset(), 100)];
-    pair.ends[0].endpoint().lend(None, &[], &segments, Held::Caller(number)).unwrap();
+    pair.ends[0].endpoint().lend(None, &[], &segments, PostedBuffer::Caller(number)).unwrap();
     block
 }
 
@@ -89,11 +91,11 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
         let Body::Lent(_, first) = take(&mut pair, 1) else { panic!("a lent message") };
         pair.ends[1].endpoint().close(None);
         pair.settle();
-        let ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().ended()).collect();
+        let ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().poll_completion()).collect();
         match level {
             // The first is being read: its receipt is to come.
-            Reliability::Reception => assert_eq!(ended, [(2, Fate::Unread)]),
-            _ => assert_eq!(ended, [(1, Fate::Arrived), (2, Fate::Arrived)]),
+            Reliability::Reception => assert_eq!(ended, [(2, TransferStatus::Unread)]),
+            _ => assert_eq!(ended, [(1, TransferStatus::Arrived), (2, TransferStatus::Arrived)]),
         }
         pair.ends[0].endpoint().close(None);
         pair.settle();
@@ -103,7 +105,7 @@ fn what_a_closed_peer_had_not_taken_is_unread() {
         pair.settle();
         assert_eq!(over(&pair), [true; 2]);
         if level == Reliability::Reception {
-            assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
+            assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Arrived)));
         }
     }
 }
@@ -120,10 +122,18 @@ fn a_message_that_is_kept_for_long_was_read() {
         pair.ends.iter().for_each(|end| end.link.with(|connection, _| connection.age(messages)));
         pair.ends[1].endpoint().close(None);
         pair.settle();
-        assert_eq!(pair.ends[0].endpoint().ended(), None, "it is being read, after {messages} more");
+        assert_eq!(
+            pair.ends[0].endpoint().poll_completion(),
+            None,
+            "it is being read, after {messages} more"
+        );
         drop(kept);
         pair.settle();
-        assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)), "after {messages} more");
+        assert_eq!(
+            pair.ends[0].endpoint().poll_completion(),
+            Some((1, TransferStatus::Arrived)),
+            "after {messages} more"
+        );
     }
 }
 
@@ -135,8 +145,12 @@ fn a_write_that_is_not_allowed_breaks_a_reliable_connection() {
         let _block = write(&mut pair, elsewhere, Some(1), 1).unwrap();
         pair.ends[0].endpoint().send(None, b"behind", b"").unwrap();
         pair.settle();
-        let fate = if level == Reliability::Reception { Fate::Protection } else { Fate::Arrived };
-        assert_eq!(pair.ends[0].endpoint().ended(), Some((1, fate)));
+        let status = if level == Reliability::Reception {
+            TransferStatus::Protection
+        } else {
+            TransferStatus::Arrived
+        };
+        assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, status)));
         if level == Reliability::Unreliable {
             assert!(matches!(take(&mut pair, 1), Body::Inline(_)));
             assert_eq!(pair.ends[0].endpoint().unread().unwrap(), 2, "it asks");
@@ -162,8 +176,8 @@ fn what_can_be_told_at_once_is_refused() {
         let to = RemoteBuffer { handle, offset, len: there };
         let block = pair.ends[0].block(len, 0);
         let segments = [(block.offset(), len)];
-        let refused = pair.ends[0].endpoint().rdma_write(&segments, to, None, Held::Caller(1));
-        assert!(matches!(refused, Err((Refused::Protection, Held::Caller(1)))), "{refused:?}");
+        let refused = pair.ends[0].endpoint().rdma_write(&segments, to, None, PostedBuffer::Caller(1));
+        assert!(matches!(refused, Err((Refused::Protection, PostedBuffer::Caller(1)))), "{refused:?}");
     }
     pair.settle();
     assert!(pair.ends[1].endpoint().receive().unwrap().is_none());
@@ -180,7 +194,7 @@ fn a_window_that_is_taken_back_gets_no_more_of_a_write() {
     pair.ends[1].fill_window(&[0; 10_000]);
     pair.settle();
     assert_eq!(pair.ends[1].look(0, 10_000), [0; 10_000]);
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Protection)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Protection)));
 }
 
 /// Says when it is dropped.
@@ -198,7 +212,7 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
     let from = pair.ends[1].window(0, 1000);
     let block = pair.ends[0].block(1000, 0);
     let segments = [(block.offset(), 1000)];
-    pair.ends[0].endpoint().rdma_read(&segments, from, Held::Caller(1)).unwrap();
+    pair.ends[0].endpoint().rdma_read(&segments, from, PostedBuffer::Caller(1)).unwrap();
     pair.send(0, 1000);
     pair.receive(1, 1000, 0);
     pair.send(1, 10_000);
@@ -208,14 +222,14 @@ fn a_window_stays_while_an_answer_out_of_it_may_be_sent_again() {
     windows.revoke_later(window, Box::new(Kept(gone.clone())));
     assert!(!gone.load(Ordering::Relaxed));
     pair.receive(0, 10_000, 10_000);
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Arrived)));
     pair.acknowledge(1, 0);
     assert!(gone.load(Ordering::Relaxed));
     windows.revoke(window, Deadline::now()).unwrap();
     // There is nothing to read any more, which ends no connection.
-    pair.ends[0].endpoint().rdma_read(&segments, from, Held::Caller(2)).unwrap();
+    pair.ends[0].endpoint().rdma_read(&segments, from, PostedBuffer::Caller(2)).unwrap();
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((2, Fate::Protection)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((2, TransferStatus::Protection)));
     pair.ends[0].endpoint().send(None, b"on", b"").unwrap();
     pair.settle();
     take(&mut pair, 1);
@@ -287,7 +301,7 @@ fn a_long_message_goes_straight_to_where_it_was_posted_for() {
     let len = 100_000;
     let block = pair.ends[0].block(len, 5);
     let segments = [(block.offset(), len)];
-    pair.ends[0].endpoint().lend(Some(9), &[], &segments, Held::Caller(1)).unwrap();
+    pair.ends[0].endpoint().lend(Some(9), &[], &segments, PostedBuffer::Caller(1)).unwrap();
     pair.ends[0].endpoint().send(None, b"behind", b"").unwrap();
     pair.send(0, 1 << 20);
     pair.receive(1, 32 + 1000, 0);
@@ -306,7 +320,7 @@ fn a_long_message_goes_straight_to_where_it_was_posted_for() {
     assert_eq!(pair.ends[1].memory.copied(), 2 * 1000 + 10_000);
     assert!(matches!(take(&mut pair, 1), Body::Inline(_)));
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Arrived)));
 }
 
 #[test]
@@ -366,7 +380,7 @@ fn what_lies_beyond_the_arena_lies_on_the_heap() {
     let mut all = Vec::new();
     for _ in 0..6 {
         let segments = [(block.offset(), len)];
-        pair.ends[0].endpoint().lend(None, &[], &segments, Held::Caller(1)).unwrap();
+        pair.ends[0].endpoint().lend(None, &[], &segments, PostedBuffer::Caller(1)).unwrap();
         pair.settle();
         let Body::Lent(_, lent) = take(&mut pair, 1) else { panic!("a lent message") };
         assert!(lent.as_slice().unwrap().as_ptr().addr().is_multiple_of(64));
@@ -387,15 +401,15 @@ fn a_loss_ends_everything_and_what_arrived_can_be_read() {
         let from = pair.ends[1].window(0, 100);
         let read = pair.ends[0].block(100, 0);
         let segments = [(read.offset(), 100)];
-        pair.ends[0].endpoint().rdma_read(&segments, from, Held::Caller(2)).unwrap();
+        pair.ends[0].endpoint().rdma_read(&segments, from, PostedBuffer::Caller(2)).unwrap();
         pair.ends[0].endpoint().fence();
         let _held_back = lend(&mut pair, 0, 100, 3).unwrap();
         for side in [0, 1] {
             pair.ends[side].link.with(|connection, _| connection.lost("the cable was cut"));
         }
-        let mut ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().ended()).collect();
+        let mut ended: Vec<_> = std::iter::from_fn(|| pair.ends[0].endpoint().poll_completion()).collect();
         ended.sort_by_key(|end| end.0);
-        assert_eq!(ended, [1, 2, 3].map(|number| (number, Fate::Lost)));
+        assert_eq!(ended, [1, 2, 3].map(|number| (number, TransferStatus::Lost)));
         drop(take(&mut pair, 1));
         for side in [0, 1] {
             assert_eq!(lost(pair.ends[side].endpoint().receive()), "the cable was cut");
@@ -439,7 +453,7 @@ fn a_fence_holds_back_what_is_behind_it_until_the_reads_are_over() {
     let block = pair.ends[0].block(100, 0);
     let segments = [(block.offset(), 100)];
     let endpoint = pair.ends[0].endpoint();
-    endpoint.rdma_read(&segments, from, Held::Caller(1)).unwrap();
+    endpoint.rdma_read(&segments, from, PostedBuffer::Caller(1)).unwrap();
     endpoint.send(None, b"beside", b"").unwrap();
     endpoint.fence();
     endpoint.send(None, b"behind", b"").unwrap();
@@ -451,7 +465,7 @@ fn a_fence_holds_back_what_is_behind_it_until_the_reads_are_over() {
     assert!(pair.ends[1].endpoint().receive().unwrap().is_none(), "it is held back");
     assert_eq!(pair.send(0, 1000), 0, "it is held back");
     pair.settle();
-    assert_eq!(pair.ends[0].endpoint().ended(), Some((1, Fate::Arrived)));
+    assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((1, TransferStatus::Arrived)));
     for words in [&b"behind"[..], b"and behind that"] {
         let Body::Inline(came) = take(&mut pair, 1) else { panic!("a short message") };
         assert_eq!(came.bytes(), words);
@@ -463,7 +477,7 @@ fn a_link_tells_what_of_the_outbox_is_out() {
     let mut pair = Pair::new(Reliability::Delivery, true);
     let block = pair.ends[0].block(1000, 0);
     let (segments, bytes) = ([(block.offset(), 1000)], block.capacity());
-    pair.ends[0].endpoint().lend(None, &[], &segments, Held::Block(block)).unwrap();
+    pair.ends[0].endpoint().lend(None, &[], &segments, PostedBuffer::Block(block)).unwrap();
     let lent = pair.ends[0].endpoint().lent_memory().unwrap();
     assert_eq!(lent.upgrade().unwrap().lent(), bytes);
     pair.settle();

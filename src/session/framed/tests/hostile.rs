@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use udeck_faults::SplitMix64;
 use udeck_via::mem::{Ptag, Rights};
-use udeck_via::transport::{Held, Refused};
+use udeck_via::transport::{PostedBuffer, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::pair::{WINDOW, connection};
@@ -81,7 +81,7 @@ impl Target {
         let handle = if random.one_in(8) { random.next() as u32 } else { self.handle };
         let offset = if random.one_in(4) { random.number() } else { random.below(WINDOW as u64 - 300) };
         let number = random.below(4) as u32;
-        let fate = udeck_via::transport::Fate::Arrived;
+        let status = udeck_via::transport::TransferStatus::Arrived;
         let head = random.below(49) as u8;
         let frame = match random.below(42) {
             40 => Frame::Forget { upto: random.number() },
@@ -90,8 +90,8 @@ impl Target {
             10..=15 => Frame::Message { immediate, receipt, lent: false, head, len: 0 },
             16..=22 => Frame::Write { immediate, receipt, handle, offset, len },
             23..=27 => Frame::Read { number, handle, offset, len },
-            28..=31 => Frame::Data { number, fate, len },
-            32..=34 => Frame::Receipt { number, fate },
+            28..=31 => Frame::Data { number, status, len },
+            32..=34 => Frame::Receipt { number, status },
             35 | 36 => Frame::Ask { hungry: random.one_in(2) },
             37 => Frame::Credit,
             38 => Frame::Deaf,
@@ -122,20 +122,24 @@ impl Target {
                 let block = self.memory.outbox.block(100, udeck_via::mem::Fill::Zero).unwrap();
                 let segments = [(block.offset(), 100)];
                 let at = RemoteBuffer { handle: udeck_via::MemHandle(1), offset: 0, len: 100 };
-                drop(self.connection.rdma_read(&segments, at, Held::Block(block)));
+                drop(self.connection.rdma_read(&segments, at, PostedBuffer::Block(block)));
             }
             3 => {
                 let block = self.memory.outbox.block(100, udeck_via::mem::Fill::Zero).unwrap();
                 let segments = [(block.offset(), 100)];
                 // What a VI keeps until `ended`.
-                let held = if random.one_in(2) { Held::Caller(1) } else { Held::Owner(Box::new(block)) };
+                let held = if random.one_in(2) {
+                    PostedBuffer::Caller(1)
+                } else {
+                    PostedBuffer::Owner(Box::new(block))
+                };
                 drop(self.connection.lend(None, &[], &segments, held));
             }
             4..=8 => {
                 if let Ok(Some(taken)) = self.connection.take()
                     && let Some(number) = taken.receipt
                 {
-                    self.connection.acknowledge(number, udeck_via::transport::Fate::Arrived);
+                    self.connection.acknowledge(number, udeck_via::transport::TransferStatus::Arrived);
                 }
             }
             9 => drop(self.connection.unread()),
@@ -149,7 +153,7 @@ impl Target {
             }
             _ => self.connection.released(self.gathered.min(self.connection.queued())),
         }
-        while self.connection.next_ended().is_some() {}
+        while self.connection.next_completion().is_some() {}
         drop(self.connection.take_events());
     }
 
@@ -255,9 +259,9 @@ fn the_words_say_what_the_peer_did() {
     assert_eq!(many, "more than 256 messages before one of them was taken");
     let receipt = Frame::Message { immediate: None, receipt: true, lent: true, head: 0, len: 1 };
     assert_eq!(words(level, &[receipt]), "a receipt is wanted on a connection that has none");
-    let data = Frame::Data { number: 3, fate: udeck_via::transport::Fate::Arrived, len: 9 };
+    let data = Frame::Data { number: 3, status: udeck_via::transport::TransferStatus::Arrived, len: 9 };
     assert_eq!(words(level, &[data]), "an answer to read 3, which nobody waits for now");
-    let nothing = Frame::Receipt { number: 5, fate: udeck_via::transport::Fate::Arrived };
+    let nothing = Frame::Receipt { number: 5, status: udeck_via::transport::TransferStatus::Arrived };
     assert_eq!(words(level, &[nothing]), "a receipt for message 5, which nobody waits for");
     let read = Frame::Read { number: 0, handle: 1, offset: 0, len: 1 };
     let greedy = words(level, &vec![read; 4 * MESSAGES as usize + 2]);

@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use proptest::prelude::*;
 use udeck_via::Reliability;
 use udeck_via::mem::{Block, Lent};
-use udeck_via::transport::{Arrival, Body, Fate, Held, Inline, Landed, Refused, ViEndpoint};
+use udeck_via::transport::{
+    Arrival, Body, Inline, Landed, PostedBuffer, Refused, TransferStatus, ViEndpoint,
+};
 
 use super::pair::{Pair, WINDOW, pattern};
 use crate::MESSAGES;
@@ -134,22 +136,28 @@ impl Run {
         self.models.iter().any(|model| model.closed)
     }
 
-    fn held(&mut self, side: usize, how: usize, block: Block, read: Option<Vec<u8>>) -> (Held, Option<u64>) {
+    fn held(
+        &mut self,
+        side: usize,
+        how: usize,
+        block: Block,
+        read: Option<Vec<u8>>,
+    ) -> (PostedBuffer, Option<u64>) {
         let model = &mut self.models[side];
         match how {
             0 => {
                 let number = model.posted;
                 model.posted += 1;
                 model.held.insert(number, (block, read));
-                (Held::Caller(number), Some(number))
+                (PostedBuffer::Caller(number), Some(number))
             }
-            1 => (Held::Block(block), None),
-            _ => (Held::Owner(Box::new(block)), None),
+            1 => (PostedBuffer::Block(block), None),
+            _ => (PostedBuffer::Owner(Box::new(block)), None),
         }
     }
 
-    fn was_refused(&mut self, side: usize, refused: &Refused, held: Option<&Held>) {
-        if let Some(Held::Caller(number)) = held {
+    fn was_refused(&mut self, side: usize, refused: &Refused, held: Option<&PostedBuffer>) {
+        if let Some(PostedBuffer::Caller(number)) = held {
             self.models[side].held.remove(number).unwrap();
         }
         match refused {
@@ -252,8 +260,8 @@ impl Run {
         let to = self.pair.ends[1 - side].window(offset, len);
         let (held, caller) = self.held(side, how, block, None);
         match self.pair.ends[side].endpoint().rdma_write(&segments, to, immediate, held) {
-            Ok(fate) => {
-                assert_eq!(fate, None);
+            Ok(status) => {
+                assert_eq!(status, None);
                 let body = pattern(len, seed);
                 self.models[side].shadow[offset..offset + len].copy_from_slice(&body);
                 if immediate.is_some() {
@@ -276,8 +284,8 @@ impl Run {
         let expected = pattern(HALF, 77)[offset..offset + len].to_vec();
         let (held, caller) = self.held(side, how, block, Some(expected));
         match self.pair.ends[side].endpoint().rdma_read(&segments, from, held) {
-            Ok(fate) => {
-                assert_eq!(fate, None);
+            Ok(status) => {
+                assert_eq!(status, None);
                 self.models[side].done.extend(caller);
             }
             Err((Refused::Unsupported, held)) if self.level == Reliability::Unreliable => {
@@ -372,20 +380,20 @@ impl Run {
     }
 
     fn ended(&mut self, side: usize) {
-        while let Some((number, fate)) = self.pair.ends[side].endpoint().ended() {
+        while let Some((number, status)) = self.pair.ends[side].endpoint().poll_completion() {
             let ended_by_anybody = self.ended_by_anybody();
             let model = &mut self.models[side];
             let (block, read) = model.held.remove(&number).expect("it ends once");
-            match fate {
-                Fate::Arrived => {
+            match status {
+                TransferStatus::Arrived => {
                     if let Some(expected) = read {
                         assert_eq!(block.bytes(), expected);
                     } else if self.level == Reliability::Reception {
                         assert!(model.done.contains(&number), "{number} is done before it was taken");
                     }
                 }
-                Fate::Unread => assert!(ended_by_anybody),
-                Fate::Lost => assert!(self.lost),
+                TransferStatus::Unread => assert!(ended_by_anybody),
+                TransferStatus::Lost => assert!(self.lost),
                 other => panic!("{other:?}"),
             }
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use udeck_via::Reliability;
 use udeck_via::mem::Lent;
-use udeck_via::transport::{Body, Fate, Held, Refused, ViEndpoint};
+use udeck_via::transport::{Body, PostedBuffer, Refused, TransferStatus, ViEndpoint};
 
 use super::pair::{Pair, pattern};
 use crate::framed::connection::Pieces;
@@ -58,13 +58,13 @@ fn programs_helper_and_droppers_meet_at_a_link() {
                 while over < MESSAGES || came < MESSAGES {
                     assert!(Instant::now() < late, "{posted} posted, {over} over, {came} came: {endpoint:?}");
                     if posted < MESSAGES {
-                        match endpoint.lend(None, b"", &segments, Held::Caller(posted)) {
+                        match endpoint.lend(None, b"", &segments, PostedBuffer::Caller(posted)) {
                             Ok(()) => posted += 1,
                             Err((refused, _)) => assert!(matches!(refused, Refused::Busy), "{refused:?}"),
                         }
                     }
-                    while let Some((_, fate)) = endpoint.ended() {
-                        assert_eq!(fate, Fate::Arrived);
+                    while let Some((_, status)) = endpoint.poll_completion() {
+                        assert_eq!(status, TransferStatus::Arrived);
                         over += 1;
                     }
                     if let Some(arrival) = endpoint.receive().unwrap() {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use udeck_via::mem::Block;
-use udeck_via::transport::{Body, Fate, Held, Refused, ViEndpoint};
+use udeck_via::transport::{Body, PostedBuffer, Refused, TransferStatus, ViEndpoint};
 use udeck_via::{Deadline, Reliability};
 
 use super::pair::{Pair, WINDOW, pattern};
@@ -75,7 +75,7 @@ fn lend(pair: &mut Pair, len: usize, seed: u64) -> Result<(), Refused> {
     let segments = [(block.offset(), len)];
     pair.ends[0]
         .endpoint()
-        .lend(Some(seed as u32), b"head", &segments, Held::Block(block))
+        .lend(Some(seed as u32), b"head", &segments, PostedBuffer::Block(block))
         .map_err(|refused| refused.0)
 }
 
@@ -154,7 +154,7 @@ fn a_write_lands_where_it_may_and_its_immediate_data_come_when_all_has() {
     let post = |pair: &mut Pair, seed| {
         let (block, to) = (pair.ends[0].block(5000, seed), pair.ends[1].window(100, 5000));
         let segments = [(block.offset(), 5000)];
-        let held = Held::Block(block);
+        let held = PostedBuffer::Block(block);
         assert!(pair.ends[0].endpoint().rdma_write(&segments, to, Some(9), held).unwrap().is_none());
         leave(pair).remove(0)
     };
@@ -207,16 +207,16 @@ fn what_cannot_leave_any_more_is_given_back() {
         let mut pair = pair();
         let block = pair.ends[0].block(1000, 1);
         let segments = [(block.offset(), 1000)];
-        pair.ends[0].endpoint().lend(None, b"", &segments, Held::Caller(7)).unwrap();
-        assert_eq!(pair.ends[0].endpoint().ended(), None);
+        pair.ends[0].endpoint().lend(None, b"", &segments, PostedBuffer::Caller(7)).unwrap();
+        assert_eq!(pair.ends[0].endpoint().poll_completion(), None);
         if by_loss {
             pair.ends[0].link.with(|connection, _| connection.lost("the test"));
         } else {
             pair.ends[1].endpoint().close(None);
             pair.settle();
         }
-        let fate = if by_loss { Fate::Lost } else { Fate::Unread };
-        assert_eq!(pair.ends[0].endpoint().ended(), Some((7, fate)));
+        let status = if by_loss { TransferStatus::Lost } else { TransferStatus::Unread };
+        assert_eq!(pair.ends[0].endpoint().poll_completion(), Some((7, status)));
         assert!(pair.ends[0].link.with(|connection, _| connection.next_datagram(0)).is_none());
     }
 }
@@ -307,7 +307,7 @@ proptest! {
                     let (block, to): (Block, _) = (pair.ends[0].block(len, seed), pair.ends[1].window(at, len));
                     let segments = [(block.offset(), len)];
                     let immediate = immediate.then_some(seed as u32);
-                    drop(pair.ends[0].endpoint().rdma_write(&segments, to, immediate, Held::Block(block)));
+                    drop(pair.ends[0].endpoint().rdma_write(&segments, to, immediate, PostedBuffer::Block(block)));
                 }
                 Op::Leave => under_way.extend(leave(&pair)),
                 Op::Arrive(which, part) if !under_way.is_empty() => {

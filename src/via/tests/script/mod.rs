@@ -16,8 +16,8 @@ use parking_lot::Mutex;
 use udeck_sys::Deadline;
 use udeck_via::mem::{Arena, Backing, Lender, Lent, MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::{
-    Arrival, Body, Connected, Device, Fate, Held, Hello, Incoming, Inline, Notifier, OnRequest, Owner, Queue,
-    Queues, Ready, Refused, Registration, ViEndpoint, Waiter,
+    Arrival, Body, Connected, Device, Hello, Incoming, Inline, Notifier, OnRequest, Owner, PostedBuffer,
+    Queue, Queues, Ready, Refused, Registration, TransferStatus, ViEndpoint, Waiter,
 };
 use udeck_via::{Caps, NetAddress, NicAttributes, Reliability};
 use udeck_via::{Error, Result};
@@ -30,7 +30,7 @@ pub type Calls = Arc<Mutex<Vec<String>>>;
 pub struct Script {
     pub calls: Calls,
     pub arrivals: Arc<Mutex<VecDeque<Arrival>>>,
-    pub ended: Arc<Mutex<VecDeque<(u64, Fate)>>>,
+    pub ended: Arc<Mutex<VecDeque<(u64, TransferStatus)>>>,
     pub news: Arc<Mutex<VecDeque<Ready>>>,
     /// Why the next requests, made or come, lead to no connection.
     pub refusals: Arc<Mutex<VecDeque<Error>>>,
@@ -314,8 +314,8 @@ unsafe impl ViEndpoint for ScriptedEndpoint {
         immediate: Option<u32>,
         head: &[u8],
         segments: &[(u64, usize)],
-        held: Held,
-    ) -> Result<(), (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         self.0.asked(format!("lend {immediate:?} {head:?} {segments:?} {held:?}"));
         Ok(())
     }
@@ -324,20 +324,20 @@ unsafe impl ViEndpoint for ScriptedEndpoint {
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         immediate: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.0.asked(format!("rdma_write {segments:?} {to:?} {immediate:?} {held:?}"));
         match immediate {
             None => Err((Refused::Protection, held)),
-            Some(_) => Ok(Some(Fate::Unread)),
+            Some(_) => Ok(Some(TransferStatus::Unread)),
         }
     }
     fn rdma_read(
         &mut self,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         self.0.asked(format!("rdma_read {segments:?} {from:?} {held:?}"));
         Ok(None)
     }
@@ -348,7 +348,7 @@ unsafe impl ViEndpoint for ScriptedEndpoint {
         self.0.asked("receive");
         Ok(self.0.arrivals.lock().pop_front())
     }
-    fn ended(&mut self) -> Option<(u64, Fate)> {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.0.asked("ended");
         self.0.ended.lock().pop_front()
     }

@@ -1,7 +1,7 @@
 //! The VI layer gives memory back when an endpoint says so: whoever implements one promises that it is true.
 
 use udeck_via::mem::{Block, RemoteBuffer};
-use udeck_via::transport::{Arrival, Fate, Held, Owner, ViEndpoint, Refused};
+use udeck_via::transport::{Arrival, TransferStatus, PostedBuffer, Owner, ViEndpoint, Refused};
 
 #[derive(Debug)]
 struct Keeper(Vec<Block>);
@@ -10,8 +10,8 @@ impl ViEndpoint for Keeper {
     fn send(&mut self, _: Option<u32>, _: &[u8], _: &[u8]) -> Result<(), Refused> {
         Ok(())
     }
-    fn lend(&mut self, _: Option<u32>, _: &[u8], _: &[(u64, usize)], held: Held) -> Result<(), (Refused, Held)> {
-        let Held::Block(block) = held else { return Err((Refused::Busy, held)) };
+    fn lend(&mut self, _: Option<u32>, _: &[u8], _: &[(u64, usize)], held: PostedBuffer) -> Result<(), (Refused, PostedBuffer)> {
+        let PostedBuffer::Block(block) = held else { return Err((Refused::Busy, held)) };
         self.0.push(block);
         Ok(())
     }
@@ -20,14 +20,14 @@ impl ViEndpoint for Keeper {
         _: &[(u64, usize)],
         _: RemoteBuffer,
         _: Option<u32>,
-        held: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        held: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         Err((Refused::Unsupported, held))
     }
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
         Ok(None)
     }
-    fn ended(&mut self) -> Option<(u64, Fate)> {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         None
     }
     fn keep(&mut self, _: u64, owner: Owner) -> Result<(), Owner> {

@@ -4,7 +4,7 @@ use super::{Kind, status_of};
 use crate::attributes::Reliability;
 use crate::descriptor::Status;
 use crate::mem::Block;
-use crate::transport::Fate;
+use crate::transport::TransferStatus;
 
 /// Reads that are under way, or over and not reported: few at a time.
 #[derive(Debug, Default)]
@@ -48,9 +48,14 @@ impl Reads {
 
     /// Notes how one ended. Returns the status that its connection learns by it, if it is one of these, and the connection
     /// stands.
-    pub fn settle(&mut self, number: u64, fate: Fate, level: Reliability) -> Option<Status> {
+    pub fn settle(
+        &mut self,
+        number: u64,
+        transfer_status: TransferStatus,
+        level: Reliability,
+    ) -> Option<Status> {
         let read = self.0.iter_mut().find(|read| read.number == number)?;
-        let status = status_of(fate, level, Kind::Read);
+        let status = status_of(transfer_status, level, Kind::Read);
         read.status = Some(read.ends_as.unwrap_or(status));
         if read.ends_as.is_none() { Some(status) } else { None }
     }

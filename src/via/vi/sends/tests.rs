@@ -4,21 +4,27 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::mem::RemoteBuffer;
-use crate::transport::{Arrival, Held, Owner, Refused};
+use crate::transport::{Arrival, Owner, PostedBuffer, Refused};
 
 /// An endpoint of which all sends end as it was told.
 #[derive(Debug)]
-struct Script(VecDeque<(u64, Fate)>);
+struct Script(VecDeque<(u64, TransferStatus)>);
 
 // SAFETY: it touches no memory.
 unsafe impl ViEndpoint for Script {
-    fn ended(&mut self) -> Option<(u64, Fate)> {
+    fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.0.pop_front()
     }
     fn send(&mut self, _: Option<u32>, _: &[u8], _: &[u8]) -> Result<(), Refused> {
         unreachable!()
     }
-    fn lend(&mut self, _: Option<u32>, _: &[u8], _: &[(u64, usize)], _: Held) -> Result<(), (Refused, Held)> {
+    fn lend(
+        &mut self,
+        _: Option<u32>,
+        _: &[u8],
+        _: &[(u64, usize)],
+        _: PostedBuffer,
+    ) -> Result<(), (Refused, PostedBuffer)> {
         unreachable!()
     }
     fn rdma_write(
@@ -26,8 +32,8 @@ unsafe impl ViEndpoint for Script {
         _: &[(u64, usize)],
         _: RemoteBuffer,
         _: Option<u32>,
-        _: Held,
-    ) -> Result<Option<Fate>, (Refused, Held)> {
+        _: PostedBuffer,
+    ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
         unreachable!()
     }
     fn receive(&mut self) -> Result<Option<Arrival>, Refused> {
@@ -63,8 +69,12 @@ fn posted(done: &[bool]) -> Sends {
     sends
 }
 
-fn settle(sends: &mut Sends, fates: &[(u64, Fate)], level: Reliability) -> Option<ConnectionEnd> {
-    sends.settle(&mut Script(fates.iter().copied().collect()), level)
+fn settle(
+    sends: &mut Sends,
+    statuses: &[(u64, TransferStatus)],
+    level: Reliability,
+) -> Option<ConnectionEnd> {
+    sends.settle(&mut Script(statuses.iter().copied().collect()), level)
 }
 
 fn ends(sends: &mut Sends) -> Vec<Status> {
@@ -72,16 +82,16 @@ fn ends(sends: &mut Sends) -> Vec<Status> {
 }
 
 #[test]
-fn each_fate_is_a_status_of_its_level() {
+fn each_transfer_status_gives_a_status_of_its_level() {
     use Status::{Done, Flushed, RdmaProtectionError, RemoteDescriptorError, TransportError};
     let table = [
-        (Fate::Arrived, [Done, Done, Done]),
-        (Fate::Refused, [Done, Done, RemoteDescriptorError]),
-        (Fate::Unread, [Done, Done, Flushed]),
-        (Fate::Protection, [RdmaProtectionError; 3]),
-        (Fate::Lost, [TransportError; 3]),
+        (TransferStatus::Arrived, [Done, Done, Done]),
+        (TransferStatus::Refused, [Done, Done, RemoteDescriptorError]),
+        (TransferStatus::Unread, [Done, Done, Flushed]),
+        (TransferStatus::Protection, [RdmaProtectionError; 3]),
+        (TransferStatus::Lost, [TransportError; 3]),
     ];
-    for (fate, expected) in table {
+    for (transfer_status, expected) in table {
         for (level, expected) in LEVELS.into_iter().zip(expected) {
             let mut sends = posted(&[false]);
             let end = match expected {
@@ -91,8 +101,12 @@ fn each_fate_is_a_status_of_its_level() {
                 RdmaProtectionError => Some(ConnectionEnd::Forbidden),
                 _ => Some(ConnectionEnd::Broken),
             };
-            assert_eq!(settle(&mut sends, &[(0, fate)], level), end, "{fate:?} {level:?}");
-            assert_eq!(ends(&mut sends), [expected], "{fate:?} {level:?}");
+            assert_eq!(
+                settle(&mut sends, &[(0, transfer_status)], level),
+                end,
+                "{transfer_status:?} {level:?}"
+            );
+            assert_eq!(ends(&mut sends), [expected], "{transfer_status:?} {level:?}");
         }
     }
 }
@@ -100,16 +114,16 @@ fn each_fate_is_a_status_of_its_level() {
 #[test]
 fn sends_are_reported_in_order_whatever_order_they_end_in() {
     let mut sends = posted(&[false; 3]);
-    settle(&mut sends, &[(2, Fate::Arrived), (1, Fate::Arrived)], Reliability::Delivery);
+    settle(&mut sends, &[(2, TransferStatus::Arrived), (1, TransferStatus::Arrived)], Reliability::Delivery);
     assert_eq!(ends(&mut sends), []);
-    settle(&mut sends, &[(0, Fate::Arrived)], Reliability::Delivery);
+    settle(&mut sends, &[(0, TransferStatus::Arrived)], Reliability::Delivery);
     assert_eq!(ends(&mut sends), [Status::Done; 3]);
 }
 
 #[test]
 fn only_the_oldest_bears_the_error() {
     use Status::{Done, Flushed, TransportError};
-    let lost = [(3, Fate::Lost), (1, Fate::Lost), (2, Fate::Lost)];
+    let lost = [(3, TransferStatus::Lost), (1, TransferStatus::Lost), (2, TransferStatus::Lost)];
     let mut sends = posted(&[true, false, false, false]);
     assert_eq!(settle(&mut sends, &lost, Reliability::Delivery), Some(ConnectionEnd::Broken));
     assert_eq!(ends(&mut sends), [Done, TransportError, Flushed, Flushed]);
@@ -119,10 +133,10 @@ fn only_the_oldest_bears_the_error() {
 fn what_ends_after_an_error_before_it_is_flushed() {
     use Status::{Done, Flushed, RemoteDescriptorError};
     let mut sends = posted(&[false, false, true, false]);
-    let fates = [(0, Fate::Arrived), (1, Fate::Refused)];
-    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(ConnectionEnd::Broken));
+    let statuses = [(0, TransferStatus::Arrived), (1, TransferStatus::Refused)];
+    assert_eq!(settle(&mut sends, &statuses, Reliability::Reception), Some(ConnectionEnd::Broken));
     assert_eq!(ends(&mut sends), [Done, RemoteDescriptorError, Flushed]);
-    assert_eq!(settle(&mut sends, &[(3, Fate::Unread)], Reliability::Reception), None);
+    assert_eq!(settle(&mut sends, &[(3, TransferStatus::Unread)], Reliability::Reception), None);
     assert_eq!(ends(&mut sends), [Flushed]);
 }
 
@@ -133,7 +147,7 @@ fn a_flush_waits_for_the_memory() {
     sends.flush(TransportError, Reliability::Delivery);
     assert_eq!(ends(&mut sends), []);
     assert!(!sends.all_over());
-    settle(&mut sends, &[(1, Fate::Arrived), (0, Fate::Lost)], Reliability::Delivery);
+    settle(&mut sends, &[(1, TransferStatus::Arrived), (0, TransferStatus::Lost)], Reliability::Delivery);
     assert_eq!(ends(&mut sends), [TransportError, Flushed]);
 }
 
@@ -144,12 +158,15 @@ fn what_is_done_is_a_prefix_at_reliable_reception_only() {
         // The program disconnects.
         let mut sends = posted(&[false, true]);
         sends.flush(Flushed, level);
-        settle(&mut sends, &[(0, Fate::Arrived)], level);
+        settle(&mut sends, &[(0, TransferStatus::Arrived)], level);
         assert_eq!(ends(&mut sends), [Flushed, last], "{level:?}");
     }
     // The peer does.
     let mut sends = posted(&[false, true]);
-    assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], Reliability::Reception), Some(ConnectionEnd::Closed));
+    assert_eq!(
+        settle(&mut sends, &[(0, TransferStatus::Unread)], Reliability::Reception),
+        Some(ConnectionEnd::Closed)
+    );
     assert_eq!(ends(&mut sends), [Flushed, Flushed]);
 }
 
@@ -168,8 +185,8 @@ fn the_end_of_one_connection_does_not_reach_the_next() {
                 length: 0,
                 owner: Err(RawId(1)),
             });
-            assert_eq!(settle(&mut sends, &[(0, Fate::Lost)], level), None);
-            settle(&mut sends, &[(1, Fate::Arrived)], level);
+            assert_eq!(settle(&mut sends, &[(0, TransferStatus::Lost)], level), None);
+            settle(&mut sends, &[(1, TransferStatus::Arrived)], level);
             assert_eq!(ends(&mut sends), [first, Done], "{level:?}");
         }
     }
@@ -188,9 +205,9 @@ fn a_send_counts_until_it_is_reported() {
 fn what_is_under_way_is_counted_until_it_ends() {
     let mut sends = posted(&[false, true, false]);
     assert!(sends.oldest_is_under_way() && !sends.all_over());
-    settle(&mut sends, &[(0, Fate::Arrived)], Reliability::Delivery);
+    settle(&mut sends, &[(0, TransferStatus::Arrived)], Reliability::Delivery);
     assert!(!sends.oldest_is_under_way() && !sends.all_over());
-    settle(&mut sends, &[(2, Fate::Arrived)], Reliability::Delivery);
+    settle(&mut sends, &[(2, TransferStatus::Arrived)], Reliability::Delivery);
     assert!(!sends.oldest_is_under_way() && sends.all_over());
     assert_eq!(sends.len(), 3, "over, and not reported");
 }
@@ -209,7 +226,11 @@ fn a_read_that_was_not_answered_is_flushed_at_every_level() {
         let mut sends = Sends::default();
         let (ends_as, owner) = (Status::Done, Err(RawId(0)));
         sends.push(PostedSend { number: 0, status: None, ends_as, kind: Kind::Read, length: 5, owner });
-        assert_eq!(settle(&mut sends, &[(0, Fate::Unread)], level), Some(ConnectionEnd::Closed), "{level:?}");
+        assert_eq!(
+            settle(&mut sends, &[(0, TransferStatus::Unread)], level),
+            Some(ConnectionEnd::Closed),
+            "{level:?}"
+        );
         assert_eq!(ends(&mut sends), [Status::Flushed], "{level:?}");
     }
 }
@@ -217,11 +238,11 @@ fn a_read_that_was_not_answered_is_flushed_at_every_level() {
 #[test]
 fn what_is_behind_a_forbidden_write_or_read_is_flushed() {
     use Status::{Done, Flushed, RdmaProtectionError};
-    let fates = [(1, Fate::Arrived), (0, Fate::Protection)];
+    let statuses = [(1, TransferStatus::Arrived), (0, TransferStatus::Protection)];
     let mut sends = posted(&[false; 2]);
-    assert_eq!(settle(&mut sends, &fates, Reliability::Reception), Some(ConnectionEnd::Forbidden));
+    assert_eq!(settle(&mut sends, &statuses, Reliability::Reception), Some(ConnectionEnd::Forbidden));
     assert_eq!(ends(&mut sends), [RdmaProtectionError, Flushed]);
     let mut sends = posted(&[false; 2]);
-    assert_eq!(settle(&mut sends, &fates, Reliability::Unreliable), None, "nothing breaks it");
+    assert_eq!(settle(&mut sends, &statuses, Reliability::Unreliable), None, "nothing breaks it");
     assert_eq!(ends(&mut sends), [RdmaProtectionError, Done]);
 }

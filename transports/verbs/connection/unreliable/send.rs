@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use udeck_via::RemoteBuffer;
-use udeck_via::transport::Fate;
+use udeck_via::transport::TransferStatus;
 
 use super::super::send_engine::{Step, fits};
 use super::super::send_queue::{Post, Posted, Segments, Then};
@@ -61,7 +61,7 @@ impl Connection {
         let is_over = |number: Option<u32>| number.is_some_and(|n| ahead(upto, n).is_some_and(|by| by > 0));
         while let Some(offered) = self.offered.iter().find(|offered| is_over(offered.unreliable)) {
             let number = offered.number;
-            self.end_offered(number, Fate::Arrived);
+            self.end_offered(number, TransferStatus::Arrived);
         }
         // Who has ended it takes nothing any more: what was not taken by then was not taken.
         if let (Some(unreliable), true, false) = (&mut self.unreliable, more > 0, self.close.peer_has_ended())
@@ -183,7 +183,7 @@ impl Connection {
         {
             let Some(InFlight { then, upto, .. }) = unreliable.flying.pop_front() else { break };
             unreliable.gone = upto;
-            self.after(then, Fate::Arrived);
+            self.after(then, TransferStatus::Arrived);
         }
         self.tell_of_room();
     }
@@ -201,9 +201,9 @@ impl Connection {
     }
 
     /// What has not left will not.
-    pub(in crate::connection) fn ground_unreliable(&mut self, fate: Fate) {
+    pub(in crate::connection) fn ground_unreliable(&mut self, status: TransferStatus) {
         let flying = self.unreliable.as_mut().map(|unreliable| std::mem::take(&mut unreliable.flying));
-        flying.into_iter().flatten().for_each(|leaving| self.after(leaving.then, fate));
+        flying.into_iter().flatten().for_each(|leaving| self.after(leaving.then, status));
     }
 
     /// Gives the device the post that was in front, if it takes it.
@@ -295,7 +295,7 @@ impl Connection {
         }
         // Of no bytes, nothing is under way.
         if let Some(then) = then {
-            self.after(then, Fate::Arrived);
+            self.after(then, TransferStatus::Arrived);
         }
         Ok(Step::Gone)
     }
@@ -304,7 +304,7 @@ impl Connection {
     fn wait_unreliable(&mut self, what: Posted) -> Step {
         if !self.has_number() {
             if self.close.closed || self.close.peer_has_ended() {
-                self.drop_post(what, Fate::Unread);
+                self.drop_post(what, TransferStatus::Unread);
                 return Step::Over;
             }
             self.hunger();
