@@ -153,21 +153,9 @@ impl Outgoing {
             if left == 0 || !pieces.has_room() {
                 break;
             }
-            let mut skipped = (at - out.at) as usize;
-            for place in out.places() {
-                if skipped >= place.len() {
-                    skipped -= place.len();
-                    continue;
-                }
-                if left == 0 || !pieces.has_room() {
-                    break;
-                }
-                let place = place.behind(std::mem::take(&mut skipped));
-                let place = place.first(place.len().min(left));
-                pieces.push(place);
-                at += place.len() as u64;
-                left -= place.len();
-            }
+            let taken = pieces.append(out.places(), (at - out.at) as usize, left);
+            at += taken as u64;
+            left -= taken;
         }
         self.gathered.set(self.gathered.get().max(at));
         (at - from) as usize

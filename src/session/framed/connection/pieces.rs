@@ -72,8 +72,33 @@ impl<'a> Pieces<'a> {
         self.len < MOST
     }
 
-    /// `place` stays while the connection is borrowed for `'a`.
-    pub(super) fn push(&mut self, place: Place) {
+    /// Appends what lies in `places` from byte `from` on, at most `limit` bytes and as far as there is room; how many bytes. The
+    /// places stay while the connection is borrowed for `'a`.
+    #[inline]
+    pub(super) fn append(
+        &mut self,
+        places: impl IntoIterator<Item = Place>,
+        from: usize,
+        limit: usize,
+    ) -> usize {
+        let (mut skipped, mut left) = (from, limit);
+        for place in places {
+            if skipped >= place.len() {
+                skipped -= place.len();
+                continue;
+            }
+            if left == 0 || !self.has_room() {
+                break;
+            }
+            let place = place.behind(std::mem::take(&mut skipped));
+            let place = place.first(place.len().min(left));
+            self.push(place);
+            left -= place.len();
+        }
+        limit - left
+    }
+
+    fn push(&mut self, place: Place) {
         self.bytes += place.len();
         let piece = Piece { at: place.at().as_ptr(), len: place.len(), connection: PhantomData };
         self.pieces[self.len].write(piece);

@@ -424,21 +424,7 @@ impl Out {
     }
 
     fn gather_unreliable<'a>(&'a self, from: usize, limit: usize, pieces: &mut Pieces<'a>) -> usize {
-        let (mut skipped, mut left) = (from, limit);
-        for place in self.unreliable_places() {
-            if skipped >= place.len() {
-                skipped -= place.len();
-                continue;
-            }
-            if left == 0 || !pieces.has_room() {
-                break;
-            }
-            let place = place.behind(std::mem::take(&mut skipped));
-            let place = place.first(place.len().min(left));
-            pieces.push(place);
-            left -= place.len();
-        }
-        limit - left
+        pieces.append(self.unreliable_places(), from, limit)
     }
 
     fn unreliable_places(&self) -> impl Iterator<Item = Place> {
