@@ -181,7 +181,7 @@ fn play(transport: &str, steps: &[Step]) {
     let before = blocks(&survivor);
     // With it comes what proves to the survivor who the liar is.
     rogue.client().lookup("in", false, soon().instant()).unwrap();
-    let mut liar = Liar::new(rogue.nic(), survivor.nic());
+    let mut liar = LyingPeer::new(rogue.nic(), survivor.nic());
     for step in steps {
         match step {
             Step::Honest { protocol, len } => judge.honest(PROTOCOLS[*protocol], *len),
@@ -210,7 +210,7 @@ fn worlds(transport: &str) -> [World; 3] {
 }
 
 /// Says what it likes to the mailbox "in".
-struct Liar<'a> {
+struct LyingPeer<'a> {
     nic: &'a Nic,
     cq: Cq,
     to: NetAddress,
@@ -220,12 +220,12 @@ struct Liar<'a> {
     granted: Vec<u32>,
 }
 
-impl<'a> Liar<'a> {
+impl<'a> LyingPeer<'a> {
     fn new(nic: &'a Nic, survivor: &Nic) -> Self {
         let host = survivor.attributes().address.clone();
         let to = NetAddress { host, discriminator: b"in".to_vec() };
         let (cq, vi) = (Cq::new(nic).unwrap(), control(nic));
-        let mut liar = Liar { nic, cq, to, vi, others: Vec::new(), granted: Vec::new() };
+        let mut liar = LyingPeer { nic, cq, to, vi, others: Vec::new(), granted: Vec::new() };
         liar.again(99, 0, 8);
         liar
     }

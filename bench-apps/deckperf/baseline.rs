@@ -64,10 +64,10 @@ pub struct Baselines {
 /// A line of its own; 128 bytes because processors fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
-fn lines() -> Vec<Line> {
-    std::iter::repeat_with(Line::default).take(LINES).collect()
+fn lines() -> Vec<CacheLine> {
+    std::iter::repeat_with(CacheLine::default).take(LINES).collect()
 }
 
 impl Baselines {

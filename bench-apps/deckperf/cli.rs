@@ -84,7 +84,7 @@ enum Command {
     },
     /// What `costs` starts
     #[command(hide = true)]
-    StartTime(costs::start_time::Order),
+    StartTime(costs::start_time::StartArgs),
     /// Mailboxes beside MPICH, Open MPI, UCX and libfabric in the same minute, with ratios and targets
     Peers {
         /// Beside those in this folder, too: DIR/mpich, DIR/openmpi, DIR/ucx, DIR/libfabric (`cargo xtask peers DIR` gets
@@ -161,19 +161,19 @@ pub enum Task {
     /// Measure, and print the figures.
     Measure(Plan),
     /// The same, of the Virtual Interface layer.
-    MeasureVi(vi::Plan),
+    MeasureVi(vi::ViPlan),
     /// Check data.
     Verify(Checks),
     /// Measure overlap.
-    Overlap(overlap::Plan),
+    Overlap(overlap::OverlapPlan),
     /// Measure clones.
-    Clones(clones::Plan),
+    Clones(clones::ClonesPlan),
     /// Measure costs.
-    Costs(costs::Plan),
+    Costs(costs::CostsPlan),
     /// Be a job of ranks that pass a barrier, or one of them.
-    StartTime(costs::start_time::Order),
+    StartTime(costs::start_time::StartArgs),
     /// Compare with other libraries.
-    Peers(peers::Plan),
+    Peers(peers::PeersPlan),
     /// Be the ranks of a job, this many, under a conductor.
     PeerRank(u32, peers::Course),
     /// Say what would carry messages of these sizes, ascending.
@@ -339,7 +339,7 @@ impl Options {
         }
     }
 
-    fn vi_plan(self, tests: Vec<Test>) -> Result<vi::Plan, clap::Error> {
+    fn vi_plan(self, tests: Vec<Test>) -> Result<vi::ViPlan, clap::Error> {
         if !self.protocol.is_empty() {
             return Err(conflict("--protocol is how mailboxes send; --layer vi measures every transfer"));
         }
@@ -348,15 +348,15 @@ impl Options {
         }
         let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
         let counts = if tests.contains(&Test::Latency) { vi::COUNTS.to_vec() } else { Vec::new() };
-        Ok(vi::Plan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
+        Ok(vi::ViPlan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
     }
 
-    fn peers_plan(self, folder: Option<PathBuf>) -> Result<peers::Plan, clap::Error> {
+    fn peers_plan(self, folder: Option<PathBuf>) -> Result<peers::PeersPlan, clap::Error> {
         if !self.protocol.is_empty() || !self.sizes.is_empty() || self.perturb.is_some() {
             return Err(conflict("`peers` has protocols and sizes of its own: those that have targets"));
         }
         let course = self.course();
-        Ok(peers::Plan { time: self.time_or(peers::SECONDS), format: self.format, course, folder })
+        Ok(peers::PeersPlan { time: self.time_or(peers::SECONDS), format: self.format, course, folder })
     }
 
     fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
@@ -381,8 +381,8 @@ impl Options {
         }
     }
 
-    fn overlap(self, compute: Option<u64>) -> overlap::Plan {
-        overlap::Plan {
+    fn overlap(self, compute: Option<u64>) -> overlap::OverlapPlan {
+        overlap::OverlapPlan {
             protocols: self.protocols_or(&PROTOCOLS),
             sizes: self.sizes_or(&overlap::SIZES),
             compute: compute.map(Duration::from_micros),
@@ -393,8 +393,8 @@ impl Options {
         }
     }
 
-    fn clones(self, flooding: usize) -> clones::Plan {
-        clones::Plan {
+    fn clones(self, flooding: usize) -> clones::ClonesPlan {
+        clones::ClonesPlan {
             counts: clones::COUNTS.to_vec(),
             pace: Pace { iterations: self.iterations, time: self.time_or(16), window: 1 },
             flooding,
@@ -405,8 +405,8 @@ impl Options {
         }
     }
 
-    fn costs(self, ranks: u32, connections: usize) -> costs::Plan {
-        costs::Plan {
+    fn costs(self, ranks: u32, connections: usize) -> costs::CostsPlan {
+        costs::CostsPlan {
             batch: costs::BATCH,
             connections,
             blocked: self.time_or(10),

@@ -19,7 +19,7 @@ use crate::{
     table_report::TableReport,
 };
 
-use idle::{Conductor, Ends, contenders};
+use idle::{CloneSets, IdleConductor, contenders};
 
 /// Clones of the mailbox, one of them busy.
 pub const COUNTS: [usize; 4] = [1, 10, 100, 1000];
@@ -31,7 +31,7 @@ pub const EACH: usize = 200;
 
 /// What is measured, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ClonesPlan {
     /// Ascending, from 1.
     pub counts: Vec<usize>,
     /// How long, and in which portions; of the latencies.
@@ -51,13 +51,13 @@ pub struct Plan {
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
 pub fn measure(
     link: &Link<'_>,
-    plan: &Plan,
+    plan: &ClonesPlan,
     places: String,
     raw: Option<Baselines>,
     progress: impl FnMut(Duration),
 ) -> Result<String> {
-    let ends = Ends::open(link, &plan.counts)?;
-    let mut conductor = Conductor::new(link, ends, raw);
+    let ends = CloneSets::open(link, &plan.counts)?;
+    let mut conductor = IdleConductor::new(link, ends, raw);
     let results = rounds::measure(plan.pace, contenders(&plan.counts), &mut conductor, progress)?;
     conductor.stop()?;
     let floods = plan
@@ -76,8 +76,8 @@ pub fn measure(
 }
 
 /// Rank 1.
-pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
-    idle::follow(link, Ends::open(link, &plan.counts)?)?;
+pub fn follow(link: &Link<'_>, plan: &ClonesPlan) -> Result {
+    idle::follow(link, CloneSets::open(link, &plan.counts)?)?;
     plan.sizes.iter().try_for_each(|&size| flood::pour(link, plan.flooding, size))
 }
 

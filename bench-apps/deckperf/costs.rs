@@ -15,7 +15,7 @@ pub const BATCH: usize = 50;
 
 /// What is measured, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct CostsPlan {
     /// Mailboxes, and clones, in a round of making them.
     pub batch: usize,
     /// Connections that lie idle while their memory is looked at.
@@ -32,7 +32,12 @@ pub struct Plan {
 
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run; `progress` counts to
 /// [`STEPS`].
-pub fn measure(link: &Link<'_>, plan: &Plan, places: String, mut progress: impl FnMut()) -> Result<String> {
+pub fn measure(
+    link: &Link<'_>,
+    plan: &CostsPlan,
+    places: String,
+    mut progress: impl FnMut(),
+) -> Result<String> {
     let creation = creation::measure(link, plan.batch)?;
     progress();
     let memory = idle::memory(link, plan.connections)?;
@@ -56,7 +61,7 @@ pub fn measure(link: &Link<'_>, plan: &Plan, places: String, mut progress: impl 
 pub const STEPS: u64 = 4;
 
 /// Rank 1.
-pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
+pub fn follow(link: &Link<'_>, plan: &CostsPlan) -> Result {
     creation::serve(link)?;
     idle::serve_memory(link)?;
     idle::block(link, plan.blocked)?;

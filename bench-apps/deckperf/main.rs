@@ -161,7 +161,7 @@ fn measure(link: &Link<'_>, plan: &Plan, places: &Places) -> Result<String> {
     Ok(Report::new(machine, plan.clone(), results).render())
 }
 
-fn measure_vi(link: &Link<'_>, plan: &vi::Plan, places: &Places) -> Result<String> {
+fn measure_vi(link: &Link<'_>, plan: &vi::ViPlan, places: &Places) -> Result<String> {
     let raw = places.raw_limits(plan.largest());
     let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
@@ -170,7 +170,7 @@ fn measure_vi(link: &Link<'_>, plan: &vi::Plan, places: &Places) -> Result<Strin
     Ok(printed)
 }
 
-fn measure_overlap(link: &Link<'_>, plan: &overlap::Plan, places: &Places) -> Result<String> {
+fn measure_overlap(link: &Link<'_>, plan: &overlap::OverlapPlan, places: &Places) -> Result<String> {
     let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let printed = overlap::measure(link, plan, places.describe(), passed)?;
@@ -178,7 +178,7 @@ fn measure_overlap(link: &Link<'_>, plan: &overlap::Plan, places: &Places) -> Re
     Ok(printed)
 }
 
-fn measure_clones(link: &Link<'_>, plan: &clones::Plan, places: &Places) -> Result<String> {
+fn measure_clones(link: &Link<'_>, plan: &clones::ClonesPlan, places: &Places) -> Result<String> {
     let raw = places.raw_limits(clones::LARGEST);
     let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
@@ -187,7 +187,7 @@ fn measure_clones(link: &Link<'_>, plan: &clones::Plan, places: &Places) -> Resu
     Ok(printed)
 }
 
-fn measure_costs(link: &Link<'_>, plan: &costs::Plan, places: &Places) -> Result<String> {
+fn measure_costs(link: &Link<'_>, plan: &costs::CostsPlan, places: &Places) -> Result<String> {
     let bar = progress_bar(costs::STEPS, "measuring");
     let printed = costs::measure(link, plan, places.describe(), || bar.inc(1))?;
     bar.finish_and_clear();

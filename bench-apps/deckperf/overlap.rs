@@ -18,8 +18,8 @@ use crate::{
 
 pub use batch::follow;
 
-use batch::{Order, Side, Work, conduct, timed_work};
-use overlap_ratio::{OverlapSample, Series};
+use batch::{OverlapOrder, TimedSide, Work, conduct, timed_work};
+use overlap_ratio::{OverlapSample, OverlapSeries};
 
 /// What is measured when nothing is said.
 pub const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -37,7 +37,7 @@ const WORK_PER_TRANSFER: f64 = 2.0;
 
 /// What is measured, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct OverlapPlan {
     /// In the order of the rows.
     pub protocols: Vec<Protocol>,
     /// Ascending, in bytes.
@@ -57,7 +57,7 @@ pub struct Plan {
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
 pub fn measure(
     link: &Link<'_>,
-    plan: &Plan,
+    plan: &OverlapPlan,
     places: String,
     mut progress: impl FnMut(Duration),
 ) -> Result<String> {
@@ -81,7 +81,7 @@ pub fn measure(
             break;
         }
     }
-    link.send_words(&Order::Stop.encode()?)?;
+    link.send_words(&OverlapOrder::Stop.encode()?)?;
     let nic = &link.world().nic().attributes().name;
     let transport = format!("{nic}; copy has {} fragments under way", link.world().config().copy_window);
     let machine = Machine::describe(places, transport);
@@ -91,11 +91,11 @@ pub fn measure(
 }
 
 /// For every protocol, size and side.
-fn empty(plan: &Plan) -> Vec<Series> {
+fn empty(plan: &OverlapPlan) -> Vec<OverlapSeries> {
     let mut all = Vec::new();
-    for side in [Side::Sender, Side::Receiver] {
+    for side in [TimedSide::Sender, TimedSide::Receiver] {
         for &size in &plan.sizes {
-            let of = |&protocol| Series::new(side, protocol, size);
+            let of = |&protocol| OverlapSeries::new(side, protocol, size);
             all.extend(plan.protocols.iter().map(of));
         }
     }
@@ -103,8 +103,8 @@ fn empty(plan: &Plan) -> Vec<Series> {
 }
 
 /// How many transfers fill a batch, and how much computation goes with each.
-fn calibrate(link: &Link<'_>, plan: &Plan, per_1000: Duration, series: &mut Series) -> Result {
-    let transfers = |series: &Series| conduct(link, series.batch(Work::NONE));
+fn calibrate(link: &Link<'_>, plan: &OverlapPlan, per_1000: Duration, series: &mut OverlapSeries) -> Result {
+    let transfers = |series: &OverlapSeries| conduct(link, series.batch(Work::NONE));
     transfers(series)?; // pays for fresh memory
     series.iterations = plan.iterations.unwrap_or(TRIED);
     // The best of a few: one that was disturbed would ask for computation of another order.
@@ -121,7 +121,7 @@ fn calibrate(link: &Link<'_>, plan: &Plan, per_1000: Duration, series: &mut Seri
 }
 
 /// The three batches.
-fn measure_one(link: &Link<'_>, series: &Series) -> Result<OverlapSample> {
+fn measure_one(link: &Link<'_>, series: &OverlapSeries) -> Result<OverlapSample> {
     let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / series.iterations as f64;
     let transfer = conduct(link, series.batch(Work::NONE))?;
     let compute = timed_work(series.iterations, series.work);

@@ -33,7 +33,7 @@ mod whole;
 
 use std::{env, path::PathBuf, time::Duration};
 
-pub use self::request::{Column, Test, WINDOW};
+pub use self::request::{Column, PeerTest, WINDOW};
 pub use rank::serve;
 
 pub use self::targets::Course;
@@ -46,7 +46,7 @@ use crate::{
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct PeersPlan {
     /// For the whole run, but for its start.
     pub time: Duration,
     /// How the result is written.
@@ -65,7 +65,7 @@ pub const SECONDS: u64 = 60;
 ///
 /// # Errors
 /// That this process cannot conduct, or that ours fail. A peer that fails is named in the report.
-pub fn measure(plan: &Plan) -> Result<String> {
+pub fn measure(plan: &PeersPlan) -> Result<String> {
     // deckrun has set it.
     if env::var_os("DECK_RANK").is_some() {
         return Err(Failure::CannotConduct("starts its own ranks: run `deckperf peers` without deckrun"));

@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::peers::{Column, Test, WINDOW};
+use crate::peers::{Column, PeerTest, WINDOW};
 
 /// As long as a contender's batch.
 const BUDGET: Duration = Duration::from_millis(2);
 /// Before the clock starts; also how often the far side cannot be told to stop.
 const WARM_UP: u64 = 4;
 
-/// µs for a message, as [`Test::Latency`] and [`Test::Stream`] count them. Blocks for some milliseconds.
+/// µs for a message, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count them. Blocks for some milliseconds.
 ///
 /// # Errors
 /// The system's.
@@ -26,12 +26,12 @@ const WARM_UP: u64 = 4;
 pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
     let (near, far) = connection()?;
     let (bytes, messages) = match column.test {
-        Test::Latency => (column.bytes, 1),
-        Test::Stream => (column.bytes, WINDOW),
-        Test::Barrier => panic!("sockets know no barrier"),
+        PeerTest::Latency => (column.bytes, 1),
+        PeerTest::Stream => (column.bytes, WINDOW),
+        PeerTest::Barrier => panic!("sockets know no barrier"),
     };
-    let both_ways = column.test == Test::Latency;
-    let plan = Turns { bytes, messages, answer: if both_ways { bytes } else { 1 } };
+    let both_ways = column.test == PeerTest::Latency;
+    let plan = SocketTurn { bytes, messages, answer: if both_ways { bytes } else { 1 } };
     thread::scope(|scope| {
         let far = scope.spawn(move || -> io::Result<()> {
             udeck::sys::pin_to_cpu(cores[1])?;
@@ -50,13 +50,13 @@ pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
 
 /// What one turn consists of: `messages` of `bytes` there, `answer` bytes back.
 #[derive(Clone, Copy)]
-struct Turns {
+struct SocketTurn {
     bytes: usize,
     messages: u64,
     answer: usize,
 }
 
-impl Turns {
+impl SocketTurn {
     /// µs for a turn. Ends the connection.
     fn lead(self, mut stream: TcpStream) -> io::Result<f64> {
         let (data, mut answer) = (vec![1; self.bytes], vec![0; self.answer]);
@@ -136,7 +136,7 @@ mod tests {
     fn sockets_take_time() {
         let cpus = udeck::sys::usable_cpus();
         let cores = [cpus[0], *cpus.last().expect("this runs somewhere")];
-        for test in [Test::Latency, Test::Stream] {
+        for test in [PeerTest::Latency, PeerTest::Stream] {
             for bytes in [8, 100_000] {
                 let column = Column { test, ranks: 2, payload: Payload::Untouched, bytes };
                 assert!(micros(&column, cores).expect("sockets") > 0.0);

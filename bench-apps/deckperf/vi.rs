@@ -24,9 +24,9 @@ use crate::{
 pub use experiment::follow;
 
 use contender::{contenders, ways};
-use ends::Ends;
-use experiment::Conductor;
-use order::Order;
+use ends::ViEnds;
+use experiment::ViConductor;
+use order::ViOrder;
 use report::ViReport;
 
 /// So many VIs the receiver has in the overview's tables by number.
@@ -34,7 +34,7 @@ pub const COUNTS: [usize; 7] = [1, 10, 20, 30, 40, 100, 1000];
 
 /// What is measured, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ViPlan {
     /// In the order of the tables.
     pub tests: Vec<Test>,
     /// Ascending, in bytes.
@@ -49,7 +49,7 @@ pub struct Plan {
     pub pin: bool,
 }
 
-impl Plan {
+impl ViPlan {
     /// In bytes.
     pub fn largest(&self) -> usize {
         self.sizes.last().copied().unwrap_or(0).max(rounds::SMALL)
@@ -59,7 +59,7 @@ impl Plan {
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
 pub fn measure(
     link: &Link<'_>,
-    plan: &Plan,
+    plan: &ViPlan,
     places: String,
     raw: Option<Baselines>,
     progress: impl FnMut(Duration),
@@ -68,10 +68,10 @@ pub fn measure(
     let nic = link.world().nic().attributes();
     plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
     let ways = ways(&plan, nic.caps);
-    let ends = Ends::open(link, &ways, plan.largest())?;
-    let mut conductor = Conductor { link, raw, ends };
+    let ends = ViEnds::open(link, &ways, plan.largest())?;
+    let mut conductor = ViConductor { link, raw, ends };
     let results = rounds::measure(plan.pace, contenders(&plan, &ways), &mut conductor, progress)?;
-    link.send_words(&Order::Stop.encode())?;
+    link.send_words(&ViOrder::Stop.encode())?;
     let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
     Ok(ViReport::new(Machine::describe(places, transport), plan, results).render())
 }

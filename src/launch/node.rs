@@ -105,7 +105,7 @@ pub fn serve(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Option<
 }
 
 /// What to exit with, once everything has been said.
-fn code(result: Result<(), Failure>) -> u8 {
+fn code(result: Result<(), NodeFailure>) -> u8 {
     match result {
         Ok(()) => 0,
         Err((code, why)) => {
@@ -127,9 +127,9 @@ fn complain(why: &str) {
 }
 
 /// What to exit with, and what is still to be said.
-type Failure = (u8, Option<String>);
+type NodeFailure = (u8, Option<String>);
 
-fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), Failure> {
+fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), NodeFailure> {
     let parsed = argument.to_str().and_then(|text| text.parse::<Argument>().ok());
     let not_ours = || (FAILED, Some(format!("{FLAG} is for deckrun itself, not for people")));
     let argument = parsed.ok_or_else(not_ours)?;
@@ -157,13 +157,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Why a try failed.
 enum Failed {
     /// Another may not.
-    Now(Failure),
+    Now(NodeFailure),
     /// All others would.
-    ForGood(Failure),
+    ForGood(NodeFailure),
 }
 
 /// Connects to the root. Where many strangers do, it may send us away unheard, as the slowest: then again, until our time is up.
-fn meet(key: LinkKey, argument: &Argument) -> Result<(TcpStream, Keys), Failure> {
+fn meet(key: LinkKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
     let (deadline, mut pause) = (Instant::now() + argument.limit, PAUSE);
     loop {
         match try_to_meet(key, argument, deadline) {

@@ -9,9 +9,9 @@
 //!
 //! **To be called**: [`Admission::listen`] gives a [`RequestListener`]. It is readable when it has something to do: watch it in an
 //! epoll instance of your own (or by `poll`), call [`RequestListener::serve`] when it is named, and [`RequestListener::tick`] before each sleep,
-//! which says how long the sleep may last. Neither waits. What is asked for comes as a [`Pending`]: a request of somebody
+//! which says how long the sleep may last. Neither waits. What is asked for comes as a [`PendingRequest`]: a request of somebody
 //! who knows the secret. Find its listener ([`crate::Listeners`]), wrap it in your
-//! [`Incoming`](udeck_via::transport::Incoming), and answer: [`Pending::accept`], [`Pending::reject`], ... Dropped, it is
+//! [`Incoming`](udeck_via::transport::Incoming), and answer: [`PendingRequest::accept`], [`PendingRequest::reject`], ... Dropped, it is
 //! rejected.
 //!
 //! **To call**: [`Admission::call`], on the thread of whoever wants to connect; it waits until its deadline at most. Every
@@ -53,7 +53,7 @@ use udeck_via::auth::Keys;
 use udeck_via::transport::Hello;
 use udeck_via::{Error, Result};
 
-pub use pending::Pending;
+pub use pending::PendingRequest;
 pub use request_listener::RequestListener;
 pub use socket::reset_when_closed;
 pub use wire::{MAX_DISCRIMINATOR, MAX_PARAMETERS, MAX_PRIVATE, Protocol};

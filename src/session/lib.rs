@@ -46,7 +46,7 @@ pub use framed::{
 };
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
-pub use recv_queue::{Item, Pending, RecvQueue, Taken, TakenBody};
+pub use recv_queue::{Item, PendingBody, RecvQueue, Taken, TakenBody};
 use udeck_via::NicAttributes;
 use udeck_via::transport::Inline;
 pub use unacked::{Unacked, keep};

@@ -51,14 +51,14 @@ pub enum Item<P> {
 }
 
 /// A message that is still to be fetched. [`Infallible`]: where the stream brings everything.
-pub trait Pending {
+pub trait PendingBody {
     /// The bytes behind its header.
     fn bytes(&self) -> usize;
     /// Its sender is told otherwise.
     fn forget_receipt(&mut self);
 }
 
-impl Pending for Infallible {
+impl PendingBody for Infallible {
     fn bytes(&self) -> usize {
         match *self {}
     }
@@ -68,7 +68,7 @@ impl Pending for Infallible {
     }
 }
 
-impl<P: Pending> Item<P> {
+impl<P: PendingBody> Item<P> {
     /// How long it is, with its header.
     #[inline]
     pub fn bytes(&self) -> usize {
@@ -106,7 +106,7 @@ impl<P: Pending> Item<P> {
     }
 }
 
-impl<P: Pending> RecvQueue<P> {
+impl<P: PendingBody> RecvQueue<P> {
     /// Takes a short message, if one lies in front, and lets `look` at it; its immediate data. What most messages are, by the
     /// shortest way.
     #[inline]

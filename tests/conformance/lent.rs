@@ -7,18 +7,18 @@ use udeck_via::{Arrival, Cq, Deadline, Error, Listener, NetAddress, Nic, Receive
 use crate::kit::soon;
 
 /// A VI that receives lent, and its completion queue.
-pub struct End {
+pub struct LentEnd {
     /// Its VI.
     pub vi: Vi,
     /// Where its work queues report.
     pub cq: Cq,
 }
 
-impl End {
+impl LentEnd {
     /// An idle end on `nic`.
     pub fn new(nic: &Nic) -> Self {
         let attributes = ViAttributes { receive: Receive::Lent, ..ViAttributes::new(nic.ptag()) };
-        End { vi: Vi::new(nic, attributes).unwrap(), cq: Cq::new(nic).unwrap() }
+        LentEnd { vi: Vi::new(nic, attributes).unwrap(), cq: Cq::new(nic).unwrap() }
     }
 
     /// Asks for a connection.
@@ -62,9 +62,9 @@ pub fn listen(nic: &Nic) -> (Listener, NetAddress) {
 }
 
 /// Two connected ends of two NICs.
-pub fn pair(a: &Nic, b: &Nic) -> (End, End) {
+pub fn pair(a: &Nic, b: &Nic) -> (LentEnd, LentEnd) {
     let (listener, to) = listen(b);
-    let (mut left, mut right) = (End::new(a), End::new(b));
+    let (mut left, mut right) = (LentEnd::new(a), LentEnd::new(b));
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| left.connect(&to));
         right.accept(&listener);
@@ -74,8 +74,8 @@ pub fn pair(a: &Nic, b: &Nic) -> (End, End) {
 }
 
 /// A message goes there and back.
-pub fn check(left: &mut End, right: &mut End) {
-    let one_way = |from: &mut End, to: &mut End| {
+pub fn check(left: &mut LentEnd, right: &mut LentEnd) {
+    let one_way = |from: &mut LentEnd, to: &mut LentEnd| {
         from.vi.send_inline(Some(7), b"", b"works").unwrap();
         assert_eq!(to.arrival().unwrap().immediate, Some(7));
     };

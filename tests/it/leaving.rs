@@ -54,17 +54,17 @@ fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_
 
 /// A launcher whose words reach the rank, once they are held up, only when that has said something more.
 #[derive(Default)]
-struct Relay {
+struct DelayingLauncher {
     /// How often the rank has spoken, and how often it has to have.
     spoken: Mutex<(u64, u64)>,
     changed: Condvar,
 }
 
-impl Relay {
+impl DelayingLauncher {
     /// Between these two.
     fn start(launcher: UnixStream) -> (UnixStream, Arc<Self>) {
         let (rank, ours) = UnixStream::pair().expect("two descriptors");
-        let relay = Arc::<Relay>::default();
+        let relay = Arc::<DelayingLauncher>::default();
         let twin = |stream: &UnixStream| stream.try_clone().expect("a descriptor");
         let (from_rank, to_launcher) = (twin(&ours), twin(&launcher));
         let (hears, tells) = (relay.clone(), relay.clone());
@@ -78,7 +78,7 @@ impl Relay {
         spoken.1 = spoken.0 + 1;
     }
 
-    /// Until [`Relay::let_go`], whatever the rank says.
+    /// Until [`DelayingLauncher::let_go`], whatever the rank says.
     fn silence(&self) {
         self.spoken.lock().unwrap().1 = u64::MAX;
     }
@@ -119,7 +119,7 @@ struct Parting {
     _stayer: World,
     leaver: World,
     fabric: udeck_sim::Fabric,
-    relay: Arc<Relay>,
+    relay: Arc<DelayingLauncher>,
     _job: Job,
 }
 
@@ -127,7 +127,7 @@ impl Parting {
     fn new() -> Self {
         let (job, streams) = Job::new(2).expect("a name service");
         let [first, second] = <[_; 2]>::try_from(streams).unwrap();
-        let (second, relay) = Relay::start(second);
+        let (second, relay) = DelayingLauncher::start(second);
         let fabric = udeck_sim::Fabric::new(1);
         let world = |name: &str, stream| {
             let client = Client::new(stream).unwrap();

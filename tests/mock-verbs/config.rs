@@ -52,7 +52,7 @@ pub struct Device {
     /// It speaks iWARP: its pairs are connected by the connection manager only, and nothing has immediate data.
     pub iwarp: bool,
     /// What becomes of who wants to connect from it.
-    pub cm: Fate,
+    pub cm: CmBehavior,
     /// Its place in the list.
     pub index: u8,
     /// The table of GIDs from index 0 on, with their types.
@@ -61,7 +61,7 @@ pub struct Device {
 
 /// What becomes of who wants to connect through the connection manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub enum CmBehavior {
     #[default]
     Works,
     /// No address is resolved.
@@ -151,7 +151,7 @@ fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) ->
         max_message: 1 << 30,
         uc: true,
         iwarp: false,
-        cm: Fate::Works,
+        cm: CmBehavior::Works,
         index,
         gids: Vec::new(),
     };
@@ -217,11 +217,11 @@ fn set(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
         ("max_message", _) => device.max_message = number(value)?,
         ("transport", "ib") => device.iwarp = false,
         ("transport", "iwarp") => device.iwarp = true,
-        ("cm", "works") => device.cm = Fate::Works,
-        ("cm", "address") => device.cm = Fate::Address,
-        ("cm", "route") => device.cm = Fate::Route,
-        ("cm", "unreachable") => device.cm = Fate::Unreachable,
-        ("cm", "silent") => device.cm = Fate::Silent,
+        ("cm", "works") => device.cm = CmBehavior::Works,
+        ("cm", "address") => device.cm = CmBehavior::Address,
+        ("cm", "route") => device.cm = CmBehavior::Route,
+        ("cm", "unreachable") => device.cm = CmBehavior::Unreachable,
+        ("cm", "silent") => device.cm = CmBehavior::Silent,
         _ => return Err(format!("no such setting; the keys are {}", KEYS.join(", "))),
     }
     Ok(())

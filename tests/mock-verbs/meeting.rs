@@ -8,7 +8,7 @@ use crate::abi::{
     RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
     RDMA_CM_EVENT_UNREACHABLE,
 };
-use crate::config::{Device, Fate, config};
+use crate::config::{CmBehavior, Device, config};
 use crate::objects::{Handle, Obstacle, State};
 use crate::world::{self, Table, World, give, take};
 use libc::c_int;
@@ -30,19 +30,19 @@ const REFUSED: c_int = 28;
 const PADDED: usize = 56;
 
 pub struct Meetings {
-    pub channels: Table<Channel>,
+    pub channels: Table<CmChannel>,
     pub ids: Table<Id>,
     last_port: u16,
 }
 
-pub struct Channel {
+pub struct CmChannel {
     pub fd: OwnedFd,
-    pub events: VecDeque<Event>,
+    pub events: VecDeque<CmEvent>,
 }
 
 /// Something to be told.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct CmEvent {
     /// Whose it is, and whose acknowledgement is counted.
     pub of: u32,
     /// The identifier that a request makes.
@@ -135,11 +135,11 @@ impl Meetings {
     }
 
     pub fn tell(&mut self, of: u32, kind: u32, status: c_int) {
-        let event = Event { of, new: None, kind, status, private: Vec::new(), depths: (0, 0) };
+        let event = CmEvent { of, new: None, kind, status, private: Vec::new(), depths: (0, 0) };
         self.tell_all(event);
     }
 
-    pub fn tell_all(&mut self, event: Event) {
+    pub fn tell_all(&mut self, event: CmEvent) {
         let channel = self.ids.get(event.of).map(|id| id.channel);
         if let Some(channel) = channel.and_then(|channel| self.channels.get_mut(channel)) {
             channel.events.push_back(event);
@@ -156,11 +156,11 @@ impl Meetings {
         let (to, fate) = (id.to, id.device.and_then(device).map(|device| device.cm).unwrap_or_default());
         (id.stage, id.pair, id.depths) = (Stage::Asking, pair, depths);
         match fate {
-            Fate::Unreachable => {
+            CmBehavior::Unreachable => {
                 self.tell(number, RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
                 return Ok(());
             }
-            Fate::Silent => return Ok(()),
+            CmBehavior::Silent => return Ok(()),
             _ => {}
         }
         let listens = |id: &Id| id.stage == Stage::Listening && id.address == to;
@@ -180,7 +180,7 @@ impl Meetings {
         let mut private = private.to_vec();
         private.resize(private.len().max(PADDED), 0);
         let (kind, status) = (RDMA_CM_EVENT_CONNECT_REQUEST, 0);
-        self.tell_all(Event { of: listener, new: Some(new), kind, status, private, depths });
+        self.tell_all(CmEvent { of: listener, new: Some(new), kind, status, private, depths });
         Ok(())
     }
 

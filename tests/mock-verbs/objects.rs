@@ -27,7 +27,7 @@ pub struct Context {
     pub device: usize,
     /// A semaphore with one unit for each event below.
     pub fd: OwnedFd,
-    pub events: VecDeque<Event>,
+    pub events: VecDeque<AsyncEvent>,
 }
 
 /// Whose asynchronous event it is: its owner cannot be destroyed until it was acknowledged.
@@ -41,7 +41,7 @@ pub enum EventOf {
 
 /// An asynchronous event that nobody has got yet.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct AsyncEvent {
     pub of: EventOf,
     /// The object's handle; `None`: it is the port's.
     pub about: Option<Handle>,
@@ -70,7 +70,7 @@ pub struct Region {
 
 /// A completion channel.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CompletionChannel {
     pub context: u32,
     /// A semaphore with one unit for each event below.
     pub fd: OwnedFd,

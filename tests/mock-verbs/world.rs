@@ -4,8 +4,8 @@ use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL};
 use crate::config::config;
 use crate::engine;
 use crate::objects::{
-    Armed, Channel, Context, Domain, Entry, Event, EventOf, Handle, Obstacle, Pair, Queue, Region, Shared,
-    State,
+    Armed, AsyncEvent, CompletionChannel, Context, Domain, Entry, EventOf, Handle, Obstacle, Pair, Queue,
+    Region, Shared, State,
 };
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -26,7 +26,7 @@ pub struct World {
     pub contexts: Table<Context>,
     pub domains: Table<Domain>,
     pub regions: Table<Region>,
-    pub channels: Table<Channel>,
+    pub channels: Table<CompletionChannel>,
     pub queues: Table<Queue>,
     pub pairs: Table<Pair>,
     pub shared: Table<Shared>,
@@ -351,7 +351,7 @@ impl World {
 
     fn tell(&mut self, context: u32, of: EventOf, about: Option<Handle>, what: u32) {
         let Some(context) = self.contexts.get_mut(context) else { return };
-        context.events.push_back(Event { of, about, what });
+        context.events.push_back(AsyncEvent { of, about, what });
         give(&context.fd);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use udeck_session::Side;
-use udeck_session::admission::Pending;
+use udeck_session::admission::PendingRequest;
 use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 
@@ -13,12 +13,12 @@ use crate::core::Core;
 /// See the module. Dropped, it is rejected.
 pub struct IncomingRequest {
     core: Arc<Core>,
-    pending: Pending,
+    pending: PendingRequest,
 }
 
 impl IncomingRequest {
     /// Gives a request to whoever listens.
-    pub fn deliver(core: &Arc<Core>, pending: Pending) {
+    pub fn deliver(core: &Arc<Core>, pending: PendingRequest) {
         match core.listeners.get(pending.discriminator()) {
             Some(listener) => (listener.lock())(Box::new(IncomingRequest { core: core.clone(), pending })),
             None => pending.no_match(),

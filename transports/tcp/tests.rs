@@ -10,7 +10,7 @@ mod send_blocked;
 mod strangers;
 
 use udeck_conformance::kit::soon;
-use udeck_conformance::lent::{End, check, listen, pair};
+use udeck_conformance::lent::{LentEnd, check, listen, pair};
 use udeck_via::Nic;
 
 use crate::{Options, Source};

@@ -28,7 +28,7 @@ use crate::ffi::cm::cm_event;
 use crate::hca::Hca;
 use crate::queue::Queue;
 use crate::settings::Settings;
-use objects::{Channel, Id, PRIVATE, Request, Told};
+use objects::{CmChannel, EventNotice, Id, PRIVATE, Request};
 
 /// What the listener's events are told of; links are numbered from 1.
 const LISTENER: u32 = 0;
@@ -45,7 +45,7 @@ const ADDRESSES: usize = 64;
 #[derive(Debug)]
 pub struct Manager {
     _listener: Id,
-    channel: Arc<Channel>,
+    channel: Arc<CmChannel>,
     /// Where the listener is.
     at: SocketAddr,
     device: (String, u8),
@@ -66,7 +66,7 @@ struct Invited {
 /// What a requester has been told and not looked at.
 #[derive(Debug, Default)]
 struct Mailbox {
-    told: Mutex<VecDeque<Told>>,
+    told: Mutex<VecDeque<EventNotice>>,
     came: Condvar,
 }
 
@@ -128,7 +128,7 @@ impl Manager {
     /// In words: no library, no module of the kernel, no address.
     pub fn open(library: Arc<CmLibrary>, hca: &Hca, bind: SocketAddr) -> std::result::Result<Self, String> {
         let file = library.file.clone();
-        let channel = Channel::open(library).map_err(|error| {
+        let channel = CmChannel::open(library).map_err(|error| {
             format!("{file}: no connections can be made: {error} (is the kernel module rdma_ucm loaded?)")
         })?;
         let device = (hca.name.clone(), hca.port);
@@ -368,7 +368,7 @@ fn addresses(hca: &Hca, bind: SocketAddr) -> Vec<SocketAddr> {
 
 /// Listens at a free port of this address, if that is the device's.
 fn listen(
-    channel: &Arc<Channel>,
+    channel: &Arc<CmChannel>,
     address: SocketAddr,
     device: &(String, u8),
 ) -> std::result::Result<Id, String> {

@@ -19,7 +19,7 @@ use udeck_sys::ranked::RankedMutex;
 
 use crate::connection::RECEIVES;
 use crate::ffi::Wc;
-use crate::hca::objects::{Channel, Context, Cq};
+use crate::hca::objects::{CompletionChannel, Context, Cq};
 use crate::link::VerbsLink;
 use crate::locks::{ASIDE, POOLS, ROUTES, SHARDS, TAKING};
 use crate::queue::SENDS;
@@ -36,7 +36,7 @@ const BATCHES: usize = 8;
 
 /// See the module.
 pub struct Completions {
-    pub channel: Arc<Channel>,
+    pub channel: Arc<CompletionChannel>,
     most: u32,
     /// Entries of each queue that are kept for buffers of pools.
     pooled: u32,
@@ -45,7 +45,7 @@ pub struct Completions {
     taking: RankedMutex<Taking>,
     /// Held by whoever polls. What was polled for others than those that it is passed on to, oldest first.
     aside: RankedMutex<VecDeque<Wc>>,
-    routes: RankedMutex<Numbered<Route>>,
+    routes: RankedMutex<Numbered<CompletionRoute>>,
     pools: RankedMutex<Pools>,
     next: AtomicU32,
     looks: AtomicU64,
@@ -84,7 +84,7 @@ struct Pools {
 }
 
 /// Where a link's completions go.
-enum Route {
+enum CompletionRoute {
     /// The link is being made, and its peer may send already: what came meanwhile.
     Awaited(Vec<Wc>),
     Link(Arc<VerbsLink>),
@@ -99,7 +99,7 @@ struct Taking {
 /// What has to be dropped or told without the lock, for it may be anything: owners of memory, and a link whose last reference this
 /// is, with all that its connection holds.
 #[derive(Default)]
-struct Told {
+struct AfterUnlock {
     events: Vec<Events>,
     /// Few links complete something at a time, so that nothing is allocated for them.
     links: SmallVec<[Arc<VerbsLink>; 8]>,
@@ -146,7 +146,7 @@ impl Completions {
     /// The kernel's: no descriptors left.
     pub fn new(context: &Arc<Context>, most: u32, pooled: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Completions {
-            channel: Channel::new(context)?,
+            channel: CompletionChannel::new(context)?,
             most: most.max(NEED + pooled),
             pooled,
             aside: RankedMutex::new(ASIDE, VecDeque::new()),
@@ -203,7 +203,7 @@ impl Completions {
             let number = self.number();
             let mut routes = self.routes.lock();
             if number != 0 && !routes.contains_key(&number) {
-                routes.insert(number, Route::Awaited(Vec::new()));
+                routes.insert(number, CompletionRoute::Awaited(Vec::new()));
                 return number;
             }
         }
@@ -212,9 +212,9 @@ impl Completions {
     /// The link has been made. It is given what has come already, before anybody brings it more.
     pub fn add(&self, number: u32, link: &Arc<VerbsLink>) {
         let taking = self.taking.lock();
-        let former = self.routes.lock().insert(number, Route::Link(link.clone()));
+        let former = self.routes.lock().insert(number, CompletionRoute::Link(link.clone()));
         let events = match former {
-            Some(Route::Awaited(came)) if !came.is_empty() => Some(link.completed(&came)),
+            Some(CompletionRoute::Awaited(came)) if !came.is_empty() => Some(link.completed(&came)),
             _ => None,
         };
         drop(taking);
@@ -228,16 +228,16 @@ impl Completions {
 
     pub fn link(&self, number: u32) -> Option<Arc<VerbsLink>> {
         match self.routes.lock().get(&number) {
-            Some(Route::Link(link)) => Some(link.clone()),
-            Some(Route::Awaited(_)) | None => None,
+            Some(CompletionRoute::Link(link)) => Some(link.clone()),
+            Some(CompletionRoute::Awaited(_)) | None => None,
         }
     }
 
     pub fn links(&self) -> Vec<Arc<VerbsLink>> {
         let routes = self.routes.lock();
-        let link = |route: &Route| match route {
-            Route::Link(link) => Some(link.clone()),
-            Route::Awaited(_) => None,
+        let link = |route: &CompletionRoute| match route {
+            CompletionRoute::Link(link) => Some(link.clone()),
+            CompletionRoute::Awaited(_) => None,
         };
         routes.values().filter_map(link).collect()
     }
@@ -255,7 +255,7 @@ impl Completions {
     /// has been passed on. Not with a link's lock held.
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let mut told = Told::default();
+        let mut told = AfterUnlock::default();
         let mut taking = self.taking.lock();
         self.take_from(&mut taking, &mut told);
         drop(taking);
@@ -265,7 +265,7 @@ impl Completions {
     /// Takes all that has completed, and perhaps some of what completes meanwhile: no more than can lie there. Not with a
     /// link's lock held.
     pub fn take_all(&self) {
-        let mut told = Told::default();
+        let mut told = AfterUnlock::default();
         let mut taking = self.taking.lock();
         let longest = taking.queues.iter().map(|cq| cq.entries() as usize).max().unwrap_or(0);
         // What was set aside comes before what lies in the queues, and each round takes so many of either.
@@ -281,7 +281,7 @@ impl Completions {
 
     /// What follows from a look, without the lock. (Always inline: otherwise what mostly is empty is moved by each empty look.)
     #[inline(always)]
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: AfterUnlock) {
         let has_failed = told.has_failed;
         drop(told);
         if has_failed {
@@ -290,7 +290,7 @@ impl Completions {
     }
 
     /// Whether there may be more.
-    fn take_from(&self, taking: &mut Taking, told: &mut Told) -> bool {
+    fn take_from(&self, taking: &mut Taking, told: &mut AfterUnlock) -> bool {
         let Taking { queues, batch } = taking;
         let mut more = false;
         for cq in queues {
@@ -336,14 +336,14 @@ impl Completions {
     }
 
     /// To each link its own, those in a row at once.
-    fn pass_on(&self, batch: &[Wc], told: &mut Told) {
+    fn pass_on(&self, batch: &[Wc], told: &mut AfterUnlock) {
         let whose = |wc: &Wc| (number_of(wc.wr_id), wc.qp_num);
         for run in batch.chunk_by(|one, next| whose(one) == whose(next)) {
             let name = run[0].wr_id;
             let number = if is_shared(name) { self.link_of_pair(run[0].qp_num) } else { number_of(name) };
             let link = match self.routes.lock().get_mut(&number) {
-                Some(Route::Link(link)) => Some(link.clone()),
-                Some(Route::Awaited(came)) => {
+                Some(CompletionRoute::Link(link)) => Some(link.clone()),
+                Some(CompletionRoute::Awaited(came)) => {
                     came.extend_from_slice(run);
                     continue;
                 }
@@ -441,8 +441,8 @@ impl Drop for Share {
         }
         drop(shards);
         let mut routes = self.completions.routes.lock();
-        if let Some(Route::Awaited(_)) = routes.get(&self.number)
-            && let Some(Route::Awaited(came)) = routes.remove(&self.number)
+        if let Some(CompletionRoute::Awaited(_)) = routes.get(&self.number)
+            && let Some(CompletionRoute::Awaited(came)) = routes.remove(&self.number)
         {
             drop(routes);
             self.completions.empty(&came);

@@ -170,7 +170,7 @@ impl Helper {
     }
 }
 
-fn pass_on(core: &Arc<Core>, pending: udeck_session::admission::Pending) {
+fn pass_on(core: &Arc<Core>, pending: udeck_session::admission::PendingRequest) {
     match core.listeners.get(pending.discriminator()) {
         Some(listener) => (listener.lock())(Box::new(IncomingRequest::new(core.clone(), pending))),
         None => pending.no_match(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use udeck_session::admission::Pending;
+use udeck_session::admission::PendingRequest;
 use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 
@@ -12,11 +12,11 @@ use crate::core::{Core, Made};
 /// See the module. Dropped, it is rejected.
 pub struct IncomingRequest {
     core: Arc<Core>,
-    pending: Pending,
+    pending: PendingRequest,
 }
 
 impl IncomingRequest {
-    pub fn new(core: Arc<Core>, pending: Pending) -> Self {
+    pub fn new(core: Arc<Core>, pending: PendingRequest) -> Self {
         IncomingRequest { core, pending }
     }
 }

@@ -17,7 +17,7 @@ use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use udeck_conformance::kit::soon;
-use udeck_conformance::lent::{End, check, pair};
+use udeck_conformance::lent::{LentEnd, check, pair};
 use udeck_via::Nic;
 
 use crate::{Options, Settings, Source};

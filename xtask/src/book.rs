@@ -5,7 +5,7 @@
 
 mod markdown;
 
-use crate::{child, counts::Report, workspace::Workspace};
+use crate::{child, counts::StepReport, workspace::Workspace};
 use std::{
     collections::BTreeSet,
     fs,
@@ -28,8 +28,8 @@ const KNOWN: &str = "src/settings.rs";
 const SETTINGS: &str = "docs/settings.md";
 
 /// Checks the documents and builds the book. Each kind of check counts as one.
-pub fn check(workspace: &Workspace, limit: Duration) -> Report {
-    let mut report = Report::default();
+pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
+    let mut report = StepReport::default();
     let root = &workspace.root;
     for checked in [contents(root), samples(root), links(root), paths(root), lengths(root), settings(root)] {
         match checked {

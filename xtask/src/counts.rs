@@ -31,7 +31,7 @@ const BASELINE: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX_Fast_Unaligne
 
 /// What came of the comparison.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct StepReport {
     /// Paths within the tolerance.
     pub passed: u64,
     /// Paths out of it, or what kept us from counting.
@@ -41,9 +41,9 @@ pub struct Report {
 }
 
 /// Counts, prints the table, and compares. Blocks for the build and some seconds more, at most `limit`.
-pub fn check(workspace: &Workspace, limit: Duration) -> Report {
+pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
     compare(workspace, limit)
-        .unwrap_or_else(|problem| Report { problems: vec![problem], ..Report::default() })
+        .unwrap_or_else(|problem| StepReport { problems: vec![problem], ..StepReport::default() })
 }
 
 /// `cargo xtask counts`: the step alone. `Ok(false)`: some path is out of tolerance.
@@ -71,10 +71,10 @@ pub fn write(limit: Duration) -> Result<bool, String> {
     Ok(true)
 }
 
-fn compare(workspace: &Workspace, limit: Duration) -> Result<Report, String> {
+fn compare(workspace: &Workspace, limit: Duration) -> Result<StepReport, String> {
     let record = read(&workspace.root.join(RECORD))?;
     let toolchain = Toolchain::in_use()?;
-    let skip = |reason| Ok(Report { skipped: Some(reason), ..Report::default() });
+    let skip = |reason| Ok(StepReport { skipped: Some(reason), ..StepReport::default() });
     if record.toolchain.target != toolchain.target {
         let recorded = &record.toolchain.target;
         return skip(format!("{RECORD} is of {recorded}, this is {}", toolchain.target));
@@ -87,7 +87,7 @@ fn compare(workspace: &Workspace, limit: Duration) -> Result<Report, String> {
     show(&rows);
     println!("tolerance: {tolerance}");
     let problems: Vec<_> = rows.iter().filter_map(|row| row.problem(&tolerance)).collect();
-    Ok(Report { passed: (rows.len() - problems.len()) as u64, problems, skipped: None })
+    Ok(StepReport { passed: (rows.len() - problems.len()) as u64, problems, skipped: None })
 }
 
 fn show(rows: &[Row]) {

@@ -99,7 +99,7 @@ enum Command {
     ///
     /// Unit tests, the conformance suite, and worlds in one process, over shm, tcp, udp, sim and the stand-in for verbs. Builds
     /// of their own, and many minutes of tests; not part of `test`. Whole jobs: `cargo xtask soak --sanitize address`.
-    Sanitize(sanitize::Options),
+    Sanitize(sanitize::SanitizeOptions),
 
     /// Get today's MPICH, Open MPI and UCX into a folder, for `deckperf peers --peers DIR`
     ///
@@ -107,7 +107,7 @@ enum Command {
     /// `deckperf peers` then needs a C compiler as well. Nothing is installed on this machine, and root is not needed. What is
     /// there is not got again, and an interrupted run goes on where it was. Builds are published for x86_64 and aarch64
     /// with glibc; for other machines build the libraries with the prefixes DIR/mpich, DIR/openmpi and DIR/ucx.
-    Peers(peers::Options),
+    Peers(peers::PeersOptions),
 
     /// Compare our structures of libibverbs with the C compiler's
     ///

@@ -5,7 +5,7 @@
 
 use crate::{
     child,
-    counts::Report,
+    counts::StepReport,
     workspace::{METADATA_ARGS, Workspace, cargo},
 };
 use serde_json::Value;
@@ -21,8 +21,8 @@ const DENY: [&str; 2] = ["licenses bans sources", "advisories"];
 const NO_ADVISORIES: &str = "failed to fetch advisory database";
 
 /// Each kind of check counts as one.
-pub fn check(workspace: &Workspace, limit: Duration) -> Report {
-    let mut report = Report::default();
+pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
+    let mut report = StepReport::default();
     match metadata(&workspace.root) {
         Ok(metadata) => {
             let published: Vec<_> = list(&metadata, "packages").iter().filter(|p| is_published(p)).collect();

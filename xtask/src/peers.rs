@@ -31,7 +31,7 @@ use wheel::Inside;
 const LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(clap::Args)]
-pub struct Options {
+pub struct PeersOptions {
     /// The folder; made where there is none. It takes about 200 MB
     #[arg(value_name = "DIR")]
     folder: PathBuf,
@@ -87,7 +87,7 @@ const ELSEWHERE: &str = "libfabric: no such package has its programs; `deckperf 
                          (Debian: apt install libfabric-bin), or DIR/libfabric";
 
 /// Blocks for the downloads: 65 MB in all.
-pub fn run(options: &Options) -> Result<bool, String> {
+pub fn run(options: &PeersOptions) -> Result<bool, String> {
     Workshop::open(&options.folder, vec!["python3".into()])?.make(options.renew)?;
     say!("{ELSEWHERE}");
     if Command::new("cc").arg("--version").output().is_err() {

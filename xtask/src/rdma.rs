@@ -18,7 +18,7 @@ mod root;
 
 use crate::console::say;
 use crate::workspace::Workspace;
-use guest::{Ended, Guest, Link};
+use guest::{Cable, Guest, GuestResult};
 use image::Image;
 use packages::{Cache, os_release};
 use programs::Programs;
@@ -53,8 +53,8 @@ const VARIABLE: &str = "UDECK_RDMA";
 
 /// What came of the step.
 #[derive(Debug, Default)]
-pub struct Report {
-    pub guests: Vec<Ended>,
+pub struct RdmaReport {
+    pub guests: Vec<GuestResult>,
     /// Checks that are made here, not in a guest.
     pub passed: u64,
     pub problems: Vec<String>,
@@ -71,8 +71,8 @@ enum Stop {
 }
 
 /// Runs everything. Blocks for the downloads, which are kept, the builds, each at most `limit`, and the guests.
-pub fn check(workspace: &Workspace, limit: Duration) -> Report {
-    let mut report = Report::default();
+pub fn check(workspace: &Workspace, limit: Duration) -> RdmaReport {
+    let mut report = RdmaReport::default();
     let required = env::var(VARIABLE).is_ok_and(|value| value == "require");
     match run(workspace, limit, &mut report) {
         Ok(()) => {}
@@ -83,7 +83,7 @@ pub fn check(workspace: &Workspace, limit: Duration) -> Report {
     report
 }
 
-fn run(workspace: &Workspace, limit: Duration, report: &mut Report) -> Result<(), Stop> {
+fn run(workspace: &Workspace, limit: Duration, report: &mut RdmaReport) -> Result<(), Stop> {
     machine_fits()?;
     let cache = Cache::ready(cache_folder(workspace))?;
     let programs = Programs::build(workspace, limit).map_err(Stop::Fail)?;
@@ -101,7 +101,7 @@ fn run(workspace: &Workspace, limit: Duration, report: &mut Report) -> Result<()
     Ok(())
 }
 
-impl Report {
+impl RdmaReport {
     fn checked(&mut self, checks: impl IntoIterator<Item = Result<(), String>>) {
         for check in checks {
             match check {
@@ -168,7 +168,7 @@ fn image(cache: &Cache, programs: &Programs, scripts: &Path) -> Result<Image, St
     Ok(image)
 }
 
-fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
+fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<GuestResult>, String> {
     let guest = |name, part, more: &str, limit: Duration| {
         let settings = format!("transport={TRANSPORT} limit={} {more}", limit.as_secs());
         Guest { cache, image, name, part, settings, link: None, limit }
@@ -182,7 +182,7 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
     ]);
     // Not in the cache: the paths of sockets have to be short.
     let folder = env::temp_dir().join(format!("xtask-rdma-{}", std::process::id()));
-    let link = Link::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
+    let link = Cable::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
     let [first, second] = link.map(Some);
     ended.extend(side_by_side(vec![
         Guest { link: first, ..guest("root", "root", "node=0", PAIR_LIMIT) },
@@ -190,12 +190,13 @@ fn run_guests(cache: &Cache, image: &Path) -> Result<Vec<Ended>, String> {
     ]));
     // What cannot be removed does no harm.
     let _ = fs::remove_dir_all(&folder);
-    let times = ended.iter().map(|Ended { name, took, .. }| format!("{name} {:.1} s", took.as_secs_f64()));
+    let times =
+        ended.iter().map(|GuestResult { name, took, .. }| format!("{name} {:.1} s", took.as_secs_f64()));
     say!("{}", times.collect::<Vec<_>>().join(", "));
     Ok(ended)
 }
 
-fn side_by_side(guests: Vec<Guest>) -> Vec<Ended> {
+fn side_by_side(guests: Vec<Guest>) -> Vec<GuestResult> {
     thread::scope(|scope| {
         let threads: Vec<_> = guests.into_iter().map(|guest| scope.spawn(|| guest.run())).collect();
         // One that panicked has said why.

@@ -20,7 +20,7 @@ use std::{
 };
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct SanitizeOptions {
     /// Run these pieces only
     #[arg(value_name = "PIECE")]
     pieces: Vec<Piece>,
@@ -117,7 +117,7 @@ const THREAD_TESTS: [Tests; 2] = [
 ];
 
 /// Runs the tests; `Ok(false)` if one failed, or the sanitizer found something.
-pub fn run(options: &Options) -> Result<bool, String> {
+pub fn run(options: &SanitizeOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let (sanitizer, all): (_, &[Tests]) = match options.thread {
         false => (Sanitizer::Address, &ADDRESS_TESTS),

@@ -207,7 +207,7 @@ impl Outcome {
     }
 
     /// Each path, or kind of check, is one.
-    fn compared(&mut self, report: counts::Report) {
+    fn compared(&mut self, report: counts::StepReport) {
         self.counts.passed += report.passed;
         self.counts.skipped += u64::from(report.skipped.is_some());
         self.skips.extend(report.skipped);
@@ -215,7 +215,7 @@ impl Outcome {
     }
 
     /// Each case of a guest is a check.
-    fn guests(&mut self, report: rdma::Report) {
+    fn guests(&mut self, report: rdma::RdmaReport) {
         for guest in report.guests {
             let problem = guest.problem.map(|problem| format!("{}: {problem}", guest.name));
             self.book(Role::SomeTests, problem, guest.tally);
@@ -280,13 +280,13 @@ mod tests {
     fn a_path_out_of_tolerance_is_a_failure_and_a_comparison_that_cannot_be_made_a_skip() {
         let mut outcome = Outcome::new("counts");
         let problems = vec!["post".into()];
-        outcome.compared(counts::Report { passed: 2, problems, skipped: None });
+        outcome.compared(counts::StepReport { passed: 2, problems, skipped: None });
         assert_eq!(outcome.counts, Counts { passed: 2, failed: 1, skipped: 0 });
         assert_eq!(outcome.problems, ["post"]);
 
         let mut outcome = Outcome::new("counts");
         let skipped = Some("no valgrind".into());
-        outcome.compared(counts::Report { skipped, ..counts::Report::default() });
+        outcome.compared(counts::StepReport { skipped, ..counts::StepReport::default() });
         assert_eq!(outcome.counts, Counts { passed: 0, failed: 0, skipped: 1 });
         assert_eq!(outcome.skips, ["no valgrind"]);
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// Who is timed against whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contender {
+pub struct IdleContender {
     /// Of the mailbox; one of them is busy.
     pub clones: usize,
     /// Beside them each process holds an idle TCP connection to the other, for which a thread of its own waits.
@@ -28,36 +28,36 @@ pub struct Contender {
 
 /// One batch of round trips.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Order {
-    contender: Contender,
+pub struct IdleOrder {
+    contender: IdleContender,
     shape: Shape,
 }
 
-impl Contend for Contender {
-    type Order = Order;
+impl Contend for IdleContender {
+    type Order = IdleOrder;
 
     fn test(&self) -> Test {
         Test::Latency
     }
 
-    fn order(&self, _: usize, shape: Shape) -> Order {
-        Order { contender: *self, shape }
+    fn order(&self, _: usize, shape: Shape) -> IdleOrder {
+        IdleOrder { contender: *self, shape }
     }
 }
 
 /// By number of clones, and one clone beside an idle TCP connection.
-pub fn contenders(counts: &[usize]) -> Results<Contender> {
-    let alone = |&clones| Contender { clones, tcp: false };
-    let all = counts.iter().map(alone).chain([Contender { clones: 1, tcp: true }]);
+pub fn contenders(counts: &[usize]) -> Results<IdleContender> {
+    let alone = |&clones| IdleContender { clones, tcp: false };
+    let all = counts.iter().map(alone).chain([IdleContender { clones: 1, tcp: true }]);
     Results::empty(&[SMALL], all.map(|contender| (contender, SMALL)))
 }
 
 /// On the wire: `[clones, tcp, warm-up, iterations, port]`; no clones: stop.
 const STOP: [u64; 5] = [0; 5];
 
-impl Order {
+impl IdleOrder {
     fn encode(&self, port: u16) -> [u64; 5] {
-        let Contender { clones, tcp } = self.contender;
+        let IdleContender { clones, tcp } = self.contender;
         let Shape { warm_up, iterations, .. } = self.shape;
         [clones as u64, u64::from(tcp), warm_up, iterations, u64::from(port)]
     }
@@ -70,28 +70,28 @@ impl Order {
             return Ok(None);
         }
         let port = u16::try_from(port).map_err(|_| bad("no port"))?;
-        let contender = Contender { clones: clones as usize, tcp: tcp != 0 };
-        Ok(Some((Order { contender, shape: Shape { warm_up, iterations, messages: 2 } }, port)))
+        let contender = IdleContender { clones: clones as usize, tcp: tcp != 0 };
+        Ok(Some((IdleOrder { contender, shape: Shape { warm_up, iterations, messages: 2 } }, port)))
     }
 }
 
 /// For each number of clones a mailbox of this rank's own, and so many clones of the peer's.
-pub struct Ends(Vec<End>);
+pub struct CloneSets(Vec<CloneSet>);
 
-struct End {
+struct CloneSet {
     inbox: Mailbox<u8>,
     clones: Vec<Postbox<u8>>,
     batches: usize,
 }
 
-impl Ends {
+impl CloneSets {
     /// Both ranks call this with the same counts. Every clone is used once: none is idle because it is unknown.
     pub fn open(link: &Link<'_>, counts: &[usize]) -> Result<Self> {
         let world = link.world();
         let (me, peer) = (world.rank(), 1 - world.rank());
         let inboxes = counts.iter().map(|count| Ok(world.mailbox(&format!("clones.{count}.{me}"))?));
         let inboxes = inboxes.collect::<Result<Vec<_>>>()?;
-        let open = |(inbox, &count): (Mailbox<u8>, &usize)| -> Result<End> {
+        let open = |(inbox, &count): (Mailbox<u8>, &usize)| -> Result<CloneSet> {
             let name = format!("clones.{count}.{peer}");
             let clones = (0..count).map(|_| Ok(world.postbox(&name)?)).collect::<Result<Vec<_>>>()?;
             for clone in &clones {
@@ -100,18 +100,18 @@ impl Ends {
             for _ in 0..count {
                 inbox.retrieve()?;
             }
-            Ok(End { inbox, clones, batches: 0 })
+            Ok(CloneSet { inbox, clones, batches: 0 })
         };
-        inboxes.into_iter().zip(counts).map(open).collect::<Result<_>>().map(Ends)
+        inboxes.into_iter().zip(counts).map(open).collect::<Result<_>>().map(CloneSets)
     }
 
-    fn of(&mut self, clones: usize) -> Result<&mut End> {
+    fn of(&mut self, clones: usize) -> Result<&mut CloneSet> {
         let unknown = || Failure::BadOrder(format!("no mailbox has {clones} clones in this run"));
         self.0.iter_mut().find(|end| end.clones.len() == clones).ok_or_else(unknown)
     }
 }
 
-impl End {
+impl CloneSet {
     /// The timed round trips, all over one clone; over another in each batch.
     fn ping_pong(&mut self, world: &World, shape: Shape) -> Result<Duration> {
         const STRIDE: usize = 389; // no divisor of the counts: every clone has its turn
@@ -161,15 +161,15 @@ impl Idle {
 const TCP: &str = "an idle TCP connection over loopback";
 
 /// Rank 0: gives the orders and holds the clock.
-pub struct Conductor<'l, 'w> {
+pub struct IdleConductor<'l, 'w> {
     link: &'l Link<'w>,
-    ends: Ends,
+    ends: CloneSets,
     raw: Option<Baselines>,
 }
 
-impl<'l, 'w> Conductor<'l, 'w> {
+impl<'l, 'w> IdleConductor<'l, 'w> {
     /// `raw`: where there are two cores to measure it on.
-    pub fn new(link: &'l Link<'w>, ends: Ends, raw: Option<Baselines>) -> Self {
+    pub fn new(link: &'l Link<'w>, ends: CloneSets, raw: Option<Baselines>) -> Self {
         Self { link, ends, raw }
     }
 
@@ -179,10 +179,10 @@ impl<'l, 'w> Conductor<'l, 'w> {
     }
 }
 
-impl Runner for Conductor<'_, '_> {
-    type Contender = Contender;
+impl Runner for IdleConductor<'_, '_> {
+    type Contender = IdleContender;
 
-    fn post(&mut self, order: Order) -> Result<Sample> {
+    fn post(&mut self, order: IdleOrder) -> Result<Sample> {
         let failed = || Failure::system(TCP);
         let listener = order.contender.tcp.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.transpose().map_err(failed())?;
@@ -203,8 +203,8 @@ impl Runner for Conductor<'_, '_> {
 }
 
 /// Rank 1: follows orders until there are no more.
-pub fn follow(link: &Link<'_>, mut ends: Ends) -> Result {
-    while let Some((order, port)) = Order::decode(&link.receive_words()?)? {
+pub fn follow(link: &Link<'_>, mut ends: CloneSets) -> Result {
+    while let Some((order, port)) = IdleOrder::decode(&link.receive_words()?)? {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
         let stream = order.contender.tcp.then(connect).transpose().map_err(Failure::system(TCP))?;
         let idle = stream.map(Idle::wait_for).transpose()?;
@@ -222,18 +222,19 @@ mod tests {
     #[test]
     fn orders_survive_the_journey() {
         let shape = Shape { warm_up: 3, iterations: 700, messages: 2 };
-        for contender in [Contender { clones: 1000, tcp: false }, Contender { clones: 1, tcp: true }] {
-            let order = Order { contender, shape };
-            let decoded = Order::decode(&order.encode(4099)).expect("decodes");
+        for contender in [IdleContender { clones: 1000, tcp: false }, IdleContender { clones: 1, tcp: true }]
+        {
+            let order = IdleOrder { contender, shape };
+            let decoded = IdleOrder::decode(&order.encode(4099)).expect("decodes");
             assert_eq!(decoded, Some((order, 4099)));
         }
-        assert_eq!(Order::decode(&STOP).expect("decodes"), None);
+        assert_eq!(IdleOrder::decode(&STOP).expect("decodes"), None);
     }
 
     #[test]
     fn nonsense_is_refused() {
         for (words, part) in [(&[1; 4][..], "not five words"), (&[1, 0, 0, 1, 65_536], "no port")] {
-            let error = Order::decode(words).expect_err("nonsense").to_string();
+            let error = IdleOrder::decode(words).expect_err("nonsense").to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Plan, flood::Flood, idle::Contender};
+use super::{ClonesPlan, flood::Flood, idle::IdleContender};
 use crate::{
     report::{LATENCY, raw_limits, scheduling},
     rounds::{Results, SMALL},
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How the figures came about, a sentence each.
-pub fn method(plan: &Plan, results: &Results<Contender>) -> Vec<Cow<'static, str>> {
+pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     sentences.extend([
         Cow::from(LATENCY),
@@ -36,12 +36,12 @@ pub fn method(plan: &Plan, results: &Results<Contender>) -> Vec<Cow<'static, str
     sentences
 }
 
-fn figures(results: &Results<Contender>, clones: usize, tcp: bool) -> &[f64] {
-    results.of(Contender { clones, tcp }, SMALL).map_or(&[], |series| &series.figures)
+fn figures(results: &Results<IdleContender>, clones: usize, tcp: bool) -> &[f64] {
+    results.of(IdleContender { clones, tcp }, SMALL).map_or(&[], |series| &series.figures)
 }
 
 /// A row per contender.
-pub fn latencies(counts: &[usize], results: &Results<Contender>) -> Table {
+pub fn latencies(counts: &[usize], results: &Results<IdleContender>) -> Table {
     let line = results.raw(SMALL).and_then(|raw| median(&raw.line));
     let contenders = counts.iter().map(|&clones| (clones, false)).chain([(1, true)]);
     let row = |(clones, tcp)| {
@@ -60,7 +60,7 @@ pub fn latencies(counts: &[usize], results: &Results<Contender>) -> Table {
 }
 
 /// Every ratio whose two sides were measured; at most 1.05 is the goal.
-pub fn findings(counts: &[usize], results: &Results<Contender>) -> Vec<Finding> {
+pub fn findings(counts: &[usize], results: &Results<IdleContender>) -> Vec<Finding> {
     let one = figures(results, 1, false);
     let more = counts.iter().filter(|&&clones| clones > 1);
     let ratio = |what: String, of: &[f64]| Some(Finding { what, ratio: paired_ratio(of, one)? });

@@ -13,9 +13,9 @@ use crate::{
 
 const CROWD: &str = "costs.crowd";
 
-/// Memory of both processes, in bytes.
+/// IdleMemory of both processes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Memory {
+pub struct IdleMemory {
     /// How many lie idle.
     pub connections: usize,
     /// Before they were made.
@@ -26,7 +26,7 @@ pub struct Memory {
     pub after: u64,
 }
 
-impl Memory {
+impl IdleMemory {
     /// Bytes for each, in both processes together.
     pub fn each(&self) -> f64 {
         (self.idle as f64 - self.before as f64) / self.connections as f64
@@ -34,7 +34,7 @@ impl Memory {
 }
 
 /// Rank 0: makes the connections.
-pub fn memory(link: &Link<'_>, connections: usize) -> Result<Memory> {
+pub fn memory(link: &Link<'_>, connections: usize) -> Result<IdleMemory> {
     let world = link.world();
     drop(world.postbox::<u8>(CROWD)?); // whatever the first one takes besides
     let both = || -> Result<u64> {
@@ -48,7 +48,7 @@ pub fn memory(link: &Link<'_>, connections: usize) -> Result<Memory> {
     let idle = both()?;
     drop(crowd);
     let after = both()?;
-    Ok(Memory { connections, before, idle, after })
+    Ok(IdleMemory { connections, before, idle, after })
 }
 
 /// Rank 1: has the mailbox, and says what it holds each of the three times.
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn memory_is_shared_out_over_the_connections() {
         let memory =
-            Memory { connections: 1000, before: 5 << 20, idle: (5 << 20) + 12_288_000, after: 5 << 20 };
+            IdleMemory { connections: 1000, before: 5 << 20, idle: (5 << 20) + 12_288_000, after: 5 << 20 };
         assert_eq!(memory.each(), 12_288.0);
-        let shrunk = Memory { idle: (5 << 20) - 1000, ..memory };
+        let shrunk = IdleMemory { idle: (5 << 20) - 1000, ..memory };
         assert_eq!(shrunk.each(), -1.0, "the allocator may give back meanwhile");
     }
 

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::{
-    Plan,
+    CostsPlan,
     creation::Creation,
-    idle::{Blocked, Memory},
+    idle::{Blocked, IdleMemory},
     start_time::StartTime,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How the figures came about, a sentence each.
-pub fn method(plan: &Plan) -> Vec<Cow<'static, str>> {
+pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {
     let mut sentences = vec![
         "making: a mailbox by rank 0, a clone by rank 0 of a mailbox of rank 1, and a byte to a sleeping thread and back \
          through a Unix socket take turns; each call is timed by itself"
@@ -43,7 +43,7 @@ pub fn method(plan: &Plan) -> Vec<Cow<'static, str>> {
 pub fn tables(
     machine: &Machine,
     creation: &Creation,
-    memory: &Memory,
+    memory: &IdleMemory,
     blocked: &Blocked,
     start_time: Option<&StartTime>,
 ) -> Vec<Table> {
@@ -69,10 +69,10 @@ fn making(creation: &Creation) -> Table {
     }
 }
 
-fn keeping(memory: &Memory) -> Table {
+fn keeping(memory: &IdleMemory) -> Table {
     let kib = |bytes: u64| Cell::Count(bytes >> 10);
     Table {
-        title: "Memory of idle connections, in both processes together (KiB)".to_owned(),
+        title: "IdleMemory of idle connections, in both processes together (KiB)".to_owned(),
         name: "idle_connection",
         columns: vec!["connections", "before", "idle", "after", "each", "goal"],
         rows: vec![vec![
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn every_row_fits_its_columns() {
         let creation = Creation { mailboxes: vec![1.0, 3.0, 2.0], clones: vec![7.0], round_trips: vec![] };
-        let memory = Memory { connections: 10, before: 1 << 20, idle: 2 << 20, after: 1 << 20 };
+        let memory = IdleMemory { connections: 10, before: 1 << 20, idle: 2 << 20, after: 1 << 20 };
         let blocked = Blocked { processor: Duration::from_millis(5), lasted: Duration::from_secs(1) };
         let second = Duration::from_secs(1);
         let start_time = StartTime { ranks: 500, passed: second, barrier: second / 4, ended: 2 * second };

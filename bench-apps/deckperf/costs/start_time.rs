@@ -28,7 +28,7 @@ pub struct StartTime {
 
 /// The hidden subcommand.
 #[derive(clap::Args, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct StartArgs {
     /// How many to start
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
@@ -60,7 +60,7 @@ pub fn run(ranks: u32) -> Result<StartTime> {
 }
 
 /// `deckperf start-time`: the launcher, or one of the ranks.
-pub fn play(order: Order) -> Result<ExitCode> {
+pub fn play(order: StartArgs) -> Result<ExitCode> {
     if order.rank {
         return be_a_rank().map(|()| ExitCode::SUCCESS);
     }

@@ -16,19 +16,19 @@ use crate::{
 
 /// Whose time is taken: rank 0's, as ...
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum TimedSide {
     /// It posts, computes, and waits for the word that the message has been read.
     Sender,
     /// It says that it is ready, computes, and retrieves.
     Receiver,
 }
 
-impl Side {
+impl TimedSide {
     /// As in the output.
     pub fn name(self) -> &'static str {
         match self {
-            Side::Sender => "sender",
-            Side::Receiver => "receiver",
+            TimedSide::Sender => "sender",
+            TimedSide::Receiver => "receiver",
         }
     }
 }
@@ -76,9 +76,9 @@ pub fn timed_work(iterations: u64, work: Work) -> Duration {
 
 /// Messages that are timed together, each by itself: what lies between them is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct OverlapBatch {
     /// Who computes.
-    pub side: Side,
+    pub side: TimedSide,
     /// How its messages travel.
     pub protocol: Protocol,
     /// Bytes per message.
@@ -91,11 +91,11 @@ pub struct Batch {
 
 /// What rank 1 is to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum OverlapOrder {
     /// The other side of a batch. Rank 0 keeps to itself how much it computes.
     Take {
         /// The role of rank 0.
-        side: Side,
+        side: TimedSide,
         /// How the messages travel.
         protocol: Protocol,
         /// Bytes per message.
@@ -111,17 +111,17 @@ const STOP: u64 = 0;
 const RANK_0_SENDS: u64 = 1;
 const RANK_0_RECEIVES: u64 = 2;
 
-impl Order {
+impl OverlapOrder {
     /// `[kind, protocol, size, iterations]`
     pub fn encode(&self) -> Result<[u64; 4]> {
-        let &Order::Take { side, protocol, size, iterations } = self else { return Ok([STOP; 4]) };
+        let &OverlapOrder::Take { side, protocol, size, iterations } = self else { return Ok([STOP; 4]) };
         let number = PROTOCOLS
             .iter()
             .position(|&known| known == protocol)
             .ok_or_else(|| Failure::BadOrder(format!("protocol {protocol} has no number")))?;
         let kind = match side {
-            Side::Sender => RANK_0_SENDS,
-            Side::Receiver => RANK_0_RECEIVES,
+            TimedSide::Sender => RANK_0_SENDS,
+            TimedSide::Receiver => RANK_0_RECEIVES,
         };
         Ok([kind, number as u64, size as u64, iterations])
     }
@@ -131,34 +131,34 @@ impl Order {
         let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
         let &[kind, protocol, size, iterations] = words else { return Err(bad("not four words")) };
         let side = match kind {
-            STOP => return Ok(Order::Stop),
-            RANK_0_SENDS => Side::Sender,
-            RANK_0_RECEIVES => Side::Receiver,
+            STOP => return Ok(OverlapOrder::Stop),
+            RANK_0_SENDS => TimedSide::Sender,
+            RANK_0_RECEIVES => TimedSide::Receiver,
             _ => return Err(bad("no such kind")),
         };
         let known = usize::try_from(protocol).ok().and_then(|index| PROTOCOLS.get(index));
         let protocol = *known.ok_or_else(|| bad("no such protocol"))?;
         let size = usize::try_from(size).ok().filter(|&size| size <= MAX_SIZE);
         let size = size.ok_or_else(|| bad("message too large"))?;
-        Ok(Order::Take { side, protocol, size, iterations })
+        Ok(OverlapOrder::Take { side, protocol, size, iterations })
     }
 }
 
 /// Rank 0's side of a batch: how long its messages, and the computation, took.
-pub fn conduct(link: &Link<'_>, batch: Batch) -> Result<Duration> {
-    let Batch { side, protocol, size, iterations, .. } = batch;
-    link.send_words(&Order::Take { side, protocol, size, iterations }.encode()?)?;
+pub fn conduct(link: &Link<'_>, batch: OverlapBatch) -> Result<Duration> {
+    let OverlapBatch { side, protocol, size, iterations, .. } = batch;
+    link.send_words(&OverlapOrder::Take { side, protocol, size, iterations }.encode()?)?;
     let mut lasted = Duration::ZERO;
     for _ in 0..iterations {
         lasted += match side {
-            Side::Sender => send(link, &batch)?,
-            Side::Receiver => receive(link, &batch)?,
+            TimedSide::Sender => send(link, &batch)?,
+            TimedSide::Receiver => receive(link, &batch)?,
         };
     }
     Ok(lasted)
 }
 
-fn send(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
+fn send(link: &Link<'_>, batch: &OverlapBatch) -> Result<Duration> {
     let outlet = link.outlet(batch.protocol)?;
     link.await_acknowledgement()?; // rank 1 retrieves next
     let message = link.world().buf_reused::<u8>(batch.size)?;
@@ -169,7 +169,7 @@ fn send(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-fn receive(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
+fn receive(link: &Link<'_>, batch: &OverlapBatch) -> Result<Duration> {
     let started = Instant::now();
     link.acknowledge()?;
     batch.work.perform();
@@ -182,17 +182,19 @@ fn receive(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
 /// Rank 1: follows orders until there are no more. It never computes.
 pub fn follow(link: &Link<'_>) -> Result {
     loop {
-        let Order::Take { side, protocol, size, iterations } = Order::decode(&link.receive_words()?)? else {
+        let OverlapOrder::Take { side, protocol, size, iterations } =
+            OverlapOrder::decode(&link.receive_words()?)?
+        else {
             return Ok(());
         };
         for _ in 0..iterations {
             match side {
-                Side::Sender => {
+                TimedSide::Sender => {
                     link.acknowledge()?;
                     link.retrieve(protocol, size)?;
                     link.acknowledge()?;
                 }
-                Side::Receiver => {
+                TimedSide::Receiver => {
                     let message = link.world().buf_reused::<u8>(size)?;
                     link.await_acknowledgement()?;
                     link.outlet(protocol)?.post(message)?;
@@ -208,13 +210,16 @@ mod tests {
 
     #[test]
     fn orders_survive_the_journey() {
-        for side in [Side::Sender, Side::Receiver] {
+        for side in [TimedSide::Sender, TimedSide::Receiver] {
             for protocol in PROTOCOLS {
-                let order = Order::Take { side, protocol, size: 4099, iterations: 7 };
-                assert_eq!(Order::decode(&order.encode().expect("encodes")).expect("decodes"), order);
+                let order = OverlapOrder::Take { side, protocol, size: 4099, iterations: 7 };
+                assert_eq!(OverlapOrder::decode(&order.encode().expect("encodes")).expect("decodes"), order);
             }
         }
-        assert_eq!(Order::decode(&Order::Stop.encode().expect("encodes")).expect("decodes"), Order::Stop);
+        assert_eq!(
+            OverlapOrder::decode(&OverlapOrder::Stop.encode().expect("encodes")).expect("decodes"),
+            OverlapOrder::Stop
+        );
     }
 
     #[test]
@@ -225,7 +230,7 @@ mod tests {
             (&[1, 99, 8, 1], "no such protocol"),
             (&[2, 0, u64::MAX, 1], "message too large"),
         ] {
-            let error = Order::decode(words).expect_err("nonsense").to_string();
+            let error = OverlapOrder::decode(words).expect_err("nonsense").to_string();
             assert!(error.contains(part), "{error}");
         }
     }

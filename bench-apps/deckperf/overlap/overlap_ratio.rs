@@ -2,7 +2,7 @@
 
 use udeck::Protocol;
 
-use super::batch::{Batch, Side, Work};
+use super::batch::{OverlapBatch, TimedSide, Work};
 use crate::stats::{median, percentile};
 
 /// What a message took in one round, in µs.
@@ -31,9 +31,9 @@ impl OverlapSample {
 
 /// One row: a protocol at one size, seen from one side.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct OverlapSeries {
     /// Who computes.
-    pub side: Side,
+    pub side: TimedSide,
     /// How messages travel.
     pub protocol: Protocol,
     /// Bytes per message.
@@ -46,16 +46,16 @@ pub struct Series {
     pub samples: Vec<OverlapSample>,
 }
 
-impl Series {
+impl OverlapSeries {
     /// Nothing measured yet.
-    pub fn new(side: Side, protocol: Protocol, size: usize) -> Self {
+    pub fn new(side: TimedSide, protocol: Protocol, size: usize) -> Self {
         Self { side, protocol, size, iterations: 1, work: Work::NONE, samples: Vec::new() }
     }
 
     /// One batch of its messages.
-    pub fn batch(&self, work: Work) -> Batch {
+    pub fn batch(&self, work: Work) -> OverlapBatch {
         let &Self { side, protocol, size, iterations, .. } = self;
-        Batch { side, protocol, size, iterations, work }
+        OverlapBatch { side, protocol, size, iterations, work }
     }
 
     /// The median over the rounds; `None` before the first.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_rows_figures_are_those_of_its_rounds() {
-        let mut series = Series::new(Side::Sender, Protocol::Copy, 8);
+        let mut series = OverlapSeries::new(TimedSide::Sender, Protocol::Copy, 8);
         assert_eq!(series.p50(OverlapSample::hidden), None);
         let rounds = [20.0, 25.0, 30.0, 25.0, 28.0];
         series.samples = rounds.map(|both| OverlapSample { transfer: 10.0, compute: 20.0, both }).to_vec();

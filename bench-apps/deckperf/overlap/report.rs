@@ -3,8 +3,8 @@
 use std::{borrow::Cow, time::Duration};
 
 use super::{
-    MIN_ROUNDS, Plan, Side, WORK_PER_TRANSFER,
-    overlap_ratio::{OverlapSample, Series},
+    MIN_ROUNDS, OverlapPlan, TimedSide, WORK_PER_TRANSFER,
+    overlap_ratio::{OverlapSample, OverlapSeries},
 };
 use crate::{
     machine::Machine,
@@ -24,7 +24,12 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// How the figures came about, a sentence each.
-pub fn method(machine: &Machine, plan: &Plan, rounds: usize, elapsed: Duration) -> Vec<Cow<'static, str>> {
+pub fn method(
+    machine: &Machine,
+    plan: &OverlapPlan,
+    rounds: usize,
+    elapsed: Duration,
+) -> Vec<Cow<'static, str>> {
     let work = match plan.compute {
         Some(time) => format!("{} us", time.as_secs_f64() * 1e6),
         None => format!("{WORK_PER_TRANSFER} times its transfer"),
@@ -56,8 +61,8 @@ pub fn method(machine: &Machine, plan: &Plan, rounds: usize, elapsed: Duration) 
 }
 
 /// A table per side.
-pub fn tables(series: &[Series]) -> Vec<Table> {
-    [Side::Sender, Side::Receiver]
+pub fn tables(series: &[OverlapSeries]) -> Vec<Table> {
+    [TimedSide::Sender, TimedSide::Receiver]
         .into_iter()
         .map(|side| Table {
             title: format!("Overlap of transfer and computation at the {}", side.name()),
@@ -68,7 +73,7 @@ pub fn tables(series: &[Series]) -> Vec<Table> {
         .collect()
 }
 
-fn row(series: &Series) -> Vec<Cell> {
+fn row(series: &OverlapSeries) -> Vec<Cell> {
     let p50 = |of: fn(&OverlapSample) -> f64| Cell::Figure(series.p50(of));
     let hidden = |percent| Cell::Figure(series.percentile(OverlapSample::hidden, percent));
     vec![
@@ -92,11 +97,15 @@ mod tests {
 
     #[test]
     fn each_side_has_its_rows() {
-        let with = |side, size, both| Series {
+        let with = |side, size, both| OverlapSeries {
             samples: vec![OverlapSample { transfer: 10.0, compute: 20.0, both }; 3],
-            ..Series::new(side, Protocol::HandOff, size)
+            ..OverlapSeries::new(side, Protocol::HandOff, size)
         };
-        let all = [with(Side::Sender, 8, 20.0), with(Side::Receiver, 8, 25.0), with(Side::Receiver, 9, 30.0)];
+        let all = [
+            with(TimedSide::Sender, 8, 20.0),
+            with(TimedSide::Receiver, 8, 25.0),
+            with(TimedSide::Receiver, 9, 30.0),
+        ];
         let tables = tables(&all);
         assert_eq!(tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [1, 2]);
         let figures = [10.0, 20.0, 25.0, 0.5, 0.5, 0.5, 0.8].map(|figure| Cell::Figure(Some(figure)));

@@ -12,7 +12,7 @@ pub struct Figures {
 
 /// A ratio of two medians, or the median of ratios.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ratio {
+pub struct PeerRatio {
     /// Of what was measured.
     pub value: f64,
     /// Lower 95 % bound.
@@ -66,13 +66,13 @@ impl Figures {
 
 /// What ours is in units of theirs: within each round, and then the median over rounds, so that what disturbs a whole
 /// round cancels out. The bounds are the percentile bootstrap's (Efron 1979) over rounds.
-pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<Ratio> {
+pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<PeerRatio> {
     let ratios = ours.paired(theirs);
     let mut chance = Chance(0);
     let mut draws: Vec<f64> =
         (0..RESAMPLES).filter_map(|_| stats::median(&chance.resample(&ratios))).collect();
     draws.sort_unstable_by(f64::total_cmp);
-    Some(Ratio {
+    Some(PeerRatio {
         value: stats::median(&ratios)?,
         low: stats::percentile(&draws, 2.5)?,
         high: stats::percentile(&draws, 97.5)?,
@@ -80,7 +80,7 @@ pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<Ratio> {
     })
 }
 
-impl Ratio {
+impl PeerRatio {
     /// Of rates, if this is one of times.
     pub fn inverted(self) -> Self {
         Self { value: 1.0 / self.value, low: 1.0 / self.high, high: 1.0 / self.low, figures: self.figures }
@@ -148,15 +148,15 @@ mod tests {
         figures
     }
 
-    fn between(low: f64, high: f64) -> Ratio {
-        Ratio { value: (low + high) / 2.0, low, high, figures: MIN_FIGURES }
+    fn between(low: f64, high: f64) -> PeerRatio {
+        PeerRatio { value: (low + high) / 2.0, low, high, figures: MIN_FIGURES }
     }
 
     #[test]
     fn weather_cancels_out() {
         let weather = [1.0, 50.0, 3.0, 1.0, 9.0, 2.0];
         let ratio = ratio(&figures(weather.map(|w| 3.0 * w)), &figures(weather.map(|w| 4.0 * w)));
-        assert_eq!(ratio, Some(Ratio { value: 0.75, low: 0.75, high: 0.75, figures: 6 }));
+        assert_eq!(ratio, Some(PeerRatio { value: 0.75, low: 0.75, high: 0.75, figures: 6 }));
     }
 
     #[test]
@@ -198,14 +198,14 @@ mod tests {
 
     #[test]
     fn few_figures_decide_nothing() {
-        let few = Ratio { figures: MIN_FIGURES - 1, ..between(0.1, 0.1) };
+        let few = PeerRatio { figures: MIN_FIGURES - 1, ..between(0.1, 0.1) };
         assert_eq!(few.verdict(Bound::AtMost(0.6)), Verdict::Inconclusive);
         assert_eq!(few.verdict(Bound::AtLeast(0.6)), Verdict::Inconclusive);
     }
 
     #[test]
     fn rates_are_the_other_way_round() {
-        let Ratio { value, low, high, .. } = between(0.25, 0.75).inverted();
+        let PeerRatio { value, low, high, .. } = between(0.25, 0.75).inverted();
         assert_eq!((value, low, high), (2.0, 4.0 / 3.0, 4.0));
     }
 

@@ -13,8 +13,8 @@ use super::{
     job::Job,
     library::{ADVICE, Found, Library, Prefix, check_folder},
     mpi::{Installed, MPIS},
-    request::{Column, Request, Test, WINDOW, Way},
-    schedule::{Mode, Runner, Series, Who},
+    request::{Column, Method, PeerTest, Request, WINDOW},
+    schedule::{Mode, PeerRunner, PeerSeries, Who},
     targets::Course,
     whole::{PROGRAMS, Program},
 };
@@ -142,12 +142,12 @@ impl Contenders {
     }
 
     /// Empty series for all that they can do.
-    pub fn series(&self) -> Vec<Series> {
-        let mut all: Vec<Series> = Vec::new();
+    pub fn series(&self) -> Vec<PeerSeries> {
+        let mut all: Vec<PeerSeries> = Vec::new();
         let mut add = |who, way, column: &Column, mode| {
-            let known = |series: &Series| (series.who, series.way, &series.column) == (who, way, column);
+            let known = |series: &PeerSeries| (series.who, series.way, &series.column) == (who, way, column);
             if !all.iter().any(known) {
-                all.push(Series::new(who, way, *column, mode));
+                all.push(PeerSeries::new(who, way, *column, mode));
             }
         };
         for row in self.course.rows() {
@@ -157,17 +157,17 @@ impl Contenders {
                 add(*who, way, column, Mode::Conducted);
             }
             for (number, program, _) in &self.programs {
-                if row.theirs == Way::Send && program.does(column) {
-                    add(Who::Peer(*number), Way::Send, column, Mode::Whole);
+                if row.theirs == Method::Send && program.does(column) {
+                    add(Who::Peer(*number), Method::Send, column, Mode::Whole);
                 }
             }
             match limit(column, self.course) {
                 Some(Mode::Conducted) if self.carrier(column.ranks).is_none() => {}
-                Some(mode) => add(Who::Limit, Way::Bare, column, mode),
+                Some(mode) => add(Who::Limit, Method::Bare, column, mode),
                 None => {}
             }
             if has_floor(column, self.course) {
-                add(Who::Floor, Way::Bare, column, Mode::Itself);
+                add(Who::Floor, Method::Bare, column, Mode::Itself);
             }
         }
         all
@@ -184,20 +184,20 @@ impl Contenders {
 fn limit(column: &Column, course: Course) -> Option<Mode> {
     if course != Course::Memory {
         let untouched = column.payload == Payload::Untouched;
-        return (column.test != Test::Barrier && untouched).then_some(Mode::Itself);
+        return (column.test != PeerTest::Barrier && untouched).then_some(Mode::Itself);
     }
     let (small, untouched) = (column.bytes < MIN_COPY, column.payload == Payload::Untouched);
     match column.test {
-        Test::Latency => (column.ranks == 2 && (small || untouched)).then_some(Mode::Itself),
-        Test::Stream if small => Some(Mode::Conducted),
-        Test::Stream => untouched.then_some(Mode::Itself),
-        Test::Barrier => Some(Mode::Conducted),
+        PeerTest::Latency => (column.ranks == 2 && (small || untouched)).then_some(Mode::Itself),
+        PeerTest::Stream if small => Some(Mode::Conducted),
+        PeerTest::Stream => untouched.then_some(Mode::Itself),
+        PeerTest::Barrier => Some(Mode::Conducted),
     }
 }
 
 /// Short messages between two ranks that share memory.
 fn has_floor(column: &Column, course: Course) -> bool {
-    let message = column.test != Test::Barrier && column.bytes == 8;
+    let message = column.test != PeerTest::Barrier && column.bytes == 8;
     course == Course::Memory && column.ranks == 2 && message
 }
 
@@ -208,7 +208,7 @@ fn ours(ranks: usize, course: Course) -> Result<Command> {
     Ok(command)
 }
 
-impl Runner for Contenders {
+impl PeerRunner for Contenders {
     fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
         let index = match who {
             Who::Limit => self.carrier(column.ranks),
@@ -231,7 +231,7 @@ impl Runner for Contenders {
         if who == Who::Floor {
             let (floor, cores) = (&mut self.floor, self.cores);
             let measure = || match column.test {
-                Test::Stream => floor.stream(WINDOW, cores),
+                PeerTest::Stream => floor.stream(WINDOW, cores),
                 _ => floor.ping_pong(cores),
             };
             let floor = thread::scope(|scope| scope.spawn(measure).join());

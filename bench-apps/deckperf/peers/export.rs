@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    confidence::Ratio,
+    confidence::PeerRatio,
     contenders::Peer,
-    report::{Check, Comparison, Line, PeersReport},
+    report::{Check, Comparison, PeersReport, ReportLine},
     targets::Bound,
 };
 use crate::export::{field, machine_json};
@@ -54,7 +54,7 @@ pub fn json(report: &PeersReport) -> String {
     format!("{object:#}\n")
 }
 
-fn row(report: &PeersReport, line: &Line) -> Value {
+fn row(report: &PeersReport, line: &ReportLine) -> Value {
     let column = &line.row.column;
     let others = others(report, line).map(|(name, other)| {
         json!({ "name": name, "figure": other.figure, "rounds": other.figures, "ours_ratio": ratio(other.ratio) })
@@ -84,7 +84,10 @@ fn row(report: &PeersReport, line: &Line) -> Value {
 }
 
 /// The limit, the floor, and the peers.
-fn others<'r>(report: &'r PeersReport, line: &'r Line) -> impl Iterator<Item = (String, Comparison)> + 'r {
+fn others<'r>(
+    report: &'r PeersReport,
+    line: &'r ReportLine,
+) -> impl Iterator<Item = (String, Comparison)> + 'r {
     let peers = report.peers.iter().map(Peer::title).zip(line.peers.iter().copied());
     [("limit", line.limit), ("floor", line.floor)]
         .map(|(name, one)| (name.to_owned(), one))
@@ -99,13 +102,13 @@ fn wanted(bound: Bound) -> String {
     }
 }
 
-fn ratio(ratio: Option<Ratio>) -> Value {
+fn ratio(ratio: Option<PeerRatio>) -> Value {
     ratio.map_or(Value::Null, |ratio| {
         json!({ "value": ratio.value, "low_95": ratio.low, "high_95": ratio.high, "rounds": ratio.figures })
     })
 }
 
-fn ratio_fields(ratio: Option<Ratio>) -> String {
+fn ratio_fields(ratio: Option<PeerRatio>) -> String {
     [ratio.map(|ratio| ratio.value), ratio.map(|ratio| ratio.low), ratio.map(|ratio| ratio.high)]
         .map(field)
         .concat()

@@ -45,19 +45,19 @@ impl Floor {
     fn turn(&mut self, window: u64, cores: [usize; 2]) -> io::Result<f64> {
         let [there, back] = &mut *self.0;
         let ((near_out, far_in), (far_out, near_in)) = (there.ends(), back.ends());
-        let mut near = End { out: near_out, inbox: near_in };
-        let mut far = End { out: far_out, inbox: far_in };
+        let mut near = FloorEnd { out: near_out, inbox: near_in };
+        let mut far = FloorEnd { out: far_out, inbox: far_in };
         let (turn, ()) = on_both_cores(Some(cores), || near.lead(window), || far.follow(window))?;
         Ok(turn)
     }
 }
 
-struct End<'r> {
+struct FloorEnd<'r> {
     out: Sender<'r>,
     inbox: Receiver<'r>,
 }
 
-impl End<'_> {
+impl FloorEnd<'_> {
     /// µs for a turn: a window there, and one message back.
     fn lead(&mut self, window: u64) -> f64 {
         let mut turns = || {

@@ -14,7 +14,7 @@ use std::{
 use udeck::{Protocol, World};
 
 use super::{
-    request::{CONDUCTOR, Request, Test, WINDOW, Way},
+    request::{CONDUCTOR, Method, PeerTest, Request, WINDOW},
     targets::Course,
 };
 use crate::{
@@ -61,7 +61,7 @@ pub fn serve(world: &World, course: Course) -> Result {
 fn time(link: &Link<'_>, request: &Request) -> Result<Duration> {
     let world = link.world();
     world.barrier()?; // everybody is awake
-    if world.size() == 2 || request.test == Test::Barrier {
+    if world.size() == 2 || request.test == PeerTest::Barrier {
         let elapsed = run(link, request, request.warm_up, request.iterations)?;
         world.barrier()?; // nobody leaves the library while a message is under way
         return Ok(elapsed);
@@ -76,14 +76,14 @@ fn time(link: &Link<'_>, request: &Request) -> Result<Duration> {
 
 fn run(link: &Link<'_>, request: &Request, warm_up: u64, iterations: u64) -> Result<Duration> {
     let &Request { test, payload, bytes: size, way, .. } = request;
-    let Way::Mailbox(protocol) = way else {
+    let Method::Mailbox(protocol) = way else {
         return Err(Failure::BadOrder(format!("{way} is not a way of mailboxes")));
     };
     let batch = order::Batch { protocol, payload, size, warm_up, iterations };
     match test {
-        Test::Latency => experiment::ping_pong(link, &batch),
-        Test::Stream => experiment::stream(link, &batch, WINDOW),
-        Test::Barrier => barriers(link.world(), warm_up, iterations),
+        PeerTest::Latency => experiment::ping_pong(link, &batch),
+        PeerTest::Stream => experiment::stream(link, &batch, WINDOW),
+        PeerTest::Barrier => barriers(link.world(), warm_up, iterations),
     }
 }
 

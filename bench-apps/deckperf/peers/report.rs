@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::{
-    confidence::{Figures, MIN_FIGURES, Ratio, Verdict, ratio},
+    confidence::{Figures, MIN_FIGURES, PeerRatio, Verdict, ratio},
     contenders::Peer,
     export,
-    request::Way,
+    request::Method,
     schedule::{Outcome, Who},
     table,
     targets::{Against, Course, Row, Target, Unit},
@@ -26,11 +26,11 @@ pub struct PeersReport {
     /// How the figures came about, a sentence each.
     pub method: Vec<Cow<'static, str>>,
     /// In the order of the table.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ReportLine>,
 }
 
 /// One row with what was measured.
-pub struct Line {
+pub struct ReportLine {
     /// Which.
     pub row: &'static Row,
     /// Ours, in the row's unit.
@@ -55,7 +55,7 @@ pub struct Comparison {
     /// Rounds in which it was measured.
     pub figures: usize,
     /// Ours / theirs.
-    pub ratio: Option<Ratio>,
+    pub ratio: Option<PeerRatio>,
 }
 
 /// A target, and whether it is met.
@@ -65,7 +65,7 @@ pub struct Check {
     /// Ours divided by what, in words.
     pub against: String,
     /// `None`: one of the two was not measured.
-    pub ratio: Option<Ratio>,
+    pub ratio: Option<PeerRatio>,
     /// Inconclusive without a ratio.
     pub verdict: Verdict,
 }
@@ -79,7 +79,7 @@ impl PeersReport {
         missing: Vec<String>,
         outcome: &Outcome,
     ) -> Self {
-        let lines = course.rows().iter().map(|row| Line::new(row, course, &peers, outcome)).collect();
+        let lines = course.rows().iter().map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
         Self { machine, peers, missing, losses, method: method(outcome, course), lines }
     }
@@ -94,17 +94,17 @@ impl PeersReport {
     }
 }
 
-impl Line {
+impl ReportLine {
     fn new(row: &'static Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Self {
         let ours = outcome.of(Who::Ours, row.ours, &row.column);
         let compare = |theirs: Option<&Figures>| Comparison::new(row, ours, theirs);
-        let bare = |who| compare(outcome.of(who, Way::Bare, &row.column));
+        let bare = |who| compare(outcome.of(who, Method::Bare, &row.column));
         let of = |number| outcome.of(Who::Peer(number), row.theirs, &row.column);
         let median = |number: &usize| of(*number).and_then(Figures::median).unwrap_or(f64::INFINITY);
         let best = (0..peers.len())
             .filter(|number| median(number).is_finite())
             .min_by(|one, other| median(one).total_cmp(&median(other)));
-        let mut line = Line {
+        let mut line = ReportLine {
             row,
             ours: ours.and_then(Figures::median).map(|micros| row.show(micros)),
             limit: bare(Who::Limit),
@@ -146,7 +146,7 @@ impl Comparison {
         Self {
             figure: theirs.median().map(|micros| row.show(micros)),
             figures: theirs.len(),
-            ratio: if row.unit == Unit::Micros { ratio } else { ratio.map(Ratio::inverted) },
+            ratio: if row.unit == Unit::Micros { ratio } else { ratio.map(PeerRatio::inverted) },
         }
     }
 }
@@ -201,14 +201,14 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
 /// A small run for the tests of the formats: ours takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
 #[cfg(test)]
 pub fn sample() -> PeersReport {
-    use super::schedule::{Mode, Series};
+    use super::schedule::{Mode, PeerSeries};
 
     let mut series = Vec::new();
     for row in Course::Memory.rows() {
         let who = [
             (Who::Ours, row.ours, 1.0),
-            (Who::Limit, Way::Bare, 0.8),
-            (Who::Floor, Way::Bare, 0.9),
+            (Who::Limit, Method::Bare, 0.8),
+            (Who::Floor, Method::Bare, 0.9),
             (Who::Peer(0), row.theirs, 4.0),
             (Who::Peer(1), row.theirs, 3.0),
         ];
@@ -217,7 +217,7 @@ pub fn sample() -> PeersReport {
             if crowded && matches!(who, Who::Peer(1) | Who::Floor) || !small && who == Who::Floor {
                 continue;
             }
-            let mut one = Series::new(who, way, row.column, Mode::Conducted);
+            let mut one = PeerSeries::new(who, way, row.column, Mode::Conducted);
             let weather = [1.0, 1.5, 1.0, 2.0, 1.0, 1.25];
             weather.iter().enumerate().for_each(|(round, weather)| one.figures.push(round, micros * weather));
             series.push(one);
@@ -245,7 +245,7 @@ pub fn sample() -> PeersReport {
 mod tests {
     use super::*;
 
-    fn line<'r>(report: &'r PeersReport, title: &str) -> &'r Line {
+    fn line<'r>(report: &'r PeersReport, title: &str) -> &'r ReportLine {
         report.lines.iter().find(|line| line.row.title == title).expect(title)
     }
 

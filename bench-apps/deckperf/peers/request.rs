@@ -12,12 +12,12 @@ use crate::cli::{PROTOCOLS, Payload};
 /// In an environment variable: the path of the socket on which the conductor waits for the ranks of a job.
 pub const CONDUCTOR: &str = "DECKPERF_CONDUCTOR";
 
-/// Messages in a window of [`Test::Stream`]; `peer.c` has the same.
+/// Messages in a window of [`PeerTest::Stream`]; `peer.c` has the same.
 pub const WINDOW: u64 = 64;
 
 /// What a batch is timed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
+pub enum PeerTest {
     /// Every pair of ranks plays ping-pong.
     Latency,
     /// Windows of [`WINDOW`] messages, each acknowledged.
@@ -28,7 +28,7 @@ pub enum Test {
 
 /// How a contender does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Method {
     /// Ours: by mailboxes, with this protocol.
     Mailbox(Protocol),
     /// `MPI_Send` and its kin.
@@ -43,7 +43,7 @@ pub enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// What is timed.
-    pub test: Test,
+    pub test: PeerTest,
     /// How many take part.
     pub ranks: usize,
     /// What happens to the data.
@@ -56,7 +56,7 @@ pub struct Column {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
     /// What; the job knows how many ranks it has.
-    pub test: Test,
+    pub test: PeerTest,
     /// What happens to the data.
     pub payload: Payload,
     /// In a message.
@@ -66,15 +66,15 @@ pub struct Request {
     /// Round trips, windows or barriers.
     pub iterations: u64,
     /// How.
-    pub way: Way,
+    pub way: Method,
 }
 
-impl Way {
+impl Method {
     /// Of our mailboxes.
     pub fn protocol(self) -> Option<Protocol> {
         match self {
-            Way::Mailbox(protocol) => Some(protocol),
-            Way::Send | Way::Window | Way::Bare => None,
+            Method::Mailbox(protocol) => Some(protocol),
+            Method::Send | Method::Window | Method::Bare => None,
         }
     }
 }
@@ -83,16 +83,16 @@ impl Column {
     /// Messages that go one way, or barriers, in an iteration: a figure is for one of them.
     pub fn per_iteration(&self) -> u64 {
         match self.test {
-            Test::Latency => 2,
-            Test::Stream => WINDOW,
-            Test::Barrier => 1,
+            PeerTest::Latency => 2,
+            PeerTest::Stream => WINDOW,
+            PeerTest::Barrier => 1,
         }
     }
 }
 
 impl Request {
     /// Of this column.
-    pub fn new(column: &Column, way: Way, warm_up: u64, iterations: u64) -> Self {
+    pub fn new(column: &Column, way: Method, warm_up: u64, iterations: u64) -> Self {
         let &Column { test, payload, bytes, .. } = column;
         Self { test, payload, bytes, warm_up, iterations, way }
     }
@@ -129,7 +129,7 @@ impl FromStr for Request {
         };
         let number = |text: &str| text.parse().map_err(|_| bad("a bad number"));
         Ok(Request {
-            test: find([Test::Latency, Test::Stream, Test::Barrier], test, Test::name)
+            test: find([PeerTest::Latency, PeerTest::Stream, PeerTest::Barrier], test, PeerTest::name)
                 .ok_or_else(|| bad("no such test"))?,
             payload: find([Payload::Untouched, Payload::WrittenRead], payload, Payload::name)
                 .ok_or_else(|| bad("no such payload"))?,
@@ -145,34 +145,34 @@ fn find<T: Copy, const N: usize>(all: [T; N], name: &str, of: fn(T) -> &'static 
     all.into_iter().find(|&one| of(one) == name)
 }
 
-impl Test {
+impl PeerTest {
     /// As in an order.
     pub fn name(self) -> &'static str {
         match self {
-            Test::Latency => "latency",
-            Test::Stream => "stream",
-            Test::Barrier => "barrier",
+            PeerTest::Latency => "latency",
+            PeerTest::Stream => "stream",
+            PeerTest::Barrier => "barrier",
         }
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Mailbox(protocol) => protocol.fmt(f),
-            Way::Send => f.pad("send"),
-            Way::Window => f.pad("window"),
-            Way::Bare => f.pad("bare"),
+            Method::Mailbox(protocol) => protocol.fmt(f),
+            Method::Send => f.pad("send"),
+            Method::Window => f.pad("window"),
+            Method::Bare => f.pad("bare"),
         }
     }
 }
 
-impl FromStr for Way {
+impl FromStr for Method {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let ours = PROTOCOLS.map(Way::Mailbox);
-        let all = ours.into_iter().chain([Way::Send, Way::Window, Way::Bare]);
+        let ours = PROTOCOLS.map(Method::Mailbox);
+        let all = ours.into_iter().chain([Method::Send, Method::Window, Method::Bare]);
         all.into_iter().find(|way| way.to_string() == text).ok_or(())
     }
 }
@@ -183,9 +183,9 @@ mod tests {
 
     #[test]
     fn requests_survive_the_journey() {
-        for test in [Test::Latency, Test::Stream, Test::Barrier] {
+        for test in [PeerTest::Latency, PeerTest::Stream, PeerTest::Barrier] {
             for payload in [Payload::Untouched, Payload::WrittenRead] {
-                for way in [Way::Mailbox(Protocol::HandOff), Way::Send, Way::Window, Way::Bare] {
+                for way in [Method::Mailbox(Protocol::HandOff), Method::Send, Method::Window, Method::Bare] {
                     let request = Request { test, payload, bytes: 4096, warm_up: 3, iterations: 70, way };
                     assert_eq!(request.to_string().parse(), Ok(request));
                 }
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn the_line_is_the_one_that_peer_c_reads() {
-        let column = Column { test: Test::Latency, ranks: 2, payload: Payload::WrittenRead, bytes: 8 };
-        let line = Request::new(&column, Way::Send, 1, 20).to_string();
+        let column = Column { test: PeerTest::Latency, ranks: 2, payload: Payload::WrittenRead, bytes: 8 };
+        let line = Request::new(&column, Method::Send, 1, 20).to_string();
         assert_eq!(line, "batch latency written+read 8 1 20 send");
     }
 

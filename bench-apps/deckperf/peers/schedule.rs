@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     confidence::{Chance, Figures},
-    request::{Column, Request, Way},
+    request::{Column, Method, Request},
 };
 use crate::failure::{Failure, Result};
 
@@ -35,11 +35,11 @@ pub enum Mode {
 
 /// One contender in one column.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct PeerSeries {
     /// Whose.
     pub who: Who,
     /// How it does it.
-    pub way: Way,
+    pub way: Method,
     /// What.
     pub column: Column,
     /// How it is run.
@@ -53,7 +53,7 @@ pub struct Series {
 }
 
 /// Whatever runs the contenders: the jobs of this host, or a test.
-pub trait Runner {
+pub trait PeerRunner {
     /// Runs one batch.
     fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String>;
     /// Lets the contender measure itself: µs for a message or a barrier.
@@ -66,7 +66,7 @@ pub trait Runner {
 #[derive(Debug)]
 pub struct Outcome {
     /// All of them, lost ones included.
-    pub series: Vec<Series>,
+    pub series: Vec<PeerSeries>,
     /// Completed ones.
     pub rounds: usize,
     /// Calibration included.
@@ -83,15 +83,15 @@ const CROWDED_BATCH: Duration = Duration::from_millis(10);
 const MIN_ROUNDS: usize = 5;
 const MAX_ITERATIONS: u64 = 1_000_000;
 
-impl Series {
+impl PeerSeries {
     /// Nothing yet.
-    pub fn new(who: Who, way: Way, column: Column, mode: Mode) -> Self {
+    pub fn new(who: Who, way: Method, column: Column, mode: Mode) -> Self {
         Self { who, way, column, mode, iterations: 1, figures: Figures::default(), lost: false }
     }
 
     /// What fails together: all that a job does, but only one run of a program.
-    fn falls_with(&self, other: &Series) -> bool {
-        let job = |series: &Series| (series.who, series.column.ranks, series.mode);
+    fn falls_with(&self, other: &PeerSeries) -> bool {
+        let job = |series: &PeerSeries| (series.who, series.column.ranks, series.mode);
         match self.mode {
             Mode::Whole => (self.who, self.column) == (other.who, other.column),
             _ => job(self) == job(other),
@@ -105,8 +105,8 @@ impl Series {
 /// That one of ours failed. Others are lost, and the rest goes on.
 pub fn measure(
     time: Duration,
-    series: Vec<Series>,
-    runner: &mut impl Runner,
+    series: Vec<PeerSeries>,
+    runner: &mut impl PeerRunner,
     mut progress: impl FnMut(Duration),
 ) -> Result<Outcome> {
     let started = Instant::now();
@@ -139,8 +139,8 @@ pub fn measure(
 
 impl Outcome {
     /// The figures of a contender that has some.
-    pub fn of(&self, who: Who, way: Way, column: &Column) -> Option<&Figures> {
-        let wanted = |series: &&Series| (series.who, series.way, &series.column) == (who, way, column);
+    pub fn of(&self, who: Who, way: Method, column: &Column) -> Option<&Figures> {
+        let wanted = |series: &&PeerSeries| (series.who, series.way, &series.column) == (who, way, column);
         let found = self.series.iter().find(wanted).map(|series| &series.figures);
         found.filter(|figures| figures.len() > 0)
     }
@@ -170,7 +170,7 @@ impl Outcome {
         turns
     }
 
-    fn turn(&mut self, runner: &mut impl Runner, index: usize) -> Result<(), String> {
+    fn turn(&mut self, runner: &mut impl PeerRunner, index: usize) -> Result<(), String> {
         let series = &mut self.series[index];
         let micros = match series.mode {
             Mode::Conducted => {
@@ -183,7 +183,7 @@ impl Outcome {
         Ok(())
     }
 
-    fn note(&mut self, runner: &impl Runner, index: usize, done: Result<(), String>) -> Result {
+    fn note(&mut self, runner: &impl PeerRunner, index: usize, done: Result<(), String>) -> Result {
         let Err(what) = done else { return Ok(()) };
         let failed = self.series[index].clone();
         let who = runner.name(failed.who);
@@ -200,7 +200,7 @@ impl Outcome {
 }
 
 /// Finds how many iterations fill a batch. The first one is thrown away: it pays for fresh memory.
-fn calibrate(runner: &mut impl Runner, series: &mut Series) -> Result<(), String> {
+fn calibrate(runner: &mut impl PeerRunner, series: &mut PeerSeries) -> Result<(), String> {
     let batch = if series.column.ranks > 2 { CROWDED_BATCH } else { BATCH };
     run(runner, series, 1)?;
     let mut tried = 1;
@@ -216,7 +216,7 @@ fn calibrate(runner: &mut impl Runner, series: &mut Series) -> Result<(), String
     }
 }
 
-fn run(runner: &mut impl Runner, series: &Series, iterations: u64) -> Result<Duration, String> {
+fn run(runner: &mut impl PeerRunner, series: &PeerSeries, iterations: u64) -> Result<Duration, String> {
     let request = Request::new(&series.column, series.way, (iterations / 10).max(1), iterations);
     runner.time(series.who, &series.column, &request)
 }
@@ -226,7 +226,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::{cli::Payload, peers::request::Test};
+    use crate::{cli::Payload, peers::request::PeerTest};
 
     /// Peer n takes 2ⁿ µs for a message, ours 1 µs; a peer fails when it is told to.
     #[derive(Default)]
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    impl Runner for Steady {
+    impl PeerRunner for Steady {
         fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
             let messages = (request.iterations * column.per_iteration()) as f64;
             Ok(Duration::from_secs_f64(self.micros(who, column)? * messages / 1e6))
@@ -262,19 +262,19 @@ mod tests {
     }
 
     fn column(ranks: usize, bytes: usize) -> Column {
-        Column { test: Test::Latency, ranks, payload: Payload::Untouched, bytes }
+        Column { test: PeerTest::Latency, ranks, payload: Payload::Untouched, bytes }
     }
 
-    fn series() -> Vec<Series> {
+    fn series() -> Vec<PeerSeries> {
         let mut series = Vec::new();
         for column in [column(2, 8), column(2, 4096), column(4, 8)] {
             for who in [Who::Ours, Who::Peer(0)] {
-                series.push(Series::new(who, Way::Send, column, Mode::Conducted));
+                series.push(PeerSeries::new(who, Method::Send, column, Mode::Conducted));
             }
-            series.push(Series::new(Who::Limit, Way::Bare, column, Mode::Itself));
+            series.push(PeerSeries::new(Who::Limit, Method::Bare, column, Mode::Itself));
         }
         for column in [column(2, 8), column(2, 4096)] {
-            series.push(Series::new(Who::Peer(1), Way::Send, column, Mode::Whole));
+            series.push(PeerSeries::new(Who::Peer(1), Method::Send, column, Mode::Whole));
         }
         series
     }
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(count(Mode::Conducted), [MIN_ROUNDS; 6]);
         assert_eq!(count(Mode::Itself), [MIN_ROUNDS; 3]);
         assert_eq!(count(Mode::Whole), [3, 2]);
-        let peer = outcome.of(Who::Peer(0), Way::Send, &column(4, 8)).and_then(Figures::median);
+        let peer = outcome.of(Who::Peer(0), Method::Send, &column(4, 8)).and_then(Figures::median);
         assert!(peer.is_some_and(|micros| (micros - 2.0).abs() < 1e-2), "{peer:?}");
     }
 
@@ -325,8 +325,8 @@ mod tests {
             lost.len() == 2
                 && lost.iter().all(|series| series.who == Who::Peer(0) && series.column.ranks == 2)
         );
-        assert!(outcome.of(Who::Peer(0), Way::Send, &column(2, 8)).is_none());
-        assert!(outcome.of(Who::Peer(0), Way::Send, &column(4, 8)).is_some());
+        assert!(outcome.of(Who::Peer(0), Method::Send, &column(2, 8)).is_none());
+        assert!(outcome.of(Who::Peer(0), Method::Send, &column(4, 8)).is_some());
     }
 
     #[test]

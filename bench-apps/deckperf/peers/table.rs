@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::{
-    confidence::Ratio,
+    confidence::PeerRatio,
     contenders::Peer,
-    report::{Line, PeersReport},
+    report::{PeersReport, ReportLine},
     targets::Bound,
 };
 use crate::table::{head, three_digits, wrapped};
@@ -70,7 +70,7 @@ fn targets(report: &PeersReport) -> String {
     text + "# What the goals mean, and why they are these: docs/measuring.md, section Goals\n"
 }
 
-fn checks(line: &Line) -> String {
+fn checks(line: &ReportLine) -> String {
     let checks = line.checks.iter().map(|check| {
         let ratio = check.ratio.map_or("-".to_owned(), bracketed);
         let (title, against, wanted) = (line.row.title, &check.against, wanted(check.target.bound));
@@ -87,8 +87,8 @@ fn wanted(bound: Bound) -> String {
     }
 }
 
-fn bracketed(ratio: Ratio) -> String {
-    let Ratio { value, low, high, .. } = ratio;
+fn bracketed(ratio: PeerRatio) -> String {
+    let PeerRatio { value, low, high, .. } = ratio;
     format!("{} ({} to {})", short(value), short(low), short(high))
 }
 

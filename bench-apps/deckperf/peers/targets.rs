@@ -5,7 +5,7 @@
 
 use udeck::Protocol;
 
-use super::request::{Column, Test, Way};
+use super::request::{Column, Method, PeerTest};
 use crate::cli::Payload::{self, Untouched, WrittenRead};
 
 /// Between whom messages travel, and over what: each has rows of its own.
@@ -52,9 +52,9 @@ pub struct Row {
     /// What is measured.
     pub column: Column,
     /// How we do it.
-    pub ours: Way,
+    pub ours: Method,
     /// How an MPI does it; programs that are run whole take part wherever MPI sends.
-    pub theirs: Way,
+    pub theirs: Method,
     /// How figures are shown.
     pub unit: Unit,
     /// Of the ratio of ours to something else.
@@ -221,48 +221,48 @@ const fn latency(
     protocol: Protocol,
     targets: &'static [Target],
 ) -> Row {
-    let column = Column { test: Test::Latency, ranks: 2, payload, bytes };
-    Row { title, column, ours: Way::Mailbox(protocol), theirs: Way::Send, unit: Unit::Micros, targets }
+    let column = Column { test: PeerTest::Latency, ranks: 2, payload, bytes };
+    Row { title, column, ours: Method::Mailbox(protocol), theirs: Method::Send, unit: Unit::Micros, targets }
 }
 
 const fn shared_window(title: &'static str, bytes: usize) -> Row {
-    Row { theirs: Way::Window, ..latency(title, bytes, WrittenRead, Protocol::HandOff, &WINDOW_TARGETS) }
+    Row { theirs: Method::Window, ..latency(title, bytes, WrittenRead, Protocol::HandOff, &WINDOW_TARGETS) }
 }
 
 const fn rate(targets: &'static [Target]) -> Row {
     Row {
         title: "8 B rate",
-        column: Column { test: Test::Stream, ranks: 2, payload: Untouched, bytes: SMALL },
-        ours: Way::Mailbox(Protocol::Auto),
-        theirs: Way::Send,
+        column: Column { test: PeerTest::Stream, ranks: 2, payload: Untouched, bytes: SMALL },
+        ours: Method::Mailbox(Protocol::Auto),
+        theirs: Method::Send,
         unit: Unit::Millions,
         targets,
     }
 }
 
 const fn network_stream(title: &'static str) -> Row {
-    Row { ours: Way::Mailbox(Protocol::Auto), ..stream(title, Untouched, &[]) }
+    Row { ours: Method::Mailbox(Protocol::Auto), ..stream(title, Untouched, &[]) }
 }
 
 const fn stream(title: &'static str, payload: Payload, targets: &'static [Target]) -> Row {
     Row {
         title,
-        column: Column { test: Test::Stream, ranks: 2, payload, bytes: LARGE },
-        ours: Way::Mailbox(Protocol::HandOff),
-        theirs: Way::Send,
+        column: Column { test: PeerTest::Stream, ranks: 2, payload, bytes: LARGE },
+        ours: Method::Mailbox(Protocol::HandOff),
+        theirs: Method::Send,
         unit: Unit::Gigabytes,
         targets,
     }
 }
 
 const fn barrier(title: &'static str, ranks: usize, targets: &'static [Target]) -> Row {
-    let column = Column { test: Test::Barrier, ranks, payload: Untouched, bytes: 0 };
+    let column = Column { test: PeerTest::Barrier, ranks, payload: Untouched, bytes: 0 };
     Row { column, ..latency(title, 0, Untouched, Protocol::Auto, targets) }
 }
 
 /// Every pair of ranks at once, more ranks than processors.
 const fn crowd(title: &'static str, ranks: usize) -> Row {
-    let column = Column { test: Test::Latency, ranks, payload: Untouched, bytes: SMALL };
+    let column = Column { test: PeerTest::Latency, ranks, payload: Untouched, bytes: SMALL };
     Row { column, ..latency(title, SMALL, Untouched, Protocol::Auto, &CROWD_TARGETS) }
 }
 

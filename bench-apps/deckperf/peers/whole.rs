@@ -12,7 +12,7 @@ use std::{
 use super::{
     job::{ends, last_lines},
     library::{Found, Library},
-    request::{Column, Test},
+    request::{Column, PeerTest},
     targets::Course,
 };
 use crate::cli::Payload;
@@ -94,7 +94,7 @@ impl Program {
 
     /// Whether it can do this.
     pub fn does(&self, column: &Column) -> bool {
-        let test = column.test == Test::Latency || column.test == Test::Stream && self.streams;
+        let test = column.test == PeerTest::Latency || column.test == PeerTest::Stream && self.streams;
         test && column.ranks == 2 && column.payload == Payload::Untouched
     }
 
@@ -206,7 +206,7 @@ fn ucx_client(column: &Column, port: &str, _: Course) -> Vec<String> {
     let bytes = column.bytes;
     let iterations = iterations(bytes).max(100);
     let test = match column.test {
-        Test::Stream => format!("tag_bw -O 64 -n {}", 4 * iterations),
+        PeerTest::Stream => format!("tag_bw -O 64 -n {}", 4 * iterations),
         _ => format!("tag_lat -n {iterations}"),
     };
     words(&format!("127.0.0.1 -p {port} -s {bytes} -w {} -f -v -t {test}", iterations / 10))
@@ -219,8 +219,8 @@ fn ucx_figure(column: &Column, printed: &str) -> Option<f64> {
         printed.lines().rev().map(str::trim).find(|line| line.starts_with(|c: char| c.is_ascii_digit()))?;
     let figures: Vec<f64> = line.split(',').filter_map(|figure| figure.trim().parse().ok()).collect();
     match (column.test, &figures[..]) {
-        (Test::Stream, &[.., rate]) if figures.len() == 8 => Some(1e6 / rate),
-        (Test::Latency, &[_, median, ..]) if figures.len() == 8 => Some(median),
+        (PeerTest::Stream, &[.., rate]) if figures.len() == 8 => Some(1e6 / rate),
+        (PeerTest::Latency, &[_, median, ..]) if figures.len() == 8 => Some(median),
         _ => None,
     }
 }
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::peers::library::Prefix;
 
-    fn column(test: Test, bytes: usize) -> Column {
+    fn column(test: PeerTest, bytes: usize) -> Column {
         Column { test, ranks: 2, payload: Payload::Untouched, bytes }
     }
 
@@ -253,34 +253,34 @@ mod tests {
     fn what_ucx_prints_is_understood() {
         let head = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n";
         let printed = format!("{head}   512,0.315,0.400,0.410,0.02,0.06,2475000,2000000\n");
-        assert_eq!(ucx_figure(&column(Test::Latency, 8), &printed), Some(0.315));
-        assert_eq!(ucx_figure(&column(Test::Stream, 8), &printed), Some(0.5));
-        assert_eq!(ucx_figure(&column(Test::Latency, 8), head), None);
-        assert_eq!(ucx_figure(&column(Test::Latency, 8), "1,2\n"), None);
+        assert_eq!(ucx_figure(&column(PeerTest::Latency, 8), &printed), Some(0.315));
+        assert_eq!(ucx_figure(&column(PeerTest::Stream, 8), &printed), Some(0.5));
+        assert_eq!(ucx_figure(&column(PeerTest::Latency, 8), head), None);
+        assert_eq!(ucx_figure(&column(PeerTest::Latency, 8), "1,2\n"), None);
     }
 
     #[test]
     fn what_fi_pingpong_prints_is_understood() {
         let printed = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                        4k      1k      =1k      7.8m        0.00s   4819.28       0.85       1.18\n";
-        assert_eq!(fabric_figure(&column(Test::Latency, 4096), printed), Some(0.85));
-        assert_eq!(fabric_figure(&column(Test::Latency, 4096), "fi_getinfo: -61\n"), None);
+        assert_eq!(fabric_figure(&column(PeerTest::Latency, 4096), printed), Some(0.85));
+        assert_eq!(fabric_figure(&column(PeerTest::Latency, 4096), "fi_getinfo: -61\n"), None);
     }
 
     #[test]
     fn only_what_a_program_can_do_is_asked_of_it() {
         let [ucx, fabric] = &PROGRAMS;
-        assert!(ucx.does(&column(Test::Stream, 8)) && !fabric.does(&column(Test::Stream, 8)));
-        assert!(!ucx.does(&column(Test::Barrier, 0)));
-        assert!(!ucx.does(&Column { payload: Payload::WrittenRead, ..column(Test::Latency, 8) }));
-        assert!(!fabric.does(&Column { ranks: 4, ..column(Test::Latency, 8) }));
+        assert!(ucx.does(&column(PeerTest::Stream, 8)) && !fabric.does(&column(PeerTest::Stream, 8)));
+        assert!(!ucx.does(&column(PeerTest::Barrier, 0)));
+        assert!(!ucx.does(&Column { payload: Payload::WrittenRead, ..column(PeerTest::Latency, 8) }));
+        assert!(!fabric.does(&Column { ranks: 4, ..column(PeerTest::Latency, 8) }));
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named_with_its_place() {
         let found = |prefix| Found { version: "1.0".to_owned(), prefix, name: "deckperf-has-no-such-peer" };
         let measure = |prefix| {
-            let (found, column) = (found(prefix), column(Test::Latency, 8));
+            let (found, column) = (found(prefix), column(PeerTest::Latency, 8));
             PROGRAMS[0].measure(&found, &column, [0, 1], Course::Memory).expect_err("is not there")
         };
         let why = measure(Prefix::System);
@@ -299,7 +299,7 @@ mod tests {
         };
         let found = Found { version: String::new(), prefix: Prefix::System, name: "sh" };
         let cpu = udeck::sys::usable_cpus()[0];
-        let why = program.measure(&found, &column(Test::Latency, 8), [cpu, cpu], Course::Memory);
+        let why = program.measure(&found, &column(PeerTest::Latency, 8), [cpu, cpu], Course::Memory);
         assert_eq!(why.expect_err("fails"), "sh printed no figure\n    no libucx.so");
     }
 }

@@ -3,8 +3,8 @@
 use udeck::via::Caps;
 
 use super::{
-    Plan,
-    order::{Batch, Order},
+    ViPlan,
+    order::{ViBatch, ViOrder},
 };
 use crate::{
     cli::Test,
@@ -43,18 +43,18 @@ pub enum Traffic {
     OneBusy,
 }
 
-/// In the order of the tables, and by number in an [`Order`].
+/// In the order of the tables, and by number in an [`ViOrder`].
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
-/// In the order of the columns, and by number in an [`Order`].
+/// In the order of the columns, and by number in an [`ViOrder`].
 pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
-/// In the order of the tables, and by number in an [`Order`].
+/// In the order of the tables, and by number in an [`ViOrder`].
 pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
 /// What many VIs are measured with, in the order of the columns: nobody sleeps.
 pub const POLLING: [Look; 2] = [Look::WorkQueue, Look::CompletionQueue];
 
 /// VIs of its own serve each of these: none inherits another's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct ViSetup {
     /// How data go over.
     pub transfer: Transfer,
     /// How they are noticed.
@@ -65,42 +65,42 @@ pub struct Way {
 
 /// One column of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contender {
+pub struct ViContender {
     /// What is timed.
     pub test: Test,
     /// How.
-    pub way: Way,
+    pub way: ViSetup,
     /// On which of the way's VIs.
     pub traffic: Traffic,
 }
 
-impl Contender {
+impl ViContender {
     /// All messages on one VI, which has no others beside it.
     pub fn alone(test: Test, transfer: Transfer, look: Look) -> Self {
-        Self { test, way: Way { transfer, look, vis: 1 }, traffic: Traffic::OneBusy }
+        Self { test, way: ViSetup { transfer, look, vis: 1 }, traffic: Traffic::OneBusy }
     }
 
     /// Round trips of sends among `vis` VIs. A single one is busy, whatever the traffic.
     pub fn among(vis: usize, look: Look, traffic: Traffic) -> Self {
         match vis {
             1 => Self::alone(Test::Latency, Transfer::Send, look),
-            _ => Self { test: Test::Latency, way: Way { transfer: Transfer::Send, look, vis }, traffic },
+            _ => Self { test: Test::Latency, way: ViSetup { transfer: Transfer::Send, look, vis }, traffic },
         }
     }
 }
 
-impl Contend for Contender {
-    type Order = Order;
+impl Contend for ViContender {
+    type Order = ViOrder;
 
     fn test(&self) -> Test {
         self.test
     }
 
-    fn order(&self, size: usize, shape: Shape) -> Order {
-        let batch = Batch { way: self.way, traffic: self.traffic, size, shape };
+    fn order(&self, size: usize, shape: Shape) -> ViOrder {
+        let batch = ViBatch { way: self.way, traffic: self.traffic, size, shape };
         match self.test {
-            Test::Latency => Order::PingPong(batch),
-            Test::Bandwidth => Order::Stream(batch),
+            Test::Latency => ViOrder::PingPong(batch),
+            Test::Bandwidth => ViOrder::Stream(batch),
         }
     }
 }
@@ -160,7 +160,7 @@ pub fn looks(test: Test) -> &'static [Look] {
 }
 
 /// All that the plan needs, each once; both ranks come to the same.
-pub fn ways(plan: &Plan, caps: Caps) -> Vec<Way> {
+pub fn ways(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
     let mut ways = Vec::new();
     for transfer in TRANSFERS {
         // Without RDMA (`DECK_TRUST=none`), its columns stay empty.
@@ -169,35 +169,35 @@ pub fn ways(plan: &Plan, caps: Caps) -> Vec<Way> {
         }
         let latency = plan.tests.contains(&Test::Latency);
         let looks = looks(if latency { Test::Latency } else { Test::Bandwidth });
-        ways.extend(looks.iter().map(|&look| Way { transfer, look, vis: 1 }));
+        ways.extend(looks.iter().map(|&look| ViSetup { transfer, look, vis: 1 }));
     }
     for (vis, look) in among_many(plan) {
-        ways.push(Way { transfer: Transfer::Send, look, vis });
+        ways.push(ViSetup { transfer: Transfer::Send, look, vis });
     }
     ways
 }
 
 /// Where one VI is, the row is the first table's; only more need VIs of their own.
-fn among_many(plan: &Plan) -> impl Iterator<Item = (usize, Look)> {
+fn among_many(plan: &ViPlan) -> impl Iterator<Item = (usize, Look)> {
     let counts = plan.counts.iter().copied().filter(|&vis| vis > 1);
     counts.flat_map(|vis| POLLING.map(|look| (vis, look)))
 }
 
 /// Empty series for all of them.
-pub fn contenders(plan: &Plan, ways: &[Way]) -> Results<Contender> {
+pub fn contenders(plan: &ViPlan, ways: &[ViSetup]) -> Results<ViContender> {
     let mut cells = Vec::new();
     let mut sizes = plan.sizes.clone();
     for &test in &plan.tests {
         for way in ways.iter().filter(|way| way.vis == 1 && looks(test).contains(&way.look)) {
             // A bandwidth of empty messages is 0 by definition.
             let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
-            cells.extend(sizes.map(|&size| (Contender::alone(test, way.transfer, way.look), size)));
+            cells.extend(sizes.map(|&size| (ViContender::alone(test, way.transfer, way.look), size)));
         }
     }
     if !plan.counts.is_empty() {
         for (traffic, look) in TRAFFICS.into_iter().flat_map(|traffic| POLLING.map(|look| (traffic, look))) {
             for &vis in &plan.counts {
-                let cell = (Contender::among(vis, look, traffic), SMALL);
+                let cell = (ViContender::among(vis, look, traffic), SMALL);
                 if !cells.contains(&cell) {
                     cells.push(cell);
                 }
@@ -237,12 +237,12 @@ mod tests {
 
     #[test]
     fn eight_bytes_are_measured_for_the_many_even_if_no_table_has_them() {
-        let plan = Plan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
+        let plan = ViPlan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
         let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
         // Two transfers of four looks, and two ways to find the message on one VI, on one among 10, on any of 10.
         assert_eq!(results.posts.len(), 2 * 4 + 2 * 3);
         assert_eq!(results.raws.iter().map(|raw| raw.size).collect::<Vec<_>>(), [SMALL, 4096]);
-        let with_small = Plan { sizes: vec![SMALL, 4096], ..plan };
+        let with_small = ViPlan { sizes: vec![SMALL, 4096], ..plan };
         let results = contenders(&with_small, &ways(&with_small, Caps::RDMA_WRITE));
         assert_eq!(results.posts.len(), 2 * 2 * 4 + 2 * 2, "one VI of 8 bytes is the first table's");
     }
@@ -254,7 +254,7 @@ mod tests {
         let results = contenders(&plan, &ways);
         let traffics = |vis| -> Vec<Traffic> {
             let polled = results.posts.iter().filter(|series| {
-                series.contender.way == Way { transfer: Transfer::Send, look: Look::CompletionQueue, vis }
+                series.contender.way == ViSetup { transfer: Transfer::Send, look: Look::CompletionQueue, vis }
                     && series.contender.test == Test::Latency
                     && series.size == SMALL
             });

@@ -8,7 +8,7 @@ use udeck::via::{
 };
 
 use super::{
-    contender::{Transfer, Way},
+    contender::{Transfer, ViSetup},
     lane::Lane,
 };
 use crate::{
@@ -19,9 +19,9 @@ use crate::{
 const DOOR: &[u8] = b"deckperf.vi";
 
 /// Everything that a batch needs.
-pub struct Ends {
+pub struct ViEnds {
     lanes: Vec<Lanes>,
-    memory: Memory,
+    memory: RegionPool,
     /// The peer's window, if there is RDMA.
     theirs: Option<RemoteBuffer>,
     /// Kept open; the peer writes here.
@@ -31,7 +31,7 @@ pub struct Ends {
 /// Serve one way, batch by batch in turn. How far a connection's cache lines are from the cores is a matter of their
 /// addresses: with one connection alone, a way would be fast or slow by luck, in all rounds of a run.
 struct Lanes {
-    way: Way,
+    way: ViSetup,
     lanes: Vec<Lane>,
     batches: u64,
 }
@@ -39,11 +39,11 @@ struct Lanes {
 /// Lanes of one VI each. Among many VIs there are as many places as VIs.
 const LANES_OF_ONE: usize = 8;
 
-impl Ends {
+impl ViEnds {
     /// Both ranks call this with the same ways; blocks until all VIs are connected.
-    pub fn open(link: &Link<'_>, ways: &[Way], largest: usize) -> Result<Self> {
+    pub fn open(link: &Link<'_>, ways: &[ViSetup], largest: usize) -> Result<Self> {
         let nic = link.world().nic();
-        let memory = Memory { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
+        let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
         let writes = ways.iter().any(|way| way.transfer == Transfer::RdmaWrite);
         let mine = writes.then(|| nic.window(largest, memory.ptag)).transpose()?;
         let mut greeter = Greeter::new(link, mine.as_ref().map(Window::remote))?;
@@ -70,7 +70,11 @@ impl Ends {
 
     /// The VIs that serve the next batch of `way` and its number, the memory, and where an RDMA write of `size` bytes
     /// goes.
-    pub fn of(&mut self, way: Way, size: usize) -> Result<(Turns<'_>, &mut Memory, Option<RemoteBuffer>)> {
+    pub fn of(
+        &mut self,
+        way: ViSetup,
+        size: usize,
+    ) -> Result<(BatchTurns<'_>, &mut RegionPool, Option<RemoteBuffer>)> {
         let place = match way.transfer {
             Transfer::Send => None,
             Transfer::RdmaWrite => self.theirs.map(|theirs| RemoteBuffer { len: size, ..theirs }),
@@ -81,12 +85,12 @@ impl Ends {
         let number = *batches;
         *batches += 1;
         let at = number as usize % lanes.len();
-        Ok((Turns { lane: &mut lanes[at], number }, &mut self.memory, place))
+        Ok((BatchTurns { lane: &mut lanes[at], number }, &mut self.memory, place))
     }
 }
 
 /// Who serves a batch.
-pub struct Turns<'e> {
+pub struct BatchTurns<'e> {
     /// The VIs.
     pub lane: &'e mut Lane,
     /// Of the batch, among those of its way.
@@ -97,12 +101,12 @@ pub struct Turns<'e> {
 struct Greeter<'l> {
     nic: &'l Nic,
     deadline: Deadline,
-    side: Side,
+    side: ConnectRole,
     mine: Option<RemoteBuffer>,
     theirs: Option<RemoteBuffer>,
 }
 
-enum Side {
+enum ConnectRole {
     Asks(NetAddress),
     Answers(Listener),
 }
@@ -112,13 +116,13 @@ impl<'l> Greeter<'l> {
         let nic = link.world().nic();
         let side = if link.leads() {
             let host = link.receive_words()?.iter().map(|&word| word as u8).collect();
-            Side::Asks(NetAddress { host, discriminator: DOOR.to_vec() })
+            ConnectRole::Asks(NetAddress { host, discriminator: DOOR.to_vec() })
         } else {
             // Listens before it says where.
             let listener = Listener::new(nic, DOOR)?;
             let words: Vec<u64> = nic.attributes().address.iter().map(|&byte| u64::from(byte)).collect();
             link.send_words(&words)?;
-            Side::Answers(listener)
+            ConnectRole::Answers(listener)
         };
         let deadline = Deadline::after(link.world().config().setup);
         Ok(Self { nic, deadline, side, mine, theirs: None })
@@ -130,8 +134,8 @@ impl<'l> Greeter<'l> {
         let queue = cq.handle();
         let said = self.mine.map(encode).unwrap_or_default();
         let heard = match &self.side {
-            Side::Asks(peer) => vi.connect(peer, &queue, &queue, &said, self.deadline)?,
-            Side::Answers(listener) => {
+            ConnectRole::Asks(peer) => vi.connect(peer, &queue, &queue, &said, self.deadline)?,
+            ConnectRole::Answers(listener) => {
                 let request = listener.wait(self.deadline)?;
                 let heard = request.private_data().to_vec();
                 request.accept(&mut vi, &queue, &queue, &said)?;
@@ -154,7 +158,7 @@ fn decode(bytes: &[u8]) -> Option<RemoteBuffer> {
 }
 
 /// Registered memory between two batches: kept, so that no figure pays for fresh pages.
-pub struct Memory {
+pub struct RegionPool {
     nic: Nic,
     ptag: Ptag,
     idle: HashMap<usize, Vec<Region>>,
@@ -165,7 +169,7 @@ pub struct Memory {
 /// More than two windows of the largest messages hold; all is given back where another size would exceed it.
 const MAX_IDLE: usize = 256 << 20;
 
-impl Memory {
+impl RegionPool {
     /// For a message of `size` bytes.
     pub fn take(&mut self, size: usize) -> Result<Region> {
         if let Some(region) = self.idle.get_mut(&size).and_then(Vec::pop) {

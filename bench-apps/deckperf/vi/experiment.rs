@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use udeck::via::{Deadline, Descriptor, Region, RemoteBuffer};
 
 use super::{
-    Plan,
-    contender::{Contender, Look, ways},
-    ends::{Ends, Memory, Turns},
+    ViPlan,
+    contender::{Look, ViContender, ways},
+    ends::{BatchTurns, RegionPool, ViEnds},
     lane::Lane,
-    order::{Batch, Order},
+    order::{ViBatch, ViOrder},
 };
 use crate::{
     baseline::{BaselineSample, Baselines},
@@ -22,20 +22,20 @@ use crate::{
 const PEER_FALLS_ASLEEP: Duration = Duration::from_micros(600);
 
 /// Rank 0: gives the orders and holds the clock.
-pub struct Conductor<'l, 'w> {
+pub struct ViConductor<'l, 'w> {
     /// To rank 1.
     pub link: &'l Link<'w>,
     /// `None` where there is no second core to measure them on.
     pub raw: Option<Baselines>,
     /// This rank's.
-    pub ends: Ends,
+    pub ends: ViEnds,
 }
 
-impl Runner for Conductor<'_, '_> {
-    type Contender = Contender;
+impl Runner for ViConductor<'_, '_> {
+    type Contender = ViContender;
 
     /// What it took; the time that both ranks let the other fall asleep is not the messages'.
-    fn post(&mut self, order: Order) -> Result<Sample> {
+    fn post(&mut self, order: ViOrder) -> Result<Sample> {
         let link = self.link;
         link.send_words(&order.encode())?;
         let mut turn = Turn::prepare(link, &mut self.ends, order)?;
@@ -55,12 +55,12 @@ impl Runner for Conductor<'_, '_> {
 
 /// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its core
 /// to the raw measurements.
-pub fn follow(link: &Link<'_>, plan: &Plan) -> Result {
+pub fn follow(link: &Link<'_>, plan: &ViPlan) -> Result {
     let ways = ways(plan, link.world().nic().caps());
-    let mut ends = Ends::open(link, &ways, plan.largest())?;
+    let mut ends = ViEnds::open(link, &ways, plan.largest())?;
     loop {
-        let order = Order::decode(&link.receive_words()?)?;
-        if order == Order::Stop {
+        let order = ViOrder::decode(&link.receive_words()?)?;
+        if order == ViOrder::Stop {
             return Ok(());
         }
         let mut turn = Turn::prepare(link, &mut ends, order)?;
@@ -80,7 +80,7 @@ const SENDS_UNDER_WAY: u64 = 2;
 /// One rank's part in one order. All descriptors are made before the clock starts and taken apart after it has
 /// stopped.
 struct Turn<'e> {
-    batch: Batch,
+    batch: ViBatch,
     /// Windows of messages, not round trips.
     streams: bool,
     leads: bool,
@@ -88,7 +88,7 @@ struct Turn<'e> {
     lane: &'e mut Lane,
     /// Of this batch, among those of its way.
     number: u64,
-    memory: &'e mut Memory,
+    memory: &'e mut RegionPool,
     /// To send with: as many as may be under way.
     idle: Vec<Descriptor>,
     /// Of the message that came last, until the answer is on its way.
@@ -107,14 +107,14 @@ struct Turn<'e> {
 
 impl<'e> Turn<'e> {
     /// Makes the descriptors, and posts the first receives: as many as the peer may send before it hears from us.
-    fn prepare(link: &Link<'_>, ends: &'e mut Ends, order: Order) -> Result<Self> {
+    fn prepare(link: &Link<'_>, ends: &'e mut ViEnds, order: ViOrder) -> Result<Self> {
         let (batch, streams) = match order {
-            Order::PingPong(batch) => (batch, false),
-            Order::Stream(batch) => (batch, true),
-            Order::Stop => return Err(Failure::BadOrder(format!("{order:?} is not timed"))),
+            ViOrder::PingPong(batch) => (batch, false),
+            ViOrder::Stream(batch) => (batch, true),
+            ViOrder::Stop => return Err(Failure::BadOrder(format!("{order:?} is not timed"))),
         };
         let leads = link.leads();
-        let (Turns { lane, number }, memory, place) = ends.of(batch.way, batch.size)?;
+        let (BatchTurns { lane, number }, memory, place) = ends.of(batch.way, batch.size)?;
         let Shape { warm_up, iterations, messages } = batch.shape;
         let repeats = warm_up + iterations;
         let (incoming, ahead, under_way) = match (streams, leads) {

@@ -1,6 +1,6 @@
 //! What rank 0 tells rank 1 to do next: nine words, checked when they are read.
 
-use super::contender::{LOOKS, TRAFFICS, TRANSFERS, Traffic, Way};
+use super::contender::{LOOKS, TRAFFICS, TRANSFERS, Traffic, ViSetup};
 use crate::{
     failure::{Failure, Result},
     rounds::Shape,
@@ -9,20 +9,20 @@ use crate::{
 
 /// The next thing that both ranks do.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Order {
+pub enum ViOrder {
     /// Round trips: each takes two messages.
-    PingPong(Batch),
+    PingPong(ViBatch),
     /// Windows of messages from rank 0 to rank 1, each answered by one empty message.
-    Stream(Batch),
+    Stream(ViBatch),
     /// Nothing more to do.
     Stop,
 }
 
 /// Messages that are timed together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Batch {
+pub struct ViBatch {
     /// How they go.
-    pub way: Way,
+    pub way: ViSetup,
     /// On which of the way's VIs.
     pub traffic: Traffic,
     /// Bytes per message.
@@ -31,22 +31,22 @@ pub struct Batch {
     pub shape: Shape,
 }
 
-/// How long an [`Order`] is on the way.
+/// How long an [`ViOrder`] is on the way.
 const WORDS: usize = 9;
 
 const STOP: u64 = 0;
 const PING_PONG: u64 = 1;
 const STREAM: u64 = 2;
 
-impl Order {
+impl ViOrder {
     /// `[kind, transfer, look, vis, traffic, size, warm-up, iterations, messages]`
     pub fn encode(&self) -> [u64; WORDS] {
         let (kind, batch) = match self {
-            Order::Stop => return [STOP; WORDS],
-            Order::PingPong(batch) => (PING_PONG, batch),
-            Order::Stream(batch) => (STREAM, batch),
+            ViOrder::Stop => return [STOP; WORDS],
+            ViOrder::PingPong(batch) => (PING_PONG, batch),
+            ViOrder::Stream(batch) => (STREAM, batch),
         };
-        let Batch { way, traffic, size, shape } = batch;
+        let ViBatch { way, traffic, size, shape } = batch;
         let transfer = TRANSFERS.iter().position(|&known| known == way.transfer).expect("listed");
         let look = LOOKS.iter().position(|&known| known == way.look).expect("listed");
         let traffic = TRAFFICS.iter().position(|known| known == traffic).expect("listed");
@@ -68,13 +68,13 @@ impl Order {
         if number(size) > MAX_SIZE {
             return Err(bad("message too large"));
         }
-        let way = Way { transfer: *transfer, look: *look, vis: number(vis) };
+        let way = ViSetup { transfer: *transfer, look: *look, vis: number(vis) };
         let shape = Shape { warm_up, iterations, messages };
-        let batch = Batch { way, traffic, size: number(size), shape };
+        let batch = ViBatch { way, traffic, size: number(size), shape };
         match kind {
-            STOP => Ok(Order::Stop),
-            PING_PONG => Ok(Order::PingPong(batch)),
-            STREAM => Ok(Order::Stream(batch)),
+            STOP => Ok(ViOrder::Stop),
+            PING_PONG => Ok(ViOrder::PingPong(batch)),
+            STREAM => Ok(ViOrder::Stream(batch)),
             _ => Err(bad("no such kind")),
         }
     }
@@ -89,11 +89,11 @@ mod tests {
         for transfer in TRANSFERS {
             for (look, traffic) in LOOKS.into_iter().flat_map(|look| TRAFFICS.map(|traffic| (look, traffic)))
             {
-                let way = Way { transfer, look, vis: 40 };
+                let way = ViSetup { transfer, look, vis: 40 };
                 let shape = Shape { warm_up: 3, iterations: 1000, messages: 64 };
-                let batch = Batch { way, traffic, size: 4099, shape };
-                for order in [Order::PingPong(batch), Order::Stream(batch), Order::Stop] {
-                    assert_eq!(Order::decode(&order.encode()).expect("decodes"), order);
+                let batch = ViBatch { way, traffic, size: 4099, shape };
+                for order in [ViOrder::PingPong(batch), ViOrder::Stream(batch), ViOrder::Stop] {
+                    assert_eq!(ViOrder::decode(&order.encode()).expect("decodes"), order);
                 }
             }
         }
@@ -110,7 +110,7 @@ mod tests {
             (&[1, 0, 0, 1, 9, 8, 0, 1, 1], "no such traffic"),
             (&[1, 0, 0, 1, 0, u64::MAX, 0, 1, 1], "message too large"),
         ] {
-            let error = Order::decode(words).expect_err("nonsense").to_string();
+            let error = ViOrder::decode(words).expect_err("nonsense").to_string();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -5,8 +5,8 @@ use std::{borrow::Cow, fmt::Write};
 use serde_json::{Value, json};
 
 use super::{
-    Plan,
-    contender::{Contender, Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, looks},
+    ViPlan,
+    contender::{Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, looks},
 };
 use crate::{
     cli::{Format, Test},
@@ -23,8 +23,8 @@ use crate::{
 /// Everything that is printed.
 pub struct ViReport {
     machine: Machine,
-    plan: Plan,
-    results: Results<Contender>,
+    plan: ViPlan,
+    results: Results<ViContender>,
     findings: Vec<Finding>,
 }
 
@@ -33,7 +33,7 @@ raw_two_memcpys_us";
 
 impl ViReport {
     /// Works out the findings.
-    pub fn new(machine: Machine, plan: Plan, results: Results<Contender>) -> Self {
+    pub fn new(machine: Machine, plan: ViPlan, results: Results<ViContender>) -> Self {
         let findings = findings(&plan, &results);
         Self { machine, plan, results, findings }
     }
@@ -73,7 +73,7 @@ impl ViReport {
         };
         let mut text = format!("\n# {}, {what}\n{}", table::title(test), table::row("# Size", &names));
         for &size in &self.plan.sizes {
-            let figure = |&look| self.p50(Contender::alone(test, transfer, look), size);
+            let figure = |&look| self.p50(ViContender::alone(test, transfer, look), size);
             let mut cells: Vec<String> = looks.iter().map(|look| table::cell(figure(look))).collect();
             if test == Test::Latency {
                 let raw = self.results.raw(size);
@@ -100,14 +100,14 @@ impl ViReport {
             table::row("# VIs", &names)
         );
         for &vis in &self.plan.counts {
-            let figure = |look| self.p50(Contender::among(vis, look, traffic), SMALL);
+            let figure = |look| self.p50(ViContender::among(vis, look, traffic), SMALL);
             let cells = POLLING.map(|look| table::cell(figure(look)));
             text += &table::row(&vis.to_string(), &cells);
         }
         text
     }
 
-    fn p50(&self, contender: Contender, size: usize) -> Option<f64> {
+    fn p50(&self, contender: ViContender, size: usize) -> Option<f64> {
         Some(self.results.of(contender, size)?.figure()?.p50)
     }
 
@@ -115,7 +115,7 @@ impl ViReport {
     fn csv(&self) -> String {
         let mut text = format!("{COLUMNS}\n");
         for series in self.rows() {
-            let Contender { test, way, traffic } = series.contender;
+            let ViContender { test, way, traffic } = series.contender;
             let (transfer, look) = (way.transfer.name(), way.look.name());
             let (size, vis, traffic) = (series.size, way.vis, traffic.name());
             let _ = write!(text, "{size},{transfer},{look},{vis},{traffic},{},{}", test.name(), test.unit());
@@ -133,7 +133,7 @@ impl ViReport {
             .rows()
             .into_iter()
             .map(|series| {
-                let Contender { test, way, traffic } = series.contender;
+                let ViContender { test, way, traffic } = series.contender;
                 json!({
                     "test": test.name(),
                     "size": series.size,
@@ -151,7 +151,7 @@ impl ViReport {
     }
 
     /// Test by test and size by size; among the equal in the order of the columns.
-    fn rows(&self) -> Vec<&Series<Contender>> {
+    fn rows(&self) -> Vec<&Series<ViContender>> {
         let mut rows: Vec<_> = self.results.posts.iter().collect();
         rows.sort_by_key(|series| (series.contender.test == Test::Bandwidth, series.size));
         rows
@@ -200,11 +200,11 @@ const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the 
      and the one just taken is posted again after the answer has been sent";
 
 /// Every ratio whose two sides were measured.
-fn findings(plan: &Plan, results: &Results<Contender>) -> Vec<Finding> {
+fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
     let of = |contender, size| results.of(contender, size).map_or(&[][..], |series| &series.figures);
-    let alone = |transfer, look, size| of(Contender::alone(Test::Latency, transfer, look), size);
+    let alone = |transfer, look, size| of(ViContender::alone(Test::Latency, transfer, look), size);
     let small = |look| alone(Transfer::Send, look, SMALL);
-    let among = |vis, look, traffic| of(Contender::among(vis, look, traffic), SMALL);
+    let among = |vis, look, traffic| of(ViContender::among(vis, look, traffic), SMALL);
     let mut found = Vec::new();
     let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
         found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
@@ -238,9 +238,9 @@ fn findings(plan: &Plan, results: &Results<Contender>) -> Vec<Finding> {
 
 /// A small plan for the tests.
 #[cfg(test)]
-pub fn plan() -> Plan {
+pub fn plan() -> ViPlan {
     use crate::rounds::Pace;
-    Plan {
+    ViPlan {
         tests: vec![Test::Latency, Test::Bandwidth],
         sizes: vec![0, 8],
         counts: vec![1, 10],
@@ -261,7 +261,7 @@ mod tests {
 
     /// Every figure is different, so that each is recognised in its place.
     fn sample(format: Format) -> ViReport {
-        let plan = Plan { format, ..plan() };
+        let plan = ViPlan { format, ..plan() };
         let mut results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
         for (number, series) in results.posts.iter_mut().enumerate() {
             series.figures = vec![number as f64 + 1.0; 3];

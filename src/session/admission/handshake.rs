@@ -90,12 +90,12 @@ pub struct Acceptor {
     keys: Keys,
     protocol: Protocol,
     nonce: Nonce,
-    stage: Stage,
+    stage: HandshakeStage,
     inbox: Inbox,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum HandshakeStage {
     Front,
     Meet,
     Join { pair: Pair, theirs: Nonce },
@@ -118,33 +118,38 @@ pub enum AcceptStep {
 impl Acceptor {
     /// `nonce`: fresh.
     pub fn new(keys: impl Into<Keys>, protocol: Protocol, nonce: Nonce) -> Self {
-        Acceptor { keys: keys.into(), protocol, nonce, stage: Stage::Front, inbox: Inbox::default() }
+        Acceptor { keys: keys.into(), protocol, nonce, stage: HandshakeStage::Front, inbox: Inbox::default() }
     }
 
     /// Which rank the connector has proved to be; `None`: nothing yet, or somebody of the job.
     pub fn peer(&self) -> Option<u32> {
         match self.stage {
-            Stage::RequestHead { peer } | Stage::Request { peer, .. } | Stage::Over { peer } => peer,
-            Stage::Front | Stage::Meet | Stage::Join { .. } => None,
+            HandshakeStage::RequestHead { peer }
+            | HandshakeStage::Request { peer, .. }
+            | HandshakeStage::Over { peer } => peer,
+            HandshakeStage::Front | HandshakeStage::Meet | HandshakeStage::Join { .. } => None,
         }
     }
 
     /// Bytes that the message under way still lacks. What comes after it belongs to somebody else.
     pub fn wants(&self) -> usize {
         let len = match self.stage {
-            Stage::Front => FRONT,
-            Stage::Meet => MEET,
-            Stage::Join { .. } => JOIN,
-            Stage::RequestHead { .. } => HEAD,
-            Stage::Request { len, .. } => len,
-            Stage::Over { .. } => 0,
+            HandshakeStage::Front => FRONT,
+            HandshakeStage::Meet => MEET,
+            HandshakeStage::Join { .. } => JOIN,
+            HandshakeStage::RequestHead { .. } => HEAD,
+            HandshakeStage::Request { len, .. } => len,
+            HandshakeStage::Over { .. } => 0,
         };
         len.saturating_sub(self.inbox.0.len())
     }
 
     /// Whether the connector has proved who it is.
     pub fn is_proven(&self) -> bool {
-        matches!(self.stage, Stage::RequestHead { .. } | Stage::Request { .. } | Stage::Over { .. })
+        matches!(
+            self.stage,
+            HandshakeStage::RequestHead { .. } | HandshakeStage::Request { .. } | HandshakeStage::Over { .. }
+        )
     }
 
     /// Feeds at most as many bytes as it [wants](Acceptor::wants).
@@ -154,14 +159,14 @@ impl Acceptor {
     pub fn input(&mut self, mut bytes: &[u8]) -> Result<AcceptStep, Refusal> {
         let bytes = &mut bytes;
         match &self.stage {
-            Stage::Front => {
+            HandshakeStage::Front => {
                 if self.inbox.top_up(bytes, FRONT) {
                     check_front(self.protocol, &self.inbox.0)?;
-                    self.stage = Stage::Meet;
+                    self.stage = HandshakeStage::Meet;
                 }
                 Ok(AcceptStep::Nothing)
             }
-            Stage::Meet => {
+            HandshakeStage::Meet => {
                 let Some(meet) = self.inbox.take(bytes, MEET) else { return Ok(AcceptStep::Nothing) };
                 let meet = Meet::decode(exactly(&meet)?)?;
                 check_protocol(self.protocol, &meet)?;
@@ -169,38 +174,38 @@ impl Acceptor {
                 let pair = self.keys.answer(meet.claim).map_err(|_| other)?;
                 let proof = prove(&pair, self.protocol, ACCEPTOR, &meet.nonce, &self.nonce);
                 let own = Meet { protocol: self.protocol, claim: meet.claim, nonce: self.nonce };
-                self.stage = Stage::Join { pair, theirs: meet.nonce };
+                self.stage = HandshakeStage::Join { pair, theirs: meet.nonce };
                 Ok(AcceptStep::Send(encode_prove(&own, &proof)))
             }
-            Stage::Join { pair, theirs } => {
+            HandshakeStage::Join { pair, theirs } => {
                 let Some(proof) = self.inbox.take(bytes, JOIN) else { return Ok(AcceptStep::Nothing) };
                 if !proves(pair, exactly(&proof)?, self.protocol, CONNECTOR, theirs, &self.nonce) {
                     return Err(wrong(pair.caller(), pair.why_wrong_caller()));
                 }
-                self.stage = Stage::RequestHead { peer: pair.caller() };
+                self.stage = HandshakeStage::RequestHead { peer: pair.caller() };
                 Ok(AcceptStep::Nothing)
             }
-            Stage::RequestHead { peer } => {
+            HandshakeStage::RequestHead { peer } => {
                 let peer = *peer;
                 if !self.inbox.top_up(bytes, HEAD) {
                     return Ok(AcceptStep::Nothing);
                 }
                 let len = Request::len_of(exactly(&self.inbox.0)?)?;
-                self.stage = Stage::Request { peer, len };
+                self.stage = HandshakeStage::Request { peer, len };
                 // There may be no more to come.
                 self.finish(bytes, peer, len)
             }
-            Stage::Request { peer, len } => {
+            HandshakeStage::Request { peer, len } => {
                 let (peer, len) = (*peer, *len);
                 self.finish(bytes, peer, len)
             }
-            Stage::Over { .. } => Ok(AcceptStep::Nothing),
+            HandshakeStage::Over { .. } => Ok(AcceptStep::Nothing),
         }
     }
 
     fn finish(&mut self, bytes: &mut &[u8], peer: Option<u32>, len: usize) -> Result<AcceptStep, Refusal> {
         let Some(request) = self.inbox.take(bytes, len) else { return Ok(AcceptStep::Nothing) };
-        self.stage = Stage::Over { peer };
+        self.stage = HandshakeStage::Over { peer };
         Ok(AcceptStep::Request(Request::decode(&request)?))
     }
 

@@ -12,7 +12,7 @@ use super::Admitted;
 use super::wire::{Answer, Request, fits};
 
 /// See the module. Dropped, it is rejected.
-pub struct Pending {
+pub struct PendingRequest {
     /// Until it was answered.
     socket: Option<OwnedFd>,
     from: SocketAddr,
@@ -20,9 +20,9 @@ pub struct Pending {
     request: Request,
 }
 
-impl Pending {
+impl PendingRequest {
     pub(super) fn new(socket: OwnedFd, from: SocketAddr, peer: Option<u32>, request: Request) -> Self {
-        Pending { socket: Some(socket), from, peer, request }
+        PendingRequest { socket: Some(socket), from, peer, request }
     }
 
     /// Whom it is for.
@@ -88,7 +88,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -97,8 +97,13 @@ impl Drop for Pending {
     }
 }
 
-impl fmt::Debug for Pending {
+impl fmt::Debug for PendingRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pending({} asks for {:?})", self.from, String::from_utf8_lossy(self.discriminator()))
+        write!(
+            f,
+            "PendingRequest({} asks for {:?})",
+            self.from,
+            String::from_utf8_lossy(self.discriminator())
+        )
     }
 }

@@ -18,7 +18,7 @@ use udeck_via::{Error, Result};
 use super::handshake::{AcceptStep, Acceptor};
 use super::socket::{accept_from, listen_at, prepare};
 use super::wire::Request;
-use super::{Admission, Pending, nonce};
+use super::{Admission, PendingRequest, nonce};
 use crate::poll::{EventFlags, Found, Poller};
 
 /// Callers that are let in at a time.
@@ -110,7 +110,7 @@ impl RequestListener {
     }
 
     /// Lets callers in and hears them, as many as one look names; what they ask for goes to `on_request`.
-    pub fn serve(&mut self, on_request: &mut dyn FnMut(Pending)) {
+    pub fn serve(&mut self, on_request: &mut dyn FnMut(PendingRequest)) {
         let mut found = std::mem::take(&mut self.found);
         self.poller.look(&mut found, Duration::ZERO);
         for token in found.tokens() {
@@ -168,13 +168,13 @@ impl RequestListener {
     }
 
     /// A caller has said something.
-    fn listen_to(&mut self, number: u64, on_request: &mut dyn FnMut(Pending)) {
+    fn listen_to(&mut self, number: u64, on_request: &mut dyn FnMut(PendingRequest)) {
         let Some(caller) = self.callers.get_mut(&number) else { return };
         match caller.receive() {
             Ok(None) => {}
             Ok(Some(request)) => {
                 let Some(Caller { socket, from, handshake, .. }) = self.let_go(number) else { return };
-                on_request(Pending::new(socket, from, handshake.peer(), request));
+                on_request(PendingRequest::new(socket, from, handshake.peer(), request));
             }
             Err(why) => self.send_away(number, &why),
         }

@@ -42,7 +42,7 @@ fn listening(name: &str) -> RequestListener {
 /// What an owner's loop does until `done`: it sleeps in its own epoll instance, as long as the listener allows.
 fn drive(
     listener: &mut RequestListener,
-    on_request: &mut dyn FnMut(Pending),
+    on_request: &mut dyn FnMut(PendingRequest),
     done: impl Fn(&RequestListener) -> bool,
 ) {
     const LISTENER: u64 = 5;
@@ -65,7 +65,7 @@ fn call(
     listener: &mut RequestListener,
     caller: &Admission,
     parameters: &[u8],
-    mut answer: impl FnMut(Pending),
+    mut answer: impl FnMut(PendingRequest),
 ) -> Result<Admitted> {
     let to = to(listener);
     std::thread::scope(|scope| {
@@ -110,10 +110,10 @@ fn what_is_left_is_a_socket_and_what_both_sides_said() {
 fn each_refusal_is_an_error_of_its_own() {
     let mut listener = listening("verbs");
     let caller = admission("verbs");
-    let mut refused = |answer: fn(Pending)| call(&mut listener, &caller, b"", answer).unwrap_err();
+    let mut refused = |answer: fn(PendingRequest)| call(&mut listener, &caller, b"", answer).unwrap_err();
     assert!(matches!(refused(|pending| pending.reject("busy")), Error::Rejected(text) if text == "busy"));
-    assert!(matches!(refused(Pending::no_match), Error::NoMatch(at) if at == "at"));
-    assert!(matches!(refused(Pending::reject_reliability), Error::InvalidReliability));
+    assert!(matches!(refused(PendingRequest::no_match), Error::NoMatch(at) if at == "at"));
+    assert!(matches!(refused(PendingRequest::reject_reliability), Error::InvalidReliability));
     assert!(refused(drop).to_string().contains("dropped unanswered"));
     let too_long = refused(|pending| {
         let error = pending.accept(&hello(b""), &[0; MAX_PARAMETERS + 1]).unwrap_err();
@@ -185,7 +185,8 @@ fn a_stranger_is_sent_away_though_nobody_reads_why() {
         let stranger = Admission { keys: [8; 32].into(), ..admission("tcp") };
         call(&mut listener, &stranger, b"", |pending| panic!("{pending:?}")).unwrap_err();
         let mut accepted = None;
-        let accept = |pending: Pending| accepted = Some(pending.accept(&hello(b"answers"), b"").unwrap());
+        let accept =
+            |pending: PendingRequest| accepted = Some(pending.accept(&hello(b"answers"), b"").unwrap());
         call(&mut listener, &admission("tcp"), b"", accept).expect("the listener is served");
         return;
     }

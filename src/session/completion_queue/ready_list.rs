@@ -13,13 +13,13 @@ use crate::watching::Announce;
 pub const QUEUES: usize = 8192;
 
 pub(super) struct ReadyList<Q: Backend> {
-    entries: Vec<Option<Entry<Q>>>,
+    entries: Vec<Option<ReadyEntry<Q>>>,
     free: Vec<u32>,
     /// Places that may have something, next first; each at most once.
     announced: VecDeque<u32>,
 }
 
-struct Entry<Q: Backend> {
+struct ReadyEntry<Q: Backend> {
     ready: Ready,
     link: Arc<Q::Link>,
     data: Q::SlotData,
@@ -48,7 +48,7 @@ impl<Q: Backend> ReadyList<Q> {
         Ok(self.entries.len() as u32 - 1)
     }
 
-    fn leave(&mut self, index: u32) -> Option<Entry<Q>> {
+    fn leave(&mut self, index: u32) -> Option<ReadyEntry<Q>> {
         let entry = self.entries[index as usize].take();
         self.free.push(index);
         if entry.as_ref().is_some_and(|entry| entry.listed) {
@@ -149,7 +149,7 @@ impl<Q: Backend> Slot<Q> {
 
     /// From now on, what is announced is of this connection.
     pub fn occupy(&self, ready: Ready, link: Arc<Q::Link>, data: Q::SlotData) {
-        let entry = Entry { ready, link, data, listed: false, fresh: false };
+        let entry = ReadyEntry { ready, link, data, listed: false, fresh: false };
         self.cq.ready_list.lock().entries[self.index as usize] = Some(entry);
     }
 }
@@ -167,7 +167,7 @@ impl<Q: Backend> Drop for Slot<Q> {
         }
         let entry = self.cq.ready_list.lock().leave(self.index);
         // The connection may go with it: no lock is held.
-        if let Some(Entry { ready, link, data, .. }) = entry {
+        if let Some(ReadyEntry { ready, link, data, .. }) = entry {
             self.cq.backend.vacated(ready.queue, link, data);
         }
     }

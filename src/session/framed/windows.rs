@@ -29,11 +29,11 @@ pub enum Right {
 /// The windows of one NIC.
 #[derive(Default)]
 pub struct Windows {
-    table: Mutex<HashMap<u32, Entry>>,
+    table: Mutex<HashMap<u32, WindowEntry>>,
     left: Condvar,
 }
 
-struct Entry {
+struct WindowEntry {
     offset: u64,
     len: usize,
     ptag: Ptag,
@@ -75,7 +75,7 @@ impl Windows {
     /// # Errors
     /// [`Error::Full`]; [`Error::Os`] when the system has no random numbers.
     pub fn expose(&self, offset: u64, len: usize, ptag: Ptag, rights: Rights) -> Result<MemHandle> {
-        self.publish(Entry {
+        self.publish(WindowEntry {
             offset,
             len,
             ptag,
@@ -93,7 +93,7 @@ impl Windows {
     /// As [`Windows::expose`].
     pub fn expose_outbox(&self, offset: u64, len: usize, ptag: Ptag) -> Result<MemHandle> {
         let rights = Rights::READ;
-        self.publish(Entry {
+        self.publish(WindowEntry {
             offset,
             len,
             ptag,
@@ -105,7 +105,7 @@ impl Windows {
         })
     }
 
-    fn publish(&self, entry: Entry) -> Result<MemHandle> {
+    fn publish(&self, entry: WindowEntry) -> Result<MemHandle> {
         let mut table = self.table.lock();
         if table.len() == WINDOWS {
             let bound = format!("{WINDOWS} windows per NIC");

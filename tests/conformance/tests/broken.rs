@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use udeck_conformance::{Case, Fabric, cases, main_of};
 use udeck_faults::{Fault, Luck, Trace, When};
-use wrapped::{Shm, Sim, Wrapping};
+use wrapped::{PlainShm, PlainSim, Wrapping};
 
 /// Cases that ask for silence, or for one queue's news and no others. A transport may name a queue that turns out to
 /// have nothing; that it does not without need is what these are for.
@@ -41,7 +41,7 @@ const SEND_UNTIL_THE_END: &[(u64, &str)] = &[
 ];
 
 fn main() -> ExitCode {
-    let (shm, sim) = (Shm, Sim::new());
+    let (shm, sim) = (PlainShm, PlainSim::new());
     let lies = main_of(&[&shm, &sim], lies::CASES);
     let parts = [lies, with_luck(&shm, &sim), with_busy_luck(&shm, &sim), watched(&shm, &sim)];
     if parts.iter().all(|part| *part == ExitCode::SUCCESS) { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -13,7 +13,7 @@ mod plan;
 #[path = "kill/whole_jobs.rs"]
 mod whole_jobs;
 
-use job::{Job, Rank};
+use job::{InProcessJob, Rank};
 use plan::Kill;
 use std::{
     os::unix::process::ExitStatusExt,
@@ -29,7 +29,7 @@ const SIGKILL: i32 = 9;
 /// Kills one process after the other in this role, and checks what the survivor says of each.
 fn outlives_all(role: Role, protocol: Protocol) {
     let kills = plan::kills(role, protocol);
-    let mut job = Job::new(1 + kills.len());
+    let mut job = InProcessJob::new(1 + kills.len());
     let args = [role.to_string(), protocol.to_string()];
     let mut survivor = job.start(SURVIVOR, &args, None);
     survivor.says("ready").expect("the survivor starts");
@@ -46,7 +46,7 @@ fn outlives_all(role: Role, protocol: Protocol) {
 
 /// Returns how long after the victim's end the survivor said that it knew.
 fn kill_one(
-    job: &mut Job,
+    job: &mut InProcessJob,
     survivor: &Rank,
     rank: usize,
     args: &[String],

@@ -45,17 +45,17 @@ impl Maps {
 
 /// Who has a copy of which line: what caches do, of any size.
 #[derive(Default)]
-struct Caches(BTreeMap<Line, BTreeSet<Side>>);
+struct Caches(BTreeMap<Line, BTreeSet<CacheOwner>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
+enum CacheOwner {
     Sender,
     Receiver,
 }
 
 impl Caches {
     /// Whether the line travels for this access.
-    fn travels(&mut self, line: Line, side: Side, wrote: bool) -> bool {
+    fn travels(&mut self, line: Line, side: CacheOwner, wrote: bool) -> bool {
         let holders = self.0.entry(line).or_default();
         let only = holders.iter().all(|holder| *holder == side);
         let travels = !holders.contains(&side) || (wrote && !only);
@@ -101,7 +101,8 @@ fn measure(out: &Postbox<u64>, inbox: &Mailbox<u64>) -> Cost {
             }
             distinct.len()
         };
-        let (sent, received) = (touched(&by_sender, Side::Sender), touched(&by_receiver, Side::Receiver));
+        let (sent, received) =
+            (touched(&by_sender, CacheOwner::Sender), touched(&by_receiver, CacheOwner::Receiver));
         // The first ones fill the caches.
         if number >= WARM_UP as u64 {
             cost.sent += sent;

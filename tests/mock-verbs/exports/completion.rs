@@ -4,7 +4,7 @@ use super::device::{configured, number_of};
 use super::{minus_one, null, number};
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 use crate::config::config;
-use crate::objects::{Armed, Channel, EventOf, Frees, Handle, Queue};
+use crate::objects::{Armed, CompletionChannel, EventOf, Frees, Handle, Queue};
 use crate::world::{World, acknowledged, semaphore, take, wait, with, with_acknowledgements};
 use libc::{c_int, c_uint, c_void};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What `ibv_comp_channel` is the beginning of.
 #[repr(C)]
-struct OpenChannel {
+struct OpenCompletionChannel {
     ibv: ibv_comp_channel,
     number: u32,
 }
@@ -29,7 +29,7 @@ struct OpenQueue {
 
 unsafe fn channel_number(channel: *mut ibv_comp_channel) -> u32 {
     // SAFETY: handle; it is the beginning of ours.
-    unsafe { (*channel.cast::<OpenChannel>()).number }
+    unsafe { (*channel.cast::<OpenCompletionChannel>()).number }
 }
 
 #[unsafe(no_mangle)]
@@ -39,10 +39,10 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
     let Ok(fd) = semaphore() else { return null(libc::EMFILE) };
     let raw = fd.as_raw_fd();
     let number = with(|world| {
-        world.channels.insert(Channel { context: owner, fd, events: VecDeque::new(), users: 0 })
+        world.channels.insert(CompletionChannel { context: owner, fd, events: VecDeque::new(), users: 0 })
     });
     let ibv = ibv_comp_channel { context, fd: raw, refcnt: 0 };
-    Box::into_raw(Box::new(OpenChannel { ibv, number })).cast()
+    Box::into_raw(Box::new(OpenCompletionChannel { ibv, number })).cast()
 }
 
 #[unsafe(no_mangle)]
@@ -59,7 +59,7 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
     });
     if result.is_ok() {
         // SAFETY: It was made so, and the program gives it up.
-        drop(unsafe { Box::from_raw(channel.cast::<OpenChannel>()) });
+        drop(unsafe { Box::from_raw(channel.cast::<OpenCompletionChannel>()) });
     }
     number(result)
 }

@@ -3,10 +3,10 @@
 use super::device::{self, ibv_open_device};
 use super::{minus_one, null};
 use crate::abi::*;
-use crate::config::{Fate, config};
+use crate::config::{CmBehavior, config};
 use crate::engine::lid;
 use crate::meeting::{
-    self, Channel, Event, Id, Meetings, Stage, acknowledge, device as configured, lock, psn,
+    self, CmChannel, CmEvent, Id, Meetings, Stage, acknowledge, device as configured, lock, psn,
 };
 use crate::objects::Handle;
 use crate::world::{self, semaphore};
@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 #[repr(C)]
-struct OpenChannel {
+struct OpenCmChannel {
     channel: rdma_event_channel,
     number: u32,
 }
@@ -60,8 +60,8 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     }
     let Ok(fd) = semaphore() else { return null(libc::EMFILE) };
     let channel = rdma_event_channel { fd: fd.as_raw_fd() };
-    let open = Box::into_raw(Box::new(OpenChannel { channel, number: 0 }));
-    let made = Channel { fd, events: VecDeque::new() };
+    let open = Box::into_raw(Box::new(OpenCmChannel { channel, number: 0 }));
+    let made = CmChannel { fd, events: VecDeque::new() };
     let number = lock().channels.insert(made);
     // SAFETY: It was just made.
     unsafe { (*open).number = number };
@@ -71,7 +71,7 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: It was made so, and the program gives it up.
-    let open = unsafe { Box::from_raw(channel.cast::<OpenChannel>()) };
+    let open = unsafe { Box::from_raw(channel.cast::<OpenCmChannel>()) };
     lock().channels.remove(open.number);
 }
 
@@ -93,7 +93,7 @@ unsafe extern "C" fn rdma_create_id(
         return minus_one(Err(libc::EOPNOTSUPP));
     }
     // SAFETY: handle
-    let of = unsafe { (*channel.cast::<OpenChannel>()).number };
+    let of = unsafe { (*channel.cast::<OpenCmChannel>()).number };
     let mut meetings = lock();
     let number = meetings.ids.insert(Id::new(of, context.addr()));
     let open = handle(channel, context, number);
@@ -194,7 +194,7 @@ unsafe extern "C" fn rdma_resolve_addr(
     let mut meetings = lock();
     let bound = bind(&mut meetings, number, from).and_then(|device| Ok((device, to.ok_or(libc::EINVAL)?)));
     minus_one(bound.map(|(device, to)| {
-        let fails = configured(device).is_some_and(|device| device.cm == Fate::Address);
+        let fails = configured(device).is_some_and(|device| device.cm == CmBehavior::Address);
         if fails || meeting::device_at(&to).is_none() {
             return meetings.tell(number, RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
         }
@@ -215,7 +215,7 @@ unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _millis: c_int) -> 
     let Some(found) = meetings.ids.get_mut(number).filter(|id| id.stage == Stage::Addressed) else {
         return minus_one(Err(libc::EINVAL));
     };
-    if found.device.and_then(configured).is_some_and(|device| device.cm == Fate::Route) {
+    if found.device.and_then(configured).is_some_and(|device| device.cm == CmBehavior::Route) {
         meetings.tell(number, RDMA_CM_EVENT_ROUTE_ERROR, -libc::ETIMEDOUT);
         return 0;
     }
@@ -332,7 +332,7 @@ unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     // SAFETY: handle
-    let (number, fd) = unsafe { ((*channel.cast::<OpenChannel>()).number, (*channel).fd) };
+    let (number, fd) = unsafe { ((*channel.cast::<OpenCmChannel>()).number, (*channel).fd) };
     loop {
         if let Err(problem) = world::wait(fd) {
             return minus_one(Err(problem.raw_os_error().unwrap_or(libc::EIO)));
@@ -362,7 +362,7 @@ unsafe extern "C" fn rdma_get_cm_event(
     }
 }
 
-fn told(next: Event, id: *mut rdma_cm_id, listener: *mut rdma_cm_id) -> *mut rdma_cm_event {
+fn told(next: CmEvent, id: *mut rdma_cm_id, listener: *mut rdma_cm_id) -> *mut rdma_cm_event {
     // SAFETY: Numbers and pointers, for which zeros are nothing.
     let mut open: Box<OpenEvent> = Box::new(unsafe { std::mem::zeroed() });
     let len = next.private.len().min(open.private.len());

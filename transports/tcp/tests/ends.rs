@@ -8,12 +8,12 @@ use proptest::test_runner::{Config, TestRunner};
 use udeck_via::mem::Fill;
 use udeck_via::{Error, State};
 
-use super::{End, check, listen, nic, nic_with, pair, rogue};
+use super::{LentEnd, check, listen, nic, nic_with, pair, rogue};
 
 /// A rogue that is connected to an end of `nic`'s.
-fn connected(nic: &udeck_via::Nic) -> (std::net::TcpStream, End) {
+fn connected(nic: &udeck_via::Nic) -> (std::net::TcpStream, LentEnd) {
     let (listener, _) = listen(nic);
-    let mut end = End::new(nic);
+    let mut end = LentEnd::new(nic);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| rogue::connect(nic));
         end.accept(&listener);

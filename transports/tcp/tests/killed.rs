@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use udeck_via::{Error, NetAddress, Nic};
 
-use super::{End, check, listen, nic, nic_with, pair, soon};
+use super::{LentEnd, check, listen, nic, nic_with, pair, soon};
 
 const ADDRESS: &str = "UDECK_TCP_TEST_PEER";
 
@@ -14,7 +14,7 @@ const ADDRESS: &str = "UDECK_TCP_TEST_PEER";
 fn peer() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let nic = nic();
-    let mut end = End::new(&nic);
+    let mut end = LentEnd::new(&nic);
     end.connect(&NetAddress { host: address.into_bytes(), discriminator: b"door".to_vec() }).unwrap();
     end.vi.send_inline(Some(1), b"", b"here").unwrap();
     let _ = end.arrival();
@@ -23,9 +23,9 @@ fn peer() {
 }
 
 /// That process, connected to an end of `nic`'s.
-fn start(nic: &Nic) -> (Child, End) {
+fn start(nic: &Nic) -> (Child, LentEnd) {
     let (listener, to) = listen(nic);
-    let mut end = End::new(nic);
+    let mut end = LentEnd::new(nic);
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::killed::peer", "--nocapture"])
         .env(ADDRESS, String::from_utf8(to.host).unwrap())

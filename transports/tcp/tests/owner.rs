@@ -10,12 +10,12 @@ use udeck_via::{Arrival, Cq, NetAddress, Receive, Source, Vi, ViAttributes, Watc
 
 use super::*;
 
-fn post(end: &mut End, number: u32) {
+fn post(end: &mut LentEnd, number: u32) {
     end.vi.send_inline(Some(number), b"", b"short").unwrap();
 }
 
 /// Looks until something is named.
-fn named(end: &mut End) -> Source {
+fn named(end: &mut LentEnd) -> Source {
     let deadline = soon();
     loop {
         if let Some(entry) = end.cq.poll() {
@@ -26,7 +26,7 @@ fn named(end: &mut End) -> Source {
 }
 
 /// Two ends, of which the second has read a message by itself before.
-fn hot_pair() -> (End, End) {
+fn hot_pair() -> (LentEnd, LentEnd) {
     let (a, b) = (nic(), nic());
     let (mut left, mut right) = pair(&a, &b);
     check(&mut left, &mut right);
@@ -73,7 +73,7 @@ fn who_is_read_first_does_not_keep_others_from_being_named() {
     check(&mut busy, &mut right);
     // A second connection whose queues are at the same completion queue.
     let (listener, to) = super::listen(&b);
-    let mut quiet = End::new(&a);
+    let mut quiet = LentEnd::new(&a);
     let attributes = ViAttributes { context: 1, ..*right.vi.attributes() };
     let mut other = udeck_via::Vi::new(&b, attributes).unwrap();
     std::thread::scope(|scope| {
@@ -145,7 +145,7 @@ impl Stoppable {
         std::thread::scope(|scope| {
             // Dropped before the thread is joined, also by a panic.
             let release = release;
-            scope.spawn(|| End::new(asking).connect(&door));
+            scope.spawn(|| LentEnd::new(asking).connect(&door));
             is_held.recv_timeout(Duration::from_secs(60)).expect("the helper calls");
             work();
             drop(release);
@@ -203,7 +203,7 @@ fn who_only_sends_here_does_not_keep_others_from_being_read() {
     let (mut here, mut there) = (Cq::new(&b.nic).unwrap(), Cq::new(&b.nic).unwrap());
     let accepted = |context, receive: &Cq| {
         let attributes = ViAttributes { context, receive: Receive::Lent, ..ViAttributes::new(b.nic.ptag()) };
-        let (mut end, mut vi) = (End::new(&a), Vi::new(&b.nic, attributes).unwrap());
+        let (mut end, mut vi) = (LentEnd::new(&a), Vi::new(&b.nic, attributes).unwrap());
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| end.connect(&to));
             let request = listener.wait(soon()).unwrap();

@@ -19,13 +19,13 @@ fn a_helper_that_panics_is_an_error_of_all_that_its_nic_serves() {
     check(&mut left, &mut right);
     let (listener, at) = listen(&failing);
     let bomb = NetAddress { discriminator: b"bomb".to_vec(), ..at };
-    End::new(&other).connect(&bomb).unwrap_err();
+    LentEnd::new(&other).connect(&bomb).unwrap_err();
     assert_told(right.end());
     left.end();
     assert_told(listener.wait(soon()).unwrap_err());
     assert_told(Listener::new(&failing, b"later").unwrap_err());
     let (_living, elsewhere) = listen(&other);
-    assert_told(End::new(&failing).connect(&elsewhere).unwrap_err());
+    assert_told(LentEnd::new(&failing).connect(&elsewhere).unwrap_err());
     assert_told(failing.check().unwrap_err());
     other.check().unwrap();
 }
@@ -42,7 +42,7 @@ fn a_handler_that_panics_costs_its_request_only() {
     })
     .unwrap();
     let at = NetAddress { host: asked.attributes().address.clone(), discriminator: b"door".to_vec() };
-    let (mut left, mut right) = (End::new(&other), End::new(&asked));
+    let (mut left, mut right) = (LentEnd::new(&other), LentEnd::new(&asked));
     left.connect(&at).unwrap_err();
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| left.connect(&at));

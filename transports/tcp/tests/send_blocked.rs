@@ -8,7 +8,7 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::Body;
 use udeck_via::{Cq, Listener, NetAddress, Nic, Vi, ViAttributes};
 
-use super::{End, nic, pair, soon};
+use super::{LentEnd, nic, pair, soon};
 
 /// As long as nobody drops it, the NIC's helper waits in a listener's handler.
 struct Busy {
@@ -37,14 +37,14 @@ fn keep_busy(helper_of: &Nic, caller: &Nic) -> Busy {
     Busy { _release: release, _listener: listener }
 }
 
-fn post(nic: &Nic, end: &mut End, len: usize, times: usize) {
+fn post(nic: &Nic, end: &mut LentEnd, len: usize, times: usize) {
     for _ in 0..times {
         let block = nic.outbox().block(len, Fill::Zero).unwrap();
         end.vi.hand_off(None, b"", block).map_err(|(error, _)| error).unwrap();
     }
 }
 
-fn take(end: &mut End, len: usize, times: usize) {
+fn take(end: &mut LentEnd, len: usize, times: usize) {
     for _ in 0..times {
         let arrival = end.arrival().unwrap();
         assert!(matches!(&arrival.body, Body::Lent(_, lent) if lent.as_slice().unwrap().len() == len));

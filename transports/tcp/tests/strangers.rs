@@ -11,7 +11,7 @@ use udeck_session::admission::{Admission, Protocol};
 use udeck_via::NetAddress;
 use udeck_via::auth::Claim;
 
-use super::{End, SECRET, check, nic, pair, rogue, soon};
+use super::{LentEnd, SECRET, check, nic, pair, rogue, soon};
 use crate::core::PROTOCOL;
 
 /// Says `bytes` and waits until it is hung up on: what was answered.
@@ -81,7 +81,7 @@ fn a_nic_of_another_transport_is_told_so() {
     let mut door = admission.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = NetAddress { host: door.address().to_string().into_bytes(), discriminator: Vec::new() };
     let error = std::thread::scope(|scope| {
-        let calling = scope.spawn(|| End::new(&nic).connect(&to).unwrap_err().to_string());
+        let calling = scope.spawn(|| LentEnd::new(&nic).connect(&to).unwrap_err().to_string());
         while !calling.is_finished() {
             door.serve(&mut |pending| panic!("{pending:?} got in"));
         }

@@ -17,21 +17,21 @@ use crate::ffi::{CmLibrary, QpAttr};
 /// Bytes that a requester sends along; every network carries so many (InfiniBand 56).
 pub const PRIVATE: usize = 20;
 
-/// An event channel. Readable when [`Channel::next`] has something; never waits.
+/// An event channel. Readable when [`CmChannel::next`] has something; never waits.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CmChannel {
     pub library: Arc<CmLibrary>,
     at: NonNull<EventChannel>,
 }
 
 // SAFETY: the library's calls are safe from any thread (rdma_cm(7)); what is in the structure does not change.
-unsafe impl Send for Channel {}
+unsafe impl Send for CmChannel {}
 // SAFETY: as above.
-unsafe impl Sync for Channel {}
+unsafe impl Sync for CmChannel {}
 
 /// What happened. It was acknowledged already, so that nothing that is destroyed waits for that.
 #[derive(Debug)]
-pub struct Told {
+pub struct EventNotice {
     /// What the identifier was called when it was made.
     pub name: u32,
     /// One of [`cm_event`].
@@ -42,7 +42,7 @@ pub struct Told {
     pub request: Option<Request>,
 }
 
-/// See [`Told`]. Dropped, it is rejected.
+/// See [`EventNotice`]. Dropped, it is rejected.
 #[derive(Debug)]
 pub struct Request {
     pub id: Id,
@@ -69,20 +69,20 @@ pub struct Terms {
     pub shares: bool,
 }
 
-impl Channel {
+impl CmChannel {
     /// # Errors
     /// The kernel's: no `/dev/infiniband/rdma_cm` (its module, `rdma_ucm`, is not loaded), or no right to it.
     pub fn open(library: Arc<CmLibrary>) -> io::Result<Arc<Self>> {
         // SAFETY: a call without arguments.
         let at = found(unsafe { (library.rdma_create_event_channel)() })?;
-        let channel = Channel { library, at };
+        let channel = CmChannel { library, at };
         let fd = channel.as_fd();
         fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
         Ok(Arc::new(channel))
     }
 
     /// What happened next, if anything.
-    pub fn next(self: &Arc<Self>) -> Option<Told> {
+    pub fn next(self: &Arc<Self>) -> Option<EventNotice> {
         let mut event = null_mut();
         // SAFETY: an open channel that does not wait, and our pointer.
         if unsafe { (self.library.rdma_get_cm_event)(self.at.as_ptr(), &mut event) } != 0 {
@@ -98,7 +98,7 @@ impl Channel {
 
     /// # Safety
     /// The event was got, and is not acknowledged.
-    unsafe fn read(self: &Arc<Self>, event: NonNull<CmEvent>) -> Told {
+    unsafe fn read(self: &Arc<Self>, event: NonNull<CmEvent>) -> EventNotice {
         // SAFETY: as the caller promises; its identifier lives until the event is acknowledged.
         let (event, name) = unsafe {
             let event = event.as_ref();
@@ -115,18 +115,18 @@ impl Channel {
             let depths = Depths { served: param.responder_resources, asked: param.initiator_depth };
             Request { id: Id { channel: self.clone(), at }, private, depths }
         });
-        Told { name, kind: event.event, status: event.status, request }
+        EventNotice { name, kind: event.event, status: event.status, request }
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for CmChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.at.as_ref().fd) }
     }
 }
 
-impl Drop for Channel {
+impl Drop for CmChannel {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -139,7 +139,7 @@ impl Drop for Channel {
 /// An identifier: the end of a connection, or a listener. Dropped, it is over: a peer is told so by the network.
 #[derive(Debug)]
 pub struct Id {
-    channel: Arc<Channel>,
+    channel: Arc<CmChannel>,
     at: NonNull<CmId>,
 }
 
@@ -153,7 +153,7 @@ impl Id {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn new(channel: &Arc<Channel>, name: u32) -> io::Result<Self> {
+    pub fn new(channel: &Arc<CmChannel>, name: u32) -> io::Result<Self> {
         let mut at = null_mut();
         let context = std::ptr::without_provenance_mut::<c_void>(name as usize);
         // SAFETY: an open channel, and our pointer. The context is a number: nobody follows it.

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::objects::Told;
+use super::objects::EventNotice;
 use crate::ffi::cm::cm_event;
 
 /// Why an event is no good news; `None`: it is none.
-pub fn failure(told: &Told) -> Option<String> {
+pub fn failure(told: &EventNotice) -> Option<String> {
     let why = detail(told.kind, told.status);
     Some(match told.kind {
         cm_event::ADDR_ERROR => format!("no RDMA device leads to that address{why}"),
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn every_bad_event_has_words_and_no_good_one() {
-        let told = |kind, status| failure(&Told { name: 1, kind, status, request: None });
+        let told = |kind, status| failure(&EventNotice { name: 1, kind, status, request: None });
         for (kind, status, words) in [
             (cm_event::ADDR_ERROR, -libc::ENODEV, "No such device"),
             (cm_event::ROUTE_ERROR, -libc::ETIMEDOUT, "timed out"),

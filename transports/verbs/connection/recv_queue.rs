@@ -1,6 +1,6 @@
 //! What the program takes, and the credits that follow from that.
 
-use udeck_session::{Pending, Store, Taken};
+use udeck_session::{PendingBody, Store, Taken};
 use udeck_via::transport::{Inline, Refused, TransferStatus};
 
 use super::{Connection, MESSAGES};
@@ -27,7 +27,7 @@ pub(super) enum Progress {
 
 const _: () = assert!(size_of::<Item>() <= 128);
 
-impl Pending for Box<Offer> {
+impl PendingBody for Box<Offer> {
     fn bytes(&self) -> usize {
         self.len
     }

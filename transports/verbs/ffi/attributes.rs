@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::objects::{Cq, Srq};
+use super::objects::{RawCq, RawSrq};
 
 /// `union ibv_gid`; `__be64` of the C union aligns it to 8 bytes.
 #[repr(C, align(8))]
@@ -153,9 +153,9 @@ pub struct SrqInitAttr {
 #[derive(Debug)]
 pub struct QpInitAttr {
     pub qp_context: *mut c_void,
-    pub send_cq: *mut Cq,
-    pub recv_cq: *mut Cq,
-    pub srq: *mut Srq,
+    pub send_cq: *mut RawCq,
+    pub recv_cq: *mut RawCq,
+    pub srq: *mut RawSrq,
     pub cap: QpCap,
     pub qp_type: u32,
     pub sq_sig_all: i32,

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::attributes::{AhAttr, Gid};
-use super::objects::{CompChannel, Context, Cq, Pd, Qp, Srq};
+use super::objects::{CompChannel, RawContext, RawCq, RawPd, RawQp, RawSrq};
 
 /// `struct rdma_event_channel`
 #[repr(C)]
@@ -33,7 +33,7 @@ pub struct Addr {
 
 /// `struct rdma_route`
 #[repr(C)]
-pub struct Route {
+pub struct RdmaRoute {
     pub addr: Addr,
     pub path_rec: *mut c_void,
     pub num_paths: c_int,
@@ -42,20 +42,20 @@ pub struct Route {
 /// `struct rdma_cm_id`: made by the library only.
 #[repr(C)]
 pub struct CmId {
-    pub verbs: *mut Context,
+    pub verbs: *mut RawContext,
     pub channel: *mut EventChannel,
     pub context: *mut c_void,
-    pub qp: *mut Qp,
-    pub route: Route,
+    pub qp: *mut RawQp,
+    pub route: RdmaRoute,
     pub ps: u32,
     pub port_num: u8,
     pub event: *mut CmEvent,
     pub send_cq_channel: *mut CompChannel,
-    pub send_cq: *mut Cq,
+    pub send_cq: *mut RawCq,
     pub recv_cq_channel: *mut CompChannel,
-    pub recv_cq: *mut Cq,
-    pub srq: *mut Srq,
-    pub pd: *mut Pd,
+    pub recv_cq: *mut RawCq,
+    pub srq: *mut RawSrq,
+    pub pd: *mut RawPd,
     pub qp_type: u32,
 }
 
@@ -129,7 +129,7 @@ pub mod cm_event {
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     use std::mem::{offset_of, size_of};
-    assert!(size_of::<Addr>() == 296 && size_of::<Route>() == 312 && size_of::<CmId>() == 416);
+    assert!(size_of::<Addr>() == 296 && size_of::<RdmaRoute>() == 312 && size_of::<CmId>() == 416);
     assert!(offset_of!(CmId, ps) == 344 && offset_of!(CmId, port_num) == 348);
     assert!(size_of::<ConnParam>() == 24 && size_of::<UdParam>() == 56 && size_of::<CmEvent>() == 80);
 };

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
 use super::attributes::{DeviceAttr, Gid, GidEntry, PortAttr, QpAttr, QpInitAttr, SrqInitAttr};
-use super::objects::{AsyncEvent, CompChannel, Context, Cq, Device, Mr, Pd, Qp, Srq};
+use super::objects::{AsyncEvent, CompChannel, Device, RawContext, RawCq, RawMr, RawPd, RawQp, RawSrq};
 
 /// Names another file than [`NAME`].
 pub const VARIABLE: &str = "DECK_VERBS_LIBRARY";
@@ -49,34 +49,34 @@ functions! { Library {
     ibv_get_device_list: fn(count: *mut c_int) -> *mut *mut Device;
     ibv_free_device_list: fn(list: *mut *mut Device);
     ibv_get_device_name: fn(device: *mut Device) -> *const c_char;
-    ibv_open_device: fn(device: *mut Device) -> *mut Context;
-    ibv_close_device: fn(context: *mut Context) -> c_int;
-    ibv_query_device: fn(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
-    ibv_query_port: fn(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int;
-    ibv_query_gid: fn(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
-    ibv_query_pkey: fn(context: *mut Context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
-    ibv_get_async_event: fn(context: *mut Context, event: *mut AsyncEvent) -> c_int;
+    ibv_open_device: fn(device: *mut Device) -> *mut RawContext;
+    ibv_close_device: fn(context: *mut RawContext) -> c_int;
+    ibv_query_device: fn(context: *mut RawContext, attr: *mut DeviceAttr) -> c_int;
+    ibv_query_port: fn(context: *mut RawContext, port: u8, attr: *mut PortAttr) -> c_int;
+    ibv_query_gid: fn(context: *mut RawContext, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+    ibv_query_pkey: fn(context: *mut RawContext, port: u8, index: c_int, pkey: *mut u16) -> c_int;
+    ibv_get_async_event: fn(context: *mut RawContext, event: *mut AsyncEvent) -> c_int;
     ibv_ack_async_event: fn(event: *mut AsyncEvent);
-    ibv_alloc_pd: fn(context: *mut Context) -> *mut Pd;
-    ibv_dealloc_pd: fn(pd: *mut Pd) -> c_int;
-    ibv_reg_mr: fn(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr;
-    ibv_dereg_mr: fn(mr: *mut Mr) -> c_int;
-    ibv_create_comp_channel: fn(context: *mut Context) -> *mut CompChannel;
+    ibv_alloc_pd: fn(context: *mut RawContext) -> *mut RawPd;
+    ibv_dealloc_pd: fn(pd: *mut RawPd) -> c_int;
+    ibv_reg_mr: fn(pd: *mut RawPd, addr: *mut c_void, length: usize, access: c_int) -> *mut RawMr;
+    ibv_dereg_mr: fn(mr: *mut RawMr) -> c_int;
+    ibv_create_comp_channel: fn(context: *mut RawContext) -> *mut CompChannel;
     ibv_destroy_comp_channel: fn(channel: *mut CompChannel) -> c_int;
-    ibv_create_cq: fn(context: *mut Context, cqe: c_int, cq_context: *mut c_void, channel: *mut CompChannel, vector: c_int) -> *mut Cq;
-    ibv_destroy_cq: fn(cq: *mut Cq) -> c_int;
-    ibv_get_cq_event: fn(channel: *mut CompChannel, cq: *mut *mut Cq, cq_context: *mut *mut c_void) -> c_int;
-    ibv_ack_cq_events: fn(cq: *mut Cq, events: u32);
-    ibv_create_srq: fn(pd: *mut Pd, attr: *mut SrqInitAttr) -> *mut Srq;
-    ibv_destroy_srq: fn(srq: *mut Srq) -> c_int;
-    ibv_create_qp: fn(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
-    ibv_modify_qp: fn(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
-    ibv_destroy_qp: fn(qp: *mut Qp) -> c_int;
+    ibv_create_cq: fn(context: *mut RawContext, cqe: c_int, cq_context: *mut c_void, channel: *mut CompChannel, vector: c_int) -> *mut RawCq;
+    ibv_destroy_cq: fn(cq: *mut RawCq) -> c_int;
+    ibv_get_cq_event: fn(channel: *mut CompChannel, cq: *mut *mut RawCq, cq_context: *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(cq: *mut RawCq, events: u32);
+    ibv_create_srq: fn(pd: *mut RawPd, attr: *mut SrqInitAttr) -> *mut RawSrq;
+    ibv_destroy_srq: fn(srq: *mut RawSrq) -> c_int;
+    ibv_create_qp: fn(pd: *mut RawPd, attr: *mut QpInitAttr) -> *mut RawQp;
+    ibv_modify_qp: fn(qp: *mut RawQp, attr: *mut QpAttr, mask: c_int) -> c_int;
+    ibv_destroy_qp: fn(qp: *mut RawQp) -> c_int;
 } optional {
     /// Of `IBVERBS_1.7`: the address that peers use is chosen.
-    ibv_reg_mr_iova: fn(pd: *mut Pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut Mr;
+    ibv_reg_mr_iova: fn(pd: *mut RawPd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut RawMr;
     /// Of `IBVERBS_1.11`: a GID and what kind it is of. Otherwise the kernel's files say that.
-    _ibv_query_gid_ex: fn(context: *mut Context, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
+    _ibv_query_gid_ex: fn(context: *mut RawContext, port: u32, index: u32, entry: *mut GidEntry, flags: u32, size: usize) -> c_int;
     ibv_fork_init: fn() -> c_int;
     ibv_is_fork_initialized: fn() -> c_int;
 } }

@@ -33,8 +33,8 @@ pub struct ContextOps {
     pub bind_mw: *mut c_void,
     pub dealloc_mw: *mut c_void,
     pub create_cq: *mut c_void,
-    pub poll_cq: Option<unsafe extern "C" fn(cq: *mut Cq, entries: c_int, wc: *mut Wc) -> c_int>,
-    pub req_notify_cq: Option<unsafe extern "C" fn(cq: *mut Cq, solicited_only: c_int) -> c_int>,
+    pub poll_cq: Option<unsafe extern "C" fn(cq: *mut RawCq, entries: c_int, wc: *mut Wc) -> c_int>,
+    pub req_notify_cq: Option<unsafe extern "C" fn(cq: *mut RawCq, solicited_only: c_int) -> c_int>,
     pub cq_event: *mut c_void,
     pub resize_cq: *mut c_void,
     pub destroy_cq: *mut c_void,
@@ -43,15 +43,15 @@ pub struct ContextOps {
     pub query_srq: *mut c_void,
     pub destroy_srq: *mut c_void,
     pub post_srq_recv:
-        Option<unsafe extern "C" fn(srq: *mut Srq, wr: *mut RecvWr, bad_wr: *mut *mut RecvWr) -> c_int>,
+        Option<unsafe extern "C" fn(srq: *mut RawSrq, wr: *mut RecvWr, bad_wr: *mut *mut RecvWr) -> c_int>,
     pub create_qp: *mut c_void,
     pub query_qp: *mut c_void,
     pub modify_qp: *mut c_void,
     pub destroy_qp: *mut c_void,
     pub post_send:
-        Option<unsafe extern "C" fn(qp: *mut Qp, wr: *mut SendWr, bad_wr: *mut *mut SendWr) -> c_int>,
+        Option<unsafe extern "C" fn(qp: *mut RawQp, wr: *mut SendWr, bad_wr: *mut *mut SendWr) -> c_int>,
     pub post_recv:
-        Option<unsafe extern "C" fn(qp: *mut Qp, wr: *mut RecvWr, bad_wr: *mut *mut RecvWr) -> c_int>,
+        Option<unsafe extern "C" fn(qp: *mut RawQp, wr: *mut RecvWr, bad_wr: *mut *mut RecvWr) -> c_int>,
     pub create_ah: *mut c_void,
     pub destroy_ah: *mut c_void,
     pub attach_mcast: *mut c_void,
@@ -62,7 +62,7 @@ pub struct ContextOps {
 /// `struct ibv_context`, without the mutex and the pointer at its end
 #[repr(C)]
 #[derive(Debug)]
-pub struct Context {
+pub struct RawContext {
     pub device: *mut Device,
     pub ops: ContextOps,
     pub cmd_fd: c_int,
@@ -73,17 +73,17 @@ pub struct Context {
 /// `struct ibv_pd`
 #[repr(C)]
 #[derive(Debug)]
-pub struct Pd {
-    pub context: *mut Context,
+pub struct RawPd {
+    pub context: *mut RawContext,
     pub handle: u32,
 }
 
 /// `struct ibv_mr`
 #[repr(C)]
 #[derive(Debug)]
-pub struct Mr {
-    pub context: *mut Context,
-    pub pd: *mut Pd,
+pub struct RawMr {
+    pub context: *mut RawContext,
+    pub pd: *mut RawPd,
     pub addr: *mut c_void,
     pub length: usize,
     pub handle: u32,
@@ -95,7 +95,7 @@ pub struct Mr {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CompChannel {
-    pub context: *mut Context,
+    pub context: *mut RawContext,
     pub fd: c_int,
     pub refcnt: c_int,
 }
@@ -103,8 +103,8 @@ pub struct CompChannel {
 /// `struct ibv_cq`, without the locks and counts at its end
 #[repr(C)]
 #[derive(Debug)]
-pub struct Cq {
-    pub context: *mut Context,
+pub struct RawCq {
+    pub context: *mut RawContext,
     pub channel: *mut CompChannel,
     pub cq_context: *mut c_void,
     pub handle: u32,
@@ -114,23 +114,23 @@ pub struct Cq {
 /// `struct ibv_srq`, without the locks and counts at its end
 #[repr(C)]
 #[derive(Debug)]
-pub struct Srq {
-    pub context: *mut Context,
+pub struct RawSrq {
+    pub context: *mut RawContext,
     pub srq_context: *mut c_void,
-    pub pd: *mut Pd,
+    pub pd: *mut RawPd,
     pub handle: u32,
 }
 
 /// `struct ibv_qp`, without the locks and counts at its end
 #[repr(C)]
 #[derive(Debug)]
-pub struct Qp {
-    pub context: *mut Context,
+pub struct RawQp {
+    pub context: *mut RawContext,
     pub qp_context: *mut c_void,
-    pub pd: *mut Pd,
-    pub send_cq: *mut Cq,
-    pub recv_cq: *mut Cq,
-    pub srq: *mut Srq,
+    pub pd: *mut RawPd,
+    pub send_cq: *mut RawCq,
+    pub recv_cq: *mut RawCq,
+    pub srq: *mut RawSrq,
     pub handle: u32,
     pub qp_num: u32,
     pub state: u32,
@@ -141,8 +141,8 @@ pub struct Qp {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union Element {
-    pub cq: *mut Cq,
-    pub qp: *mut Qp,
+    pub cq: *mut RawCq,
+    pub qp: *mut RawQp,
     pub port_num: c_int,
 }
 

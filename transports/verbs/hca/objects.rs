@@ -24,7 +24,7 @@ pub use srq::Srq;
 #[derive(Debug)]
 pub struct Context {
     pub library: Arc<Library>,
-    at: NonNull<ffi::Context>,
+    at: NonNull<ffi::RawContext>,
 }
 
 // SAFETY: the library's calls are safe from any thread (verbs(3)); what is in the structure does not change.
@@ -146,7 +146,7 @@ impl Drop for Context {
 #[derive(Debug)]
 pub struct Pd {
     context: Arc<Context>,
-    at: NonNull<ffi::Pd>,
+    at: NonNull<ffi::RawPd>,
 }
 
 // SAFETY: as of the context.
@@ -178,7 +178,7 @@ impl Drop for Pd {
 #[derive(Debug)]
 pub struct Mr {
     pd: Arc<Pd>,
-    at: NonNull<ffi::Mr>,
+    at: NonNull<ffi::RawMr>,
     /// What peers call its first byte.
     pub iova: u64,
 }
@@ -237,23 +237,23 @@ impl Drop for Mr {
 
 /// A completion channel: a descriptor that is readable when a completion queue of it has news and was asked to tell.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CompletionChannel {
     context: Arc<Context>,
     at: NonNull<ffi::CompChannel>,
 }
 
 // SAFETY: as of the context.
-unsafe impl Send for Channel {}
+unsafe impl Send for CompletionChannel {}
 // SAFETY: as of the context.
-unsafe impl Sync for Channel {}
+unsafe impl Sync for CompletionChannel {}
 
-impl Channel {
+impl CompletionChannel {
     /// # Errors
     /// The kernel's: no descriptors left.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: an open device.
         let at = found(unsafe { (context.library.ibv_create_comp_channel)(context.at.as_ptr()) })?;
-        let channel = Channel { context: context.clone(), at };
+        let channel = CompletionChannel { context: context.clone(), at };
         set_nonblocking(channel.as_fd())?;
         Ok(Arc::new(channel))
     }
@@ -276,14 +276,14 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.at.as_ref().fd) }
     }
 }
 
-impl Drop for Channel {
+impl Drop for CompletionChannel {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
@@ -296,10 +296,10 @@ impl Drop for Channel {
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
-    channel: Arc<Channel>,
-    at: NonNull<ffi::Cq>,
-    poll: unsafe extern "C" fn(*mut ffi::Cq, i32, *mut Wc) -> i32,
-    notify: unsafe extern "C" fn(*mut ffi::Cq, i32) -> i32,
+    channel: Arc<CompletionChannel>,
+    at: NonNull<ffi::RawCq>,
+    poll: unsafe extern "C" fn(*mut ffi::RawCq, i32, *mut Wc) -> i32,
+    notify: unsafe extern "C" fn(*mut ffi::RawCq, i32) -> i32,
 }
 
 // SAFETY: as of the context.
@@ -310,7 +310,7 @@ unsafe impl Sync for Cq {}
 impl Cq {
     /// # Errors
     /// The device's: more entries than it has.
-    pub fn new(channel: &Arc<Channel>, entries: u32) -> io::Result<Arc<Self>> {
+    pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> io::Result<Arc<Self>> {
         let context = &channel.context;
         let at = unsafe {
             // SAFETY: an open device and channel.
@@ -370,9 +370,9 @@ pub struct Qp {
     pd: Arc<Pd>,
     _cq: Arc<Cq>,
     _srq: Option<Arc<Srq>>,
-    at: NonNull<ffi::Qp>,
-    post_send: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::SendWr, *mut *mut ffi::SendWr) -> i32,
-    post_recv: unsafe extern "C" fn(*mut ffi::Qp, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
+    at: NonNull<ffi::RawQp>,
+    post_send: unsafe extern "C" fn(*mut ffi::RawQp, *mut ffi::SendWr, *mut *mut ffi::SendWr) -> i32,
+    post_recv: unsafe extern "C" fn(*mut ffi::RawQp, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
 }
 
 // SAFETY: as of the context.

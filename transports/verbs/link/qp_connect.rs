@@ -5,7 +5,7 @@ use std::time::Instant;
 use udeck_sys::job_time;
 
 use super::{Shared, VerbsLink};
-use crate::cm::objects::{Request, Told};
+use crate::cm::objects::{EventNotice, Request};
 use crate::cm::{PATIENCE, words};
 use crate::ffi::cm::cm_event;
 
@@ -28,7 +28,7 @@ impl VerbsLink {
 
     /// rdma_cm tells something of the connection. A peer that has hung up may have said why on the out-of-band connection, or that it is
     /// done: that is waited for.
-    pub fn on_manager(&self, told: &Told) {
+    pub fn on_manager(&self, told: &EventNotice) {
         let Some(why) = words::failure(told) else { return };
         match told.kind {
             cm_event::TIMEWAIT_EXIT => {}

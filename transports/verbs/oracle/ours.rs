@@ -64,23 +64,23 @@ pub fn layouts() -> Vec<Layout> {
             destroy_ah = "_compat_destroy_ah", attach_mcast = "_compat_attach_mcast",
             detach_mcast = "_compat_detach_mcast", async_event = "_compat_async_event",
         }),
-        layout!(front Context as "ibv_context" {
+        layout!(front RawContext as "ibv_context" {
             device, ops, cmd_fd, async_fd, num_comp_vectors, ops.poll_cq, ops.req_notify_cq,
             ops.post_srq_recv, ops.post_send, ops.post_recv,
         }),
-        layout!(whole Pd as "ibv_pd" {
+        layout!(whole RawPd as "ibv_pd" {
             context, handle,
         }),
-        layout!(whole Mr as "ibv_mr" {
+        layout!(whole RawMr as "ibv_mr" {
             context, pd, addr, length, handle, lkey, rkey,
         }),
         layout!(whole CompChannel as "ibv_comp_channel" {
             context, fd, refcnt,
         }),
-        layout!(front Cq as "ibv_cq" {
+        layout!(front RawCq as "ibv_cq" {
             context, channel, cq_context, handle, cqe,
         }),
-        layout!(front Srq as "ibv_srq" {
+        layout!(front RawSrq as "ibv_srq" {
             context, srq_context, pd, handle,
         }),
         layout!(whole SrqAttr as "ibv_srq_attr" {
@@ -89,7 +89,7 @@ pub fn layouts() -> Vec<Layout> {
         layout!(whole SrqInitAttr as "ibv_srq_init_attr" {
             srq_context, attr, attr.max_wr, attr.max_sge, attr.srq_limit,
         }),
-        layout!(front Qp as "ibv_qp" {
+        layout!(front RawQp as "ibv_qp" {
             context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type,
         }),
         layout!(whole AsyncEvent as "ibv_async_event" {

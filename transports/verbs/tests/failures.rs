@@ -3,7 +3,7 @@
 use udeck_via::mem::Fill;
 use udeck_via::{Error, NetAddress, Nic, State};
 
-use super::{End, alone, check, inject, nic, options, pair, unreliable};
+use super::{LentEnd, alone, check, inject, nic, options, pair, unreliable};
 use crate::Settings;
 use crate::ffi::codes::event;
 
@@ -77,7 +77,7 @@ fn memory_that_cannot_be_pinned_says_what_to_do() {
     let (a, b) = (nic(), nic());
     let host = b.attributes().address.clone();
     let to = NetAddress { host, discriminator: b"nobody".to_vec() };
-    let error = End::new(&a).connect(&to).unwrap_err().to_string();
+    let error = LentEnd::new(&a).connect(&to).unwrap_err().to_string();
     for words in ["RLIMIT_MEMLOCK", "ulimit -l", "making a queue pair on standin0"] {
         assert!(error.contains(words), "{error}");
     }
@@ -129,5 +129,5 @@ fn objects_go_in_any_order() {
 #[allow(dead_code, reason = "dropped, not read")]
 enum Part {
     Nic(Nic),
-    End(Box<End>),
+    End(Box<LentEnd>),
 }

@@ -20,13 +20,13 @@ fn a_helper_that_panics_is_an_error_of_all_that_its_nic_serves() {
     check(&mut left, &mut right);
     let listener = Listener::new(&failing, b"door").unwrap();
     let bomb = NetAddress { host: failing.attributes().address.clone(), discriminator: b"bomb".to_vec() };
-    End::new(&other).connect(&bomb).unwrap_err();
+    LentEnd::new(&other).connect(&bomb).unwrap_err();
     assert_told(right.end());
     left.end();
     assert_told(listener.wait(soon()).unwrap_err());
     assert_told(Listener::new(&failing, b"later").unwrap_err());
     let elsewhere = NetAddress { host: other.attributes().address.clone(), discriminator: b"door".to_vec() };
-    assert_told(End::new(&failing).connect(&elsewhere).unwrap_err());
+    assert_told(LentEnd::new(&failing).connect(&elsewhere).unwrap_err());
     assert_told(failing.check().unwrap_err());
     other.check().unwrap();
 }

@@ -12,7 +12,7 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::{Body, Hello, PostedBuffer, Refused};
 
 use super::early::core_with;
-use super::{End, alone, inject, options, pair, soon, unreliable};
+use super::{LentEnd, alone, inject, options, pair, soon, unreliable};
 use crate::Settings;
 use crate::connection::{Connection, How, MESSAGES, RECEIVES, Work};
 use crate::core::Core;
@@ -80,7 +80,7 @@ fn messages_that_a_program_leaves_lying_hold_up_no_others() {
     let few = || crate::open(options(Settings { receives: RECEIVES, ..Settings::default() })).unwrap();
     let (a, b) = (few(), few());
     let mut pairs: Vec<_> = (0..4).map(|_| pair(&a, &b)).collect();
-    let send = |from: &mut End, round: u32| {
+    let send = |from: &mut LentEnd, round: u32| {
         for number in 0..MESSAGES {
             let mut block = a.outbox().block(2000, Fill::Keep).unwrap();
             block.bytes_mut().fill(number as u8);
@@ -99,7 +99,7 @@ fn messages_that_a_program_leaves_lying_hold_up_no_others() {
             }
         }
     };
-    let take = |to: &mut End, round: u32| {
+    let take = |to: &mut LentEnd, round: u32| {
         for number in 0..MESSAGES {
             let arrival = to.arrival().unwrap();
             assert_eq!(arrival.immediate, Some(round + number));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use udeck_via::{Deadline, Error, Listener, NetAddress, Nic, PollBudget};
 
-use super::{End, alone, check, nic, options, pair, unreliable};
-use crate::cm::objects::{Channel, Depths, Id, PRIVATE, Terms};
+use super::{LentEnd, alone, check, nic, options, pair, unreliable};
+use crate::cm::objects::{CmChannel, Depths, Id, PRIVATE, Terms};
 use crate::cm::{Invitation, words};
 use crate::ffi::CmLibrary;
 use crate::ffi::cm::cm_event;
@@ -21,7 +21,7 @@ fn cm_nic() -> Nic {
     crate::open(through_cm()).expect("the NIC opens")
 }
 
-fn ask(end: &mut End, to: &NetAddress, patience: Duration) -> udeck_via::Result<Vec<u8>> {
+fn ask(end: &mut LentEnd, to: &NetAddress, patience: Duration) -> udeck_via::Result<Vec<u8>> {
     let cq = end.cq.handle();
     end.vi.connect(to, &cq, &cq, b"", Deadline::after(patience))
 }
@@ -33,7 +33,7 @@ fn both_learn(patience: Duration) -> (Error, Error) {
     let host = b.attributes().address.clone();
     let to = NetAddress { host, discriminator: b"door".to_vec() };
     let listener = Listener::new(&b, b"door").unwrap();
-    let (mut left, mut right) = (End::new(&a), End::new(&b));
+    let (mut left, mut right) = (LentEnd::new(&a), LentEnd::new(&b));
     let asked = std::thread::scope(|scope| {
         let asking = scope.spawn(|| ask(&mut left, &to, patience).unwrap_err());
         right.accept(&listener);
@@ -107,7 +107,7 @@ fn both_processes_have_to_connect_the_same_way() {
         let host = to.attributes().address.clone();
         let listener = Listener::new(to, b"door").unwrap();
         let address = NetAddress { host, discriminator: b"door".to_vec() };
-        let (mut left, mut right) = (End::new(from), End::new(to));
+        let (mut left, mut right) = (LentEnd::new(from), LentEnd::new(to));
         let error = std::thread::scope(|scope| {
             let asking = scope.spawn(|| left.connect(&address).unwrap_err().to_string());
             let cq = right.cq.handle();
@@ -134,7 +134,7 @@ fn a_crowd_of_strangers_does_not_keep_the_one_who_takes_events() {
     let core = super::early::core_with(Settings { connect: Connect::Cm, ..Settings::default() });
     let manager = core.connect_method.manager().expect("through rdma_cm");
     let Invitation { address, port, .. } = manager.invite(1).unwrap();
-    let channel = Channel::open(CmLibrary::load().unwrap()).unwrap();
+    let channel = CmChannel::open(CmLibrary::load().unwrap()).unwrap();
     let strangers: Vec<_> = (0..STRANGERS)
         .map(|number| {
             let id = Id::new(&channel, number).unwrap();
@@ -175,7 +175,7 @@ fn who_was_not_invited_is_refused_and_nobody_else_notices() {
     let (a, b) = (cm_nic(), cm_nic());
     let (mut left, mut right) = pair(&a, &b);
     // The listeners of NICs of this process get neighbouring ports: those of the two are among these.
-    let channel = Channel::open(CmLibrary::load().unwrap()).unwrap();
+    let channel = CmChannel::open(CmLibrary::load().unwrap()).unwrap();
     let next = |wanted: u32| {
         let deadline = super::soon();
         loop {

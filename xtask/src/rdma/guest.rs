@@ -40,12 +40,12 @@ pub struct Guest<'a> {
     pub part: &'static str,
     /// More words for that script to find in `/proc/cmdline`: `name=value`.
     pub settings: String,
-    pub link: Option<Link>,
+    pub link: Option<Cable>,
     pub limit: Duration,
 }
 
 /// An end of a cable between two guests.
-pub struct Link {
+pub struct Cable {
     /// For the sockets that are the cable, and the monitor.
     pub folder: PathBuf,
     /// 0 or 1.
@@ -54,7 +54,7 @@ pub struct Link {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Ended {
+pub struct GuestResult {
     pub name: &'static str,
     pub part: &'static str,
     pub tally: TestCounts,
@@ -65,7 +65,7 @@ pub struct Ended {
 
 impl Guest<'_> {
     /// Runs it to its end, or stops it at its limit. Each line of its console is shown, led by its name.
-    pub fn run(self) -> Ended {
+    pub fn run(self) -> GuestResult {
         let begun = Instant::now();
         let mut console = Console::default();
         let ended = self.qemu().and_then(|command| {
@@ -89,7 +89,7 @@ impl Guest<'_> {
             Ok(Some(how)) => about(format!("QEMU: {how}; the script had not ended")),
             Err(problem) => Some(problem),
         };
-        Ended { name: self.name, part: self.part, tally: console.tally, problem, took }
+        GuestResult { name: self.name, part: self.part, tally: console.tally, problem, took }
     }
 
     fn qemu(&self) -> Result<Command, String> {
@@ -121,13 +121,13 @@ impl Guest<'_> {
     }
 }
 
-impl Link {
+impl Cable {
     /// Both ends, in a folder of their own.
-    pub fn both(folder: &Path) -> io::Result<[Link; 2]> {
+    pub fn both(folder: &Path) -> io::Result<[Cable; 2]> {
         // A socket of an earlier run would be in the way.
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
-        Ok([0, 1].map(|end| Link { folder: folder.into(), end }))
+        Ok([0, 1].map(|end| Cable { folder: folder.into(), end }))
     }
 
     /// Datagrams over Unix sockets: each is a frame.
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_a_link_name_each_other() {
-        let options = |end| Link { folder: "/l".into(), end }.options()[1].clone();
+        let options = |end| Cable { folder: "/l".into(), end }.options()[1].clone();
         assert!(options(0).contains("local.path=/l/end0,remote.type=unix,remote.path=/l/end1"));
         assert!(options(1).contains("local.path=/l/end1,remote.type=unix,remote.path=/l/end0"));
     }

@@ -1,6 +1,6 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
-use super::{guest::Ended, root::Root};
+use super::{guest::GuestResult, root::Root};
 use crate::{child::Cargo, console::say, steps::PROGRAMS, test_counts::Counts, workspace::Workspace};
 use std::{
     collections::BTreeMap,
@@ -57,7 +57,7 @@ impl Programs {
     }
 
     /// Whether a guest that runs the suite has gone through as many cases as the suite has, with those that it skipped.
-    pub fn suite_is_whole(&self, guest: &Ended) -> Result<(), String> {
+    pub fn suite_is_whole(&self, guest: &GuestResult) -> Result<(), String> {
         let Counts { passed, failed, skipped } = guest.tally.total();
         let (seen, wanted) = (passed + failed + skipped, self.cases);
         if seen == wanted {

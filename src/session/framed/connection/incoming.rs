@@ -17,7 +17,7 @@ use crate::recv_queue::is_posted_for;
 /// How far the parser is.
 #[derive(Default)]
 pub(super) struct Incoming {
-    stage: Stage,
+    stage: ParseStage,
     /// A header or lead that has not come as a whole.
     partial: Vec<u8>,
     pub target: Target,
@@ -37,7 +37,7 @@ pub(super) struct Incoming {
 }
 
 #[derive(Clone, Copy, Default)]
-enum Stage {
+enum ParseStage {
     #[default]
     Header,
     Lead(Frame, usize),
@@ -60,7 +60,7 @@ impl Connection {
     /// Whether the next byte is a header's: [`Connection::direct`] is empty then.
     #[inline]
     pub fn is_between_frames(&self) -> bool {
-        matches!(self.incoming.stage, Stage::Header)
+        matches!(self.incoming.stage, ParseStage::Header)
     }
 
     /// As [`Connection::on_receive`], of bytes that lie in a driver's scratch only.
@@ -86,7 +86,7 @@ impl Connection {
     /// Where the next bytes of the stream want to lie.
     pub fn direct(&mut self) -> Direct {
         let mut direct = Direct::default();
-        if !matches!(self.incoming.stage, Stage::Payload(_)) || self.broken || self.close.dead {
+        if !matches!(self.incoming.stage, ParseStage::Payload(_)) || self.broken || self.close.dead {
             return direct;
         }
         match self.next_places() {
@@ -171,7 +171,8 @@ impl Connection {
 
     fn offer(&mut self, to: &mut [u8]) {
         let Incoming { stage, target, done, len, landed, .. } = &mut self.incoming;
-        let (Stage::Payload(Frame::Message { head: 0, .. }), Target::Store(store)) = (*stage, target) else {
+        let (ParseStage::Payload(Frame::Message { head: 0, .. }), Target::Store(store)) = (*stage, target)
+        else {
             return;
         };
         if !is_posted_for(*len, to.len()) {
@@ -204,9 +205,9 @@ impl Connection {
 
     fn parse_stage<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Violation> {
         match self.incoming.stage {
-            Stage::Header => self.parse_header(bytes),
-            Stage::Lead(frame, len) => self.parse_lead(frame, len, bytes),
-            Stage::Payload(_) => {
+            ParseStage::Header => self.parse_header(bytes),
+            ParseStage::Lead(frame, len) => self.parse_lead(frame, len, bytes),
+            ParseStage::Payload(_) => {
                 let now = &bytes[..bytes.len().min(self.incoming.len - self.incoming.done)];
                 let copied = self.copy_in(now)?;
                 self.advance(copied)?;
@@ -276,25 +277,25 @@ impl Connection {
         let (lead, len) = self.admit(header)?;
         self.incoming.len = len;
         if lead > 0 {
-            self.incoming.stage = Stage::Lead(header.frame, lead);
+            self.incoming.stage = ParseStage::Lead(header.frame, lead);
             return Ok(());
         }
         self.begin_payload(header.frame)
     }
 
     fn begin_payload(&mut self, frame: Frame) -> Result<(), Violation> {
-        self.incoming.stage = Stage::Payload(frame);
+        self.incoming.stage = ParseStage::Payload(frame);
         self.advance(0)
     }
 
     /// So much of the payload has come.
     fn advance(&mut self, bytes: usize) -> Result<(), Violation> {
-        let Stage::Payload(frame) = self.incoming.stage else { return Ok(()) };
+        let ParseStage::Payload(frame) = self.incoming.stage else { return Ok(()) };
         self.incoming.done += bytes;
         if self.incoming.done < self.incoming.len {
             return Ok(());
         }
-        self.incoming.stage = Stage::Header;
+        self.incoming.stage = ParseStage::Header;
         self.withdraw();
         self.complete(frame)
     }

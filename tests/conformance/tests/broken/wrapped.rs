@@ -9,9 +9,9 @@ use udeck_sys::reactor::Reactor;
 use udeck_via::Nic;
 
 /// Shared memory.
-pub struct Shm;
+pub struct PlainShm;
 
-impl Fabric for Shm {
+impl Fabric for PlainShm {
     fn name(&self) -> &'static str {
         "shm"
     }
@@ -25,18 +25,18 @@ impl Fabric for Shm {
 }
 
 /// The simulated fabric, with perfect links.
-pub struct Sim {
+pub struct PlainSim {
     fabric: udeck_sim::Fabric,
     opened: AtomicU64,
 }
 
-impl Sim {
+impl PlainSim {
     pub fn new() -> Self {
-        Sim { fabric: udeck_sim::Fabric::new(1), opened: AtomicU64::new(0) }
+        PlainSim { fabric: udeck_sim::Fabric::new(1), opened: AtomicU64::new(0) }
     }
 }
 
-impl Fabric for Sim {
+impl Fabric for PlainSim {
     fn name(&self) -> &'static str {
         "sim"
     }

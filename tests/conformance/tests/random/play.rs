@@ -55,7 +55,7 @@ pub struct Play<'a> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum StepKind {
     PostReceive,
     Send,
     Write,
@@ -74,22 +74,22 @@ enum Kind {
 }
 
 /// Out of a hundred or so. Mostly what a sensible program does.
-const WEIGHTS: [(usize, Kind); 15] = [
-    (12, Kind::PostReceive),
-    (36, Kind::Send),
-    (8, Kind::Write),
-    (6, Kind::Read),
-    (14, Kind::Reap),
-    (8, Kind::Poll),
-    (5, Kind::Advance),
-    (12, Kind::Connect),
-    (3, Kind::Meet),
-    (3, Kind::Disconnect),
-    (1, Kind::Replace),
-    (1, Kind::Revoke),
-    (3, Kind::Mistake),
-    (2, Kind::Refusal),
-    (2, Kind::Fault),
+const WEIGHTS: [(usize, StepKind); 15] = [
+    (12, StepKind::PostReceive),
+    (36, StepKind::Send),
+    (8, StepKind::Write),
+    (6, StepKind::Read),
+    (14, StepKind::Reap),
+    (8, StepKind::Poll),
+    (5, StepKind::Advance),
+    (12, StepKind::Connect),
+    (3, StepKind::Meet),
+    (3, StepKind::Disconnect),
+    (1, StepKind::Replace),
+    (1, StepKind::Revoke),
+    (3, StepKind::Mistake),
+    (2, StepKind::Refusal),
+    (2, StepKind::Fault),
 ];
 
 /// Plays the sequence of the fabric's seed, to the end. Returns what was done, and what came of it.
@@ -137,29 +137,29 @@ impl<'a> Play<'a> {
 
     fn operation(&mut self) {
         match self.dice.weighted(&WEIGHTS) {
-            Kind::PostReceive => self.post_receive(),
-            Kind::Send => self.send(),
-            Kind::Write if self.caps().has(Caps::RDMA_WRITE) => self.write(),
-            Kind::Read if self.caps().has(Caps::RDMA_READ) => self.read(),
-            Kind::Write | Kind::Read => self.send(),
-            Kind::Reap => {
+            StepKind::PostReceive => self.post_receive(),
+            StepKind::Send => self.send(),
+            StepKind::Write if self.caps().has(Caps::RDMA_WRITE) => self.write(),
+            StepKind::Read if self.caps().has(Caps::RDMA_READ) => self.read(),
+            StepKind::Write | StepKind::Read => self.send(),
+            StepKind::Reap => {
                 let who = self.dice.below(self.actors.len());
                 self.reap_one(who);
             }
-            Kind::Poll => self.poll(),
-            Kind::Advance => {
+            StepKind::Poll => self.poll(),
+            StepKind::Advance => {
                 let time = Duration::from_micros(self.dice.below(3000) as u64);
                 self.note(format!("advance by {time:?}"));
                 self.fabric.advance(time);
             }
-            Kind::Connect => self.connect_somebody(),
-            Kind::Meet => self.meet_somebody(),
-            Kind::Disconnect => self.disconnect_somebody(),
-            Kind::Replace => self.replace(),
-            Kind::Revoke => self.revoke(),
-            Kind::Mistake => self.mistake(),
-            Kind::Refusal => self.refusal(),
-            Kind::Fault => self.fault(),
+            StepKind::Connect => self.connect_somebody(),
+            StepKind::Meet => self.meet_somebody(),
+            StepKind::Disconnect => self.disconnect_somebody(),
+            StepKind::Replace => self.replace(),
+            StepKind::Revoke => self.revoke(),
+            StepKind::Mistake => self.mistake(),
+            StepKind::Refusal => self.refusal(),
+            StepKind::Fault => self.fault(),
         }
     }
 

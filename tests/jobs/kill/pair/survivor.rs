@@ -18,7 +18,7 @@ const FIRST: usize = 2;
 
 type Outcome<T = ()> = Result<T, String>;
 
-struct Survivor {
+struct PairSurvivor {
     world: World,
     protocol: Protocol,
     /// Where victims and the friend post.
@@ -37,7 +37,7 @@ pub fn run(dies: Side, protocol: Protocol) -> Result<(), Box<dyn Error>> {
     [&mailbox, &told].into_iter().for_each(|mailbox| mailbox.expect(0..world.size()));
     let friend = world.postbox("friend")?;
     friend.set_protocol(protocol)?;
-    let mut survivor = Survivor { protocol, mailbox, told, friend, baseline: None, world };
+    let mut survivor = PairSurvivor { protocol, mailbox, told, friend, baseline: None, world };
     survivor.greet(0, &mut None)?;
     survivor.baseline = Some(Holdings::of(&survivor.world));
     println!("ready");
@@ -72,7 +72,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-impl Survivor {
+impl PairSurvivor {
     /// Messages go to the friend and come back, by the protocol; then nothing is left of the victim. The launcher's word of
     /// its end may have come before the connection's: so may have been posted before what arrives now.
     fn greet(&self, number: usize, late: &mut Option<Arrived>) -> Outcome {

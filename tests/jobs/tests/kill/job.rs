@@ -22,12 +22,12 @@ use udeck_sys::socket;
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A name service in this process, and the streams of the ranks that have not been started.
-pub struct Job {
+pub struct InProcessJob {
     streams: std::vec::IntoIter<UnixStream>,
     reporter: Reporter,
 }
 
-impl Job {
+impl InProcessJob {
     pub fn new(ranks: usize) -> Self {
         let pairs: Vec<_> = (0..ranks).map(|_| UnixStream::pair().expect("a pair of sockets")).collect();
         let (ours, theirs): (_, Vec<_>) = pairs.into_iter().unzip();
@@ -38,7 +38,7 @@ impl Job {
         let reporter = service.reporter();
         // It ends with the last rank's stream.
         thread::spawn(|| service.run());
-        Job { streams: theirs.into_iter(), reporter }
+        InProcessJob { streams: theirs.into_iter(), reporter }
     }
 
     /// Starts the next rank.

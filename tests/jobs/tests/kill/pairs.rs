@@ -3,7 +3,7 @@
 //! The receiver that survives goes on with its mailbox, the sender with its memory: after each row messages go round by way of
 //! a third rank, and the survivor holds what it held before it met the dead.
 
-use super::{SIGKILL, job::Job, job::Rank};
+use super::{SIGKILL, job::InProcessJob, job::Rank};
 use std::os::unix::process::ExitStatusExt;
 use udeck::Protocol;
 use udeck_jobs::pairs::{self, Death, Row, Side};
@@ -13,7 +13,7 @@ const PAIR: &str = env!("CARGO_BIN_EXE_kill-pair");
 fn outlives_all(dies: Side, protocol: Protocol) {
     let rows: Vec<(usize, &Row)> = pairs::of(protocol, dies).collect();
     assert!(rows.len() > 2, "{protocol} has rows");
-    let mut job = Job::new(2 + rows.len());
+    let mut job = InProcessJob::new(2 + rows.len());
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let side = if dies == Side::Sender { "sender" } else { "receiver" };
     let by = protocol.to_string();
@@ -32,7 +32,7 @@ fn outlives_all(dies: Side, protocol: Protocol) {
 }
 
 fn live_through(
-    job: &mut Job,
+    job: &mut InProcessJob,
     survivor: &Rank,
     rank: usize,
     args: &[String],

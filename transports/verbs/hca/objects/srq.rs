@@ -11,8 +11,8 @@ use crate::ffi;
 #[derive(Debug)]
 pub struct Srq {
     pd: Arc<Pd>,
-    pub(super) at: NonNull<ffi::Srq>,
-    post: unsafe extern "C" fn(*mut ffi::Srq, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
+    pub(super) at: NonNull<ffi::RawSrq>,
+    post: unsafe extern "C" fn(*mut ffi::RawSrq, *mut ffi::RecvWr, *mut *mut ffi::RecvWr) -> i32,
 }
 
 // SAFETY: as of the context.
