@@ -125,10 +125,10 @@ pub(crate) fn open_all(
     openings: &[Opening],
     mut options: NicOptions,
 ) -> Result<(Vec<Nic>, Vec<UnavailableTransport>)> {
-    let own_memory =
-        |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.own_memory);
+    let provides_arena =
+        |opening: &Opening| TRANSPORTS.iter().any(|one| one.name == opening.transport && one.provides_arena);
     let mut order: Vec<usize> = (0..openings.len()).collect();
-    order.sort_by_key(|at| !own_memory(&openings[*at]));
+    order.sort_by_key(|at| !provides_arena(&openings[*at]));
     let (mut nics, mut absent) = (Vec::new(), Vec::new());
     for at in order {
         let Opening { transport, bind, optional } = openings[at];

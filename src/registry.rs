@@ -19,13 +19,13 @@ pub(crate) struct Transport {
     pub encrypted: bool,
     /// Whether it is used where nobody asks for it by name.
     pub by_default: bool,
-    /// Whether its NIC cannot use another NIC's arena. If it is open, the other NICs use its arena.
-    pub own_memory: bool,
+    /// Whether its NIC brings its own arenas, which the other NICs then use: it cannot use theirs.
+    pub provides_arena: bool,
     open: fn(&NicOptions) -> Result<Nic>,
     /// What the system has, and lacks, for it, for `deckrun --doctor`.
     pub describe: fn(&Tree) -> Vec<Finding>,
-    /// What its NIC at this address would use of the machine, where there is a choice.
-    pub place: fn(IpAddr) -> Option<String>,
+    /// The device that its NIC at this address would use, where there is a choice.
+    pub device_at: fn(IpAddr) -> Option<String>,
 }
 
 #[cfg(test)]
@@ -33,9 +33,18 @@ impl Transport {
     /// One to choose from.
     pub fn pretended(name: &'static str, network: bool, by_default: bool) -> Self {
         let open = |_: &NicOptions| unreachable!("only chosen");
-        let (describe, place) = (|_: &Tree| Vec::new(), |_| None);
+        let (describe, device_at) = (|_: &Tree| Vec::new(), |_| None);
         let encrypted = name == "udp";
-        Transport { name, network, encrypted, by_default, own_memory: !network, open, describe, place }
+        Transport {
+            name,
+            network,
+            encrypted,
+            by_default,
+            provides_arena: !network,
+            open,
+            describe,
+            device_at,
+        }
     }
 }
 
@@ -46,40 +55,40 @@ pub(crate) const TRANSPORTS: &[Transport] = &[
         network: false,
         encrypted: false,
         by_default: true,
-        own_memory: true,
+        provides_arena: true,
         open: open_shm,
         describe: memory::findings,
-        place: |_| None,
+        device_at: |_| None,
     },
     Transport {
         name: "verbs",
         network: true,
         encrypted: false,
         by_default: true,
-        own_memory: false,
+        provides_arena: false,
         open: open_verbs,
         describe: rdma::findings,
-        place: |bind| udeck_verbs::describe(bind).ok(),
+        device_at: |bind| udeck_verbs::describe(bind).ok(),
     },
     Transport {
         name: "tcp",
         network: true,
         encrypted: false,
         by_default: true,
-        own_memory: false,
+        provides_arena: false,
         open: open_tcp,
         describe: network::tcp,
-        place: |_| None,
+        device_at: |_| None,
     },
     Transport {
         name: "udp",
         network: true,
         encrypted: true,
         by_default: false,
-        own_memory: false,
+        provides_arena: false,
         open: open_udp,
         describe: network::udp,
-        place: |_| None,
+        device_at: |_| None,
     },
 ];
 
@@ -128,7 +137,7 @@ pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
         let what = format!("no NIC is named {name:?}; there are: {}", nics.join(", "));
         return Err(Error::InvalidParameter(what));
     };
-    if let Some(other) = options.memory.as_ref().filter(|_| transport.own_memory) {
+    if let Some(other) = options.memory.as_ref().filter(|_| transport.provides_arena) {
         let what =
             format!("{name} is over memory of its own only; open {} over its", other.attributes().name);
         return Err(Error::InvalidParameter(what));

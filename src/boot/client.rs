@@ -220,14 +220,19 @@ impl Client {
     ///
     /// # Errors
     /// [`BootError::Deadline`], [`BootError::LauncherGone`].
-    pub fn fate(&self, rank: u32, wait: Duration, deadline: Instant) -> Result<(), BootError> {
-        self.call(Asked::Fate(rank), Call::Fate { rank, wait }, deadline).map(drop)
+    pub fn wait_for_exit_report(
+        &self,
+        rank: u32,
+        wait: Duration,
+        deadline: Instant,
+    ) -> Result<(), BootError> {
+        self.call(Asked::Exit(rank), Call::AwaitExit { rank, wait }, deadline).map(drop)
     }
 
-    /// As [`Client::fate`], without waiting for the answer. `None`: the launcher cannot be asked now, because it does not read.
+    /// As [`Client::wait_for_exit_report`], without waiting for the answer. `None`: the launcher cannot be asked now, because it does not read.
     pub fn ask(&self, rank: u32, wait: Duration) -> Option<Question> {
-        let call = Call::Fate { rank, wait };
-        let id = self.shared.start(&Asked::Fate(rank), call, Deadline::now()).ok()??;
+        let call = Call::AwaitExit { rank, wait };
+        let id = self.shared.start(&Asked::Exit(rank), call, Deadline::now()).ok()??;
         Some(Question { shared: Arc::clone(&self.shared), id })
     }
 

@@ -332,7 +332,7 @@ impl Service {
             }
             let actions = match peer.next() {
                 Ok(None) => return,
-                Ok(Some(request @ Request { call: Call::Fate { rank: of, .. }, .. })) => {
+                Ok(Some(request @ Request { call: Call::AwaitExit { rank: of, .. }, .. })) => {
                     self.fates.push((rank, of, request));
                     continue;
                 }

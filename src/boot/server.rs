@@ -159,7 +159,7 @@ struct Waiting {
 enum Awaited {
     Entry(Table, String, Maker),
     Fence,
-    Fate(u32),
+    Exit(u32),
 }
 
 impl Server {
@@ -206,7 +206,7 @@ impl Server {
                 self.closed.push(rank);
                 self.waiting.retain(|w| w.rank != rank);
                 // Its end is about to be told.
-                for waiting in self.waiting.iter_mut().filter(|w| w.awaited == Awaited::Fate(rank)) {
+                for waiting in self.waiting.iter_mut().filter(|w| w.awaited == Awaited::Exit(rank)) {
                     waiting.deadline = until + self.config.patience;
                 }
                 self.actions.push(Action::Close { rank });
@@ -242,7 +242,7 @@ impl Server {
             let reply = match late.awaited {
                 Awaited::Entry(table, ..) => Reply::Failed(self.store.no_such(table)),
                 Awaited::Fence => Reply::Failed(Failure::FenceLate { missing: missing.clone() }),
-                Awaited::Fate(_) => Reply::Ok,
+                Awaited::Exit(_) => Reply::Ok,
             };
             self.reply(late.rank, late.id, reply);
         }
@@ -297,7 +297,7 @@ impl Server {
             Call::Get { key, wait, maker } => self.find(now, rank, id, (Table::Values, key), wait, maker),
             Call::Fence { wait } => self.fence(now, rank, id, wait),
             Call::Done => self.done(rank, id),
-            Call::Fate { rank: of, wait } => self.fate(now, rank, id, of, wait),
+            Call::AwaitExit { rank: of, wait } => self.await_exit(now, rank, id, of, wait),
             Call::Hello { .. } => {}
         }
     }
@@ -405,13 +405,13 @@ impl Server {
         }
     }
 
-    fn fate(&mut self, now: Instant, rank: u32, id: u64, of: u32, wait: Duration) {
+    fn await_exit(&mut self, now: Instant, rank: u32, id: u64, of: u32, wait: Duration) {
         match self.state(of) {
             Some(State::Starting | State::Joined) if of != rank => {
-                self.wait(now, rank, id, wait, Awaited::Fate(of));
+                self.wait(now, rank, id, wait, Awaited::Exit(of));
             }
             Some(State::Closed { .. }) => {
-                self.wait(now, rank, id, 2 * self.config.patience, Awaited::Fate(of));
+                self.wait(now, rank, id, 2 * self.config.patience, Awaited::Exit(of));
             }
             _ => self.reply(rank, id, Reply::Ok),
         }
@@ -464,7 +464,7 @@ impl Server {
         for hopeless in hopeless.collect::<Vec<_>>() {
             self.reply(hopeless.rank, hopeless.id, Reply::Failed(maker_ended(&event)));
         }
-        for asked in self.take_waiting(|w| w.awaited == Awaited::Fate(rank)) {
+        for asked in self.take_waiting(|w| w.awaited == Awaited::Exit(rank)) {
             self.reply(asked.rank, asked.id, Reply::Ok);
         }
         self.history.push(event);

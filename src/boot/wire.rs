@@ -95,7 +95,7 @@ pub enum Call {
     Done,
     /// Answered when that rank has ended and its end was told, or when it seems to be there after `wait`. Behind whatever
     /// else there is to tell.
-    Fate {
+    AwaitExit {
         /// Which.
         rank: u32,
         /// How long to wait for the end of a rank that seems to be there. One whose connection has closed is waited for.

@@ -93,18 +93,18 @@ fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &Ni
         Some(_) => String::new(),
         None => reasons(relation, taken, wanted.encrypt, &unavailable),
     };
-    (Finding::ok(subject, format!("{taken}{}{why}", place(nic, taken))), true)
+    (Finding::ok(subject, format!("{taken}{}{why}", device_of(nic, taken))), true)
 }
 
 /// Where a NIC is found, if that is an address for people, and what it uses of the machine.
-fn place(nic: &Nic, transport: &str) -> String {
+fn device_of(nic: &Nic, transport: &str) -> String {
     let attributes = nic.attributes();
     match std::str::from_utf8(&attributes.address) {
         Ok(address) if !attributes.host_only => {
             let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
             let at = host.trim_matches(['[', ']']).parse();
             let row = TRANSPORTS.iter().find(|row| row.name == transport);
-            let uses = row.zip(at.ok()).and_then(|(row, at)| (row.place)(at));
+            let uses = row.zip(at.ok()).and_then(|(row, at)| (row.device_at)(at));
             format!(" at {host}{}", uses.map_or_else(String::new, |uses| format!(": {uses}")))
         }
         _ => String::new(),

@@ -19,17 +19,17 @@ use udeck_via::mem::Lender;
 use udeck_via::transport::{Hello, Owner, PostedBuffer, Reporter, TransferStatus};
 
 use crate::layout::{BROKEN, CLOSED, Direction, OPEN};
-use crate::link::Link;
-use crate::link_wire::{Datagram, Doorbells};
+use crate::peer_socket::PeerSocket;
+use crate::peer_socket_wire::{Datagram, Doorbells};
 use crate::waiter::Attached;
 
-/// A connection. Shared by its endpoint, the waiters that watch it, messages lent over it, and its link.
+/// A connection. Shared by its endpoint, the waiters that watch it, messages lent over it, and its peer socket.
 pub struct Connection {
     /// What we write.
     pub outgoing: Direction,
     /// What we read.
     pub incoming: Direction,
-    pub link: Arc<Link>,
+    pub peer_socket: Arc<PeerSocket>,
     /// Where the peer listens for news.
     peer_doorbells: Doorbells,
     /// The peer's protection tag, if we may write its windows, and if we may read them.
@@ -75,11 +75,11 @@ const _: () = assert!(SLOTS == u64::BITS);
 /// How a peer came to be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// Its process is dead, or has closed its link.
+    /// Its process is dead, or has closed its peer socket.
     Dead,
     /// It broke the protocol. Its process lives, and may be inside our windows; what it reads of ours it loses.
     Lied,
-    /// It does not read its link. Stopped, perhaps: it may go on with what it was doing, and keeps what it has.
+    /// It does not read its peer socket. Stopped, perhaps: it may go on with what it was doing, and keeps what it has.
     Stuck,
 }
 
@@ -100,7 +100,7 @@ impl Connection {
     pub fn new(
         control: Arc<Mapping>,
         side: usize,
-        link: Arc<Link>,
+        peer_socket: Arc<PeerSocket>,
         peer_doorbells: Doorbells,
         peer: &Hello,
         reporter: &Arc<Reporter>,
@@ -118,7 +118,7 @@ impl Connection {
             returner: Returner::new(incoming.clone()),
             outgoing,
             incoming,
-            link,
+            peer_socket,
             peer_doorbells,
             writable_ptag: peer.writable_ptag.map(|ptag| ptag.0),
             readable_ptag: peer.readable_ptag.map(|ptag| ptag.0),
@@ -165,7 +165,7 @@ impl Connection {
     #[cold]
     pub fn ring_receiver(&self) {
         let doorbell = self.peer_doorbells.receive;
-        self.link.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
+        self.peer_socket.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
     }
 
     /// Tells the peer's send queue, if it waits, that there is room or that a buffer came back. Called after the
@@ -175,7 +175,7 @@ impl Connection {
         fence(Ordering::SeqCst);
         if self.incoming.sender().waiting.load(Ordering::Relaxed) != 0 {
             let doorbell = self.peer_doorbells.send;
-            self.link.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
+            self.peer_socket.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
         }
     }
 
@@ -269,7 +269,7 @@ impl Connection {
 
     /// The address of a piece of the peer's outbox.
     pub fn peer_memory(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
-        self.link.outbox_at(offset, len)
+        self.peer_socket.outbox_at(offset, len)
     }
 
     // ---- the end ----
@@ -330,7 +330,7 @@ impl Connection {
         self.announce_to_own();
     }
 
-    /// The peer says that it ended one of the link's connections by an error. If it is this one, the program is told,
+    /// The peer says that it ended one of the peer socket's connections by an error. If it is this one, the program is told,
     /// which may not look at it; the connection ends when it does, after what came before.
     pub fn report_broken(&self) {
         if self.peer_state() == BROKEN {
@@ -358,11 +358,11 @@ impl Connection {
             self.ring_receiver();
             // The peer may wait for room that will never come.
             let doorbell = self.peer_doorbells.send;
-            self.link.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
+            self.peer_socket.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
             if state == BROKEN {
-                // For its callback. A link that cannot take this is at its end, or holds another datagram that its
+                // For its callback. A peer socket that cannot take this is at its end, or holds another datagram that its
                 // reactor has yet to read; either way the state is there for who looks.
-                let _ = self.link.send(&Datagram::Broken, &[]);
+                let _ = self.peer_socket.send(&Datagram::Broken, &[]);
             }
         }
     }

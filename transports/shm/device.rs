@@ -4,11 +4,11 @@
 //! |---|---|
 //! | here | windows, listeners, connecting, what comes home |
 //! | `accept` | the listening socket: processes that connect to this one |
-//! | `links` | the links with them, and what comes over those |
+//! | `peer_sockets` | the sockets to them, and what comes over those |
 //! | `request` | a connection request, at who is asked |
 
 mod accept;
-mod links;
+mod peer_sockets;
 mod request;
 
 use std::collections::{HashMap, VecDeque};
@@ -31,9 +31,9 @@ use udeck_via::{
 };
 
 #[cfg(test)]
-pub(crate) use self::accept::MAX_LINKS;
+pub(crate) use self::accept::MAX_PEER_SOCKETS;
 use self::accept::own_address;
-use self::links::Links;
+use self::peer_sockets::PeerSockets;
 use crate::Options;
 use crate::arenas::Arenas;
 use crate::board::{Board, DOORBELLS, WINDOWS};
@@ -41,8 +41,8 @@ use crate::cell::{MAX_HEAD, MAX_SEGMENTS};
 use crate::connection::{Connection, Loss};
 use crate::endpoint::ShmEndpoint;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
-use crate::link::{Answer, Link, process};
-use crate::link_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
+use crate::peer_socket::{Answer, PeerSocket, process};
+use crate::peer_socket_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
 use crate::revoking::{Revoking, Visitor};
 use crate::space::Space;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
@@ -56,7 +56,7 @@ pub struct ShmDevice {
     arenas: Arenas,
     reactor: Arc<Reactor>,
     listeners: Mutex<HashMap<Vec<u8>, Arc<Mutex<OnRequest>>>>,
-    links: Mutex<Links>,
+    peer_sockets: Mutex<PeerSockets>,
     /// Of the arenas of peers.
     space: Arc<Space>,
     /// Connections whose endpoint is gone while the peer still reads something of ours, or is inside one of our windows.
@@ -120,7 +120,7 @@ impl ShmDevice {
             arenas,
             reactor,
             listeners: Mutex::default(),
-            links: Mutex::default(),
+            peer_sockets: Mutex::default(),
             space: Arc::default(),
             retired: Mutex::default(),
             revoking: Revoking::default(),
@@ -142,9 +142,10 @@ impl ShmDevice {
     /// The reactor serves nobody any more.
     fn fail(&self, why: &str) {
         let listeners = std::mem::take(&mut *self.listeners.lock());
-        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
-        for link in links {
-            thread::attempt(|| link.down(why, Loss::Stuck));
+        let peer_sockets: Vec<_> =
+            self.peer_sockets.lock().all.iter().map(|(peer_socket, _)| peer_socket.clone()).collect();
+        for peer_socket in peer_sockets {
+            thread::attempt(|| peer_socket.down(why, Loss::Stuck));
         }
         drop(listeners);
     }
@@ -196,17 +197,18 @@ impl ShmDevice {
 
     /// Whether a process that we connect to still uses too much of what we have closed: those that it made count as its own
     /// in the VI layer.
-    fn check_retired(&self, link: &Link) -> Result {
+    fn check_retired(&self, peer_socket: &PeerSocket) -> Result {
         let mut retired = self.retired.lock();
         retired.retain(|connection| is_in_use(connection));
-        let of_it =
-            retired.iter().filter(|other| other.link.pid == link.pid && other.link.peer() == link.peer());
+        let of_it = retired.iter().filter(|other| {
+            other.peer_socket.pid == peer_socket.pid && other.peer_socket.peer() == peer_socket.peer()
+        });
         if of_it.count() < MAX_RETIRED {
             return Ok(());
         }
         let bound = format!(
             "process {} has messages over {MAX_RETIRED} of them, and has to drop some first",
-            process(link.pid)
+            process(peer_socket.pid)
         );
         let what = "the list of connections that are closed here and that the peer still uses";
         Err(Error::Full { what, bound: bound.into() })
@@ -221,8 +223,9 @@ impl ShmDevice {
     }
 
     fn all_connections(&self) -> Vec<Arc<Connection>> {
-        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
-        links.iter().flat_map(|link| link.connections()).collect()
+        let peer_sockets: Vec<_> =
+            self.peer_sockets.lock().all.iter().map(|(peer_socket, _)| peer_socket.clone()).collect();
+        peer_sockets.iter().flat_map(|peer_socket| peer_socket.connections()).collect()
     }
 }
 
@@ -263,7 +266,7 @@ fn establish(
     send.occupy(Ready { context, queue: Queue::Send }, connection.clone());
     receive.occupy(Ready { context, queue: Queue::Receive }, connection.clone());
     connection.attach(send, receive);
-    connection.link.carry(connection);
+    connection.peer_socket.carry(connection);
     Box::new(ShmEndpoint::new(connection.clone(), device.clone(), reliability))
 }
 
@@ -307,7 +310,7 @@ unsafe impl Device for ShmDevice {
                 continue;
             }
             if deadline.passed() {
-                let pid = process(visitor.connection.link.pid);
+                let pid = process(visitor.connection.peer_socket.pid);
                 let what = format!("process {pid} to finish an RDMA write or read");
                 self.revoking.interrupt(handle, visitors);
                 return Err(Error::Timeout { what, waited: start.elapsed() });
@@ -361,8 +364,8 @@ unsafe impl Device for ShmDevice {
         deadline: Deadline,
     ) -> Result<Connected> {
         let device = self.this.upgrade().expect("called on a live device");
-        let link = self.link_to(&to.host, peer, deadline)?;
-        self.check_retired(&link)?;
+        let peer_socket = self.peer_socket_to(&to.host, peer, deadline)?;
+        self.check_retired(&peer_socket)?;
         let (fd, control) = segment::create("udeck-control", CONTROL_BYTES, PeerAccess::Write)
             .and_then(|(fd, control)| {
                 control.commit(fd.as_fd(), 0, CONTROL_BYTES).map(|()| (fd, Arc::new(control)))
@@ -371,11 +374,12 @@ unsafe impl Device for ShmDevice {
         let (send, receive, doorbells) = attach(&self.board, queues)?;
         // The peer may be inside our windows before we have its answer, and still when we no longer wait for it. Who
         // takes a window back sees it by this, which nothing else is done with.
-        let asked = Connection::new(control.clone(), 0, link.clone(), doorbells, hello, queues.reporter);
-        link.carry(&asked);
-        match link.request(doorbells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
+        let asked =
+            Connection::new(control.clone(), 0, peer_socket.clone(), doorbells, hello, queues.reporter);
+        peer_socket.carry(&asked);
+        match peer_socket.request(doorbells, hello.clone(), &to.discriminator, fd.as_fd(), deadline) {
             Ok(Answer::Accepted { doorbells, hello }) => {
-                let connection = Connection::new(control, 0, link, doorbells, &hello, queues.reporter);
+                let connection = Connection::new(control, 0, peer_socket, doorbells, &hello, queues.reporter);
                 let endpoint =
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((endpoint, hello))
@@ -430,10 +434,10 @@ impl Drop for ShmDevice {
         if udeck_sys::process::is_forked() {
             return;
         }
-        let links = std::mem::take(&mut *self.links.lock());
-        links.listening.into_iter().for_each(|token| self.reactor.remove(token));
-        for (link, tokens) in links.all {
-            let _ = link.send(&Datagram::Goodbye, &[]);
+        let peer_sockets = std::mem::take(&mut *self.peer_sockets.lock());
+        peer_sockets.listening.into_iter().for_each(|token| self.reactor.remove(token));
+        for (peer_socket, tokens) in peer_sockets.all {
+            let _ = peer_socket.send(&Datagram::Goodbye, &[]);
             tokens.into_iter().for_each(|token| self.reactor.remove(token));
         }
     }

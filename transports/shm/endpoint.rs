@@ -365,8 +365,8 @@ impl ShmEndpoint {
         tag: Option<u32>,
         right: u32,
     ) -> Option<NonNull<u8>> {
-        let link = &self.connection.link;
-        let exposed = visit.look_up(link.peer_board().window(at.handle))?;
+        let peer_socket = &self.connection.peer_socket;
+        let exposed = visit.look_up(peer_socket.peer_board().window(at.handle))?;
         let end = at.offset.checked_add(total)?;
         let allowed = tag == Some(exposed.tag) && exposed.rights & right != 0;
         if !allowed || end as u64 > exposed.len || total > at.len {
@@ -374,8 +374,8 @@ impl ShmEndpoint {
         }
         let start = exposed.offset.checked_add(at.offset as u64)?;
         match (right, exposed.rights & IN_OUTBOX) {
-            (_, 0) => link.landing_at(start, total),
-            (READABLE, _) => link.outbox_at(start, total),
+            (_, 0) => peer_socket.landing_at(start, total),
+            (READABLE, _) => peer_socket.outbox_at(start, total),
             // Whatever the entry says: outboxes are mapped read-only.
             _ => None,
         }
@@ -395,7 +395,7 @@ impl ShmEndpoint {
             let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `target` lies in our outbox, in memory that the caller owns and nobody else reads or writes
             // (`ViEndpoint::rdma_read`), so the slice is exclusive while it lives; `source` lies in the peer's landing
-            // memory or outbox, mapped while the link lives and checked for `total` bytes: another mapping. That
+            // memory or outbox, mapped while the peer socket lives and checked for `total` bytes: another mapping. That
             // somebody may be writing there is what `copy_in` is for.
             unsafe {
                 let to = std::slice::from_raw_parts_mut(target.as_ptr(), len);
@@ -420,7 +420,7 @@ impl ShmEndpoint {
         for &(offset, len) in segments {
             let source = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
             // SAFETY: `source` lies in our outbox and belongs to a block that the caller holds; `target` lies in the
-            // peer's landing memory, mapped while the link lives, checked for `total` bytes; they are different
+            // peer's landing memory, mapped while the peer socket lives, checked for `total` bytes; they are different
             // segments. That other peers write there too would be their program's bug: these are plain bytes that
             // nobody has a slice of (`Window`).
             unsafe {

@@ -14,7 +14,7 @@
 
 use udeck_via::auth::{Claim, Keys, Nonce, Pair, Proof};
 
-use crate::link_wire::{Datagram, VERSION};
+use crate::peer_socket_wire::{Datagram, VERSION};
 
 /// Where a meeting stands.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Handshake {
     }
 
     /// # Errors
-    /// [`Refusal`]: close the link.
+    /// [`Refusal`]: close the peer socket.
     pub fn input(&mut self, datagram: &Datagram) -> Result<Step, Refusal> {
         match (std::mem::replace(&mut self.expects, Expects::Nothing), datagram) {
             (Expects::Meet(keys), Datagram::Meet { version, boot_id, nonce, claim }) => {

@@ -1,14 +1,14 @@
 //! Shared memory between processes of one host.
 //!
 //! Per connection one sealed *control* segment with a ring each way; per process one *outbox* (we write, peers
-//! read: hand-off comes from here), one *landing* (peers RDMA-write) and one *board* (doorbells and windows). A *link*
+//! read: hand-off comes from here), one *landing* (peers RDMA-write) and one *board* (doorbells and windows). A *peer socket*
 //! is the Unix socket between two processes over which segments and connection requests travel; its end, or the
 //! death of the process behind it, ends every connection made over it.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `device` | the NIC: opens links, listens, connects |
-//! | `link`, `handshake`, `link_wire` | two processes meet, prove who they are, exchange segments |
+//! | `device` | the NIC: opens peer sockets, listens, connects |
+//! | `peer_socket`, `handshake`, `peer_socket_wire` | two processes meet, prove who they are, exchange segments |
 //! | `connection`, `layout` | the shared memory of one connection, and who holds which lent buffer |
 //! | `endpoint`, `cell` | the two work queues of a VI on it |
 //! | `waiter` | completion queues: polls the busy rings, finds the others by their doorbell, sleeps |
@@ -16,7 +16,7 @@
 //! | `space` | how much address space the arenas of peers may take |
 //! | `revoking` | windows that are taken back while a peer is inside |
 //!
-//! Threads: the reactor handles links; endpoints and waiters run on the program's threads. No shared lock has a holder
+//! Threads: the reactor handles peer sockets; endpoints and waiters run on the program's threads. No shared lock has a holder
 //! that can die: what processes share are rings, doorbells and windows (`udeck-sys`), all lock-free.
 
 #![allow(unsafe_code, reason = "it implements the transport contract over memory that other processes write")]
@@ -30,8 +30,8 @@ mod device;
 mod endpoint;
 mod handshake;
 mod layout;
-mod link;
-mod link_wire;
+mod peer_socket;
+mod peer_socket_wire;
 mod revoking;
 mod space;
 mod waiter;
@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-/// Opens the shared-memory NIC of this process. `reactor` runs its links.
+/// Opens the shared-memory NIC of this process. `reactor` runs its peer sockets.
 ///
 /// # Errors
 /// The operating system's: no descriptors, no address space, no memfd.

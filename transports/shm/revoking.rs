@@ -1,7 +1,7 @@
 //! Windows that are taken back and not quiet yet: a peer was in the middle of an access when their owner let them go.
 //!
 //! Each keeps its memory and its entry on the board until every peer that was inside *that window* has left or is gone.
-//! Nobody waits for that: the device looks again when a link goes down, at the next window, and when memory is short.
+//! Nobody waits for that: the device looks again when a peer socket goes down, at the next window, and when memory is short.
 //! Bounds: the entries of the board, and one window per connection, because a gate names one at a time.
 
 use std::collections::HashMap;

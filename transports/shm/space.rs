@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use udeck_sys::quota::{Exceeded, Quota, Share};
 use udeck_sys::say;
 
-use crate::link::process;
+use crate::peer_socket::process;
 
 const TIB: u64 = 1 << 40;
 /// For all peers of a NIC: half of what a process has (47 bits).
 pub const MOST: u64 = 64 * TIB;
-/// For one other process: two links with the longest arenas, and as much again.
+/// For one other process: two peer sockets with the longest arenas, and as much again.
 pub const MOST_OF_ONE: u64 = 8 * TIB;
 /// For all processes of other pid namespaces, which cannot be told apart.
 pub const MOST_OF_OTHERS: u64 = 32 * TIB;
@@ -24,7 +24,7 @@ pub struct Space {
     told: AtomicBool,
 }
 
-/// What the arenas behind one link take.
+/// What the arenas behind one peer socket take.
 pub type Taken = Share<Option<i32>>;
 
 impl Default for Space {
@@ -37,7 +37,7 @@ impl Space {
     /// Takes so much for a process's arenas. The ranks of `run_local` are in this process, and share what there is.
     ///
     /// # Errors
-    /// Why not, in words. That is said on stderr, too, once: the process learns only that its link was closed.
+    /// Why not, in words. That is said on stderr, too, once: the process learns only that its peer socket was closed.
     pub fn take(&self, pid: Option<i32>, bytes: u64) -> io::Result<Taken> {
         let own = i32::try_from(std::process::id()).ok();
         let most = match pid {

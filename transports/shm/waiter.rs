@@ -19,7 +19,7 @@ use udeck_via::{Error, Result};
 
 use crate::board::Board;
 use crate::connection::Connection;
-use crate::link_wire::DoorbellBit;
+use crate::peer_socket_wire::DoorbellBit;
 
 /// Rings polled at a time: their head lines stay in the first-level cache.
 const HOT: usize = 8;

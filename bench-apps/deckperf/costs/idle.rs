@@ -13,7 +13,7 @@ use crate::{
 
 const CROWD: &str = "costs.crowd";
 
-/// IdleMemory of both processes, in bytes.
+/// Memory of both processes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleMemory {
     /// How many lie idle.

@@ -72,7 +72,7 @@ fn making(creation: &Creation) -> Table {
 fn keeping(memory: &IdleMemory) -> Table {
     let kib = |bytes: u64| Cell::Count(bytes >> 10);
     Table {
-        title: "IdleMemory of idle connections, in both processes together (KiB)".to_owned(),
+        title: "Memory of idle connections, in both processes together (KiB)".to_owned(),
         name: "idle_connection",
         columns: vec!["connections", "before", "idle", "after", "each", "goal"],
         rows: vec![vec![

@@ -43,11 +43,11 @@ pub enum Traffic {
     OneBusy,
 }
 
-/// In the order of the tables, and by number in an [`ViOrder`].
+/// In the order of the tables, and by number in a [`ViOrder`].
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
-/// In the order of the columns, and by number in an [`ViOrder`].
+/// In the order of the columns, and by number in a [`ViOrder`].
 pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
-/// In the order of the tables, and by number in an [`ViOrder`].
+/// In the order of the tables, and by number in a [`ViOrder`].
 pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
 /// What many VIs are measured with, in the order of the columns: nobody sleeps.
 pub const POLLING: [Look; 2] = [Look::WorkQueue, Look::CompletionQueue];

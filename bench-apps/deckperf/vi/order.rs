@@ -31,7 +31,7 @@ pub struct ViBatch {
     pub shape: Shape,
 }
 
-/// How long an [`ViOrder`] is on the way.
+/// How long a [`ViOrder`] is on the way.
 const WORDS: usize = 9;
 
 const STOP: u64 = 0;

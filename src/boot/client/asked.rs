@@ -12,7 +12,7 @@ pub(super) enum Asked<'a> {
     Lookup(&'a str),
     Put(&'a str),
     Get(&'a str),
-    Fate(u32),
+    Exit(u32),
     Fence,
     Done,
 }
@@ -26,7 +26,7 @@ impl fmt::Display for Asked<'_> {
             Asked::Lookup(name) => write!(f, "lookup of {}", Quoted(name)),
             Asked::Put(key) => write!(f, "storing the key {}", Quoted(key)),
             Asked::Get(key) => write!(f, "reading the key {}", Quoted(key)),
-            Asked::Fate(rank) => write!(f, "asking what has become of rank {rank}"),
+            Asked::Exit(rank) => write!(f, "asking what has become of rank {rank}"),
             Asked::Fence => f.write_str("fence"),
             Asked::Done => f.write_str("saying goodbye"),
         }

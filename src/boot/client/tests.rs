@@ -83,7 +83,7 @@ fn who_has_caught_up_knows_who_has_left() {
         let (_job, clients) = job(2);
         let heard = events(&clients[0]);
         clients[1].done(soon()).unwrap();
-        clients[0].fate(1, Duration::ZERO, soon()).unwrap();
+        clients[0].wait_for_exit_report(1, Duration::ZERO, soon()).unwrap();
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank: 1 }));
     }
 }
@@ -95,7 +95,7 @@ fn a_listener_that_panics_costs_nobody_else_anything() {
     let heard = events(&clients[0]);
     for rank in [1, 2] {
         clients[rank as usize].done(soon()).unwrap();
-        clients[0].fate(1, Duration::ZERO, soon()).expect("the launcher is heard");
+        clients[0].wait_for_exit_report(1, Duration::ZERO, soon()).expect("the launcher is heard");
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank }));
     }
     clients[0].on_event(Box::new(|_| panic!("one that comes later")));

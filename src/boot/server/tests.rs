@@ -298,14 +298,14 @@ fn who_waits_for_a_rank_hears_of_its_end() {
 fn who_asks_what_became_of_a_rank_hears_its_end_first() {
     let config = Config { patience: SECOND, ..Config::new(4).unwrap() };
     let mut bench = Bench::with(config);
-    let fate = |rank| Call::Fate { rank, wait: SECOND / 10 };
+    let await_exit = |rank| Call::AwaitExit { rank, wait: SECOND / 10 };
     // One that is there.
-    assert_eq!(bench.ask(0, fate(1)), None);
+    assert_eq!(bench.ask(0, await_exit(1)), None);
     assert_eq!(replies(&bench.pass(SECOND / 10)), [(0, Reply::Ok)]);
     // One that closes its connection meanwhile, or has before: its end is waited for.
-    assert_eq!(bench.ask(0, fate(1)), None);
+    assert_eq!(bench.ask(0, await_exit(1)), None);
     bench.server.disconnected(bench.now, 1);
-    assert_eq!(bench.ask(2, fate(1)), None);
+    assert_eq!(bench.ask(2, await_exit(1)), None);
     assert_eq!(bench.pass(SECOND / 2), []);
     let told = bench.server.ended(1, KILLED);
     assert_eq!(events(&told).len(), 3);
@@ -316,12 +316,12 @@ fn who_asks_what_became_of_a_rank_hears_its_end_first() {
     );
     // One that nobody reports.
     bench.server.disconnected(bench.now, 2);
-    assert_eq!(bench.ask(0, fate(2)), None);
+    assert_eq!(bench.ask(0, await_exit(2)), None);
     assert_eq!(replies(&bench.pass(SECOND)), [(0, Reply::Ok)]);
     // Those that have ended, oneself, and one that there is not.
     bench.call(3, Call::Done);
     for rank in [0, 1, 2, 3, 4] {
-        assert_eq!(bench.ask(0, fate(rank)), Some(Reply::Ok));
+        assert_eq!(bench.ask(0, await_exit(rank)), Some(Reply::Ok));
     }
 }
 

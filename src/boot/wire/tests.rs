@@ -24,7 +24,8 @@ fn call() -> impl Strategy<Value = Call> {
         (name(), wait(), maker()).prop_map(|(key, wait, maker)| Call::Get { key, wait, maker }),
         any::<u64>().prop_map(|s| Call::Fence { wait: Duration::from_secs(s) }),
         Just(Call::Done),
-        (any::<u32>(), any::<u64>()).prop_map(|(rank, s)| Call::Fate { rank, wait: Duration::from_secs(s) }),
+        (any::<u32>(), any::<u64>())
+            .prop_map(|(rank, s)| Call::AwaitExit { rank, wait: Duration::from_secs(s) }),
     ]
 }
 

@@ -221,7 +221,7 @@ impl RecvData {
         RecvData { vi, pair, awaited: None, _place: place }
     }
 
-    /// Whether a descriptor is posted for a message whose fate is open. Until it is known, the control VI is not
+    /// Whether a descriptor is posted for a message of which it is not known whether it will come. Until it is known, the control VI is not
     /// read on: a poster that has given up meanwhile posts on, and its message may have come all the same, before the others.
     pub fn awaits_message(&self) -> bool {
         self.awaited.is_some()

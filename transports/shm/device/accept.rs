@@ -1,4 +1,4 @@
-//! The listening socket: accepts processes that connect to this one, until they are links.
+//! The listening socket: accepts processes that connect to this one, until their peer sockets are up.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +13,11 @@ use udeck_via::{Error, Result};
 use super::ShmDevice;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
-use crate::link::{Link, process};
+use crate::peer_socket::{PeerSocket, process};
 
-/// Sockets accepted before the links that exist are looked at: a burst of strangers does not starve them.
+/// Sockets accepted before the peer sockets that exist are looked at: a burst of strangers does not starve them.
 const ACCEPTS: usize = 16;
-/// Descriptors of a link beside its socket: the death of the process behind it, both again for the reactor, and the three
+/// Descriptors of a peer socket beside its socket: the death of the process behind it, both again for the reactor, and the three
 /// segments of the peer, of which the outbox stays.
 const LINK_DESCRIPTORS: usize = 6;
 /// A process without descriptors leaves those who connect in the backlog for so long, and tries again.
@@ -26,12 +26,12 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// and on few processors each answers late.
 const MAX_MEETING: usize = 1024;
 const MEETING_TIME: Duration = Duration::from_secs(10);
-/// Links with one other process. A NIC makes one, and so do we to each of its NICs; those that went down are kept until that
+/// Peer sockets with one other process. A NIC makes one, and so do we to each of its NICs; those that went down are kept until that
 /// process has left our memory. Each takes descriptors, and address space for the arenas of the peer.
-pub(crate) const MAX_LINKS: usize = 32;
+pub(crate) const MAX_PEER_SOCKETS: usize = 32;
 
 impl ShmDevice {
-    /// Accepts links.
+    /// Accepts peer sockets.
     pub(super) fn serve(&self, listener: Endpoint) -> io::Result<()> {
         let weak = self.this.clone();
         let listener = Arc::new(listener);
@@ -52,15 +52,15 @@ impl ShmDevice {
                 }
             }),
         )?;
-        self.links.lock().listening = Some(token);
+        self.peer_sockets.lock().listening = Some(token);
         Ok(())
     }
 
-    /// Accepts links that wait.
+    /// Accepts peer sockets that wait.
     ///
     /// # Errors
     /// The process, or the system, is short of descriptors, or has too many to close. Callers stay in the backlog meanwhile. A
-    /// link's descriptors are reserved first, so that nobody is accepted for whom only the socket is left.
+    /// peer socket's descriptors are reserved first, so that nobody is accepted for whom only the socket is left.
     fn accept(&self, listener: BorrowedFd<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTS {
             if closer::is_behind() {
@@ -92,36 +92,37 @@ impl ShmDevice {
             return Err(io::Error::other("this process has enough links"));
         }
         let handshake = Handshake::accept(self.options.keys.clone(), self.boot_id, nonce()?);
-        self.watch(&mut self.links.lock(), &Link::new(socket, pid, handshake, &self.space))
+        self.watch(&mut self.peer_sockets.lock(), &PeerSocket::new(socket, pid, handshake, &self.space))
     }
 
-    /// Whether a process has as many links with us as it may have: another one, for the ranks of
+    /// Whether a process has as many peer sockets with us as it may have: another one, for the ranks of
     /// `run_local` are in the same.
     fn has_enough_of(&self, pid: Option<i32>) -> bool {
         let own = i32::try_from(std::process::id()).ok();
-        let mut links = self.links.lock();
+        let mut peer_sockets = self.peer_sockets.lock();
         // Processes of other pid namespaces cannot be told apart: there may be as many as may meet at a time.
-        let most = if pid.is_none() { MAX_MEETING } else { MAX_LINKS };
-        let has = links.all.iter().filter(|(link, _)| link.pid == pid).count();
+        let most = if pid.is_none() { MAX_MEETING } else { MAX_PEER_SOCKETS };
+        let has = peer_sockets.all.iter().filter(|(peer_socket, _)| peer_socket.pid == pid).count();
         if pid == own || has < most {
             return false;
         }
-        if !std::mem::replace(&mut links.told_of_enough, true) {
-            report_link_limit(pid, has);
+        if !std::mem::replace(&mut peer_sockets.told_of_enough, true) {
+            report_peer_socket_limit(pid, has);
         }
         true
     }
 
     /// Whether one more hand-shake may begin. Ends those that take too long: they keep descriptors for nothing.
     fn has_room_to_meet(&self) -> bool {
-        let links: Vec<_> = self.links.lock().all.iter().map(|(link, _)| link.clone()).collect();
-        self.forget_spent(&links);
+        let peer_sockets: Vec<_> =
+            self.peer_sockets.lock().all.iter().map(|(peer_socket, _)| peer_socket.clone()).collect();
+        self.forget_spent(&peer_sockets);
         let mut meeting = 0;
-        for link in links {
-            match link.meeting_for() {
+        for peer_socket in peer_sockets {
+            match peer_socket.meeting_for() {
                 Some(age) if age > MEETING_TIME => {
-                    link.down("the hand-shake took too long", Loss::Stuck);
-                    self.forget_link(&link);
+                    peer_socket.down("the hand-shake took too long", Loss::Stuck);
+                    self.forget_peer_socket(&peer_socket);
                 }
                 Some(_) => meeting += 1,
                 None => {}
@@ -138,9 +139,9 @@ fn report_shortage(error: &io::Error) {
     say!("cannot accept connections and keeps trying: {error}{advice}");
 }
 
-/// As [`report_shortage`]: the other process is told no more than that its link was closed.
+/// As [`report_shortage`]: the other process is told no more than that its peer socket was closed.
 #[cold]
-fn report_link_limit(pid: Option<i32>, has: usize) {
+fn report_peer_socket_limit(pid: Option<i32>, has: usize) {
     let pid = process(pid);
     say!("process {pid} has {has} links with this NIC; no more of them are accepted (said once)");
 }

@@ -8,13 +8,13 @@ use udeck_via::{Error, Result};
 
 use super::{ShmDevice, attach, establish};
 use crate::connection::{Connection, Loss};
-use crate::link::Link;
-use crate::link_wire::{Datagram, Doorbells, Why};
+use crate::peer_socket::PeerSocket;
+use crate::peer_socket_wire::{Datagram, Doorbells, Why};
 
 /// A request that waits for its answer.
 pub(super) struct IncomingRequest {
     pub(super) device: Arc<ShmDevice>,
-    pub(super) link: Arc<Link>,
+    pub(super) peer_socket: Arc<PeerSocket>,
     pub(super) id: u32,
     pub(super) doorbells: Doorbells,
     pub(super) hello: Hello,
@@ -30,8 +30,8 @@ impl IncomingRequest {
     fn answer_refusal(&mut self, why: Why, text: &str) {
         self.answered = true;
         let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
-        if let Err(why) = self.link.send(&refusal, &[]) {
-            self.link.down(&why, Loss::Stuck);
+        if let Err(why) = self.peer_socket.send(&refusal, &[]) {
+            self.peer_socket.down(&why, Loss::Stuck);
         }
     }
 }
@@ -42,24 +42,25 @@ impl Incoming for IncomingRequest {
     }
 
     fn peer(&self) -> Option<u32> {
-        self.link.peer()
+        self.peer_socket.peer()
     }
 
     fn accept(mut self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>> {
         let (send, receive, doorbells) = attach(&self.device.board, queues)?;
-        let (control, link) = (self.control.clone(), self.link.clone());
-        let connection = Connection::new(control, 1, link, self.doorbells, &self.hello, queues.reporter);
+        let (control, peer_socket) = (self.control.clone(), self.peer_socket.clone());
+        let connection =
+            Connection::new(control, 1, peer_socket, self.doorbells, &self.hello, queues.reporter);
         let endpoint =
             establish(&self.device, &connection, (send, receive), queues.context, hello.reliability);
         self.answered = true;
-        // The link may be down, and forgotten: then nobody would see the peer inside our windows, so it must not hear of this.
+        // The peer socket may be down, and forgotten: then nobody would see the peer inside our windows, so it must not hear of this.
         // One that goes down from now on has this connection, and is remembered.
         if let Some(why) = connection.lost() {
             return Err(Error::Lost(why.to_owned()));
         }
         let accept = Datagram::Accept { id: self.id, doorbells, hello: hello.clone() };
-        self.link.send(&accept, &[]).map_err(|why| {
-            self.link.down(&why, Loss::Stuck);
+        self.peer_socket.send(&accept, &[]).map_err(|why| {
+            self.peer_socket.down(&why, Loss::Stuck);
             Error::Lost(why)
         })?;
         Ok(endpoint)

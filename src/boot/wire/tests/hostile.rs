@@ -32,7 +32,7 @@ fn requests() -> Vec<Vec<u8>> {
         Call::Get { key: name(), wait: Some(wait), maker: Maker::Collective(0) },
         Call::Get { key: "other".into(), wait: None, maker: Maker::Anyone },
         Call::Fence { wait },
-        Call::Fate { rank: 1, wait },
+        Call::AwaitExit { rank: 1, wait },
         Call::Done,
     ];
     calls.into_iter().zip(1..).map(|(call, id)| framed(&Request { id, call })).collect()

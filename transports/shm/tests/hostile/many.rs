@@ -9,7 +9,7 @@ use udeck_via::MemHandle;
 use super::prey::{Prey, SECRET, await_descriptors, descriptors, soon};
 use super::rogue::Rogue;
 use crate::arenas::{MAX_ARENA, Segment};
-use crate::link_wire::{Datagram, Why};
+use crate::peer_socket_wire::{Datagram, Why};
 use crate::space::MOST;
 
 /// How many control segments of rogues are mapped.
@@ -72,7 +72,7 @@ fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
     let before = descriptors();
     let [outbox, landing] = [Segment::outbox(MAX_ARENA).unwrap(), Segment::landing(MAX_ARENA).unwrap()];
     let address = prey.address().to_vec();
-    let link = || {
+    let peer_socket = || {
         let mut rogue = Rogue::silent(&address);
         let board = rogue.board.fd().try_clone_to_owned().unwrap();
         let segments = [board.as_fd(), outbox.fd(), landing.fd()];
@@ -80,18 +80,18 @@ fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
     };
     // The honest peer has some.
     let room = MOST as usize / (2 * MAX_ARENA) - 1;
-    let mut links: Vec<_> = (0..room).map(|_| link().expect("so many are let in")).collect();
-    assert!(link().is_none(), "more than there is room for");
+    let mut peer_sockets: Vec<_> = (0..room).map(|_| peer_socket().expect("so many are let in")).collect();
+    assert!(peer_socket().is_none(), "more than there is room for");
     prey.serves_the_honest(1);
     drop(Rogue::admitted(prey.address()));
-    links.pop();
+    peer_sockets.pop();
     // The prey hears of its end in its own time.
     let deadline = soon();
-    while links.len() < room {
+    while peer_sockets.len() < room {
         assert!(!deadline.passed());
-        links.extend(link());
+        peer_sockets.extend(peer_socket());
     }
-    drop((links, outbox, landing));
+    drop((peer_sockets, outbox, landing));
     await_descriptors(before);
     prey.serves_the_honest(2);
 }

@@ -20,7 +20,7 @@ use crate::arenas::Segment;
 use crate::board::{Board, BoardView};
 use crate::handshake::{Handshake, Step};
 use crate::layout::{CONTROL_BYTES, Direction};
-use crate::link_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM};
+use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM};
 
 pub const OUTBOX: usize = 4 << 20;
 pub const LANDING: usize = 2 << 20;
@@ -31,7 +31,7 @@ const CREDIT: usize = 9216;
 /// And the word on how far the rogue has read.
 const READ: usize = CREDIT + 128;
 
-/// A link to the prey.
+/// A peer socket to the prey.
 pub struct Rogue {
     socket: Endpoint,
     pub board: Board,

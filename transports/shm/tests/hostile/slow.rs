@@ -14,7 +14,7 @@ use udeck_via::auth::Keys;
 use super::prey::{Prey, SECRET, await_descriptors, descriptors};
 use super::rogue::Rogue;
 use crate::handshake::Handshake;
-use crate::link_wire::Datagram;
+use crate::peer_socket_wire::Datagram;
 
 /// Longer than a rogue waits for an answer.
 const LONG: Duration = Duration::from_secs(90);
@@ -116,7 +116,7 @@ fn with_a_datagram_that_carries_none() {
     });
 }
 
-/// Its link is kept for the connection: what comes over it is not read, and goes with it.
+/// Its peer socket is kept for the connection: what comes over it is not read, and goes with it.
 #[test]
 fn after_a_lie() {
     let mut prey = Prey::new();
@@ -130,7 +130,7 @@ fn after_a_lie() {
     let mut honest = Rogue::admitted(prey.address());
     drop(honest.connect(&prey));
     drop((honest, rogue));
-    // The end of the link is seen behind all that.
+    // The end of the peer socket is seen behind all that.
     let (grip, mut vi) = connection;
     while !vi.send_inline(None, &[], b"").is_err_and(|error| matches!(error, udeck_via::Error::Lost(_))) {
         std::thread::yield_now();
@@ -175,5 +175,5 @@ fn a_link_is_forgotten_when_its_process_has_died() {
 }
 
 const DIES: &str = "tests::hostile::slow::a_link_is_forgotten_when_its_process_has_died";
-/// Set in the process that dies: to whom it links, and to whom it passes its socket.
+/// Set in the process that dies: to whom it connects, and to whom it passes its socket.
 const LINKS_TO: &str = "UDECK_TEST_LINKS_AND_DIES";

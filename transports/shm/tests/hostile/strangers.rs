@@ -20,16 +20,16 @@ use super::prey::{NAME, Prey, SECRET, await_descriptors, descriptors, soon, vi};
 use super::rogue::{LANDING, OUTBOX, Rogue};
 use crate::arenas::MAX_ARENA;
 use crate::board::BOARD_BYTES;
-use crate::device::MAX_LINKS;
+use crate::device::MAX_PEER_SOCKETS;
 use crate::layout::CONTROL_BYTES;
-use crate::link_wire::{Datagram, MAX_DATAGRAM, VERSION};
+use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, VERSION};
 
 const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
 /// Set in the process of the other user: to whom it connects.
 const CONNECTS_TO: &str = "UDECK_TEST_OTHER_USER_CONNECTS_TO";
 
 const LINKS_OFTEN: &str = "tests::hostile::strangers::an_admitted_process_has_so_many_links_and_no_more";
-/// Set in the process that makes many links: to whom.
+/// Set in the process that makes many peer sockets: to whom.
 const LINKS_TO: &str = "UDECK_TEST_LINKS_TO";
 
 fn meet() -> Datagram {
@@ -78,7 +78,7 @@ fn another_user_is_no_way() {
     });
 }
 
-/// It knows the secret, and each of its links takes descriptors and address space here. When some end, others are let in.
+/// It knows the secret, and each of its peer sockets takes descriptors and address space here. When some end, others are let in.
 #[test]
 fn an_admitted_process_has_so_many_links_and_no_more() {
     if let Some(address) = std::env::var_os(LINKS_TO) {
@@ -96,20 +96,21 @@ fn an_admitted_process_has_so_many_links_and_no_more() {
 
 /// In the other process.
 fn link_often(address: &[u8]) {
-    let link = || {
+    let peer_socket = || {
         let mut rogue = Rogue::silent(address);
         rogue.meet(SECRET, None).is_some().then_some(rogue)
     };
-    let mut links: Vec<_> = (0..MAX_LINKS).map(|_| link().expect("so many are let in")).collect();
-    assert!((0..3).all(|_| link().is_none()), "more than {MAX_LINKS}");
-    links.truncate(MAX_LINKS / 2);
+    let mut peer_sockets: Vec<_> =
+        (0..MAX_PEER_SOCKETS).map(|_| peer_socket().expect("so many are let in")).collect();
+    assert!((0..3).all(|_| peer_socket().is_none()), "more than {MAX_PEER_SOCKETS}");
+    peer_sockets.truncate(MAX_PEER_SOCKETS / 2);
     // The prey hears of their end in its own time.
     let deadline = soon();
-    while links.len() < MAX_LINKS {
-        assert!(!deadline.passed(), "{} are let in again", links.len());
-        links.extend(link());
+    while peer_sockets.len() < MAX_PEER_SOCKETS {
+        assert!(!deadline.passed(), "{} are let in again", peer_sockets.len());
+        peer_sockets.extend(peer_socket());
     }
-    assert!(link().is_none(), "more than {MAX_LINKS} again");
+    assert!(peer_socket().is_none(), "more than {MAX_PEER_SOCKETS} again");
 }
 
 #[test]
@@ -183,7 +184,7 @@ fn a_second_hand_shake_ends_the_link() {
     });
 }
 
-/// Nobody watches such a link any more: nobody would see the peer inside a window, so it must not hear of one.
+/// Nobody watches such a peer socket any more: nobody would see the peer inside a window, so it must not hear of one.
 #[test]
 fn a_request_over_a_link_that_has_ended_is_not_accepted() {
     leaves_no_trace(|prey| {

@@ -10,7 +10,7 @@ use udeck_via::{Cq, Error, ErrorCode, ErrorEvent, NetAddress, Resource, State, V
 use super::prey::{NAME, Prey, soon, vi};
 use super::rogue::{Grip, Rogue};
 use crate::layout::{BROKEN, CLOSED};
-use crate::link_wire::Datagram;
+use crate::peer_socket_wire::Datagram;
 
 /// The context of the VI under attack, and of the one that ends what a test waits for.
 const CONTEXT: u64 = 7;

@@ -8,7 +8,7 @@ use super::prey::{Prey, soon};
 use super::rogue::{Grip, Rogue};
 use crate::board::WINDOWS;
 use crate::layout::Direction;
-use crate::link_wire::Datagram;
+use crate::peer_socket_wire::Datagram;
 
 const LEN: usize = 5 << 20; // more than half of the prey's landing
 

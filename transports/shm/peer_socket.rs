@@ -1,6 +1,6 @@
-//! A link: the Unix socket between two processes, and what the peer has shown us over it.
+//! A peer socket: the Unix socket between two processes, and what the peer has shown us over it.
 //!
-//! A link is made by the first connection request in its direction, and is used for the requests of its maker only
+//! A peer socket is made by the first connection request in its direction, and is used for the requests of its maker only
 //! (so two processes may have two). It is up once both have proved the job's secret; it goes down when the socket
 //! closes or the process behind it dies, and takes its connections with it.
 
@@ -23,19 +23,19 @@ use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
 use crate::handshake::{Handshake, Step};
-use crate::link_wire::{Datagram, Doorbells, Why};
+use crate::peer_socket_wire::{Datagram, Doorbells, Why};
 use crate::space::{Space, Taken};
 
 /// Chunks that enter our page tables at one look; the others when they are first touched.
 const POPULATED_AT_ONCE: usize = 64;
 
-/// A link to a peer process.
-pub struct Link {
+/// The socket to another process, and what that process has shown us.
+pub struct PeerSocket {
     socket: Endpoint,
     made: Instant,
     /// The peer's process, where it lies in our pid namespace.
     pub pid: Option<i32>,
-    /// Which rank the peer has proved to be, if any, once the link is up.
+    /// Which rank the peer has proved to be, if any, once the peer socket is up.
     peer: OnceLock<Option<u32>>,
     segments: OnceLock<PeerSegments>,
     /// Where theirs comes from.
@@ -52,7 +52,7 @@ struct State {
     connections: Vec<Weak<Connection>>,
     /// The peer said goodbye: its end is no loss.
     parted: bool,
-    /// Its process is dead, or has closed the link.
+    /// Its process is dead, or has closed the peer socket.
     gone: bool,
 }
 
@@ -164,8 +164,8 @@ pub enum Event {
     },
 }
 
-impl Link {
-    /// A link over a fresh socket.
+impl PeerSocket {
+    /// A peer socket over a fresh socket.
     pub fn new(socket: Endpoint, pid: Option<i32>, handshake: Handshake, space: &Arc<Space>) -> Arc<Self> {
         let state = State {
             phase: Phase::Meeting(handshake),
@@ -174,7 +174,7 @@ impl Link {
             parted: false,
             gone: false,
         };
-        Arc::new(Link {
+        Arc::new(PeerSocket {
             socket,
             made: job_time(),
             pid,
@@ -212,7 +212,7 @@ impl Link {
         self.segments().landing.at(offset, len)
     }
 
-    /// Sends a datagram. The peer's reactor always reads: a peer whose socket is full is stuck, and the link ends.
+    /// Sends a datagram. The peer's reactor always reads: a peer whose socket is full is stuck, and the peer socket ends.
     pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), String> {
         match socket::send(self.socket(), &datagram.encode(), fds) {
             Ok(true) => Ok(()),
@@ -224,7 +224,7 @@ impl Link {
     /// Handles one datagram. Runs on the reactor.
     ///
     /// # Errors
-    /// Why the link must end.
+    /// Why the peer socket must end.
     pub fn input(
         &self,
         datagram: Datagram,
@@ -298,7 +298,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until the link is up.
+    /// Waits until the peer socket is up.
     ///
     /// # Errors
     /// [`Error::Lost`] when it went down, [`Error::Timeout`].
@@ -370,7 +370,7 @@ impl Link {
         }
     }
 
-    /// The connection ends with this link.
+    /// The connection ends with this peer socket.
     pub fn carry(&self, connection: &Arc<Connection>) {
         let mut state = self.state.lock();
         state.connections.retain(|connection| connection.strong_count() > 0);
@@ -392,7 +392,7 @@ impl Link {
         matches!(self.state.lock().phase, Phase::Down(_))
     }
 
-    /// Ends the link and its connections. The first reason counts. A link whose peer lives keeps its connections: they
+    /// Ends the peer socket and its connections. The first reason counts. A peer socket whose peer lives keeps its connections: they
     /// are told once more when it is dead, which is when it is certain to have left our memory.
     pub fn down(&self, why: &str, how: Loss) {
         let mut state = self.state.lock();
@@ -423,7 +423,7 @@ impl Link {
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for PeerSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Link(process {})", process(self.pid))
     }

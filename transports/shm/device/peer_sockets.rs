@@ -1,4 +1,4 @@
-//! Links: one with each process that we connected to, or that connected to us, and what comes over them.
+//! Peer sockets: one with each process that we connected to, or that connected to us, and what comes over them.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,35 +16,40 @@ use super::accept::nonce;
 use super::request::IncomingRequest;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
-use crate::link::{Event, Link, process};
-use crate::link_wire::{Datagram, MAX_DATAGRAM, Why};
+use crate::peer_socket::{Event, PeerSocket, process};
+use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, Why};
 
-/// How a link ends whose socket does.
+/// How a peer socket ends whose socket does.
 const CLOSED_OR_DIED: &str = "closed its link or died";
 
 /// A peer's address, and the rank that it is to be; `None`: anybody of the job.
 pub(super) type Whom = (Vec<u8>, Option<u32>);
 
 #[derive(Default)]
-pub(super) struct Links {
+pub(super) struct PeerSockets {
     /// Made by us: by the peer's address, and by the rank that it has proved to be.
-    pub made: HashMap<Whom, Arc<Link>>,
+    pub made: HashMap<Whom, Arc<PeerSocket>>,
     /// All, with what runs on the reactor for them.
-    pub all: Vec<(Arc<Link>, Vec<Token>)>,
+    pub all: Vec<(Arc<PeerSocket>, Vec<Token>)>,
     pub listening: Option<Token>,
-    /// The user knows that a process wants more links than it may have.
+    /// The user knows that a process wants more peer sockets than it may have.
     pub told_of_enough: bool,
 }
 
 impl ShmDevice {
-    /// The link that our requests to `peer` at `address` take, made if need be.
-    pub(super) fn link_to(&self, address: &[u8], peer: Option<u32>, deadline: Deadline) -> Result<Arc<Link>> {
+    /// The peer socket that our requests to `peer` at `address` take, made if need be.
+    pub(super) fn peer_socket_to(
+        &self,
+        address: &[u8],
+        peer: Option<u32>,
+        deadline: Deadline,
+    ) -> Result<Arc<PeerSocket>> {
         let pair =
             self.options.keys.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
         let whom = (address.to_vec(), peer);
-        if let Some(link) = self.made_to(&whom) {
-            link.wait_up(deadline)?;
-            return Ok(link);
+        if let Some(peer_socket) = self.made_to(&whom) {
+            peer_socket.wait_up(deadline)?;
+            return Ok(peer_socket);
         }
         // May wait: without the lock, which the reactor takes, and whoever takes a window back.
         let socket = connect_socket(address, deadline)?;
@@ -55,45 +60,51 @@ impl ShmDevice {
         }
         let nonce = nonce().map_err(|e| Error::os("drawing a nonce", e))?;
         let (handshake, meet) = Handshake::connect(pair, self.boot_id, nonce);
-        let mut links = self.links.lock();
-        if let Some(others) = links.made.get(&whom).filter(|link| link.is_usable()).cloned() {
-            drop(links);
+        let mut peer_sockets = self.peer_sockets.lock();
+        if let Some(others) =
+            peer_sockets.made.get(&whom).filter(|peer_socket| peer_socket.is_usable()).cloned()
+        {
+            drop(peer_sockets);
             others.wait_up(deadline)?;
             return Ok(others);
         }
-        let link = Link::new(socket, pid, handshake, &self.space);
-        // Under the same lock: nobody finds a link that the reactor does not run.
-        self.watch(&mut links, &link).map_err(|e| Error::os("watching a new link", e))?;
-        links.made.insert(whom, link.clone());
-        drop(links);
-        if let Err(why) = link.send(&meet, &[]) {
-            link.down(&why, Loss::Stuck);
-            self.forget_link(&link);
+        let peer_socket = PeerSocket::new(socket, pid, handshake, &self.space);
+        // Under the same lock: nobody finds a peer socket that the reactor does not run.
+        self.watch(&mut peer_sockets, &peer_socket).map_err(|e| Error::os("watching a new link", e))?;
+        peer_sockets.made.insert(whom, peer_socket.clone());
+        drop(peer_sockets);
+        if let Err(why) = peer_socket.send(&meet, &[]) {
+            peer_socket.down(&why, Loss::Stuck);
+            self.forget_peer_socket(&peer_socket);
             return Err(Error::Lost(why));
         }
-        link.wait_up(deadline)?;
-        Ok(link)
+        peer_socket.wait_up(deadline)?;
+        Ok(peer_socket)
     }
 
-    fn made_to(&self, whom: &Whom) -> Option<Arc<Link>> {
-        self.links.lock().made.get(whom).filter(|link| link.is_usable()).cloned()
+    fn made_to(&self, whom: &Whom) -> Option<Arc<PeerSocket>> {
+        self.peer_sockets.lock().made.get(whom).filter(|peer_socket| peer_socket.is_usable()).cloned()
     }
 
-    /// Lets the reactor run a link: its datagrams, and the death of the process behind it. Both, or nothing is left of it.
-    pub(super) fn watch(&self, links: &mut Links, link: &Arc<Link>) -> io::Result<()> {
-        let death = self.watch_death(link)?;
-        let (weak, served) = (self.this.clone(), link.clone());
-        // It may be called at once; to forget the link, it waits for the lock.
+    /// Lets the reactor run a peer socket: its datagrams, and the death of the process behind it. Both, or nothing is left of it.
+    pub(super) fn watch(
+        &self,
+        peer_sockets: &mut PeerSockets,
+        peer_socket: &Arc<PeerSocket>,
+    ) -> io::Result<()> {
+        let death = self.watch_death(peer_socket)?;
+        let (weak, served) = (self.this.clone(), peer_socket.clone());
+        // It may be called at once; to forget the peer socket, it waits for the lock.
         let datagrams = self.reactor.add(
-            link.socket(),
+            peer_socket.socket(),
             Box::new(move || match weak.upgrade() {
-                Some(device) => device.on_link(&served),
+                Some(device) => device.on_peer_socket(&served),
                 None => Interest::Done,
             }),
         );
         match datagrams {
             Ok(datagrams) => {
-                links.all.push((link.clone(), death.into_iter().chain([datagrams]).collect()));
+                peer_sockets.all.push((peer_socket.clone(), death.into_iter().chain([datagrams]).collect()));
                 Ok(())
             }
             Err(error) => {
@@ -104,19 +115,19 @@ impl ShmDevice {
     }
 
     /// Where there is no such watch (a process in another pid namespace, a system without it), the socket's end tells.
-    fn watch_death(&self, link: &Arc<Link>) -> io::Result<Option<Token>> {
-        let Some(pid) = link.pid else { return Ok(None) };
+    fn watch_death(&self, peer_socket: &Arc<PeerSocket>) -> io::Result<Option<Token>> {
+        let Some(pid) = peer_socket.pid else { return Ok(None) };
         let death = match socket::death_of(pid) {
             Ok(death) => death,
             Err(error) if is_shortage(&error) => return Err(error),
             Err(_) => return Ok(None),
         };
-        let (weak, link) = (self.this.clone(), link.clone());
+        let (weak, peer_socket) = (self.this.clone(), peer_socket.clone());
         let died = move || {
-            link.down(&format!("process {pid} died"), Loss::Dead);
+            peer_socket.down(&format!("process {pid} died"), Loss::Dead);
             // A child that it forked may have its end of the socket still.
             if let Some(device) = weak.upgrade() {
-                device.forget_link(&link);
+                device.forget_peer_socket(&peer_socket);
                 device.revoking.sweep(&device.board);
             }
             Interest::Done
@@ -124,21 +135,21 @@ impl ShmDevice {
         self.reactor.add(&death, Box::new(died)).map(Some)
     }
 
-    /// A link has something to read. One that went down while its process lives is read no more, because nobody would believe
+    /// A peer socket has something to read. One that went down while its process lives is read no more, because nobody would believe
     /// it: what it carries stays in it, and goes with it. It is watched for that process's end. A round of datagrams is taken
-    /// before the others are looked at; what is left keeps the link readable.
-    fn on_link(&self, link: &Arc<Link>) -> Interest {
+    /// before the others are looked at; what is left keeps the peer socket readable.
+    fn on_peer_socket(&self, peer_socket: &Arc<PeerSocket>) -> Interest {
         let mut buffer = [0; MAX_DATAGRAM];
         let mut budget = PollBudget::once();
         while budget.take() {
-            if link.is_down() {
-                return self.on_link_down(link);
+            if peer_socket.is_down() {
+                return self.on_peer_socket_down(peer_socket);
             }
-            let (why, how) = match socket::receive(link.socket(), &mut buffer) {
+            let (why, how) = match socket::receive(peer_socket.socket(), &mut buffer) {
                 Ok(socket::Received::Nothing) => return Interest::Keep,
                 Ok(socket::Received::Closed) => (CLOSED_OR_DIED.to_owned(), Loss::Dead),
                 Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
-                    match self.on_datagram(link, &buffer[..len], fds) {
+                    match self.on_datagram(peer_socket, &buffer[..len], fds) {
                         Ok(()) => continue,
                         Err(why) => (why, Loss::Lied),
                     }
@@ -150,19 +161,19 @@ impl ShmDevice {
                 ),
                 Err(error) => (format!("its link cannot be read: {error}"), Loss::Stuck),
             };
-            self.end_link(link, &why, how);
-            if how == Loss::Dead || link.connections().is_empty() {
+            self.end_peer_socket(peer_socket, &why, how);
+            if how == Loss::Dead || peer_socket.connections().is_empty() {
                 return Interest::Done;
             }
         }
         Interest::Keep
     }
 
-    fn on_link_down(&self, link: &Arc<Link>) -> Interest {
-        match socket::is_hung_up(link.socket()) {
+    fn on_peer_socket_down(&self, peer_socket: &Arc<PeerSocket>) -> Interest {
+        match socket::is_hung_up(peer_socket.socket()) {
             Ok(false) => Interest::HangUp,
             Ok(true) => {
-                self.end_link(link, CLOSED_OR_DIED, Loss::Dead);
+                self.end_peer_socket(peer_socket, CLOSED_OR_DIED, Loss::Dead);
                 Interest::Done
             }
             // There is the watch for its death.
@@ -170,46 +181,51 @@ impl ShmDevice {
         }
     }
 
-    fn end_link(&self, link: &Arc<Link>, why: &str, how: Loss) {
-        link.down(&format!("process {}: {why}", process(link.pid)), how);
-        if how == Loss::Dead || link.connections().is_empty() {
-            self.forget_link(link);
+    fn end_peer_socket(&self, peer_socket: &Arc<PeerSocket>, why: &str, how: Loss) {
+        peer_socket.down(&format!("process {}: {why}", process(peer_socket.pid)), how);
+        if how == Loss::Dead || peer_socket.connections().is_empty() {
+            self.forget_peer_socket(peer_socket);
             self.revoking.sweep(&self.board);
         }
     }
 
-    /// Forgets links that are down and were kept for connections, which are gone now.
-    pub(super) fn forget_spent(&self, links: &[Arc<Link>]) {
-        for link in links.iter().filter(|link| link.is_down() && link.connections().is_empty()) {
-            self.forget_link(link);
+    /// Forgets peer sockets that are down and were kept for connections, which are gone now.
+    pub(super) fn forget_spent(&self, peer_sockets: &[Arc<PeerSocket>]) {
+        for peer_socket in peer_sockets
+            .iter()
+            .filter(|peer_socket| peer_socket.is_down() && peer_socket.connections().is_empty())
+        {
+            self.forget_peer_socket(peer_socket);
         }
     }
 
-    pub(super) fn forget_link(&self, link: &Arc<Link>) {
-        let mut links = self.links.lock();
-        links.made.retain(|_, made| !Arc::ptr_eq(made, link));
-        let at = links.all.iter().position(|(one, _)| Arc::ptr_eq(one, link));
-        let tokens = at.map(|at| links.all.swap_remove(at).1);
-        drop(links);
+    pub(super) fn forget_peer_socket(&self, peer_socket: &Arc<PeerSocket>) {
+        let mut peer_sockets = self.peer_sockets.lock();
+        peer_sockets.made.retain(|_, made| !Arc::ptr_eq(made, peer_socket));
+        let at = peer_sockets.all.iter().position(|(one, _)| Arc::ptr_eq(one, peer_socket));
+        let tokens = at.map(|at| peer_sockets.all.swap_remove(at).1);
+        drop(peer_sockets);
         tokens.into_iter().flatten().for_each(|token| self.reactor.remove(token));
     }
 
     fn on_datagram(
         &self,
-        link: &Arc<Link>,
+        peer_socket: &Arc<PeerSocket>,
         bytes: &[u8],
         fds: Vec<Passed>,
     ) -> std::result::Result<(), String> {
         let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
         let ours = [self.board.fd(), self.arenas.outbox.fd(), self.arenas.landing.fd()];
-        match link.input(datagram, fds, ours)? {
+        match peer_socket.input(datagram, fds, ours)? {
             Event::Nothing => {}
-            Event::Broken => link.connections().iter().for_each(|connection| connection.report_broken()),
+            Event::Broken => {
+                peer_socket.connections().iter().for_each(|connection| connection.report_broken())
+            }
             Event::Request { id, doorbells, hello, discriminator, control } => {
                 let device = self.this.upgrade().ok_or("the NIC is closing")?;
                 let request = IncomingRequest {
                     device,
-                    link: link.clone(),
+                    peer_socket: peer_socket.clone(),
                     id,
                     doorbells,
                     hello,

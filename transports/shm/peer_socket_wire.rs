@@ -1,4 +1,4 @@
-//! Datagrams on a link. Everything decoded here comes from another process and is checked.
+//! Datagrams on a peer socket. Everything decoded here comes from another process and is checked.
 //!
 //! ```text
 //! byte 0  kind
@@ -10,7 +10,7 @@ use udeck_via::auth::Claim;
 use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Reliability};
 
-/// Version of everything that processes share: links, cells, control segments, boards.
+/// Version of everything that processes share: peer sockets, cells, control segments, boards.
 pub const VERSION: u32 = 5;
 /// Longest discriminator.
 pub const MAX_DISCRIMINATOR: usize = 512;
@@ -62,7 +62,7 @@ pub enum Datagram {
     Refuse { id: u32, why: Why, text: String },
     /// The process ends in order.
     Goodbye,
-    /// A connection of this link was ended by an error: its state says so.
+    /// A connection of this peer socket was ended by an error: its state says so.
     Broken,
 }
 
