@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `eager`, `hand_off`, `copy`, `rdma_write`, `rdma_read`, `handshake` | a protocol |
 //! | `auto` | chooses the protocol of a message |
-//! | `link` | what a protocol works on: the two ends of a connection |
+//! | `side` | what a protocol works on: the two sides of a connection |
 //! | `message_block` | a message's memory on its way |
 //! | `outgoing`, `incoming` | a message in an engine's queue, whatever its protocol |
 //!
@@ -20,11 +20,11 @@ pub(crate) mod eager;
 pub(crate) mod hand_off;
 pub(crate) mod handshake;
 pub(crate) mod incoming;
-pub(crate) mod link;
 pub(crate) mod message_block;
 pub(crate) mod outgoing;
 pub(crate) mod rdma_read;
 pub(crate) mod rdma_write;
+pub(crate) mod side;
 
 use std::fmt;
 

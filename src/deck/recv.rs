@@ -158,7 +158,7 @@ impl Inbox {
         if connection.waits || connection.notified_while_blocked || connection.is_unfinished() {
             self.waiting.forget(context);
         }
-        let rank = connection.link.rank;
+        let rank = connection.side.rank;
         self.queues.disconnected(connection.nic);
         self.acceptor.leave(context, connection.postbox());
         drop(connection);
@@ -200,8 +200,8 @@ impl Inbox {
             }
             match (accepted, &mut self.connections[context]) {
                 (Accepted::Connection(connection), place) => {
-                    if (connection.link.rank as usize) < self.world.size() {
-                        self.sender_ranks.insert(connection.link.rank);
+                    if (connection.side.rank as usize) < self.world.size() {
+                        self.sender_ranks.insert(connection.side.rank);
                     }
                     self.queues.connected(connection.nic);
                     *place = Some(connection);

@@ -38,8 +38,8 @@ use crate::memory_accounting::PostboxAccount;
 use crate::protocol::Protocol;
 use crate::protocol::auto::Selector;
 use crate::protocol::handshake::Pairs;
-use crate::protocol::link::SendLink;
 use crate::protocol::rdma_read::AnnouncedReads;
+use crate::protocol::side::SendSide;
 use crate::route::Route;
 use crate::world_state::WorldState;
 
@@ -50,7 +50,7 @@ pub(crate) type Failed = (Error, Option<Block>);
 ///
 /// Its fields are dropped in their order: the VIs, then the completion queue that they report to, the world last.
 pub(crate) struct Channel {
-    link: SendLink,
+    side: SendSide,
     /// For handshakes.
     pairs: Pairs,
     /// By which protocol a message travels.
@@ -74,7 +74,7 @@ pub(crate) struct Channel {
     has_to_look: std::cell::Cell<bool>,
     /// Says to others what waits in the queue.
     account: Arc<PostboxAccount>,
-    /// The link's, for the order in which they are dropped.
+    /// That of `side`, for the order in which they are dropped.
     _world: Arc<WorldState>,
 }
 
@@ -95,7 +95,7 @@ impl Channel {
         let selector = Selector::new(&world.config().auto, vi.nic().caps());
         Channel {
             _world: world.clone(),
-            link: SendLink { vi, world, counters },
+            side: SendSide { vi, world, counters },
             pairs: Pairs::default(),
             selector,
             cq,
@@ -140,7 +140,7 @@ impl Channel {
         &self,
         memory: UserMemory<B>,
     ) -> Result<Region, (ViaError, UserMemory<B>)> {
-        self.link.vi.nic().register_memory(memory, self.link.ptag())
+        self.side.vi.nic().register_memory(memory, self.side.ptag())
     }
 
     /// Whether the connection can carry messages by `protocol`.
@@ -171,7 +171,7 @@ impl std::fmt::Debug for Channel {
             .field("mailbox", &self.mailbox)
             .field("owner", &self.owner)
             .field("queued", &self.queue.len())
-            .field("vi", &self.link.vi)
+            .field("vi", &self.side.vi)
             .finish()
     }
 }

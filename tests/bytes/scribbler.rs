@@ -253,7 +253,7 @@ fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
     }
 }
 
-/// `transports/shm/link_wire.rs`: to a mailbox, as one of its postboxes.
+/// `transports/shm/peer_socket_wire.rs`: to a mailbox, as one of its postboxes.
 fn request(id: u32, random: &mut Random, pair: u32) -> Vec<u8> {
     let mut request = vec![5];
     let doorbells =

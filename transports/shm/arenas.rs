@@ -9,7 +9,7 @@ use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
 use udeck_via::mem::{Arena, Backing};
 use udeck_via::{Error, Result};
 
-/// Most bytes of an arena, of ours and of those that we map of peers: agreed on by [`crate::link_wire::VERSION`].
+/// Most bytes of an arena, of ours and of those that we map of peers: agreed on by [`crate::peer_socket_wire::VERSION`].
 pub(crate) const MAX_ARENA: usize = 1 << 40;
 
 const REMEDY: &str = "post less at a time, drop received messages sooner, or raise DECK_ARENA";

@@ -11,8 +11,8 @@
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Error as ViaError, LentSlice, PollBudget, fault};
 
-use super::link::{RecvLink, SendLink};
 use super::message_block::MessageBlock;
+use super::side::{RecvSide, SendSide};
 use crate::parcel::{Parcel, Stored};
 use crate::stats::Counters;
 use crate::wire::{Kind, Malformed};
@@ -44,8 +44,8 @@ impl CopySend {
         CopySend { block, stage: CopyStage::Unsaid }
     }
 
-    pub fn announce(&mut self, link: &mut SendLink) -> Result<(), ViaError> {
-        link.announce(&self.block, Kind::AskCopy, 0)?;
+    pub fn announce(&mut self, side: &mut SendSide) -> Result<(), ViaError> {
+        side.announce(&self.block, Kind::AskCopy, 0)?;
         self.stage = CopyStage::Asked;
         Ok(())
     }
@@ -72,14 +72,14 @@ impl CopySend {
     }
 
     /// Sends as much as may be sent. What is left comes back, and why it stays; `None`: it waits for the mailbox.
-    pub fn advance(mut self, link: &mut SendLink) -> Result<(), (Option<ViaError>, Self)> {
+    pub fn advance(mut self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let CopyStage::Copying { mut sent, mut fragments } = self.stage else { return Err((None, self)) };
         let mut stopped: Option<ViaError> = None;
         // However many the mailbox allows: whoever moves the queue along comes again.
         let mut budget = PollBudget::once();
         while fragments > 0 && stopped.is_none() && budget.take() {
             let end = (sent + FRAGMENT).min(self.block.len());
-            let copied = link.send_bounced(&self.block, sent..end, Kind::Fragment);
+            let copied = side.send_bounced(&self.block, sent..end, Kind::Fragment);
             if copied.is_ok() {
                 fault::point("copy.sent");
             }
@@ -115,7 +115,7 @@ impl CopyReceive {
         &mut self,
         lent: LentSlice,
         window: u32,
-        link: &mut RecvLink,
+        side: &mut RecvSide,
         counters: &Counters,
     ) -> Result<bool, Malformed> {
         let CopyReceive { block, filled, .. } = self;
@@ -132,13 +132,13 @@ impl CopyReceive {
         let ask = block.len() - *filled > unasked;
         drop(lent); // goes home before its sender is asked for more
         if ask {
-            link.answer(None, Kind::More, 0, &[])?;
+            side.answer(None, Kind::More, 0, &[])?;
         }
         Ok(false)
     }
 
     /// The message, which is complete.
-    pub fn into_parcel(self, link: &RecvLink) -> Parcel {
-        link.parcel(self.tag, Stored::Owned(self.block))
+    pub fn into_parcel(self, side: &RecvSide) -> Parcel {
+        side.parcel(self.tag, Stored::Owned(self.block))
     }
 }

@@ -9,8 +9,8 @@ use udeck_via::transport::Inline;
 use udeck_via::{Block, Error as ViaError, LentSlice};
 
 use super::MAX_INLINE;
-use super::link::{RecvLink, SendLink, is_busy};
 use super::message_block::MessageBlock;
+use super::side::{RecvSide, SendSide, is_busy};
 use crate::parcel::{Parcel, Stored};
 use crate::stats::Counters;
 use crate::wire::{self, HEAD_BYTES, Kind};
@@ -21,10 +21,10 @@ use crate::world_state::WorldState;
 /// Posts a message of at most [`MAX_INLINE`] bytes, and counts it. `false`: there is no room for it, or [`send`] finds out
 /// what is wrong.
 #[inline(always)]
-pub(crate) fn post_short(link: &mut SendLink, bytes: &[u8], tag: u32) -> bool {
-    let sent = link.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok();
+pub(crate) fn post_short(side: &mut SendSide, bytes: &[u8], tag: u32) -> bool {
+    let sent = side.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok();
     if sent {
-        let counters = &*link.counters;
+        let counters = &*side.counters;
         counters.copied(bytes.len());
         counters.posted(bytes.len());
     }
@@ -32,12 +32,12 @@ pub(crate) fn post_short(link: &mut SendLink, bytes: &[u8], tag: u32) -> bool {
 }
 
 /// Sends a message of any length: it can be posted again if there is no room.
-pub(crate) fn send(link: &mut SendLink, block: &Block) -> Result<(), ViaError> {
+pub(crate) fn send(side: &mut SendSide, block: &Block) -> Result<(), ViaError> {
     if block.len() > MAX_INLINE {
-        return link.send_bounced(block, 0..block.len(), Kind::Eager);
+        return side.send_bounced(block, 0..block.len(), Kind::Eager);
     }
-    link.vi.send_inline(Some(block.notes()[0]), &wire::head(Kind::Eager, 0), block.bytes())?;
-    link.counters.copied(block.len());
+    side.vi.send_inline(Some(block.notes()[0]), &wire::head(Kind::Eager, 0), block.bytes())?;
+    side.counters.copied(block.len());
     Ok(())
 }
 
@@ -59,21 +59,21 @@ impl EagerSend {
     }
 
     /// Sends it.
-    pub fn advance(self, link: &mut SendLink) -> Result<(), (ViaError, Self)> {
+    pub fn advance(self, side: &mut SendSide) -> Result<(), (ViaError, Self)> {
         if self.block.len() <= MAX_INLINE {
-            return send(link, &self.block).map_err(|error| (error, self));
+            return send(side, &self.block).map_err(|error| (error, self));
         }
         if self.is_copy {
-            let lent = self.block.lend(&mut link.vi, Kind::Eager);
+            let lent = self.block.lend(&mut side.vi, Kind::Eager);
             return lent.map_err(|(error, block)| (error, EagerSend { block, is_copy: true }));
         }
-        let mut copy = match link.bounce(&self.block, 0..self.block.len()) {
+        let mut copy = match side.bounce(&self.block, 0..self.block.len()) {
             Ok(copy) => copy,
             Err(error) => return Err((error, self)),
         };
         copy.set_notes([self.block.tag(), 0]);
-        link.counters.copied(copy.len());
-        match MessageBlock::Own(copy).lend(&mut link.vi, Kind::Eager) {
+        side.counters.copied(copy.len());
+        match MessageBlock::Own(copy).lend(&mut side.vi, Kind::Eager) {
             Ok(()) => Ok(()),
             Err((error, copy)) if is_busy(&error) => Err((error, EagerSend { block: copy, is_copy: true })),
             // The post that brought the message may still be under way, and then gives it back: as it was brought.
@@ -86,14 +86,14 @@ impl EagerSend {
 
 /// A short message, behind its head.
 #[inline]
-pub(crate) fn receive_short(link: &RecvLink, inline: Inline, tag: u32, counters: &Counters) -> Parcel {
+pub(crate) fn receive_short(side: &RecvSide, inline: Inline, tag: u32, counters: &Counters) -> Parcel {
     counters.copied(inline.len() - HEAD_BYTES);
-    link.parcel(tag, Stored::Inline(inline))
+    side.parcel(tag, Stored::Inline(inline))
 }
 
 /// A longer message, which is copied out of the sender's memory. Without memory for the copy, the sender's will do.
 pub(crate) fn receive(
-    link: &RecvLink,
+    side: &RecvSide,
     lent: LentSlice,
     tag: u32,
     world: &WorldState,
@@ -107,5 +107,5 @@ pub(crate) fn receive(
             Stored::Owned(block)
         }
     };
-    link.parcel(tag, stored)
+    side.parcel(tag, stored)
 }

@@ -25,7 +25,7 @@ use udeck_via::{
     fault,
 };
 
-use super::link::{RecvLink, RendezvousStatus, SendLink, block_for, is_busy};
+use super::side::{RecvSide, RendezvousStatus, SendSide, block_for, is_busy};
 use crate::error::{Error, Result};
 use crate::parcel::{Parcel, Stored};
 use crate::wire::{self, Kind, MAX_REQUEST, Malformed, Role};
@@ -59,7 +59,7 @@ enum Answer {
 
 /// What a handshake needs of its postbox's channel.
 pub(crate) trait Host {
-    fn link(&mut self) -> &mut SendLink;
+    fn side(&mut self) -> &mut SendSide;
     fn pairs(&mut self) -> &mut Pairs;
     /// The mailbox's rank.
     fn owner(&self) -> u32;
@@ -104,7 +104,7 @@ fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
     host.wait_until(time, |host| Ok(host.is_through().then_some(())))?;
     let pair = pair(host, time)?;
     let request = wire::head(Kind::Request, pair);
-    host.wait_until(time, |host| match host.link().vi.send_inline(Some(len as u32), &request, &[]) {
+    host.wait_until(time, |host| match host.side().vi.send_inline(Some(len as u32), &request, &[]) {
         Ok(()) => Ok(Some(())),
         Err(error) if is_busy(&error) => Ok(None),
         Err(error) => Err(error),
@@ -136,7 +136,7 @@ fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
     }
     host.pairs().made += 1;
     let number = host.pairs().made;
-    let mut attributes = ViAttributes::new(host.link().ptag());
+    let mut attributes = ViAttributes::new(host.side().ptag());
     attributes.reliability = Reliability::Reception;
     let vi = host.connect(attributes, Role::Data(number), time)?;
     host.pairs().data = Some(Box::new(SendData { vi, number, answer: None }));
@@ -145,8 +145,8 @@ fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
 
 /// Sends the message to the descriptor that is posted for it, and waits until it is there.
 fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, Option<Block>)> {
-    let (tag, ptag) = (block.notes()[0], host.link().ptag());
-    let region = match host.link().vi.nic().region_of(block, ptag) {
+    let (tag, ptag) = (block.notes()[0], host.side().ptag());
+    let region = match host.side().vi.nic().region_of(block, ptag) {
         Ok(region) => region,
         Err((error, block)) => return Err((host.meaning_of(error, time), Some(block))),
     };
@@ -234,7 +234,7 @@ pub(crate) fn grant(
     (len, pair): (usize, u32),
     buffer_len: Option<usize>,
     slot: &mut Option<Box<RecvData>>,
-    link: &mut RecvLink,
+    side: &mut RecvSide,
     world: &WorldState,
 ) -> Result<RendezvousStatus, Malformed> {
     // A request of a pair that is no more was given up.
@@ -245,7 +245,7 @@ pub(crate) fn grant(
         return Err(Malformed);
     }
     if let Some(buffer_len) = buffer_len.filter(|bytes| *bytes < len) {
-        link.answer(Some(buffer_len as u32), Kind::Nack, pair, &[])?;
+        side.answer(Some(buffer_len as u32), Kind::Nack, pair, &[])?;
         return Ok(RendezvousStatus::TooLong(len));
     }
     let granted = match block_for(len, world) {
@@ -257,7 +257,7 @@ pub(crate) fn grant(
     };
     let region = match granted {
         Ok(region) => region,
-        Err(error) => return link.refuse(Kind::Request, pair, &error),
+        Err(error) => return side.refuse(Kind::Request, pair, &error),
     };
     if data.vi.post_receive(Descriptor::new([region])).is_err() {
         // The data VI is over: its sender has given up, or is gone.
@@ -265,7 +265,7 @@ pub(crate) fn grant(
         return Ok(RendezvousStatus::Answered);
     }
     data.awaited = Some(len);
-    link.answer(Some(len as u32), Kind::Ack, pair, &[])?;
+    side.answer(Some(len as u32), Kind::Ack, pair, &[])?;
     fault::point("handshake.granted");
     Ok(RendezvousStatus::Answered)
 }
@@ -273,7 +273,7 @@ pub(crate) fn grant(
 /// What has come on the data VI.
 pub(crate) fn receive(
     slot: &mut Option<Box<RecvData>>,
-    link: &RecvLink,
+    side: &RecvSide,
 ) -> Result<Option<Parcel>, Malformed> {
     let Some(data) = slot else { return Ok(None) };
     let Some(completion) = data.vi.receive_done() else {
@@ -287,7 +287,7 @@ pub(crate) fn receive(
             fault::point("handshake.received");
             let tag = completion.immediate.unwrap_or(0);
             let block = completion.descriptor.ok().and_then(block_of).ok_or(Malformed)?;
-            Ok(Some(link.parcel(tag, Stored::Owned(block))))
+            Ok(Some(side.parcel(tag, Stored::Owned(block))))
         }
         (Status::Done | Status::LengthError, _) => Err(Malformed),
         _ => {

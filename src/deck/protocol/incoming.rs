@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
 
-use super::link::{RecvLink, RendezvousStatus, may_come};
+use super::side::{RecvSide, RendezvousStatus, may_come};
 use super::{copy, rdma_write};
 use crate::recv::memory_quota::{Grant, Memory, MemoryQuota};
 use crate::wire::{self, Kind, Malformed};
@@ -67,9 +67,9 @@ impl Announcement {
     }
 
     /// Why it cannot be served now, if that is for want of memory.
-    pub fn shortage(self, link: &RecvLink, world: &WorldState) -> Option<ViaError> {
+    pub fn shortage(self, side: &RecvSide, world: &WorldState) -> Option<ViaError> {
         match self {
-            Announcement::RdmaWrite { len } => rdma_write::shortage(len, link, world),
+            Announcement::RdmaWrite { len } => rdma_write::shortage(len, side, world),
             other => world.allocate(other.len(), udeck_via::mem::Fill::Keep).err(),
         }
     }
@@ -84,7 +84,7 @@ pub(crate) enum Incoming {
 /// Finds memory for what the postbox will write, or send by fragments, and answers. `Some`: it may come now.
 pub(crate) fn prepare(
     announcement: Announcement,
-    link: &mut RecvLink,
+    side: &mut RecvSide,
     world: &WorldState,
     quota: &Arc<MemoryQuota>,
 ) -> Result<(RendezvousStatus, Option<(Incoming, Grant)>), Malformed> {
@@ -100,16 +100,16 @@ pub(crate) fn prepare(
             (Kind::AskCopy, prepared.map(|(incoming, fragments)| (Incoming::Copy(incoming), fragments)))
         }
         _ => {
-            let prepared = rdma_write::prepare(len, link, world);
+            let prepared = rdma_write::prepare(len, side, world);
             (Kind::AskWrite, prepared.map(|(incoming, handle)| (Incoming::RdmaWrite(incoming), handle)))
         }
     };
     let (incoming, part) = match prepared {
         Ok(prepared) => prepared,
         Err(error) if may_come(&error) => return Ok((RendezvousStatus::Deferred, None)),
-        Err(error) => return link.refuse(kind, 0, &error).map(|served| (served, None)),
+        Err(error) => return side.refuse(kind, 0, &error).map(|served| (served, None)),
     };
-    link.answer(None, Kind::Ready, part, &[])?;
+    side.answer(None, Kind::Ready, part, &[])?;
     fault::point("announce.answered");
     Ok((RendezvousStatus::Answered, granted.map(|granted| (incoming, granted))))
 }

@@ -2,9 +2,9 @@
 
 use udeck_via::{Block, Error as ViaError, fault};
 
-use super::link::SendLink;
 use super::message_block::MessageBlock;
 use super::rdma_read::AnnouncedReads;
+use super::side::SendSide;
 use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
 
 /// A message, and how far it is.
@@ -71,10 +71,10 @@ impl Outgoing {
     }
 
     /// Announces it, while others are before it. `false`: it goes out when it is first, and nothing behind it may be announced.
-    pub fn announce(&mut self, link: &mut SendLink) -> Result<bool, ViaError> {
+    pub fn announce(&mut self, side: &mut SendSide) -> Result<bool, ViaError> {
         match self {
-            Outgoing::Copy(message) => message.announce(link)?,
-            Outgoing::RdmaWrite(message) => message.announce(link)?,
+            Outgoing::Copy(message) => message.announce(side)?,
+            Outgoing::RdmaWrite(message) => message.announce(side)?,
             _ => return Ok(false),
         }
         fault::point("announce.said");
@@ -99,22 +99,22 @@ impl Outgoing {
 
     /// Completes the message, which is the first, if that can be.
     #[allow(clippy::result_large_err, reason = "what stays goes back to its place by value")]
-    pub fn advance(self, link: &mut SendLink, announced_reads: &mut AnnouncedReads) -> Result<(), Stays> {
+    pub fn advance(self, side: &mut SendSide, announced_reads: &mut AnnouncedReads) -> Result<(), Stays> {
         match self {
             Outgoing::Eager(message) => {
-                message.advance(link).map_err(|(error, message)| (Some(error), Outgoing::Eager(message)))
+                message.advance(side).map_err(|(error, message)| (Some(error), Outgoing::Eager(message)))
             }
             Outgoing::HandOff(block) => {
-                hand_off::send(link, block).map_err(|(error, block)| (Some(error), Outgoing::HandOff(block)))
+                hand_off::send(side, block).map_err(|(error, block)| (Some(error), Outgoing::HandOff(block)))
             }
             Outgoing::Copy(message) => {
-                message.advance(link).map_err(|(error, message)| (error, Outgoing::Copy(message)))
+                message.advance(side).map_err(|(error, message)| (error, Outgoing::Copy(message)))
             }
             Outgoing::RdmaWrite(message) => {
-                message.advance(link).map_err(|(error, message)| (error, Outgoing::RdmaWrite(message)))
+                message.advance(side).map_err(|(error, message)| (error, Outgoing::RdmaWrite(message)))
             }
             Outgoing::RdmaRead(block) => announced_reads
-                .announce(block, link)
+                .announce(block, side)
                 .map_err(|(error, block)| (Some(error), Outgoing::RdmaRead(block))),
         }
     }

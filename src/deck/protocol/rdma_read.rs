@@ -17,8 +17,8 @@ use std::sync::Arc;
 use udeck_via::mem::{Ownership, Readable};
 use udeck_via::{Block, Error as ViaError, ReadDone, Reading, RemoteBuffer, fault};
 
-use super::link::{RecvLink, RendezvousStatus, SendLink, block_for};
 use super::message_block::MessageBlock;
+use super::side::{RecvSide, RendezvousStatus, SendSide, block_for};
 use crate::parcel::Stored;
 use crate::wire::{Kind, Malformed};
 use crate::world_state::WorldState;
@@ -66,17 +66,17 @@ impl AnnouncedReads {
     pub fn announce(
         &mut self,
         block: MessageBlock,
-        link: &mut SendLink,
+        side: &mut SendSide,
     ) -> Result<(), (ViaError, MessageBlock)> {
         if self.len() >= MAX_ANNOUNCED {
             let full = ViaError::Full { what: "the list of messages to be read", bound: "".into() };
             return Err((full, block));
         }
         let source = match block {
-            MessageBlock::Own(block) => expose(block, link)
+            MessageBlock::Own(block) => expose(block, side)
                 .map(AnnouncedBlock::Own)
                 .map_err(|(e, block)| (e, MessageBlock::Own(block))),
-            MessageBlock::Shared(block) => expose(block, link)
+            MessageBlock::Shared(block) => expose(block, side)
                 .map(AnnouncedBlock::Shared)
                 .map_err(|(e, block)| (e, MessageBlock::Shared(block))),
         }?;
@@ -96,12 +96,12 @@ impl AnnouncedReads {
 }
 
 /// Lets the mailbox read the block, and tells it so.
-fn expose<B: Ownership>(block: B, link: &mut SendLink) -> Result<Readable<B>, (ViaError, B)> {
+fn expose<B: Ownership>(block: B, side: &mut SendSide) -> Result<Readable<B>, (ViaError, B)> {
     let tag = block.borrow().notes()[0];
-    let readable = link.vi.nic().readable(block, link.ptag())?;
+    let readable = side.vi.nic().readable(block, side.ptag())?;
     let head = crate::wire::head(Kind::AskRead, readable.remote().handle.0);
     let len = (readable.len() as u64).to_le_bytes();
-    match link.vi.send_inline(Some(tag), &head, &len) {
+    match side.vi.send_inline(Some(tag), &head, &len) {
         Ok(()) => Ok(readable),
         Err(error) => Err((error, readable.recall())),
     }
@@ -113,52 +113,52 @@ fn expose<B: Ownership>(block: B, link: &mut SendLink) -> Result<Readable<B>, (V
 pub(crate) fn read(
     from: RemoteBuffer,
     tag: u32,
-    link: &mut RecvLink,
+    side: &mut RecvSide,
     world: &WorldState,
 ) -> Result<RendezvousStatus, Malformed> {
     let block = match block_for(from.len, world) {
         Ok(Some(block)) => block,
         Ok(None) => return Ok(RendezvousStatus::Deferred),
-        Err(error) => return link.refuse(Kind::AskRead, 0, &error),
+        Err(error) => return side.refuse(Kind::AskRead, 0, &error),
     };
-    match link.vi.rdma_read(block, from) {
-        Ok(Reading::Done(block)) => Ok(was_read(block, tag, link)),
+    match side.vi.rdma_read(block, from) {
+        Ok(Reading::Done(block)) => Ok(was_read(block, tag, side)),
         Ok(Reading::UnderWay(_)) => {
             // Who asks is told, and looks once more: so what ended in between is not missed.
-            link.vi.request_send_notify();
+            side.vi.request_send_notify();
             Ok(RendezvousStatus::InProgress)
         }
-        Err((error, _)) => was_not_read(error, link),
+        Err((error, _)) => was_not_read(error, side),
     }
 }
 
 /// What has become of the message that is being read.
-pub(crate) fn finish(tag: u32, link: &mut RecvLink) -> Result<RendezvousStatus, Malformed> {
-    let mut done = link.vi.read_done();
+pub(crate) fn finish(tag: u32, side: &mut RecvSide) -> Result<RendezvousStatus, Malformed> {
+    let mut done = side.vi.read_done();
     if done.is_none() {
-        link.vi.request_send_notify();
+        side.vi.request_send_notify();
         // Once more: what ended before that is not told.
-        done = link.vi.read_done();
+        done = side.vi.read_done();
     }
     match done {
         None => Ok(RendezvousStatus::InProgress),
-        Some(ReadDone { block: Ok(block), .. }) => Ok(was_read(block, tag, link)),
-        Some(ReadDone { block: Err(error), .. }) => was_not_read(error, link),
+        Some(ReadDone { block: Ok(block), .. }) => Ok(was_read(block, tag, side)),
+        Some(ReadDone { block: Err(error), .. }) => was_not_read(error, side),
     }
 }
 
-fn was_read(block: Block, tag: u32, link: &mut RecvLink) -> RendezvousStatus {
+fn was_read(block: Block, tag: u32, side: &mut RecvSide) -> RendezvousStatus {
     fault::point("read.fetched");
     // A sender that cannot be told has gone meanwhile. The message is here all the same.
-    let _ = link.answer(None, Kind::Fin, 0, &[]);
-    RendezvousStatus::Received(link.parcel(tag, Stored::Owned(block)))
+    let _ = side.answer(None, Kind::Fin, 0, &[]);
+    RendezvousStatus::Received(side.parcel(tag, Stored::Owned(block)))
 }
 
-fn was_not_read(error: ViaError, link: &mut RecvLink) -> Result<RendezvousStatus, Malformed> {
+fn was_not_read(error: ViaError, side: &mut RecvSide) -> Result<RendezvousStatus, Malformed> {
     match error {
         ViaError::Full { .. } => Ok(RendezvousStatus::Deferred),
         ViaError::RdmaProtection { .. } => Err(Malformed),
-        ViaError::Unsupported { .. } => link.refuse(Kind::AskRead, 0, &error),
+        ViaError::Unsupported { .. } => side.refuse(Kind::AskRead, 0, &error),
         // The sender has left, and its message with it. So has what came behind: nothing may pass it.
         error => Ok(RendezvousStatus::ConnectionEnded(error)),
     }

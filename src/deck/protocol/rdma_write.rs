@@ -10,8 +10,8 @@
 
 use udeck_via::{Deadline, Error as ViaError, MemHandle, RemoteBuffer, Window};
 
-use super::link::{RecvLink, SendLink};
 use super::message_block::MessageBlock;
+use super::side::{RecvSide, SendSide};
 use crate::parcel::{Parcel, Stored};
 use crate::wire::{Kind, Malformed};
 use crate::world_state::WorldState;
@@ -39,8 +39,8 @@ impl WriteSend {
         WriteSend { block, stage: WriteStage::Unsaid }
     }
 
-    pub fn announce(&mut self, link: &mut SendLink) -> Result<(), ViaError> {
-        link.announce(&self.block, Kind::AskWrite, 0)?;
+    pub fn announce(&mut self, side: &mut SendSide) -> Result<(), ViaError> {
+        side.announce(&self.block, Kind::AskWrite, 0)?;
         self.stage = WriteStage::Asked;
         Ok(())
     }
@@ -51,10 +51,10 @@ impl WriteSend {
     }
 
     /// Writes it. It comes back with why it stays; `None`: it waits for the mailbox.
-    pub fn advance(self, link: &mut SendLink) -> Result<(), (Option<ViaError>, Self)> {
+    pub fn advance(self, side: &mut SendSide) -> Result<(), (Option<ViaError>, Self)> {
         let WriteStage::Ready { handle } = self.stage else { return Err((None, self)) };
         let (stage, to) = (self.stage, RemoteBuffer { handle, offset: 0, len: self.block.len() });
-        let written = self.block.write(&mut link.vi, to);
+        let written = self.block.write(&mut side.vi, to);
         written.map_err(|(error, block)| (Some(error), WriteSend { block, stage }))
     }
 }
@@ -67,25 +67,25 @@ pub(crate) struct WriteReceive(Window);
 /// Memory for a message that was announced, and its handle. Where there is none, first collects what peers have left by any NIC.
 pub(crate) fn prepare(
     len: usize,
-    link: &RecvLink,
+    side: &RecvSide,
     world: &WorldState,
 ) -> Result<(WriteReceive, u32), ViaError> {
-    let window = window(len, link, world)?;
+    let window = window(len, side, world)?;
     let handle = window.remote().handle.0;
     Ok((WriteReceive(window), handle))
 }
 
 /// Why a message of `len` bytes cannot be received on that connection now, if that is for want of memory.
-pub(crate) fn shortage(len: usize, link: &RecvLink, world: &WorldState) -> Option<ViaError> {
-    window(len, link, world).err()
+pub(crate) fn shortage(len: usize, side: &RecvSide, world: &WorldState) -> Option<ViaError> {
+    window(len, side, world).err()
 }
 
-fn window(len: usize, link: &RecvLink, world: &WorldState) -> Result<Window, ViaError> {
-    let ptag = link.vi.attributes().ptag;
-    match link.vi.nic().window(len, ptag) {
+fn window(len: usize, side: &RecvSide, world: &WorldState) -> Result<Window, ViaError> {
+    let ptag = side.vi.attributes().ptag;
+    match side.vi.nic().window(len, ptag) {
         Err(ViaError::NoMemory { .. }) if !world.nics().others.is_empty() => {
             world.nics().reclaim();
-            link.vi.nic().window(len, ptag)
+            side.vi.nic().window(len, ptag)
         }
         other => other,
     }
@@ -108,8 +108,8 @@ impl WriteReceive {
     }
 
     /// The message, once the window is closed.
-    pub fn into_parcel(self, tag: u32, link: &RecvLink) -> Result<Parcel, Malformed> {
+    pub fn into_parcel(self, tag: u32, side: &RecvSide) -> Result<Parcel, Malformed> {
         let settled = self.0.revoke(Deadline::now()).map_err(|_| Malformed)?;
-        Ok(link.parcel(tag, Stored::Settled(settled)))
+        Ok(side.parcel(tag, Stored::Settled(settled)))
     }
 }

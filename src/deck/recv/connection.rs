@@ -11,7 +11,7 @@ use super::memory_quota::{Grant, Memory, MemoryQuota};
 use crate::parcel::{Parcel, Stored};
 use crate::protocol::handshake::{self, RecvData};
 use crate::protocol::incoming::{Announcement, Incoming, prepare};
-use crate::protocol::link::{RecvLink, RendezvousStatus};
+use crate::protocol::side::{RecvSide, RendezvousStatus};
 use crate::protocol::{eager, hand_off, rdma_read};
 use crate::stats::Counters;
 use crate::wire::{self, Kind, MAX_ANNOUNCED, Malformed};
@@ -19,7 +19,7 @@ use crate::world_state::WorldState;
 
 /// One postbox's connection: its control VI, and its data VI if it has one.
 pub(super) struct Connection {
-    pub link: RecvLink,
+    pub side: RecvSide,
     /// The place of the VI's NIC in the world's order.
     pub nic: usize,
     /// Announced messages, in the order of their answers.
@@ -54,7 +54,7 @@ impl Connection {
     /// `place`: what it takes of the connections that its rank may have.
     pub fn new(vi: Vi, (rank, postbox): (u32, u32), nic: usize, place: Share<u32>) -> Self {
         Connection {
-            link: RecvLink { vi, rank, postbox },
+            side: RecvSide { vi, rank, postbox },
             nic,
             coming: VecDeque::new(),
             announced: VecDeque::new(),
@@ -69,7 +69,7 @@ impl Connection {
 
     /// The rank that has the postbox, and its number there.
     pub fn postbox(&self) -> (u32, u32) {
-        (self.link.rank, self.link.postbox)
+        (self.side.rank, self.side.postbox)
     }
 
     // ---- the fast path ----
@@ -88,7 +88,7 @@ impl Connection {
     #[inline]
     pub fn set_source(&self, immediate: Option<u32>, parcel: &mut Parcel) {
         (parcel.rank, parcel.postbox, parcel.tag) =
-            (self.link.rank, self.link.postbox, immediate.unwrap_or(0));
+            (self.side.rank, self.side.postbox, immediate.unwrap_or(0));
     }
 
     /// Whether its ring is not read at the moment (head-of-line blocking).
@@ -112,7 +112,7 @@ impl Connection {
             Body::Inline(inline) => {
                 let (kind, part, rest) = wire::decode(inline.bytes())?;
                 if kind == Kind::Eager {
-                    return Ok(Some(eager::receive_short(&self.link, inline, tag, counters)));
+                    return Ok(Some(eager::receive_short(&self.side, inline, tag, counters)));
                 }
                 self.on_announcement(kind, part, rest, tag)?;
                 Ok(None)
@@ -133,20 +133,20 @@ impl Connection {
         // Whoever posts by this library sends one piece. Of several, the lengths together are not those of the first.
         let lent = lent.into_slice().map_err(|_| Malformed)?;
         match wire::decode(head.bytes())?.0 {
-            Kind::HandOff => Ok(Some(hand_off::receive(&self.link, lent, tag))),
-            Kind::Eager => Ok(Some(eager::receive(&self.link, lent, tag, world, counters))),
+            Kind::HandOff => Ok(Some(hand_off::receive(&self.side, lent, tag))),
+            Kind::Eager => Ok(Some(eager::receive(&self.side, lent, tag, world, counters))),
             Kind::Fragment => {
                 let Some((Incoming::Copy(incoming), _)) = self.coming.front_mut() else {
                     return Err(Malformed);
                 };
                 let window = world.config().copy_window;
-                if !incoming.take_fragment(lent, window, &mut self.link, counters)? {
+                if !incoming.take_fragment(lent, window, &mut self.side, counters)? {
                     return Ok(None);
                 }
                 let Some((Incoming::Copy(incoming), _)) = self.coming.pop_front() else {
                     return Err(Malformed);
                 };
-                Ok(Some(incoming.into_parcel(&self.link)))
+                Ok(Some(incoming.into_parcel(&self.side)))
             }
             _ => Err(Malformed),
         }
@@ -169,7 +169,7 @@ impl Connection {
         }
         self.unfinished = None;
         let Some((Incoming::RdmaWrite(incoming), _)) = self.coming.pop_front() else { return Err(Malformed) };
-        incoming.into_parcel(tag, &self.link).map(Some)
+        incoming.into_parcel(tag, &self.side).map(Some)
     }
 
     // ---- announcements ----
@@ -213,17 +213,17 @@ impl Connection {
     ) -> Result<RendezvousStatus, Malformed> {
         match announcement {
             Announcement::RdmaRead { from, tag } => {
-                let served = rdma_read::read(from, tag, &mut self.link, world)?;
+                let served = rdma_read::read(from, tag, &mut self.side, world)?;
                 if matches!(served, RendezvousStatus::InProgress) {
                     self.unfinished = Some(Unfinished::Read { tag });
                 }
                 Ok(served)
             }
             Announcement::Handshake { len, pair } => {
-                handshake::grant((len, pair), buffer_len, &mut self.data, &mut self.link, world)
+                handshake::grant((len, pair), buffer_len, &mut self.data, &mut self.side, world)
             }
             Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
-                let (served, incoming) = prepare(announcement, &mut self.link, world, quota)?;
+                let (served, incoming) = prepare(announcement, &mut self.side, world, quota)?;
                 self.coming.extend(incoming);
                 Ok(served)
             }
@@ -239,7 +239,7 @@ impl Connection {
                 Ok(self.finish_written(tag)?.map_or(RendezvousStatus::InProgress, RendezvousStatus::Received))
             }
             Some(Unfinished::Read { tag }) => {
-                let served = rdma_read::finish(tag, &mut self.link);
+                let served = rdma_read::finish(tag, &mut self.side);
                 if !matches!(served, Ok(RendezvousStatus::InProgress)) {
                     self.unfinished = None;
                 }
@@ -267,6 +267,6 @@ impl Connection {
 
     /// What has come on the data VI.
     pub fn receive_data(&mut self) -> Result<Option<Parcel>, Malformed> {
-        handshake::receive(&mut self.data, &self.link)
+        handshake::receive(&mut self.data, &self.side)
     }
 }

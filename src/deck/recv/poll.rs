@@ -25,7 +25,7 @@ impl Inbox {
         };
         let Stored::Inline(place) = &mut parcel.stored else { return Err(Found::Nothing) };
         self.burst.take();
-        let found = connection.link.vi.arrival_short(place);
+        let found = connection.side.vi.arrival_short(place);
         let Found::Short(immediate) = found else { return Err(found) };
         let len = wire::short_len(place).ok_or(found)?;
         self.counters.copied(len);
@@ -144,7 +144,7 @@ impl Inbox {
             };
             return Ok(parcel.fill(found));
         }
-        let found = connection.link.vi.arrival_short(parcel.place());
+        let found = connection.side.vi.arrival_short(parcel.place());
         if found == Found::Nothing { Ok(false) } else { self.receive_found(found, context, parcel) }
     }
 
@@ -183,7 +183,7 @@ impl Inbox {
     fn receive_long(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
         if found == Found::Other
-            && let Some((immediate, lent)) = connection.link.vi.arrival_lent(parcel.place())
+            && let Some((immediate, lent)) = connection.side.vi.arrival_lent(parcel.place())
         {
             if wire::is_hand_off(parcel.place()) {
                 connection.set_source(immediate, parcel);
@@ -213,7 +213,7 @@ impl Inbox {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
         let arrival = match found {
             Found::Short(immediate) => Ok(Some(Arrival { immediate, body: Body::Inline(*parcel.place()) })),
-            Found::Nothing | Found::Other => connection.link.vi.arrival(),
+            Found::Nothing | Found::Other => connection.side.vi.arrival(),
         };
         let found = match arrival {
             Ok(None) => None,

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::memory_quota::{MEMORIES, Memory};
 use crate::error::Result;
 use crate::parcel::Parcel;
-use crate::protocol::link::RendezvousStatus;
+use crate::protocol::side::RendezvousStatus;
 use crate::wire::Malformed;
 
 /// What became of a connection's oldest announcement.
@@ -114,7 +114,7 @@ impl Inbox {
                 None
             }
             Ok(RendezvousStatus::TooLong(bytes)) => {
-                self.too_long = Some((bytes, connection.link.rank));
+                self.too_long = Some((bytes, connection.side.rank));
                 None
             }
             Ok(RendezvousStatus::ConnectionEnded(error)) => {
@@ -197,7 +197,7 @@ impl Inbox {
         if let Some(Some(connection)) =
             self.waiting.unfinished.front().and_then(|at| self.connections.get(*at))
         {
-            let rank = connection.link.rank;
+            let rank = connection.side.rank;
             if connection.is_reading() {
                 return Some(format!("the data of a message that is being read from rank {rank}"));
             }
@@ -205,9 +205,9 @@ impl Inbox {
             return Some(format!("{what} the message of rank {rank} lies, and was not told of it"));
         }
         let connection = self.connections.get(self.waiting.first()?)?.as_ref()?;
-        let (announcement, rank) = (connection.announced()?, connection.link.rank);
+        let (announcement, rank) = (connection.announced()?, connection.side.rank);
         let (len, memory) = (announcement.len(), announcement.memory());
-        let why = match announcement.shortage(&connection.link, &self.world) {
+        let why = match announcement.shortage(&connection.side, &self.world) {
             Some(error) => error.to_string(),
             None => format!(
                 "{} bytes are granted to postboxes that have not filled them yet, and more than half of the arena is \

@@ -41,7 +41,7 @@ impl Inbox {
                 return Ok(false);
             }
             for _ in 0..LOOKS_AT_ONE {
-                let found = connection.link.vi.arrival_short(parcel.place());
+                let found = connection.side.vi.arrival_short(parcel.place());
                 if found != Found::Nothing {
                     return self.receive_found(found, context, parcel);
                 }
@@ -224,7 +224,7 @@ impl Inbox {
             return shortage;
         }
         let ranks: BTreeSet<u32> =
-            self.connections.iter().flatten().map(|connection| connection.link.rank).collect();
+            self.connections.iter().flatten().map(|connection| connection.side.rank).collect();
         let ranks: Vec<u32> = ranks.into_iter().collect();
         match ranks.len() {
             0 if self.accepted_seen == 0 => "any rank (none has made a postbox of it yet)".into(),

@@ -53,8 +53,8 @@ impl Channel {
         if held.saturating_add(asked) <= limit {
             return None;
         }
-        let holders = self.link.world.holders(Memory::Outbox).to_string();
-        let source = Box::new(self.link.world.allocate(asked, Fill::Keep).err()?);
+        let holders = self.side.world.holders(Memory::Outbox).to_string();
+        let source = Box::new(self.side.world.allocate(asked, Fill::Keep).err()?);
         let what = format!("copying {asked} bytes of a message of {held} for {}", Titled(&self.mailbox));
         Some(Error::NoMemory { what, holders, source })
     }
@@ -68,21 +68,21 @@ impl Channel {
 
     /// What became of the mailbox's owner, if it is lost.
     pub(super) fn lost(&self) -> Option<String> {
-        let exits = self.link.world.exit_log();
+        let exits = self.side.world.exit_log();
         if exits.version() == 0 { None } else { exits.how_lost(self.owner) }
     }
 
     /// What happened to earlier messages, told once.
     #[cold]
     pub(super) fn undelivered(&self) -> Result {
-        self.link.world.take_undelivered(self.number)
+        self.side.world.take_undelivered(self.number)
     }
 
     pub(super) fn too_late(&self, what: &str, start: Instant, cause: &ViaError) -> Error {
         let what = format!("{what} to {}", Titled(&self.mailbox));
         let whom = match cause {
             ViaError::NoMemory { .. } => {
-                format!("memory: {cause}; {}", self.link.world.holders(Memory::Outbox))
+                format!("memory: {cause}; {}", self.side.world.holders(Memory::Outbox))
             }
             _ => format!("rank {} to retrieve from it", self.owner),
         };
@@ -107,7 +107,7 @@ impl Channel {
                     return self.broken(verb, how, policy);
                 }
                 let gone = Error::MailboxGone { name, rank };
-                let lost = self.link.world.exit_log().how_lost(self.owner);
+                let lost = self.side.world.exit_log().how_lost(self.owner);
                 lost.map_or(gone, |how| Error::PeerLost { rank, how })
             }
             other => Error::via(format!("{verb} to {} on rank {rank}", Titled(&name)), other),
@@ -129,7 +129,7 @@ impl Channel {
         let mut exit_check = self.exit_check.borrow_mut();
         let exit_check = exit_check.get_or_insert_with(|| Box::new(ExitCheck::new(self.owner, how)));
         loop {
-            match (exit_check.verdict(&self.link.world), until) {
+            match (exit_check.verdict(&self.side.world), until) {
                 (Verdict::Finished, _) => {
                     return Error::MailboxGone { name: self.mailbox.clone(), rank };
                 }

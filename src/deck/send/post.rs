@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 #[cfg(doc)]
 use crate::protocol::auto::Dispatch;
 use crate::protocol::handshake::{self, Host, Pairs, Time};
-use crate::protocol::link::{SendLink, is_busy};
 use crate::protocol::message_block::{MessageBlock, Refused};
+use crate::protocol::side::{SendSide, is_busy};
 use crate::protocol::{Protocol, eager, hand_off};
 use crate::wait_policy::{WaitPolicy, look_again};
 use crate::wire::{Introduction, Role};
@@ -24,22 +24,22 @@ impl Channel {
     #[inline]
     pub fn post_short(&mut self, bytes: &[u8], tag: u32) -> bool {
         debug_assert!(!self.has_queued());
-        if self.link.world.has_undelivered() {
+        if self.side.world.has_undelivered() {
             return false;
         }
-        eager::post_short(&mut self.link, bytes, tag)
+        eager::post_short(&mut self.side, bytes, tag)
     }
 
     /// Likewise what most long messages are: handed off ([`Dispatch::is_handed_off`]). Otherwise the message comes back.
     #[inline]
     pub fn post_handed_off(&mut self, block: Block) -> Result<(), Block> {
         debug_assert!(!self.has_queued());
-        if self.link.world.has_undelivered() {
+        if self.side.world.has_undelivered() {
             return Err(block);
         }
         let len = block.len();
-        hand_off::send_own(&mut self.link, block)?;
-        self.link.counters.posted(len);
+        hand_off::send_own(&mut self.side, block)?;
+        self.side.counters.posted(len);
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, Refused> {
-        if self.link.world.has_undelivered()
+        if self.side.world.has_undelivered()
             && let Err(error) = self.undelivered()
         {
             return Err((error, Some(block)));
@@ -64,7 +64,7 @@ impl Channel {
             Protocol::Handshake => return self.post_and_wait(block, policy),
             _ => self.post_queued(block, protocol, policy)?,
         };
-        self.link.counters.posted(len);
+        self.side.counters.posted(len);
         Ok(request)
     }
 
@@ -102,7 +102,7 @@ impl Channel {
             if asked {
                 self.wait(look_again(&error, deadline));
             } else {
-                self.link.vi.request_send_notify();
+                self.side.vi.request_send_notify();
             }
             asked = !asked;
             match self.send(block, protocol) {
@@ -116,9 +116,9 @@ impl Channel {
     /// Sends a message that needs no announcement. By `eager` the block is not needed any more then.
     fn send(&mut self, block: MessageBlock, protocol: Protocol) -> Result<(), (ViaError, MessageBlock)> {
         if protocol == Protocol::HandOff {
-            return hand_off::send(&mut self.link, block);
+            return hand_off::send(&mut self.side, block);
         }
-        eager::send(&mut self.link, &block).map_err(|error| (error, block))
+        eager::send(&mut self.side, &block).map_err(|error| (error, block))
     }
 
     /// Accepts a copy of `bytes` as a message, by way of a block. Waits, if it must, for the memory of it, then as
@@ -131,14 +131,14 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>> {
-        let limit = self.link.vi.nic().attributes().max_transfer;
+        let limit = self.side.vi.nic().attributes().max_transfer;
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
         }
         let (start, until) = (Instant::now(), self.until(policy));
         let mut block = loop {
             self.look(policy)?;
-            match self.link.world.allocate(bytes.len(), Fill::Keep) {
+            match self.side.world.allocate(bytes.len(), Fill::Keep) {
                 Ok(block) => break block,
                 Err(error) if is_busy(&error) => {
                     let deadline = self.may_wait(until, start, &error)?;
@@ -149,7 +149,7 @@ impl Channel {
         };
         block.bytes_mut().copy_from_slice(bytes);
         block.set_notes([tag, 0]);
-        self.link.counters.copied(bytes.len());
+        self.side.counters.copied(bytes.len());
         let policy = until.map_or(policy, WaitPolicy::Until);
         self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
     }
@@ -175,7 +175,7 @@ impl Channel {
         };
         let refused = |(error, block): Failed| (error, block.map(MessageBlock::Own));
         posted.map_err(refused)?;
-        self.link.counters.posted(len);
+        self.side.counters.posted(len);
         Ok(None)
     }
 
@@ -196,8 +196,8 @@ pub(super) fn mailbox_is_full() -> ViaError {
 
 /// What `handshake` waits with.
 impl Host for Channel {
-    fn link(&mut self) -> &mut SendLink {
-        &mut self.link
+    fn side(&mut self) -> &mut SendSide {
+        &mut self.side
     }
 
     fn pairs(&mut self) -> &mut Pairs {
@@ -227,7 +227,7 @@ impl Host for Channel {
         mut look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T> {
         loop {
-            self.link.vi.request_send_notify();
+            self.side.vi.request_send_notify();
             match look(self) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
@@ -254,11 +254,11 @@ impl Host for Channel {
         let introduction = Introduction { postbox: self.number, role }.encode();
         let cq = self.cq.handle();
         let attempt = Attempt { start, deadline, waits: true };
-        let connected = Vi::new(self.link.vi.nic(), attributes).and_then(|mut vi| {
+        let connected = Vi::new(self.side.vi.nic(), attributes).and_then(|mut vi| {
             attempt.persist(|| vi.connect(&self.to, &cq, &cq, &introduction, deadline))?;
             Ok(vi)
         });
-        connected.map_err(|error| attempt.meaning(&self.link.world, &self.mailbox, self.owner, error))
+        connected.map_err(|error| attempt.meaning(&self.side.world, &self.mailbox, self.owner, error))
     }
 
     fn meaning_of(&self, error: ViaError, time: Time) -> Error {

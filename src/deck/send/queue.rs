@@ -11,9 +11,9 @@ use super::post::mailbox_is_full;
 use super::requests::{QueuedMessage, RequestId};
 use crate::error::{Error, Result};
 use crate::protocol::Protocol;
-use crate::protocol::link::is_busy;
 use crate::protocol::message_block::{MessageBlock, Refused};
 use crate::protocol::outgoing::{Outgoing, copied_at_once};
+use crate::protocol::side::is_busy;
 use crate::wait_policy::WaitPolicy;
 use crate::wire::{self, Kind};
 
@@ -64,7 +64,7 @@ impl Channel {
 
     /// Memory of another NIC would be found out when it is sent, and taken for the connection's end.
     fn check_owner(&self, block: &MessageBlock) -> Result {
-        if self.link.vi.nic().outbox().owns(block) {
+        if self.side.vi.nic().outbox().owns(block) {
             return Ok(());
         }
         let foreign = ViaError::InvalidParameter("the block belongs to another NIC".into());
@@ -74,10 +74,10 @@ impl Channel {
     /// A message that is copied on its way, and leaves no memory for the copy itself, would wait for that in vain.
     fn check_copy(&self, block: &MessageBlock, protocol: Protocol) -> Result {
         let copy = copied_at_once(protocol, block.len());
-        if copy == 0 || block.capacity() + copy <= self.link.vi.nic().outbox().usage().limit {
+        if copy == 0 || block.capacity() + copy <= self.side.vi.nic().outbox().usage().limit {
             return Ok(());
         }
-        self.link
+        self.side
             .world
             .allocate(copy, Fill::Keep)
             .map_or_else(|error| self.in_vain(block.capacity(), &error).map_or(Ok(()), Err), |_| Ok(()))
@@ -89,7 +89,7 @@ impl Channel {
             let full = ViaError::Full { what: "the queue of messages", bound: "".into() };
             let deadline = self.may_wait(until, start, &full)?;
             // Its head may wait for room: ask to be told, look once more, then wait.
-            self.link.vi.request_send_notify();
+            self.side.vi.request_send_notify();
             if !self.progress() {
                 self.wait(deadline);
                 self.progress();
@@ -104,7 +104,7 @@ impl Channel {
         self.progress();
         // Answers come to messages that wait; where none does, there is nothing to take but the end.
         if !self.has_queued()
-            && let Err(error) = self.link.vi.arrival()
+            && let Err(error) = self.side.vi.arrival()
         {
             return Err(self.translate(error, policy));
         }
@@ -146,7 +146,7 @@ impl Channel {
     pub(super) fn take_all_answers(&mut self) -> Result<bool, ViaError> {
         let (mut any, mut budget) = (false, PollBudget::once());
         while budget.take()
-            && let Some(arrival) = self.link.vi.arrival()?
+            && let Some(arrival) = self.side.vi.arrival()?
         {
             any = true;
             self.on_answer(&arrival);
@@ -211,7 +211,7 @@ impl Channel {
     fn advance(&mut self) -> Result<bool, ViaError> {
         let mut advanced = false;
         while let Some(QueuedMessage { message, request }) = self.queue.pop_front() {
-            match message.advance(&mut self.link, &mut self.announced_reads) {
+            match message.advance(&mut self.side, &mut self.announced_reads) {
                 Ok(()) => advanced = true,
                 Err((error, message)) => {
                     self.queue.push_front(QueuedMessage { message, request });
@@ -226,7 +226,7 @@ impl Channel {
             if waiting.message.is_announced() {
                 continue;
             }
-            match waiting.message.announce(&mut self.link) {
+            match waiting.message.announce(&mut self.side) {
                 Ok(true) => advanced = true,
                 Ok(false) => break,
                 Err(error) if is_busy(&error) => break,
@@ -239,7 +239,7 @@ impl Channel {
     /// What the head of the queue waits for: memory for a copy, if there is none; else the mailbox.
     pub(super) fn obstacle(&self) -> ViaError {
         let copy = self.queue.front().map_or(0, |waiting| waiting.message.next_copy());
-        let memory = (copy > 0).then(|| self.link.world.allocate(copy, Fill::Keep).err()).flatten();
+        let memory = (copy > 0).then(|| self.side.world.allocate(copy, Fill::Keep).err()).flatten();
         memory.unwrap_or_else(mailbox_is_full)
     }
 
@@ -261,6 +261,6 @@ impl Channel {
 
     /// So many messages that nobody has a handle on are lost.
     pub(super) fn note_undelivered(&self, count: usize, why: &str) {
-        self.link.world.note_undelivered(self.number, count, &self.mailbox, self.owner, why);
+        self.side.world.note_undelivered(self.number, count, &self.mailbox, self.owner, why);
     }
 }

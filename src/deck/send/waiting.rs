@@ -23,13 +23,13 @@ const DELIVERING: &str = "delivering a message";
 impl Channel {
     /// The end of a wait that begins now.
     pub(super) fn until(&self, policy: WaitPolicy) -> Option<Deadline> {
-        policy.until(self.link.world.config().deadline)
+        policy.until(self.side.world.config().deadline)
     }
 
     /// Sleeps until the peer has done something, briefly if other channels have work that this thread should do, and no
     /// longer than its end may be news.
     pub(super) fn wait(&mut self, deadline: Deadline) {
-        let world = &self.link.world;
+        let world = &self.side.world;
         let until = deadline.min(Deadline::after(LOOK_UP));
         self.cq.wait(world.slice(until), || world.progress_other_postboxes());
     }
@@ -42,8 +42,8 @@ impl Channel {
             self.progress();
             self.undelivered()?;
             if !self.has_queued() {
-                self.link.vi.request_send_notify();
-                match self.link.vi.unread() {
+                self.side.vi.request_send_notify();
+                match self.side.vi.unread() {
                     Ok(0) => return Ok(()),
                     Ok(_) => {}
                     Err(error) => return Err(self.meaning("flushing", error, WaitPolicy::Until(deadline))),
@@ -88,7 +88,7 @@ impl Channel {
         let start = Instant::now();
         loop {
             // Ask to be told of room, look once more, then wait.
-            self.link.vi.request_send_notify();
+            self.side.vi.request_send_notify();
             self.progress();
             if self.is_request_done(id) {
                 return Ok(());
@@ -160,7 +160,7 @@ mod tasks {
                     break;
                 }
             }
-            self.link.vi.request_send_notify();
+            self.side.vi.request_send_notify();
         }
 
         /// Gets ready to be woken by whatever the peer does from now on, and no later than the second says: where others move

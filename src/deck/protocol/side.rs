@@ -1,7 +1,7 @@
-//! What a protocol works on: the two ends of a postbox's connection, without the queues of either engine.
+//! What a protocol works on: the two sides of a postbox's connection, without the queues of either engine.
 //!
 //! The engines (`send`, `recv`) decide when a step is taken and in which order; a protocol's file says what the step is,
-//! at both ends. So neither knows the other's rules.
+//! on both sides. So neither knows the other's rules.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::world_state::WorldState;
 const NO_MEMORY: &str = "larger than its arena (DECK_ARENA)";
 const _: () = assert!(NO_MEMORY.len() <= Inline::CAPACITY - HEAD_BYTES);
 
-/// The postbox's end.
-pub(crate) struct SendLink {
+/// The postbox's side.
+pub(crate) struct SendSide {
     /// The control VI: everything but the data of `handshake`.
     pub vi: Vi,
     pub world: Arc<WorldState>,
     pub counters: Arc<Counters>,
 }
 
-impl SendLink {
+impl SendSide {
     /// The tag of the postbox's VIs, and of external memory.
     pub fn ptag(&self) -> Ptag {
         self.vi.attributes().ptag
@@ -55,8 +55,8 @@ impl SendLink {
     }
 }
 
-/// The mailbox's end.
-pub(crate) struct RecvLink {
+/// The mailbox's side.
+pub(crate) struct RecvSide {
     /// The control VI.
     pub vi: Vi,
     /// Whose postbox it is.
@@ -65,7 +65,7 @@ pub(crate) struct RecvLink {
     pub postbox: u32,
 }
 
-impl RecvLink {
+impl RecvSide {
     #[inline]
     pub fn parcel(&self, tag: u32, stored: Stored) -> Parcel {
         Parcel { rank: self.rank, postbox: self.postbox, tag, stored }
