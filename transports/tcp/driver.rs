@@ -143,7 +143,7 @@ impl TcpDriver {
             let (fd, deferred_ack) = (socket.as_fd(), &mut self.deferred_ack);
             // What was peeked at is noted before the connection has it: a panic there (of the program's code, when its
             // memory is dropped) does not let the same bytes come twice.
-            let found = if connection.is_between_frames() {
+            let found = if connection.is_between_frames() && !connection.expects_body() {
                 let peek = deferred_ack.may_peek();
                 deferred_ack.settle(fd).and_then(|()| {
                     sys::receive_beside(fd, peek, |bytes| {

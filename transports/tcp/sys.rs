@@ -61,8 +61,8 @@ pub enum Read {
     End,
 }
 
-/// Reads into `direct`'s pieces and behind them into a buffer, which it gives to `on_read` together with what lies in the
-/// pieces. Never waits. `peek`: what was read stays with the kernel, too ([`consume`]).
+/// Reads into `direct`'s pieces, and what comes before and behind them into a buffer, which it gives to `on_read` together with
+/// what lies in the pieces. Never waits. `peek`: what was read stays with the kernel, too ([`consume`]).
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`] when there is nothing; the kernel's.
@@ -136,7 +136,8 @@ fn receive_by(
     if len == 0 {
         return Ok(Read::End);
     }
-    on_read(direct, len.min(in_place), &scratch[..len.saturating_sub(in_place)]);
+    let filled = len.saturating_sub(direct.before()).min(in_place);
+    on_read(direct, filled, &scratch[..len - filled]);
     Ok(if len < room { Read::All } else { Read::Some })
 }
 
@@ -160,19 +161,22 @@ fn read_beside(socket: BorrowedFd<'_>, peek: bool, scratch: &mut [u8]) -> io::Re
 }
 
 fn read_into(socket: BorrowedFd<'_>, direct: &Direct, scratch: &mut [u8]) -> io::Result<usize> {
-    let pieces = direct.pieces();
+    let pieces = direct.pieces().iter().map(|piece| (piece.at, piece.len));
+    let (before, behind) = scratch.split_at_mut(direct.before());
+    let before = Some((before.as_mut_ptr(), before.len())).filter(|(_, len)| *len > 0);
     let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let mut list = [nowhere; Direct::MOST + 1];
-    for (entry, piece) in list.iter_mut().zip(pieces) {
-        *entry = libc::iovec { iov_base: piece.at.cast(), iov_len: piece.len };
+    let mut list = [nowhere; Direct::MOST + 2];
+    let mut used = 0;
+    for (at, len) in before.into_iter().chain(pieces).chain([(behind.as_mut_ptr(), behind.len())]) {
+        list[used] = libc::iovec { iov_base: at.cast(), iov_len: len };
+        used += 1;
     }
-    list[pieces.len()] = libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
     // SAFETY: a header of zeros is an empty one.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = list.as_mut_ptr();
-    header.msg_iovlen = (pieces.len() + 1) as _;
-    // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the last piece is our
-    // slice.
+    header.msg_iovlen = used as _;
+    // SAFETY: `direct` keeps its pieces writable while it lives, and lets no slice of them exist; the first and the last piece
+    // are of our slice.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }

@@ -9,6 +9,7 @@
 //! | `outgoing` | the queue of frames, in place |
 //! | `pieces` | what drivers send from and receive into |
 //! | `incoming` | the parser, and where payload goes |
+//! | `expected` | where the next body goes, if it is like the last one |
 //! | `peer_requests` | what arrived and is not for the program: RDMA, receipts, the end |
 //! | `recv_queue` | what the program takes, and the credits that follow |
 //! | `unreliable` | messages that travel outside of the stream, in datagrams |
@@ -16,6 +17,7 @@
 //! | `close` | the end, in order or not |
 
 mod close;
+mod expected;
 mod incoming;
 mod outgoing;
 mod peer_requests;

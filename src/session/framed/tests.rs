@@ -3,6 +3,7 @@
 mod announced;
 mod costs;
 mod ends;
+mod expected;
 mod hostile;
 mod pair;
 mod random;

@@ -80,6 +80,12 @@ impl Store {
         Some(Store { registration: None, kept, len })
     }
 
+    /// As [`Store::new`], in the arena or not at all.
+    pub(crate) fn in_arena(memory: &Memory, len: usize) -> Option<Self> {
+        let kept = Kept::Block(memory.outbox.reserve(len).ok()?);
+        Some(Store { registration: None, kept, len })
+    }
+
     /// As [`Store::new`], with memory for all of it at once: for a device, which fills any part of it.
     pub fn whole(memory: &Memory, len: usize) -> Option<Self> {
         let mut store = Self::new(memory, len)?;

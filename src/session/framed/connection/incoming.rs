@@ -8,6 +8,7 @@ use udeck_via::RemoteBuffer;
 use udeck_via::mem::MemHandle;
 use udeck_via::transport::Inline;
 
+use super::expected::{Expected, Shape};
 use super::{Connection, Direct};
 use crate::framed::windows::{Inside, Right};
 use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
@@ -17,12 +18,16 @@ use crate::recv_queue::is_posted_for;
 /// How far the parser is.
 #[derive(Default)]
 pub(super) struct Incoming {
-    stage: ParseStage,
+    pub stage: ParseStage,
     /// A header or lead that has not come as a whole.
-    partial: Vec<u8>,
+    pub partial: Vec<u8>,
     pub target: Target,
+    /// What the next message is expected to be like.
+    pub shape: Option<Shape>,
+    /// A store whose body lies there, if the header that is parsed is the expected one.
+    pub expected: Option<Expected>,
     /// Payload bytes that have come, of so many.
-    done: usize,
+    pub done: usize,
     len: usize,
     /// Where the program wants the message that is coming, while it looks ([`Connection::look_into`]).
     posted: Option<Place>,
@@ -37,7 +42,7 @@ pub(super) struct Incoming {
 }
 
 #[derive(Clone, Copy, Default)]
-enum ParseStage {
+pub(super) enum ParseStage {
     #[default]
     Header,
     Lead(Frame, usize),
@@ -86,7 +91,11 @@ impl Connection {
     /// Where the next bytes of the stream want to lie.
     pub fn direct(&mut self) -> Direct {
         let mut direct = Direct::default();
-        if !matches!(self.incoming.stage, ParseStage::Payload(_)) || self.broken || self.close.dead {
+        if self.broken || self.close.dead {
+            return direct;
+        }
+        if !matches!(self.incoming.stage, ParseStage::Payload(_)) {
+            self.expect(&mut direct);
             return direct;
         }
         match self.next_places() {
@@ -101,15 +110,19 @@ impl Connection {
         direct
     }
 
-    /// `filled` bytes lie in `direct`'s pieces, and behind these, in the stream, come `scratch`. If `filled` is less than
-    /// all pieces hold, `scratch` is usually empty, but it need not be: what is missing is then copied from there.
+    /// `filled` bytes lie in `direct`'s pieces. `scratch` has the bytes [before them](Direct::before), and then those that come
+    /// behind. If `filled` is less than all pieces hold, nothing usually comes behind, but it may: what is missing is then copied
+    /// from there.
     ///
     /// After a violation ([`super::Phase::Broken`]) and a loss everything is thrown away.
     ///
     /// # Panics
     /// When more is filled than there was room for.
-    pub fn on_receive(&mut self, direct: Direct, filled: usize, scratch: &[u8]) {
+    pub fn on_receive(&mut self, mut direct: Direct, filled: usize, scratch: &[u8]) {
         assert!(filled <= direct.len(), "{filled} bytes in a place of {}", direct.len());
+        if let Some(expected) = direct.expected.take() {
+            return self.on_expected(direct.before(), expected, filled, scratch);
+        }
         drop(direct);
         if let Err(violation) = self.advance(filled) {
             self.break_protocol(&violation);
@@ -289,7 +302,7 @@ impl Connection {
     }
 
     /// So much of the payload has come.
-    fn advance(&mut self, bytes: usize) -> Result<(), Violation> {
+    pub(super) fn advance(&mut self, bytes: usize) -> Result<(), Violation> {
         let ParseStage::Payload(frame) = self.incoming.stage else { return Ok(()) };
         self.incoming.done += bytes;
         if self.incoming.done < self.incoming.len {

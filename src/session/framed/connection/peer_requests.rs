@@ -10,7 +10,7 @@ use super::incoming::{Target, no_memory};
 use super::outgoing::{Out, Then};
 use crate::framed::windows::Right;
 use crate::framed::wire::{Frame, Header, Violation};
-use crate::memory::{Place, Store};
+use crate::memory::Place;
 use crate::{Item, MESSAGES};
 
 /// Answers and receipts that a peer can make us keep: what one may wait for that keeps the rules, and again for what is
@@ -84,8 +84,9 @@ impl Connection {
         }
         self.check_receipt(receipt)?;
         self.incoming.number = self.credits.arrive(len + u64::from(head)).map_err(Violation)?;
+        self.note_shape(head, body);
         if lent && !self.close.closed {
-            match Store::new(&self.memory, body) {
+            match self.store_for(head, body) {
                 Some(store) => self.incoming.target = Target::Store(store),
                 None => return Err(no_memory(body)),
             }

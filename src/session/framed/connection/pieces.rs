@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use smallvec::SmallVec;
 
 use super::Connection;
+use super::expected::Expected;
 use crate::framed::windows::Inside;
 use crate::memory::Place;
 
@@ -134,6 +135,9 @@ pub struct PieceMut {
 pub struct Direct {
     pieces: SmallVec<[PieceMut; crate::SEGMENTS]>,
     len: usize,
+    before: usize,
+    /// Memory that the pieces are of, for a body that is only expected.
+    pub(super) expected: Option<Expected>,
     /// The window that they lie in is not given back before this is dropped.
     #[allow(dead_code, reason = "held, not read")]
     inside: Option<Inside>,
@@ -153,6 +157,12 @@ impl Direct {
         self.len
     }
 
+    /// So many bytes come before the pieces: they belong to the front of the driver's scratch, and what comes behind the
+    /// pieces follows there.
+    pub fn before(&self) -> usize {
+        self.before
+    }
+
     /// Whether there is no such place: the next byte is a header's, or nobody wants it.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -162,6 +172,14 @@ impl Direct {
         if place.len() > 0 && self.pieces.len() < Self::MOST {
             self.len += place.len();
             self.pieces.push(PieceMut { at: place.at().as_ptr(), len: place.len() });
+        }
+    }
+
+    /// A frame like the last one is expected, of so many bytes before its body.
+    pub(super) fn expect(&mut self, before: usize, mut expected: Expected) {
+        if let Some(place) = expected.store.room(0) {
+            self.push(place);
+            (self.before, self.expected) = (before, Some(expected));
         }
     }
 

@@ -1,0 +1,90 @@
+//! Where the body of the next message is received, before anything is known of it.
+//!
+//! The length of a long message is known when its header has been read, and with the header most of the message: what came
+//! in the driver's scratch is copied to its store. But messages often are as long as the one before. So the next read puts what
+//! would be the body of such a message into a store of that length, and the header before it into the scratch. If the header
+//! says otherwise, what came is parsed from where it lies, as if that were the scratch.
+//!
+//! The store is taken for one read, and freed if nothing came: a connection that is silent holds no memory for this.
+
+use super::Connection;
+use super::pieces::Direct;
+use crate::framed::wire::HEADER;
+use crate::memory::Store;
+
+/// Longer bodies are expected: shorter ones are copied as quickly as memory is found for them, and a driver may want to read
+/// them otherwise.
+const ABOVE: usize = 16 << 10;
+/// Those that are longer still have most of their bytes received in place anyway.
+const MOST: usize = 1 << 20;
+
+/// A message that would be like the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes of its header.
+    pub head: u8,
+    /// Bytes behind that.
+    pub body: usize,
+}
+
+/// Memory for the body of such a message.
+#[derive(Debug)]
+pub struct Expected {
+    pub(super) shape: Shape,
+    pub(super) store: Store,
+}
+
+impl Connection {
+    /// A message of this shape came. (`body`: 0 for a short one.)
+    pub(super) fn note_shape(&mut self, head: u8, body: usize) {
+        let is_expected = (ABOVE + 1..=MOST).contains(&body);
+        self.incoming.shape = is_expected.then_some(Shape { head, body });
+    }
+
+    /// Whether [`Connection::direct`] may have a place for what comes although no frame has begun.
+    #[inline]
+    pub fn expects_body(&self) -> bool {
+        self.incoming.shape.is_some()
+    }
+
+    /// A place for a message like the last one, if the next byte is a header's.
+    pub(super) fn expect(&mut self, direct: &mut Direct) {
+        let is_at_header = self.is_between_frames() && self.incoming.partial.is_empty();
+        let Some(shape) = self.incoming.shape.filter(|_| is_at_header && !self.close.closed) else { return };
+        // Of the arena only: what comes there is used again.
+        if let Some(store) = Store::in_arena(&self.memory, shape.body) {
+            direct.expect(HEADER + usize::from(shape.head), Expected { shape, store });
+        }
+    }
+
+    /// What was read with such a place: `filled` bytes lie in it, and `scratch` has what came before and behind.
+    pub(super) fn on_expected(&mut self, before: usize, expected: Expected, filled: usize, scratch: &[u8]) {
+        let (first, behind) = scratch.split_at(before.min(scratch.len()));
+        self.incoming.expected = Some(expected);
+        self.on_receive_beside(first);
+        match self.incoming.expected.take() {
+            // It was, and its store is that one.
+            None => {
+                if let Err(violation) = self.advance(filled) {
+                    self.break_protocol(&violation);
+                }
+            }
+            Some(Expected { store, .. }) => {
+                self.incoming.shape = None;
+                if filled > 0 {
+                    self.on_receive_beside(&store.bytes()[..filled]);
+                }
+            }
+        }
+        self.on_receive_beside(behind);
+    }
+
+    /// The store for a message of this shape, whose header has been read: the one that lies behind that, if it was expected.
+    pub(super) fn store_for(&mut self, head: u8, body: usize) -> Option<Store> {
+        let is_this = |expected: &mut Expected| expected.shape == Shape { head, body };
+        match self.incoming.expected.take_if(is_this) {
+            Some(expected) => Some(expected.store),
+            None => Store::new(&self.memory, body),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The body of a message like the last one is received in place. Two connections are given the same bytes, one of them by a
+//! scratch alone: nobody can tell them apart, however the reads cut the stream.
+
+use udeck_faults::SplitMix64;
+use udeck_via::Reliability;
+
+use super::pair::{connection, fill, pattern};
+use crate::framed::connection::{Connection, Phase, Side};
+use crate::framed::wire::{Frame, Header};
+use crate::{Memory, TakenBody, Windows};
+
+const LONG: usize = 20_000;
+
+fn message(head: usize, body: usize, lent: bool, seed: u64) -> Vec<u8> {
+    let len = if lent { body as u64 } else { 0 };
+    let frame = Frame::Message { immediate: Some(seed as u32), receipt: false, lent, head: head as u8, len };
+    let mut bytes = Header { taken: 0, frame }.encode().to_vec();
+    bytes.extend(pattern(head, !seed));
+    bytes.extend(pattern(len as usize, seed));
+    bytes
+}
+
+/// One read, of all of `bytes`, as a driver does it. Returns whether some of it had a place that was only expected.
+fn read(connection: &mut Connection, bytes: &[u8]) -> bool {
+    let place = connection.direct();
+    let (before, behind) = bytes.split_at(place.before().min(bytes.len()));
+    let filled = place.len().min(behind.len());
+    fill(&place, &behind[..filled]);
+    let is_expected = place.before() > 0 && filled > 0;
+    connection.on_receive(place, filled, &[before, &behind[filled..]].concat());
+    is_expected
+}
+
+/// What the program gets: immediate data, header, body.
+fn take(connection: &mut Connection) -> Option<(Option<u32>, Vec<u8>, Vec<u8>)> {
+    let taken = connection.take().unwrap()?;
+    Some(match taken.body {
+        TakenBody::Inline(bytes) => (taken.immediate, bytes.bytes().to_vec(), Vec::new()),
+        TakenBody::Body(head, store, _) => (taken.immediate, head.bytes().to_vec(), store.bytes().to_vec()),
+        TakenBody::Written(_) => panic!("nobody writes"),
+    })
+}
+
+#[test]
+fn a_message_like_the_last_one_is_not_copied() {
+    let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
+    let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
+    assert!(!read(&mut connection, &message(8, LONG, true, 1)));
+    let copied = memory.copied();
+    assert_eq!(copied, LONG as u64, "nothing was known of the first");
+    assert!(read(&mut connection, &message(8, LONG, true, 2)));
+    assert_eq!(memory.copied(), copied);
+    // As much as came of it at once; the rest of it has a place of its own.
+    let bytes = message(8, LONG, true, 3);
+    assert!(read(&mut connection, &bytes[..5000]));
+    assert!(!read(&mut connection, &bytes[5000..]));
+    assert_eq!(memory.copied(), copied);
+    for seed in 1..=3 {
+        let expected = (Some(seed as u32), pattern(8, !seed), pattern(LONG, seed));
+        assert_eq!(take(&mut connection), Some(expected));
+    }
+    drop(connection);
+    assert_eq!(memory.outbox.usage().used, 0);
+}
+
+#[test]
+fn a_silent_connection_holds_no_memory_for_what_it_expects() {
+    let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
+    let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
+    read(&mut connection, &message(8, LONG, true, 1));
+    assert!(take(&mut connection).is_some());
+    let place = connection.direct();
+    assert_eq!((place.before(), place.len()), (40, LONG));
+    // Nothing came.
+    drop(place);
+    assert_eq!(memory.outbox.usage().used, 0);
+    connection.close(None);
+    assert_eq!(connection.direct().len(), 0, "nobody takes it any more");
+}
+
+#[test]
+fn whatever_comes_instead_is_parsed_from_where_it_lies() {
+    let seed = getrandom::u64().unwrap();
+    println!("seed {seed}");
+    let mut random = SplitMix64::new(seed);
+    let mut below = move |bound: usize| (random.next_u64() % bound as u64) as usize;
+    let (memory, windows) = (Memory::fresh(16 << 20).unwrap(), Windows::new());
+    let new = || connection(Reliability::Delivery, Side::Asked, &memory, &windows);
+    let (mut direct, mut beside) = (new(), new());
+    let mut expected = 0;
+    for _ in 0..300 {
+        let mut stream = Vec::new();
+        for _ in 0..1 + below(4) {
+            let seed = below(1 << 20) as u64;
+            stream.extend(match below(12) {
+                0 => message(below(48), 0, false, seed),
+                1 => message(8, below(200), true, seed),
+                2 => message(8, LONG + below(3), true, seed),
+                3 => message(below(20), LONG, true, seed),
+                4 => Header { taken: 0, frame: Frame::Credit }.encode().to_vec(),
+                5 => message(8, 70_000, true, seed),
+                _ => message(8, LONG, true, seed),
+            });
+        }
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            let most = if below(3) == 0 { 80 } else { rest.len() };
+            let (now, later) = rest.split_at(1 + below(most.min(rest.len())));
+            expected += usize::from(read(&mut direct, now));
+            rest = later;
+        }
+        beside.on_receive_beside(&stream);
+        loop {
+            let (one, other) = (take(&mut direct), take(&mut beside));
+            assert_eq!(one, other);
+            if one.is_none() {
+                break;
+            }
+        }
+        assert_eq!((direct.phase(), beside.phase()), (Phase::Open, Phase::Open));
+    }
+    assert!(expected > 30, "{expected} reads had such a place");
+    drop((direct, beside));
+    assert_eq!(memory.outbox.usage().used, 0);
+}
