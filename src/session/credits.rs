@@ -1,7 +1,7 @@
 //! Credits: how far the sender of messages may be ahead of the program that receives them.
 //!
 //! The receiver counts what its program has taken, and tells the count in the header of every frame. When no frame goes its
-//! way, it tells it by itself: if the sender has asked, if the sender waits for room, or if a quarter of all credits is not advertised.
+//! way, it tells it by itself: if the sender has asked, if the sender waits for room, or if a part of all credits is not advertised.
 
 use udeck_sys::position::Position;
 
@@ -124,12 +124,13 @@ impl Credits {
         self.taken
     }
 
-    /// Whether the peer, which may send `most` messages, should be told without another frame to tell it in. At a quarter of
-    /// them: so who posts little at a time is not held up by the last that was told being on its way still.
+    /// Whether the peer should be told without another frame to tell it in: because it wants to know, or of so many messages.
+    /// That is a part of those that it may send, so that who posts little at a time is not held up by the last that was told
+    /// being on its way still.
     #[inline]
-    pub fn is_due(&self, most: u32) -> bool {
+    pub fn is_due(&self, at: u32) -> bool {
         let unadvertised = self.unadvertised();
-        self.asked || unadvertised >= most / 4 || (self.hungry && unadvertised > 0)
+        self.asked || unadvertised >= at || (self.hungry && unadvertised > 0)
     }
 
     /// The peer asks: what has been taken, or, if it waits for room, to be told when something is.
@@ -166,13 +167,13 @@ mod tests {
     fn who_waits_for_room_is_told_of_the_first() {
         let mut credits = Credits::default();
         credits.count();
-        assert!(!credits.is_due(64));
+        assert!(!credits.is_due(16));
         credits.on_ask(true);
-        assert!(credits.is_due(64));
+        assert!(credits.is_due(16));
         assert_eq!((credits.advertise(), credits.unadvertised()), (1, 0));
         (0..15).for_each(|_| credits.count());
-        assert!(!credits.is_due(64), "the question was answered");
+        assert!(!credits.is_due(16), "the question was answered");
         credits.count();
-        assert!(credits.is_due(64), "a quarter is not advertised");
+        assert!(credits.is_due(16), "a quarter is not advertised");
     }
 }

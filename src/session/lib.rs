@@ -56,8 +56,10 @@ pub use watching::{Announce, Watch, Watching};
 pub const MESSAGES: u32 = 256;
 /// Bytes of messages that may be under way and not taken, each way, and one message more, however long: so a sender whose
 /// messages were all taken never waits, although it is not told of each. What is posted beyond that waits at its sender,
-/// where it lies.
-pub const BYTES: usize = 256 << 10;
+/// where it lies. (So many that who is told of a quarter of them when the receiver has nothing else to do is told in time.)
+pub const BYTES: usize = 2 << 20;
+/// As [`BYTES`], of messages that travel in datagrams: what a socket has no room for is lost.
+pub const DATAGRAM_BYTES: usize = 256 << 10;
 /// Segments in one post.
 pub const SEGMENTS: usize = 4;
 /// Windows that may be exposed at a time, by one NIC.

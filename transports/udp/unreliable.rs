@@ -40,7 +40,7 @@ impl Unreliable {
     /// Takes messages of up to `max_transfer` bytes.
     pub fn new(max_transfer: usize) -> Self {
         // A peer that keeps its credits never has so many bytes under way. Another one gets no buffer: `Connection::land`.
-        let bytes = max_transfer.saturating_add(2 * udeck_session::BYTES);
+        let bytes = max_transfer.saturating_add(2 * udeck_session::DATAGRAM_BYTES);
         let limits = Limits { message: bytes, messages: MAX_INCOMPLETE, bytes, timeout: REASSEMBLY_TIMEOUT };
         let (received_datagrams, sent) = (VecDeque::new(), VecDeque::new());
         Unreliable {

@@ -52,7 +52,7 @@ fn take(end: &mut LentEnd, len: usize, times: usize) {
 }
 
 /// The room for what is not taken, in messages of this length.
-const LONG: usize = 64 << 10;
+const LONG: usize = 256 << 10;
 const ROOM: usize = udeck_session::BYTES / LONG;
 
 #[test]

@@ -123,7 +123,7 @@ impl Connection {
     /// Whether the peer should be told without another frame to tell it in.
     #[inline]
     pub(super) fn credit_is_due(&self) -> bool {
-        self.credits.is_due(MESSAGES) || self.control_received.wrapping_sub(self.control_ack_sent) >= 4
+        self.credits.is_due(MESSAGES / 4) || self.control_received.wrapping_sub(self.control_ack_sent) >= 4
     }
 
     /// Sends a frame at once, as a sign that this side is there.

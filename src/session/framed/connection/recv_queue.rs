@@ -11,9 +11,13 @@ use crate::framed::wire::Frame;
 use crate::{BYTES, Item, MESSAGES, Taken};
 
 /// How much the peer may send, and what it knows of that: not only messages are counted, but their bytes.
-#[derive(Default)]
+///
+/// A frame that tells it is a packet, which costs as much as a message. So it is sent while the program has nothing to do
+/// but to look for messages ([`ByteCredits::may_tell`]), and otherwise only before the peer runs out ([`ByteCredits::is_due`]).
 pub(super) struct ByteCredits {
     pub messages: Credits,
+    /// Bytes that may be under way and not taken.
+    pub window: u64,
     /// Modulo 2^32, as it travels: at most [`MESSAGES`] ahead of those that were taken.
     arrived: u32,
     /// Bytes of what arrived and was not taken.
@@ -26,6 +30,22 @@ pub(super) struct ByteCredits {
     last_at: u64,
 }
 
+impl Default for ByteCredits {
+    fn default() -> Self {
+        let messages = Credits::default();
+        let window = BYTES as u64;
+        ByteCredits {
+            messages,
+            window,
+            arrived: 0,
+            waiting: 0,
+            longest: 0,
+            unadvertised_bytes: 0,
+            last_at: 0,
+        }
+    }
+}
+
 impl ByteCredits {
     /// A message of so many bytes begins to arrive; its number. `Err`: more than the peer may send.
     #[inline]
@@ -33,7 +53,7 @@ impl ByteCredits {
         if self.arrived.wrapping_sub(self.messages.taken) >= MESSAGES {
             return Err(format!("more than {MESSAGES} messages before one of them was taken"));
         }
-        if self.waiting >= BYTES as u64 {
+        if self.waiting >= self.window {
             let waiting = self.waiting;
             return Err(format!("a message of {bytes} bytes on top of {waiting} that were not taken"));
         }
@@ -47,10 +67,10 @@ impl ByteCredits {
         self.count(bytes);
     }
 
-    /// Whether a message of so many bytes may wait, too: all but the longest together are fewer than [`BYTES`], in
+    /// Whether a message of so many bytes may wait, too: all but the longest together are fewer than the window, in
     /// whatever order they came.
     pub fn has_room_for(&self, bytes: u64) -> bool {
-        (self.waiting + bytes).saturating_sub(bytes.max(self.longest)) < BYTES as u64
+        (self.waiting + bytes).saturating_sub(bytes.max(self.longest)) < self.window
     }
 
     /// So many bytes arrive, or will, and were not taken.
@@ -89,12 +109,18 @@ impl ByteCredits {
         self.messages.advertise()
     }
 
-    /// Whether the peer should be told without another frame to tell it in. A single long message waits for an answer to
-    /// tell it in, unless it fills the room by itself.
+    /// Whether the peer should be told at once, without another frame to tell it in. A single long message waits for an
+    /// answer to tell it in, unless it fills the window by itself.
     #[inline]
     fn is_due(&self) -> bool {
-        let many = self.messages.unadvertised() >= 2 && self.unadvertised_bytes >= BYTES as u64 / 4;
-        self.messages.is_due(MESSAGES) || many || self.unadvertised_bytes >= BYTES as u64
+        let many = self.messages.unadvertised() >= 2 && self.unadvertised_bytes >= self.window / 4 * 3;
+        self.messages.is_due(MESSAGES / 2) || many || self.unadvertised_bytes >= self.window
+    }
+
+    /// Whether the peer should be told when there is time for it.
+    #[inline]
+    fn may_tell(&self) -> bool {
+        self.messages.is_due(MESSAGES / 4) || self.unadvertised_bytes >= self.window / 4
     }
 }
 
@@ -102,6 +128,7 @@ impl Connection {
     /// The next arrival, or how it is over.
     pub(crate) fn take(&mut self) -> Result<Option<Taken>, Refused> {
         let Some(item) = self.recv_queue.pop_front() else {
+            self.on_idle();
             return self.end().map_or(Ok(None), Err);
         };
         self.count_taken(item.bytes());
@@ -123,6 +150,7 @@ impl Connection {
     pub(crate) fn take_short(&mut self, to: &mut Inline) -> Found {
         let taken = self.recv_queue.take_inline(|bytes| *to = *bytes);
         let Some(immediate) = taken else {
+            self.on_idle();
             return if self.has_nothing_yet() { Found::Nothing } else { Found::Other };
         };
         self.count_taken(to.len());
@@ -171,20 +199,29 @@ impl Connection {
         while self.recv_queue.pop_silent() {
             self.credits.take(0);
         }
-        if self.credits.is_due() {
-            self.tell_credits();
+        self.tell_credits();
+    }
+
+    /// The program has looked for a message, and there is none.
+    #[inline]
+    pub fn on_idle(&mut self) {
+        if self.credits.may_tell() {
+            self.tell_credits_now();
         }
     }
 
-    /// Tells the peer what was taken, if it should know now: by one frame at a time, so that a peer that asks and does
-    /// not read has no more of our memory.
+    /// Tells the peer what was taken, if it should know now.
+    #[inline]
     pub(super) fn tell_credits(&mut self) {
-        if self.close.dead
-            || self.broken
-            || self.over
-            || !self.credits.is_due()
-            || self.credits.last_at > self.outgoing.gathered()
-        {
+        if self.credits.is_due() {
+            self.tell_credits_now();
+        }
+    }
+
+    /// By one frame at a time, so that a peer that asks and does not read has no more of our memory.
+    fn tell_credits_now(&mut self) {
+        let is_over = self.close.dead || self.broken || self.over;
+        if is_over || self.credits.last_at > self.outgoing.gathered() {
             return;
         }
         self.credits.messages.asked = false;

@@ -8,9 +8,9 @@ use udeck_via::{Reliability, RemoteBuffer};
 use super::Connection;
 use super::outgoing::{Out, Then};
 use super::unacked::Reading;
+use crate::MESSAGES;
 use crate::framed::wire::Frame;
 use crate::memory::Place;
-use crate::{BYTES, MESSAGES};
 
 /// A post that is not in the stream yet.
 pub(super) struct HeldBack {
@@ -246,7 +246,7 @@ impl Connection {
 
     /// Whether the peer has room for a message at this moment: the last one may be as long as it likes.
     fn has_room_for(&self, message: Option<u64>) -> bool {
-        message.is_none() || self.untaken_bytes < BYTES as u64
+        message.is_none() || self.untaken_bytes < self.credits.window
     }
 
     /// Asks the peer to tell when its program takes something.

@@ -1,7 +1,7 @@
 //! Messages that travel outside the stream, in datagrams: those of an unreliable VI.
 //!
 //! Messages and writes are numbered from 0 in the order in which they leave. They are posted, held back and counted as in
-//! the stream: at most [`MESSAGES`] of them, and [`crate::BYTES`] of theirs, are not over at the receiver. There a number is *over*
+//! the stream: at most [`MESSAGES`] of them, and [`DATAGRAM_BYTES`] of theirs, are not over at the receiver. There a number is *over*
 //! when its message was taken, or missed: its driver says so of each message that came ([`Connection::on_datagram`],
 //! [`Connection::on_receive_unreliable`]) or never will ([`Connection::on_missed`]). Who takes what is under way does not know that it was
 //! lost; the sender's driver does, when nothing more is to be heard of a message, and says it by the stream
@@ -21,7 +21,7 @@ use super::{Connection, Pieces};
 use crate::framed::windows::{Right, Windows};
 use crate::framed::wire::{Frame, Header};
 use crate::memory::{Memory, Place, Store};
-use crate::{Item, MESSAGES};
+use crate::{DATAGRAM_BYTES, Item, MESSAGES};
 
 /// What a message that travels outside the stream says besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +138,7 @@ impl Connection {
     /// From now on messages and writes travel outside the stream. Before anything was posted; both sides or none.
     pub fn go_unreliable(&mut self) {
         self.unreliable = Some(Box::default());
+        self.credits.window = DATAGRAM_BYTES as u64;
     }
 
     /// Whether messages travel outside the stream.

@@ -9,7 +9,7 @@ use udeck_via::transport::{
 };
 use udeck_via::{Deadline, Error, Reliability, RemoteBuffer};
 
-use super::pair::{Pair, WINDOW, pattern};
+use super::pair::{ARENA, Pair, WINDOW, pattern};
 use crate::framed::connection::Phase;
 use crate::{BYTES, MESSAGES};
 
@@ -281,6 +281,31 @@ fn bytes_are_bounded_and_one_long_message_passes() {
     assert_eq!(pair.ends[0].memory.copied(), 0);
 }
 
+/// What was taken is told when the program looks for more in vain; before, only if the peer could run out.
+#[test]
+fn credits_are_told_while_the_program_waits() {
+    let mut pair = Pair::new(Reliability::Delivery, false);
+    let queued = |pair: &Pair| pair.ends[1].link.with(|connection, _| connection.queued());
+    let before = queued(&pair);
+    let long = BYTES / 3;
+    for number in 0..2 {
+        lend(&mut pair, 0, long, number).unwrap();
+        pair.settle();
+        take(&mut pair, 1);
+        assert_eq!(queued(&pair), before, "it may have an answer to post");
+    }
+    assert!(pair.ends[1].endpoint().receive().unwrap().is_none());
+    let told = queued(&pair);
+    assert!(told > before, "it has none");
+    pair.settle();
+    for number in 0..3 {
+        lend(&mut pair, 0, long, number).unwrap();
+        pair.settle();
+        take(&mut pair, 1);
+    }
+    assert!(queued(&pair) > told, "the peer could run out");
+}
+
 /// Who waits for each message to be taken before it posts the next never hears that there is no room.
 #[test]
 fn a_sender_that_is_never_ahead_is_never_refused() {
@@ -375,7 +400,7 @@ fn who_looks_for_a_message_elsewhere_than_before_does_not_get_half_of_it() {
 #[test]
 fn what_lies_beyond_the_arena_lies_on_the_heap() {
     let mut pair = Pair::new(Reliability::Delivery, false);
-    let len = 1 << 20;
+    let len = ARENA / 4;
     let block = pair.ends[0].block(len, 1);
     let mut all = Vec::new();
     for _ in 0..6 {
@@ -388,7 +413,7 @@ fn what_lies_beyond_the_arena_lies_on_the_heap() {
         all.push(lent);
     }
     assert!(all.iter().all(|lent| lent.as_slice().unwrap() == block.bytes()));
-    assert!(pair.ends[1].memory.outbox.usage().used <= 4 << 20);
+    assert!(pair.ends[1].memory.outbox.usage().used <= ARENA / 2);
 }
 
 #[test]

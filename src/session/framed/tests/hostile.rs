@@ -9,12 +9,10 @@ use udeck_via::mem::{Ptag, Rights};
 use udeck_via::transport::{PostedBuffer, Refused};
 use udeck_via::{Reliability, RemoteBuffer};
 
-use super::pair::{WINDOW, connection};
+use super::pair::{MAX_TRANSFER, WINDOW, connection};
 use crate::framed::connection::{Connection, Phase, Pieces, Side};
 use crate::framed::wire::{Frame, HEADER, Header};
 use crate::{BYTES, MESSAGES, Memory, Windows};
-
-const MAX_TRANSFER: usize = 1 << 20;
 
 /// What is thrown, by chance.
 struct Random(SplitMix64);
@@ -252,7 +250,7 @@ fn the_words_say_what_the_peer_did() {
     let short = Frame::Message { immediate: None, receipt: false, lent: false, head: 1, len: 0 };
     let level = Reliability::Delivery;
     let long = words(level, &[message(1 << 63)]);
-    assert_eq!(long, "a message of 9223372036854775808 bytes, at most 1048576");
+    assert_eq!(long, "a message of 9223372036854775808 bytes, at most 8388608");
     let write = Frame::Write { immediate: None, receipt: false, handle: 1, offset: 0, len: 1 << 63 };
     assert_eq!(words(level, &[write]), "a write of 9223372036854775808 bytes at 0 of a window");
     let many = words(level, &vec![short; MESSAGES as usize + 1]);

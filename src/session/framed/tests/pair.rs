@@ -20,7 +20,9 @@ use crate::framed::link::{Driver, Link};
 use crate::watching::{Announce, Watching};
 use crate::{Memory, SessionEndpoint, Windows};
 
-pub const ARENA: usize = 4 << 20;
+pub const ARENA: usize = 16 << 20;
+/// Longer than what may be under way and not taken.
+pub const MAX_TRANSFER: usize = 8 << 20;
 pub const WINDOW: usize = 64 << 10;
 
 /// A driver that does nothing by itself, unless it has an appetite.
@@ -54,10 +56,11 @@ impl Puppet {
         let most = bytes.len();
         self.came += most as u64;
         let place = connection.direct();
-        let filled = place.len().min(direct).min(most);
-        let scratch = bytes.split_off(filled);
-        fill(&place, &bytes);
-        connection.on_receive(place, filled, &scratch);
+        let behind = bytes.split_off(place.before().min(most));
+        let filled = place.len().min(direct).min(behind.len());
+        fill(&place, &behind[..filled]);
+        bytes.extend(&behind[filled..]);
+        connection.on_receive(place, filled, &bytes);
         most
     }
 }
@@ -101,7 +104,7 @@ pub fn hello(reliability: Reliability) -> Hello {
 
 pub fn connection(level: Reliability, side: Side, memory: &Memory, windows: &Arc<Windows>) -> Connection {
     let hello = hello(level);
-    let max_transfer = 1 << 20;
+    let max_transfer = MAX_TRANSFER;
     Connection::new(Settings { memory, windows, ours: &hello, theirs: &hello, side, max_transfer })
 }
 

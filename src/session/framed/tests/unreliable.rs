@@ -7,7 +7,7 @@ use udeck_via::{Deadline, Reliability};
 
 use super::pair::{Pair, WINDOW, pattern};
 use crate::framed::connection::{Content, Phase, Pieces};
-use crate::{BYTES, MESSAGES};
+use crate::{DATAGRAM_BYTES, MESSAGES};
 
 /// A message on its way.
 #[derive(Clone)]
@@ -132,7 +132,7 @@ fn a_sender_has_so_many_under_way_and_no_more() {
 #[test]
 fn bytes_beyond_what_the_peer_has_room_for_do_not_leave() {
     let mut pair = pair();
-    (0..3).for_each(|seed| lend(&mut pair, BYTES, seed).unwrap());
+    (0..3).for_each(|seed| lend(&mut pair, DATAGRAM_BYTES, seed).unwrap());
     let first = leave(&pair);
     assert_eq!(first.len(), 1);
     pair.settle();
@@ -144,7 +144,7 @@ fn bytes_beyond_what_the_peer_has_room_for_do_not_leave() {
     arrive(&pair, &second[0], Some(1000));
     let third = Sent { number: 2, ..second[0].clone() };
     arrive(&pair, &third, Some(1000));
-    assert_eq!(take(&mut pair).unwrap().2.len(), BYTES);
+    assert_eq!(take(&mut pair).unwrap().2.len(), DATAGRAM_BYTES);
     assert!(take(&mut pair).is_none());
 }
 
