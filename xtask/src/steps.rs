@@ -16,12 +16,12 @@ pub struct Step {
 pub enum Lane {
     /// Nothing: before all lanes. It keeps the processors busy by itself.
     Alone,
-    /// The suite and random jobs: they leave no programs behind in the target folder for others.
+    /// The suite, which takes the longest.
     First,
     /// Jobs. One after another: with other features their programs lie in the same place.
     Second,
-    /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, and what is compiled
-    /// or counted on one processor.
+    /// What a busy machine does not change: the guests, whose clocks stand while they have no processor, random jobs, and what
+    /// is compiled or counted on one processor.
     Third,
 }
 
@@ -207,7 +207,7 @@ fn whole_jobs(tests: &str, programs: &str, debug: &str) -> Vec<Step> {
             "a minute of random jobs under random faults; a failure prints the command that replays it",
             Work::Commands(soak),
         )
-        .on(Lane::First),
+        .on(Lane::Third),
         step(
             "hosts",
             "jobs over several hosts, which are network namespaces; needs root",
