@@ -13,8 +13,8 @@ use crate::{
     baseline::Baselines,
     cli::Format,
     failure::Result,
-    link::Link,
     machine::Machine,
+    rank_pair::RankPair,
     rounds::{self, Pace, SMALL},
     table_report::TableReport,
 };
@@ -50,22 +50,22 @@ pub struct ClonesPlan {
 
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
 pub fn measure(
-    link: &Link<'_>,
+    pair: &RankPair<'_>,
     plan: &ClonesPlan,
     places: String,
     raw: Option<Baselines>,
     progress: impl FnMut(Duration),
 ) -> Result<String> {
-    let ends = CloneSets::open(link, &plan.counts)?;
-    let mut conductor = IdleConductor::new(link, ends, raw);
+    let ends = CloneSets::open(pair, &plan.counts)?;
+    let mut conductor = IdleConductor::new(pair, ends, raw);
     let results = rounds::measure(plan.pace, contenders(&plan.counts), &mut conductor, progress)?;
     conductor.stop()?;
     let floods = plan
         .sizes
         .iter()
-        .map(|&size| flood::take(link, plan.flooding, plan.each, size))
+        .map(|&size| flood::take(pair, plan.flooding, plan.each, size))
         .collect::<Result<Vec<_>>>()?;
-    let machine = Machine::describe(places, link.world().nic().attributes().name.clone());
+    let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
     let report = TableReport {
         machine,
         method: report::method(plan, &results),
@@ -76,9 +76,9 @@ pub fn measure(
 }
 
 /// Rank 1.
-pub fn follow(link: &Link<'_>, plan: &ClonesPlan) -> Result {
-    idle::follow(link, CloneSets::open(link, &plan.counts)?)?;
-    plan.sizes.iter().try_for_each(|&size| flood::pour(link, plan.flooding, size))
+pub fn follow(pair: &RankPair<'_>, plan: &ClonesPlan) -> Result {
+    idle::follow(pair, CloneSets::open(pair, &plan.counts)?)?;
+    plan.sizes.iter().try_for_each(|&size| flood::pour(pair, plan.flooding, size))
 }
 
 /// In memory, for the raw limits.

@@ -8,7 +8,7 @@ pub mod start_time;
 
 use std::time::Duration;
 
-use crate::{cli::Format, failure::Result, link::Link, machine::Machine, table_report::TableReport};
+use crate::{cli::Format, failure::Result, machine::Machine, rank_pair::RankPair, table_report::TableReport};
 
 /// Mailboxes, and clones, in a round of making them.
 pub const BATCH: usize = 50;
@@ -33,21 +33,21 @@ pub struct CostsPlan {
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run; `progress` counts to
 /// [`STEPS`].
 pub fn measure(
-    link: &Link<'_>,
+    pair: &RankPair<'_>,
     plan: &CostsPlan,
     places: String,
     mut progress: impl FnMut(),
 ) -> Result<String> {
-    let creation = creation::measure(link, plan.batch)?;
+    let creation = creation::measure(pair, plan.batch)?;
     progress();
-    let memory = idle::memory(link, plan.connections)?;
+    let memory = idle::memory(pair, plan.connections)?;
     progress();
-    let blocked = idle::blocked(link, plan.blocked)?;
+    let blocked = idle::blocked(pair, plan.blocked)?;
     progress();
     let start_time = (plan.ranks > 0).then(|| start_time::run(plan.ranks)).transpose()?;
     progress();
-    link.send_words(&[])?;
-    let machine = Machine::describe(places, link.world().nic().attributes().name.clone());
+    pair.send_words(&[])?;
+    let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
     let report = TableReport {
         method: report::method(plan),
         tables: report::tables(&machine, &creation, &memory, &blocked, start_time.as_ref()),
@@ -61,9 +61,9 @@ pub fn measure(
 pub const STEPS: u64 = 4;
 
 /// Rank 1.
-pub fn follow(link: &Link<'_>, plan: &CostsPlan) -> Result {
-    creation::serve(link)?;
-    idle::serve_memory(link)?;
-    idle::block(link, plan.blocked)?;
-    link.receive_words().map(drop) // rank 0 is done
+pub fn follow(pair: &RankPair<'_>, plan: &CostsPlan) -> Result {
+    creation::serve(pair)?;
+    idle::serve_memory(pair)?;
+    idle::block(pair, plan.blocked)?;
+    pair.receive_words().map(drop) // rank 0 is done
 }

@@ -8,9 +8,9 @@ use crate::{
     baseline::{BaselineSample, Baselines},
     cli::Payload,
     failure::{Failure, Result},
-    link::Link,
     order::{Batch, Order},
     payload,
+    rank_pair::RankPair,
     rounds::{Contender, Runner, Sample},
     verify,
 };
@@ -18,7 +18,7 @@ use crate::{
 /// Rank 0: gives the orders and holds the clock.
 pub struct Conductor<'l, 'w> {
     /// To rank 1.
-    pub link: &'l Link<'w>,
+    pub pair: &'l RankPair<'w>,
     /// `None` where there is no second core to measure them on.
     pub raw: Option<Baselines>,
 }
@@ -27,7 +27,7 @@ impl Runner for Conductor<'_, '_> {
     type Contender = Contender;
 
     fn post(&mut self, order: Order) -> Result<Sample> {
-        let (sample, _) = conduct(self.link, order)?;
+        let (sample, _) = conduct(self.pair, order)?;
         Ok(sample)
     }
 
@@ -37,15 +37,15 @@ impl Runner for Conductor<'_, '_> {
 }
 
 /// Rank 0's side of one order: what it took, what both libraries copied, and what rank 1 found.
-pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)> {
-    link.send_words(&order.encode()?)?;
-    let copied_before = link.world().stats().bytes_copied;
-    let (elapsed, mut tally) = perform(link, order)?;
-    let copied_here = link.world().stats().bytes_copied - copied_before;
+pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, verify::Tally)> {
+    pair.send_words(&order.encode()?)?;
+    let copied_before = pair.world().stats().bytes_copied;
+    let (elapsed, mut tally) = perform(pair, order)?;
+    let copied_here = pair.world().stats().bytes_copied - copied_before;
 
     // Everything has arrived here, so the other rank's last copies are made: now it may count them.
-    link.send_words(&[])?;
-    let report = link.receive_words()?;
+    pair.send_words(&[])?;
+    let report = pair.receive_words()?;
     let &[copied_there, messages, bytes, mismatches] = &report[..] else {
         return Err(Failure::BadReport(report.len()));
     };
@@ -55,59 +55,59 @@ pub fn conduct(link: &Link<'_>, order: Order) -> Result<(Sample, verify::Tally)>
 
 /// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its
 /// core to the raw measurements.
-pub fn follow(link: &Link<'_>) -> Result {
+pub fn follow(pair: &RankPair<'_>) -> Result {
     loop {
-        let order = Order::decode(&link.receive_words()?)?;
+        let order = Order::decode(&pair.receive_words()?)?;
         if order == Order::Stop {
             return Ok(());
         }
-        let copied_before = link.world().stats().bytes_copied;
-        let (_, tally) = perform(link, order)?;
-        link.receive_words()?;
-        let copied = link.world().stats().bytes_copied - copied_before;
-        link.send_words(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
+        let copied_before = pair.world().stats().bytes_copied;
+        let (_, tally) = perform(pair, order)?;
+        pair.receive_words()?;
+        let copied = pair.world().stats().bytes_copied - copied_before;
+        pair.send_words(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
     }
 }
 
-fn perform(link: &Link<'_>, order: Order) -> Result<(Duration, verify::Tally)> {
+fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, verify::Tally)> {
     match order {
-        Order::PingPong(batch) => Ok((ping_pong(link, &batch)?, verify::Tally::default())),
-        Order::Stream { batch, window } => Ok((stream(link, &batch, window)?, verify::Tally::default())),
-        Order::Verify(batch) => Ok((Duration::ZERO, verify::exchange(link, &batch)?)),
+        Order::PingPong(batch) => Ok((ping_pong(pair, &batch)?, verify::Tally::default())),
+        Order::Stream { batch, window } => Ok((stream(pair, &batch, window)?, verify::Tally::default())),
+        Order::Verify(batch) => Ok((Duration::ZERO, verify::exchange(pair, &batch)?)),
         Order::Stop => Ok((Duration::ZERO, verify::Tally::default())),
     }
 }
 
 /// A message there, a message back.
-pub fn ping_pong(link: &Link<'_>, batch: &Batch) -> Result<Duration> {
-    let outlet = link.outlet(batch.protocol)?;
-    let leads = link.leads();
+pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
+    let outlet = pair.outlet(batch.protocol)?;
+    let leads = pair.leads();
     timed(batch, |turn| {
         if leads {
-            send(link, outlet, batch, turn)?;
-            receive(link, batch, turn)
+            send(pair, outlet, batch, turn)?;
+            receive(pair, batch, turn)
         } else {
-            receive(link, batch, turn)?;
-            send(link, outlet, batch, turn)
+            receive(pair, batch, turn)?;
+            send(pair, outlet, batch, turn)
         }
     })
 }
 
 /// Windows of messages from rank 0, each acknowledged when its last message has been taken.
-pub fn stream(link: &Link<'_>, batch: &Batch, window: u64) -> Result<Duration> {
-    let outlet = link.outlet(batch.protocol)?;
-    let leads = link.leads();
+pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
+    let outlet = pair.outlet(batch.protocol)?;
+    let leads = pair.leads();
     timed(batch, |turn| {
         if leads {
             for slot in 0..window {
-                send(link, outlet, batch, turn * window + slot)?;
+                send(pair, outlet, batch, turn * window + slot)?;
             }
-            link.await_acknowledgement()
+            pair.await_acknowledgement()
         } else {
             for slot in 0..window {
-                receive(link, batch, turn * window + slot)?;
+                receive(pair, batch, turn * window + slot)?;
             }
-            link.acknowledge()
+            pair.acknowledge()
         }
     })
 }
@@ -126,8 +126,8 @@ fn timed(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration>
 }
 
 #[inline]
-fn send(link: &Link<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
-    let mut message = link.world().buf_reused::<u8>(batch.size)?;
+fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
+    let mut message = pair.world().buf_reused::<u8>(batch.size)?;
     if batch.payload == Payload::WrittenRead {
         payload::write(&mut message, seed);
     }
@@ -135,8 +135,8 @@ fn send(link: &Link<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Resu
 }
 
 #[inline]
-fn receive(link: &Link<'_>, batch: &Batch, seed: u64) -> Result {
-    let message = link.retrieve(batch.protocol, batch.size)?;
+fn receive(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result {
+    let message = pair.retrieve(batch.protocol, batch.size)?;
     if batch.payload == Payload::WrittenRead {
         let (got, wanted) = (payload::sum(&message), payload::expected_sum(batch.size, seed));
         if got != wanted {

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use udeck::Protocol;
 
-use crate::{failure::Result, link::Link};
+use crate::{failure::Result, rank_pair::RankPair};
 
 /// What decides, and a line for each size.
-pub fn table(link: &Link<'_>, sizes: &[usize]) -> Result<String> {
-    let (world, outlet) = (link.world(), link.outlet(Protocol::Auto)?);
+pub fn table(pair: &RankPair<'_>, sizes: &[usize]) -> Result<String> {
+    let (world, outlet) = (pair.world(), pair.outlet(Protocol::Auto)?);
     let (config, nic) = (world.config(), world.nic().attributes());
     let mut text = String::new();
     let mut line =

@@ -11,13 +11,13 @@ mod experiment;
 mod explain;
 mod export;
 mod failure;
-mod link;
 mod machine;
 mod memory;
 mod order;
 mod overlap;
 mod payload;
 mod peers;
+mod rank_pair;
 mod report;
 mod rounds;
 mod sizes;
@@ -44,9 +44,9 @@ use crate::{
     cli::{Checks, Cli, Plan, Task},
     experiment::{Conductor, follow},
     failure::{Failure, Result},
-    link::Link,
     machine::Machine,
     order::Order,
+    rank_pair::RankPair,
     report::Report,
 };
 
@@ -119,84 +119,84 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
         Task::Peers(_) => unreachable!("it conducts, and is no rank"),
         Task::Explain(_) => (&[][..], false),
     };
-    let link = Link::open(world, protocols)?;
-    let places = Places::take(&link, pin)?;
-    if !link.leads() {
+    let pair = RankPair::open(world, protocols)?;
+    let places = Places::take(&pair, pin)?;
+    if !pair.leads() {
         match task {
-            Task::MeasureVi(plan) => vi::follow(&link, plan)?,
-            Task::Overlap(_) => overlap::follow(&link)?,
-            Task::Clones(plan) => clones::follow(&link, plan)?,
-            Task::Costs(plan) => costs::follow(&link, plan)?,
-            _ => follow(&link)?,
+            Task::MeasureVi(plan) => vi::follow(&pair, plan)?,
+            Task::Overlap(_) => overlap::follow(&pair)?,
+            Task::Clones(plan) => clones::follow(&pair, plan)?,
+            Task::Costs(plan) => costs::follow(&pair, plan)?,
+            _ => follow(&pair)?,
         }
         return Ok(Ok(String::new()));
     }
     let printed = match task {
         // Its orders are its own, the last one too.
-        Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&link, plan, &places)?)),
-        Task::Overlap(plan) => return Ok(Ok(measure_overlap(&link, plan, &places)?)),
-        Task::Clones(plan) => return Ok(Ok(measure_clones(&link, plan, &places)?)),
-        Task::Costs(plan) => return Ok(Ok(measure_costs(&link, plan, &places)?)),
+        Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&pair, plan, &places)?)),
+        Task::Overlap(plan) => return Ok(Ok(measure_overlap(&pair, plan, &places)?)),
+        Task::Clones(plan) => return Ok(Ok(measure_clones(&pair, plan, &places)?)),
+        Task::Costs(plan) => return Ok(Ok(measure_costs(&pair, plan, &places)?)),
         Task::StartTime(_) => unreachable!("it has a job of its own"),
-        Task::Measure(plan) => Ok(measure(&link, plan, &places)?),
-        Task::Verify(checks) => verify(&link, checks)?,
+        Task::Measure(plan) => Ok(measure(&pair, plan, &places)?),
+        Task::Verify(checks) => verify(&pair, checks)?,
         Task::Peers(_) | Task::PeerRank(..) => Ok(String::new()),
-        Task::Explain(sizes) => Ok(explain::table(&link, sizes)?),
+        Task::Explain(sizes) => Ok(explain::table(&pair, sizes)?),
     };
-    link.send_words(&Order::Stop.encode()?)?;
+    pair.send_words(&Order::Stop.encode()?)?;
     Ok(printed)
 }
 
-fn measure(link: &Link<'_>, plan: &Plan, places: &Places) -> Result<String> {
+fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> {
     let largest = plan.sizes.last().copied().unwrap_or(0);
-    let mut conductor = Conductor { link, raw: places.raw_limits(largest) };
+    let mut conductor = Conductor { pair, raw: places.raw_limits(largest) };
     let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
     let results = rounds::measure(plan.pace(), rounds::contenders(plan), &mut conductor, |passed| {
         bar.set_position(passed.as_millis() as u64);
     })?;
     bar.finish_and_clear();
-    let (nic, window) = (&link.world().nic().attributes().name, link.world().config().copy_window);
+    let (nic, window) = (&pair.world().nic().attributes().name, pair.world().config().copy_window);
     let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
     let machine = Machine::describe(places.describe(), transport);
     Ok(Report::new(machine, plan.clone(), results).render())
 }
 
-fn measure_vi(link: &Link<'_>, plan: &vi::ViPlan, places: &Places) -> Result<String> {
+fn measure_vi(pair: &RankPair<'_>, plan: &vi::ViPlan, places: &Places) -> Result<String> {
     let raw = places.raw_limits(plan.largest());
     let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let printed = vi::measure(link, plan, places.describe(), raw, passed)?;
+    let printed = vi::measure(pair, plan, places.describe(), raw, passed)?;
     bar.finish_and_clear();
     Ok(printed)
 }
 
-fn measure_overlap(link: &Link<'_>, plan: &overlap::OverlapPlan, places: &Places) -> Result<String> {
+fn measure_overlap(pair: &RankPair<'_>, plan: &overlap::OverlapPlan, places: &Places) -> Result<String> {
     let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let printed = overlap::measure(link, plan, places.describe(), passed)?;
+    let printed = overlap::measure(pair, plan, places.describe(), passed)?;
     bar.finish_and_clear();
     Ok(printed)
 }
 
-fn measure_clones(link: &Link<'_>, plan: &clones::ClonesPlan, places: &Places) -> Result<String> {
+fn measure_clones(pair: &RankPair<'_>, plan: &clones::ClonesPlan, places: &Places) -> Result<String> {
     let raw = places.raw_limits(clones::LARGEST);
     let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let printed = clones::measure(link, plan, places.describe(), raw, passed)?;
+    let printed = clones::measure(pair, plan, places.describe(), raw, passed)?;
     bar.finish_and_clear();
     Ok(printed)
 }
 
-fn measure_costs(link: &Link<'_>, plan: &costs::CostsPlan, places: &Places) -> Result<String> {
+fn measure_costs(pair: &RankPair<'_>, plan: &costs::CostsPlan, places: &Places) -> Result<String> {
     let bar = progress_bar(costs::STEPS, "measuring");
-    let printed = costs::measure(link, plan, places.describe(), || bar.inc(1))?;
+    let printed = costs::measure(pair, plan, places.describe(), || bar.inc(1))?;
     bar.finish_and_clear();
     Ok(printed)
 }
 
-fn verify(link: &Link<'_>, checks: &Checks) -> Result<Result<String>> {
+fn verify(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
     let bar = progress_bar((checks.sizes.len() * checks.protocols.len()) as u64, "verifying");
-    let tally = verify::run(link, checks, || bar.inc(1))?;
+    let tally = verify::run(pair, checks, || bar.inc(1))?;
     bar.finish_and_clear();
     Ok(verify::verdict(&tally, checks).map(|sentence| sentence + "\n"))
 }
@@ -221,14 +221,14 @@ const NOT_PINNED: u64 = u64::MAX;
 impl Places {
     /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher pinned
     /// stays there.
-    fn take(link: &Link<'_>, pin: bool) -> Result<Self> {
+    fn take(pair: &RankPair<'_>, pin: bool) -> Result<Self> {
         let usable = udeck::sys::usable_cpus();
-        let mine = usable.get(link.world().rank()).or(usable.first()).copied().filter(|_| pin);
+        let mine = usable.get(pair.world().rank()).or(usable.first()).copied().filter(|_| pin);
         if let Some(cpu) = mine {
             udeck::sys::pin_to_cpu(cpu).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
         }
-        link.send_words(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
-        let report = link.receive_words()?;
+        pair.send_words(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
+        let report = pair.receive_words()?;
         let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
         let theirs = usize::try_from(theirs).ok().filter(|_| theirs != NOT_PINNED);
         Ok(Self { usable, pinned: mine.zip(theirs).map(|(mine, theirs)| [mine, theirs]) })

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use udeck::Protocol;
 
 use crate::{
-    cli::Format, failure::Result, link::Link, machine::Machine, rounds::rotation, table_report::TableReport,
+    cli::Format, failure::Result, machine::Machine, rank_pair::RankPair, rounds::rotation,
+    table_report::TableReport,
 };
 
 pub use batch::follow;
@@ -56,7 +57,7 @@ pub struct OverlapPlan {
 
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
 pub fn measure(
-    link: &Link<'_>,
+    pair: &RankPair<'_>,
     plan: &OverlapPlan,
     places: String,
     mut progress: impl FnMut(Duration),
@@ -65,14 +66,14 @@ pub fn measure(
     let mut series = empty(plan);
     let per_1000 = Work::calibrate();
     for series in &mut series {
-        calibrate(link, plan, per_1000, series)?;
+        calibrate(pair, plan, per_1000, series)?;
         progress(started.elapsed());
     }
     let mut rounds = 0;
     loop {
         let round_started = Instant::now();
         for at in rotation(rounds, series.len()) {
-            let sample = measure_one(link, &series[at])?;
+            let sample = measure_one(pair, &series[at])?;
             series[at].samples.push(sample);
             progress(started.elapsed());
         }
@@ -81,9 +82,9 @@ pub fn measure(
             break;
         }
     }
-    link.send_words(&OverlapOrder::Stop.encode()?)?;
-    let nic = &link.world().nic().attributes().name;
-    let transport = format!("{nic}; copy has {} fragments under way", link.world().config().copy_window);
+    pair.send_words(&OverlapOrder::Stop.encode()?)?;
+    let nic = &pair.world().nic().attributes().name;
+    let transport = format!("{nic}; copy has {} fragments under way", pair.world().config().copy_window);
     let machine = Machine::describe(places, transport);
     let method = report::method(&machine, plan, rounds, started.elapsed());
     let report = TableReport { machine, method, tables: report::tables(&series), findings: Vec::new() };
@@ -103,8 +104,13 @@ fn empty(plan: &OverlapPlan) -> Vec<OverlapSeries> {
 }
 
 /// How many transfers fill a batch, and how much computation goes with each.
-fn calibrate(link: &Link<'_>, plan: &OverlapPlan, per_1000: Duration, series: &mut OverlapSeries) -> Result {
-    let transfers = |series: &OverlapSeries| conduct(link, series.batch(Work::NONE));
+fn calibrate(
+    pair: &RankPair<'_>,
+    plan: &OverlapPlan,
+    per_1000: Duration,
+    series: &mut OverlapSeries,
+) -> Result {
+    let transfers = |series: &OverlapSeries| conduct(pair, series.batch(Work::NONE));
     transfers(series)?; // pays for fresh memory
     series.iterations = plan.iterations.unwrap_or(TRIED);
     // The best of a few: one that was disturbed would ask for computation of another order.
@@ -121,11 +127,11 @@ fn calibrate(link: &Link<'_>, plan: &OverlapPlan, per_1000: Duration, series: &m
 }
 
 /// The three batches.
-fn measure_one(link: &Link<'_>, series: &OverlapSeries) -> Result<OverlapSample> {
+fn measure_one(pair: &RankPair<'_>, series: &OverlapSeries) -> Result<OverlapSample> {
     let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / series.iterations as f64;
-    let transfer = conduct(link, series.batch(Work::NONE))?;
+    let transfer = conduct(pair, series.batch(Work::NONE))?;
     let compute = timed_work(series.iterations, series.work);
-    let both = conduct(link, series.batch(series.work))?;
+    let both = conduct(pair, series.batch(series.work))?;
     let [transfer, compute, both] = [transfer, compute, both].map(per_message);
     Ok(OverlapSample { transfer, compute, both })
 }

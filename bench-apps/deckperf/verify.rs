@@ -6,8 +6,8 @@ use crate::{
     cli::{Checks, PROTOCOLS, Payload},
     experiment::conduct,
     failure::{Failure, Result},
-    link::Link,
     order::{Batch, Order},
+    rank_pair::RankPair,
 };
 
 /// What was looked at, and what was wrong with it.
@@ -31,7 +31,7 @@ impl Tally {
 }
 
 /// Rank 0's part of `deckperf verify`: every protocol carries every size, both ways.
-pub fn run(link: &Link<'_>, checks: &Checks, mut step: impl FnMut()) -> Result<Tally> {
+pub fn run(pair: &RankPair<'_>, checks: &Checks, mut step: impl FnMut()) -> Result<Tally> {
     let mut total = Tally::default();
     for &size in &checks.sizes {
         for &protocol in &checks.protocols {
@@ -42,7 +42,7 @@ pub fn run(link: &Link<'_>, checks: &Checks, mut step: impl FnMut()) -> Result<T
                 warm_up: 0,
                 iterations: messages_each_way(size),
             };
-            let (_, tally) = conduct(link, Order::Verify(batch))?;
+            let (_, tally) = conduct(pair, Order::Verify(batch))?;
             total.add(&tally);
             step();
         }
@@ -67,34 +67,34 @@ pub fn verdict(tally: &Tally, checks: &Checks) -> Result<String> {
 
 /// Both ranks' part of one batch: first all messages of rank 0, then all of rank 1, so that several are
 /// under way at once and neither waits for credit from a peer that is itself posting.
-pub fn exchange(link: &Link<'_>, batch: &Batch) -> Result<Tally> {
-    if link.leads() {
-        post_all(link, batch)?;
-        retrieve_all(link, batch)
+pub fn exchange(pair: &RankPair<'_>, batch: &Batch) -> Result<Tally> {
+    if pair.leads() {
+        post_all(pair, batch)?;
+        retrieve_all(pair, batch)
     } else {
-        let tally = retrieve_all(link, batch)?;
-        post_all(link, batch)?;
+        let tally = retrieve_all(pair, batch)?;
+        post_all(pair, batch)?;
         Ok(tally)
     }
 }
 
-fn post_all(link: &Link<'_>, batch: &Batch) -> Result {
-    let outlet = link.outlet(batch.protocol)?;
+fn post_all(pair: &RankPair<'_>, batch: &Batch) -> Result {
+    let outlet = pair.outlet(batch.protocol)?;
     for number in 0..batch.iterations {
         // Reused on purpose: bytes that the library forgets to carry are then those of another message.
-        let mut message = link.world().buf_reused::<u8>(batch.size)?;
-        write(&mut message, seed(link.world().rank(), batch, number));
+        let mut message = pair.world().buf_reused::<u8>(batch.size)?;
+        write(&mut message, seed(pair.world().rank(), batch, number));
         message.set_tag(number as u32);
         outlet.post(message)?;
     }
     Ok(())
 }
 
-fn retrieve_all(link: &Link<'_>, batch: &Batch) -> Result<Tally> {
+fn retrieve_all(pair: &RankPair<'_>, batch: &Batch) -> Result<Tally> {
     let mut tally = Tally::default();
-    let sender = 1 - link.world().rank();
+    let sender = 1 - pair.world().rank();
     for number in 0..batch.iterations {
-        let message = link.retrieve(batch.protocol, batch.size)?;
+        let message = pair.retrieve(batch.protocol, batch.size)?;
         let fault = if message.source() != sender {
             Some(format!("comes from rank {}", message.source()))
         } else if message.tag() != number as u32 {

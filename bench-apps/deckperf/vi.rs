@@ -16,8 +16,8 @@ use crate::{
     baseline::Baselines,
     cli::{Format, Test},
     failure::Result,
-    link::Link,
     machine::Machine,
+    rank_pair::RankPair,
     rounds::{self, Pace},
 };
 
@@ -58,20 +58,20 @@ impl ViPlan {
 
 /// Rank 0: measures, and gives what is to be printed. `places` says where the ranks run.
 pub fn measure(
-    link: &Link<'_>,
+    pair: &RankPair<'_>,
     plan: &ViPlan,
     places: String,
     raw: Option<Baselines>,
     progress: impl FnMut(Duration),
 ) -> Result<String> {
     let mut plan = plan.clone();
-    let nic = link.world().nic().attributes();
+    let nic = pair.world().nic().attributes();
     plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
     let ways = ways(&plan, nic.caps);
-    let ends = ViEnds::open(link, &ways, plan.largest())?;
-    let mut conductor = ViConductor { link, raw, ends };
+    let ends = ViEnds::open(pair, &ways, plan.largest())?;
+    let mut conductor = ViConductor { pair, raw, ends };
     let results = rounds::measure(plan.pace, contenders(&plan, &ways), &mut conductor, progress)?;
-    link.send_words(&ViOrder::Stop.encode())?;
+    pair.send_words(&ViOrder::Stop.encode())?;
     let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
     Ok(ViReport::new(Machine::describe(places, transport), plan, results).render())
 }

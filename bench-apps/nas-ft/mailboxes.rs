@@ -17,13 +17,13 @@ use udeck::{Buf, Mailbox, Postbox, Protocol, Received, World};
 pub struct Peers<'w> {
     world: &'w World,
     steps: Vec<Step>,
-    links: BTreeMap<usize, Link>,
+    links: BTreeMap<usize, PeerMailboxes>,
     /// Bytes that this rank posted in `swap_blocks`.
     swapped: u64,
 }
 
 /// Both directions between this rank and a peer.
-struct Link {
+struct PeerMailboxes {
     inbox: Mailbox<Complex64>,
     outbox: Postbox<Complex64>,
 }
@@ -51,7 +51,7 @@ impl<'w> Peers<'w> {
         for (peer, inbox) in others().zip(inboxes) {
             let outbox = world.postbox(&pair(me, peer))?;
             outbox.set_protocol(protocol)?;
-            links.insert(peer, Link { inbox, outbox });
+            links.insert(peer, PeerMailboxes { inbox, outbox });
         }
         Ok(Self { world, steps, links, swapped: 0 })
     }

@@ -6,7 +6,7 @@
 //! ```text
 //! master (launcher)
 //!   └─ host key      MAC(master, "udeck host", first rank of the host)       goes to the host's node by its agent's input
-//!        ├─ link key      MAC(host key, "udeck trunk")         of the connection between launcher and node
+//!        ├─ control key      MAC(host key, "udeck trunk")         of the connection between launcher and node
 //!        └─ rank key MAC(host key, "udeck rank", rank)                       goes to the rank with its welcome
 //!             ├─ accept key  MAC(rank key, "udeck accept")
 //!             │    └─ ticket of r for s   MAC(accept key of s, "udeck ticket", r)
@@ -99,19 +99,19 @@ impl HostKey {
     }
 
     /// For the connection between the launcher and the host's node. Nothing that a rank is told leads to it.
-    pub fn link(&self) -> LinkKey {
-        LinkKey(mac(&self.0, "udeck trunk", &[]))
+    pub fn control_key(&self) -> ControlKey {
+        ControlKey(mac(&self.0, "udeck trunk", &[]))
     }
 }
 
 /// What the launcher and one host's node know, and nobody else: no rank, and no other node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LinkKey(Bytes);
+pub struct ControlKey(Bytes);
 
-impl LinkKey {
+impl ControlKey {
     /// Any bytes are one.
-    pub fn from_bytes(bytes: [u8; 32]) -> LinkKey {
-        LinkKey(bytes)
+    pub fn from_bytes(bytes: [u8; 32]) -> ControlKey {
+        ControlKey(bytes)
     }
 
     /// For a MAC.
@@ -171,7 +171,7 @@ macro_rules! hidden {
     )*};
 }
 
-hidden!(Master, HostKey, LinkKey, RankKey, Ticket, SealedTicket);
+hidden!(Master, HostKey, ControlKey, RankKey, Ticket, SealedTicket);
 
 #[cfg(test)]
 mod tests;

@@ -40,7 +40,7 @@ fn meet(caller: &Keys, to: Option<u32>, callee: &Keys) -> bool {
 fn the_schedule_is_as_it_is_written() {
     assert_eq!(master().host(4).0, hex("38102f02b9353523a338f7cac7c9fa7011ed8391e3192c331bc07b9a3aa44ead"));
     assert_eq!(
-        master().host(4).link().0,
+        master().host(4).control_key().0,
         hex("bcdac8df6a8f6d38702be30d9169fa4c43525c87fe3b5bc74fefe2eec02fab6e")
     );
     assert_eq!(rank_key(5).0, hex("e999e33a4c10fa1a1eb6f4f502dfb4e829dfcf297e5081ca7e4bad7983e8236d"));

@@ -287,7 +287,7 @@ fn is_no_way(error: &ViaError) -> bool {
                 | Kind::InvalidInput
                 | Kind::Unsupported
         ),
-        // The link ended before a request was answered: by another kernel, which another boot id tells it.
+        // The connection ended before a request was answered: by another kernel, which another boot id tells it.
         ViaError::Lost(_) => true,
         // What this NIC needs is not there with this peer: on one host, another user.
         ViaError::Unavailable { .. } => true,

@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{
-    Hosts, LaunchError, Outcome, guard,
+    Hosts, LaunchError, Outcome,
+    control::DETECT,
+    guard,
     hosts::{Share, own_names},
-    link::DETECT,
     ranks::{Pipes, Work},
     remote::agent::AgentCommand,
     supervise,

@@ -7,7 +7,7 @@
 //!     │ one thread       name service for all ranks          (udeck-boot)
 //!     ├ one thread       reads the ranks' output, only when it is tagged     (output.rs)
 //!     ├ two threads      write standard output and error                     (print.rs)
-//!     └── agent (ssh) ··· TCP ··► deckrun as a node on another host ──► its ranks     (link.rs, node.rs)
+//!     └── agent (ssh) ··· TCP ··► deckrun as a node on another host ──► its ranks     (control.rs, node.rs)
 //! ```
 //!
 //! The binary `deckrun` is a command line over [`Job`]; a program that would rather start itself calls
@@ -21,6 +21,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 mod cgroup;
+mod control;
 mod descriptors;
 mod doctor;
 mod error;
@@ -28,7 +29,6 @@ mod guard;
 mod hosts;
 mod input;
 mod job;
-mod link;
 mod node;
 mod orphans;
 mod outcome;

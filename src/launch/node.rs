@@ -1,6 +1,6 @@
 //! deckrun on a host of a job that was started on another one: `deckrun --node`, which no person types.
 //!
-//! It gets the job's secret and its spec on its standard input, connects to the root, proves that it knows the link key that
+//! It gets the job's secret and its spec on its standard input, connects to the root, proves that it knows the control key that
 //! follows from its spec, and, when the root says so, starts and watches over the ranks of the spec, as a local job is
 //! watched over ([`session`]). What it says on its standard error reaches the root through the agent.
 
@@ -21,18 +21,18 @@ use std::{
 
 pub(crate) use self::job_spec::refusal;
 
-use udeck_auth::LinkKey;
+use udeck_auth::ControlKey;
 
 use crate::{
     Step,
     cgroup::Cgroup,
-    guard,
-    link::{
+    control::{
         auth::{NodeAuth, Refusal},
         framed_stream::FramedStream,
         seal::Keys,
         wire::CHALLENGE_LEN,
     },
+    guard,
     wait::message_within,
 };
 
@@ -138,13 +138,13 @@ fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), NodeFailure> {
     else {
         return Err(not_ours());
     };
-    let (stream, keys) = meet(spec.key.link(), &argument)?;
+    let (stream, keys) = meet(spec.key.control_key(), &argument)?;
     let failed = |what: &str, error: io::Error| (FAILED, Some(format!("{what}: {error}")));
     let address = stream.local_addr().map_err(|error| failed("asking for our own address", error))?.ip();
     let detect = Duration::from_millis(spec.detect_ms.into());
-    let link = FramedStream::new(stream, keys, detect)
+    let control = FramedStream::new(stream, keys, detect)
         .map_err(|error| failed("setting up the connection", error))?;
-    session::run(link, spec, secret, address, cgroup).map_err(|session::Complained| (FAILED, None))
+    session::run(control, spec, secret, address, cgroup).map_err(|session::Complained| (FAILED, None))
 }
 
 /// How long one try to connect may take: where strangers fill the root's backlog, a later one may find a place.
@@ -163,7 +163,7 @@ enum Failed {
 }
 
 /// Connects to the root. Where many strangers do, it may send us away unheard, as the slowest: then again, until our time is up.
-fn meet(key: LinkKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
+fn meet(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
     let (deadline, mut pause) = (Instant::now() + argument.limit, PAUSE);
     loop {
         match try_to_meet(key, argument, deadline) {
@@ -175,7 +175,7 @@ fn meet(key: LinkKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFail
     }
 }
 
-fn try_to_meet(key: LinkKey, argument: &Argument, deadline: Instant) -> Result<(TcpStream, Keys), Failed> {
+fn try_to_meet(key: ControlKey, argument: &Argument, deadline: Instant) -> Result<(TcpStream, Keys), Failed> {
     let root = argument.root;
     // No wait of no time: there is none.
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -204,7 +204,7 @@ fn is_sent_away(error: &io::Error) -> bool {
 
 fn prove(
     mut stream: &TcpStream,
-    key: LinkKey,
+    key: ControlKey,
     index: u32,
     limit: Duration,
 ) -> io::Result<Result<Keys, Refusal>> {

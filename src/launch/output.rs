@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 use udeck_sys::{EventFd, thread::spawn};
 
 use crate::{
-    link::wire::Sink,
+    control::wire::Sink,
     print::{Printers, Stream},
     wait::ready,
 };

@@ -19,7 +19,7 @@ use rustix::{event::PollFlags, io::Errno};
 use udeck_sys::{EventFd, thread::spawn};
 
 use crate::{
-    link::wire::Sink,
+    control::wire::Sink,
     output::{Turn, continuation},
     signals::Signals,
     wait::ready,

@@ -30,7 +30,7 @@ use udeck_sys::JobClock;
 use crate::{
     Bind, End, LaunchError,
     cgroup::Cgroup,
-    link::wire::Sink,
+    control::wire::Sink,
     orphans::{count_look, dead_child},
     output::OutputPipe,
     signals::Mask,

@@ -18,7 +18,7 @@ use std::{
 };
 
 use rustix::{event::PollFlags, process::Pid};
-use udeck_auth::LinkKey;
+use udeck_auth::ControlKey;
 use udeck_boot::{serve::Reporter, server::Config};
 
 use self::{
@@ -29,8 +29,8 @@ use self::{
 };
 use crate::{
     End, Job, LaunchError, Step,
+    control::{WINDOW, framed_stream::Over, wire::ToNode},
     hosts::Share,
-    link::{WINDOW, framed_stream::Over, wire::ToNode},
     print::Printers,
     ranks::Setting,
     signals::Signals,
@@ -62,7 +62,7 @@ pub(crate) struct Remotes {
 pub(crate) enum PollSource {
     Mail,
     Input,
-    Link(usize),
+    Control(usize),
     Agent(usize),
 }
 
@@ -85,8 +85,8 @@ pub(crate) enum Joined {
 }
 
 /// Of the hosts whose ranks begin with these.
-pub(crate) fn link_keys(config: &Config, firsts: impl IntoIterator<Item = u32>) -> Vec<LinkKey> {
-    firsts.into_iter().map(|first| config.host_key(first).link()).collect()
+pub(crate) fn control_keys(config: &Config, firsts: impl IntoIterator<Item = u32>) -> Vec<ControlKey> {
+    firsts.into_iter().map(|first| config.host_key(first).control_key()).collect()
 }
 
 impl Remotes {
@@ -112,7 +112,7 @@ impl Remotes {
             deckrun: &job.remote_deckrun,
             address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
             secret: config.secret(),
-            keys: &link_keys(config, there.iter().map(|share| share.first)),
+            keys: &control_keys(config, there.iter().map(|share| share.first)),
             limit: job.start_limit,
             setting,
             printers,
@@ -186,7 +186,9 @@ impl Remotes {
             sources.push((PollSource::Input, input.as_fd(), PollFlags::IN));
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            sources.extend(node.link().map(|link| (PollSource::Link(index), link.fd(), link.interest())));
+            sources.extend(
+                node.control().map(|control| (PollSource::Control(index), control.fd(), control.interest())),
+            );
             sources
                 .extend(node.agent.output().map(|output| (PollSource::Agent(index), output, PollFlags::IN)));
         }
@@ -208,7 +210,7 @@ impl Remotes {
             PollSource::Mail => {}
             PollSource::Agent(index) => self.nodes[index].agent.listen(),
             PollSource::Input => self.read_input(scratch),
-            PollSource::Link(index) => {
+            PollSource::Control(index) => {
                 let node = &mut self.nodes[index];
                 let mut sinks = node::EventSinks {
                     index,
@@ -287,8 +289,8 @@ impl Remotes {
         loop {
             // Errors are noticed again.
             self.nodes.iter_mut().for_each(|node| drop(node.flush()));
-            let links = self.nodes.iter().filter_map(Node::link).filter(|link| link.queued() > 0);
-            let unsent: Vec<_> = links.map(|link| (link.fd(), PollFlags::OUT)).collect();
+            let controls = self.nodes.iter().filter_map(Node::control).filter(|control| control.queued() > 0);
+            let unsent: Vec<_> = controls.map(|control| (control.fd(), PollFlags::OUT)).collect();
             if unsent.is_empty() || Instant::now() >= until {
                 return;
             }

@@ -4,8 +4,8 @@ use udeck::{Error, Postbox};
 
 use crate::{
     failure::{Failure, Result},
-    link::Link,
     memory,
+    rank_pair::RankPair,
 };
 
 /// What the mailbox's owner saw.
@@ -40,14 +40,14 @@ fn name(size: usize) -> String {
 }
 
 /// Rank 0: owns the mailbox and takes `each` messages for each of its clones, of whichever they come.
-pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<Flood> {
-    let inbox = link.world().mailbox::<u8>(&name(size))?;
+pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Result<Flood> {
+    let inbox = pair.world().mailbox::<u8>(&name(size))?;
     let before = memory::proportional()?;
-    link.send_words(&[])?;
-    let [before_there, idle_there] = heard(link)?;
+    pair.send_words(&[])?;
+    let [before_there, idle_there] = heard(pair)?;
     let idle = memory::proportional()?;
-    link.send_words(&[])?; // pour
-    link.receive_words()?; // every clone has posted
+    pair.send_words(&[])?; // pour
+    pair.receive_words()?; // every clone has posted
 
     let mut delivered = vec![0; clones];
     for _ in 0..clones * each {
@@ -55,13 +55,13 @@ pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<
         *delivered.get_mut(tag).ok_or_else(|| Failure::BadOrder(format!("a message of clone {tag}")))? += 1;
     }
     let during = memory::proportional()?;
-    link.send_words(&[])?; // stop
-    let [during_there, blocks] = heard(link)?;
+    pair.send_words(&[])?; // stop
+    let [during_there, blocks] = heard(pair)?;
     drop(inbox);
-    link.send_words(&[])?;
-    let [after_there] = heard(link)?;
+    pair.send_words(&[])?;
+    let [after_there] = heard(pair)?;
     let after = memory::proportional()?;
-    let queue = link.world().nic().attributes().max_descriptors_per_queue;
+    let queue = pair.world().nic().attributes().max_descriptors_per_queue;
     Ok(Flood {
         size,
         delivered,
@@ -72,31 +72,31 @@ pub fn take(link: &Link<'_>, clones: usize, each: usize, size: usize) -> Result<
 }
 
 /// Rank 1: keeps the queues of all clones full until it is told to stop.
-pub fn pour(link: &Link<'_>, clones: usize, size: usize) -> Result {
-    let world = link.world();
-    link.receive_words()?;
+pub fn pour(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
+    let world = pair.world();
+    pair.receive_words()?;
     let before = memory::proportional()?;
     let postboxes = (0..clones).map(|_| Ok(world.postbox(&name(size))?)).collect::<Result<Vec<_>>>()?;
-    link.send_words(&[before, memory::proportional()?])?;
-    link.receive_words()?;
+    pair.send_words(&[before, memory::proportional()?])?;
+    pair.receive_words()?;
     let visit = || -> Result {
         for (number, postbox) in postboxes.iter().enumerate() {
-            fill(link, postbox, number, size)?;
+            fill(pair, postbox, number, size)?;
         }
         Ok(())
     };
     visit()?;
-    link.send_words(&[])?;
+    pair.send_words(&[])?;
     let (nic, mut blocks) = (world.nic(), 0);
-    while link.try_receive_words()?.is_none() {
+    while pair.try_receive_words()?.is_none() {
         visit()?;
         blocks = blocks.max(nic.outbox().usage().blocks as u64);
     }
-    link.send_words(&[memory::proportional()?, blocks])?;
-    link.receive_words()?;
+    pair.send_words(&[memory::proportional()?, blocks])?;
+    pair.receive_words()?;
     drop(postboxes);
     nic.reclaim();
-    link.send_words(&[memory::proportional()?])
+    pair.send_words(&[memory::proportional()?])
 }
 
 /// Messages of one clone before the next one's turn: a mailbox that takes them as fast as they come would keep the posting
@@ -104,9 +104,9 @@ pub fn pour(link: &Link<'_>, clones: usize, size: usize) -> Result {
 const VISIT: usize = 16;
 
 /// Posts until the queue is full, or the memory for messages is: both are back-pressure.
-fn fill(link: &Link<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> Result {
+fn fill(pair: &RankPair<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> Result {
     for _ in 0..VISIT {
-        let mut message = match link.world().try_buf_reused(size) {
+        let mut message = match pair.world().try_buf_reused(size) {
             Ok(message) => message,
             Err(Error::WouldBlock { .. } | Error::NoMemory { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -121,8 +121,8 @@ fn fill(link: &Link<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> R
     Ok(())
 }
 
-fn heard<const WORDS: usize>(link: &Link<'_>) -> Result<[u64; WORDS]> {
-    let report = link.receive_words()?;
+fn heard<const WORDS: usize>(pair: &RankPair<'_>) -> Result<[u64; WORDS]> {
+    let report = pair.receive_words()?;
     report[..].try_into().map_err(|_| Failure::BadReport(report.len()))
 }
 

@@ -13,7 +13,7 @@ use crate::{
     baseline::{BaselineSample, Baselines},
     cli::Test,
     failure::{Failure, Result},
-    link::Link,
+    rank_pair::RankPair,
     rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
 };
 
@@ -86,8 +86,8 @@ struct CloneSet {
 
 impl CloneSets {
     /// Both ranks call this with the same counts. Every clone is used once: none is idle because it is unknown.
-    pub fn open(link: &Link<'_>, counts: &[usize]) -> Result<Self> {
-        let world = link.world();
+    pub fn open(pair: &RankPair<'_>, counts: &[usize]) -> Result<Self> {
+        let world = pair.world();
         let (me, peer) = (world.rank(), 1 - world.rank());
         let inboxes = counts.iter().map(|count| Ok(world.mailbox(&format!("clones.{count}.{me}"))?));
         let inboxes = inboxes.collect::<Result<Vec<_>>>()?;
@@ -162,20 +162,20 @@ const TCP: &str = "an idle TCP connection over loopback";
 
 /// Rank 0: gives the orders and holds the clock.
 pub struct IdleConductor<'l, 'w> {
-    link: &'l Link<'w>,
+    pair: &'l RankPair<'w>,
     ends: CloneSets,
     raw: Option<Baselines>,
 }
 
 impl<'l, 'w> IdleConductor<'l, 'w> {
     /// `raw`: where there are two cores to measure it on.
-    pub fn new(link: &'l Link<'w>, ends: CloneSets, raw: Option<Baselines>) -> Self {
-        Self { link, ends, raw }
+    pub fn new(pair: &'l RankPair<'w>, ends: CloneSets, raw: Option<Baselines>) -> Self {
+        Self { pair, ends, raw }
     }
 
     /// Lets rank 1 go on.
     pub fn stop(self) -> Result {
-        self.link.send_words(&STOP)
+        self.pair.send_words(&STOP)
     }
 }
 
@@ -187,12 +187,12 @@ impl Runner for IdleConductor<'_, '_> {
         let listener = order.contender.tcp.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.transpose().map_err(failed())?;
         let address = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(failed())?;
-        self.link.send_words(&order.encode(address.map_or(0, |address| address.port())))?;
+        self.pair.send_words(&order.encode(address.map_or(0, |address| address.port())))?;
         let accept = |listener: TcpListener| listener.accept().map(|(stream, _)| stream);
         let stream = listener.map(accept).transpose().map_err(failed())?;
         let idle = stream.map(Idle::wait_for).transpose()?;
-        self.link.receive_words()?; // rank 1 is ready
-        let elapsed = self.ends.of(order.contender.clones)?.ping_pong(self.link.world(), order.shape)?;
+        self.pair.receive_words()?; // rank 1 is ready
+        let elapsed = self.ends.of(order.contender.clones)?.ping_pong(self.pair.world(), order.shape)?;
         idle.into_iter().for_each(Idle::end);
         Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
     }
@@ -203,13 +203,13 @@ impl Runner for IdleConductor<'_, '_> {
 }
 
 /// Rank 1: follows orders until there are no more.
-pub fn follow(link: &Link<'_>, mut ends: CloneSets) -> Result {
-    while let Some((order, port)) = IdleOrder::decode(&link.receive_words()?)? {
+pub fn follow(pair: &RankPair<'_>, mut ends: CloneSets) -> Result {
+    while let Some((order, port)) = IdleOrder::decode(&pair.receive_words()?)? {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
         let stream = order.contender.tcp.then(connect).transpose().map_err(Failure::system(TCP))?;
         let idle = stream.map(Idle::wait_for).transpose()?;
-        link.send_words(&[])?;
-        ends.of(order.contender.clones)?.ping_pong(link.world(), order.shape)?;
+        pair.send_words(&[])?;
+        ends.of(order.contender.clones)?.ping_pong(pair.world(), order.shape)?;
         idle.into_iter().for_each(Idle::end);
     }
     Ok(())

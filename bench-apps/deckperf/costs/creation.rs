@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     failure::{Failure, Result},
-    link::Link,
+    rank_pair::RankPair,
 };
 
 /// In each of them everything is made once as a batch; what was made goes at its end.
@@ -29,8 +29,8 @@ pub struct Creation {
 }
 
 /// Rank 0.
-pub fn measure(link: &Link<'_>, batch: usize) -> Result<Creation> {
-    let world = link.world();
+pub fn measure(pair: &RankPair<'_>, batch: usize) -> Result<Creation> {
+    let world = pair.world();
     let echo = Echo::start().map_err(Failure::system(ECHO))?;
     drop(world.postbox::<u8>(TARGET)?); // the two processes meet, which is not timed
     let mut found = Creation::default();
@@ -50,14 +50,14 @@ pub fn measure(link: &Link<'_>, batch: usize) -> Result<Creation> {
             found.round_trips.push(lasted);
         }
     }
-    link.send_words(&[])?;
+    pair.send_words(&[])?;
     Ok(found)
 }
 
 /// Rank 1: has the mailbox, and leaves it to the library to answer.
-pub fn serve(link: &Link<'_>) -> Result {
-    let _cloned = link.world().mailbox::<u8>(TARGET)?;
-    link.receive_words().map(drop)
+pub fn serve(pair: &RankPair<'_>) -> Result {
+    let _cloned = pair.world().mailbox::<u8>(TARGET)?;
+    pair.receive_words().map(drop)
 }
 
 fn timed<R>(what: impl FnOnce() -> R) -> (R, f64) {

@@ -7,8 +7,8 @@ use udeck::Error;
 
 use crate::{
     failure::{Failure, Result},
-    link::Link,
     memory,
+    rank_pair::RankPair,
 };
 
 const CROWD: &str = "costs.crowd";
@@ -34,12 +34,12 @@ impl IdleMemory {
 }
 
 /// Rank 0: makes the connections.
-pub fn memory(link: &Link<'_>, connections: usize) -> Result<IdleMemory> {
-    let world = link.world();
+pub fn memory(pair: &RankPair<'_>, connections: usize) -> Result<IdleMemory> {
+    let world = pair.world();
     drop(world.postbox::<u8>(CROWD)?); // whatever the first one takes besides
     let both = || -> Result<u64> {
-        link.send_words(&[])?;
-        let report = link.receive_words()?;
+        pair.send_words(&[])?;
+        let report = pair.receive_words()?;
         let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
         Ok(theirs + memory::proportional()?)
     };
@@ -52,13 +52,13 @@ pub fn memory(link: &Link<'_>, connections: usize) -> Result<IdleMemory> {
 }
 
 /// Rank 1: has the mailbox, and says what it holds each of the three times.
-pub fn serve_memory(link: &Link<'_>) -> Result {
-    let inbox = link.world().mailbox::<u8>(CROWD)?;
+pub fn serve_memory(pair: &RankPair<'_>) -> Result {
+    let inbox = pair.world().mailbox::<u8>(CROWD)?;
     for _ in 0..3 {
-        link.receive_words()?;
+        pair.receive_words()?;
         // Takes note of the connections that came, and of those that ended.
         while inbox.try_retrieve()?.is_some() {}
-        link.send_words(&[memory::proportional()?])?;
+        pair.send_words(&[memory::proportional()?])?;
     }
     Ok(())
 }
@@ -80,18 +80,18 @@ impl Blocked {
 }
 
 /// Rank 0: asks what rank 1 took.
-pub fn blocked(link: &Link<'_>, limit: Duration) -> Result<Blocked> {
-    link.send_words(&[])?;
+pub fn blocked(pair: &RankPair<'_>, limit: Duration) -> Result<Blocked> {
+    pair.send_words(&[])?;
     // This rank blocks too, and longer: no core is busy on behalf of the other.
-    let report = link.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
+    let report = pair.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
     let &[processor, lasted] = &report[..] else { return Err(Failure::BadReport(report.len())) };
     Ok(Blocked { processor: Duration::from_nanos(processor), lasted: Duration::from_nanos(lasted) })
 }
 
 /// Rank 1: is blocked in `retrieve` for `limit`, because nobody posts.
-pub fn block(link: &Link<'_>, limit: Duration) -> Result {
-    let silent = link.world().mailbox::<u8>("costs.silent")?;
-    link.receive_words()?;
+pub fn block(pair: &RankPair<'_>, limit: Duration) -> Result {
+    let silent = pair.world().mailbox::<u8>("costs.silent")?;
+    pair.receive_words()?;
     let (before, started) = (processor_time(), Instant::now());
     match silent.retrieve_timeout(limit) {
         Err(Error::Deadline { .. }) => {}
@@ -99,7 +99,7 @@ pub fn block(link: &Link<'_>, limit: Duration) -> Result {
         Ok(_) => return Err(Failure::BadOrder("a message in a mailbox that nobody knows".into())),
     }
     let (lasted, processor) = (started.elapsed(), processor_time() - before);
-    link.send_words(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
+    pair.send_words(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
 }
 
 /// Of this process, all threads, user and system.

@@ -10,7 +10,7 @@ use udeck::Protocol;
 use crate::{
     cli::PROTOCOLS,
     failure::{Failure, Result},
-    link::Link,
+    rank_pair::RankPair,
     sizes::MAX_SIZE,
 };
 
@@ -145,59 +145,59 @@ impl OverlapOrder {
 }
 
 /// Rank 0's side of a batch: how long its messages, and the computation, took.
-pub fn conduct(link: &Link<'_>, batch: OverlapBatch) -> Result<Duration> {
+pub fn conduct(pair: &RankPair<'_>, batch: OverlapBatch) -> Result<Duration> {
     let OverlapBatch { side, protocol, size, iterations, .. } = batch;
-    link.send_words(&OverlapOrder::Take { side, protocol, size, iterations }.encode()?)?;
+    pair.send_words(&OverlapOrder::Take { side, protocol, size, iterations }.encode()?)?;
     let mut lasted = Duration::ZERO;
     for _ in 0..iterations {
         lasted += match side {
-            TimedSide::Sender => send(link, &batch)?,
-            TimedSide::Receiver => receive(link, &batch)?,
+            TimedSide::Sender => send(pair, &batch)?,
+            TimedSide::Receiver => receive(pair, &batch)?,
         };
     }
     Ok(lasted)
 }
 
-fn send(link: &Link<'_>, batch: &OverlapBatch) -> Result<Duration> {
-    let outlet = link.outlet(batch.protocol)?;
-    link.await_acknowledgement()?; // rank 1 retrieves next
-    let message = link.world().buf_reused::<u8>(batch.size)?;
+fn send(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
+    let outlet = pair.outlet(batch.protocol)?;
+    pair.await_acknowledgement()?; // rank 1 retrieves next
+    let message = pair.world().buf_reused::<u8>(batch.size)?;
     let started = Instant::now();
     outlet.post(message)?;
     batch.work.perform();
-    link.await_acknowledgement()?; // rank 1 has it
+    pair.await_acknowledgement()?; // rank 1 has it
     Ok(started.elapsed())
 }
 
-fn receive(link: &Link<'_>, batch: &OverlapBatch) -> Result<Duration> {
+fn receive(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
     let started = Instant::now();
-    link.acknowledge()?;
+    pair.acknowledge()?;
     batch.work.perform();
-    let message = link.retrieve(batch.protocol, batch.size)?;
+    let message = pair.retrieve(batch.protocol, batch.size)?;
     let lasted = started.elapsed();
     drop(message);
     Ok(lasted)
 }
 
 /// Rank 1: follows orders until there are no more. It never computes.
-pub fn follow(link: &Link<'_>) -> Result {
+pub fn follow(pair: &RankPair<'_>) -> Result {
     loop {
         let OverlapOrder::Take { side, protocol, size, iterations } =
-            OverlapOrder::decode(&link.receive_words()?)?
+            OverlapOrder::decode(&pair.receive_words()?)?
         else {
             return Ok(());
         };
         for _ in 0..iterations {
             match side {
                 TimedSide::Sender => {
-                    link.acknowledge()?;
-                    link.retrieve(protocol, size)?;
-                    link.acknowledge()?;
+                    pair.acknowledge()?;
+                    pair.retrieve(protocol, size)?;
+                    pair.acknowledge()?;
                 }
                 TimedSide::Receiver => {
-                    let message = link.world().buf_reused::<u8>(size)?;
-                    link.await_acknowledgement()?;
-                    link.outlet(protocol)?.post(message)?;
+                    let message = pair.world().buf_reused::<u8>(size)?;
+                    pair.await_acknowledgement()?;
+                    pair.outlet(protocol)?.post(message)?;
                 }
             }
         }

@@ -21,8 +21,8 @@ use crate::{
     cli::PROTOCOLS,
     experiment,
     failure::{Failure, Result},
-    link::Link,
     order,
+    rank_pair::RankPair,
 };
 
 /// Follows the conductor until it hangs up.
@@ -32,7 +32,7 @@ pub fn serve(world: &World, course: Course) -> Result {
     let mut protocols: Vec<Protocol> = course.rows().iter().filter_map(|row| row.ours.protocol()).collect();
     protocols.sort_unstable_by_key(|protocol| PROTOCOLS.iter().position(|known| known == protocol));
     protocols.dedup();
-    let link = Link::in_pairs(world, &protocols)?;
+    let pair = RankPair::in_pairs(world, &protocols)?;
     let io = Failure::system;
     let mut answers = UnixStream::connect(address).map_err(io("connecting to the conductor"))?;
     let orders = BufReader::new(answers.try_clone().map_err(io("connecting to the conductor"))?);
@@ -45,7 +45,7 @@ pub fn serve(world: &World, course: Course) -> Result {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(io("hearing the conductor")(error)),
         };
-        match line.parse().map_err(Failure::BadOrder).and_then(|request| time(&link, &request)) {
+        match line.parse().map_err(Failure::BadOrder).and_then(|request| time(&pair, &request)) {
             Ok(elapsed) => say(elapsed.as_nanos().to_string())?,
             Err(failure) => {
                 say(format!("error {failure}"))?;
@@ -58,32 +58,32 @@ pub fn serve(world: &World, course: Course) -> Result {
 
 /// Of all pairs together if there are several: otherwise one could finish before the next one begins. A barrier waits for
 /// everybody by itself.
-fn time(link: &Link<'_>, request: &Request) -> Result<Duration> {
-    let world = link.world();
+fn time(pair: &RankPair<'_>, request: &Request) -> Result<Duration> {
+    let world = pair.world();
     world.barrier()?; // everybody is awake
     if world.size() == 2 || request.test == PeerTest::Barrier {
-        let elapsed = run(link, request, request.warm_up, request.iterations)?;
+        let elapsed = run(pair, request, request.warm_up, request.iterations)?;
         world.barrier()?; // nobody leaves the library while a message is under way
         return Ok(elapsed);
     }
-    run(link, request, 0, request.warm_up)?;
+    run(pair, request, 0, request.warm_up)?;
     world.barrier()?;
     let started = Instant::now();
-    run(link, request, 0, request.iterations)?;
+    run(pair, request, 0, request.iterations)?;
     world.barrier()?;
     Ok(started.elapsed())
 }
 
-fn run(link: &Link<'_>, request: &Request, warm_up: u64, iterations: u64) -> Result<Duration> {
+fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) -> Result<Duration> {
     let &Request { test, payload, bytes: size, way, .. } = request;
     let Method::Mailbox(protocol) = way else {
         return Err(Failure::BadOrder(format!("{way} is not a way of mailboxes")));
     };
     let batch = order::Batch { protocol, payload, size, warm_up, iterations };
     match test {
-        PeerTest::Latency => experiment::ping_pong(link, &batch),
-        PeerTest::Stream => experiment::stream(link, &batch, WINDOW),
-        PeerTest::Barrier => barriers(link.world(), warm_up, iterations),
+        PeerTest::Latency => experiment::ping_pong(pair, &batch),
+        PeerTest::Stream => experiment::stream(pair, &batch, WINDOW),
+        PeerTest::Barrier => barriers(pair.world(), warm_up, iterations),
     }
 }
 

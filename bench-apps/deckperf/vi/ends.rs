@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     failure::{Failure, Result},
-    link::Link,
+    rank_pair::RankPair,
 };
 
 const DOOR: &[u8] = b"deckperf.vi";
@@ -41,12 +41,12 @@ const LANES_OF_ONE: usize = 8;
 
 impl ViEnds {
     /// Both ranks call this with the same ways; blocks until all VIs are connected.
-    pub fn open(link: &Link<'_>, ways: &[ViSetup], largest: usize) -> Result<Self> {
-        let nic = link.world().nic();
+    pub fn open(pair: &RankPair<'_>, ways: &[ViSetup], largest: usize) -> Result<Self> {
+        let nic = pair.world().nic();
         let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
         let writes = ways.iter().any(|way| way.transfer == Transfer::RdmaWrite);
         let mine = writes.then(|| nic.window(largest, memory.ptag)).transpose()?;
-        let mut greeter = Greeter::new(link, mine.as_ref().map(Window::remote))?;
+        let mut greeter = Greeter::new(pair, mine.as_ref().map(Window::remote))?;
         let lanes = ways
             .iter()
             .map(|&way| {
@@ -112,19 +112,19 @@ enum ConnectRole {
 }
 
 impl<'l> Greeter<'l> {
-    fn new(link: &'l Link<'_>, mine: Option<RemoteBuffer>) -> Result<Self> {
-        let nic = link.world().nic();
-        let side = if link.leads() {
-            let host = link.receive_words()?.iter().map(|&word| word as u8).collect();
+    fn new(pair: &'l RankPair<'_>, mine: Option<RemoteBuffer>) -> Result<Self> {
+        let nic = pair.world().nic();
+        let side = if pair.leads() {
+            let host = pair.receive_words()?.iter().map(|&word| word as u8).collect();
             ConnectRole::Asks(NetAddress { host, discriminator: DOOR.to_vec() })
         } else {
             // Listens before it says where.
             let listener = Listener::new(nic, DOOR)?;
             let words: Vec<u64> = nic.attributes().address.iter().map(|&byte| u64::from(byte)).collect();
-            link.send_words(&words)?;
+            pair.send_words(&words)?;
             ConnectRole::Answers(listener)
         };
-        let deadline = Deadline::after(link.world().config().setup);
+        let deadline = Deadline::after(pair.world().config().setup);
         Ok(Self { nic, deadline, side, mine, theirs: None })
     }
 

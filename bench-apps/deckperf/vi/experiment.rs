@@ -14,7 +14,7 @@ use super::{
 use crate::{
     baseline::{BaselineSample, Baselines},
     failure::{Failure, Result},
-    link::Link,
+    rank_pair::RankPair,
     rounds::{Runner, Sample, Shape},
 };
 
@@ -24,7 +24,7 @@ const PEER_FALLS_ASLEEP: Duration = Duration::from_micros(600);
 /// Rank 0: gives the orders and holds the clock.
 pub struct ViConductor<'l, 'w> {
     /// To rank 1.
-    pub link: &'l Link<'w>,
+    pub pair: &'l RankPair<'w>,
     /// `None` where there is no second core to measure them on.
     pub raw: Option<Baselines>,
     /// This rank's.
@@ -36,13 +36,13 @@ impl Runner for ViConductor<'_, '_> {
 
     /// What it took; the time that both ranks let the other fall asleep is not the messages'.
     fn post(&mut self, order: ViOrder) -> Result<Sample> {
-        let link = self.link;
-        link.send_words(&order.encode())?;
-        let mut turn = Turn::prepare(link, &mut self.ends, order)?;
-        link.receive_words()?; // rank 1 is prepared too
+        let pair = self.pair;
+        pair.send_words(&order.encode())?;
+        let mut turn = Turn::prepare(pair, &mut self.ends, order)?;
+        pair.receive_words()?; // rank 1 is prepared too
         let lasted = turn.perform()?;
         let rested = turn.finish()?;
-        let report = link.receive_words()?;
+        let report = pair.receive_words()?;
         let &[rested_there] = &report[..] else { return Err(Failure::BadReport(report.len())) };
         let resting = rested + Duration::from_nanos(rested_there);
         Ok(Sample { lasted, elapsed: lasted.saturating_sub(resting), copied: 0 })
@@ -55,19 +55,19 @@ impl Runner for ViConductor<'_, '_> {
 
 /// Rank 1: follows orders until there are no more. Between them it sleeps in `retrieve` and leaves its core
 /// to the raw measurements.
-pub fn follow(link: &Link<'_>, plan: &ViPlan) -> Result {
-    let ways = ways(plan, link.world().nic().caps());
-    let mut ends = ViEnds::open(link, &ways, plan.largest())?;
+pub fn follow(pair: &RankPair<'_>, plan: &ViPlan) -> Result {
+    let ways = ways(plan, pair.world().nic().caps());
+    let mut ends = ViEnds::open(pair, &ways, plan.largest())?;
     loop {
-        let order = ViOrder::decode(&link.receive_words()?)?;
+        let order = ViOrder::decode(&pair.receive_words()?)?;
         if order == ViOrder::Stop {
             return Ok(());
         }
-        let mut turn = Turn::prepare(link, &mut ends, order)?;
-        link.send_words(&[])?;
+        let mut turn = Turn::prepare(pair, &mut ends, order)?;
+        pair.send_words(&[])?;
         turn.perform()?;
         let rested = turn.finish()?;
-        link.send_words(&[rested.as_nanos() as u64])?;
+        pair.send_words(&[rested.as_nanos() as u64])?;
     }
 }
 
@@ -107,13 +107,13 @@ struct Turn<'e> {
 
 impl<'e> Turn<'e> {
     /// Makes the descriptors, and posts the first receives: as many as the peer may send before it hears from us.
-    fn prepare(link: &Link<'_>, ends: &'e mut ViEnds, order: ViOrder) -> Result<Self> {
+    fn prepare(pair: &RankPair<'_>, ends: &'e mut ViEnds, order: ViOrder) -> Result<Self> {
         let (batch, streams) = match order {
             ViOrder::PingPong(batch) => (batch, false),
             ViOrder::Stream(batch) => (batch, true),
             ViOrder::Stop => return Err(Failure::BadOrder(format!("{order:?} is not timed"))),
         };
-        let leads = link.leads();
+        let leads = pair.leads();
         let (BatchTurns { lane, number }, memory, place) = ends.of(batch.way, batch.size)?;
         let Shape { warm_up, iterations, messages } = batch.shape;
         let repeats = warm_up + iterations;
@@ -127,7 +127,7 @@ impl<'e> Turn<'e> {
             batch,
             streams,
             leads,
-            deadline: Deadline::after(link.world().config().deadline),
+            deadline: Deadline::after(pair.world().config().deadline),
             lane,
             number,
             memory,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use udeck_boot::wire::{Frames, encode};
 
 use crate::{
-    End, Failure, LaunchError, Outcome, Stop, link::wire::NotStarted, node::refusal, remote::in_words,
+    End, Failure, LaunchError, Outcome, Stop, control::wire::NotStarted, node::refusal, remote::in_words,
 };
 
 #[derive(Serialize, Deserialize)]

@@ -14,11 +14,11 @@ use udeck_boot::wire::{Frames, MAX_FRAME};
 use super::session::root_gone;
 use crate::{
     Bind, LaunchError,
-    descriptors::Descriptors,
-    link::{
+    control::{
         framed_stream::{FramedStream, Over},
         wire::{self, JobSpec, NotStarted, ToNode, ToRoot},
     },
+    descriptors::Descriptors,
     output::MAX_LINE,
     ranks::{Pipes, Work},
     signals::Signals,
@@ -79,16 +79,16 @@ fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
     Ok(true)
 }
 
-pub(super) fn await_start(link: &mut FramedStream, signals: &Signals) -> Result<(), String> {
+pub(super) fn await_start(control: &mut FramedStream, signals: &Signals) -> Result<(), String> {
     let mut scratch = vec![0; MAX_LINE];
     loop {
-        let fds = [signals.pending(), link.fd()].map(|fd| (fd, PollFlags::IN));
+        let fds = [signals.pending(), control.fd()].map(|fd| (fd, PollFlags::IN));
         ready(fds.into_iter(), None).map_err(|error| format!("waiting for the start: {error}"))?;
         if signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD) {
             return Err("told to end before there was anything to start".into());
         }
-        link.receive(&mut scratch).map_err(root_gone)?;
-        match link.next().map_err(root_gone)? {
+        control.receive(&mut scratch).map_err(root_gone)?;
+        match control.next().map_err(root_gone)? {
             Some(ToNode::Start) => return Ok(()),
             Some(_) => return Err(root_gone(Over::Unfitting("something before the start"))),
             None => {}
@@ -145,18 +145,18 @@ pub(crate) fn refusal(error: LaunchError) -> NotStarted {
 }
 
 /// Tells the root, and waits until it has heard.
-pub(super) fn refuse(mut link: FramedStream, signals: &Signals, why: NotStarted) -> Result<(), String> {
+pub(super) fn refuse(mut control: FramedStream, signals: &Signals, why: NotStarted) -> Result<(), String> {
     let until = Instant::now() + LAST_WAIT;
     let mut scratch = [0; 4096];
-    link.send(&ToRoot::NotStarted(why)).map_err(|error| error.to_string())?;
+    control.send(&ToRoot::NotStarted(why)).map_err(|error| error.to_string())?;
     while Instant::now() < until {
-        if link.flush().is_err() {
+        if control.flush().is_err() {
             break;
         }
-        let fds = [(signals.pending(), PollFlags::IN), (link.fd(), link.interest())];
+        let fds = [(signals.pending(), PollFlags::IN), (control.fd(), control.interest())];
         let _ = ready(fds.into_iter(), Some(until));
         let told_to_end = signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD);
-        if told_to_end || link.receive(&mut scratch).is_err() {
+        if told_to_end || control.receive(&mut scratch).is_err() {
             break;
         }
     }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     End, LaunchError,
     cgroup::Cgroup,
-    link::{
+    control::{
         framed_stream::{FramedStream, Over},
         wire::{JobSpec, MAX_PIECE, Sink, ToNode, ToRoot, WireEnd},
     },
@@ -44,7 +44,7 @@ const LAST_READS: usize = 64;
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
 struct Session {
-    link: FramedStream,
+    control: FramedStream,
     own: Own,
     first: u32,
     /// The clock of the ranks here.
@@ -76,7 +76,7 @@ struct RankInput {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Item {
     Signals,
-    Link,
+    Control,
     Boot(usize),
     Output(usize),
     Input,
@@ -93,7 +93,7 @@ fn complained(why: &str) -> Complained {
 
 /// Blocks until this host's part of the job is over. Whatever happens, nothing of it runs afterwards.
 pub(super) fn run(
-    mut link: FramedStream,
+    mut control: FramedStream,
     spec: JobSpec,
     secret: [u8; 32],
     address: IpAddr,
@@ -102,10 +102,10 @@ pub(super) fn run(
     let in_words = |error: LaunchError| complained(&error.to_string());
     let system = LaunchError::system::<io::Error>;
     let signals = Signals::take().map_err(system("taking over signals")).map_err(in_words)?;
-    await_start(&mut link, &signals).map_err(|why| complained(&why))?;
+    await_start(&mut control, &signals).map_err(|why| complained(&why))?;
     let descriptors = match prepare(&spec) {
         Ok(descriptors) => descriptors,
-        Err(why) => return refuse(link, &signals, why).map_err(|why| complained(&why)),
+        Err(why) => return refuse(control, &signals, why).map_err(|why| complained(&why)),
     };
     let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper")).map_err(in_words)?;
     let (mask, first, key) = (signals.before(), spec.first, spec.key);
@@ -114,14 +114,14 @@ pub(super) fn run(
         Ok(clock) => clock,
         Err(error) => {
             let why = refusal(system("making the job's clock")(error));
-            return refuse(link, &signals, why).map_err(|why| complained(&why));
+            return refuse(control, &signals, why).map_err(|why| complained(&why));
         }
     };
     let (ranks, wires) = match Ranks::start(&work(spec), &setting, &clock) {
         Ok(started) => started,
-        Err(error) => return refuse(link, &signals, refusal(error)).map_err(|why| complained(&why)),
+        Err(error) => return refuse(control, &signals, refusal(error)).map_err(|why| complained(&why)),
     };
-    let session = Session::new(link, Own { secret, key, address }, first, clock, ranks, wires);
+    let session = Session::new(control, Own { secret, key, address }, first, clock, ranks, wires);
     let mut session = session.map_err(|why| complained(&why))?;
     let result = session.until_the_end(&signals, &orphans).map_err(|why| {
         session.ranks.signal(Signal::KILL);
@@ -139,7 +139,7 @@ pub(super) fn root_gone(over: Over) -> String {
 
 impl Session {
     fn new(
-        mut link: FramedStream,
+        mut control: FramedStream,
         own: Own,
         first: u32,
         clock: JobClock,
@@ -150,9 +150,9 @@ impl Session {
         if let Some(input) = &input {
             rustix::io::ioctl_fionbio(&input.pipe, true).map_err(|error| error.to_string())?;
         }
-        link.send(&ToRoot::Started).map_err(|error| error.to_string())?;
+        control.send(&ToRoot::Started).map_err(|error| error.to_string())?;
         Ok(Session {
-            link,
+            control,
             own,
             first,
             clock,
@@ -169,7 +169,7 @@ impl Session {
         // A rank may have ended before we looked.
         let mut child_ended = true;
         loop {
-            if let Err(over) = self.link.flush() {
+            if let Err(over) = self.control.flush() {
                 return self.ended_by(over);
             }
             let polled = self.wait(signals).map_err(|error| format!("waiting for the ranks: {error}"))?;
@@ -245,10 +245,10 @@ impl Session {
     }
 
     fn items<'a>(&'a self, signals: &'a Signals, now: Instant) -> Vec<(Item, BorrowedFd<'a>, PollFlags)> {
-        let has_room = self.link.queued() < HIGH_WATER;
+        let has_room = self.control.queued() < HIGH_WATER;
         let mut items = vec![
             (Item::Signals, signals.pending(), PollFlags::IN),
-            (Item::Link, self.link.fd(), self.link.interest()),
+            (Item::Control, self.control.fd(), self.control.interest()),
         ];
         for (index, boot) in self.boots.iter().enumerate() {
             let listen = if has_room && boot.may_receive() { PollFlags::IN } else { PollFlags::empty() };
@@ -271,7 +271,7 @@ impl Session {
     fn serve(&mut self, item: Item, scratch: &mut [u8]) -> Result<(), Over> {
         match item {
             Item::Signals => {}
-            Item::Link => self.receive_from_root(scratch)?,
+            Item::Control => self.receive_from_root(scratch)?,
             Item::Boot(index) => {
                 self.boots[index].flush();
                 self.report_taken(index);
@@ -289,8 +289,8 @@ impl Session {
     }
 
     fn receive_from_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
-        self.link.receive(scratch)?;
-        while let Some(message) = self.link.next::<ToNode>()? {
+        self.control.receive(scratch)?;
+        while let Some(message) = self.control.next::<ToNode>()? {
             match message {
                 ToNode::Start => return Err(Over::Unfitting("a second start")),
                 ToNode::Boot { rank, bytes } => self.deliver_to_rank(rank, &bytes)?,
@@ -317,8 +317,8 @@ impl Session {
                     }
                     // The root stops after its ranks, and continues before them.
                     let _ = match number {
-                        libc::SIGSTOP => self.link.detect_death_only(),
-                        libc::SIGCONT => self.link.detect_again(),
+                        libc::SIGSTOP => self.control.detect_death_only(),
+                        libc::SIGCONT => self.control.detect_again(),
                         _ => Ok(()),
                     };
                 }
@@ -430,6 +430,6 @@ impl Session {
     fn send(&mut self, message: &ToRoot) {
         const { assert!(MAX_LINE <= MAX_PIECE) };
         // All of them are shorter than a frame may be: a piece of output is what was read at once, and its lines' tags.
-        let _ = self.link.send(message);
+        let _ = self.control.send(message);
     }
 }

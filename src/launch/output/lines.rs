@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use crate::{
-    link::{WINDOW, wire::Sink},
+    control::{WINDOW, wire::Sink},
     wait::ready,
 };
 

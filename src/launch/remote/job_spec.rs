@@ -10,7 +10,7 @@ use std::{
 
 use udeck_boot::{server::Config, wire::encode};
 
-use crate::{Bind, Job, LaunchError, hosts::Share, job::OWN_VARIABLES, link::wire};
+use crate::{Bind, Job, LaunchError, control::wire, hosts::Share, job::OWN_VARIABLES};
 
 /// The ranks of another host see of our environment what is µDECK's, and what the job sets.
 pub(crate) fn of(job: &Job, share: &Share, config: &Config, directory: &Path) -> wire::JobSpec {

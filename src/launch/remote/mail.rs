@@ -12,7 +12,7 @@ use std::{
 use udeck_boot::serve::Outlet;
 use udeck_sys::EventFd;
 
-use crate::link::wire::Sink;
+use crate::control::wire::Sink;
 
 #[derive(Debug)]
 pub(crate) enum Mail {

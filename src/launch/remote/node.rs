@@ -19,13 +19,13 @@ use super::{
 };
 use crate::{
     End, LaunchError,
-    hosts::Share,
-    link::{
+    control::{
         WINDOW,
         framed_stream::{FramedStream, Over},
         seal::Keys,
         wire::{JobSpec, MAX_PIECE, NotStarted, Sink, ToNode, ToRoot, WireEnd},
     },
+    hosts::Share,
     print::{Printers, Stream},
     words::printable,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Node {
     pub(crate) share: Share,
     pub(crate) agent: Agent,
     /// `None` when nothing more is to be heard.
-    link: Option<FramedStream>,
+    control: Option<FramedStream>,
     running: BTreeSet<u32>,
     starting: bool,
     /// Output that has come and is not written: of standard output and error.
@@ -87,13 +87,13 @@ impl Node {
         spec: &JobSpec,
         detect: Duration,
     ) -> Result<Node, LaunchError> {
-        let link = FramedStream::new(stream, keys, detect)
+        let control = FramedStream::new(stream, keys, detect)
             .map_err(LaunchError::system("setting up a node's connection"))?;
         let running = share.ranks().collect();
         let mut node = Node {
             share,
             agent,
-            link: Some(link),
+            control: Some(control),
             running,
             starting: true,
             unwritten: [0; 2],
@@ -105,8 +105,8 @@ impl Node {
         Ok(node)
     }
 
-    pub(crate) fn link(&self) -> Option<&FramedStream> {
-        self.link.as_ref()
+    pub(crate) fn control(&self) -> Option<&FramedStream> {
+        self.control.as_ref()
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = u32> + '_ {
@@ -114,7 +114,7 @@ impl Node {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.link.is_none()
+        self.control.is_none()
     }
 
     pub(crate) fn is_starting(&self) -> bool {
@@ -129,23 +129,23 @@ impl Node {
 
     /// Closes the connection. Returns the ranks that still ran.
     pub(crate) fn give_up(&mut self) -> Vec<u32> {
-        self.link = None;
+        self.control = None;
         std::mem::take(&mut self.running).into_iter().collect()
     }
 
     pub(crate) fn send(&mut self, message: &ToNode) {
-        if let Some(link) = &mut self.link {
+        if let Some(control) = &mut self.control {
             // All of them are shorter than a frame may be.
-            let _ = link.send(message);
+            let _ = control.send(message);
         }
     }
 
     /// Has its ranks stop, or continue.
     pub(crate) fn pause(&mut self, pause: bool) {
         self.send(&ToNode::Signal { number: if pause { libc::SIGSTOP } else { libc::SIGCONT } });
-        if let Some(link) = &mut self.link {
+        if let Some(control) = &mut self.control {
             // A connection that is over is noticed otherwise.
-            let _ = if pause { link.detect_death_only() } else { link.detect_again() };
+            let _ = if pause { control.detect_death_only() } else { control.detect_again() };
         }
     }
 
@@ -161,19 +161,19 @@ impl Node {
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
-        match &mut self.link {
-            Some(link) if link.queued() > bound(self.share.count) => Err(Over::Stuck),
-            Some(link) => link.flush(),
+        match &mut self.control {
+            Some(control) if control.queued() > bound(self.share.count) => Err(Over::Stuck),
+            Some(control) => control.flush(),
             None => Ok(()),
         }
     }
 
     /// Reads once and deals with what came.
     pub(crate) fn receive(&mut self, scratch: &mut [u8], sinks: &mut EventSinks<'_>) -> Result<(), Over> {
-        let Some(link) = &mut self.link else { return Ok(()) };
-        link.receive(scratch)?;
-        while let Some(link) = &mut self.link {
-            let Some(message) = link.next()? else { break };
+        let Some(control) = &mut self.control else { return Ok(()) };
+        control.receive(scratch)?;
+        while let Some(control) = &mut self.control {
+            let Some(message) = control.next()? else { break };
             self.take(message, sinks)?;
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Node {
                 };
                 sinks.events.push(RankEvent::Ended(rank, end));
             }
-            ToRoot::Bye if self.running.is_empty() => self.link = None,
+            ToRoot::Bye if self.running.is_empty() => self.control = None,
             ToRoot::Bye => return Err(Over::Unfitting("goodbye while ranks run")),
         }
         Ok(())

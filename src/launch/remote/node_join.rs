@@ -1,4 +1,4 @@
-//! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know their link key.
+//! Bringing the other hosts into the job: agents are started, nodes connect back and prove that they know their control key.
 //!
 //! Everything happens on the calling thread, in one loop with one limit. Whoever else connects costs us a bounded buffer
 //! for a bounded time, and one line; when there are many of them, whoever takes longest makes place for the next.
@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::event::PollFlags;
-use udeck_auth::LinkKey;
+use udeck_auth::ControlKey;
 
 use super::{
     address::listed,
@@ -21,12 +21,12 @@ use super::{
 };
 use crate::{
     End, LaunchError, Step,
-    hosts::Share,
-    link::{
+    control::{
         auth::{Refusal, RootAuth},
         seal::Keys,
         wire::{HELLO_LEN, PROOF_LEN},
     },
+    hosts::Share,
     node::{self, Argument},
     print::Printers,
     ranks::Setting,
@@ -55,7 +55,7 @@ pub(crate) struct Invitation<'a> {
     pub(crate) address: IpAddr,
     pub(crate) secret: [u8; 32],
     /// What each host's node proves to know.
-    pub(crate) keys: &'a [LinkKey],
+    pub(crate) keys: &'a [ControlKey],
     pub(crate) limit: Duration,
     pub(crate) setting: &'a Setting<'a>,
     pub(crate) printers: &'a Printers,
@@ -317,7 +317,7 @@ impl Joining<'_> {
 
 impl Stranger {
     /// Reads what has come, up to the end of the record that is awaited, and answers it.
-    fn receive(&mut self, keys: &[LinkKey]) -> JoinProgress {
+    fn receive(&mut self, keys: &[ControlKey]) -> JoinProgress {
         loop {
             let wanted = match self.stage {
                 JoinStage::Hello => HELLO_LEN,
@@ -341,7 +341,7 @@ impl Stranger {
     }
 
     /// A record is complete. `None`: now the next one is awaited.
-    fn record(&mut self, keys: &[LinkKey]) -> Option<JoinProgress> {
+    fn record(&mut self, keys: &[ControlKey]) -> Option<JoinProgress> {
         let bytes = std::mem::take(&mut self.bytes);
         match &self.stage {
             JoinStage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {

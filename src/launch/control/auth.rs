@@ -1,11 +1,11 @@
-//! A root and a node convince each other that they know the host's link key, before anything else is said. The launcher has
+//! A root and a node convince each other that they know the host's control key, before anything else is said. The launcher has
 //! it, and the node by its agent's input; the job's secret, which all ranks know, does not lead to it.
 //!
 //! Sans-I/O: each side is fed records and says what to send. The root proves itself first, so that a stranger who listens
 //! at the root's old address learns nothing that a node would do for it; the proofs differ in their role and cover both
 //! nonces, so that none can be used twice, elsewhere, or by the other side. From the same the connection's [`Keys`] are made.
 
-use udeck_auth::{LinkKey, Nonce, Proof, is_same, mac};
+use udeck_auth::{ControlKey, Nonce, Proof, is_same, mac};
 
 use super::seal::{Direction, Keys};
 use super::wire::{CHALLENGE_LEN, Challenge, HELLO_LEN, Hello, PROOF_LEN, VERSION};
@@ -30,14 +30,14 @@ pub(crate) type Refused = (Refusal, Option<[u8; CHALLENGE_LEN]>);
 
 /// The node's side.
 pub(crate) struct NodeAuth {
-    key: LinkKey,
+    key: ControlKey,
     index: u32,
     nonce: [u8; 32],
 }
 
 impl NodeAuth {
     /// And its first record.
-    pub(crate) fn new(key: LinkKey, index: u32, nonce: [u8; 32]) -> (NodeAuth, [u8; HELLO_LEN]) {
+    pub(crate) fn new(key: ControlKey, index: u32, nonce: [u8; 32]) -> (NodeAuth, [u8; HELLO_LEN]) {
         let hello = Hello { version: VERSION, index, nonce };
         (NodeAuth { key, index, nonce }, hello.encode())
     }
@@ -62,7 +62,7 @@ pub(crate) struct RootAuth(Meeting);
 impl RootAuth {
     /// Answers a node's first record; `keys` are those of all hosts that have a node. With an error the answer tells a node of another version which one this is.
     pub(crate) fn answer(
-        keys: &[LinkKey],
+        keys: &[ControlKey],
         nonce: [u8; 32],
         hello: &[u8; HELLO_LEN],
     ) -> Result<(RootAuth, [u8; CHALLENGE_LEN]), Refused> {
@@ -95,7 +95,7 @@ const NODE_FRAMES: &str = "deckrun node's frames";
 
 /// What both sides know of one connection when they have greeted each other.
 struct Meeting {
-    key: LinkKey,
+    key: ControlKey,
     index: u32,
     node: Nonce,
     root: Nonce,
@@ -124,12 +124,12 @@ mod tests {
 
     use super::*;
 
-    fn key(of: u8) -> LinkKey {
-        HostKey::from_bytes([of; 32]).link()
+    fn key(of: u8) -> ControlKey {
+        HostKey::from_bytes([of; 32]).control_key()
     }
 
     /// Those of four hosts.
-    fn keys() -> [LinkKey; 4] {
+    fn keys() -> [ControlKey; 4] {
         [7, 17, 27, 37].map(key)
     }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// What the root makes of the node of host 3 that has `key`; `alter` changes what the node sends.
-    fn meet(key: LinkKey, alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
+    fn meet(key: ControlKey, alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
         let (node, mut hello) = NodeAuth::new(key, 3, [1; 32]);
         alter(&mut hello);
         let (root, challenge) = RootAuth::answer(&keys(), [2; 32], &hello).map_err(|(why, _)| why)?;
@@ -222,11 +222,11 @@ mod tests {
     }
 
     /// What the launcher says to a rank of the second host, which asks for all that it may, as bytes, and that host's key.
-    fn told_to_a_rank() -> (Vec<u8>, LinkKey) {
+    fn told_to_a_rank() -> (Vec<u8>, ControlKey) {
         let hosts = ["a", "b"].map(|name| Host { name: name.into(), ranks: 2 });
         let config = Config::new(4).unwrap().on(hosts.into(), None);
         let now = std::time::Instant::now();
-        let key = crate::remote::link_keys(&config, [2]).remove(0);
+        let key = crate::remote::control_keys(&config, [2]).remove(0);
         let mut server = Server::new(config);
         let hello = || Call::Hello { version: BOOT_VERSION };
         let mut told = Vec::new();
@@ -252,7 +252,7 @@ mod tests {
         for (at, bytes) in told.windows(32).enumerate() {
             // As the key itself, and as what it is made from.
             let bytes: [u8; 32] = bytes.try_into().unwrap();
-            for key in [LinkKey::from_bytes(bytes), HostKey::from_bytes(bytes).link()] {
+            for key in [ControlKey::from_bytes(bytes), HostKey::from_bytes(bytes).control_key()] {
                 let posing = NodeAuth { key, index: 0, nonce: [1; 32] };
                 assert_eq!(posing.prove(&challenge).err(), Some(Refusal::Key), "byte {at}");
                 let proof = Meeting { key, index: 0, node: [1; 32], root: [2; 32] }.proof(NODE);

@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use udeck_boot::wire::{Frames, encode};
 
 use super::super::*;
-use crate::link::auth::{NodeAuth, RootAuth};
+use crate::control::auth::{NodeAuth, RootAuth};
 
 #[path = "../../../../../tests/common/hostile.rs"]
 mod kit;
@@ -97,20 +97,20 @@ fn try_all<T: DeserializeOwned + Serialize + PartialEq + Debug>(name: &'static s
 
 #[test]
 fn nothing_that_a_root_sends_upsets_the_parser() {
-    try_all::<ToNode>("link, to a node", &to_node());
-    try_all::<JobSpec>("link, a spec", &[spec()]);
+    try_all::<ToNode>("control, to a node", &to_node());
+    try_all::<JobSpec>("control, a spec", &[spec()]);
 }
 
 #[test]
 fn nothing_that_a_node_sends_upsets_the_parser() {
-    try_all::<ToRoot>("link, to the root", &to_root());
+    try_all::<ToRoot>("control, to the root", &to_root());
 }
 
 /// Only right proofs are taken, and only of the very records that they are about.
 #[test]
 fn nothing_that_strangers_send_is_taken_for_a_proof() {
-    let key = udeck_auth::LinkKey::from_bytes([7; 32]);
-    let mut hostile = Hostile::new("link, proofs", 20_000);
+    let key = udeck_auth::ControlKey::from_bytes([7; 32]);
+    let mut hostile = Hostile::new("control, proofs", 20_000);
     while hostile.goes_on() {
         let (node, hello) = NodeAuth::new(key, 3, [1; 32]);
         let sent: [u8; HELLO_LEN] = spoilt(&mut hostile, &hello);

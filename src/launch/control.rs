@@ -10,10 +10,10 @@
 //!    └ ◄──── Bye, and the connection's end
 //! ```
 //!
-//! What a node runs it learns from its agent only. One TCP connection carries everything else of its ranks ([`link`]), in
-//! frames that nobody can make who does not know the host's link key, as ranks do not ([`seal`]). What is not read has a bound for each kind:
-//! output and input have a window ([`WINDOW`]), and so have each rank's words with the name service, either way. The root's end is the node's: it ends its
-//! ranks when the connection does.
+//! What a node runs it learns from its agent only. One TCP connection, the *control connection*, carries everything else of its
+//! ranks ([`framed_stream`]), in frames that nobody can make who does not know the host's control key, as ranks do not ([`seal`]).
+//! What is not read has a bound for each kind: output and input have a window ([`WINDOW`]), and so have each rank's words with the
+//! name service, either way. The root's end is the node's: it ends its ranks when the connection does.
 
 pub(crate) mod auth;
 pub(crate) mod framed_stream;

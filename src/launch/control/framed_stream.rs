@@ -50,10 +50,10 @@ impl FramedStream {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let Keys { outgoing: sealing, incoming } = keys;
-        let mut link =
+        let mut control =
             FramedStream { stream, frames: Opener::new(incoming), sealing, out: VecDeque::new(), detect };
-        link.detect_timeout(detect)?;
-        Ok(link)
+        control.detect_timeout(detect)?;
+        Ok(control)
     }
 
     fn detect_timeout(&mut self, detect: Duration) -> io::Result<()> {
@@ -155,7 +155,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::link::wire::{Sink, ToRoot};
+    use crate::control::wire::{Sink, ToRoot};
 
     fn pair() -> (FramedStream, FramedStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

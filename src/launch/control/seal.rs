@@ -1,4 +1,4 @@
-//! The frames of a link, each with a code that only those can make who know the host's link key.
+//! The frames of a control connection, each with a code that only those can make who know the host's control key.
 //!
 //! ```text
 //!  byte 0        4                     4 + length            36 + length
@@ -99,7 +99,7 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::wire::ToNode;
+    use crate::control::wire::ToNode;
 
     const KEY: [u8; 32] = [7; 32];
 

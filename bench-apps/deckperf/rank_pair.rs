@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 
 /// One rank's ends. Whatever it retrieves blocks until the message is there or the peer is lost, and then
 /// fails.
-pub struct Link<'w> {
+pub struct RankPair<'w> {
     world: &'w World,
     inbox: Mailbox<u8>,
     /// A postbox per protocol, each a connection of its own: none inherits another's credits or buffers.
@@ -18,7 +18,7 @@ pub struct Link<'w> {
     words_out: Postbox<u64>,
 }
 
-impl<'w> Link<'w> {
+impl<'w> RankPair<'w> {
     /// Both ranks call this with the same protocols; each waits until the other's mailboxes exist.
     pub fn open(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
         match world.size() {
@@ -50,7 +50,7 @@ impl<'w> Link<'w> {
         self.world.rank().is_multiple_of(2)
     }
 
-    /// The world that the link lies in.
+    /// The world that the pair lies in.
     pub fn world(&self) -> &'w World {
         self.world
     }
@@ -94,7 +94,7 @@ impl<'w> Link<'w> {
         Ok(self.words_in.retrieve()?)
     }
 
-    /// As [`Link::receive_words`], for at most `limit`.
+    /// As [`RankPair::receive_words`], for at most `limit`.
     pub fn receive_words_timeout(&self, limit: Duration) -> Result<Received<u64>> {
         Ok(self.words_in.retrieve_timeout(limit)?)
     }
