@@ -497,6 +497,12 @@ pub unsafe trait ViEndpoint: Send + Debug {
     /// Why not.
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused>;
 
+    /// As [`ViEndpoint::send`], with immediate data and a header of 8 bytes: the shortest way for most messages. `false`: it
+    /// was not sent, and [`ViEndpoint::send`] says why.
+    fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
+        self.send(Some(immediate), &head, body).is_ok()
+    }
+
     /// Sends memory of the outbox arena where it lies. A receiver with posted descriptors copies it there, one that
     /// receives lent reads it in place; either way it comes back when the receiver is done ([`PostedBuffer`] says to whom). At most `max_segments` segments (offset and length in the outbox arena) and `max_head`
     /// bytes of header.

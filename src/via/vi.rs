@@ -319,6 +319,16 @@ impl Vi {
         }
     }
 
+    /// As [`Vi::send_inline`], with immediate data and a header of 8 bytes, by the shortest way. `false`: it was not sent, and
+    /// [`Vi::send_inline`] says why.
+    #[inline]
+    pub fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
+        match &mut self.endpoint {
+            Some(endpoint) if !is_forked() => endpoint.send_short(immediate, head, body),
+            _ => false,
+        }
+    }
+
     /// Gives a block to the peer, which reads it where it lies; it is recycled when the peer drops it. `head` (at
     /// most `max_head` bytes) travels with it. No completion.
     ///

@@ -79,6 +79,13 @@ impl ShmEndpoint {
         if self.stands() && self.producer.has_known_room() { Ok(()) } else { self.room_if_any() }
     }
 
+    /// Whether these bytes can be sent by a few stores: nobody waits, there is room, and they make whole words.
+    #[inline]
+    fn is_ready_for(&self, body: &[u8]) -> bool {
+        let is_usual = self.stands() && self.producer.has_known_room() && !self.waiting;
+        is_usual && body.len().is_multiple_of(8)
+    }
+
     #[cold]
     fn room_if_any(&mut self) -> Result<(), Refused> {
         self.usable()?;
@@ -124,6 +131,12 @@ impl ShmEndpoint {
             Err(_) => self.push_with(meta, aux, |payload| payload.words(Inline::gather(head, body).words())),
         }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_short_slow(&mut self, immediate: u32, head: [u8; HEAD], body: &[u8]) -> bool {
+        self.send_otherwise(Some(immediate), &head, body).is_ok()
     }
 
     #[cold]
@@ -436,26 +449,31 @@ impl ShmEndpoint {
 // SAFETY: what is lent is noted in private memory before its descriptor is published, and ends when the peer gives it back
 // or is gone (`connection`); RDMA copies before it returns, and what it holds for a receipt nobody accesses.
 unsafe impl ViEndpoint for ShmEndpoint {
-    #[inline]
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         // Whatever is not usual goes elsewhere, with all that there is in registers: so nothing has to be kept here.
-        let is_usual = self.stands() && self.producer.has_known_room() && !self.waiting;
-        if !is_usual || !body.len().is_multiple_of(8) {
+        if !head.is_empty() || !self.is_ready_for(body) {
             return self.send_otherwise(immediate, head, body);
         }
-        let (meta, aux) = cell::inline(head.len() + body.len(), immediate);
-        let has_to_ring = match <&[u8; HEAD]>::try_from(head) {
-            Ok(head) => self.publish(meta, aux, |payload| {
-                payload.words(&[u64::from_ne_bytes(*head)]);
-                payload.whole_words(1, body);
-            }),
-            Err(_) if head.is_empty() => self.publish(meta, aux, |payload| payload.whole_words(0, body)),
-            Err(_) => return self.send_otherwise(immediate, head, body),
-        };
-        if has_to_ring {
+        let (meta, aux) = cell::inline(body.len(), immediate);
+        if self.publish(meta, aux, |payload| payload.whole_words(0, body)) {
             self.connection.ring_receiver();
         }
         Ok(())
+    }
+
+    fn send_short(&mut self, immediate: u32, head: [u8; HEAD], body: &[u8]) -> bool {
+        if !self.is_ready_for(body) {
+            return self.send_short_slow(immediate, head, body);
+        }
+        let (meta, aux) = cell::inline(HEAD + body.len(), Some(immediate));
+        let has_to_ring = self.publish(meta, aux, |payload| {
+            payload.words(&[u64::from_ne_bytes(head)]);
+            payload.whole_words(1, body);
+        });
+        if has_to_ring {
+            self.connection.ring_receiver();
+        }
+        true
     }
 
     fn lend(

@@ -83,7 +83,6 @@ impl TcpDriver {
 
     fn serve_now(&mut self, connection: &mut Connection) -> bool {
         if !self.take_in(connection) && !self.stalled && self.calm.is_none() {
-            connection.on_idle();
             return self.socket.is_some(); // as it was
         }
         if self.stalled {

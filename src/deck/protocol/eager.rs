@@ -22,7 +22,7 @@ use crate::world_state::WorldState;
 /// what is wrong.
 #[inline(always)]
 pub(crate) fn post_short(side: &mut SendSide, bytes: &[u8], tag: u32) -> bool {
-    let sent = side.vi.send_inline(Some(tag), &wire::head(Kind::Eager, 0), bytes).is_ok();
+    let sent = side.vi.send_short(tag, wire::head(Kind::Eager, 0), bytes);
     if sent {
         let counters = &*side.counters;
         counters.copied(bytes.len());

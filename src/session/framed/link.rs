@@ -77,6 +77,9 @@ impl<D: Driver> Link<D> {
         let mut shared = self.shared.try_lock()?;
         let Shared { connection, driver, .. } = &mut *shared;
         let result = work(connection, driver);
+        if connection.has_nothing_yet() {
+            connection.on_idle();
+        }
         self.flush(&mut shared);
         let arrived = shared.connection.takes_arrivals();
         self.announce(shared);

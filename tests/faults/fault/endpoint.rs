@@ -197,6 +197,10 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         self.after_post(sent)
     }
 
+    fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
+        self.send(Some(immediate), &head, body).is_ok()
+    }
+
     fn lend(
         &mut self,
         immediate: Option<u32>,

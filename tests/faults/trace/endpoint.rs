@@ -53,6 +53,10 @@ unsafe impl ViEndpoint for TracedEndpoint {
         sent
     }
 
+    fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
+        self.send(Some(immediate), &head, body).is_ok()
+    }
+
     fn lend(
         &mut self,
         immediate: Option<u32>,

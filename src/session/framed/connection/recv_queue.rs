@@ -120,7 +120,9 @@ impl ByteCredits {
     /// Whether the peer should be told when there is time for it.
     #[inline]
     fn may_tell(&self) -> bool {
-        self.messages.is_due(MESSAGES / 4) || self.unadvertised_bytes >= self.window / 4
+        // (Nearly always nothing was taken since the peer was told.)
+        let some = self.messages.unadvertised() > 0;
+        some && (self.messages.is_due(MESSAGES / 4) || self.unadvertised_bytes >= self.window / 4)
     }
 }
 
@@ -204,7 +206,7 @@ impl Connection {
 
     /// The program has looked for a message, and there is none.
     #[inline]
-    pub fn on_idle(&mut self) {
+    pub(crate) fn on_idle(&mut self) {
         if self.credits.may_tell() {
             self.tell_credits_now();
         }
@@ -219,6 +221,8 @@ impl Connection {
     }
 
     /// By one frame at a time, so that a peer that asks and does not read has no more of our memory.
+    #[cold]
+    #[inline(never)]
     fn tell_credits_now(&mut self) {
         let is_over = self.close.dead || self.broken || self.over;
         if is_over || self.credits.last_at > self.outgoing.gathered() {
