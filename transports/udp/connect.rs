@@ -18,10 +18,13 @@ use udeck_via::{Deadline, Error, NetAddress, Result};
 use crate::completion_queue::take_slots;
 use crate::core::Core;
 use crate::peer::{ConnectionStatus, Peer, PendingRequest, RequestOutcome};
+use crate::peer_table::prefers_incoming;
 use crate::wire::OURS;
 
 /// A wait polls at least that often, whatever wakes it.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a connection request waits for a connection that the peer is opening at the same time.
+const SIMULTANEOUS_OPEN: Duration = Duration::from_millis(500);
 /// An established connection may belong to a process that has ended. Then the request is repeated over a new connection, so
 /// many times.
 const MAX_RECONNECTS: usize = 1;
@@ -46,9 +49,10 @@ pub fn connect(
         Request { discriminator: to.discriminator.clone(), hello: hello.clone(), parameters: Vec::new() };
     let mut attempts = 0;
     loop {
+        connector.await_simultaneous_open(rank);
         let peer = core.peer_for(at, rank)?;
         let was_established = peer.is_established();
-        match connector.call(&peer, &request)? {
+        match connector.call(&peer, rank, &request)? {
             RequestOutcome::Accepted(link, theirs) => {
                 return Ok((core.vi_endpoint(link, slots, queues), theirs));
             }
@@ -72,10 +76,12 @@ struct Connector<'a> {
 }
 
 impl Connector<'_> {
-    fn call(&self, peer: &Arc<Peer>, request: &Request) -> Result<RequestOutcome> {
+    fn call(&self, peer: &Arc<Peer>, rank: Option<u32>, request: &Request) -> Result<RequestOutcome> {
         if let Some(why) = self.wait_established(peer)? {
             return Ok(RequestOutcome::Ended(why));
         }
+        let preferred = self.preferred(peer, rank);
+        let peer = preferred.as_ref().unwrap_or(peer);
         let (ours, outcome, confirm_at) = (request.hello.clone(), Mutex::default(), Mutex::default());
         let call = Arc::new(PendingRequest { ours, outcome, confirm_at, bell: self.bell.clone() });
         let stream = self.wait_for_stream(peer, request, &call)?;
@@ -89,6 +95,39 @@ impl Connector<'_> {
             }
         }
         answered
+    }
+
+    /// The connection that both sides prefer, if the peer has opened one at the same time as this side.
+    fn preferred(&self, established: &Peer, rank: Option<u32>) -> Option<Arc<Peer>> {
+        if !established.is_client || !prefers_incoming(self.core.address, self.at) {
+            return None;
+        }
+        self.await_handshake_from_peer();
+        self.core.peers.usable(self.at, rank).filter(|peer| peer.is_established())
+    }
+
+    /// Before this side opens a connection: if the peer is opening one, waits for that.
+    fn await_simultaneous_open(&self, rank: Option<u32>) {
+        if self.core.peers.usable(self.at, rank).is_none() {
+            self.await_handshake_from_peer();
+        }
+    }
+
+    /// Waits until the handshake of a connection that the peer has opened is over, for a limited time: an idle connection
+    /// more is no harm.
+    fn await_handshake_from_peer(&self) {
+        let until = Instant::now() + SIMULTANEOUS_OPEN.min(self.deadline.remaining());
+        while let Some(incoming) = self.core.peers.handshake_from(self.at) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            incoming.lock().notify(&self.bell);
+            self.core.progress();
+            if incoming.is_unauthenticated() && !incoming.is_over() {
+                self.core.socket_wait.wait(self.core, &self.bell, POLL_INTERVAL.min(left));
+            }
+        }
     }
 
     /// Waits until the connection is established. Returns the status of one that is not going to be.

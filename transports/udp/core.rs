@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use parking_lot::{Mutex, RwLock};
 use quinn_proto::{
-    ClientConfig, ConnectionEvent, ConnectionHandle, DatagramEvent, Endpoint, Incoming, StreamId,
+    ClientConfig, ConnectionEvent, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig,
+    StreamId,
 };
 use udeck_session::admission::wire::Request;
 use udeck_session::completion_queue::{CompletionQueues, Sleep};
@@ -34,16 +35,14 @@ use crate::incoming::{IncomingRequest, Requests};
 use crate::liveness::local_process;
 use crate::options::Options;
 use crate::peer::{ConnectionStatus, Peer};
+use crate::peer_table::PeerTable;
 use crate::socket::{Datagram, ReceiveBuffers, Socket};
 use crate::socket_wait::SocketWait;
 use crate::timers::Timers;
-use crate::tls::{self, TlsSetup, TransportLimits};
-use crate::unauthenticated::{self, Admission, Unauthenticated};
+use crate::tls::{self, ByPath, TlsSetup, TransportLimits};
+use crate::unauthenticated::{self, Admission};
 use crate::unreliable::Unreliable;
 use crate::wire::Process;
-
-/// Usable connections, by the peer's address and rank.
-type ByAddress = HashMap<(SocketAddr, Option<u32>), Arc<Peer>>;
 
 /// A VI's connection.
 pub type ViLink = Link<StreamDriver>;
@@ -66,19 +65,21 @@ pub struct Core {
     pub windows: Arc<Windows>,
     pub max_transfer: usize,
     pub socket: Socket,
+    /// That of the socket.
+    pub address: SocketAddr,
     /// This process, as peers of this host can recognise it.
     pub process: Process,
     pub socket_wait: SocketWait,
     pub timers: Timers,
     pub endpoint: Mutex<Endpoint>,
-    client: ClientConfig,
+    server: ByPath<Arc<ServerConfig>>,
+    client: ByPath<ClientConfig>,
     /// Limits of a peer that has proved who it is.
     proven_limits: TransportLimits,
     /// Held from reading the socket until all ready links are driven.
     progress_lock: Mutex<()>,
     receive_buffers: Mutex<ReceiveBuffers>,
-    peers: RwLock<HashMap<usize, Arc<Peer>>>,
-    by_address: Mutex<ByAddress>,
+    pub peers: PeerTable<Peer>,
     links: RwLock<HashMap<u64, Arc<ViLink>>>,
     /// Links whose streams have news.
     ready: Mutex<Vec<Arc<ViLink>>>,
@@ -104,7 +105,8 @@ impl Core {
         let reset_key = options.keys.reset_key(&address.to_string());
         let TlsSetup { endpoint, server, client, proven_limits } =
             tls::setup(options, &reset_key, socket.receive_capacity())?;
-        let endpoint = Endpoint::new(Arc::new(endpoint), Some(Arc::new(server)), true, None);
+        let default = server.get(address, address).clone();
+        let endpoint = Endpoint::new(Arc::new(endpoint), Some(default), true, None);
         Ok(Arc::new(Core {
             keys: options.keys.clone(),
             detect: options.detect,
@@ -113,16 +115,17 @@ impl Core {
             windows: Windows::new(),
             max_transfer,
             socket,
+            address,
             process: local_process(),
             socket_wait: SocketWait::new()?,
             timers: Timers::new(),
             endpoint: Mutex::new(endpoint),
+            server,
             client,
             proven_limits,
             progress_lock: Mutex::default(),
             receive_buffers: Mutex::new(ReceiveBuffers::new()),
-            peers: RwLock::default(),
-            by_address: Mutex::default(),
+            peers: PeerTable::default(),
             links: RwLock::default(),
             ready: Mutex::default(),
             ready_count: AtomicUsize::new(0),
@@ -173,10 +176,14 @@ impl Core {
         let mut any = false;
         for _ in 0..MAX_BATCHES {
             let Some(mut buffers) = self.receive_buffers.try_lock() else { return any };
-            let runs = self.socket.receive(&mut buffers).len();
-            let (touched, full) = (self.on_datagrams(buffers.datagrams(runs)), runs == buffers.batch_size());
+            let messages = self.socket.receive(&mut buffers).len();
+            if messages == 0 {
+                return any;
+            }
+            let touched = self.on_datagrams(job_time(), buffers.datagrams(messages));
+            let full = messages == buffers.batch_size();
             drop(buffers);
-            any |= runs > 0;
+            any = true;
             // First drive, then flush: the acknowledgement travels with the answer.
             self.drive_ready();
             touched.iter().for_each(Peer::flush);
@@ -188,8 +195,11 @@ impl Core {
     }
 
     /// Processes datagrams. Consecutive ones of a connection are dispatched together.
-    fn on_datagrams<'a>(self: &Arc<Self>, datagrams: impl Iterator<Item = Datagram<'a>>) -> Vec<Arc<Peer>> {
-        let now = job_time();
+    fn on_datagrams<'a>(
+        self: &Arc<Self>,
+        now: Instant,
+        datagrams: impl Iterator<Item = Datagram<'a>>,
+    ) -> Vec<Arc<Peer>> {
         let mut touched: Vec<Arc<Peer>> = Vec::new();
         let mut run: Option<(ConnectionHandle, Vec<ConnectionEvent>)> = None;
         let mut answer = Vec::new();
@@ -227,7 +237,7 @@ impl Core {
         touched: &mut Vec<Arc<Peer>>,
     ) {
         let Some((handle, events)) = run else { return };
-        let Some(peer) = self.peers.read().get(&handle.0).cloned() else { return };
+        let Some(peer) = self.peers.get(handle.0) else { return };
         peer.on_events(events);
         if !touched.iter().any(|other| Arc::ptr_eq(other, &peer)) {
             touched.push(peer);
@@ -250,10 +260,11 @@ impl Core {
         if !has_room {
             return endpoint.ignore(incoming);
         }
-        match endpoint.accept(incoming, now, &mut answer, None) {
+        let config = self.server.get(self.address, incoming.remote_address()).clone();
+        match endpoint.accept(incoming, now, &mut answer, Some(config)) {
             Ok((handle, quic)) => {
                 let peer = Peer::new(self, (handle, quic), None);
-                self.peers.write().insert(handle.0, peer.clone());
+                self.peers.insert(&peer);
                 drop(endpoint);
                 peer.with(|_| {});
             }
@@ -267,20 +278,11 @@ impl Core {
 
     /// Whether one more unauthenticated peer is accepted. May evict another one.
     pub fn make_room(&self, from: IpAddr, now: Instant) -> bool {
-        let (unauthenticated, count) = {
-            let peers = self.peers.read();
-            let callers = peers.values().filter(|peer| peer.is_unauthenticated());
-            let entry = |peer: &Arc<Peer>| Unauthenticated {
-                number: peer.handle.0,
-                at: peer.at.ip(),
-                since: peer.created,
-            };
-            (callers.map(entry).collect::<Vec<_>>(), peers.len())
-        };
-        match unauthenticated::admit(&unauthenticated, from, now) {
-            Admission::Free => count < MAX_PEERS,
+        let callers = self.peers.unauthenticated();
+        match unauthenticated::admit(&callers, from, now) {
+            Admission::Free => self.peers.len() < MAX_PEERS,
             Admission::Evict(number) => {
-                if let Some(peer) = self.peer_of(number) {
+                if let Some(peer) = self.peers.get(number) {
                     peer.evict();
                 }
                 true
@@ -305,8 +307,7 @@ impl Core {
 
     /// An ICMP message counts if it quotes a connection id: an attacker off the path does not know it.
     pub fn on_port_unreachable(self: &Arc<Self>, report: &PortUnreachable) {
-        let there = |peer: &&Arc<Peer>| (peer.at.ip(), peer.at.port()) == (report.to.ip(), report.to.port());
-        let peers: Vec<_> = self.peers.read().values().filter(there).cloned().collect();
+        let peers = self.peers.at(report.to);
         peers.iter().for_each(|peer| peer.on_port_unreachable(&report.quote));
     }
 
@@ -326,6 +327,16 @@ impl Core {
         }
     }
 
+    /// Takes a link off the ready list: its driver runs without it.
+    fn remove_ready(&self, link: &Arc<ViLink>) {
+        let mut ready = self.ready.lock();
+        // Usually the last one, or the only one.
+        if let Some(at) = ready.iter().rposition(|other| Arc::ptr_eq(other, link)) {
+            ready.swap_remove(at);
+        }
+        self.ready_count.store(ready.len(), Ordering::Release);
+    }
+
     /// Puts a link on the ready list.
     pub fn push_ready(&self, link: &Arc<ViLink>) {
         let mut ready = self.ready.lock();
@@ -334,20 +345,27 @@ impl Core {
     }
 
     /// For a thread that holds the lock of a link: receives datagrams, and waits at most `timeout` for another thread that
-    /// receives now. Returns whether that link is ready.
+    /// receives now. Returns whether that link was ready; the caller drives it.
     pub fn poll_for(self: &Arc<Self>, peer: &Arc<Peer>, stream: StreamId, timeout: Duration) -> bool {
         // The thread that receives now is done soon, and may have received what this one waits for.
-        let touched = self.receive_buffers.try_lock_for(timeout).map(|mut buffers| {
-            let runs = self.socket.receive(&mut buffers).len();
-            self.on_datagrams(buffers.datagrams(runs))
+        let now = job_time();
+        let touched = self.receive_buffers.try_lock_for(timeout).and_then(|mut buffers| {
+            let messages = self.socket.receive(&mut buffers).len();
+            (messages > 0).then(|| self.on_datagrams(now, buffers.datagrams(messages)))
         });
-        let listed = peer.is_ready(stream);
-        let is_served = |other: &&Arc<Peer>| listed && Arc::ptr_eq(other, peer);
-        touched.iter().flatten().filter(|other| !is_served(other)).for_each(Peer::flush);
-        if self.ready_count.load(Ordering::Relaxed) > usize::from(listed) {
+        if self.timers.is_due(now) {
+            self.fire_peer_timers(now);
+        }
+        let link = peer.ready_link(stream);
+        if let Some(link) = &link {
+            self.remove_ready(link);
+        }
+        let is_driven = |other: &&Arc<Peer>| link.is_some() && Arc::ptr_eq(other, peer);
+        touched.iter().flatten().filter(|other| !is_driven(other)).for_each(Peer::flush);
+        if self.ready_count.load(Ordering::Relaxed) > 0 {
             self.socket_wait.wake_helper();
         }
-        listed
+        link.is_some()
     }
 
     fn fire_timers(self: &Arc<Self>, now: Instant) {
@@ -357,7 +375,21 @@ impl Core {
                 if let Some(link) = link {
                     link.with(|connection, driver| driver.drive(connection));
                 }
-            } else if let Some(peer) = self.peer_of(number as usize) {
+            } else if let Some(peer) = self.peers.get(number as usize) {
+                peer.on_timeout(now);
+            }
+        }
+    }
+
+    /// For a thread that holds a link's lock: fires the timers of connections, pacing among them. Those of links are left to
+    /// the helper.
+    #[cold]
+    fn fire_peer_timers(self: &Arc<Self>, now: Instant) {
+        for number in self.timers.pop_due(now) {
+            if number >= FIRST_LINK_TIMER {
+                self.timers.set(now, number);
+                self.socket_wait.wake_helper();
+            } else if let Some(peer) = self.peers.get(number as usize) {
                 peer.on_timeout(now);
             }
         }
@@ -383,47 +415,32 @@ impl Core {
 
     // ---- peers ----
 
-    fn peer_of(&self, handle: usize) -> Option<Arc<Peer>> {
-        self.peers.read().get(&handle).cloned()
-    }
-
-    pub fn peers(&self) -> Vec<Arc<Peer>> {
-        self.peers.read().values().cloned().collect()
-    }
-
     /// The connection with the NIC of `rank` (`None`: of any process of the job) at that address: an existing one, or a new one.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`]: this process has no ticket for that rank. The system's, for an invalid address.
     pub fn peer_for(self: &Arc<Self>, at: SocketAddr, rank: Option<u32>) -> Result<Arc<Peer>> {
-        let mut by_address = self.by_address.lock();
-        if let Some(peer) = by_address.get(&(at, rank)).filter(|peer| !peer.is_over()) {
-            return Ok(peer.clone());
+        let (peer, is_new) = self.peers.usable_or_open(at, rank, || self.open_connection(at, rank))?;
+        if is_new {
+            peer.with(|_| {});
         }
-        let pair = self.keys.call(rank).map_err(|error| Error::InvalidParameter(error.to_string()))?;
-        let mut endpoint = self.endpoint.lock();
-        let made = endpoint.connect(job_time(), self.client.clone(), at, tls::NAME).map_err(|error| {
-            Error::os(
-                format!("connecting to the process at {at}"),
-                io::Error::new(io::ErrorKind::InvalidInput, error),
-            )
-        })?;
-        let peer = Peer::new(self, made, Some(pair));
-        self.peers.write().insert(peer.handle.0, peer.clone());
-        drop(endpoint);
-        by_address.insert((at, rank), peer.clone());
-        drop(by_address);
-        peer.with(|_| {});
         Ok(peer)
     }
 
-    /// A client has authenticated itself: this side can use the connection for its own requests, too.
-    pub fn add_incoming_peer(&self, peer: &Arc<Peer>, rank: Option<u32>) {
-        let mut by_address = self.by_address.lock();
-        let entry = by_address.entry((peer.at, rank)).or_insert_with(|| peer.clone());
-        if entry.is_over() {
-            *entry = peer.clone();
-        }
+    fn open_connection(self: &Arc<Self>, at: SocketAddr, rank: Option<u32>) -> Result<Arc<Peer>> {
+        let pair = self.keys.call(rank).map_err(|error| Error::InvalidParameter(error.to_string()))?;
+        let mut endpoint = self.endpoint.lock();
+        let made = endpoint
+            .connect(job_time(), self.client.get(self.address, at).clone(), at, tls::NAME)
+            .map_err(|error| {
+                Error::os(
+                    format!("connecting to the process at {at}"),
+                    io::Error::new(io::ErrorKind::InvalidInput, error),
+                )
+            })?;
+        let peer = Peer::new(self, made, Some(pair));
+        self.peers.insert(&peer);
+        Ok(peer)
     }
 
     /// Limits of a peer that has proved who it is.
@@ -431,28 +448,18 @@ impl Core {
         self.proven_limits
     }
 
-    /// The connection is closed: later requests need another one.
-    pub fn remove_address(&self, peer: &Arc<Peer>, rank: Option<u32>) {
-        let mut by_address = self.by_address.lock();
-        if by_address.get(&(peer.at, rank)).is_some_and(|known| Arc::ptr_eq(known, peer)) {
-            by_address.remove(&(peer.at, rank));
-        }
-    }
-
     /// The endpoint has forgotten the connection.
     pub fn remove_peer(&self, peer: &Arc<Peer>) {
-        let mut peers = self.peers.write();
-        if peers.get(&peer.handle.0).is_some_and(|known| Arc::ptr_eq(known, peer)) {
-            peers.remove(&peer.handle.0);
+        if self.peers.remove(peer) {
             self.timers.remove(peer.number());
         }
     }
 
     /// Forgets all connections, at the end of the NIC.
     pub fn clear_peers(&self) {
-        let peers = (std::mem::take(&mut *self.by_address.lock()), std::mem::take(&mut *self.peers.write()));
+        self.peers.clear();
         let rest = (std::mem::take(&mut *self.ready.lock()), std::mem::take(&mut *self.requests.lock()));
-        drop((peers, rest));
+        drop(rest);
     }
 
     #[cold]
@@ -562,12 +569,33 @@ impl Core {
         for link in self.links() {
             thread::attempt(|| link.with(|connection, driver| driver.fail(connection, &why)));
         }
-        for peer in self.peers() {
+        for peer in self.peers.all() {
             thread::attempt(|| peer.shutdown(ConnectionStatus::Lost(why.clone())));
         }
     }
 
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{End, connect, open, works};
+
+    /// A thread that waits for its own link takes it off the list. What stays there would wake the helper for nothing.
+    #[test]
+    fn a_link_that_is_driven_by_its_own_thread_does_not_stay_on_the_ready_list() {
+        let ((core_a, a), (core_b, b)) = (open(), open());
+        let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
+        connect(&mut a, &mut b);
+        // Nobody else drives links of this NIC meanwhile.
+        let _helper_waits = core_b.progress_lock.lock();
+        (0..10).for_each(|_| works(&mut a, &mut b));
+        let count = core_b.ready.lock().len();
+        assert!(count <= 1, "{count} entries for one link");
+        assert_eq!(core_b.ready_count.load(Ordering::Relaxed), count);
+        drop(core_a);
     }
 }

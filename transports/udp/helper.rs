@@ -60,7 +60,7 @@ fn run(core: &Arc<Core>) {
     while let Some(request) = core.pop_request() {
         drop(request);
     }
-    for peer in core.peers() {
+    for peer in core.peers.all() {
         peer.shutdown(ConnectionStatus::Closed);
     }
     core.clear_peers();
@@ -73,7 +73,7 @@ fn check(core: &Arc<Core>, now: Instant) -> Instant {
     for link in core.links() {
         link.with(|connection, driver| driver.check_close(connection, now, timeout, closing));
     }
-    for peer in core.peers() {
+    for peer in core.peers.all() {
         peer.check(now, core.detect);
     }
     now + if closing { CLOSING_CHECK_INTERVAL } else { CHECK_INTERVAL.min(core.detect / 4) }

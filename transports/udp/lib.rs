@@ -21,6 +21,7 @@
 //! | `wire` | messages of the control stream; fragments of unreliable messages |
 //! | `core` | the state that the NIC's objects share: socket, endpoint, peers, links |
 //! | `peer` | a QUIC connection and its streams; it has its own table of files |
+//! | `peer_table` | the NIC's QUIC connections, and which one to use |
 //! | `connect`, `incoming` | the two sides of a connection request |
 //! | `unauthenticated` | bounds for callers that have not proved who they are |
 //! | `driver` | moves a VI's frames through its stream |
@@ -55,6 +56,7 @@ mod incoming;
 mod liveness;
 mod options;
 mod peer;
+mod peer_table;
 mod range_set;
 mod reassembly;
 mod socket;

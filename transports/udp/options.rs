@@ -20,7 +20,8 @@ pub struct Options {
     pub bind: SocketAddr,
     /// How long a peer may be silent before it is taken for dead.
     pub detect: Duration,
-    /// Longest datagram to try, as UDP payload in bytes; what the path does not carry is found out.
+    /// Longest datagram to try to another host, as UDP payload in bytes; QUIC finds out what the path carries. Within a host
+    /// the loopback device's MTU counts.
     pub max_datagram: usize,
     /// Counts what is dropped of unreliable messages.
     pub dropped: Arc<Dropped>,

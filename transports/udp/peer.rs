@@ -29,8 +29,9 @@ use udeck_session::poll::Bell;
 use udeck_sys::job_time;
 use udeck_via::auth::Pair;
 
-use crate::core::Core;
+use crate::core::{Core, ViLink};
 use crate::liveness::{LivenessProbe, find_socket};
+use crate::peer_table::Entry;
 use crate::unauthenticated;
 use crate::wire::{CloseReason, Process};
 pub use handshake::ConnectionStatus;
@@ -120,6 +121,32 @@ impl State {
     }
 }
 
+impl Entry for Peer {
+    fn handle(&self) -> usize {
+        self.handle.0
+    }
+
+    fn remote(&self) -> SocketAddr {
+        self.at
+    }
+
+    fn is_client(&self) -> bool {
+        self.is_client
+    }
+
+    fn created(&self) -> Instant {
+        self.created
+    }
+
+    fn is_unauthenticated(&self) -> bool {
+        self.is_unauthenticated()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over()
+    }
+}
+
 impl Peer {
     /// `pair`: of a connection that this side opens.
     pub fn new(
@@ -164,19 +191,22 @@ impl Peer {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Whether both sides have proved who they are.
-    pub fn is_established(&self) -> bool {
-        self.is_established.load(Ordering::Acquire)
-    }
-
     /// Whether the peer opened the connection and has not proved yet who it is.
     pub fn is_unauthenticated(&self) -> bool {
         !self.is_client && !self.is_established()
     }
 
-    /// Whether a VI's stream is on the ready list.
-    pub fn is_ready(&self, stream: StreamId) -> bool {
-        matches!(self.lock().streams.get(&stream), Some(Stream::Vi(flow)) if flow.is_queued)
+    /// Whether both sides have proved who they are.
+    pub fn is_established(&self) -> bool {
+        self.is_established.load(Ordering::Acquire)
+    }
+
+    /// The link of a VI's stream, if it is on the ready list.
+    pub fn ready_link(&self, stream: StreamId) -> Option<Arc<ViLink>> {
+        match self.lock().streams.get(&stream) {
+            Some(Stream::Vi(flow)) if flow.is_queued => Some(flow.link.clone()),
+            _ => None,
+        }
     }
 
     /// Processes received packets. [`Peer::flush`] follows, when the links were driven.
@@ -269,7 +299,7 @@ impl Peer {
             return;
         }
         state.status = why;
-        self.core.remove_address(self, self.rank(state));
+        self.core.peers.remove_usable(self, self.rank(state));
         // VIs keep this object until the program closes them. Nothing else stays in it.
         state.streams.retain(|_, stream| stream.end(&self.core, &state.status));
         state.waiters.drain(..).for_each(|bell| bell.ring());
@@ -364,7 +394,7 @@ mod tests {
         let (mut a, mut b) = (End::new(&a, Reliability::Delivery), End::new(&b, Reliability::Delivery));
         connect(&mut a, &mut b);
         works(&mut a, &mut b);
-        let peers = [&core_a, &core_b].map(|core| core.peers()[0].clone());
+        let peers = [&core_a, &core_b].map(|core| core.peers.all()[0].clone());
         ([(core_a, a), (core_b, b)], peers)
     }
 

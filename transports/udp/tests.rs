@@ -59,7 +59,7 @@ fn end_of(end: &mut End) -> (Error, Duration) {
 }
 
 fn established(core: &Core) -> usize {
-    core.peers().iter().filter(|peer| peer.is_established() && !peer.is_over()).count()
+    core.peers.all().iter().filter(|peer| peer.is_established() && !peer.is_over()).count()
 }
 
 #[test]
@@ -76,6 +76,28 @@ fn all_vis_of_two_nics_share_a_connection_whoever_calls() {
         works(right, left);
     }
     assert_eq!((established(&core_a), established(&core_b)), (1, 1));
+}
+
+/// Both sides prefer the same one of two connections: acknowledgements travel with the data of the other way.
+#[test]
+fn nics_that_call_each_other_at_the_same_time_use_one_connection() {
+    let ((core_a, a), (core_b, b)) = (open(), open());
+    let dialled = [core_a.peer_for(host_of(&b), None).unwrap(), core_b.peer_for(host_of(&a), None).unwrap()];
+    let deadline = soon();
+    while !(established(&core_a) == 2 && established(&core_b) == 2) {
+        assert!(!deadline.passed(), "they never get to know each other");
+        let _ = [&core_a, &core_b].map(|core| core.progress());
+    }
+    let mut pairs: Vec<_> = (0..4).map(|_| ends(&a, &b)).collect();
+    for (nth, (left, right)) in pairs.iter_mut().enumerate() {
+        if nth % 2 == 0 { connect(left, right) } else { connect(right, left) }
+    }
+    let with_streams = |core: &Core| {
+        let peers = core.peers.all();
+        peers.iter().filter(|peer| !peer.lock().streams.is_empty()).count()
+    };
+    assert_eq!((with_streams(&core_a), with_streams(&core_b)), (1, 1));
+    drop(dialled);
 }
 
 #[test]
@@ -173,7 +195,7 @@ fn who_says_nothing_is_waited_for_until_the_deadline() {
 }
 
 fn only_peer(core: &Core) -> Arc<crate::peer::Peer> {
-    let [peer] = &core.peers()[..] else { panic!("one connection") };
+    let [peer] = &core.peers.all()[..] else { panic!("one connection") };
     peer.clone()
 }
 

@@ -5,6 +5,7 @@
 //! man in the middle has two sessions, with two exporters, and can forward no proof from one to the other.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use ring::rand::SystemRandom;
 use ring::signature::Ed25519KeyPair;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring as provider, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, ring as ring_provider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::sign::CertifiedKey;
@@ -41,6 +42,13 @@ const WINDOW: u32 = 16 << 20;
 const UNAUTHENTICATED_WINDOW: u32 = 64 << 10;
 /// Bytes of QUIC's buffers for received and for unsent datagrams.
 const DATAGRAMS: usize = 1 << 20;
+/// Longest datagram to a peer on this host, as UDP payload in bytes.
+const HOST_DATAGRAM: usize = 65_000;
+/// Bounds of a datagram in QUIC (RFC 9000, sections 14 and 18.2).
+const LEAST_DATAGRAM: usize = 1200;
+const MOST_DATAGRAM: usize = 65_527;
+/// Bytes of an IPv6 header and of a UDP header.
+const IP_AND_UDP: usize = 40 + 8;
 /// Free space of the send buffer above which no datagram waits in it.
 pub const DATAGRAMS_FREE: usize = DATAGRAMS - 64;
 /// Bytes that are sent before anything is known of the path. The search for the path's MTU sends packets of 9,000 bytes: with
@@ -53,8 +61,8 @@ const INITIAL_RTT: Duration = Duration::from_millis(50);
 pub struct TlsSetup {
     pub endpoint: EndpointConfig,
     /// Both grant an unauthenticated peer what it needs to authenticate itself.
-    pub server: ServerConfig,
-    pub client: ClientConfig,
+    pub server: ByPath<Arc<ServerConfig>>,
+    pub client: ByPath<ClientConfig>,
     /// What it is granted afterwards.
     pub proven_limits: TransportLimits,
 }
@@ -75,7 +83,7 @@ pub struct TransportLimits {
 /// The system has no random numbers.
 pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Result<TlsSetup> {
     let Options { detect, max_datagram, .. } = *options;
-    let provider = Arc::new(provider::default_provider());
+    let provider = Arc::new(provider());
     let window = VarInt::from_u32((window as u32).clamp(UNAUTHENTICATED_WINDOW, WINDOW));
     let proven_limits = TransportLimits { streams: VarInt::from_u32(MAX_STREAMS), window };
     // The client opens the control stream.
@@ -83,13 +91,83 @@ pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Resu
         streams: VarInt::from_u32(streams),
         window: VarInt::from_u32(UNAUTHENTICATED_WINDOW),
     });
+    let network = PathMtu { initial: LEAST_DATAGRAM, longest: max_datagram, initial_window: INITIAL_WINDOW };
+    let host = PathMtu::of_loopback().unwrap_or(network);
+    let longest = network.longest.max(host.longest);
     let mut server = ServerConfig::with_crypto(Arc::new(server_crypto(&provider)?));
-    server
-        .transport_config(Arc::new(transport(detect, max_datagram, server_limits, window)))
-        .migration(false);
-    let mut client = ClientConfig::new(Arc::new(client_crypto(provider).map_err(io::Error::other)?));
-    client.transport_config(Arc::new(transport(detect, max_datagram, client_limits, window)));
-    Ok(TlsSetup { endpoint: endpoint(max_datagram, reset_key)?, server, client, proven_limits })
+    server.migration(false);
+    let server = ByPath::new([network, host], |mtu| {
+        let mut config = server.clone();
+        config.transport_config(Arc::new(transport(detect, mtu, server_limits, window)));
+        Arc::new(config)
+    });
+    let client = ClientConfig::new(Arc::new(client_crypto(provider).map_err(io::Error::other)?));
+    let client = ByPath::new([network, host], |mtu| {
+        let mut config = client.clone();
+        config.transport_config(Arc::new(transport(detect, mtu, client_limits, window)));
+        config
+    });
+    Ok(TlsSetup { endpoint: endpoint(longest, reset_key)?, server, client, proven_limits })
+}
+
+/// The cryptography, with AES-128 first where the processor has instructions for AES, and ChaCha20 first elsewhere.
+fn provider() -> CryptoProvider {
+    use ring_provider::cipher_suite::{
+        TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+    };
+    let mut cipher_suites =
+        vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256];
+    if !has_aes() {
+        cipher_suites.rotate_right(1);
+    }
+    CryptoProvider { cipher_suites, ..ring_provider::default_provider() }
+}
+
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+/// Lengths of datagrams on a path.
+#[derive(Clone, Copy, Debug)]
+struct PathMtu {
+    /// Where QUIC begins.
+    initial: usize,
+    /// How far it searches.
+    longest: usize,
+    /// Bytes that are sent before anything is known of the path: several datagrams.
+    initial_window: u64,
+}
+
+impl PathMtu {
+    /// That of the loopback device is known and need not be searched for. If it shrinks, QUIC notices (black hole detection).
+    fn of_loopback() -> Option<Self> {
+        let mtu: usize = std::fs::read_to_string("/sys/class/net/lo/mtu").ok()?.trim().parse().ok()?;
+        let longest = mtu.saturating_sub(IP_AND_UDP).clamp(LEAST_DATAGRAM, HOST_DATAGRAM);
+        Some(PathMtu { initial: longest, longest, initial_window: 16 * longest as u64 })
+    }
+}
+
+/// Configurations for peers on other hosts and on this one, which differ in the longest datagram.
+#[derive(Clone)]
+pub struct ByPath<T> {
+    network: T,
+    host: T,
+}
+
+impl<T> ByPath<T> {
+    fn new([network, host]: [PathMtu; 2], make: impl Fn(PathMtu) -> T) -> Self {
+        ByPath { network: make(network), host: make(host) }
+    }
+
+    /// The one for a connection between these addresses. What goes to an address of this host takes the loopback device.
+    pub fn get(&self, local: SocketAddr, remote: SocketAddr) -> &T {
+        if remote.ip().is_loopback() || remote.ip() == local.ip() { &self.host } else { &self.network }
+    }
 }
 
 /// A process that has the address of one that has died, and the same reset key, answers packets for that one's connections
@@ -98,21 +176,22 @@ pub fn setup(options: &Options, reset_key: &[u8; 32], window: usize) -> io::Resu
 fn endpoint(max_datagram: usize, reset_key: &[u8; 32]) -> io::Result<EndpointConfig> {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
     config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID)));
-    let longest = max_datagram.clamp(1200, 65527) as u16;
+    let longest = max_datagram.clamp(LEAST_DATAGRAM, MOST_DATAGRAM) as u16;
     config.max_udp_payload_size(longest).map_err(io::Error::other)?;
     Ok(config)
 }
 
 fn transport(
     detect: Duration,
-    max_datagram: usize,
+    mtu: PathMtu,
     limits: TransportLimits,
     stream_window: VarInt,
 ) -> TransportConfig {
     let mut search = MtuDiscoveryConfig::default();
-    search.upper_bound(max_datagram.clamp(1200, 65527) as u16);
+    search.upper_bound(mtu.longest.clamp(LEAST_DATAGRAM, MOST_DATAGRAM) as u16);
     let mut congestion = CubicConfig::default();
-    congestion.initial_window(INITIAL_WINDOW);
+    let kernel = stream_window.into_inner();
+    congestion.initial_window(mtu.initial_window.min(kernel).max(INITIAL_WINDOW));
     let mut config = TransportConfig::default();
     config
         .max_concurrent_bidi_streams(limits.streams)
@@ -123,6 +202,7 @@ fn transport(
         .datagram_receive_buffer_size(Some(DATAGRAMS))
         .datagram_send_buffer_size(DATAGRAMS)
         .initial_rtt(INITIAL_RTT)
+        .initial_mtu(mtu.initial.clamp(LEAST_DATAGRAM, MOST_DATAGRAM) as u16)
         .congestion_controller_factory(Arc::new(congestion))
         .mtu_discovery_config(Some(search))
         // `Peer::check` judges silence: a stopped process is silent and not lost.
@@ -135,7 +215,7 @@ fn server_crypto(provider: &Arc<CryptoProvider>) -> io::Result<QuicServerConfig>
     let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
         .map_err(|_| io::Error::other("the system has no random numbers"))?;
     let key = PrivatePkcs8KeyDer::from(key.as_ref().to_vec());
-    let key = provider::sign::any_eddsa_type(&key).map_err(io::Error::other)?;
+    let key = ring_provider::sign::any_eddsa_type(&key).map_err(io::Error::other)?;
     let public = key.public_key().ok_or_else(|| io::Error::other("a key without a public half"))?;
     let certificate = CertificateDer::from(public.as_ref().to_vec());
     let key = Arc::new(CertifiedKey::new(vec![certificate], key));

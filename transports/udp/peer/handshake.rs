@@ -121,7 +121,7 @@ impl Peer {
         state.quic.set_max_concurrent_streams(Dir::Bi, grant.streams);
         state.quic.set_receive_window(grant.window);
         if !self.is_client {
-            self.core.add_incoming_peer(self, self.rank(state));
+            self.core.peers.add_incoming(self, self.rank(state), self.core.address);
         }
         state.waiters.drain(..).for_each(|bell| bell.ring());
     }

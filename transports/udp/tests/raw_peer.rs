@@ -36,7 +36,9 @@ impl Raw {
         socket.set_nonblocking(true).unwrap();
         let TlsSetup { endpoint, server, client, .. } =
             tls::setup(&Options::new([0; 32]), &[1; 32], 1 << 20).unwrap();
-        let endpoint = Endpoint::new(Arc::new(endpoint), Some(Arc::new(server)), true, None);
+        let at = socket.local_addr().unwrap();
+        let (server, client) = (server.get(at, at).clone(), client.get(at, at).clone());
+        let endpoint = Endpoint::new(Arc::new(endpoint), Some(server), true, None);
         let heard = VecDeque::new();
         Raw {
             socket,

@@ -27,11 +27,11 @@ fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
     let long = Duration::from_secs(60);
     raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
     assert!(core.timers.wait(job_time(), long) <= HANDSHAKE_TIMEOUT, "nobody looks at it in time");
-    let [peer] = &core.peers()[..] else { panic!("one connection") };
+    let [peer] = &core.peers.all()[..] else { panic!("one connection") };
     peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT - Duration::from_millis(1));
     assert!(!peer.is_over());
     peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT);
-    assert!(peer.is_over() && core.peers().is_empty(), "it is kept");
+    assert!(peer.is_over() && core.peers.all().is_empty(), "it is kept");
     assert_eq!(core.endpoint.lock().open_connections(), 0);
     raw.until("its end", |raw| raw.lost.is_some());
 }
@@ -79,7 +79,7 @@ fn room(raw: &mut Raw, stream: quinn_proto::StreamId) -> usize {
 fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
     let other = |options: &mut crate::Options| options.bind = "127.0.0.2:0".parse().unwrap();
     let ((core_b, b), (_, a)) = (open_with(quiet), open_with(other));
-    let unauthenticated = || core_b.peers().iter().filter(|peer| peer.is_unauthenticated()).count();
+    let unauthenticated = || core_b.peers.all().iter().filter(|peer| peer.is_unauthenticated()).count();
     let mut flood: Vec<Raw> = Vec::new();
     // On a slow machine the first of them may have been sent away meanwhile.
     while unauthenticated() < MAX_UNAUTHENTICATED {
@@ -105,7 +105,7 @@ fn who_is_sent_away_before_it_has_proved_who_it_is_calls_again() {
         scope.spawn(|| {
             let (mut dismissed, limit) = (0, soon());
             while dismissed < 3 && !is_closed_.load(Ordering::Relaxed) && !limit.passed() {
-                for peer in core_b.peers().iter().filter(|peer| peer.is_unauthenticated()) {
+                for peer in core_b.peers.all().iter().filter(|peer| peer.is_unauthenticated()) {
                     peer.evict();
                     dismissed += 1;
                 }
