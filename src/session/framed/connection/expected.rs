@@ -8,7 +8,7 @@
 //! The store is taken for one read, and freed if nothing came: a connection that is silent holds no memory for this.
 
 use super::Connection;
-use super::pieces::Direct;
+use super::pieces::{Direct, Expected, Shape};
 use crate::framed::wire::HEADER;
 use crate::memory::Store;
 
@@ -17,22 +17,6 @@ use crate::memory::Store;
 const ABOVE: usize = 16 << 10;
 /// Those that are longer still have most of their bytes received in place anyway.
 const MOST: usize = 1 << 20;
-
-/// A message that would be like the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// Bytes of its header.
-    pub head: u8,
-    /// Bytes behind that.
-    pub body: usize,
-}
-
-/// Memory for the body of such a message.
-#[derive(Debug)]
-pub struct Expected {
-    pub(super) shape: Shape,
-    pub(super) store: Store,
-}
 
 impl Connection {
     /// A message of this shape came. (`body`: 0 for a short one.)

@@ -8,8 +8,8 @@ use udeck_via::RemoteBuffer;
 use udeck_via::mem::MemHandle;
 use udeck_via::transport::Inline;
 
-use super::expected::{Expected, Shape};
-use super::{Connection, Direct};
+use super::Connection;
+use super::pieces::{Direct, Expected, Shape};
 use crate::framed::windows::{Inside, Right};
 use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
 use crate::memory::{Place, Store};

@@ -8,10 +8,8 @@ use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
-use super::Connection;
-use super::expected::Expected;
 use crate::framed::windows::Inside;
-use crate::memory::Place;
+use crate::memory::{Place, Store};
 
 /// A piece of memory to send, laid out as C's `struct iovec`.
 #[repr(C)]
@@ -21,10 +19,10 @@ pub struct Piece<'a> {
     pub at: *const u8,
     /// Bytes; not 0.
     pub len: usize,
-    connection: PhantomData<&'a Connection>,
+    memory: PhantomData<&'a [u8]>,
 }
 
-/// Pieces that [`Connection::gather`] found. Lies on the stack.
+/// Pieces that [`super::Connection::gather`] found. Lies on the stack.
 pub struct Pieces<'a> {
     /// The first `len` are set.
     pieces: [MaybeUninit<Piece<'a>>; MOST],
@@ -101,7 +99,7 @@ impl<'a> Pieces<'a> {
 
     fn push(&mut self, place: Place) {
         self.bytes += place.len();
-        let piece = Piece { at: place.at().as_ptr(), len: place.len(), connection: PhantomData };
+        let piece = Piece { at: place.at().as_ptr(), len: place.len(), memory: PhantomData };
         self.pieces[self.len].write(piece);
         self.len += 1;
     }
@@ -119,6 +117,22 @@ impl fmt::Debug for Pieces<'_> {
     }
 }
 
+/// A message that would be like the last one ([`super::expected`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes of its header.
+    pub head: u8,
+    /// Bytes behind that.
+    pub body: usize,
+}
+
+/// Memory for the body of such a message.
+#[derive(Debug)]
+pub struct Expected {
+    pub(super) shape: Shape,
+    pub(super) store: Store,
+}
+
 /// A piece of memory to receive into, laid out as C's `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +144,7 @@ pub struct PieceMut {
 }
 
 /// Where the next bytes of the incoming stream want to lie: up to [`Direct::MOST`] pieces, maybe none. Use it under the
-/// same lock for one non-blocking read, then give it to [`Connection::on_receive`].
+/// same lock for one non-blocking read, then give it to [`super::Connection::on_receive`].
 #[derive(Debug, Default)]
 pub struct Direct {
     pieces: SmallVec<[PieceMut; crate::SEGMENTS]>,
