@@ -44,9 +44,13 @@ impl Connection {
     /// What was read with such a place: `filled` bytes lie in it, and `scratch` has what came before and behind.
     pub(super) fn on_expected(&mut self, before: usize, expected: Expected, filled: usize, scratch: &[u8]) {
         let (first, behind) = scratch.split_at(before.min(scratch.len()));
+        // What begins behind another frame has its body elsewhere: only the first header can be the expected one.
+        let (header, head) = first.split_at(HEADER.min(first.len()));
         self.incoming.expected = Some(expected);
-        self.on_receive_beside(first);
-        match self.incoming.expected.take() {
+        self.on_receive_beside(header);
+        let unused = self.incoming.expected.take();
+        self.on_receive_beside(head);
+        match unused {
             // It was, and its store is that one.
             None => {
                 if let Err(violation) = self.advance(filled) {

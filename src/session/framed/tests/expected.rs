@@ -3,6 +3,7 @@
 
 use udeck_faults::SplitMix64;
 use udeck_via::Reliability;
+use udeck_via::transport::Inline;
 
 use super::pair::{connection, fill, pattern};
 use crate::framed::connection::{Connection, Phase, Side};
@@ -78,6 +79,24 @@ fn a_silent_connection_holds_no_memory_for_what_it_expects() {
     assert_eq!(connection.direct().len(), 0, "nobody takes it any more");
 }
 
+/// A frame before it has come with it, and its head lies where its body was expected.
+#[test]
+fn a_message_like_the_last_one_behind_another_frame_keeps_its_head() {
+    let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
+    for head in [31, 32, 33, Inline::CAPACITY] {
+        let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
+        read(&mut connection, &message(head, LONG, true, 1));
+        let credit = Header { taken: 0, frame: Frame::Credit }.encode();
+        read(&mut connection, &[&credit[..], &message(head, LONG, true, 2)].concat());
+        read(&mut connection, &message(head, LONG, true, 3));
+        for seed in 1..=3 {
+            let expected = (Some(seed as u32), pattern(head, !seed), pattern(LONG, seed));
+            assert!(take(&mut connection) == Some(expected), "message {seed} with a head of {head} bytes");
+        }
+        assert_eq!(connection.phase(), Phase::Open);
+    }
+}
+
 #[test]
 fn whatever_comes_instead_is_parsed_from_where_it_lies() {
     let seed = getrandom::u64().unwrap();
@@ -89,17 +108,18 @@ fn whatever_comes_instead_is_parsed_from_where_it_lies() {
     let (mut direct, mut beside) = (new(), new());
     let mut expected = 0;
     for _ in 0..300 {
+        let head = [8, 8, 0, 31, 32, 33, 40][below(7)];
         let mut stream = Vec::new();
         for _ in 0..1 + below(4) {
             let seed = below(1 << 20) as u64;
             stream.extend(match below(12) {
                 0 => message(below(48), 0, false, seed),
                 1 => message(8, below(200), true, seed),
-                2 => message(8, LONG + below(3), true, seed),
-                3 => message(below(20), LONG, true, seed),
+                2 => message(head, LONG + below(3), true, seed),
+                3 => message(below(41), LONG, true, seed),
                 4 => Header { taken: 0, frame: Frame::Credit }.encode().to_vec(),
                 5 => message(8, 70_000, true, seed),
-                _ => message(8, LONG, true, seed),
+                _ => message(head, LONG, true, seed),
             });
         }
         let mut rest = &stream[..];
