@@ -24,7 +24,7 @@
 //! frames are parsed out of the scratch, many per read. The [`Direct`] holds a peer's window open: one non-blocking
 //! system call, never a wait. Without a direct place (or with a stream that comes in datagrams) give everything by
 //! [`Connection::on_receive_beside`]: it is copied into place. A scratch of 16 to 64 KiB is right: what of a large
-//! body lies in it behind its header is copied, unless the message is as long as the last one ([`Direct::before`]).
+//! body lies in it behind its header is copied, unless the message is as long as the last two ([`Direct::before`]).
 //!
 //! **The end.** The stream broke: [`Connection::lost`]. The peer's direction ended (EOF): [`Connection::hung_up`], which
 //! tells an end in order from one that is none. Look at [`Connection::phase`] after each of these and after

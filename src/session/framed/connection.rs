@@ -9,7 +9,7 @@
 //! | `outgoing` | the queue of frames, in place |
 //! | `pieces` | what drivers send from and receive into |
 //! | `incoming` | the parser, and where payload goes |
-//! | `expected` | where the next body goes, if it is like the last one |
+//! | `expected` | where the next body goes, if it is like the last two |
 //! | `peer_requests` | what arrived and is not for the program: RDMA, receipts, the end |
 //! | `recv_queue` | what the program takes, and the credits that follow |
 //! | `unreliable` | messages that travel outside of the stream, in datagrams |

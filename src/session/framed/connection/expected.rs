@@ -1,9 +1,10 @@
 //! Where the body of the next message is received, before anything is known of it.
 //!
 //! The length of a long message is known when its header has been read, and with the header most of the message: what came
-//! in the driver's scratch is copied to its store. But messages often are as long as the one before. So the next read puts what
-//! would be the body of such a message into a store of that length, and the header before it into the scratch. If the header
-//! says otherwise, what came is parsed from where it lies, as if that were the scratch.
+//! in the driver's scratch is copied to its store. But messages often are as long as those before. So after two that are alike
+//! the next read puts what would be the body of a third into a store of that length, and the header before it into the scratch.
+//! If the header says otherwise, what came is parsed from where it lies, as if that were the scratch. Then more is copied than
+//! lies in a scratch: so one message alone says nothing of the next.
 //!
 //! The store is taken for one read, and freed if nothing came: a connection that is silent holds no memory for this.
 
@@ -21,8 +22,9 @@ const MOST: usize = 1 << 20;
 impl Connection {
     /// A message of this shape came. (`body`: 0 for a short one.)
     pub(super) fn note_shape(&mut self, head: u8, body: usize) {
-        let is_expected = (ABOVE + 1..=MOST).contains(&body);
-        self.incoming.shape = is_expected.then_some(Shape { head, body });
+        let shape = Shape { head, body };
+        let is_alike = self.incoming.last_shape.replace(shape) == Some(shape);
+        self.incoming.shape = (is_alike && (ABOVE + 1..=MOST).contains(&body)).then_some(shape);
     }
 
     /// Whether [`Connection::direct`] may have a place for what comes although no frame has begun.
@@ -31,7 +33,7 @@ impl Connection {
         self.incoming.shape.is_some()
     }
 
-    /// A place for a message like the last one, if the next byte is a header's.
+    /// A place for a message like the last two, if the next byte is a header's.
     pub(super) fn expect(&mut self, direct: &mut Direct) {
         let is_at_header = self.is_between_frames() && self.incoming.partial.is_empty();
         let Some(shape) = self.incoming.shape.filter(|_| is_at_header && !self.close.closed) else { return };
@@ -57,8 +59,10 @@ impl Connection {
                     self.break_protocol(&violation);
                 }
             }
-            Some(Expected { store, .. }) => {
+            Some(Expected { shape, store }) => {
                 self.incoming.shape = None;
+                // Other frames come between such messages: two more have to come first.
+                self.incoming.last_shape.take_if(|last| *last == shape);
                 if filled > 0 {
                     self.on_receive_beside(&store.bytes()[..filled]);
                 }

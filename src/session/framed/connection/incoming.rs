@@ -24,6 +24,7 @@ pub(super) struct Incoming {
     pub target: Target,
     /// What the next message is expected to be like.
     pub shape: Option<Shape>,
+    pub last_shape: Option<Shape>,
     /// A store whose body lies there, if the header that is parsed is the expected one.
     pub expected: Option<Expected>,
     /// Payload bytes that have come, of so many.
@@ -62,7 +63,8 @@ pub(super) enum Target {
 }
 
 impl Connection {
-    /// Whether the next byte is a header's: [`Connection::direct`] is empty then.
+    /// Whether the next byte is a header's. Unless [a body is expected](Connection::expects_body), [`Connection::direct`] is
+    /// empty then.
     #[inline]
     pub fn is_between_frames(&self) -> bool {
         matches!(self.incoming.stage, ParseStage::Header)

@@ -177,7 +177,7 @@ impl Direct {
         self.before
     }
 
-    /// Whether there is no such place: the next byte is a header's, or nobody wants it.
+    /// Whether there is no such place: nothing is known of the next byte, or nobody wants it.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -189,7 +189,7 @@ impl Direct {
         }
     }
 
-    /// A frame like the last one is expected, of so many bytes before its body.
+    /// A message like the last two is expected, of so many bytes before its body.
     pub(super) fn expect(&mut self, before: usize, mut expected: Expected) {
         if let Some(place) = expected.store.room(0) {
             self.push(place);

@@ -1,4 +1,4 @@
-//! The body of a message like the last one is received in place. Two connections are given the same bytes, one of them by a
+//! The body of a message like the last two is received in place. Two connections are given the same bytes, one of them by a
 //! scratch alone: nobody can tell them apart, however the reads cut the stream.
 
 use udeck_faults::SplitMix64;
@@ -43,20 +43,21 @@ fn take(connection: &mut Connection) -> Option<(Option<u32>, Vec<u8>, Vec<u8>)> 
 }
 
 #[test]
-fn a_message_like_the_last_one_is_not_copied() {
+fn a_message_like_the_last_two_is_not_copied() {
     let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
     let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
     assert!(!read(&mut connection, &message(8, LONG, true, 1)));
+    assert!(!read(&mut connection, &message(8, LONG, true, 2)));
     let copied = memory.copied();
-    assert_eq!(copied, LONG as u64, "nothing was known of the first");
-    assert!(read(&mut connection, &message(8, LONG, true, 2)));
+    assert_eq!(copied, 2 * LONG as u64, "nothing was known of the first two");
+    assert!(read(&mut connection, &message(8, LONG, true, 3)));
     assert_eq!(memory.copied(), copied);
     // As much as came of it at once; the rest of it has a place of its own.
-    let bytes = message(8, LONG, true, 3);
+    let bytes = message(8, LONG, true, 4);
     assert!(read(&mut connection, &bytes[..5000]));
     assert!(!read(&mut connection, &bytes[5000..]));
     assert_eq!(memory.copied(), copied);
-    for seed in 1..=3 {
+    for seed in 1..=4 {
         let expected = (Some(seed as u32), pattern(8, !seed), pattern(LONG, seed));
         assert_eq!(take(&mut connection), Some(expected));
     }
@@ -64,12 +65,36 @@ fn a_message_like_the_last_one_is_not_copied() {
     assert_eq!(memory.outbox.usage().used, 0);
 }
 
+/// What comes of a message behind its header is copied: what a read has room for beside it, and no more where messages differ.
+#[test]
+fn of_messages_of_different_lengths_only_what_was_read_beside_is_copied() {
+    const SCRATCH: usize = 64 << 10;
+    let (memory, windows) = (Memory::fresh(16 << 20).unwrap(), Windows::new());
+    let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
+    for seed in 0..20 {
+        let before = memory.copied();
+        let bytes = message(8, 800_000 + 64 * seed as usize, true, seed);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let room = connection.direct().len() + SCRATCH;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            read(&mut connection, now);
+            rest = later;
+        }
+        assert!(take(&mut connection).is_some());
+        let copied = memory.copied() - before;
+        assert!(copied <= SCRATCH as u64, "{copied} bytes of message {seed}");
+    }
+}
+
 #[test]
 fn a_silent_connection_holds_no_memory_for_what_it_expects() {
     let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
     let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
-    read(&mut connection, &message(8, LONG, true, 1));
-    assert!(take(&mut connection).is_some());
+    for seed in 1..=2 {
+        read(&mut connection, &message(8, LONG, true, seed));
+        assert!(take(&mut connection).is_some());
+    }
     let place = connection.direct();
     assert_eq!((place.before(), place.len()), (40, LONG));
     // Nothing came.
@@ -81,15 +106,16 @@ fn a_silent_connection_holds_no_memory_for_what_it_expects() {
 
 /// A frame before it has come with it, and its head lies where its body was expected.
 #[test]
-fn a_message_like_the_last_one_behind_another_frame_keeps_its_head() {
+fn a_message_like_the_last_two_behind_another_frame_keeps_its_head() {
     let (memory, windows) = (Memory::fresh(4 << 20).unwrap(), Windows::new());
     for head in [31, 32, 33, Inline::CAPACITY] {
         let mut connection = connection(Reliability::Delivery, Side::Asked, &memory, &windows);
         read(&mut connection, &message(head, LONG, true, 1));
+        read(&mut connection, &message(head, LONG, true, 2));
         let credit = Header { taken: 0, frame: Frame::Credit }.encode();
-        read(&mut connection, &[&credit[..], &message(head, LONG, true, 2)].concat());
-        read(&mut connection, &message(head, LONG, true, 3));
-        for seed in 1..=3 {
+        assert!(read(&mut connection, &[&credit[..], &message(head, LONG, true, 3)].concat()));
+        read(&mut connection, &message(head, LONG, true, 4));
+        for seed in 1..=4 {
             let expected = (Some(seed as u32), pattern(head, !seed), pattern(LONG, seed));
             assert!(take(&mut connection) == Some(expected), "message {seed} with a head of {head} bytes");
         }
