@@ -80,8 +80,7 @@ impl StreamDriver {
         };
         for chunk in self.chunks.drain(..) {
             self.has_received = true;
-            let direct = connection.direct();
-            connection.on_receive(direct, 0, &chunk);
+            connection.on_receive_beside(&chunk);
         }
         self.reassemble(connection);
         match end {
