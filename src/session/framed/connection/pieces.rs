@@ -117,7 +117,7 @@ impl fmt::Debug for Pieces<'_> {
     }
 }
 
-/// A message that would be like the last one ([`super::expected`]).
+/// What messages are alike in ([`super::expected`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Bytes of its header.
