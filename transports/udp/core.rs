@@ -19,6 +19,7 @@ use quinn_proto::{
     ClientConfig, ConnectionEvent, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig,
     StreamId,
 };
+use smallvec::{SmallVec, smallvec};
 use udeck_session::admission::wire::Request;
 use udeck_session::completion_queue::{CompletionQueues, Sleep};
 use udeck_session::{Connection, Link, Listeners, Memory, SessionEndpoint, Settings, Side, Watch, Windows};
@@ -43,6 +44,11 @@ use crate::tls::{self, ByPath, TlsSetup, TransportLimits};
 use crate::unauthenticated::{self, Admission};
 use crate::unreliable::Unreliable;
 use crate::wire::Process;
+
+/// Connections that a batch of datagrams is for, and packets for one of them. A short message needs one of each, without an
+/// allocation.
+type Peers = SmallVec<[Arc<Peer>; 2]>;
+type Events = SmallVec<[ConnectionEvent; 1]>;
 
 /// A VI's connection.
 pub type ViLink = Link<StreamDriver>;
@@ -199,9 +205,9 @@ impl Core {
         self: &Arc<Self>,
         now: Instant,
         datagrams: impl Iterator<Item = Datagram<'a>>,
-    ) -> Vec<Arc<Peer>> {
-        let mut touched: Vec<Arc<Peer>> = Vec::new();
-        let mut run: Option<(ConnectionHandle, Vec<ConnectionEvent>)> = None;
+    ) -> Peers {
+        let mut touched = Peers::new();
+        let mut run: Option<(ConnectionHandle, Events)> = None;
         let mut answer = Vec::new();
         for datagram in datagrams {
             answer.clear();
@@ -212,7 +218,7 @@ impl Core {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) => match &mut run {
                     Some((same, events)) if *same == handle => events.push(event),
                     _ => {
-                        let before = run.replace((handle, vec![event]));
+                        let before = run.replace((handle, smallvec![event]));
                         self.dispatch(before, &mut touched);
                     }
                 },
@@ -231,11 +237,7 @@ impl Core {
         touched
     }
 
-    fn dispatch(
-        self: &Arc<Self>,
-        run: Option<(ConnectionHandle, Vec<ConnectionEvent>)>,
-        touched: &mut Vec<Arc<Peer>>,
-    ) {
+    fn dispatch(self: &Arc<Self>, run: Option<(ConnectionHandle, Events)>, touched: &mut Peers) {
         let Some((handle, events)) = run else { return };
         let Some(peer) = self.peers.get(handle.0) else { return };
         peer.on_events(events);
