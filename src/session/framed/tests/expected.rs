@@ -132,9 +132,11 @@ fn whatever_comes_instead_is_parsed_from_where_it_lies() {
     let (memory, windows) = (Memory::fresh(16 << 20).unwrap(), Windows::new());
     let new = || connection(Reliability::Delivery, Side::Asked, &memory, &windows);
     let (mut direct, mut beside) = (new(), new());
-    let mut expected = 0;
-    for _ in 0..300 {
-        let head = [8, 8, 0, 31, 32, 33, 40][below(7)];
+    let (mut expected, mut head) = (0, 8);
+    for round in 0..300 {
+        if round % 20 == 0 {
+            head = [8, 8, 0, 31, 32, 33, 40][below(7)];
+        }
         let mut stream = Vec::new();
         for _ in 0..1 + below(4) {
             let seed = below(1 << 20) as u64;
@@ -168,4 +170,64 @@ fn whatever_comes_instead_is_parsed_from_where_it_lies() {
     assert!(expected > 30, "{expected} reads had such a place");
     drop((direct, beside));
     assert_eq!(memory.outbox.usage().used, 0);
+}
+
+/// A peer that breaks the rules, or ends, is understood the same, too: what came before is there, and nothing behind it.
+#[test]
+fn what_breaks_the_rules_is_noticed_in_the_same_place() {
+    let seed = getrandom::u64().unwrap();
+    println!("seed {seed}");
+    let mut random = SplitMix64::new(seed);
+    let mut below = move |bound: usize| (random.next_u64() % bound as u64) as usize;
+    let (memory, windows) = (Memory::fresh(16 << 20).unwrap(), Windows::new());
+    let mut expected = 0;
+    for _ in 0..200 {
+        let new = || connection(Reliability::Delivery, Side::Asked, &memory, &windows);
+        let (mut direct, mut beside) = (new(), new());
+        let head = [0, 8, 32, 40][below(4)];
+        for _ in 0..16 {
+            let mut bytes = message(head, LONG, true, below(1 << 20) as u64);
+            let frame = match below(64) {
+                0 => Some(Frame::Write { immediate: None, receipt: false, handle: 77, offset: 0, len: 9 }),
+                1 => Some(Frame::End { broken: below(2) == 0, len: 20 }),
+                2 => Some(Frame::Ask { hungry: true }),
+                3..10 => Some(Frame::Credit),
+                10 => Some(Frame::Deaf),
+                _ => None,
+            };
+            if let Some(frame) = frame {
+                let header = Header { taken: 0, frame }.encode();
+                bytes.splice(..0, header);
+            }
+            if below(32) == 0 {
+                let at = below(72);
+                bytes[at] ^= 1 << below(8);
+            }
+            beside.on_receive_beside(&bytes);
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let len = if below(4) == 0 { 1 + below(rest.len()) } else { rest.len() };
+                let (now, later) = rest.split_at(len);
+                expected += usize::from(read(&mut direct, now));
+                rest = later;
+            }
+        }
+        assert_eq!(format!("{direct:?}"), format!("{beside:?}"));
+        loop {
+            let lie_there = [&mut direct, &mut beside]
+                .map(|connection| connection.has_arrivals().then(|| take(connection).unwrap()));
+            assert!(lie_there[0] == lie_there[1]);
+            if lie_there[0].is_none() {
+                break;
+            }
+        }
+        let last = [&mut direct, &mut beside].map(|connection| {
+            connection.hung_up();
+            format!("{connection:?} {:?}", connection.end())
+        });
+        assert_eq!(last[0], last[1]);
+        drop((direct, beside));
+        assert_eq!(memory.outbox.usage().used, 0);
+    }
+    assert!(expected > 30, "{expected} reads had such a place");
 }
