@@ -5,18 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck::Protocol;
 
-use crate::{clones, costs, overlap, peers, rounds::Pace, sizes, vi};
-
-/// Every protocol that can be asked for. Its order is what travels in an [`Order`](crate::order::Order).
-pub const PROTOCOLS: [Protocol; 7] = [
-    Protocol::Copy,
-    Protocol::Eager,
-    Protocol::RdmaWrite,
-    Protocol::HandOff,
-    Protocol::RdmaRead,
-    Protocol::Handshake,
-    Protocol::Auto,
-];
+use crate::plan::{Checks, Format, PROTOCOLS, Pace, Payload, Plan, Test};
+use crate::{clones, costs, overlap, peers, sizes, vi};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -180,69 +170,6 @@ pub enum Task {
     Explain(Vec<usize>),
 }
 
-/// What is measured, and how.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// In the order of the tables.
-    pub tests: Vec<Test>,
-    /// In the order of the columns.
-    pub protocols: Vec<Protocol>,
-    /// Ascending, in bytes.
-    pub sizes: Vec<usize>,
-    /// In the order of the tables.
-    pub payloads: Vec<Payload>,
-    /// Per batch; `None`: calibrated.
-    pub iterations: Option<u64>,
-    /// For the whole run.
-    pub time: Duration,
-    /// Messages under way in the bandwidth test.
-    pub window: u64,
-    /// How the result is written.
-    pub format: Format,
-    /// Each rank on a core of its own.
-    pub pin: bool,
-    /// Only what was copied is shown.
-    pub stats: bool,
-    /// The run without a subcommand: what its closing ratios need is measured too.
-    pub overview: bool,
-}
-
-impl Plan {
-    /// How long, and in which portions.
-    pub fn pace(&self) -> Pace {
-        Pace { iterations: self.iterations, time: self.time, window: self.window }
-    }
-}
-
-/// What is verified.
-#[derive(Debug, PartialEq)]
-pub struct Checks {
-    /// Each of them carries every size.
-    pub protocols: Vec<Protocol>,
-    /// Ascending, in bytes, perturbations included.
-    pub sizes: Vec<usize>,
-    /// Each rank on a core of its own.
-    pub pin: bool,
-}
-
-/// What a batch of messages is timed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
-    /// One-way time.
-    Latency,
-    /// Payload per second.
-    Bandwidth,
-}
-
-/// What happens to the data of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Payload {
-    /// Neither side looks at the data: what a program gains that forwards, filters or samples.
-    Untouched,
-    /// The sender writes every word, the receiver sums them all: what any other program gains.
-    WrittenRead,
-}
-
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum PayloadChoice {
     /// Neither side looks at the data
@@ -252,17 +179,6 @@ enum PayloadChoice {
     WrittenRead,
     /// Both, side by side
     Both,
-}
-
-/// How the result is written.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Aligned text in the manner of the OSU benchmarks
-    Table,
-    /// A header line, then a row per size, protocol and test
-    Csv,
-    /// One object with the machine, the method and every figure
-    Json,
 }
 
 impl Cli {
@@ -461,34 +377,6 @@ impl Options {
 
     fn sizes_or_default(&self) -> &[usize] {
         if self.sizes.is_empty() { &sizes::DEFAULT_SIZES } else { &self.sizes }
-    }
-}
-
-impl Test {
-    /// As in the CSV and JSON output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Test::Latency => "latency",
-            Test::Bandwidth => "bandwidth",
-        }
-    }
-
-    /// Of the test's figures; MB are 10⁶ bytes.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Test::Latency => "us",
-            Test::Bandwidth => "MB/s",
-        }
-    }
-}
-
-impl Payload {
-    /// As in the tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Payload::Untouched => "untouched",
-            Payload::WrittenRead => "written+read",
-        }
     }
 }
 

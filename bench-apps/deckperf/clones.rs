@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use crate::{
     baseline::Baselines,
-    cli::Format,
     failure::Result,
     machine::Machine,
+    plan::Format,
+    plan::Pace,
     rank_pair::RankPair,
-    rounds::{self, Pace, SMALL},
+    rounds::{self, SMALL},
     table_report::TableReport,
 };
 

@@ -8,7 +8,9 @@ pub mod start_time;
 
 use std::time::Duration;
 
-use crate::{cli::Format, failure::Result, machine::Machine, rank_pair::RankPair, table_report::TableReport};
+use crate::{
+    failure::Result, machine::Machine, plan::Format, rank_pair::RankPair, table_report::TableReport,
+};
 
 /// Mailboxes, and clones, in a round of making them.
 pub const BATCH: usize = 50;

@@ -6,13 +6,13 @@ use udeck::Postbox;
 
 use crate::{
     baseline::{BaselineSample, Baselines},
-    cli::Payload,
+    exchange::{Tally, exchange},
     failure::{Failure, Result},
     order::{Batch, Order},
     payload,
+    plan::Payload,
     rank_pair::RankPair,
     rounds::{Contender, Runner, Sample},
-    verify,
 };
 
 /// Rank 0: gives the orders and holds the clock.
@@ -37,7 +37,7 @@ impl Runner for Conductor<'_, '_> {
 }
 
 /// Rank 0's side of one order: what it took, what both libraries copied, and what rank 1 found.
-pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, verify::Tally)> {
+pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, Tally)> {
     pair.send_words(&order.encode()?)?;
     let copied_before = pair.world().stats().bytes_copied;
     let (elapsed, mut tally) = perform(pair, order)?;
@@ -49,7 +49,7 @@ pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, verify::Tal
     let &[copied_there, messages, bytes, mismatches] = &report[..] else {
         return Err(Failure::BadReport(report.len()));
     };
-    tally.add(&verify::Tally { messages, bytes, mismatches });
+    tally.add(&Tally { messages, bytes, mismatches });
     Ok((Sample { elapsed, lasted: elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
 }
 
@@ -69,12 +69,12 @@ pub fn follow(pair: &RankPair<'_>) -> Result {
     }
 }
 
-fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, verify::Tally)> {
+fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, Tally)> {
     match order {
-        Order::PingPong(batch) => Ok((ping_pong(pair, &batch)?, verify::Tally::default())),
-        Order::Stream { batch, window } => Ok((stream(pair, &batch, window)?, verify::Tally::default())),
-        Order::Verify(batch) => Ok((Duration::ZERO, verify::exchange(pair, &batch)?)),
-        Order::Stop => Ok((Duration::ZERO, verify::Tally::default())),
+        Order::PingPong(batch) => Ok((ping_pong(pair, &batch)?, Tally::default())),
+        Order::Stream { batch, window } => Ok((stream(pair, &batch, window)?, Tally::default())),
+        Order::Verify(batch) => Ok((Duration::ZERO, exchange(pair, &batch)?)),
+        Order::Stop => Ok((Duration::ZERO, Tally::default())),
     }
 }
 

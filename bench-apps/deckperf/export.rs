@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use udeck::Protocol;
 
 use crate::{
-    cli::{Payload, Test},
     machine::Machine,
+    plan::{Payload, Test},
     report::{Figure, Report},
     rounds::{RawSeries, Results},
     stats::median,
@@ -157,7 +157,7 @@ pub fn field(value: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::Format, report::sample};
+    use crate::{plan::Format, report::sample};
 
     #[test]
     fn csv_is_a_header_and_a_row_per_test_size_and_protocol() {

@@ -7,6 +7,7 @@ mod baseline;
 mod cli;
 mod clones;
 mod costs;
+mod exchange;
 mod experiment;
 mod explain;
 mod export;
@@ -17,11 +18,13 @@ mod order;
 mod overlap;
 mod payload;
 mod peers;
+mod plan;
+mod progress;
 mod rank_pair;
+mod render;
 mod report;
 mod rounds;
 mod sizes;
-mod sockets;
 mod stats;
 mod summary;
 mod table;
@@ -36,16 +39,16 @@ use std::{
 };
 
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use udeck::World;
 
 use crate::{
     baseline::Baselines,
-    cli::{Checks, Cli, Plan, Task},
+    cli::{Cli, Task},
     experiment::{Conductor, follow},
     failure::{Failure, Result},
     machine::Machine,
     order::Order,
+    plan::{Checks, Plan},
     rank_pair::RankPair,
     report::Report,
 };
@@ -150,7 +153,7 @@ fn play(world: &World, task: &Task) -> Result<Result<String>> {
 fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> {
     let largest = plan.sizes.last().copied().unwrap_or(0);
     let mut conductor = Conductor { pair, raw: places.raw_limits(largest) };
-    let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
+    let bar = progress::bar(plan.time.as_millis() as u64, "measuring");
     let results = rounds::measure(plan.pace(), rounds::contenders(plan), &mut conductor, |passed| {
         bar.set_position(passed.as_millis() as u64);
     })?;
@@ -163,7 +166,7 @@ fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> 
 
 fn measure_vi(pair: &RankPair<'_>, plan: &vi::ViPlan, places: &Places) -> Result<String> {
     let raw = places.raw_limits(plan.largest());
-    let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
+    let bar = progress::bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let printed = vi::measure(pair, plan, places.describe(), raw, passed)?;
     bar.finish_and_clear();
@@ -171,7 +174,7 @@ fn measure_vi(pair: &RankPair<'_>, plan: &vi::ViPlan, places: &Places) -> Result
 }
 
 fn measure_overlap(pair: &RankPair<'_>, plan: &overlap::OverlapPlan, places: &Places) -> Result<String> {
-    let bar = progress_bar(plan.time.as_millis() as u64, "measuring");
+    let bar = progress::bar(plan.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let printed = overlap::measure(pair, plan, places.describe(), passed)?;
     bar.finish_and_clear();
@@ -180,7 +183,7 @@ fn measure_overlap(pair: &RankPair<'_>, plan: &overlap::OverlapPlan, places: &Pl
 
 fn measure_clones(pair: &RankPair<'_>, plan: &clones::ClonesPlan, places: &Places) -> Result<String> {
     let raw = places.raw_limits(clones::LARGEST);
-    let bar = progress_bar(plan.pace.time.as_millis() as u64, "measuring");
+    let bar = progress::bar(plan.pace.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let printed = clones::measure(pair, plan, places.describe(), raw, passed)?;
     bar.finish_and_clear();
@@ -188,23 +191,17 @@ fn measure_clones(pair: &RankPair<'_>, plan: &clones::ClonesPlan, places: &Place
 }
 
 fn measure_costs(pair: &RankPair<'_>, plan: &costs::CostsPlan, places: &Places) -> Result<String> {
-    let bar = progress_bar(costs::STEPS, "measuring");
+    let bar = progress::bar(costs::STEPS, "measuring");
     let printed = costs::measure(pair, plan, places.describe(), || bar.inc(1))?;
     bar.finish_and_clear();
     Ok(printed)
 }
 
 fn verify(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
-    let bar = progress_bar((checks.sizes.len() * checks.protocols.len()) as u64, "verifying");
+    let bar = progress::bar((checks.sizes.len() * checks.protocols.len()) as u64, "verifying");
     let tally = verify::run(pair, checks, || bar.inc(1))?;
     bar.finish_and_clear();
     Ok(verify::verdict(&tally, checks).map(|sentence| sentence + "\n"))
-}
-
-/// On standard error, and only if that is a terminal.
-fn progress_bar(length: u64, what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} %").expect("a valid template");
-    ProgressBar::new(length).with_style(style).with_message(what)
 }
 
 /// Where the two ranks run.
@@ -355,7 +352,7 @@ mod tests {
         let (sender, receiver) = text.split_once("\n\n").expect("a table per side");
         for table in [sender, receiver] {
             let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
-            assert_eq!(rows.len(), 1 + 2 * cli::PROTOCOLS.len(), "{text}");
+            assert_eq!(rows.len(), 1 + 2 * plan::PROTOCOLS.len(), "{text}");
             assert_eq!(rows[0][..2], ["size", "protocol"]);
             let measured = |row: &Vec<&str>| row[2..].iter().all(|cell| cell.parse::<f64>().is_ok());
             assert!(rows[1..].iter().all(measured), "{text}");

@@ -3,8 +3,8 @@
 use udeck::Protocol;
 
 use crate::{
-    cli::{PROTOCOLS, Payload},
     failure::{Failure, Result},
+    plan::{PROTOCOLS, Payload},
     sizes::MAX_SIZE,
 };
 

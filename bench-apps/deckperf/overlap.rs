@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use udeck::Protocol;
 
 use crate::{
-    cli::Format, failure::Result, machine::Machine, rank_pair::RankPair, rounds::rotation,
+    failure::Result, machine::Machine, plan::Format, rank_pair::RankPair, rounds::rotation,
     table_report::TableReport,
 };
 

@@ -5,7 +5,7 @@
 //!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs
 //!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, mpi.rs, job.rs
 //!     ├ two threads ────────── raw cache line, memcpy and a bare ring,            ../baseline.rs, floor.rs,
-//!     │                        or raw TCP sockets                                 ../sockets.rs
+//!     │                        or raw TCP sockets                                 sockets.rs
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
@@ -23,25 +23,26 @@ mod job;
 mod library;
 mod mpi;
 mod rank;
+mod render;
 mod report;
 mod request;
 mod schedule;
 mod scratch;
+mod sockets;
 mod table;
 mod targets;
 mod whole;
 
 use std::{env, path::PathBuf, time::Duration};
 
-pub use self::request::{Column, PeerTest, WINDOW};
 pub use rank::serve;
 
 pub use self::targets::Course;
 use self::{contenders::Contenders, report::PeersReport, scratch::Scratch};
 use crate::{
-    cli::Format,
     failure::{Failure, Result},
     machine::Machine,
+    plan::Format,
 };
 
 /// What is asked for.
@@ -81,7 +82,7 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
     let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
     let mut field = Contenders::assemble(scratch.path(), cores, plan.course, folder.as_deref())?;
-    let bar = crate::progress_bar(plan.time.as_millis() as u64, "comparing");
+    let bar = crate::progress::bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
     bar.finish_and_clear();

@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 
 use crate::{
-    cli::{Format, Payload, Plan, Test},
-    export,
     machine::Machine,
+    plan::{Payload, Plan, Test},
     rounds::{BATCH, Contend, Results, Series},
     stats::{median, percentile},
     summary::{Finding, findings},
-    table,
 };
 
 /// Everything that is printed.
@@ -43,15 +41,6 @@ impl Report {
     pub fn new(machine: Machine, plan: Plan, results: Results) -> Self {
         let findings = findings(&plan, &results);
         Self { machine, plan, results, findings }
-    }
-
-    /// In the format that was asked for, with a line break at the end.
-    pub fn render(&self) -> String {
-        match self.plan.format {
-            Format::Table => table::render(self),
-            Format::Csv => export::csv(self),
-            Format::Json => export::json(self),
-        }
     }
 
     /// How the figures came about, a sentence each.
@@ -145,7 +134,7 @@ impl Results {
 
 /// A small run for the tests of the formats.
 #[cfg(test)]
-pub fn sample(format: Format) -> Report {
+pub fn sample(format: crate::plan::Format) -> Report {
     use std::time::Duration;
 
     use udeck::Protocol;

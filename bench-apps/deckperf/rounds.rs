@@ -7,9 +7,9 @@ use udeck::Protocol;
 
 use crate::{
     baseline::BaselineSample,
-    cli::{Payload, Plan, Test},
     failure::Result,
     order::{Batch, Order},
+    plan::{Pace, Payload, Plan, Test},
 };
 
 /// What one batch took.
@@ -54,17 +54,6 @@ const MIN_ROUNDS: usize = 5;
 const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
 
 const MAX_ITERATIONS: u64 = 1_000_000;
-
-/// How long, and in which portions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
-    /// Per batch; `None`: calibrated.
-    pub iterations: Option<u64>,
-    /// For the whole run.
-    pub time: Duration,
-    /// Messages under way in the bandwidth test.
-    pub window: u64,
-}
 
 /// The 8-byte message that the overview compares with the raw cache line.
 pub const SMALL: usize = 8;
@@ -319,7 +308,7 @@ fn record<C: Contend>(series: &mut Series<C>, shape: Shape, sample: Sample) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{baseline::CopySample, cli::Format};
+    use crate::{baseline::CopySample, plan::Format};
 
     /// A machine on which a message takes 1 µs.
     #[derive(Default)]

@@ -3,7 +3,7 @@
 use udeck::Protocol;
 
 use crate::{
-    cli::{Payload, Plan, Test},
+    plan::{Payload, Plan, Test},
     rounds::{Results, SMALL},
     sizes,
     stats::{Ratio, paired_ratio},
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        cli::Format,
+        plan::Format,
         rounds::{Contender, RawSeries, Series},
     };
 

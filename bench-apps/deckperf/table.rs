@@ -4,8 +4,8 @@
 use std::{borrow::Cow, fmt::Write};
 
 use crate::{
-    cli::{Payload, Test},
     machine::Machine,
+    plan::{Payload, Test},
     report::Report,
     rounds::RawSeries,
     stats::median,
@@ -198,7 +198,7 @@ pub fn three_digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::Format, report::sample};
+    use crate::{plan::Format, report::sample};
 
     #[test]
     fn a_run_reads_like_this() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::{cli::Format, export, machine::Machine, summary::Finding, table};
+use crate::{export, machine::Machine, plan::Format, summary::Finding, table};
 
 /// A report of tables.
 pub struct TableReport {

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use crate::{
     baseline::Baselines,
-    cli::{Format, Test},
     failure::Result,
     machine::Machine,
+    plan::Pace,
+    plan::{Format, Test},
     rank_pair::RankPair,
-    rounds::{self, Pace},
+    rounds,
 };
 
 pub use experiment::follow;

@@ -11,8 +11,8 @@ use udeck::{Mailbox, Postbox, World};
 
 use crate::{
     baseline::{BaselineSample, Baselines},
-    cli::Test,
     failure::{Failure, Result},
+    plan::Test,
     rank_pair::RankPair,
     rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
 };

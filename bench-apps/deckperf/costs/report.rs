@@ -116,7 +116,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{cli::Format, report::sample};
+    use crate::{plan::Format, report::sample};
 
     #[test]
     fn every_row_fits_its_columns() {

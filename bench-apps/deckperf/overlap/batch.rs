@@ -8,8 +8,8 @@ use std::{
 use udeck::Protocol;
 
 use crate::{
-    cli::PROTOCOLS,
     failure::{Failure, Result},
+    plan::PROTOCOLS,
     rank_pair::RankPair,
     sizes::MAX_SIZE,
 };

@@ -1,7 +1,7 @@
 //! Ratios with their 95 % bounds, and what they say of a target.
 
 use super::targets::Bound;
-use crate::{stats, verify};
+use crate::{exchange, stats};
 
 /// One figure per round that a contender took part in, in µs.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ impl Chance {
     /// Less than `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 += 1;
-        let chance = verify::mix(self.0) >> 32; // of 2^32
+        let chance = exchange::mix(self.0) >> 32; // of 2^32
         ((chance * limit as u64) >> 32) as usize
     }
 

@@ -15,14 +15,14 @@ use super::{
     mpi::{Installed, MPIS},
     request::{Column, Method, PeerTest, Request, WINDOW},
     schedule::{Mode, PeerRunner, PeerSeries, Who},
+    sockets,
     targets::Course,
     whole::{PROGRAMS, Program},
 };
 use crate::{
     baseline::{Baselines, MIN_COPY},
-    cli::Payload,
     failure::{Failure, Result},
-    sockets,
+    plan::Payload,
 };
 
 /// A peer that is here.

@@ -18,10 +18,10 @@ use super::{
     targets::Course,
 };
 use crate::{
-    cli::PROTOCOLS,
     experiment,
     failure::{Failure, Result},
     order,
+    plan::PROTOCOLS,
     rank_pair::RankPair,
 };
 

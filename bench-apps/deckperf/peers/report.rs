@@ -5,13 +5,11 @@ use std::borrow::Cow;
 use super::{
     confidence::{Figures, MIN_FIGURES, PeerRatio, Verdict, ratio},
     contenders::Peer,
-    export,
     request::Method,
     schedule::{Outcome, Who},
-    table,
     targets::{Against, Course, Row, Target, Unit},
 };
-use crate::{cli::Format, machine::Machine};
+use crate::machine::Machine;
 
 /// Everything that is printed.
 pub struct PeersReport {
@@ -82,15 +80,6 @@ impl PeersReport {
         let lines = course.rows().iter().map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
         Self { machine, peers, missing, losses, method: method(outcome, course), lines }
-    }
-
-    /// With a line break at the end.
-    pub fn render(&self, format: Format) -> String {
-        match format {
-            Format::Table => table::render(self),
-            Format::Csv => export::csv(self),
-            Format::Json => export::json(self),
-        }
     }
 }
 

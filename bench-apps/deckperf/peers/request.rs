@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use udeck::Protocol;
 
-use crate::cli::{PROTOCOLS, Payload};
+use crate::plan::{PROTOCOLS, Payload};
 
 /// In an environment variable: the path of the socket on which the conductor waits for the ranks of a job.
 pub const CONDUCTOR: &str = "DECKPERF_CONDUCTOR";

@@ -226,7 +226,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::{cli::Payload, peers::request::PeerTest};
+    use crate::{peers::request::PeerTest, plan::Payload};
 
     /// Peer n takes 2ⁿ µs for a message, ours 1 µs; a peer fails when it is told to.
     #[derive(Default)]

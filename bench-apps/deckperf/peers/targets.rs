@@ -6,7 +6,7 @@
 use udeck::Protocol;
 
 use super::request::{Column, Method, PeerTest};
-use crate::cli::Payload::{self, Untouched, WrittenRead};
+use crate::plan::Payload::{self, Untouched, WrittenRead};
 
 /// Between whom messages travel, and over what: each has rows of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::{
     request::{Column, PeerTest},
     targets::Course,
 };
-use crate::cli::Payload;
+use crate::plan::Payload;
 
 /// A benchmark that comes with a library; it runs as a server and a client.
 #[derive(Debug)]

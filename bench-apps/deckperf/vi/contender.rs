@@ -7,9 +7,9 @@ use super::{
     order::{ViBatch, ViOrder},
 };
 use crate::{
-    cli::Test,
+    exchange,
+    plan::Test,
     rounds::{Contend, Results, SMALL, Shape},
-    verify,
 };
 
 /// How data go over.
@@ -141,7 +141,7 @@ impl Traffic {
     #[inline]
     pub fn on(self, number: u64, batch: u64, vis: usize) -> usize {
         let by_chance = |number| {
-            let chance = verify::mix(number) >> 32; // of 2^32
+            let chance = exchange::mix(number) >> 32; // of 2^32
             ((chance * vis as u64) >> 32) as usize
         };
         match self {

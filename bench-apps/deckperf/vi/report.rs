@@ -9,9 +9,9 @@ use super::{
     contender::{Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, looks},
 };
 use crate::{
-    cli::{Format, Test},
     export,
     machine::Machine,
+    plan::{Format, Test},
     report::{LATENCY, bandwidth, raw_limits, scheduling},
     rounds::{Results, SMALL, Series},
     sizes,
@@ -239,7 +239,7 @@ fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
 /// A small plan for the tests.
 #[cfg(test)]
 pub fn plan() -> ViPlan {
-    use crate::rounds::Pace;
+    use crate::plan::Pace;
     ViPlan {
         tests: vec![Test::Latency, Test::Bandwidth],
         sizes: vec![0, 8],

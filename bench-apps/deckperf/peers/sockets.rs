@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::peers::{Column, PeerTest, WINDOW};
+use super::request::{Column, PeerTest, WINDOW};
 
 /// As long as a contender's batch.
 const BUDGET: Duration = Duration::from_millis(2);
@@ -130,7 +130,7 @@ fn receive(stream: &mut TcpStream, mut data: &mut [u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Payload;
+    use crate::plan::Payload;
 
     #[test]
     fn sockets_take_time() {

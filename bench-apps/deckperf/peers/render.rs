@@ -1,0 +1,16 @@
+//! The comparison as text.
+
+use super::report::PeersReport;
+use super::{export, table};
+use crate::plan::Format;
+
+impl PeersReport {
+    /// With a line break at the end.
+    pub fn render(&self, format: Format) -> String {
+        match format {
+            Format::Table => table::render(self),
+            Format::Csv => export::csv(self),
+            Format::Json => export::json(self),
+        }
+    }
+}
