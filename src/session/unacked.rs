@@ -153,7 +153,7 @@ impl Unacked {
     }
 
     /// The program is gone: what has left is nobody's concern any more.
-    pub fn port_gone(&mut self, events: &mut Events) {
+    pub fn endpoint_gone(&mut self, events: &mut Events) {
         self.gone = true;
         self.ended = VecDeque::new();
         self.settle_all(TransferStatus::Unread, events, |_| true);

@@ -276,7 +276,7 @@ impl World {
     }
 
     /// An endpoint is gone: forgets what nobody will ask for any more.
-    pub fn port_gone(&mut self, number: u64, side: Side) {
+    pub fn endpoint_gone(&mut self, number: u64, side: Side) {
         if let Some(connection) = self.connections.get_mut(&number) {
             connection.ends[side].gone = true;
         }

@@ -291,7 +291,7 @@ impl Drop for SimEndpoint {
         self.leave();
         self.with(|world| {
             world.detach(self.connection, self.side, Queue::Send);
-            world.port_gone(self.connection, self.side);
+            world.endpoint_gone(self.connection, self.side);
         });
     }
 }

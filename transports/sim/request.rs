@@ -100,7 +100,7 @@ impl World {
     /// The requester has given up: the side that accepted learns it.
     pub fn abandon(&mut self, connection: u64) {
         self.close(connection, 0, None);
-        self.port_gone(connection, 0);
+        self.endpoint_gone(connection, 0);
     }
 
     /// A NIC is gone: nobody will answer the requests to it, or wait for answers to those from it.

@@ -218,7 +218,7 @@ impl Drop for VerbsEndpoint {
         }
         self.leave();
         self.link.detach(Queue::Send);
-        self.link.with(Connection::port_gone);
+        self.link.with(Connection::endpoint_gone);
     }
 }
 

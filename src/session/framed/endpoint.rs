@@ -249,7 +249,7 @@ impl<D: Driver> Drop for SessionEndpoint<D> {
         }
         self.leave();
         self.link.detach(Queue::Send);
-        self.link.with(|connection, _| connection.port_gone());
+        self.link.with(|connection, _| connection.endpoint_gone());
     }
 }
 

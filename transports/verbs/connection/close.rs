@@ -98,8 +98,8 @@ impl Connection {
     }
 
     /// The program is gone: what has left is nobody's concern any more.
-    pub fn port_gone(&mut self) {
-        self.unacked.port_gone(&mut self.events);
+    pub fn endpoint_gone(&mut self) {
+        self.unacked.endpoint_gone(&mut self.events);
     }
 
     // ---- the end ----

@@ -305,7 +305,7 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
     while connection.take().is_ok_and(|taken| taken.is_some()) {}
     assert!(connection.end().is_some());
     connection.close(None);
-    connection.port_gone();
+    connection.endpoint_gone();
     drop(connection.take_events());
     assert_eq!(memory.outbox.usage().blocks, 0, "the device has nothing, and nobody waits");
 }

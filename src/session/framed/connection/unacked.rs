@@ -85,8 +85,8 @@ impl Connection {
     }
 
     /// The program is gone: what has left is nobody's concern any more.
-    pub(crate) fn port_gone(&mut self) {
-        self.unacked.port_gone(&mut self.events);
+    pub(crate) fn endpoint_gone(&mut self) {
+        self.unacked.endpoint_gone(&mut self.events);
         self.try_over();
     }
 }
