@@ -24,7 +24,7 @@ mod test_counts;
 mod unsafe_policy;
 mod workspace;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use std::{process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
@@ -70,7 +70,7 @@ enum Command {
     /// The step `rdma` runs the transport `verbs` in guests of QEMU's, which are made of Debian packages: 120 MB are
     /// downloaded once, to `udeck/rdma-guest` in the user's cache; nothing is installed, and root is not needed. Where it
     /// cannot be done it is skipped, with the reason; UDECK_RDMA=require makes that a failure.
-    Test(TestOptions),
+    Test(test::TestOptions),
 
     /// Weaken each sync point in turn, and expect a loom model to notice
     ///
@@ -93,7 +93,7 @@ enum Command {
     /// Ranks, transports, mailboxes, protocols, sizes, threads and faults follow from a seed, which each run prints. A run
     /// that fails keeps its logs, and prints the command that replays it. A minute of it is the step `soak` of `test`.
     /// `--sanitize address` plays whole jobs under AddressSanitizer; it is not part of `test`.
-    Soak(SoakOptions),
+    Soak(soak::SoakOptions),
 
     /// Run tests under AddressSanitizer, or under ThreadSanitizer
     ///
@@ -128,52 +128,3 @@ const COUNTS_LIMIT: Duration = Duration::from_secs(1800);
 
 /// `ibverbs-sys` builds all of rdma-core.
 const ORACLE_LIMIT: Duration = Duration::from_secs(1800);
-
-#[derive(Args)]
-pub(crate) struct SoakOptions {
-    /// So long; the last run is played to its end
-    #[arg(long, value_name = "MINUTES", default_value_t = 1)]
-    minutes: u64,
-
-    /// Play the run of this seed only
-    #[arg(long, value_name = "SEED", conflicts_with = "jobs")]
-    seed: Option<u64>,
-
-    /// Play it so many times
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
-    times: u32,
-
-    /// So many runs side by side
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    jobs: u8,
-
-    /// Under this sanitizer: launcher, ranks and driver; what it finds fails the run
-    ///
-    /// ThreadSanitizer is none of them: it sees one process only, and takes an order that comes through another process for none.
-    /// For worlds in one process there is `cargo xtask sanitize --thread`.
-    #[arg(long, value_name = "SANITIZER")]
-    sanitize: Option<sanitize::Sanitizer>,
-}
-
-#[derive(Args)]
-pub(crate) struct TestOptions {
-    /// Run these steps only
-    #[arg(value_name = "STEP")]
-    steps: Vec<String>,
-
-    /// Run this step only; may be given several times
-    #[arg(long, value_name = "STEP")]
-    only: Vec<String>,
-
-    /// Stop at the first step that fails
-    #[arg(long)]
-    fail_fast: bool,
-
-    /// Show the steps and what each is for, and run nothing
-    #[arg(long)]
-    list: bool,
-
-    /// Kill a command that runs longer than this
-    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
-    limit: u64,
-}

@@ -3,12 +3,39 @@
 //! They are built in the profile of tests: what debug builds check is checked. With a sanitizer they lie in its target folder.
 
 use crate::{
-    SoakOptions,
     child::{self, Cargo},
+    sanitize,
     test_counts::TestCounts,
     workspace::Workspace,
 };
+use clap::Args;
 use std::{path::Path, process::Command, thread, time::Duration};
+
+#[derive(Args)]
+pub struct SoakOptions {
+    /// So long; the last run is played to its end
+    #[arg(long, value_name = "MINUTES", default_value_t = 1)]
+    minutes: u64,
+
+    /// Play the run of this seed only
+    #[arg(long, value_name = "SEED", conflicts_with = "jobs")]
+    seed: Option<u64>,
+
+    /// Play it so many times
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "seed")]
+    times: u32,
+
+    /// So many runs side by side
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    jobs: u8,
+
+    /// Under this sanitizer: launcher, ranks and driver; what it finds fails the run
+    ///
+    /// ThreadSanitizer is none of them: it sees one process only, and takes an order that comes through another process for none.
+    /// For worlds in one process there is `cargo xtask sanitize --thread`.
+    #[arg(long, value_name = "SANITIZER")]
+    sanitize: Option<sanitize::Sanitizer>,
+}
 
 /// The launcher, the ranks and the driver, and what verbs runs over.
 pub const BUILD: &str = "build -p deckrun -p udeck-soak -p udeck-mock-verbs";

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: runs the steps, shows each as it goes, and sums up.
 
 use crate::{
-    TestOptions, arrows, book,
+    arrows, book,
     child::Cargo,
     circles,
     console::{self, say},
@@ -13,8 +13,32 @@ use crate::{
     unsafe_policy,
     workspace::{METADATA_ARGS, Workspace},
 };
+use clap::Args;
 use std::thread;
 use std::time::{Duration, Instant};
+
+#[derive(Args)]
+pub struct TestOptions {
+    /// Run these steps only
+    #[arg(value_name = "STEP")]
+    steps: Vec<String>,
+
+    /// Run this step only; may be given several times
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+
+    /// Stop at the first step that fails
+    #[arg(long)]
+    fail_fast: bool,
+
+    /// Show the steps and what each is for, and run nothing
+    #[arg(long)]
+    list: bool,
+
+    /// Kill a command that runs longer than this
+    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1440))]
+    limit: u64,
+}
 
 /// Runs what the options ask for; `Ok(false)` if anything failed.
 pub fn run(options: &TestOptions) -> Result<bool, String> {
