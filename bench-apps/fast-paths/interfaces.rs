@@ -2,8 +2,9 @@
 
 use udeck::via::{Descriptor, Nic, Ptag, RemoteBuffer, Source, Status, ViAttributes};
 
+use crate::counted;
+use crate::failure::Result;
 use crate::pair::{End, connected};
-use crate::{Result, counted};
 
 /// Of a message that travels inside its cell.
 const SMALL: usize = 8;

@@ -5,6 +5,7 @@
 //! What is counted stands in [`counted`]; the rest of this program prepares.
 
 mod counted;
+mod failure;
 mod interfaces;
 mod pair;
 #[cfg(feature = "waited")]
@@ -14,7 +15,7 @@ use std::hint::black_box;
 
 use udeck::{Config, Packed, World};
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+use crate::failure::Result;
 
 /// Each path is gone through so often: what is done once, or once per lap of a ring, falls below a tenth of an
 /// instruction, or is spread evenly.

@@ -7,10 +7,7 @@
 //!
 //! A message shorter than four bytes has the beginning of that, and its tag.
 
-use crate::plan::{Plan, Round, mixed};
-
-/// Bytes that say which message it is.
-pub const HEAD: usize = 4;
+use crate::plan::{HEAD, Plan, Round, mixed};
 
 const NUMBER_BITS: u32 = 20;
 

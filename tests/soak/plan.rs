@@ -13,6 +13,8 @@ use udeck::Protocol;
 
 /// Ranks of a job, at most.
 const MAX_RANKS: usize = 6;
+/// Bytes of a message that say which one it is.
+pub const HEAD: usize = 4;
 /// Bytes of one stream, about: long streams have short messages.
 const STREAM_BYTES: usize = 24 << 20;
 /// Messages of one stream, at most.
@@ -301,14 +303,14 @@ impl Plan {
         let mut len = dice.random_range(0..=most).min(plan.longest);
         if self.mailboxes[plan.to].style == Style::Into {
             // Whoever retrieves into a buffer is not told a message's tag.
-            len = len.max(crate::content::HEAD);
+            len = len.max(HEAD);
         }
         let protocol = pick(&plan.protocols, &mut dice);
         let how = match pick(&plan.hows, &mut dice) {
             // Such a post waits until the message was received.
             How::Start | How::Try if protocol == Protocol::Handshake => How::Buf,
             // A slice has no tag, so that its number must be among its bytes.
-            How::Slice if len < crate::content::HEAD => How::Buf,
+            How::Slice if len < HEAD => How::Buf,
             how => how,
         };
         MessagePlan { len, protocol, how }

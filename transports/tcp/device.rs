@@ -12,8 +12,9 @@ use udeck_via::{Deadline, Error, NetAddress, Result};
 
 use crate::completion_queue::take_slots;
 use crate::core::{Core, PROTOCOL, TcpLink};
+use crate::helper;
+use crate::options::Options;
 use crate::waiter::TcpWaiter;
-use crate::{Options, helper};
 
 /// The TCP NIC of a process.
 pub type TcpDevice = SessionDevice<Core>;

@@ -24,6 +24,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
+//! | `options` | how a NIC is opened |
 //! | `device` | the NIC: windows, listeners, requests |
 //! | `core` | what the NIC's objects share: its links, its completion queues |
 //! | `incoming` | a request that waits for its answer |
@@ -45,6 +46,7 @@ mod driver;
 mod helper;
 mod incoming;
 mod liveness;
+mod options;
 mod send_blocked;
 mod socket;
 mod sys;
@@ -53,37 +55,9 @@ mod waiter;
 #[cfg(test)]
 mod tests;
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
-
+pub use options::Options;
 pub use udeck_session::{Memory, Source};
-use udeck_via::auth::Keys;
 use udeck_via::{Nic, Result};
-
-/// How to open the device.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// What this process proves by that it is of the job, and which of its ranks: only who does is let in.
-    pub keys: Keys,
-    /// Where messages are sent from, and where peers write.
-    pub memory: Source,
-    /// The address that it listens at, and that peers are given: of one interface, never of all. Port 0: a free one.
-    pub bind: SocketAddr,
-    /// How long a peer's host may be silent before it is taken for dead; from two seconds on.
-    pub detect: Duration,
-}
-
-impl Options {
-    /// Within this host, with memory of its own (1 GiB of address space each way); a silent host is dead after ten seconds.
-    pub fn new(keys: impl Into<Keys>) -> Self {
-        Options {
-            keys: keys.into(),
-            memory: Source::Fresh(1 << 30),
-            bind: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-            detect: Duration::from_secs(10),
-        }
-    }
-}
 
 /// Opens a TCP NIC of this process, `tcp0`.
 ///

@@ -17,11 +17,12 @@ use crate::connect_method::{self, ConnectMethod};
 use crate::connection::MESSAGES;
 use crate::core::{Core, Made};
 use crate::hca::Hca;
+use crate::helper;
 use crate::oob::{Oob, Word};
+use crate::options::{Options, Source};
 use crate::queue::elements;
 use crate::waiter::VerbsWaiter;
 use crate::wire::{MAX_HEAD, PARTS, VERSION};
-use crate::{Options, Source, helper};
 
 const PROTOCOL: Protocol = Protocol::new("verbs", VERSION);
 /// Segments in one post, if the device takes so many elements in a request: each may cross a bound between chunks of the

@@ -26,6 +26,8 @@ type Module = Vec<String>;
 struct Crate {
     /// The file of each module; of one in braces, that of its parent.
     files: BTreeMap<Module, String>,
+    /// Modules whose file is not where their name says (`#[path]`): another package's.
+    elsewhere: BTreeSet<Module>,
     /// For each file, the code of it, by module.
     code: Vec<(Module, Vec<String>)>,
 }
@@ -115,6 +117,9 @@ impl Crate {
                 continue;
             }
             at.push(name.clone());
+            if self.elsewhere.contains(&at) {
+                return None;
+            }
             if !self.files.contains_key(&at) {
                 at.pop();
                 break;
@@ -162,8 +167,10 @@ impl Parser<'_> {
                 }
                 "mod" if self.peek(2) == ";" => {
                     let child = [module.as_slice(), &[self.peek(1).to_owned()]].concat();
-                    if !is_test && let Some(file) = self.child_file(module, self.peek(1)) {
-                        self.all.add(child, &file, self.read);
+                    match self.child_file(module, self.peek(1)) {
+                        _ if is_test => {}
+                        Some(file) => self.all.add(child, &file, self.read),
+                        None => _ = self.all.elsewhere.insert(child),
                     }
                     self.at += 3;
                 }
@@ -365,6 +372,15 @@ mod tests {
         assert_eq!(circles(&[lib, a, ("b.rs", "use super::{a::{self as other}};")]), pair());
         assert_eq!(circles(&[lib, a, ("b.rs", "use std::fmt;\nuse crate::{c, a::A};")]), pair());
         assert_eq!(circles(&[lib, a, ("b.rs", "pub struct B; // crate::a::A")]), Vec::<Vec<String>>::new());
+    }
+
+    #[test]
+    fn a_module_of_another_package_is_not_the_root() {
+        let lib = ("lib.rs", "mod a; #[path = \"../other/b.rs\"] mod b;");
+        assert!(circles(&[lib, ("a.rs", "use crate::b::B;")]).is_empty());
+        let main = ("lib.rs", "mod a; #[path = \"../other/b.rs\"] mod b; fn main() { a::run() }");
+        assert!(circles(&[main, ("a.rs", "use crate::b::B;")]).is_empty());
+        assert_eq!(circles(&[main, ("a.rs", "use crate::B;")]), [["a.rs", "lib.rs"]]);
     }
 
     #[test]

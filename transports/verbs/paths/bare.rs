@@ -1,6 +1,7 @@
 //! The same message by bare calls: what any program of verbs does, without checks, credits or ownership.
 
-use crate::{Result, SMALL, counted};
+use crate::counted;
+use crate::message::{Result, SMALL};
 use libc::{c_int, c_void};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

@@ -2,8 +2,9 @@
 
 use udeck_via::{Descriptor, Nic, Ptag, Status, ViAttributes};
 
+use crate::counted;
+use crate::message::{Result, SMALL};
 use crate::pair::{End, connected};
-use crate::{Result, SMALL, counted};
 
 /// Goes through each path `rounds` times.
 pub fn run(rounds: usize) -> Result {

@@ -10,17 +10,16 @@
 mod bare;
 mod counted;
 mod interfaces;
+mod message;
 #[path = "../../../bench-apps/fast-paths/pair.rs"]
 mod pair;
 
 use std::path::PathBuf;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+use crate::message::Result;
 
 /// Each path is gone through so often: what is done once, or once per lap of a ring, is spread evenly.
 const ROUNDS: usize = 4096;
-/// Bytes of a message.
-const SMALL: usize = 8;
 
 /// Rounds may be given, for a test.
 fn main() -> Result {
