@@ -17,6 +17,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod framed_stream;
+pub(crate) mod over;
 pub(crate) mod seal;
 pub(crate) mod wire;
 

@@ -2,7 +2,10 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{LaunchError, remote::MAX_STRANGERS};
+use crate::LaunchError;
+
+/// How many connections may be in the course of proving themselves; further ones wait in the kernel.
+pub(crate) const MAX_STRANGERS: usize = 256;
 
 /// Besides those of the ranks and nodes: standard streams, the service's, a spawn in progress, and what a host program
 /// holds.

@@ -1,23 +1,19 @@
 //! What to run, and how: the options of a job.
 
 use std::{
-    env,
     ffi::{OsStr, OsString},
     path::PathBuf,
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use udeck_boot::{ENV_BIND, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_CPUS, ENV_RANK, ENV_SIZE, MAX_RANKS};
 
 use crate::{
-    Hosts, LaunchError, Outcome,
+    Hosts, LaunchError,
     control::DETECT,
-    guard,
     hosts::{Share, own_names},
     ranks::{Pipes, Work},
-    remote::agent::AgentCommand,
-    supervise,
+    remote::agent_command::AgentCommand,
 };
 
 /// How long bringing the other hosts into the job may take, unless told otherwise.
@@ -185,30 +181,6 @@ impl Job {
         self
     }
 
-    /// Starts the ranks and blocks until all of them, and everything that they started, have ended. Says on standard
-    /// error what became of ranks that failed.
-    ///
-    /// Whoever reads this process's output holds up nothing but the ranks whose output goes through it: time limits, signals
-    /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
-    /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
-    ///
-    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGTSTP stops the ranks and
-    /// then this process until it is continued; no time limit of the job or of a rank counts that. Any new child of this
-    /// process counts as the job's. So call this from the main thread, before there are others: only then is there a process
-    /// between this one and the ranks, which ends everything that they have started when this one is killed.
-    ///
-    /// # Errors
-    /// When the job cannot be started, or cannot be ended. A job that runs and fails is an [`Outcome`].
-    pub fn run(self) -> Result<Outcome, LaunchError> {
-        self.check()?;
-        let shares = self.shares()?;
-        // The guards of two jobs would each hold the other one's pipes open, and wait for its ranks as orphans.
-        let _only = ONLY.try_lock().ok_or(LaunchError::Busy)?;
-        let said = guard::run(|cgroup| guard::encoded(supervise::run(&self, &shares, cgroup)));
-        let said = said.map_err(LaunchError::system("starting a process to watch over the job"))?;
-        guard::decoded(said, &self.program)
-    }
-
     /// Which ranks run where, in their order.
     pub(crate) fn shares(&self) -> Result<Vec<Share>, LaunchError> {
         match (&self.hosts, self.ranks) {
@@ -234,7 +206,7 @@ impl Job {
         }
     }
 
-    fn check(&self) -> Result<(), LaunchError> {
+    pub(crate) fn check(&self) -> Result<(), LaunchError> {
         match self.ranks {
             Some(0) => return Err(LaunchError::NoRanks),
             Some(asked) if asked > MAX_RANKS => return Err(LaunchError::TooManyRanks { asked }),
@@ -251,22 +223,6 @@ impl Job {
     }
 }
 
-/// Runs this very program, with its own arguments, as the ranks of `job`; `None` when it is a rank already. For a
-/// program that is started bare and needs company.
-///
-/// # Errors
-/// Those of [`Job::run`], and when the program cannot find itself.
-pub fn launch_self(job: Job) -> Result<Option<Outcome>, LaunchError> {
-    if env::var_os(ENV_RANK).is_some() {
-        return Ok(None);
-    }
-    let program = env::current_exe().map_err(LaunchError::system("finding this program's own file"))?;
-    job.program(program).args(env::args_os().skip(1)).run().map(Some)
-}
-
-/// Held while a job of this process runs.
-static ONLY: Mutex<()> = Mutex::new(());
-
 fn fault(name: &OsStr, value: &OsStr) -> Option<&'static str> {
     let has = |text: &OsStr, byte| text.as_encoded_bytes().contains(&byte);
     if name.is_empty() || has(name, b'=') {
@@ -276,27 +232,4 @@ fn fault(name: &OsStr, value: &OsStr) -> Option<&'static str> {
         return Some("neither name nor value may contain a zero byte");
     }
     OWN_VARIABLES.iter().any(|own| name == *own).then_some("deckrun sets this one itself, for each rank")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_runs_one_job_at_a_time() {
-        let _first = ONLY.lock();
-        assert!(matches!(Job::new(1).program("true").run(), Err(LaunchError::Busy)));
-    }
-
-    #[test]
-    fn a_job_is_checked_before_anything_starts() {
-        let job = |ranks| Job::new(ranks).program("true");
-        assert!(matches!(job(0).run(), Err(LaunchError::NoRanks)));
-        assert!(matches!(job(MAX_RANKS + 1).run(), Err(LaunchError::TooManyRanks { .. })));
-        assert!(matches!(Job::new(1).run(), Err(LaunchError::NoProgram)));
-        for (name, value) in [("", "x"), ("a=b", "x"), ("a", "x\0"), (ENV_RANK, "7")] {
-            let result = job(1).env(name, value).run();
-            assert!(matches!(result, Err(LaunchError::BadVariable { .. })), "{name:?}={value:?}");
-        }
-    }
 }

@@ -36,6 +36,7 @@ mod output;
 mod print;
 mod ranks;
 mod remote;
+mod run;
 mod signals;
 mod supervise;
 mod wait;
@@ -44,7 +45,8 @@ mod words;
 pub use doctor::Diagnosis;
 pub use error::{LaunchError, Step};
 pub use hosts::{Hosts, HostsError};
-pub use job::{Bind, Job, OnFailure, launch_self};
+pub use job::{Bind, Job, OnFailure};
 #[doc(hidden)]
 pub use node::serve as serve_node;
 pub use outcome::{End, Failure, Outcome, Stop};
+pub use run::launch_self;

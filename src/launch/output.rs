@@ -4,7 +4,7 @@
 //! reader is slow the ranks are slowed, as they would be without us between; when it goes away the pipes are closed and the
 //! ranks get their SIGPIPE. A node reads [`OutputPipe`]s too, and sends on what it read.
 
-mod lines;
+pub(crate) mod lines;
 
 use std::{
     io,
@@ -24,7 +24,7 @@ use crate::{
 
 #[cfg(test)]
 pub(crate) use self::lines::HOLD;
-pub(crate) use self::lines::{Gather, MAX_LINE, OutputPipe, Turn, continuation};
+pub(crate) use self::lines::{Gather, MAX_LINE, OutputPipe};
 
 /// The thread that tags. It ends when it has read everything; until then it has a copy of the printers.
 pub(crate) struct Output(Arc<OutputShared>);

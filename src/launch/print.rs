@@ -20,7 +20,7 @@ use udeck_sys::{EventFd, thread::spawn};
 
 use crate::{
     control::wire::Sink,
-    output::{Turn, continuation},
+    output::lines::{Turn, continuation},
     signals::Signals,
     wait::ready,
 };

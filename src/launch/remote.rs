@@ -5,6 +5,7 @@
 
 mod address;
 pub(crate) mod agent;
+pub(crate) mod agent_command;
 mod job_spec;
 mod mail;
 mod node;
@@ -37,9 +38,7 @@ use crate::{
     wait::ready,
 };
 
-pub(crate) use self::{
-    address::choose as choose_address, mail::Mailbox, node::in_words, node_join::MAX_STRANGERS,
-};
+pub(crate) use self::{address::choose as choose_address, mail::Mailbox, node::in_words};
 
 /// How long agents may take to end by themselves once their nodes have.
 const LAST_WAIT: Duration = Duration::from_secs(1);

@@ -12,6 +12,7 @@ use rustix::{event::PollFlags, net::sockopt};
 use serde::{Serialize, de::DeserializeOwned};
 use udeck_boot::wire::WireError;
 
+pub(crate) use super::over::Over;
 use super::seal::{Direction, Keys, Opener};
 
 /// How often an idle connection is asked for a sign of life.
@@ -23,25 +24,6 @@ pub(crate) struct FramedStream {
     sealing: Direction,
     out: VecDeque<u8>,
     detect: Duration,
-}
-
-/// Why a connection is over.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Over {
-    #[error("no answer for {} s", .0.as_secs_f32())]
-    Silent(Duration),
-    #[error("its deckrun has ended")]
-    Closed,
-    #[error("it sent {0}")]
-    Nonsense(#[from] WireError),
-    #[error("it sent what it must not: {0}")]
-    Unfitting(&'static str),
-    #[error("what came from it was changed on its way, or made by somebody else")]
-    Forged,
-    #[error("it does not take what it is sent")]
-    Stuck,
-    #[error("{0}")]
-    Os(io::Error),
 }
 
 impl FramedStream {

@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use udeck_auth::{Proof, is_same, mac};
 use udeck_boot::wire::{Frames, MAX_FRAME, WireError, encode};
 
-use super::framed_stream::Over;
+use super::over::Over;
 
 /// A frame's code, in bytes.
 const CODE_LEN: usize = size_of::<Proof>();

@@ -10,7 +10,7 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with};
 use udeck_sys::{Interface, interfaces, is_link_local, thread};
 
-use super::agent::AgentCommand;
+use super::agent_command::AgentCommand;
 use crate::{LaunchError, Step};
 
 /// Any port: nothing is sent to it.

@@ -17,7 +17,8 @@ use udeck_auth::ControlKey;
 
 use super::{
     address::listed,
-    agent::{Agent, AgentCommand, part},
+    agent::{Agent, part},
+    agent_command::AgentCommand,
 };
 use crate::{
     End, LaunchError, Step,
@@ -26,6 +27,7 @@ use crate::{
         seal::Keys,
         wire::{HELLO_LEN, PROOF_LEN},
     },
+    descriptors::MAX_STRANGERS,
     hosts::Share,
     node::{self, Argument},
     print::Printers,
@@ -33,9 +35,6 @@ use crate::{
     signals::Signals,
     wait::ready,
 };
-
-/// How many connections may be in the course of proving themselves; further ones wait in the kernel.
-pub(crate) const MAX_STRANGERS: usize = 256;
 
 /// How long one may take for it.
 const PROOF_LIMIT: Duration = Duration::from_secs(5);

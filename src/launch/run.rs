@@ -1,0 +1,75 @@
+//! Running a job: behind a guard, and one at a time.
+
+use std::env;
+
+use parking_lot::Mutex;
+use udeck_boot::ENV_RANK;
+
+use crate::{Job, LaunchError, Outcome, guard, supervise};
+
+impl Job {
+    /// Starts the ranks and blocks until all of them, and everything that they started, have ended. Says on standard
+    /// error what became of ranks that failed.
+    ///
+    /// Whoever reads this process's output holds up nothing but the ranks whose output goes through it: time limits, signals
+    /// and failures end a job although nobody reads. A job that has ended by itself waits for its reader, unless a signal
+    /// comes; one that was ended by a time limit or a signal, until nothing was taken for 2 s.
+    ///
+    /// Meanwhile SIGINT, SIGTERM and SIGHUP are taken from this thread and passed on to the ranks. SIGTSTP stops the ranks and
+    /// then this process until it is continued; no time limit of the job or of a rank counts that. Any new child of this
+    /// process counts as the job's. So call this from the main thread, before there are others: only then is there a process
+    /// between this one and the ranks, which ends everything that they have started when this one is killed.
+    ///
+    /// # Errors
+    /// When the job cannot be started, or cannot be ended. A job that runs and fails is an [`Outcome`].
+    pub fn run(self) -> Result<Outcome, LaunchError> {
+        self.check()?;
+        let shares = self.shares()?;
+        // The guards of two jobs would each hold the other one's pipes open, and wait for its ranks as orphans.
+        let _only = ONLY.try_lock().ok_or(LaunchError::Busy)?;
+        let said = guard::run(|cgroup| guard::encoded(supervise::run(&self, &shares, cgroup)));
+        let said = said.map_err(LaunchError::system("starting a process to watch over the job"))?;
+        guard::decoded(said, &self.program)
+    }
+}
+
+/// Runs this very program, with its own arguments, as the ranks of `job`; `None` when it is a rank already. For a
+/// program that is started bare and needs company.
+///
+/// # Errors
+/// Those of [`Job::run`], and when the program cannot find itself.
+pub fn launch_self(job: Job) -> Result<Option<Outcome>, LaunchError> {
+    if env::var_os(ENV_RANK).is_some() {
+        return Ok(None);
+    }
+    let program = env::current_exe().map_err(LaunchError::system("finding this program's own file"))?;
+    job.program(program).args(env::args_os().skip(1)).run().map(Some)
+}
+
+/// Held while a job of this process runs.
+static ONLY: Mutex<()> = Mutex::new(());
+
+#[cfg(test)]
+mod tests {
+    use udeck_boot::MAX_RANKS;
+
+    use super::*;
+
+    #[test]
+    fn a_process_runs_one_job_at_a_time() {
+        let _first = ONLY.lock();
+        assert!(matches!(Job::new(1).program("true").run(), Err(LaunchError::Busy)));
+    }
+
+    #[test]
+    fn a_job_is_checked_before_anything_starts() {
+        let job = |ranks| Job::new(ranks).program("true");
+        assert!(matches!(job(0).run(), Err(LaunchError::NoRanks)));
+        assert!(matches!(job(MAX_RANKS + 1).run(), Err(LaunchError::TooManyRanks { .. })));
+        assert!(matches!(Job::new(1).run(), Err(LaunchError::NoProgram)));
+        for (name, value) in [("", "x"), ("a=b", "x"), ("a", "x\0"), (ENV_RANK, "7")] {
+            let result = job(1).env(name, value).run();
+            assert!(matches!(result, Err(LaunchError::BadVariable { .. })), "{name:?}={value:?}");
+        }
+    }
+}
