@@ -9,7 +9,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::cq::{CqEntryShares, CqHandle};
-use crate::error::{Error, Result};
+use crate::error::{Error, NO_PLACE, Result};
 use crate::guests::Guest;
 use crate::nic::Nic;
 use crate::transport::{Device, Hello, Incoming, Queues};
@@ -98,9 +98,6 @@ impl fmt::Debug for Request {
         write!(f, "Request({} bytes of private data)", self.private_data().len())
     }
 }
-
-/// How the words begin by which a request is refused that may be accepted later.
-pub(crate) const NO_PLACE: &str = "no place for it now: ";
 
 fn no_place(why: &str) -> String {
     format!("{NO_PLACE}{why}")

@@ -6,7 +6,24 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::mem::{Ptag, RawSegment, Region, RemoteBuffer};
-use crate::vi::{Kind, Piece};
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message, or an RDMA write: its data leave.
+    Send,
+    /// An RDMA read: its data come.
+    Read,
+}
+
+/// One segment of a post.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Where in the outbox; `None` outside.
+    pub offset: Option<u64>,
+    /// Bytes.
+    pub len: usize,
+}
 
 /// A piece of registered memory to send from or receive into.
 #[derive(Debug)]

@@ -4,8 +4,11 @@ use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
-use crate::Caps;
-use crate::vi::State;
+use crate::caps::Caps;
+use crate::state::State;
+
+/// How the words begin by which a request is refused that may be accepted later.
+pub(crate) const NO_PLACE: &str = "no place for it now: ";
 
 /// Result of a VI operation.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -145,7 +148,7 @@ impl Error {
     /// Whether the peer refused a connection only because it has no place for it now
     /// ([`Request::reject_for_now`](crate::Request::reject_for_now)): who asks again later may get it.
     pub fn is_no_place(&self) -> bool {
-        matches!(self, Error::Rejected(why) if why.starts_with(crate::connect::NO_PLACE))
+        matches!(self, Error::Rejected(why) if why.starts_with(NO_PLACE))
     }
 
     /// Whether the connection is over.

@@ -33,6 +33,7 @@
 extern crate self as udeck_via;
 
 mod attributes;
+mod caps;
 mod connect;
 mod cq;
 mod descriptor;
@@ -41,6 +42,7 @@ mod guests;
 pub mod mem;
 pub mod names;
 mod nic;
+mod on_error;
 mod peer;
 mod report;
 #[cfg(test)]
@@ -48,10 +50,12 @@ mod report;
 #[allow(dead_code, reason = "`udeck-faults` uses the rest")]
 mod script;
 mod shared;
+mod state;
 pub mod transport;
 mod vi;
 
-pub use attributes::{Caps, NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
+pub use attributes::{NetAddress, NicAttributes, Receive, Reliability, ViAttributes};
+pub use caps::Caps;
 pub use connect::{Listener, Request};
 pub use cq::{Cno, Cq, CqEntry, CqHandle, Notify, Source, Watch, Watcher};
 pub use descriptor::{Completion, Descriptor, Segment, Status};
@@ -63,6 +67,7 @@ pub use mem::{
 pub use nic::Nic;
 pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
+pub use state::State;
 pub use transport::{Arrival, Queue};
 pub use udeck_auth as auth;
 pub use udeck_sys::process::{check as check_process, is_forked};
@@ -70,4 +75,4 @@ pub use udeck_sys::quota;
 pub use udeck_sys::{
     Deadline, Home, Pause, PollBudget, Spinner, fault, host_key, missed, say, stderr_line, thread,
 };
-pub use vi::{ReadDone, Reading, State, Vi};
+pub use vi::{ReadDone, Reading, Vi};

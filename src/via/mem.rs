@@ -36,7 +36,7 @@ pub(crate) use tags::{Carrier, TagUse, Tags};
 pub use user::{StableBuffer, UserMemory};
 pub use window::{Settled, Window};
 
-use crate::attributes::Caps;
+use crate::caps::Caps;
 use crate::error::{Error, Result};
 
 /// Protection tag: memory and VI must carry the same one. Numbers are unique within a process, from 1.

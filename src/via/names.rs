@@ -16,6 +16,7 @@
 mod error;
 mod table;
 mod text;
+mod written;
 
 pub use error::{Known, NameError, SyntaxError};
 pub use table::HostTable;

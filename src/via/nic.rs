@@ -6,7 +6,8 @@ use std::time::Instant;
 use udeck_sys::Deadline;
 use udeck_sys::process::is_forked;
 
-use crate::attributes::{Caps, NicAttributes};
+use crate::attributes::NicAttributes;
+use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::guests::Guests;
 use crate::mem::{

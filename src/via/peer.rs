@@ -23,12 +23,11 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::attributes::NetAddress;
-use crate::cq::{CqEntryShares, CqHandle};
+use crate::cq::CqHandle;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::report::Alarm;
 use crate::transport::{Hello, Incoming, Queues, Reporter, ViEndpoint};
-use crate::vi::Vi;
 use udeck_sys::{Deadline, thread};
 
 /// How long the side that asks waits before it asks again.
@@ -43,7 +42,7 @@ pub(crate) struct Peering {
     listening: Option<(Nic, Vec<u8>)>,
     whom: String,
     since: Instant,
-    deadline: Deadline,
+    pub deadline: Deadline,
 }
 
 /// Where the program meets the thread on which the connection is made.
@@ -62,92 +61,26 @@ enum PeerOutcome {
 }
 
 /// A connection that the VI has yet to take.
-struct Made {
-    endpoint: Box<dyn ViEndpoint>,
-    theirs: Hello,
-    reporter: Arc<Reporter>,
+pub(crate) struct Made {
+    pub endpoint: Box<dyn ViEndpoint>,
+    pub theirs: Hello,
+    pub reporter: Arc<Reporter>,
 }
 
 /// Everything that is needed to connect.
 #[derive(Clone)]
-struct Side {
-    alarm: Arc<Alarm>,
-    hello: Hello,
-    send: CqHandle,
-    receive: CqHandle,
-    context: u64,
+pub(crate) struct Side {
+    pub alarm: Arc<Alarm>,
+    pub hello: Hello,
+    pub send: CqHandle,
+    pub receive: CqHandle,
+    pub context: u64,
     /// [`crate::ViAttributes::peer`].
-    peer: Option<u32>,
-}
-
-impl Vi {
-    /// Asks `remote` for a connection, while it asks us: both name the other's host and the same discriminator. Does
-    /// not wait; [`Vi::peer_done`] and [`Vi::peer_wait`] tell the outcome, [`Vi::disconnect`] withdraws the request.
-    /// At most one such request per discriminator and pair of NICs is under way at a time.
-    ///
-    /// # Errors
-    /// [`Error::InvalidState`] unless idle; [`Error::InvalidParameter`] (private data or names too long; somebody
-    /// here waits for the same peer at the same discriminator already); [`Error::Full`] when a completion queue has no
-    /// entry free; the operating system's.
-    pub fn peer_request(
-        &mut self,
-        remote: &NetAddress,
-        send: &CqHandle,
-        receive: &CqHandle,
-        private_data: &[u8],
-        deadline: Deadline,
-    ) -> Result {
-        self.require_idle("peer_request")?;
-        self.nic().check()?;
-        let (hello, context) = (self.hello(private_data)?, self.attributes().context);
-        let peer = self.attributes().peer;
-        let alarm = self.nic().alarm().clone();
-        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, peer };
-        let places = CqEntryShares::take(send, receive)?;
-        self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
-        Ok(())
-    }
-
-    /// Whether the connection that [`Vi::peer_request`] asked for is there: what the peer sent along, or `None` while
-    /// it is not.
-    ///
-    /// # Errors
-    /// The VI is idle again: [`Error::Timeout`], [`Error::Rejected`], [`Error::InvalidReliability`], the operating
-    /// system's. [`Error::InvalidState`] when no such request is under way.
-    pub fn peer_done(&mut self) -> Result<Option<Vec<u8>>> {
-        self.peer_outcome(Deadline::now())
-    }
-
-    /// Waits for [`Vi::peer_done`], until the request's deadline.
-    ///
-    /// # Errors
-    /// As [`Vi::peer_done`].
-    pub fn peer_wait(&mut self) -> Result<Vec<u8>> {
-        let deadline = self.peering("peer_wait")?.deadline;
-        loop {
-            if let Some(theirs) = self.peer_outcome(deadline)? {
-                return Ok(theirs);
-            }
-        }
-    }
-
-    fn peer_outcome(&mut self, until: Deadline) -> Result<Option<Vec<u8>>> {
-        match self.peering("peer_done")?.outcome(until) {
-            None => Ok(None),
-            Some(Ok(Made { endpoint, theirs, reporter })) => {
-                self.met(endpoint, reporter);
-                Ok(Some(theirs.private_data))
-            }
-            Some(Err(error)) => {
-                self.disconnect();
-                Err(error)
-            }
-        }
-    }
+    pub peer: Option<u32>,
 }
 
 impl Peering {
-    fn start(nic: &Nic, remote: &NetAddress, side: Side, deadline: Deadline) -> Result<Self> {
+    pub fn start(nic: &Nic, remote: &NetAddress, side: Side, deadline: Deadline) -> Result<Self> {
         let own = &nic.attributes().address;
         let name = rendezvous(own.min(&remote.host), &remote.discriminator);
         let limit = nic.attributes().max_discriminator;
@@ -184,7 +117,7 @@ impl Peering {
     }
 
     /// The outcome, waiting for it until then; `None` when there is none yet and the deadline is not over.
-    fn outcome(&self, until: Deadline) -> Option<Result<Made>> {
+    pub fn outcome(&self, until: Deadline) -> Option<Result<Made>> {
         let mut outcome = self.meeting.outcome.lock();
         loop {
             outcome.look();

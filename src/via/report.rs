@@ -16,9 +16,8 @@ use udeck_sys::thread::{self, Callback};
 
 use crate::error::{Error, Result};
 use crate::guests::Guest;
-use crate::nic::Nic;
 
-/// An error as [`Nic::on_error`] tells it (VIA: `VIP_ERROR_DESCRIPTOR`).
+/// An error as [`crate::Nic::on_error`] tells it (VIA: `VIP_ERROR_DESCRIPTOR`).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ErrorEvent {
@@ -89,28 +88,6 @@ pub enum ErrorCode {
     Catastrophic,
 }
 
-impl Nic {
-    /// Calls `callback` for each error that is found from now on and that no call returns to its maker; the former
-    /// callback, if there was one, is called for what was found before, and dropped. Events come one at a time, in the
-    /// order in which they were found, on a thread of the callback's own: it may block and call the library, and a
-    /// panic in it is caught and costs the event. It is told **once** how a connection ended, if it ended by an error,
-    /// whether or not the program looks at the VI; calls that find the same error return it all the same.
-    ///
-    /// The NIC stays open as long as its callback holds a clone of it.
-    ///
-    /// # Errors
-    /// The operating system's, when there is no thread for it; the former callback stays.
-    pub fn on_error(&self, callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
-        self.alarm().set(callback)
-    }
-
-    /// Takes [`Nic::on_error`]'s callback away. It is still called for what was found before, then dropped; both may
-    /// happen after this returns.
-    pub fn clear_on_error(&self) {
-        self.alarm().0.lock().take();
-    }
-}
-
 /// A NIC's callback, at the other end of a channel.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Mutex<Option<Sender<ErrorEvent>>>);
@@ -127,7 +104,7 @@ impl Alarm {
         Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage, _guest: guest })
     }
 
-    fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
+    pub(crate) fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
         let (sender, events) = mpsc::channel::<ErrorEvent>();
         // Ends when the sender goes: with the NIC's last object, or with the next callback.
         let serve = move || {
@@ -141,6 +118,11 @@ impl Alarm {
             .map_err(|error| Error::os("starting the thread of an error callback", error))?;
         *self.0.lock() = Some(sender);
         Ok(())
+    }
+
+    /// Takes the callback away.
+    pub(crate) fn clear(&self) {
+        self.0.lock().take();
     }
 
     fn raise(&self, event: ErrorEvent) {

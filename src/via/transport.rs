@@ -34,7 +34,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use udeck_sys::atomic::AtomicU32;
 
-use crate::attributes::{Caps, NetAddress, NicAttributes, Reliability};
+use crate::attributes::{NetAddress, NicAttributes, Reliability};
+use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights};
 pub use crate::report::Reporter;

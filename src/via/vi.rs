@@ -1,6 +1,7 @@
 //! Virtual interfaces.
 
 mod limits;
+mod peer_request;
 mod queues;
 mod rdma;
 mod sends;
@@ -10,7 +11,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::attributes::{Caps, NetAddress, Receive, ViAttributes};
+use crate::attributes::{NetAddress, Receive, ViAttributes};
+use crate::caps::Caps;
 use crate::cq::{CqEntryShare, CqEntryShares, CqHandle};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
@@ -19,33 +21,17 @@ use crate::nic::Nic;
 use crate::peer::Peering;
 use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
+use crate::state::State;
 use crate::transport::{
     Arrival, Found, Inline, LentMemory, Owner, PostedBuffer, Queues, Refused, ViEndpoint,
 };
 use limits::Limits;
-pub(crate) use queues::{Piece, Pieces};
+pub(crate) use queues::Pieces;
 use queues::{Staged, StandIn};
 pub use rdma::{ReadDone, Reading};
-pub(crate) use sends::Kind;
 use sends::{PostedSend, Sends};
 use udeck_sys::Deadline;
 use udeck_sys::process::is_forked;
-
-/// VIA's states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Not connected. Receives may be posted, sends not.
-    Idle,
-    /// A connection was asked for and the program does not have it yet: from [`Vi::peer_request`] until [`Vi::peer_done`]
-    /// or [`Vi::peer_wait`] gives it out, even if the peers have met before. [`Vi::connect`] and
-    /// [`crate::Request::accept`] hold the VI until they are over, so that nobody sees it pending in them. Receives may be
-    /// posted, sends not.
-    ConnectPending,
-    /// Connected.
-    Connected,
-    /// The connection broke; everything posted has been flushed. [`Vi::disconnect`] leads back to idle.
-    Error,
-}
 
 /// An ended connection. Its send queue reports until the last of its sends has: so it keeps its place.
 struct Leaving {

@@ -9,11 +9,11 @@ use super::cache::Identity;
 use super::registrar::{Afterwards, Lease};
 use super::tags::{Carrier, TagUse};
 use super::{MemAttributes, Ptag, RemoteBuffer, Rights};
-use crate::descriptor::{Operation, RawId, ReceiveInto};
+use crate::descriptor::{Operation, Piece, RawId, ReceiveInto};
 use crate::error::Result;
 use crate::nic::Nic;
 use crate::transport::Device;
-use crate::vi::{Piece, Pieces, Vi};
+use crate::vi::{Pieces, Vi};
 
 /// A piece of registered memory by address.
 #[derive(Clone, Copy, Debug)]

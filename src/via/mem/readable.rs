@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::arena::Block;
 use super::tags::{Carrier, TagUse};
 use super::{MemHandle, Ptag, RemoteBuffer};
-use crate::attributes::Caps;
+use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::transport::Device;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::MAX_ADDRESS;
-use super::text::Written;
+use super::written::Written;
 use crate::Error;
 
 /// A name, an address or a table that a name service can do nothing with. \[ERROR_NAMESERVICE\]

@@ -1,12 +1,9 @@
 //! Hosts in memory, or from a file.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
 
 use super::error::{Known, NameError};
-use super::{MAX_NICS, MAX_NICS_PER_HOST, NameService, check_address, check_name, text};
+use super::{MAX_NICS, MAX_NICS_PER_HOST, NameService, check_address, check_name};
 use crate::{Error, Result};
 
 /// A table of hosts, as M-VIA keeps one in `vip_hosts`. Answers at once.
@@ -46,28 +43,6 @@ impl HostTable {
 
     pub(super) fn from_origin(origin: &str) -> Self {
         HostTable { origin: origin.to_owned(), hosts: BTreeMap::new(), owners: BTreeMap::new() }
-    }
-
-    /// Reads a file, whole. Blocks as long as that takes.
-    ///
-    /// # Errors
-    /// [`NameError::Syntax`] says where and what was expected; [`Error::Full`] beyond a bound; [`Error::Os`].
-    pub fn load(path: &Path) -> Result<Self> {
-        let origin = path.display().to_string();
-        let failed = |error: io::Error| Error::os(format!("reading the table of hosts {origin}"), error);
-        let mut bytes = Vec::new();
-        // One more than may be: `parse` then sees that it is too long.
-        let limit = text::MAX_TEXT as u64 + 1;
-        File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(failed)?;
-        HostTable::parse(&origin, &bytes)
-    }
-
-    /// Reads a table's text. Errors name it `origin`.
-    ///
-    /// # Errors
-    /// As [`HostTable::load`], but for the operating system's.
-    pub fn parse(origin: &str, bytes: &[u8]) -> Result<Self> {
-        text::parse(origin, bytes)
     }
 
     /// Adds a NIC to host `name`, which need not exist yet. Returns the NIC's index.

@@ -4,10 +4,14 @@
 //! its place.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::str::FromStr;
 
 use super::error::{NameError, SyntaxError};
 use super::table::HostTable;
+use super::written::{Written, is_quotable};
 use super::{check_address, check_name};
 use crate::{Error, Result};
 
@@ -93,22 +97,27 @@ fn from_hex(digits: &str) -> Option<Vec<u8>> {
     left_over.is_empty().then(|| bytes.collect()).flatten()
 }
 
-fn is_quotable(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| matches!(byte, b' '..=b'~') && byte != b'"')
-}
+impl HostTable {
+    /// Reads a file, whole. Blocks as long as that takes.
+    ///
+    /// # Errors
+    /// [`NameError::Syntax`] says where and what was expected; [`Error::Full`] beyond a bound; [`Error::Os`].
+    pub fn load(path: &Path) -> Result<Self> {
+        let origin = path.display().to_string();
+        let failed = |error: io::Error| Error::os(format!("reading the table of hosts {origin}"), error);
+        let mut bytes = Vec::new();
+        // One more than may be: `parse` then sees that it is too long.
+        let limit = MAX_TEXT as u64 + 1;
+        File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(failed)?;
+        HostTable::parse(&origin, &bytes)
+    }
 
-/// An address as a table's text has it.
-pub(super) struct Written<'a>(pub &'a [u8]);
-
-impl fmt::Display for Written<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match std::str::from_utf8(self.0) {
-            Ok(text) if is_quotable(self.0) => write!(f, "\"{text}\""),
-            _ => {
-                f.write_str("0x")?;
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-        }
+    /// Reads a table's text. Errors name it `origin`.
+    ///
+    /// # Errors
+    /// As [`HostTable::load`], but for the operating system's.
+    pub fn parse(origin: &str, bytes: &[u8]) -> Result<Self> {
+        parse(origin, bytes)
     }
 }
 

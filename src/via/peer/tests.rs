@@ -7,6 +7,7 @@ use super::*;
 use crate::attributes::ViAttributes;
 use crate::cq::Cq;
 use crate::script::{Script, ScriptedDevice};
+use crate::vi::Vi;
 
 /// A VI that has asked for a peer.
 struct Asked {

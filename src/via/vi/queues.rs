@@ -6,15 +6,16 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::sends::{ConnectionEnd, Kind, PostedSend, status_of};
+use super::sends::{ConnectionEnd, PostedSend, status_of};
 use super::{Limits, State, Vi, not_connected};
-use crate::attributes::{Caps, Receive, Reliability};
-use crate::descriptor::{Completion, Descriptor, Operation, RawId, ReceiveInto, Segment, Status};
+use crate::attributes::{Receive, Reliability};
+use crate::caps::Caps;
+use crate::descriptor::{Completion, Descriptor, Kind, Operation, RawId, ReceiveInto, Segment, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Lent, RemoteBuffer};
 use crate::report::ErrorCode;
 use crate::transport::{Arrival, Body, Landed, PostedBuffer, Refused, TransferStatus};
-pub(crate) use staging::{Piece, Pieces};
+pub(crate) use staging::Pieces;
 pub(super) use staging::{Staged, StandIn};
 use udeck_sys::process::is_forked;
 use udeck_sys::{Deadline, Pause, Spinner};

@@ -7,7 +7,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::attributes::Reliability;
-use crate::descriptor::{Descriptor, RawId, Status};
+use crate::descriptor::{Descriptor, Kind, RawId, Status};
 use crate::transport::{TransferStatus, ViEndpoint};
 pub(super) use reads::Reads;
 
@@ -21,15 +21,6 @@ pub(super) struct PostedSend {
     pub kind: Kind,
     pub length: usize,
     pub owner: std::result::Result<Descriptor, RawId>,
-}
-
-/// What was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A message, or an RDMA write: its data leave.
-    Send,
-    /// An RDMA read: its data come.
-    Read,
 }
 
 /// Posted sends that are not reported yet, oldest first; their numbers ascend.

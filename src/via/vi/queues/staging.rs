@@ -9,20 +9,11 @@
 
 use std::collections::VecDeque;
 
-use crate::descriptor::{Descriptor, Located, Operation, RawId, Segment, Status};
+use crate::descriptor::{Descriptor, Kind, Located, Operation, Piece, RawId, Segment, Status};
 use crate::error::Result;
 use crate::mem::{Block, Fill, RawSegment, scatter_raw};
 use crate::vi::Vi;
-use crate::vi::sends::{Kind, PostedSend};
-
-/// One segment of a post.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    /// Where in the outbox; `None` outside.
-    pub offset: Option<u64>,
-    /// Bytes.
-    pub len: usize,
-}
+use crate::vi::sends::PostedSend;
 
 /// What a post consists of.
 pub(crate) trait Pieces {

@@ -1,0 +1,75 @@
+//! Connecting to a peer that asks at the same time.
+
+use udeck_sys::Deadline;
+
+use super::Vi;
+use crate::attributes::NetAddress;
+use crate::cq::{CqEntryShares, CqHandle};
+use crate::error::Result;
+use crate::peer::{Made, Peering, Side};
+
+impl Vi {
+    /// Asks `remote` for a connection, while it asks us: both name the other's host and the same discriminator. Does
+    /// not wait; [`Vi::peer_done`] and [`Vi::peer_wait`] tell the outcome, [`Vi::disconnect`] withdraws the request.
+    /// At most one such request per discriminator and pair of NICs is under way at a time.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidState`] unless idle; [`crate::Error::InvalidParameter`] (private data or names too long; somebody
+    /// here waits for the same peer at the same discriminator already); [`crate::Error::Full`] when a completion queue has no
+    /// entry free; the operating system's.
+    pub fn peer_request(
+        &mut self,
+        remote: &NetAddress,
+        send: &CqHandle,
+        receive: &CqHandle,
+        private_data: &[u8],
+        deadline: Deadline,
+    ) -> Result {
+        self.require_idle("peer_request")?;
+        self.nic().check()?;
+        let (hello, context) = (self.hello(private_data)?, self.attributes().context);
+        let peer = self.attributes().peer;
+        let alarm = self.nic().alarm().clone();
+        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, peer };
+        let places = CqEntryShares::take(send, receive)?;
+        self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
+        Ok(())
+    }
+
+    /// Whether the connection that [`Vi::peer_request`] asked for is there: what the peer sent along, or `None` while
+    /// it is not.
+    ///
+    /// # Errors
+    /// The VI is idle again: [`crate::Error::Timeout`], [`crate::Error::Rejected`], [`crate::Error::InvalidReliability`], the operating
+    /// system's. [`crate::Error::InvalidState`] when no such request is under way.
+    pub fn peer_done(&mut self) -> Result<Option<Vec<u8>>> {
+        self.peer_outcome(Deadline::now())
+    }
+
+    /// Waits for [`Vi::peer_done`], until the request's deadline.
+    ///
+    /// # Errors
+    /// As [`Vi::peer_done`].
+    pub fn peer_wait(&mut self) -> Result<Vec<u8>> {
+        let deadline = self.peering("peer_wait")?.deadline;
+        loop {
+            if let Some(theirs) = self.peer_outcome(deadline)? {
+                return Ok(theirs);
+            }
+        }
+    }
+
+    fn peer_outcome(&mut self, until: Deadline) -> Result<Option<Vec<u8>>> {
+        match self.peering("peer_done")?.outcome(until) {
+            None => Ok(None),
+            Some(Ok(Made { endpoint, theirs, reporter })) => {
+                self.met(endpoint, reporter);
+                Ok(Some(theirs.private_data))
+            }
+            Some(Err(error)) => {
+                self.disconnect();
+                Err(error)
+            }
+        }
+    }
+}
