@@ -255,7 +255,7 @@ impl Completions {
     /// has been passed on. Not with a link's lock held.
     pub fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let mut told = AfterUnlock::default();
+        let mut told = None;
         let mut taking = self.taking.lock();
         self.take_from(&mut taking, &mut told);
         drop(taking);
@@ -265,7 +265,7 @@ impl Completions {
     /// Takes all that has completed, and perhaps some of what completes meanwhile: no more than can lie there. Not with a
     /// link's lock held.
     pub fn take_all(&self) {
-        let mut told = AfterUnlock::default();
+        let mut told = None;
         let mut taking = self.taking.lock();
         let longest = taking.queues.iter().map(|cq| cq.entries() as usize).max().unwrap_or(0);
         // What was set aside comes before what lies in the queues, and each round takes so many of either.
@@ -281,7 +281,8 @@ impl Completions {
 
     /// What follows from a look, without the lock. (Always inline: otherwise what mostly is empty is moved by each empty look.)
     #[inline(always)]
-    fn tell(&self, told: AfterUnlock) {
+    fn tell(&self, told: Option<AfterUnlock>) {
+        let Some(told) = told else { return };
         let has_failed = told.has_failed;
         drop(told);
         if has_failed {
@@ -290,7 +291,7 @@ impl Completions {
     }
 
     /// Whether there may be more.
-    fn take_from(&self, taking: &mut Taking, told: &mut AfterUnlock) -> bool {
+    fn take_from(&self, taking: &mut Taking, told: &mut Option<AfterUnlock>) -> bool {
         let Taking { queues, batch } = taking;
         let mut more = false;
         for cq in queues {
@@ -301,11 +302,11 @@ impl Completions {
                     Ok(0) => break,
                     Ok(found) => found,
                     Err(_) => {
-                        told.has_failed = true;
+                        told.get_or_insert_default().has_failed = true;
                         return false;
                     }
                 };
-                self.pass_on(&batch[..found], told);
+                self.pass_on(&batch[..found], told.get_or_insert_default());
                 batches += 1;
                 if found < BATCH || batches == BATCHES {
                     more |= found == BATCH;

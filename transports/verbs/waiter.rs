@@ -52,7 +52,8 @@ impl Waiter for VerbsWaiter {
     /// Every look takes completions, unless it finds what was announced before.
     fn poll(&mut self) -> Option<Ready> {
         let looks = self.cq.note_look();
-        if !looks.is_multiple_of(BURST)
+        if self.cq.has_news()
+            && !looks.is_multiple_of(BURST)
             && let Some(ready) = self.take()
         {
             return Some(ready);
