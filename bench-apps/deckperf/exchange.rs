@@ -53,7 +53,8 @@ fn retrieve_all(pair: &RankPair<'_>, batch: &Batch) -> Result<Tally> {
     let mut tally = Tally::default();
     let sender = 1 - pair.world().rank();
     for number in 0..batch.iterations {
-        let message = pair.retrieve(batch.protocol, batch.size)?;
+        let message = pair.inbox().retrieve()?;
+        pair.check_length(batch.protocol, batch.size, message.len())?;
         let fault = if message.source() != sender {
             Some(format!("comes from rank {}", message.source()))
         } else if message.tag() != number as u32 {

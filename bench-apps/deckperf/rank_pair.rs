@@ -63,23 +63,27 @@ impl<'w> RankPair<'w> {
             .ok_or_else(|| Failure::BadOrder(format!("{protocol} is not among the protocols of this run")))
     }
 
-    /// The next message under test, which must be `size` bytes long.
-    pub fn retrieve(&self, protocol: Protocol, size: usize) -> Result<Received<u8>> {
-        let message = self.inbox.retrieve()?;
-        match message.len() {
-            got if got == size => Ok(message),
-            got => Err(Failure::WrongLength { protocol, wanted: size, got }),
-        }
+    /// Where the messages under test come. Whoever retrieves one has [`RankPair::check_length`] check it: if it were handed on
+    /// inside another result, it would be moved again, which no user's loop does.
+    pub fn inbox(&self) -> &Mailbox<u8> {
+        &self.inbox
+    }
+
+    /// That a message is as long as it has to be.
+    #[inline]
+    pub fn check_length(&self, protocol: Protocol, wanted: usize, got: usize) -> Result {
+        if got == wanted { Ok(()) } else { Err(Failure::WrongLength { protocol, wanted, got }) }
     }
 
     /// An empty message: "everything so far has arrived".
     pub fn acknowledge(&self) -> Result {
-        Ok(self.outlet(Protocol::Auto)?.post(self.world.buf_reused(0)?)?)
+        Ok(self.outlet(Protocol::Auto)?.post(&[][..])?)
     }
 
     /// Waits for the peer's [`acknowledge`](Self::acknowledge).
     pub fn await_acknowledgement(&self) -> Result {
-        self.retrieve(Protocol::Auto, 0).map(drop)
+        let message = self.inbox.retrieve()?;
+        self.check_length(Protocol::Auto, 0, message.len())
     }
 
     /// Sends an order or a report to the peer.
@@ -87,6 +91,22 @@ impl<'w> RankPair<'w> {
         let mut message = self.world.buf(words.len())?;
         message.copy_from_slice(words);
         Ok(self.words_out.post(message)?)
+    }
+
+    /// Sends many words, each as a message of its own.
+    pub fn send_each_word(&self, words: &[u64]) -> Result {
+        self.words_out.post_each(words).map_err(|failed| failed.error.into())
+    }
+
+    /// Receives as many words, each a message of its own, and gives their sum.
+    pub fn receive_each_word(&self, count: usize) -> Result<u64> {
+        let (mut sum, mut left) = (0_u64, count);
+        while left > 0 {
+            // Waits for the first, and reads with it what has come behind.
+            sum = sum.wrapping_add(self.words_in.retrieve()?.iter().sum());
+            left -= 1 + self.words_in.drain(left - 1, |word| sum = sum.wrapping_add(word.iter().sum()))?;
+        }
+        Ok(sum)
     }
 
     /// Waits for an order or a report of the peer.

@@ -49,6 +49,12 @@ pub fn mailbox_post_value(out: &Postbox<u64>, value: u64) {
     out.post(&[value][..]).expect("posting a value");
 }
 
+/// Sixteen messages, with one look whether the receiver sleeps.
+#[inline(never)]
+pub fn mailbox_post_each_16(out: &Postbox<u64>, values: &[u64; 16]) {
+    out.post_each(values).expect("posting sixteen values");
+}
+
 /// Reads sixteen messages where they are shown.
 #[inline(never)]
 pub fn mailbox_drain_16(inbox: &Mailbox<u64>) -> u64 {

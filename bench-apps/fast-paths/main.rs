@@ -71,6 +71,8 @@ fn mailboxes(world: &World, rounds: usize) -> Result {
     for _ in 0..rounds {
         (0..16).for_each(|value| counted::mailbox_post_value(&out, value));
         assert_eq!(counted::mailbox_drain_16(&inbox), (0..16).sum());
+        counted::mailbox_post_each_16(&out, black_box(&std::array::from_fn(|at| at as u64)));
+        assert_eq!(counted::mailbox_drain_16(&inbox), (0..16).sum());
     }
     for round in 0..rounds as u64 {
         let mut large = world.buf_reused::<u64>(LARGE)?;

@@ -371,6 +371,23 @@ impl<M> From<PostError<M>> for Error {
     }
 }
 
+/// A message of [`crate::Postbox::post_each`] was not posted; nor were those behind it.
+#[derive(Debug, thiserror::Error)]
+#[error("message {posted} of the list: {error}")]
+pub struct PostEachError {
+    /// How many before it were posted: where to go on.
+    pub posted: usize,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+impl From<PostEachError> for Error {
+    fn from(failed: PostEachError) -> Self {
+        failed.error
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;

@@ -75,7 +75,7 @@ mod world_state;
 pub use buffer::Buf;
 pub use bytemuck::Pod;
 pub use config::Config;
-pub use error::{Error, PostError, Result};
+pub use error::{Error, PostEachError, PostError, Result};
 pub use exit_log::{ExitKind, RankExit};
 pub use external_buf::ExternalBuf;
 #[cfg(feature = "async")]

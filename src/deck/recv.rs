@@ -6,6 +6,7 @@
 //! | `poll` | the next message, if it is there: the fast path |
 //! | `waiting` | waiting for it, and looking for it among the work queues ([`crate::ReceiveModel`]) |
 //! | `fitting` | the oldest message that fits into a buffer |
+//! | `set_aside` | messages that were taken and not given out yet |
 //! | `rendezvous` | serving announcements; connections that wait for memory |
 //! | `readiness` | whether a message is there, for waits on several mailboxes and for tasks |
 //! | `connection` | one connection, and what arrives on it |
@@ -25,10 +26,11 @@ pub(crate) mod memory_quota;
 mod poll;
 mod readiness;
 mod rendezvous;
+mod set_aside;
 mod wait_lists;
 mod waiting;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag};
@@ -38,6 +40,7 @@ use self::burst::Burst;
 use self::completion_queues::CompletionQueues;
 use self::connection::Connection;
 use self::memory_quota::MemoryQuota;
+use self::set_aside::SetAside;
 use self::wait_lists::WaitLists;
 use crate::error::{Error, Result, Titled};
 use crate::parcel::{Parcel, TooLong};
@@ -55,7 +58,7 @@ pub(crate) struct Inbox {
     /// How many accepted connections it has taken from the acceptor.
     accepted_seen: u32,
     /// Messages that were found and not given out yet, oldest first.
-    set_aside: VecDeque<Parcel>,
+    set_aside: SetAside,
     model: ReceiveModel,
     /// Whose turn it is, where work queues are asked.
     turn: usize,
@@ -103,7 +106,7 @@ impl Inbox {
             connections: Vec::new(),
             acceptor,
             accepted_seen: 0,
-            set_aside: VecDeque::new(),
+            set_aside: SetAside::default(),
             model: world.config().receive,
             turn: 0,
             burst: Burst::default(),
@@ -143,7 +146,7 @@ impl Inbox {
     #[cold]
     pub fn put_back(&mut self, parcel: Parcel) {
         self.burst.end();
-        self.set_aside.push_front(parcel);
+        self.set_aside.parcels().push_front(parcel);
     }
 
     #[cold]

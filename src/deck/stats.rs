@@ -45,6 +45,12 @@ impl Counters {
         add(&self.bytes_posted, bytes);
     }
 
+    /// So many, of so many bytes each.
+    pub fn posted_run(&self, messages: usize, each: usize) {
+        add(&self.messages_posted, messages);
+        add(&self.bytes_posted, messages * each);
+    }
+
     #[inline]
     pub fn retrieved(&self, bytes: usize) {
         add(&self.messages_retrieved, 1);

@@ -24,9 +24,10 @@
 //! * `SYNC POINT read`: [`Consumer::pop_if`] stores with Release after each message; [`Producer::unread`] loads with
 //!   Acquire. Orders what the consumer did before, for a program that waits until its message was read. No cell is
 //!   overwritten because of it.
-//! * `SYNC POINT attention`: the producer publishes the cell, fences SeqCst, loads `attention`; the consumer
-//!   stores `attention`, fences SeqCst, looks at the cell. Whichever fence comes second in the single total
-//!   order sees the other's store: either the producer sees that it must ring, or the consumer sees the cell.
+//! * `SYNC POINT attention`: the producer publishes the cell, or several ([`Batch`]), fences SeqCst, loads `attention`; the
+//!   consumer stores `attention`, fences SeqCst, looks at the cell. Whichever fence comes second in the single total
+//!   order sees the other's store: either the producer sees that it must ring, or the consumer sees the cell. Of several cells it
+//!   sees the first one that it has not taken.
 //!
 //! On x86 the first two are plain moves; on aarch64 they are `stlr`/`ldar`. Nothing relies on x86's order.
 //!
@@ -259,6 +260,36 @@ impl<S: Storage> Producer<S> {
     #[inline]
     #[must_use]
     pub fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) -> bool {
+        self.publish(meta, aux, write);
+        self.must_ring()
+    }
+
+    /// Several messages, after which the consumer is asked once whether it watches.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, S> {
+        Batch(self)
+    }
+
+    /// How many pushes would succeed. Looks at the consumer's credit only when fewer than `wanted` are known to.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the consumer's credit is impossible.
+    #[inline]
+    pub fn room_for(&mut self, wanted: u32) -> Result<u32, Corrupt> {
+        if self.known_room() < wanted {
+            self.reload_credit()?;
+        }
+        Ok(self.known_room().min(wanted))
+    }
+
+    #[inline]
+    fn known_room(&self) -> u32 {
+        (self.mask + 1).saturating_sub(self.next.narrow().wrapping_sub(self.credit))
+    }
+
+    /// Publishes a message. The consumer may be asleep.
+    #[inline]
+    fn publish(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) {
         debug_assert!(self.has_known_room());
         let cell = self.storage.cell(self.next.narrow() & self.mask);
         fault::point("post.claimed");
@@ -269,15 +300,19 @@ impl<S: Storage> Producer<S> {
         // SYNC POINT cell: publishes payload and aux.
         cell.head.store(u64::from(meta) << 32 | u64::from(self.next.narrow()), Ordering::Release);
         fault::point("post.published");
-        self.fetch_ahead();
+    }
+
+    /// Whether the consumer is not watching. After the last message that it might miss.
+    #[inline]
+    fn must_ring(&self) -> bool {
         // SYNC POINT attention, producer's half.
         fence(Ordering::SeqCst);
         self.storage.line().attention.load(Ordering::Relaxed) != HOT
     }
 
-    /// The consumer read the cells of the last lap, so they lie in its cache: fetched only when they are written, each
-    /// message would wait for its line, and the fence for the message. Not those that it may not have read yet: it would
-    /// have to fetch them back.
+    /// The consumer read the cells of the last lap, so they lie in its cache: fetched only when they are written, each message of a
+    /// batch would wait for its line. Not those that it may not have read yet: it would have to fetch them back. A single message
+    /// does without: in a ping-pong the fetch costs more than it gains (docs/internals/messages.md).
     #[inline]
     fn fetch_ahead(&self) {
         let ahead = self.next.narrow().wrapping_add(AHEAD);
@@ -301,6 +336,34 @@ impl<S: Storage> Producer<S> {
         let read = self.storage.line().read.0.load(Ordering::Acquire);
         let unread = self.next.narrow().wrapping_sub(read);
         if unread > self.mask + 1 { Err(Corrupt) } else { Ok(unread) }
+    }
+}
+
+/// Messages that are pushed one after another. A consumer that polls takes each as soon as it is written; one that sleeps hears of
+/// all of them at the end: so nothing that may block comes between them.
+#[derive(Debug)]
+#[must_use = "a consumer that sleeps has to be told"]
+pub struct Batch<'p, S>(&'p mut Producer<S>);
+
+impl<S: Storage> Batch<'_, S> {
+    /// Writes one message. The caller has seen that there is room ([`Producer::room_for`]).
+    #[inline]
+    pub fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) {
+        self.0.publish(meta, aux, write);
+        self.0.fetch_ahead();
+    }
+
+    /// Position of the next message.
+    #[inline]
+    pub fn position(&self) -> Position {
+        self.0.position()
+    }
+
+    /// `true`: the consumer is not watching, ring its doorbell.
+    #[inline]
+    #[must_use]
+    pub fn must_ring(self) -> bool {
+        self.0.must_ring()
     }
 }
 
@@ -372,6 +435,26 @@ impl<S: Storage> Consumer<S> {
         self.storage.line().read.0.store(self.next, Ordering::Release);
         fault::point("retrieve.taken");
         Look::Taken(result)
+    }
+
+    /// As [`Consumer::pop_if`], of at most `most` messages in a row: how many `read` took. It is told of each with its number.
+    /// The producer hears once how far this end has read.
+    #[inline]
+    pub fn pop_run(&mut self, most: usize, mut read: impl FnMut(usize, &Lying<'_>) -> Option<()>) -> usize {
+        let mut taken = 0;
+        while taken < most
+            && let Some(message) = self.lying()
+            && read(taken, &message).is_some()
+        {
+            self.next = self.next.wrapping_add(1);
+            taken += 1;
+        }
+        if taken > 0 {
+            // SYNC POINT read: after the messages.
+            self.storage.line().read.0.store(self.next, Ordering::Release);
+            fault::point("retrieve.taken");
+        }
+        taken
     }
 
     /// Whether a quarter ring has been read since the producer was told: often enough that it never waits for

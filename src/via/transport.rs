@@ -428,6 +428,17 @@ impl Inline {
         self.len = len.min(Inline::CAPACITY) as u8;
     }
 
+    /// Becomes `other`. Of the words, most messages need two.
+    #[inline]
+    pub fn copy_from(&mut self, other: &Inline) {
+        self.len = other.len;
+        let (first, rest) = self.words.split_at_mut(2);
+        first.copy_from_slice(&other.words[..2]);
+        if other.len > 16 {
+            rest.copy_from_slice(&other.words[2..]);
+        }
+    }
+
     /// The bytes, 8-byte aligned.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -463,6 +474,20 @@ impl Debug for Inline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:02x?}", self.bytes())
     }
+}
+
+/// A short message that arrived, one of several ([`ViEndpoint::receive_short_run`]).
+#[derive(Clone, Copy, Debug)]
+pub struct ShortArrival {
+    /// The immediate data.
+    pub immediate: Option<u32>,
+    /// Header and body.
+    pub message: Inline,
+}
+
+impl ShortArrival {
+    /// A place for one.
+    pub const NONE: ShortArrival = ShortArrival { immediate: None, message: Inline::EMPTY };
 }
 
 /// Why an endpoint did not take something. The thing is still the caller's.
@@ -502,6 +527,12 @@ pub unsafe trait ViEndpoint: Send + Debug {
     /// was not sent, and [`ViEndpoint::send`] says why.
     fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
         self.send(Some(immediate), &head, body).is_ok()
+    }
+
+    /// As [`ViEndpoint::send_short`], of all bodies that lie one after another in `bodies`, `each` bytes long (not 0), with the same
+    /// immediate data and header: how many were sent, from the first on. A receiver that sleeps is woken once.
+    fn send_short_run(&mut self, immediate: u32, head: [u8; 8], bodies: &[u8], each: usize) -> usize {
+        bodies.chunks_exact(each).take_while(|body| self.send_short(immediate, head, body)).count()
     }
 
     /// Sends memory of the outbox arena where it lies. A receiver with posted descriptors copies it there, one that
@@ -588,6 +619,13 @@ pub unsafe trait ViEndpoint: Send + Debug {
     fn receive_short(&mut self, to: &mut Inline) -> Found {
         let _ = to;
         Found::Other
+    }
+
+    /// As [`ViEndpoint::receive_short`], of several in a row that have a header of 8 bytes, of which `first` is the first: how many lie
+    /// in `to` now. 0 says nothing: [`ViEndpoint::receive_short`] knows.
+    fn receive_short_run(&mut self, first: u8, to: &mut [ShortArrival]) -> usize {
+        let _ = (first, to);
+        0
     }
 
     /// A message in the sender's memory, in one piece, and the immediate data that came with it; its header into `head`.

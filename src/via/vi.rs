@@ -23,7 +23,7 @@ use crate::report::{ErrorCode, Reporter};
 use crate::shared::SharedReceives;
 use crate::state::State;
 use crate::transport::{
-    Arrival, Found, Inline, LentMemory, Owner, PostedBuffer, Queues, Refused, ViEndpoint,
+    Arrival, Found, Inline, LentMemory, Owner, PostedBuffer, Queues, Refused, ShortArrival, ViEndpoint,
 };
 use limits::Limits;
 pub(crate) use queues::Pieces;
@@ -315,6 +315,15 @@ impl Vi {
         }
     }
 
+    /// As [`Vi::send_short`], of all bodies that lie one after another in `bodies`, `each` bytes long (not 0): how many were sent.
+    #[inline]
+    pub fn send_short_run(&mut self, immediate: u32, head: [u8; 8], bodies: &[u8], each: usize) -> usize {
+        match &mut self.endpoint {
+            Some(endpoint) if !is_forked() => endpoint.send_short_run(immediate, head, bodies, each),
+            _ => 0,
+        }
+    }
+
     /// Gives a block to the peer, which reads it where it lies; it is recycled when the peer drops it. `head` (at
     /// most `max_head` bytes) travels with it. No completion.
     ///
@@ -368,6 +377,17 @@ impl Vi {
         match &mut self.endpoint {
             Some(endpoint) if !is_forked() => endpoint.receive_short(to),
             _ => Found::Other,
+        }
+    }
+
+    /// As [`Vi::arrival_short`], of several in a row that have a header of 8 bytes, of which `first` is the first: how many lie in
+    /// `to` now. 0 says nothing.
+    #[inline]
+    pub fn arrival_short_run(&mut self, first: u8, to: &mut [ShortArrival]) -> usize {
+        debug_assert_eq!(self.attributes.receive, Receive::Lent);
+        match &mut self.endpoint {
+            Some(endpoint) if !is_forked() => endpoint.receive_short_run(first, to),
+            _ => 0,
         }
     }
 

@@ -33,6 +33,7 @@ mod packed;
 mod pairs;
 mod posing;
 mod posting;
+mod posting_each;
 mod progress;
 mod protocols;
 mod reading;

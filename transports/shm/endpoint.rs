@@ -10,8 +10,8 @@ use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
 use udeck_sys::window::Visit;
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{
-    Arrival, Body, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, TransferStatus,
-    ViEndpoint,
+    Arrival, Body, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, ShortArrival,
+    TransferStatus, ViEndpoint,
 };
 use udeck_via::{MemHandle, Reliability, RemoteBuffer};
 
@@ -27,6 +27,9 @@ const HELD_QUOTA: u32 = udeck_sys::tokens::SLOTS / 2;
 
 /// Bytes of the usual head: the message layer's. One word.
 const HEAD: usize = 8;
+
+/// Messages of a run after which a receiver that sleeps is woken, and of which none waits for another's room.
+const RUN: usize = 16;
 
 /// A connected endpoint. Belongs to its VI.
 pub struct ShmEndpoint {
@@ -137,6 +140,36 @@ impl ShmEndpoint {
     #[inline(never)]
     fn send_short_slow(&mut self, immediate: u32, head: [u8; HEAD], body: &[u8]) -> bool {
         self.send_otherwise(Some(immediate), &head, body).is_ok()
+    }
+
+    /// As many of these bodies as there is room for.
+    fn send_whole_words(&mut self, immediate: u32, head: [u8; HEAD], bodies: &[u8], each: usize) -> usize {
+        let (meta, aux) = cell::inline(HEAD + each, Some(immediate));
+        let (head, mut sent) = (u64::from_ne_bytes(head), 0);
+        for some in bodies.chunks(each * RUN) {
+            let wanted = (some.len() / each) as u32;
+            // What a lie is about, the next message finds out.
+            let Ok(room) = self.producer.room_for(wanted) else { break };
+            if self.waiting && room > 0 {
+                self.wait_no_more();
+            }
+            let mut batch = self.producer.batch();
+            for body in some.chunks_exact(each).take(room as usize) {
+                self.connection.count_sent(batch.position().plus(1));
+                batch.push_with(meta, aux, |payload| {
+                    payload.words(&[head]);
+                    payload.whole_words(1, body);
+                });
+            }
+            if batch.must_ring() {
+                self.connection.ring_receiver();
+            }
+            sent += room as usize;
+            if room < wanted {
+                break;
+            }
+        }
+        sent
     }
 
     #[cold]
@@ -476,6 +509,15 @@ unsafe impl ViEndpoint for ShmEndpoint {
         true
     }
 
+    fn send_short_run(&mut self, immediate: u32, head: [u8; HEAD], bodies: &[u8], each: usize) -> usize {
+        if each.is_multiple_of(8) && self.stands() {
+            self.send_whole_words(immediate, head, bodies, each)
+        } else {
+            let send = |body: &&[u8]| self.send_otherwise(Some(immediate), &head, body).is_ok();
+            bodies.chunks_exact(each).take_while(send).count()
+        }
+    }
+
     fn lend(
         &mut self,
         immediate: Option<u32>,
@@ -594,6 +636,27 @@ unsafe impl ViEndpoint for ShmEndpoint {
             Look::Empty if self.stands() => Found::Nothing,
             Look::Empty | Look::Left => Found::Other,
         }
+    }
+
+    fn receive_short_run(&mut self, first: u8, to: &mut [ShortArrival]) -> usize {
+        if self.receipt.is_some() || self.closed {
+            return 0;
+        }
+        let taken = self.consumer.pop_run(to.len(), |number, message| {
+            let (immediate, len) = cell::as_inline(message)?;
+            let place = to.get_mut(number)?;
+            let words = message.all_words();
+            if words[0].to_ne_bytes()[0] != first || len < HEAD {
+                return None;
+            }
+            place.message.set(words, len);
+            place.immediate = immediate;
+            Some(())
+        });
+        if taken > 0 {
+            self.popped();
+        }
+        taken
     }
 
     #[inline]

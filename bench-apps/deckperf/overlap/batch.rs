@@ -173,7 +173,8 @@ fn receive(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
     let started = Instant::now();
     pair.acknowledge()?;
     batch.work.perform();
-    let message = pair.retrieve(batch.protocol, batch.size)?;
+    let message = pair.inbox().retrieve()?;
+    pair.check_length(batch.protocol, batch.size, message.len())?;
     let lasted = started.elapsed();
     drop(message);
     Ok(lasted)
@@ -191,7 +192,7 @@ pub fn follow(pair: &RankPair<'_>) -> Result {
             match side {
                 TimedSide::Sender => {
                     pair.acknowledge()?;
-                    pair.retrieve(protocol, size)?;
+                    pair.check_length(protocol, size, pair.inbox().retrieve()?.len())?;
                     pair.acknowledge()?;
                 }
                 TimedSide::Receiver => {

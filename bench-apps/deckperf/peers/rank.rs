@@ -76,12 +76,15 @@ fn time(pair: &RankPair<'_>, request: &Request) -> Result<Duration> {
 
 fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) -> Result<Duration> {
     let &Request { test, payload, bytes: size, way, .. } = request;
-    let Method::Mailbox(protocol) = way else {
+    let Some(protocol) = way.protocol() else {
         return Err(Failure::BadOrder(format!("{way} is not a way of mailboxes")));
     };
     let batch = order::Batch { protocol, payload, size, warm_up, iterations };
     match test {
         PeerTest::Latency => experiment::ping_pong(pair, &batch),
+        PeerTest::Stream if way == Method::Batches => {
+            experiment::stream_of_words(pair, &batch, WINDOW as usize)
+        }
         PeerTest::Stream => experiment::stream(pair, &batch, WINDOW),
         PeerTest::Barrier => barriers(pair.world(), warm_up, iterations),
     }

@@ -31,6 +31,8 @@ pub enum PeerTest {
 pub enum Method {
     /// Ours: by mailboxes, with this protocol.
     Mailbox(Protocol),
+    /// Ours: many at once, by `post_each` and `drain`.
+    Batches,
     /// `MPI_Send` and its kin.
     Send,
     /// By memory of `MPI_Win_allocate_shared` and a flag in it.
@@ -74,6 +76,7 @@ impl Method {
     pub fn protocol(self) -> Option<Protocol> {
         match self {
             Method::Mailbox(protocol) => Some(protocol),
+            Method::Batches => Some(Protocol::Auto),
             Method::Send | Method::Window | Method::Bare => None,
         }
     }
@@ -160,6 +163,7 @@ impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Method::Mailbox(protocol) => protocol.fmt(f),
+            Method::Batches => f.pad("batches"),
             Method::Send => f.pad("send"),
             Method::Window => f.pad("window"),
             Method::Bare => f.pad("bare"),
@@ -172,7 +176,7 @@ impl FromStr for Method {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let ours = PROTOCOLS.map(Method::Mailbox);
-        let all = ours.into_iter().chain([Method::Send, Method::Window, Method::Bare]);
+        let all = ours.into_iter().chain([Method::Batches, Method::Send, Method::Window, Method::Bare]);
         all.into_iter().find(|way| way.to_string() == text).ok_or(())
     }
 }
@@ -185,7 +189,13 @@ mod tests {
     fn requests_survive_the_journey() {
         for test in [PeerTest::Latency, PeerTest::Stream, PeerTest::Barrier] {
             for payload in [Payload::Untouched, Payload::WrittenRead] {
-                for way in [Method::Mailbox(Protocol::HandOff), Method::Send, Method::Window, Method::Bare] {
+                for way in [
+                    Method::Mailbox(Protocol::HandOff),
+                    Method::Batches,
+                    Method::Send,
+                    Method::Window,
+                    Method::Bare,
+                ] {
                     let request = Request { test, payload, bytes: 4096, warm_up: 3, iterations: 70, way };
                     assert_eq!(request.to_string().parse(), Ok(request));
                 }

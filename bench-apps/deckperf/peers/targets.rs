@@ -199,6 +199,10 @@ const MEMORY_ROWS: &[Row] = &[
         at_least(0.5, Against::Floor, Goal::NearLimit),
         at_least(2.0, Against::BestPeer, Goal::BeatPeers),
     ]),
+    batches(&[
+        at_least(0.5, Against::Floor, Goal::NearLimit),
+        at_least(2.0, Against::BestPeer, Goal::BeatPeers),
+    ]),
     stream("1 MiB stream", Untouched, &[]),
     stream("1 MiB stream w+r", WrittenRead, &[at_least(2.0, Against::BestPeer, Goal::BeatPeers)]),
     barrier("barrier, 2 ranks", 2, &[]),
@@ -238,6 +242,11 @@ const fn rate(targets: &'static [Target]) -> Row {
         unit: Unit::Millions,
         targets,
     }
+}
+
+/// As the peers' messages one by one, and ours many at once: what their interfaces have no call for.
+const fn batches(targets: &'static [Target]) -> Row {
+    Row { title: "8 B rate, in batches", ours: Method::Batches, ..rate(targets) }
 }
 
 const fn network_stream(title: &'static str) -> Row {

@@ -31,6 +31,14 @@ pub(crate) fn post_short(side: &mut SendSide, bytes: &[u8], tag: u32) -> bool {
     sent
 }
 
+/// As [`post_short`], of messages of `each` bytes that lie one after another in `bytes`: how many were posted.
+pub(crate) fn post_short_run(side: &mut SendSide, bytes: &[u8], each: usize) -> usize {
+    let sent = side.vi.send_short_run(0, wire::head(Kind::Eager, 0), bytes, each);
+    side.counters.copied(sent * each);
+    side.counters.posted_run(sent, each);
+    sent
+}
+
 /// Sends a message of any length: it can be posted again if there is no room.
 pub(crate) fn send(side: &mut SendSide, block: &Block) -> Result<(), ViaError> {
     if block.len() > MAX_INLINE {

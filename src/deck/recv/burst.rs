@@ -13,6 +13,8 @@ pub(super) struct Burst {
     left: u32,
     /// That might be taken in all.
     length: u32,
+    /// Of `left`, while messages that were taken as one run are given out ([`super::set_aside`]): then none may overtake them.
+    held: u32,
     /// Whose they are.
     pub connection: usize,
 }
@@ -22,7 +24,7 @@ impl Burst {
     #[inline]
     pub fn of(connection: usize, may_be: bool) -> Self {
         let length = if may_be { LENGTH } else { 0 };
-        Burst { left: length, length, connection }
+        Burst { left: length, length, held: 0, connection }
     }
 
     #[inline]
@@ -36,11 +38,29 @@ impl Burst {
         self.left -= 1;
     }
 
+    /// How many messages may be taken.
+    #[inline]
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// So many messages are taken, and no other until they are given out ([`Burst::go_on`]).
+    #[inline]
+    pub fn hold(&mut self, taken: u32) {
+        (self.left, self.held) = (0, self.left.saturating_sub(taken));
+    }
+
+    /// What [`Burst::hold`] was for is given out.
+    #[inline]
+    pub fn go_on(&mut self) {
+        (self.left, self.held) = (self.left + self.held, 0);
+    }
+
     /// How many messages it had, besides the one that was named.
     #[inline]
     pub fn end(&mut self) -> u32 {
-        let taken = self.length - self.left;
-        (self.left, self.length) = (0, 0);
+        let taken = self.length - self.left - self.held;
+        (self.left, self.length, self.held) = (0, 0, 0);
         taken
     }
 }

@@ -27,11 +27,12 @@ impl Inbox {
     fn find_fitting(&mut self, deadline: Deadline, buffer_len: usize) -> Result<Result<Parcel, TooLong>> {
         let fits = |parcel: &Parcel| parcel.bytes().len() <= buffer_len;
         let mut blocked = BTreeSet::new();
-        for at in 0..self.set_aside.len() {
-            let parcel = &self.set_aside[at];
+        let set_aside = self.set_aside.parcels();
+        for at in 0..set_aside.len() {
+            let parcel = &set_aside[at];
             let postbox = (parcel.rank, parcel.postbox);
             if !blocked.contains(&postbox) && fits(parcel) {
-                return Ok(Ok(self.set_aside.remove(at).expect("in range")));
+                return Ok(Ok(set_aside.remove(at).expect("in range")));
             }
             blocked.insert(postbox);
         }
@@ -39,7 +40,7 @@ impl Inbox {
             if let Some(too_long) = self.too_long.take() {
                 return Ok(Err(too_long));
             }
-            if self.set_aside.len() >= MOST_SET_ASIDE
+            if self.set_aside.parcels().len() >= MOST_SET_ASIDE
                 && let Some(too_long) = self.longest_waiting()
             {
                 return Ok(Err(too_long));
@@ -63,13 +64,14 @@ impl Inbox {
             }
             blocked.insert(postbox);
             self.burst.end();
-            self.set_aside.push_back(parcel);
+            self.set_aside.parcels().push_back(parcel);
         }
     }
 
     /// A message that does not fit: the one that was just refused, or the oldest.
     fn longest_waiting(&mut self) -> Option<TooLong> {
-        let oldest = || self.set_aside.front().map(|oldest| (oldest.bytes().len(), oldest.rank));
+        let set_aside = &mut self.set_aside;
+        let oldest = || set_aside.parcels().front().map(|oldest| (oldest.bytes().len(), oldest.rank));
         self.too_long.take().or_else(oldest)
     }
 }

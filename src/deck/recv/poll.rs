@@ -33,6 +33,29 @@ impl Inbox {
         Ok(len)
     }
 
+    /// Takes at most `most` short messages of the burst by one look: how many. [`Inbox::next_of_run`] gives them out.
+    #[inline]
+    pub fn take_run(&mut self, most: usize) -> usize {
+        if !self.set_aside.is_empty() {
+            return 0;
+        }
+        self.burst.go_on();
+        let most = most.min(self.burst.left() as usize);
+        if most == 0 {
+            return 0;
+        }
+        let Some(Some(connection)) = self.connections.get_mut(self.burst.connection) else { return 0 };
+        let taken = self.set_aside.take_run(connection, most, &self.counters);
+        self.burst.hold(taken as u32);
+        taken
+    }
+
+    /// The next message of the run, into `parcel`, which holds none: how many bytes it has.
+    #[inline(always)]
+    pub fn next_of_run(&mut self, parcel: &mut Parcel) -> Option<usize> {
+        self.set_aside.next_of_run(parcel)
+    }
+
     /// Puts the next message into `parcel`, if one is there, after a look of [`Inbox::next_of_burst`]. `all` as of
     /// [`Inbox::try_next`].
     #[inline(always)]

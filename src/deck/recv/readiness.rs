@@ -56,7 +56,7 @@ impl Inbox {
     fn keep(&mut self, found: Option<Parcel>) -> bool {
         let any = found.is_some();
         self.burst.end();
-        self.set_aside.extend(found);
+        self.set_aside.parcels().extend(found);
         any
     }
 

@@ -30,6 +30,15 @@ impl Channel {
         eager::post_short(&mut self.side, bytes, tag)
     }
 
+    /// Likewise, messages of `each` bytes that lie one after another in `bytes`, without tags: how many were sent.
+    pub fn post_short_run(&mut self, bytes: &[u8], each: usize) -> usize {
+        debug_assert!(!self.has_queued());
+        if self.side.world.has_undelivered() {
+            return 0;
+        }
+        eager::post_short_run(&mut self.side, bytes, each)
+    }
+
     /// Likewise what most long messages are: handed off ([`Dispatch::is_handed_off`]). Otherwise the message comes back.
     #[inline]
     pub fn post_handed_off(&mut self, block: Block) -> Result<(), Block> {

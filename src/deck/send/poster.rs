@@ -158,6 +158,32 @@ impl Poster {
         self.post_copy_slow(bytes, tag, policy)
     }
 
+    /// Posts copies of messages of `each` bytes (not 0) that lie one after another in `bytes`: how many were posted, and why the next
+    /// one was not.
+    pub(crate) fn post_each(&self, bytes: &[u8], each: usize, policy: WaitPolicy) -> (usize, Result) {
+        let mut rest = bytes;
+        let posted = |rest: &[u8]| (bytes.len() - rest.len()) / each;
+        while !rest.is_empty() {
+            rest = &rest[self.post_short_run(rest, each) * each..];
+            let Some((next, behind)) = rest.split_at_checked(each) else { break };
+            // There is no room, or something else that the usual way finds out.
+            if let Err(error) = self.post_copy(next, 0, policy) {
+                return (posted(rest), Err(error));
+            }
+            rest = behind;
+        }
+        (posted(rest), Ok(()))
+    }
+
+    fn post_short_run(&self, bytes: &[u8], each: usize) -> usize {
+        match &mut *self.slot.borrow_mut() {
+            ChannelSlot::Own(channel) if self.dispatch.get().is_short(each) => {
+                channel.post_short_run(bytes, each)
+            }
+            _ => 0,
+        }
+    }
+
     #[inline(never)]
     fn post_copy_slow(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         check_process()?;

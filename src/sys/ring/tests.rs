@@ -47,6 +47,8 @@ mod models {
     enum Step {
         Push(u32, u64, Vec<u64>),
         Pop,
+        Batch(u8),
+        PopRun(u8),
         Credit,
     }
 
@@ -55,6 +57,8 @@ mod models {
             4 => (any::<u32>(), any::<u64>(), prop::collection::vec(any::<u64>(), 0..=PAYLOAD_WORDS))
                 .prop_map(|(meta, aux, payload)| Step::Push(meta, aux, payload)),
             3 => Just(Step::Pop),
+            1 => (0..10u8).prop_map(Step::Batch),
+            1 => (0..10u8).prop_map(Step::PopRun),
             1 => Just(Step::Credit),
         ]
     }
@@ -98,6 +102,35 @@ mod models {
                                 prop_assert_eq!(&taken.payload[..payload.len()], &payload[..]);
                             }
                         }
+                    }
+                    Step::Batch(wanted) => {
+                        let room = producer.room_for(u32::from(wanted)).unwrap();
+                        prop_assert!(room <= u32::from(wanted) && model.len() + room as usize <= 8);
+                        prop_assert!(room == u32::from(wanted) || model.len() + room as usize + 2 > 8 - 8 / 4);
+                        let mut batch = producer.batch();
+                        for number in 0..room {
+                            batch.push_with(number, 7, |payload| payload.words(&[9]));
+                            model.push_back((number, 7, vec![9]));
+                        }
+                        let _ = batch.must_ring();
+                    }
+                    Step::PopRun(most) => {
+                        let mut popped = Vec::new();
+                        // An odd one stays, and ends the run.
+                        let taken = consumer.pop_run(usize::from(most), |number, message| {
+                            assert_eq!(number, popped.len());
+                            (message.meta % 2 == 0).then(|| popped.push(message.take()))
+                        });
+                        prop_assert_eq!(taken, popped.len());
+                        for taken in popped {
+                            let (meta, aux, payload) = model.pop_front().unwrap();
+                            prop_assert_eq!((taken.meta, taken.aux), (meta, aux));
+                            prop_assert_eq!(&taken.payload[..payload.len()], &payload[..]);
+                        }
+                        if taken < usize::from(most) {
+                            prop_assert!(model.front().is_none_or(|(meta, ..)| meta % 2 == 1));
+                        }
+                        if consumer.owes_credit() { consumer.publish_credit(); }
                     }
                     Step::Credit => consumer.publish_credit(),
                 }
@@ -274,6 +307,33 @@ mod loom_models {
             // SAFETY: read, so the reader is done with it.
             beside.0.with(|value| assert_eq!(unsafe { *value }, 1));
             reader.join().unwrap();
+        });
+    }
+
+    /// As above, of a batch, which asks once: the consumer that stops watching sees the first message that it has not taken, or
+    /// the producer is told to ring. Fails if either fence of SYNC POINT `attention` is removed.
+    #[test]
+    fn loom_attention_loses_no_message_of_a_batch() {
+        loom::model(|| {
+            let (mut producer, mut consumer, _) = ends(2);
+            attend(&consumer.storage, HOT);
+            let rung = Arc::new(AtomicBool::new(false));
+            let sender = {
+                let rung = rung.clone();
+                thread::spawn(move || {
+                    let mut batch = producer.batch();
+                    (1..=2).for_each(|i| batch.push_with(i, 0, |payload| payload.words(&[u64::from(i)])));
+                    if batch.must_ring() {
+                        rung.store(true, Ordering::Release);
+                    }
+                })
+            };
+            let first = |_, message: &Lying<'_>| (message.words().next() != Some(0)).then_some(());
+            let taken = consumer.pop_run(2, first);
+            attend(&consumer.storage, COLD);
+            let seen = ready_at(&consumer.storage, consumer.position());
+            sender.join().unwrap();
+            assert!(taken == 2 || seen || rung.load(Ordering::Acquire), "neither seen nor announced");
         });
     }
 

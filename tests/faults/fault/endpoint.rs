@@ -11,7 +11,8 @@ use crate::random::Dice;
 use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::Reporter;
 use udeck_via::transport::{
-    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, TransferStatus, ViEndpoint,
+    Arrival, Found, Inline, Landed, LentMemory, Owner, PostedBuffer, Refused, ShortArrival, TransferStatus,
+    ViEndpoint,
 };
 
 #[derive(Debug)]
@@ -201,6 +202,10 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         self.send(Some(immediate), &head, body).is_ok()
     }
 
+    fn send_short_run(&mut self, immediate: u32, head: [u8; 8], bodies: &[u8], each: usize) -> usize {
+        bodies.chunks_exact(each).take_while(|body| self.send_short(immediate, head, body)).count()
+    }
+
     fn lend(
         &mut self,
         immediate: Option<u32>,
@@ -291,6 +296,11 @@ unsafe impl ViEndpoint for FaultyEndpoint {
     /// Likewise.
     fn receive_short(&mut self, _: &mut Inline) -> Found {
         Found::Other
+    }
+
+    /// Likewise.
+    fn receive_short_run(&mut self, _: u8, _: &mut [ShortArrival]) -> usize {
+        0
     }
 
     /// Likewise.

@@ -7,7 +7,7 @@ use super::{Call, Outcome, Sink, Who};
 use udeck_via::mem::{Lent, LentSlice, RemoteBuffer};
 use udeck_via::transport::{
     Armed, Arrival, Found, Inline, Landed, LentMemory, Notifier, Owner, PostedBuffer, Ready, Refused,
-    TransferStatus, ViEndpoint, Waiter,
+    ShortArrival, TransferStatus, ViEndpoint, Waiter,
 };
 
 #[derive(Debug)]
@@ -55,6 +55,10 @@ unsafe impl ViEndpoint for TracedEndpoint {
 
     fn send_short(&mut self, immediate: u32, head: [u8; 8], body: &[u8]) -> bool {
         self.send(Some(immediate), &head, body).is_ok()
+    }
+
+    fn send_short_run(&mut self, immediate: u32, head: [u8; 8], bodies: &[u8], each: usize) -> usize {
+        bodies.chunks_exact(each).take_while(|body| self.send_short(immediate, head, body)).count()
     }
 
     fn lend(
@@ -125,6 +129,15 @@ unsafe impl ViEndpoint for TracedEndpoint {
             self.note(Call::Receive, Outcome::Arrived { kind: "inline", immediate, head: 0, len });
         }
         found
+    }
+
+    fn receive_short_run(&mut self, first: u8, to: &mut [ShortArrival]) -> usize {
+        let taken = self.inner.receive_short_run(first, to);
+        for ShortArrival { immediate, message } in &to[..taken] {
+            let (immediate, len) = (*immediate, message.len());
+            self.note(Call::Receive, Outcome::Arrived { kind: "inline", immediate, head: 0, len });
+        }
+        taken
     }
 
     fn receive_lent(&mut self, head: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
